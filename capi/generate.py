@@ -530,8 +530,8 @@ CSHARP_MEMBERS = {
                  "stream_wrap=WrapStream event_create=CreateEvent event_wrap=WrapEvent "
                  "physical_get_granularity=GetGranularity physical_create=CreatePhysical physical_import_fd=ImportPhysical "
                  "physical_import_fabric=ImportPhysical buffer_create=CreateBuffer event_import=ImportEvent "
-                 "ring_create=CreateRing",
-    "GpuInstance": "copy=Copy copy_2d=Copy2D copy_regions=CopyRegions fill=Fill fill_2d=Fill2D device_get=GetDevice free=Free "
+                 "ring_create=CreateRing pool_create=CreatePool",
+    "GpuInstance": "copy=Copy copy_2d=Copy2D copy_file=ReadFile copy_regions=CopyRegions fill=Fill fill_2d=Fill2D device_get=GetDevice free=Free "
                    "unregister=UnregisterPointer pointer_get_info=GetPointerInfo pointer_get_access=GetHostAccess "
                    "instance_probe=Probe instance_open=Open instance_close=Close instance_default=Default instance_get_info=Info "
                    "stats_get=Stats stats_get_kind=GetStats stats_reset_peaks=ResetPeaks stats_report=Report "
@@ -540,9 +540,10 @@ CSHARP_MEMBERS = {
                    "group_create=CreateGroup share_export=Export share_revoke=Revoke share_get_fds=GetDescriptors "
                    "share_get_way=GetShareWay share_send=Send share_receive=Receive share_import=Import "
                    "share_set_cache=SetImportCache share_flush_cache=FlushImportCache share_export_dma_buf=ExportDmaBuf "
-                   "hub_open=OpenHub link_connect=Connect ring_open=OpenRing",
+                   "hub_open=OpenHub link_connect=Connect ring_open=OpenRing pool_free_pointer=FreePoolBlock "
+                   "pool_get_block_info=GetPoolBlock",
     "GpuStream": "copy_async=Copy copy_2d_async=Copy2D copy_regions_async=CopyRegions fill_async=Fill fill_2d_async=Fill2D "
-                 "stream_destroy=Dispose stream_get_info=Info stream_query=Query stream_synchronize=Synchronize "
+                 "stream_destroy=Dispose stream_get_info=Info stream_get_capture_id=CaptureId stream_query=Query stream_synchronize=Synchronize "
                  "stream_wait_event=Wait stream_launch_host_function=Launch stream_write_value=WriteValue "
                  "stream_wait_value=WaitValue managed_attach=Attach managed_prefetch=Prefetch managed_prefetch_batch=Prefetch "
                  "managed_discard_batch=Discard managed_discard_and_prefetch_batch=DiscardAndPrefetch",
@@ -552,11 +553,16 @@ CSHARP_MEMBERS = {
     "ImportedMemory": "memory_get_import_info=Info",
     "Hub": "hub_close=Dispose hub_get_info=Info hub_publish=Publish hub_withdraw=Withdraw",
     "Link": "link_close=Dispose link_get_info=Info link_enumerate=GetEntries link_wait=Wait link_fetch=Fetch "
-            "link_publish=Publish link_withdraw=Withdraw",
+            "link_publish=Publish link_withdraw=Withdraw link_get_way=GetShareWay",
     "RingProducer": "ring_destroy=Dispose ring_get_info=Info ring_export=Export ring_acquire=Acquire ring_finish=Finish",
     "RingSlot": "ring_publish=Publish",
     "RingConsumer": "ring_wait=Wait",
     "RingMessage": "ring_release=Release",
+    "MemoryPool": "pool_destroy=Dispose pool_alloc=Allocate pool_alloc_aligned=Allocate pool_free=Free pool_free_sized=Free "
+                  "pool_alloc_batch=Allocate pool_free_batch=Free pool_alloc_native=AllocateNative pool_free_native=FreeNative "
+                  "pool_record_use=RecordUse pool_release_capture=ReleaseCapture pool_trim=Trim pool_set_limit=SetLimit "
+                  "pool_set_release_threshold=SetReleaseThreshold pool_get_info=Info pool_get_class_info=GetClassInfo "
+                  "pool_reset_peaks=ResetPeaks pool_set_callback=SetCallback",
     "GpuMemory": "memory_destroy=Dispose memory_get_info=QueryInfo",
     "HostAccess": "managed_end_host_access=Dispose",
     "PhysicalMemory": "physical_release=Dispose physical_get_info=Info physical_export_fd=ExportFileDescriptor "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Prints results of a Python test in the Test Anything Protocol, so that each case is counted by its own name."""
 
+import subprocess
 import sys
 
 
@@ -36,3 +37,32 @@ class Tap:
     def finish(self):
         print(f"1..{self.count}")
         sys.exit(1 if self.failures or not self.count else 0)
+
+
+class Failed(Exception):
+    """What a case found."""
+
+
+class Skipped(Exception):
+    """Why a case cannot run here."""
+
+
+def require(condition, text):
+    if not condition:
+        raise Failed(text)
+
+
+def run_cases(functions):
+    """Runs each function whose name begins with `case_`; `functions` is the globals() of a test."""
+    tap = Tap()
+    for name, case in list(functions.items()):
+        if name.startswith("case_"):
+            title = name[len("case_"):].replace("_", " ")
+            try:
+                case()
+                tap.check(title, [])
+            except Skipped as reason:
+                tap.skip(title, reason)
+            except (Failed, ValueError, KeyError, OSError, subprocess.SubprocessError) as found:
+                tap.check(title, f"{type(found).__name__}: {found}")
+    tap.finish()

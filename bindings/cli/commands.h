@@ -33,38 +33,66 @@ struct MoveOptions {
 };
 int move(const MoveOptions& options);
 
-// A path is given as gpumem_hub_desc takes it; none is the default.
+struct HubPlace {
+  std::optional<std::string> path;  // as gpumem_hub_desc takes it; none is the default
+  std::optional<std::string> token_file;
+};
+
 struct ShareOptions {
   std::string file;
   std::string name;
-  std::optional<std::string> hub;
-  std::optional<std::string> keeper;  // publish there instead of opening a hub
-  std::string backend;                // empty: as the environment says
+  HubPlace hub;
+  bool in_keeper = false;  // publish in the keeper there instead of opening a hub
+  std::string backend;     // empty: as the environment says
   uint32_t device = 0;
   bool wait_stdin = false;  // end with the standard input too
+  bool stay = false;        // with a keeper, until that ends
 };
 int share(const ShareOptions& options);
 
 struct AttachOptions {
   std::optional<std::string> file;  // none: only verify
   std::string name;
-  std::optional<std::string> hub;
+  HubPlace hub;
   std::string backend;    // empty: as the environment says
   uint32_t timeout = 10;  // seconds
+  uint64_t version = 0;   // 0: the newest
 };
 int attach(const AttachOptions& options);
 
 struct HubOptions {
-  std::optional<std::string> hub;
+  HubPlace hub;
   bool json = false;
 };
 int hub_list(const HubOptions& options);
 
+struct WithdrawOptions {
+  HubPlace hub;
+  std::string name;
+  uint64_t version = 0;  // 0: all
+};
+int hub_withdraw(const WithdrawOptions& options);
+
 struct KeepOptions {
-  std::optional<std::string> hub;
+  HubPlace hub;
   bool store = false;  // also in the store of the service manager
 };
 int keep(const KeepOptions& options);
+
+struct BenchOptions {
+  std::vector<std::string> groups;  // empty: all
+  std::string backend;              // empty: as the environment says
+  uint32_t repeat = 0;              // 0: as the benchmark program has it
+  bool quick = false;
+  bool list = false;
+  std::optional<std::string> traces;
+  std::optional<std::string> from;  // results that are there, instead of a run
+  std::vector<std::string> with;    // results of peers
+  std::optional<std::string> json;  // - is the standard output
+  std::optional<std::string> html;
+  std::optional<std::string> svg;  // a folder
+};
+int bench(const BenchOptions& options);
 
 struct ErrorsOptions {
   std::optional<std::string> code;  // number or name; none: all

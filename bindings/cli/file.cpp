@@ -89,6 +89,18 @@ void OutputFile::finish() {
 
 void OutputFile::fail(const std::string& what) const { throw std::runtime_error(shown(name_) + " " + what); }
 
+std::string read_token(const std::string& name) {
+  constexpr uint64_t kMost = 256;
+  InputFile file(name);
+  const std::string problem = "the file " + shown(name) + " holds no token: that has 1 to 256 bytes";
+  if (file.size() > kMost + 1) throw std::runtime_error(problem);
+  std::string token(file.size(), '\0');
+  file.read(reinterpret_cast<std::byte*>(token.data()), token.size());
+  if (token.back() == '\n') token.pop_back();
+  if (token.empty() || token.size() > kMost) throw std::runtime_error(problem);
+  return token;
+}
+
 Hash::Hash() : state_(XXH3_createState(), XXH3_freeState) {
   if (!state_) throw std::bad_alloc();
   XXH3_128bits_reset(state_.get());

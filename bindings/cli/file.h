@@ -53,6 +53,9 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
+// The bytes of a file that holds a token, without a newline at its end. At least one, and at most 256.
+std::string read_token(const std::string& name);
+
 // XXH3 with 128 bits, over bytes that come piece by piece.
 class Hash {
  public:

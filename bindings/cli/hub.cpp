@@ -1,10 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// gpumem hub list: what is published in a hub. gpumem keep: a hub that holds what others publish.
+// gpumem hub list: what is published in a hub. gpumem hub withdraw: the end of it. gpumem keep: a hub that
+// holds what others publish.
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <iostream>
+#include <string_view>
 
 #include "commands.h"
 #include "file.h"
+#include "fingerprint.h"
 #include "interrupt.h"
 #include "library.h"
 #include "output.h"
@@ -13,7 +24,7 @@ namespace gpumem::cli {
 
 namespace {
 
-// Neither command touches memory, so neither needs a GPU.
+// No command here touches memory, so none needs a GPU.
 constexpr const char* kBackend = "host";
 
 std::string way_name(gpumem_share_way way) {
@@ -29,16 +40,9 @@ std::string way_name(gpumem_share_way way) {
 
 std::string access_name(gpumem_access access) { return access == GPUMEM_ACCESS_READ ? "read" : "read-write"; }
 
-std::vector<gpumem_entry_info> entries_of(const Link& link) {
-  std::vector<gpumem_entry_info> entries;
-  for (uint32_t index = 0;; ++index) {
-    gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
-    gpumem_error error = GPUMEM_ERROR_INIT;
-    const gpumem_status status = gpumem_link_enumerate(link.get(), index, &entry, &error);
-    if (status == GPUMEM_ERROR_NOT_FOUND) return entries;
-    if (GPUMEM_FAILED(status)) throw CallFailed(error);
-    entries.push_back(entry);
-  }
+bool is_marked(const gpumem_entry_info& entry) {
+  return std::any_of(std::begin(entry.fingerprint), std::end(entry.fingerprint),
+                     [](uint8_t byte) { return byte != 0; });
 }
 
 void print_text(const gpumem_link_info& hub, const std::vector<gpumem_entry_info>& entries) {
@@ -47,13 +51,17 @@ void print_text(const gpumem_link_info& hub, const std::vector<gpumem_entry_info
   if (hub.pid != 0) std::cout << ", process " << hub.pid;
   std::cout << (entries.empty() ? ": nothing is published\n" : "\n\n");
   if (entries.empty()) return;
-  Table table({"NAME", "VERSION", "SIZE", "WAY", "ACCESS", "PUBLISHER"}, {kLeft, kRight, kRight}, "");
+  Table table({"NAME", "VERSION", "TYPE", "SIZE", "WAY", "ACCESS", "PUBLISHER", "FINGERPRINT"},
+              {kLeft, kRight, kLeft, kRight}, "");
   for (const gpumem_entry_info& entry : entries) {
-    table.add({shown(entry.name), std::to_string(entry.version),
-               entry.type == GPUMEM_SHARE_TYPE_EVENT ? "event" : size_text(entry.size), way_name(entry.way),
-               access_name(entry.access),
-               "process " + std::to_string(entry.publisher_pid) +
-                   (entry.publisher_gone != 0 ? ", which has ended" : "")});
+    const std::optional<Fingerprint> ours = Fingerprint::read(entry.fingerprint);
+    table.add({shown(entry.name), std::to_string(entry.version), type_name(entry.type),
+               entry.type == GPUMEM_SHARE_TYPE_EVENT ? "-" : size_text(ours ? ours->size : entry.size),
+               way_name(entry.way), access_name(entry.access),
+               (entry.publisher_gone != 0 ? "was " : "") + std::to_string(entry.publisher_pid),
+               ours               ? "XXH3 " + ours->text()
+               : is_marked(entry) ? hex(entry.fingerprint, sizeof entry.fingerprint)
+                                  : "-"});
   }
   std::cout << table.text();
 }
@@ -64,19 +72,26 @@ void print_entries_json(const gpumem_link_info& hub, const std::vector<gpumem_en
                {"pid", hub.pid == 0 ? Json() : Json(hub.pid)},
                {"entries", Json::array()}};
   for (const gpumem_entry_info& entry : entries) {
-    const bool marked = std::any_of(std::begin(entry.fingerprint), std::end(entry.fingerprint),
-                                    [](uint8_t byte) { return byte != 0; });
     json["entries"].push_back(
         {{"name", entry.name},
          {"version", entry.version},
-         {"type", entry.type == GPUMEM_SHARE_TYPE_EVENT ? "event" : "memory"},
+         {"type", type_name(entry.type)},
          {"bytes", entry.size},
          {"way", way_name(entry.way)},
          {"access", access_name(entry.access)},
          {"publisher", {{"pid", entry.publisher_pid}, {"gone", entry.publisher_gone != 0}}},
-         {"fingerprint", marked ? Json(hex(entry.fingerprint, sizeof entry.fingerprint)) : Json()}});
+         {"fingerprint",
+          is_marked(entry) ? Json(hex(entry.fingerprint, sizeof entry.fingerprint)) : Json()}});
   }
   print_json(json);
+}
+
+// A keeper has a descriptor for each block of the memory that it holds.
+void raise_descriptor_limit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace
@@ -88,12 +103,55 @@ int hub_list(const HubOptions& options) {
   return kExitSuccess;
 }
 
+int hub_withdraw(const WithdrawOptions& options) {
+  const Link link = connect_to_hub(open_instance(kBackend), options.hub);
+  require_keeper(link);
+  call(gpumem_link_withdraw, link.get(), options.name.c_str(), options.version);
+  std::cout << shown(options.name);
+  if (options.version != 0) std::cout << " version " << options.version;
+  std::cout << " is withdrawn from " << shown(link_info(link).path) << '\n';
+  return kExitSuccess;
+}
+
+namespace {
+
+// Tells the service manager that this process is ready, if one waits for that, as sd_notify(3) does.
+void notify_ready() {
+  const char* const address = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un target = {};
+  const size_t size = address != nullptr ? std::strlen(address) : 0;
+  if (size < 2 || size > sizeof target.sun_path || (address[0] != '/' && address[0] != '@')) return;
+  target.sun_family = AF_UNIX;
+  std::memcpy(target.sun_path, address, size);
+  if (address[0] == '@') target.sun_path[0] = '\0';
+  const int descriptor = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) return;
+  constexpr std::string_view kReady = "READY=1";
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + size);
+  (void)sendto(descriptor, kReady.data(), kReady.size(), MSG_NOSIGNAL,
+               reinterpret_cast<const sockaddr*>(&target), length);
+  close(descriptor);
+}
+
+}  // namespace
+
 int keep(const KeepOptions& options) {
   watch_signals();
+  // A service's standard error is its journal.
+  gpumem_log_set_function(
+      [](void* /*none*/, gpumem_log_level /*level*/, const char* message) { complain(message); }, nullptr,
+      GPUMEM_LOG_WARNING, nullptr);
   const gpumem_hub_flags flags = GPUMEM_HUB_KEEPER | (options.store ? GPUMEM_HUB_STORE : 0);
   const Hub keeper = open_hub(open_instance(kBackend), options.hub, flags);
-  std::cout << "Keeper at " << shown(hub_info(keeper).path) << '\n';
+  raise_descriptor_limit();  // after the library has seen what the next keeper will begin with
+  const gpumem_hub_info info = hub_info(keeper);
+  std::cout << "Keeper at " << shown(info.path);
+  if (info.version_count != 0) {
+    std::cout << ", took back " << info.version_count << (info.version_count == 1 ? " version" : " versions");
+  }
+  std::cout << '\n';
   flush_output();
+  notify_ready();
   wait_for_interrupt(-1);
   return kExitSuccess;
 }

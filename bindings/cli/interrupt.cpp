@@ -20,6 +20,8 @@ volatile sig_atomic_t arrived = 0;
 // Wakes wait_for_interrupt(), whichever thread the signal has met; -1 before somebody waits.
 std::atomic<int> waker{-1};
 
+std::atomic<bool> over{false};  // somebody called end_waiting()
+
 // Throws away what can be read; false at the end of the input.
 bool drain(int descriptor) {
   std::array<char, 4096> bytes{};
@@ -54,12 +56,17 @@ void stop_if_interrupted() {
 void wait_for_interrupt(int descriptor) {
   if (waker < 0) waker = eventfd(0, EFD_CLOEXEC);
   if (waker < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-  while (arrived == 0) {
+  while (arrived == 0 && !over) {
     std::array<pollfd, 2> sources = {pollfd{waker, POLLIN, 0}, pollfd{descriptor, POLLIN, 0}};
     if (poll(sources.data(), sources.size(), -1) < 0 && errno != EINTR)
       throw std::system_error(errno, std::generic_category(), "poll");
     if (sources[1].revents != 0 && !drain(descriptor)) return;
   }
+}
+
+void end_waiting() {
+  over = true;
+  if (const int descriptor = waker.load(); descriptor >= 0) eventfd_write(descriptor, 1);
 }
 
 }  // namespace gpumem::cli

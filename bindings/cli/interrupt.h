@@ -14,8 +14,9 @@ void watch_signals();
 // Throws Interrupted if such a signal has arrived.
 void stop_if_interrupted();
 
-// Sleeps until such a signal has arrived, or until the input at the descriptor has ended; -1 stands for none.
-// What can be read there is thrown away.
+// Sleeps until such a signal has arrived, until the input at the descriptor has ended, -1 standing for none,
+// or until another thread calls end_waiting(). What can be read there is thrown away.
 void wait_for_interrupt(int descriptor);
+void end_waiting();
 
 }  // namespace gpumem::cli

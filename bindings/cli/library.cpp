@@ -7,6 +7,8 @@
 #include <array>
 #include <string_view>
 
+#include "file.h"
+
 namespace gpumem::cli {
 
 namespace {
@@ -153,18 +155,32 @@ Memory register_memory(gpumem_device device, void* pointer, uint64_t size) {
   return Memory(memory);
 }
 
-Hub open_hub(gpumem_instance instance, const std::optional<std::string>& path, gpumem_hub_flags flags) {
+namespace {
+
+template <typename Desc>
+void set_place(Desc& desc, const HubPlace& place, const std::string& token) {
+  desc.path = place.path ? place.path->c_str() : nullptr;
+  desc.token = token.empty() ? nullptr : token.data();
+  desc.token_size = static_cast<uint32_t>(token.size());
+}
+
+}  // namespace
+
+Hub open_hub(gpumem_instance instance, const HubPlace& place, gpumem_hub_flags flags) {
   gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
-  desc.path = path ? path->c_str() : nullptr;
+  const std::string token = place.token_file ? read_token(*place.token_file) : "";
+  set_place(desc, place, token);
   desc.flags = flags;
   gpumem_hub hub = nullptr;
   call(gpumem_hub_open, instance, &desc, &hub);
   return Hub(hub);
 }
 
-Link connect_to_hub(gpumem_instance instance, const std::optional<std::string>& path) {
+Link connect_to_hub(gpumem_instance instance, const HubPlace& place, uint64_t timeout_ns) {
   gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
-  desc.path = path ? path->c_str() : nullptr;
+  const std::string token = place.token_file ? read_token(*place.token_file) : "";
+  set_place(desc, place, token);
+  desc.timeout_ns = timeout_ns;
   gpumem_link link = nullptr;
   call(gpumem_link_connect, instance, &desc, &link);
   return Link(link);
@@ -180,6 +196,26 @@ gpumem_link_info link_info(const Link& link) {
   gpumem_link_info info = GPUMEM_LINK_INFO_INIT;
   call(gpumem_link_get_info, link.get(), &info);
   return info;
+}
+
+std::vector<gpumem_entry_info> entries_of(const Link& link) {
+  std::vector<gpumem_entry_info> entries;
+  for (uint32_t index = 0;; ++index) {
+    gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    const gpumem_status status = gpumem_link_enumerate(link.get(), index, &entry, &error);
+    if (status == GPUMEM_ERROR_NOT_FOUND) return entries;
+    if (GPUMEM_FAILED(status)) throw CallFailed(error);
+    entries.push_back(entry);
+  }
+}
+
+void require_keeper(const Link& link) {
+  const gpumem_link_info info = link_info(link);
+  if (info.keeper != 0) return;
+  throw std::runtime_error("the hub at " + std::string(info.path) + ", process " + std::to_string(info.pid) +
+                           ", is no keeper, and only its own process publishes there; start gpumem keep, "
+                           "with --hub and another path");
 }
 
 void require_nothing_lives(gpumem_instance instance) {
@@ -202,6 +238,19 @@ std::string backend_name(gpumem_backend backend) {
       return "host";
     default:
       return "backend " + std::to_string(backend);
+  }
+}
+
+std::string type_name(gpumem_share_type type) {
+  switch (type) {
+    case GPUMEM_SHARE_TYPE_MEMORY:
+      return "memory";
+    case GPUMEM_SHARE_TYPE_EVENT:
+      return "event";
+    case GPUMEM_SHARE_TYPE_RING:
+      return "ring";
+    default:
+      return "type " + std::to_string(type);
   }
 }
 

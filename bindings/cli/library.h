@@ -9,6 +9,9 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "commands.h"
 
 namespace gpumem::cli {
 
@@ -108,16 +111,21 @@ Stream create_stream(gpumem_device device);
 Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc);
 Memory register_memory(gpumem_device device, void* pointer, uint64_t size);
 
-// A path is given as the options of the library take it; none is the default.
-Hub open_hub(gpumem_instance instance, const std::optional<std::string>& path, gpumem_hub_flags flags);
-Link connect_to_hub(gpumem_instance instance, const std::optional<std::string>& path);
+Hub open_hub(gpumem_instance instance, const HubPlace& place, gpumem_hub_flags flags);
+// The hub may take so long for each answer; 0 is the library's default.
+Link connect_to_hub(gpumem_instance instance, const HubPlace& place, uint64_t timeout_ns = 0);
 gpumem_hub_info hub_info(const Hub& hub);
 gpumem_link_info link_info(const Link& link);
+// All that is published there.
+std::vector<gpumem_entry_info> entries_of(const Link& link);
+// Throws if the hub is no keeper.
+void require_keeper(const Link& link);
 
 // Throws with the library's own list if memory, streams or events of the instance are left.
 void require_nothing_lives(gpumem_instance instance);
 
 std::string backend_name(gpumem_backend backend);
+std::string type_name(gpumem_share_type type);
 
 // Cause and remedy of a status; empty texts if the library does not know the number.
 gpumem_status_info status_info(gpumem_status status);

@@ -82,6 +82,14 @@ uint32_t seconds(const std::string& value) {
   return static_cast<uint32_t>(*number);
 }
 
+uint64_t version_number(const std::string& value) {
+  std::string_view text = value;
+  const auto number = take_number(text);
+  if (!number || !text.empty() || *number == 0)
+    throw UsageError("--version takes a number from 1, not " + shown(value));
+  return *number;
+}
+
 std::optional<std::string> copy_of(const std::string* value) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(*value);
 }
@@ -119,7 +127,7 @@ uint64_t chunk_size(const std::string& value) {
 }
 
 const Values& command_names() {
-  static const Values names = {"info", "move", "share", "attach", "hub", "keep", "errors"};
+  static const Values names = {"info", "move", "share", "attach", "hub", "keep", "bench", "errors"};
   return names;
 }
 
@@ -147,6 +155,9 @@ std::string describe(const CLI::App& app, const CLI::Error& error) {
   return problem;
 }
 
+// The group of arguments that may be left out.
+constexpr const char* kOptional = "Optional";
+
 // Help in the width of the terminal.
 class Help : public CLI::Formatter {
  public:
@@ -159,7 +170,9 @@ class Help : public CLI::Formatter {
       const std::string value = option->get_option_text().empty() ? "" : " " + option->get_option_text();
       (option->get_positional() ? arguments : options)
           .add({option->get_name(option->get_positional(), true) + value, option->get_description()});
-      if (option->get_positional()) usage += " " + option->get_name(true);
+      if (!option->get_positional()) continue;
+      const bool optional = option->get_group() == kOptional;
+      usage += (optional ? " [" : " ") + option->get_name(true) + (optional ? "]" : "");
     }
     for (const CLI::App* command : app->get_subcommands([](const CLI::App* /*any*/) { return true; }))
       commands.add({command->get_name(), command->get_description()});
@@ -202,7 +215,7 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(1);
   const auto value_option = [](CLI::App* command, const std::string& name, Values& values,
                                const std::string& label, const std::string& description) {
-    command->add_option(name, values, description)->option_text(label)->allow_extra_args(false);
+    return command->add_option(name, values, description)->option_text(label)->allow_extra_args(false);
   };
   const std::string backend_text = "any, cuda or host (default: GPUMEM_BACKEND, else any)";
   Values backends;
@@ -235,55 +248,99 @@ int parse_and_run(int argc, char** argv) {
   move_command->add_flag("--json", json, "Print JSON");
 
   const std::string hub_text = "Path of the hub, or its name (default: default)";
+  const std::string token_text = "File with the token of the hub, up to 256 bytes (default: none)";
   Values names;
   Values hubs;
+  Values tokens;
   ShareOptions share_options;
   Values keepers;
   CLI::App* share_command = app.add_subcommand("share", "Publish the bytes of a file for other processes");
   value_option(share_command, "FILE", files, "", "File of any size, not empty");
   value_option(share_command, "--name", names, "NAME", "Name under which to publish it");
   value_option(share_command, "--hub", hubs, "PATH", hub_text);
+  value_option(share_command, "--token-file", tokens, "FILE", token_text);
   value_option(share_command, "--keep", keepers, "PATH", "Publish in the keeper there; not with --hub");
-  share_command->add_flag("--wait-stdin", share_options.wait_stdin, "End when the standard input does, too");
+  share_command->add_flag("--stay", share_options.stay, "With --keep: stay, and fail when the keeper ends");
+  share_command->add_flag("--wait-stdin", share_options.wait_stdin,
+                          "Stay, and end when the standard input does");
   value_option(share_command, "--backend", backends, "NAME", backend_text);
   value_option(share_command, "--device", devices, "N", "Number of the device (default: 0)");
 
   AttachOptions attach_options;
   Values timeouts;
+  Values versions;
   CLI::App* attach_command =
       app.add_subcommand("attach", "Wait for what another process shares, and verify it");
-  value_option(attach_command, "FILE", files, "", "File to write the bytes to (default: none)");
+  value_option(attach_command, "FILE", files, "", "File to write the bytes to (default: none)")
+      ->group(kOptional);
   value_option(attach_command, "--name", names, "NAME", "Name under which it is published");
+  value_option(attach_command, "--version", versions, "N", "Version of the name (default: the newest)");
   value_option(attach_command, "--hub", hubs, "PATH", hub_text);
+  value_option(attach_command, "--token-file", tokens, "FILE", token_text);
   value_option(attach_command, "--timeout", timeouts, "S",
                "Seconds to wait for the hub and the name, up to 86400 (default: 10)");
   value_option(attach_command, "--backend", backends, "NAME", backend_text);
 
   Values actions;
+  Values targets;
   CLI::App* hub_command = app.add_subcommand("hub", "What is published in a hub");
-  value_option(hub_command, "ACTION", actions, "", "list: names, versions, sizes, publishers");
+  value_option(hub_command, "ACTION", actions, "",
+               "list: names, versions, sizes, publishers; withdraw: take a name out of a keeper")
+      ->expected(1);  // what follows is the NAME
+  value_option(hub_command, "NAME", targets, "", "Name to withdraw");
   value_option(hub_command, "--hub", hubs, "PATH", hub_text);
-  hub_command->add_flag("--json", json, "Print JSON");
+  value_option(hub_command, "--token-file", tokens, "FILE", token_text);
+  value_option(hub_command, "--version", versions, "N", "Only this version, for withdraw (default: all)");
+  hub_command->add_flag("--json", json, "Print JSON, for list");
 
   CLI::App* keep_command = app.add_subcommand("keep", "Keep what others publish, also after they have ended");
   bool store = false;
   value_option(keep_command, "--hub", hubs, "PATH", "Path of the keeper, or its name (default: default)");
+  value_option(keep_command, "--token-file", tokens, "FILE",
+               "File with a token that others must show, up to 256 bytes (default: none)");
   keep_command->add_flag("--store", store, "Keep it in the service manager's store, too");
+
+  BenchOptions bench_options;
+  Values traces;
+  Values sources;
+  Values json_files;
+  Values html_files;
+  Values folders;
+  CLI::App* bench_command =
+      app.add_subcommand("bench", "Measure gpumem beside the driver or operating system, and make a report");
+  value_option(bench_command, "--group", bench_options.groups, "GROUP",
+               "Group of rows, repeatable (default: all)");
+  bench_command->add_flag("--list", bench_options.list, "List the groups");
+  bench_command->add_flag("--quick", bench_options.quick, "Fewer rows, and nothing larger than 64 MiB");
+  value_option(bench_command, "--backend", backends, "NAME", backend_text);
+  value_option(bench_command, "--repeat", repeats, "N",
+               "Rows of calls for each side, up to 10000 (default: 15)");
+  value_option(bench_command, "--traces", traces, "DIR",
+               "Folder with recorded allocations, as CSV (default: only an example)");
+  value_option(bench_command, "--with", bench_options.with, "FILE",
+               "Results of peers, by tests/bench/peers.py, repeatable");
+  value_option(bench_command, "--from", sources, "FILE",
+               "Report on results that --json has written; measure nothing");
+  value_option(bench_command, "--json", json_files, "FILE",
+               "Write the results there; - is the standard output");
+  value_option(bench_command, "--html", html_files, "FILE", "Write a report with plots there");
+  value_option(bench_command, "--svg", folders, "DIR", "Write each plot into a file there");
 
   ErrorsOptions errors_options;
   Values codes;
   CLI::App* errors_command = app.add_subcommand("errors", "What each status means, and what to do");
-  value_option(errors_command, "CODE", codes, "", "Number or name of a status (default: all)");
+  value_option(errors_command, "CODE", codes, "", "Number or name of a status (default: all)")
+      ->group(kOptional);
   errors_command->add_flag("--json", json, "Print JSON");
   errors_command->add_flag("--markdown", errors_options.markdown, "Print a Markdown table; not with --json");
 
   Values topics;
   CLI::App* help_command = app.add_subcommand("help", "This help, or that of a command");
-  value_option(help_command, "COMMAND", topics, "", "The command to describe");
+  value_option(help_command, "COMMAND", topics, "", "The command to describe")->group(kOptional);
 
   app.footer("gpumem COMMAND --help describes a command; man gpumem has everything.");
   for (CLI::App* command : {info_command, move_command, share_command, attach_command, hub_command,
-                            keep_command, errors_command, help_command})
+                            keep_command, bench_command, errors_command, help_command})
     command->footer("");
 
   try {
@@ -298,6 +355,7 @@ int parse_and_run(int argc, char** argv) {
   if (backend != nullptr) {
     require_one_of(*backend, "--backend", {"any", "cuda", "host"});
     info_options.backend = move_options.backend = share_options.backend = attach_options.backend = *backend;
+    bench_options.backend = *backend;
   }
   if (const std::string* device = only(devices, "--device"))
     info_options.device = move_options.device = share_options.device = device_number(*device);
@@ -310,13 +368,40 @@ int parse_and_run(int argc, char** argv) {
     return errors(errors_options);
   }
 
-  const std::optional<std::string> hub = copy_of(only(hubs, "--hub"));
+  if (bench_command->parsed()) {
+    if (const std::string* repeat = only(repeats, "--repeat")) bench_options.repeat = repeat_count(*repeat);
+    bench_options.traces = copy_of(only(traces, "--traces"));
+    bench_options.from = copy_of(only(sources, "--from"));
+    bench_options.json = copy_of(only(json_files, "--json"));
+    bench_options.html = copy_of(only(html_files, "--html"));
+    bench_options.svg = copy_of(only(folders, "--svg"));
+    const bool measures = !bench_options.groups.empty() || bench_options.list || bench_options.quick ||
+                          !bench_options.backend.empty() || bench_options.repeat != 0 || bench_options.traces;
+    const bool writes = bench_options.json || bench_options.html || bench_options.svg;
+    if (bench_options.from && measures)
+      throw UsageError("--from measures nothing: it goes with --with and what is written");
+    if (bench_options.from && !writes) throw UsageError("--from needs --json, --html or --svg");
+    if (!bench_options.with.empty() && !writes) throw UsageError("--with needs --json, --html or --svg");
+    return bench(bench_options);
+  }
+
+  const HubPlace hub = {copy_of(only(hubs, "--hub")), copy_of(only(tokens, "--token-file"))};
   if (keep_command->parsed()) return keep({.hub = hub, .store = store});
   if (hub_command->parsed()) {
     const std::string* action = only(actions, "ACTION");
-    if (action == nullptr) throw UsageError("hub needs an ACTION: list");
-    require_one_of(*action, "ACTION", {"list"});
-    return hub_list({.hub = hub, .json = json});
+    if (action == nullptr) throw UsageError("hub needs an ACTION: list or withdraw");
+    require_one_of(*action, "ACTION", {"list", "withdraw"});
+    const std::string* target = only(targets, "NAME");
+    const std::string* version = only(versions, "--version");
+    if (*action == "list") {
+      if (target != nullptr) throw UsageError("hub list does not take " + shown(*target));
+      if (version != nullptr) throw UsageError("--version is for hub withdraw");
+      return hub_list({.hub = hub, .json = json});
+    }
+    if (target == nullptr) throw UsageError("hub withdraw needs a NAME");
+    if (json) throw UsageError("--json is for hub list");
+    return hub_withdraw(
+        {.hub = hub, .name = *target, .version = version == nullptr ? 0 : version_number(*version)});
   }
 
   const std::string* file = only(files, "FILE");
@@ -328,8 +413,12 @@ int parse_and_run(int argc, char** argv) {
     share_options.file = *file;
     share_options.name = *name;
     share_options.hub = hub;
-    share_options.keeper = copy_of(only(keepers, "--keep"));
-    if (share_options.hub && share_options.keeper) throw UsageError("--hub and --keep exclude each other");
+    if (const std::string* keeper = only(keepers, "--keep")) {
+      if (hub.path) throw UsageError("--hub and --keep exclude each other");
+      share_options.in_keeper = true;
+      share_options.hub.path = *keeper;
+    }
+    if (share_options.stay && !share_options.in_keeper) throw UsageError("--stay needs --keep");
     return share(share_options);
   }
   if (attach_command->parsed()) {
@@ -338,6 +427,8 @@ int parse_and_run(int argc, char** argv) {
     attach_options.name = *name;
     attach_options.hub = hub;
     if (const std::string* timeout = only(timeouts, "--timeout")) attach_options.timeout = seconds(*timeout);
+    if (const std::string* version = only(versions, "--version"))
+      attach_options.version = version_number(*version);
     return attach(attach_options);
   }
 

@@ -5,13 +5,16 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
 #include "commands.h"
 #include "file.h"
+#include "fingerprint.h"
 #include "interrupt.h"
 #include "library.h"
 #include "output.h"
@@ -23,35 +26,8 @@ namespace {
 
 constexpr uint64_t kChunk = uint64_t{8} << 20;
 constexpr std::chrono::milliseconds kPause{50};  // so that an interrupt is noticed soon
-
-// What a fingerprint holds: XXH3 of the bytes, how many they are (memory has whole pages), and who wrote it.
-struct Fingerprint {
-  static constexpr std::array<uint8_t, 8> kMark = {'g', 'p', 'u', 'm', 'e', 'm', ' ', '1'};
-  static constexpr size_t kSizeAt = 16;
-  static constexpr size_t kMarkAt = 24;
-
-  Hash::Bytes hash{};
-  uint64_t size = 0;
-
-  std::string text() const { return hex(hash.data(), hash.size()); }
-
-  void write(uint8_t (&bytes)[32]) const {
-    std::copy(hash.begin(), hash.end(), bytes);
-    for (size_t i = 0; i < sizeof size; ++i)
-      bytes[kSizeAt + i] = static_cast<uint8_t>(size >> (8 * i));
-    std::copy(kMark.begin(), kMark.end(), bytes + kMarkAt);
-  }
-
-  // None if another program has written it.
-  static std::optional<Fingerprint> read(const uint8_t (&bytes)[32]) {
-    if (!std::equal(kMark.begin(), kMark.end(), bytes + kMarkAt)) return std::nullopt;
-    Fingerprint result;
-    std::copy_n(bytes, result.hash.size(), result.hash.begin());
-    for (size_t i = 0; i < sizeof size; ++i)
-      result.size |= uint64_t{bytes[kSizeAt + i]} << (8 * i);
-    return result;
-  }
-};
+constexpr std::chrono::milliseconds kLeastAnswer{500};
+constexpr std::chrono::seconds kMostAnswer{5};
 
 // A buffer with the bytes of the file, as others may import it.
 class SharedFile {
@@ -93,14 +69,55 @@ class SharedFile {
   gpumem_share_handle handle_{};
 };
 
+// Ends the waiting when the keeper ends.
+class KeeperWatch {
+ public:
+  KeeperWatch(Link& keeper, const std::string& name) : keeper_(keeper) {
+    thread_ = std::thread([this, name, link = keeper.get()] {
+      // No name has such a version, so this waits for the end of one side.
+      const gpumem_status status =
+          gpumem_link_wait(link, name.c_str(), UINT64_MAX, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr);
+      ended_ = status == GPUMEM_ERROR_PEER_GONE;
+      end_waiting();
+    });
+  }
+  KeeperWatch(const KeeperWatch&) = delete;
+  KeeperWatch& operator=(const KeeperWatch&) = delete;
+  ~KeeperWatch() { stop(); }
+
+  // Hangs up. Whether the keeper had ended before.
+  bool stop() {
+    keeper_ = Link();
+    if (thread_.joinable()) thread_.join();
+    return ended_;
+  }
+
+ private:
+  Link& keeper_;
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+Hub open_own_hub(gpumem_instance instance, const HubPlace& place) {
+  try {
+    return open_hub(instance, place, 0);
+  } catch (const CallFailed& problem) {
+    if (problem.status() != GPUMEM_ERROR_ALREADY_EXISTS) throw;
+    throw std::runtime_error(
+        std::string(problem.what()) +
+        " (to share several files, start gpumem keep and pass --keep, or pass another path with --hub)");
+  }
+}
+
 void share_file(gpumem_instance instance, const ShareOptions& options) {
   // The hub comes first, so that nothing is read if it cannot be had.
   Hub hub;
   Link keeper;
-  if (options.keeper) {
-    keeper = connect_to_hub(instance, options.keeper);
+  if (options.in_keeper) {
+    keeper = connect_to_hub(instance, options.hub);
+    require_keeper(keeper);
   } else {
-    hub = open_hub(instance, options.hub, 0);
+    hub = open_own_hub(instance, options.hub);
   }
   const std::string path = keeper ? link_info(keeper).path : hub_info(hub).path;
 
@@ -117,7 +134,15 @@ void share_file(gpumem_instance instance, const ShareOptions& options) {
             << " bytes of " << shown(options.file) << ", XXH3 " << shared.fingerprint().text() << ", at "
             << shown(path) << '\n';
   flush_output();
+  if (keeper && !options.stay && !options.wait_stdin) return;  // the keeper has the bytes
+  std::optional<KeeperWatch> watch;
+  if (keeper) watch.emplace(keeper, options.name);
   wait_for_interrupt(options.wait_stdin ? STDIN_FILENO : -1);
+  if (watch && watch->stop()) {
+    throw std::runtime_error("the keeper at " + shown(path) + " has ended, and with it " +
+                             shown(options.name) + " version " + std::to_string(version) +
+                             ", unless it has a store (gpumem keep --store)");
+  }
   hub = Hub();  // before the memory that it publishes
 }
 
@@ -127,12 +152,16 @@ class Deadline {
   explicit Deadline(uint32_t seconds) : end_(Clock::now() + std::chrono::seconds(seconds)) {}
   bool passed() const { return Clock::now() >= end_; }
   // Until then, but no longer than a pause.
-  std::chrono::nanoseconds pause() const {
-    return std::clamp<std::chrono::nanoseconds>(end_ - Clock::now(), std::chrono::nanoseconds(0), kPause);
-  }
+  std::chrono::nanoseconds pause() const { return left(std::chrono::nanoseconds(0), kPause); }
+  // How long another process may take for an answer.
+  uint64_t for_answer() const { return static_cast<uint64_t>(left(kLeastAnswer, kMostAnswer).count()); }
 
  private:
   using Clock = std::chrono::steady_clock;
+  std::chrono::nanoseconds left(std::chrono::nanoseconds least, std::chrono::nanoseconds most) const {
+    return std::clamp<std::chrono::nanoseconds>(end_ - Clock::now(), least, most);
+  }
+
   Clock::time_point end_;
 };
 
@@ -141,7 +170,7 @@ Link wait_for_hub(gpumem_instance instance, const AttachOptions& options, const 
     stop_if_interrupted();
     const bool last = deadline.passed();
     try {
-      return connect_to_hub(instance, options.hub);
+      return connect_to_hub(instance, options.hub, deadline.for_answer());
     } catch (const CallFailed& problem) {
       if (problem.status() != GPUMEM_ERROR_NOT_FOUND || last) throw;
     }
@@ -149,21 +178,88 @@ Link wait_for_hub(gpumem_instance instance, const AttachOptions& options, const 
   }
 }
 
-gpumem_entry_info wait_for_name(const Link& link, const AttachOptions& options, const Deadline& deadline) {
-  for (;;) {
+// The version that is wanted, where a newer one is there.
+gpumem_entry_info find_version(const Link& link, const AttachOptions& options) {
+  for (const gpumem_entry_info& entry : entries_of(link)) {
+    if (entry.name == options.name && entry.version == options.version) return entry;
+  }
+  throw std::runtime_error("there is no " + shown(options.name) + " version " +
+                           std::to_string(options.version) + " at " + shown(link_info(link).path) +
+                           " any more, but newer ones (gpumem hub list shows them)");
+}
+
+gpumem_entry_info wait_for_name(gpumem_instance instance, const Link& link, const AttachOptions& options,
+                                const Deadline& deadline) {
+  const uint64_t after = options.version == 0 ? 0 : options.version - 1;
+  do {
     stop_if_interrupted();
-    const bool last = deadline.passed();
     gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
     gpumem_error error = GPUMEM_ERROR_INIT;
-    const gpumem_status status = gpumem_link_wait(
-        link.get(), options.name.c_str(), 0, static_cast<uint64_t>(deadline.pause().count()), &entry, &error);
+    const gpumem_status status =
+        gpumem_link_wait(link.get(), options.name.c_str(), after,
+                         static_cast<uint64_t>(deadline.pause().count()), &entry, &error);
     if (GPUMEM_FAILED(status)) throw CallFailed(error);
-    if (status != GPUMEM_NOT_READY) return entry;
-    if (last) {
-      throw std::runtime_error("there is no " + shown(options.name) + " at " + shown(link_info(link).path) +
-                               " after " + std::to_string(options.timeout) +
-                               " s (gpumem hub list shows what is there)");
+    if (status != GPUMEM_NOT_READY)
+      return options.version == 0 || entry.version == options.version ? entry : find_version(link, options);
+  } while (!deadline.passed());
+  // A hub that has been stopped looks the same to one who waits. This fails if it does not answer.
+  connect_to_hub(instance, options.hub, deadline.for_answer());
+  const std::string version = options.version == 0 ? "" : " version " + std::to_string(options.version);
+  throw std::runtime_error("there is no " + shown(options.name) + version + " at " +
+                           shown(link_info(link).path) + " after " + std::to_string(options.timeout) +
+                           " s (gpumem hub list shows what is there)");
+}
+
+struct Attached {
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  Fingerprint fingerprint;
+  Memory memory;
+  const std::byte* bytes = nullptr;
+
+  std::string name() const { return shown(entry.name) + " version " + std::to_string(entry.version); }
+};
+
+Attached import_name(gpumem_instance instance, const AttachOptions& options, const Deadline& deadline) {
+  const Link link = wait_for_hub(instance, options, deadline);
+  Attached found;
+  found.entry = wait_for_name(instance, link, options, deadline);
+  if (found.entry.type != GPUMEM_SHARE_TYPE_MEMORY) {
+    throw std::runtime_error(found.name() + " is of type " + type_name(found.entry.type) +
+                             ", not memory, and cannot be attached to");
+  }
+  const std::optional<Fingerprint> fingerprint = Fingerprint::read(found.entry.fingerprint);
+  if (!fingerprint) {
+    throw std::runtime_error(found.name() +
+                             " has no fingerprint of gpumem share, so its bytes cannot be verified");
+  }
+  found.fingerprint = *fingerprint;
+
+  gpumem_fetch_desc fetch_desc = GPUMEM_FETCH_DESC_INIT;
+  fetch_desc.version = found.entry.version;
+  gpumem_share_handle handle{};
+  call(gpumem_link_fetch, link.get(), options.name.c_str(), &fetch_desc, &handle);
+  gpumem_import_desc import_desc = GPUMEM_IMPORT_DESC_INIT;
+  import_desc.access = GPUMEM_ACCESS_READ;
+  import_desc.timeout_ns = deadline.for_answer();
+  import_desc.name = "attach";
+  void* pointer = nullptr;
+  gpumem_memory imported = nullptr;
+  call(gpumem_share_import, instance, &handle, nullptr, uint32_t{0}, &import_desc, &pointer, &imported);
+  found.memory = Memory(imported);
+  found.bytes = static_cast<const std::byte*>(pointer);
+  return found;
+}
+
+// A hub may end meanwhile, and begin again.
+Attached wait_and_import(gpumem_instance instance, const AttachOptions& options, const Deadline& deadline) {
+  for (;;) {
+    const bool last = deadline.passed();
+    try {
+      return import_name(instance, options, deadline);
+    } catch (const CallFailed& problem) {
+      if (problem.status() != GPUMEM_ERROR_PEER_GONE || last) throw;
     }
+    std::this_thread::sleep_for(deadline.pause());
   }
 }
 
@@ -183,40 +279,22 @@ Hash read_all(gpumem_instance instance, const std::byte* bytes, uint64_t size, O
 
 void attach_file(gpumem_instance instance, const AttachOptions& options) {
   const Deadline deadline(options.timeout);
-  const Link link = wait_for_hub(instance, options, deadline);
-  const gpumem_entry_info entry = wait_for_name(link, options, deadline);
-  const std::string name = shown(entry.name) + " version " + std::to_string(entry.version);
-  const std::optional<Fingerprint> fingerprint = Fingerprint::read(entry.fingerprint);
-  if (!fingerprint) {
-    throw std::runtime_error(name + " has no fingerprint of gpumem share, so its bytes cannot be verified");
-  }
-
-  gpumem_fetch_desc fetch_desc = GPUMEM_FETCH_DESC_INIT;
-  fetch_desc.version = entry.version;
-  gpumem_share_handle handle{};
-  call(gpumem_link_fetch, link.get(), options.name.c_str(), &fetch_desc, &handle);
-  gpumem_import_desc import_desc = GPUMEM_IMPORT_DESC_INIT;
-  import_desc.access = GPUMEM_ACCESS_READ;
-  import_desc.name = "attach";
-  void* pointer = nullptr;
-  gpumem_memory imported = nullptr;
-  call(gpumem_share_import, instance, &handle, nullptr, uint32_t{0}, &import_desc, &pointer, &imported);
-  const Memory memory(imported);
-  const auto* bytes = static_cast<const std::byte*>(pointer);
+  const Attached found = wait_and_import(instance, options, deadline);
+  const Fingerprint& fingerprint = found.fingerprint;
 
   const auto verify = [&](const Hash& hash) {
-    if (hash.bytes() == fingerprint->hash) return;
-    throw std::runtime_error(name + " has other bytes than were published: XXH3 " + hash.text() + ", not " +
-                             fingerprint->text());
+    if (hash.bytes() == fingerprint.hash) return;
+    throw std::runtime_error(found.name() + " has other bytes than were published: XXH3 " + hash.text() +
+                             ", not " + fingerprint.text());
   };
   // Wrong bytes leave an old file as it was. The second look is for a publisher that writes meanwhile.
-  verify(read_all(instance, bytes, fingerprint->size, nullptr));
+  verify(read_all(instance, found.bytes, fingerprint.size, nullptr));
   if (options.file) {
     OutputFile file(*options.file);
-    verify(read_all(instance, bytes, fingerprint->size, &file));
+    verify(read_all(instance, found.bytes, fingerprint.size, &file));
     file.finish();
   }
-  std::cout << name << ": " << fingerprint->size << " bytes verified, XXH3 " << fingerprint->text();
+  std::cout << found.name() << ": " << fingerprint.size << " bytes verified, XXH3 " << fingerprint.text();
   if (options.file) std::cout << ", written to " << shown(*options.file);
   std::cout << '\n';
 }

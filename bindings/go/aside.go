@@ -40,15 +40,24 @@ func (b *panicBox) runAside(function func()) (returned bool) {
 	return returned
 }
 
+// asideHere returns the function of the caller that this goroutine runs while the library waits for it; nil if there is
+// none.
+func asideHere() *aside {
+	if asides.Load() > 0 {
+		if number := C.gpumem_go_get_aside(); number != 0 {
+			return cgo.Handle(number).Value().(*aside)
+		}
+	}
+	return nil
+}
+
 // changing makes a call that a function of the caller may not make while the library waits for it. There it is made on
 // the thread that waits, by which the library knows that it must refuse.
 func changing(call func() C.gpumem_go_result) error {
-	if asides.Load() > 0 {
-		if number := C.gpumem_go_get_aside(); number != 0 {
-			result := make(chan error)
-			cgo.Handle(number).Value().(*aside).changes <- func() { result <- failure(call()) }
-			return <-result
-		}
+	if waiting := asideHere(); waiting != nil {
+		result := make(chan error)
+		waiting.changes <- func() { result <- failure(call()) }
+		return <-result
 	}
 	return failure(call())
 }

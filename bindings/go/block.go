@@ -57,6 +57,21 @@ func (set *streamSet) add(stream *streamWork) {
 	set.last.Store(stream)
 }
 
+// others returns the other streams whose work was not observed complete.
+func (set *streamSet) others(than *streamWork) (found []*streamWork) {
+	if last := set.last.Load(); last == nil {
+		return nil // The common case: none was used.
+	}
+	set.mutex.Lock()
+	defer set.mutex.Unlock()
+	for _, stream := range set.all {
+		if stream != than && !stream.complete() {
+			found = append(found, stream)
+		}
+	}
+	return found
+}
+
 // observe waits for the work in all streams, and reports whether all of it was observed complete.
 func (set *streamSet) observe() bool {
 	set.mutex.Lock()

@@ -109,6 +109,7 @@ var calls table[*hostCall]
 func dropCalls(instance uintptr) {
 	calls.drop(func(call *hostCall) bool { return call.instance == instance })
 	callbacks.drop(func(one *setCallbacks) bool { return one.instance == instance })
+	poolCallbacks.drop(func(one *poolCallback) bool { return one.instance == instance })
 }
 
 //export gpumemGoHostFunction
@@ -147,6 +148,14 @@ func gpumemGoBeforeSleep(call, number C.uintptr_t) C.int32_t {
 //export gpumemGoAfterWake
 func gpumemGoAfterWake(call, number C.uintptr_t, generation C.uint64_t) {
 	callbacks.find(uintptr(number)).woke(sleepCallOf(uintptr(call)), uint64(generation))
+}
+
+//export gpumemGoPoolCallback
+func gpumemGoPoolCallback(number C.uintptr_t, size C.uint64_t) C.int32_t {
+	if poolCallbacks.find(uintptr(number)).freed(uint64(size)) {
+		return 1
+	}
+	return 0
 }
 
 func refusedUnless(yes bool) C.int32_t {

@@ -87,6 +87,7 @@ const (
 	KindRegistered Kind = 3 // Memory of the caller, page-locked through this instance.
 	KindDevice     Kind = 4 // Memory of one device.
 	KindManaged    Kind = 5 // One address for the CPU and all devices; its pages move.
+	KindPool       Kind = 6 // A block of a pool, unless its memory is PAGEABLE.
 	KindVirtual    Kind = 7 // Reserved addresses, and what is mapped there.
 	KindImported   Kind = 8 // Memory of another process, imported through this instance.
 	KindForeign    Kind = 9 // Known to the driver, but made by other code.
@@ -107,6 +108,7 @@ const (
 	MemoryAttachHost    MemoryFlags = 0x80  // Managed only: created as if attached with AttachHost.
 	MemoryOversubscribe MemoryFlags = 0x100 // Managed only: the managed memory of the instance may exceed the memory of the device, and lie on the host in part.
 	MemoryShareable     MemoryFlags = 0x200 // Device only: nothing else lies in the memory's block of the driver, so that it can be shared with other processes and shows them nothing else.
+	MemoryInPieces      MemoryFlags = 0x400 // Pinned and registered: locked in pieces below 512 MiB, one after the other, so that no other call of the driver waits long for a large one.
 )
 
 // Location: where memory lies, or a processor.
@@ -230,6 +232,7 @@ const (
 	CapabilityStreamValue64             Capability = 41 // stream.value64: value writes and waits on 8 bytes.
 	CapabilityStreamValueNOR            Capability = 42 // stream.value_nor: value waits with WaitNOR.
 	CapabilityCopyEngines               Capability = 50 // copy.engines: copies that can run at the same time.
+	CapabilityCopyBatch                 Capability = 51 // copy.batch: the small copies of a batch are handed over together, see gpumem_copy_regions().
 	CapabilityPeerAccess                Capability = 60 // peer.access: queried for a pair of devices.
 	CapabilityPeerAtomics               Capability = 61 // peer.atomics: queried for a pair of devices.
 	CapabilityVMMDevice                 Capability = 70 // vmm.device: physical memory of the device can be mapped.
@@ -334,9 +337,9 @@ type ImportState int32
 
 // The values of ImportState.
 const (
-	ImportLive      ImportState = 0 // The exporter lives, and still exports it.
+	ImportLive      ImportState = 0 // The exporter lives, and still exports it; or a keeper lives, and holds it.
 	ImportWithdrawn ImportState = 1 // The exporter has ended the export, or withdrawn the name; the bytes are still there.
-	ImportPeerGone  ImportState = 2 // The exporter has ended.
+	ImportPeerGone  ImportState = 2 // The exporter has ended; or the keeper that it was fetched from.
 	ImportUnknown   ImportState = 3 // Nobody can tell: imported with descriptors only, or unverified.
 )
 
@@ -368,6 +371,23 @@ const (
 	EventDisableTiming EventFlags = 0x1 // The event takes no time stamp, which makes it cheaper.
 	EventBlockingSync  EventFlags = 0x2 // gpumem_event_synchronize() yields the processor while it waits without a limit.
 	EventInterprocess  EventFlags = 0x4 // The event can be exported to other processes.
+)
+
+// FileDirection: which way bytes go.
+type FileDirection int32
+
+// The values of FileDirection.
+const (
+	FileDirectionToMemory   FileDirection = 0 // The file is read.
+	FileDirectionFromMemory FileDirection = 1 // The file is written, and becomes longer if it must.
+)
+
+// FileFlags: how to copy.
+type FileFlags uint64
+
+// The values of FileFlags.
+const (
+	FileDirect FileFlags = 0x1 // Past the system's page cache (O_DIRECT): for what is read or written once and is larger than memory.
 )
 
 // LockMode: when the host backend locks pages.
@@ -443,6 +463,15 @@ const (
 	AdviceUnsetAccessedBy        Advice = 6 // Undoes it for that location.
 )
 
+// PoolFlags: how a pool works.
+type PoolFlags uint64
+
+// The values of PoolFlags.
+const (
+	PoolAllowInternalDependencies PoolFlags = 0x1 // An allocation may let its stream wait for the work of another one, rather than take new memory.
+	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and poisoned where the CPU reaches them, and gpumem_pool_get_block_info() knows the requested size.
+)
+
 // WaitCondition: condition that ends a value wait.
 type WaitCondition int32
 
@@ -465,6 +494,7 @@ const (
 	AnswerNo             = 0                    // It does not work; status and reason say why.
 	AnswerYes            = 1                    // It works.
 	AnswerEmulated       = 2                    // It works as documented, but without the effect on hardware.
+	TransferOff          = 4294967295           // For transfer_threads: large copies of ordinary memory are left to the driver, as small ones are.
 )
 
 // String returns the name of the constant, or the number.
@@ -552,6 +582,12 @@ func (v DMABufFlags) String() string { return nameOfFlags("DMABufFlags", uint64(
 func (v EventFlags) String() string { return nameOfFlags("EventFlags", uint64(v)) }
 
 // String returns the name of the constant, or the number.
+func (v FileDirection) String() string { return nameOf("FileDirection", int64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v FileFlags) String() string { return nameOfFlags("FileFlags", uint64(v)) }
+
+// String returns the name of the constant, or the number.
 func (v LockMode) String() string { return nameOf("LockMode", int64(v)) }
 
 // String returns the names of the constants, or the number.
@@ -571,6 +607,9 @@ func (v Attach) String() string { return nameOf("Attach", int64(v)) }
 
 // String returns the name of the constant, or the number.
 func (v Advice) String() string { return nameOf("Advice", int64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v PoolFlags) String() string { return nameOfFlags("PoolFlags", uint64(v)) }
 
 // String returns the name of the constant, or the number.
 func (v WaitCondition) String() string { return nameOf("WaitCondition", int64(v)) }
@@ -624,6 +663,7 @@ var constants = []constant{
 	{"Kind", "KindRegistered", "GPUMEM_KIND_REGISTERED", 3},
 	{"Kind", "KindDevice", "GPUMEM_KIND_DEVICE", 4},
 	{"Kind", "KindManaged", "GPUMEM_KIND_MANAGED", 5},
+	{"Kind", "KindPool", "GPUMEM_KIND_POOL", 6},
 	{"Kind", "KindVirtual", "GPUMEM_KIND_VIRTUAL", 7},
 	{"Kind", "KindImported", "GPUMEM_KIND_IMPORTED", 8},
 	{"Kind", "KindForeign", "GPUMEM_KIND_FOREIGN", 9},
@@ -637,6 +677,7 @@ var constants = []constant{
 	{"MemoryFlags", "MemoryAttachHost", "GPUMEM_MEMORY_ATTACH_HOST", 0x80},
 	{"MemoryFlags", "MemoryOversubscribe", "GPUMEM_MEMORY_OVERSUBSCRIBE", 0x100},
 	{"MemoryFlags", "MemoryShareable", "GPUMEM_MEMORY_SHAREABLE", 0x200},
+	{"MemoryFlags", "MemoryInPieces", "GPUMEM_MEMORY_IN_PIECES", 0x400},
 	{"Location", "LocationNone", "GPUMEM_LOCATION_NONE", 0},
 	{"Location", "LocationDevice", "GPUMEM_LOCATION_DEVICE", 1},
 	{"Location", "LocationHost", "GPUMEM_LOCATION_HOST", 2},
@@ -690,6 +731,7 @@ var constants = []constant{
 	{"Capability", "CapabilityStreamValue64", "GPUMEM_CAPABILITY_STREAM_VALUE64", 41},
 	{"Capability", "CapabilityStreamValueNOR", "GPUMEM_CAPABILITY_STREAM_VALUE_NOR", 42},
 	{"Capability", "CapabilityCopyEngines", "GPUMEM_CAPABILITY_COPY_ENGINES", 50},
+	{"Capability", "CapabilityCopyBatch", "GPUMEM_CAPABILITY_COPY_BATCH", 51},
 	{"Capability", "CapabilityPeerAccess", "GPUMEM_CAPABILITY_PEER_ACCESS", 60},
 	{"Capability", "CapabilityPeerAtomics", "GPUMEM_CAPABILITY_PEER_ATOMICS", 61},
 	{"Capability", "CapabilityVMMDevice", "GPUMEM_CAPABILITY_VMM_DEVICE", 70},
@@ -744,6 +786,9 @@ var constants = []constant{
 	{"EventFlags", "EventDisableTiming", "GPUMEM_EVENT_DISABLE_TIMING", 0x1},
 	{"EventFlags", "EventBlockingSync", "GPUMEM_EVENT_BLOCKING_SYNC", 0x2},
 	{"EventFlags", "EventInterprocess", "GPUMEM_EVENT_INTERPROCESS", 0x4},
+	{"FileDirection", "FileDirectionToMemory", "GPUMEM_FILE_DIRECTION_TO_MEMORY", 0},
+	{"FileDirection", "FileDirectionFromMemory", "GPUMEM_FILE_DIRECTION_FROM_MEMORY", 1},
+	{"FileFlags", "FileDirect", "GPUMEM_FILE_DIRECT", 0x1},
 	{"LockMode", "HostLockDefault", "GPUMEM_HOST_LOCK_DEFAULT", 0},
 	{"LockMode", "HostLockTry", "GPUMEM_HOST_LOCK_TRY", 1},
 	{"LockMode", "HostLockRequire", "GPUMEM_HOST_LOCK_REQUIRE", 2},
@@ -768,6 +813,8 @@ var constants = []constant{
 	{"Advice", "AdviceUnsetPreferredLocation", "GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION", 4},
 	{"Advice", "AdviceSetAccessedBy", "GPUMEM_ADVICE_SET_ACCESSED_BY", 5},
 	{"Advice", "AdviceUnsetAccessedBy", "GPUMEM_ADVICE_UNSET_ACCESSED_BY", 6},
+	{"PoolFlags", "PoolAllowInternalDependencies", "GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES", 0x1},
+	{"PoolFlags", "PoolDebug", "GPUMEM_POOL_DEBUG", 0x2},
 	{"WaitCondition", "WaitGEQ", "GPUMEM_WAIT_GEQ", 0},
 	{"WaitCondition", "WaitEQ", "GPUMEM_WAIT_EQ", 1},
 	{"WaitCondition", "WaitAND", "GPUMEM_WAIT_AND", 2},

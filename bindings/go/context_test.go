@@ -23,8 +23,8 @@ func TestWaitsEndWithTheirContext(t *testing.T) {
 		if err := wait(ended); err != context.Canceled {
 			t.Errorf("%s: %v although the context was canceled before", name, err)
 		}
-		limited, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 		begin := time.Now()
+		limited, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 		err := wait(limited)
 		if err != context.DeadlineExceeded || time.Since(begin) < 30*time.Millisecond {
 			t.Errorf("%s: %v after %v", name, err, time.Since(begin))

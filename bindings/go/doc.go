@@ -11,7 +11,7 @@
 // [Pinned] is pinned memory as a slice of numbers or structs. [Buffer] is ordinary memory that can be registered, so
 // that devices can use it where it lies. [Managed] is memory with one address for the CPU and all devices. [Physical] is
 // memory without an address, which is mapped into an [AddressRange]. A [GrowableBuffer] grows in place and can sleep,
-// alone or with a [Group]. An [Address] is an address in any of them, for copies and fills. A [ShareHandle] stands for
+// alone or with a [Group]. A [Pool] hands out each [PoolBlock] fast, in the order of a stream. An [Address] is an address in any of them, for copies and fills. A [ShareHandle] stands for
 // memory or an event that other processes import, and a [Hub] has such handles under names. A
 // [RingProducer] passes messages to each [RingConsumer] of other processes.
 //

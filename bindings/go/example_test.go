@@ -559,6 +559,57 @@ func engine() error {
 	return nil
 }
 
+func ExamplePool() {
+	if err := pooled(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: the next request has the memory of the one before: true
+}
+
+func pooled() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	stream, err := device.NewStream(gpumem.StreamOptions{})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	pool, err := device.NewPool(gpumem.PoolOptions{Limit: 1 << 30, Name: "requests"})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	before := gpumem.DevicePtr(0)
+	for request := 0; request < 2; request++ {
+		at, err := serve(pool, stream, 100_000)
+		if err != nil {
+			return err
+		}
+		if request > 0 {
+			fmt.Println("the next request has the memory of the one before:", at == before)
+		}
+		before = at
+	}
+	return stream.Synchronize()
+}
+
+// serve uses a block for the work of a stream, and waits for nothing.
+func serve(pool *gpumem.Pool, stream *gpumem.Stream, size uint64) (gpumem.DevicePtr, error) {
+	block, err := pool.Alloc(size, stream)
+	if err != nil {
+		return 0, err
+	}
+	defer block.Free() // In the order of the stream: what is enqueued until then still has it.
+	return block.DevicePtr(), stream.Fill(block.At(0), size, 0, 4)
+}
+
 func ExampleInstance_OpenHub() {
 	if err := withNames(); err != nil {
 		fmt.Println(err)

@@ -91,6 +91,7 @@
   X(gpumem_event_get_elapsed_time)             \
   X(gpumem_event_export)                       \
   X(gpumem_event_import)                       \
+  X(gpumem_copy_file)                          \
   X(gpumem_group_create)                       \
   X(gpumem_group_destroy)                      \
   X(gpumem_group_get_info)                     \
@@ -121,6 +122,7 @@
   X(gpumem_link_fetch)                         \
   X(gpumem_link_publish)                       \
   X(gpumem_link_withdraw)                      \
+  X(gpumem_link_get_way)                       \
   X(gpumem_instance_probe)                     \
   X(gpumem_instance_open)                      \
   X(gpumem_instance_close)                     \
@@ -136,6 +138,27 @@
   X(gpumem_managed_get_info)                   \
   X(gpumem_managed_begin_host_access)          \
   X(gpumem_managed_end_host_access)            \
+  X(gpumem_pool_create)                        \
+  X(gpumem_pool_destroy)                       \
+  X(gpumem_pool_alloc)                         \
+  X(gpumem_pool_alloc_aligned)                 \
+  X(gpumem_pool_free)                          \
+  X(gpumem_pool_free_sized)                    \
+  X(gpumem_pool_alloc_batch)                   \
+  X(gpumem_pool_free_batch)                    \
+  X(gpumem_pool_alloc_native)                  \
+  X(gpumem_pool_free_native)                   \
+  X(gpumem_pool_free_pointer)                  \
+  X(gpumem_pool_record_use)                    \
+  X(gpumem_pool_release_capture)               \
+  X(gpumem_pool_trim)                          \
+  X(gpumem_pool_set_limit)                     \
+  X(gpumem_pool_set_release_threshold)         \
+  X(gpumem_pool_get_info)                      \
+  X(gpumem_pool_get_class_info)                \
+  X(gpumem_pool_reset_peaks)                   \
+  X(gpumem_pool_get_block_info)                \
+  X(gpumem_pool_set_callback)                  \
   X(gpumem_ring_create)                        \
   X(gpumem_ring_export)                        \
   X(gpumem_ring_open)                          \
@@ -154,6 +177,7 @@
   X(gpumem_stream_wrap)                        \
   X(gpumem_stream_destroy)                     \
   X(gpumem_stream_get_info)                    \
+  X(gpumem_stream_get_capture_id)              \
   X(gpumem_stream_query)                       \
   X(gpumem_stream_synchronize)                 \
   X(gpumem_stream_wait_event)                  \

@@ -85,6 +85,33 @@ func (g *gate) close(function string, destroy func() error) (bool, error) {
 	return true, nil
 }
 
+// seize is the first half of close, for many objects at once; settle is the second. It reports whether this call has to
+// settle the object, which is not so if it is closed.
+func (g *gate) seize(function string) (bool, error) {
+	if !g.closing.TryLock() {
+		return false, refusal(ErrBusy, function, "another goroutine closes the object, or it is there twice")
+	}
+	if g.closed() {
+		g.closing.Unlock()
+		return false, nil
+	}
+	if err := g.shut(function); err != nil {
+		g.closing.Unlock()
+		return false, err
+	}
+	return true, nil
+}
+
+// settle ends what seize began.
+func (g *gate) settle(closed bool) {
+	if closed {
+		g.gone.Store(true)
+	} else {
+		g.inside.Add(-gateClosed)
+	}
+	g.closing.Unlock()
+}
+
 // shut refuses new calls, and waits until no call is inside.
 func (g *gate) shut(function string) error {
 	if g.inside.CompareAndSwap(0, gateClosed) {

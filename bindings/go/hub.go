@@ -296,7 +296,7 @@ type Entry struct {
 	Way           ShareWay // How it is shared.
 	Access        Access   // The most that links get.
 	PublisherPID  int      // The process that published it, as it counts itself.
-	PublisherGone bool     // That has ended, and a keeper holds what it left.
+	PublisherGone bool     // That is not connected any more, and a keeper holds what it left.
 	Fingerprint   [32]byte // As published.
 }
 

@@ -79,6 +79,11 @@ type Options struct {
 	PinBudget uint64       // Limit on page-locked bytes that live at once; 0 means no limit.
 	Host      *HostOptions // Ignored with BackendCUDA; nil means defaults.
 	CUDA      *CUDAOptions // Ignored with BackendHost; nil means defaults.
+	// Threads for each device that copy between it and ordinary memory, that of the caller included; 0 means as many as
+	// help, TransferOff none.
+	TransferThreads uint32
+	// Page-locked memory that these threads use for a device at most, in bytes; 0 means 4 MiB for each.
+	TransferBytes uint64
 }
 
 // Instance is an open backend with its devices and every object made through it.
@@ -105,7 +110,8 @@ func Open(options Options) (*Instance, error) {
 	if err := checkTexts("gpumem.Open", options.Name); err != nil {
 		return nil, err
 	}
-	desc := nativeInstanceDesc{backend: int32(options.Backend), pinBudget: options.PinBudget}
+	desc := nativeInstanceDesc{backend: int32(options.Backend), pinBudget: options.PinBudget,
+		transferThreads: options.TransferThreads, transferBytes: options.TransferBytes}
 	desc.structSize = unsafe.Sizeof(desc)
 	var host nativeHostOptions
 	var hostPointer *C.uint8_t
@@ -181,7 +187,8 @@ func checkTexts(function string, texts ...string) error {
 }
 
 // Default returns the default instance of the process, for programs that do not open their own. The first call opens it
-// as the environment says: GPUMEM_BACKEND (any, cuda, host), GPUMEM_PIN_BUDGET (bytes) and the GPUMEM_HOST_ variables. It
+// as the environment says: GPUMEM_BACKEND (any, cuda, host), GPUMEM_PIN_BUDGET (bytes), GPUMEM_TRANSFER_THREADS,
+// GPUMEM_TRANSFER_BYTES and the GPUMEM_HOST_ variables. It
 // belongs to the process and cannot be closed.
 func Default() (*Instance, error) {
 	if err := useLibrary(); err != nil {

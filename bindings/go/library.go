@@ -13,6 +13,7 @@ package gpumem
 __thread int gpumem_go_inside;
 __thread uintptr_t gpumem_go_sleeping;
 __thread uintptr_t gpumem_go_aside;
+__thread uintptr_t gpumem_go_unwound;
 
 // Loads and checks the library before anything else is called. Both forms of the package have this function.
 #ifdef GPUMEM_GO_DLOPEN

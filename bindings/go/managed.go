@@ -21,15 +21,15 @@ func hint(result C.gpumem_go_result) (effective bool, err error) {
 	return err == nil && Status(result.status) == Success, err
 }
 
-func (m *Memory) beginHostAccess(name string) error {
-	err := failure(C.gpumem_go_managed_begin_host_access(m.device.instance.id(), C.uint64_t(m.address)))
-	runtime.KeepAlive(m)
+func (i *Instance) beginHostAccess(address uint64, name string) error {
+	err := failure(C.gpumem_go_managed_begin_host_access(i.id(), C.uint64_t(address)))
+	runtime.KeepAlive(i)
 	return calledAs(name, err)
 }
 
-func (m *Memory) endHostAccess(name string) error {
-	err := failure(C.gpumem_go_managed_end_host_access(m.device.instance.id(), C.uint64_t(m.address)))
-	runtime.KeepAlive(m)
+func (i *Instance) endHostAccess(address uint64, name string) error {
+	err := failure(C.gpumem_go_managed_end_host_access(i.id(), C.uint64_t(address)))
+	runtime.KeepAlive(i)
 	if isGone(err) {
 		return nil
 	}

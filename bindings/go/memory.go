@@ -218,11 +218,15 @@ func (m *Memory) View(use func(bytes []byte) error) error {
 	return view(m, "Memory.View", func() error { return use(unsafe.Slice((*byte)(pointerTo(m.host)), int(m.size))) })
 }
 
-func view(m *Memory, name string, use func() error) (err error) {
+func view(m *Memory, name string, use func() error) error {
 	if m == nil || m.handle == 0 {
 		return refusal(ErrInvalidArgument, name, "the memory is nil")
 	}
-	instance := m.device.instance
+	return m.block.view(m.device.instance, m.managed, name, use)
+}
+
+// view runs a function that uses the memory of a block with the CPU.
+func (b *block) view(instance *Instance, managed bool, name string, use func() error) (err error) {
 	if instance.closed() {
 		return refusal(ErrClosed, name, "the instance is closed")
 	}
@@ -230,19 +234,19 @@ func view(m *Memory, name string, use func() error) (err error) {
 		return err
 	}
 	defer instance.release()
-	if err := m.hold(name); err != nil {
+	if err := b.hold(name); err != nil {
 		return err
 	}
-	defer m.release()
-	if m.host == 0 {
+	defer b.release()
+	if b.host == 0 && b.size != 0 {
 		return refusal(ErrWrongKind, name, "the CPU cannot access device memory; copy it")
 	}
-	if m.managed {
-		if err := m.beginHostAccess(name); err != nil {
+	if managed && b.size != 0 {
+		if err := instance.beginHostAccess(b.address, name); err != nil {
 			return err
 		}
 		defer func() {
-			if ended := m.endHostAccess(name); err == nil {
+			if ended := instance.endHostAccess(b.address, name); err == nil {
 				err = ended
 			}
 		}()

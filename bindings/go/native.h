@@ -351,6 +351,14 @@ static inline gpumem_go_result gpumem_go_stream_destroy(uintptr_t stream) {
   GPUMEM_GO_RETURN(gpumem_stream_destroy, (gpumem_stream)stream);
 }
 
+static inline gpumem_go_result gpumem_go_stream_get_capture_id(uintptr_t stream) {
+  gpumem_go_result result;
+  uint64_t number = 0;
+  GPUMEM_GO_CALL(result, gpumem_stream_get_capture_id, (gpumem_stream)stream, &number);
+  result.value = number;
+  return result;
+}
+
 static inline gpumem_go_result gpumem_go_stream_get_info(uintptr_t stream, uint8_t* info) {
   GPUMEM_GO_RETURN(gpumem_stream_get_info, (gpumem_stream)stream, (gpumem_stream_info*)(void*)info);
 }
@@ -910,6 +918,7 @@ extern void gpumemGoLog(int32_t level, char* message);
 extern int32_t gpumemGoProgress(uintptr_t call, uint64_t done, uint64_t total);
 extern int32_t gpumemGoBeforeSleep(uintptr_t call, uintptr_t callbacks);
 extern void gpumemGoAfterWake(uintptr_t call, uintptr_t callbacks, uint64_t generation);
+extern int32_t gpumemGoPoolCallback(uintptr_t callback, uint64_t size);
 
 /** Not 0 while this thread runs such a function. Go does not move the function to another thread meanwhile.
  */
@@ -920,6 +929,10 @@ extern __thread uintptr_t gpumem_go_sleeping;
 
 /** The function that this thread runs for a call of another thread; 0 if there is none. See aside.go. */
 extern __thread uintptr_t gpumem_go_aside;
+
+/** How a callback of a pool that this thread's call made has ended, if it did not return; otherwise 0. See
+ * pool.go. */
+extern __thread uintptr_t gpumem_go_unwound;
 
 static inline void gpumem_go_run_host_function(void* call) {
   ++gpumem_go_inside;
@@ -945,6 +958,8 @@ static inline int gpumem_go_is_inside(void) { return gpumem_go_inside != 0 || gp
 static inline uintptr_t gpumem_go_get_aside(void) { return gpumem_go_aside; }
 
 static inline void gpumem_go_set_aside(uintptr_t aside) { gpumem_go_aside = aside; }
+
+static inline void gpumem_go_set_unwound(uintptr_t unwound) { gpumem_go_unwound = unwound; }
 
 static inline gpumem_go_result gpumem_go_stream_launch_host_function(uintptr_t stream, uintptr_t call) {
   GPUMEM_GO_RETURN(gpumem_stream_launch_host_function, (gpumem_stream)stream, gpumem_go_run_host_function,
@@ -1052,6 +1067,22 @@ static inline gpumem_go_result gpumem_go_group_wake(uintptr_t group, uint64_t ke
   gpumem_go_name text;
   gpumem_wake_desc desc = gpumem_go_wake_desc(keep, gpumem_go_text(&text, tag), call, progress);
   GPUMEM_GO_RETURN_SLEEPING(call, gpumem_group_wake, (gpumem_group)group, &desc);
+}
+
+/** The info is filled in also if the call fails. */
+static inline gpumem_go_result gpumem_go_copy_file(uintptr_t instance, const uint8_t* given, uint8_t* info,
+                                                   uintptr_t call, uint32_t progress) {
+  gpumem_go_result result;
+  gpumem_copy_file_desc desc;
+  uintptr_t outer = gpumem_go_sleeping;
+  GPUMEM_GO_DESC(desc, given);
+  desc.progress = progress ? gpumem_go_progress : NULL;
+  desc.user_data = (void*)call;
+  gpumem_go_sleeping = call;
+  GPUMEM_GO_CALL(result, gpumem_copy_file, (gpumem_instance)instance, &desc,
+                 (gpumem_copy_file_info*)(void*)info);
+  gpumem_go_sleeping = outer;
+  return result;
 }
 
 /* ---- share.h ---- */
@@ -1252,6 +1283,12 @@ static inline gpumem_go_result gpumem_go_link_get_info(uintptr_t link, uint8_t* 
   GPUMEM_GO_RETURN(gpumem_link_get_info, (gpumem_link)link, (gpumem_link_info*)(void*)info);
 }
 
+static inline gpumem_go_result gpumem_go_link_get_way(uintptr_t link, uint64_t address, gpumem_share_way way,
+                                                      gpumem_share_peer peer, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_link_get_way, (gpumem_link)link, gpumem_go_pointer(address), way, peer,
+                   (gpumem_way_info*)(void*)info);
+}
+
 static inline gpumem_go_result gpumem_go_link_enumerate(uintptr_t link, uint32_t index, uint8_t* info) {
   GPUMEM_GO_RETURN(gpumem_link_enumerate, (gpumem_link)link, index, (gpumem_entry_info*)(void*)info);
 }
@@ -1288,6 +1325,154 @@ static inline gpumem_go_result gpumem_go_link_publish(uintptr_t link, _GoString_
 static inline gpumem_go_result gpumem_go_link_withdraw(uintptr_t link, _GoString_ name, uint64_t version) {
   gpumem_go_name text;
   GPUMEM_GO_RETURN(gpumem_link_withdraw, (gpumem_link)link, gpumem_go_word(&text, name), version);
+}
+
+/* ---- pool.h ---- */
+
+static inline gpumem_go_result gpumem_go_pool_create(uintptr_t device, const uint8_t* given,
+                                                     const uint8_t* accesses, _GoString_ name) {
+  gpumem_pool_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.accesses = (const gpumem_access_desc*)(const void*)accesses;
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_pool, gpumem_pool_create, (gpumem_device)device, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_pool_destroy(uintptr_t pool) {
+  GPUMEM_GO_RETURN(gpumem_pool_destroy, (gpumem_pool)pool);
+}
+
+/** A new block, or several, whose addresses are in memory of Go. */
+typedef struct gpumem_go_block {
+  gpumem_go_result result; /**< With the address of one block. */
+  uintptr_t unwound;       /**< See gpumem_go_unwound. */
+} gpumem_go_block;
+
+/** Body of a function that may call the callback of a pool. */
+#define GPUMEM_GO_RETURN_BLOCK(pointer, function, ...)                                \
+  do {                                                                                \
+    gpumem_go_block made;                                                             \
+    gpumem_go_unwound = 0;                                                            \
+    GPUMEM_GO_CALL(made.result, function, __VA_ARGS__);                               \
+    made.unwound = gpumem_go_unwound;                                                 \
+    if (!GPUMEM_FAILED(made.result.status)) made.result.value = (uintptr_t)(pointer); \
+    return made;                                                                      \
+  } while (0)
+
+static inline gpumem_go_block gpumem_go_pool_alloc(uintptr_t pool, uint64_t size, uintptr_t stream) {
+  void* pointer = NULL;
+  GPUMEM_GO_RETURN_BLOCK(pointer, gpumem_pool_alloc, (gpumem_pool)pool, size, (gpumem_stream)stream,
+                         &pointer);
+}
+
+static inline gpumem_go_block gpumem_go_pool_alloc_aligned(uintptr_t pool, uint64_t size, uint64_t alignment,
+                                                           uintptr_t stream) {
+  void* pointer = NULL;
+  GPUMEM_GO_RETURN_BLOCK(pointer, gpumem_pool_alloc_aligned, (gpumem_pool)pool, size, alignment,
+                         (gpumem_stream)stream, &pointer);
+}
+
+static inline gpumem_go_block gpumem_go_pool_alloc_native(uintptr_t pool, uint64_t size,
+                                                          uintptr_t native_stream) {
+  void* pointer = NULL;
+  GPUMEM_GO_RETURN_BLOCK(pointer, gpumem_pool_alloc_native, (gpumem_pool)pool, size, (void*)native_stream,
+                         &pointer);
+}
+
+static inline gpumem_go_block gpumem_go_pool_alloc_batch(uintptr_t pool, const uint8_t* sizes, uint64_t count,
+                                                         uintptr_t stream, uint8_t* pointers) {
+  GPUMEM_GO_RETURN_BLOCK(NULL, gpumem_pool_alloc_batch, (gpumem_pool)pool,
+                         (const uint64_t*)(const void*)sizes, count, (gpumem_stream)stream,
+                         (void**)(void*)pointers);
+}
+
+static inline gpumem_go_result gpumem_go_pool_free(uintptr_t pool, uint64_t address, uintptr_t stream) {
+  GPUMEM_GO_RETURN(gpumem_pool_free, (gpumem_pool)pool, gpumem_go_pointer(address), (gpumem_stream)stream);
+}
+
+static inline gpumem_go_result gpumem_go_pool_free_sized(uintptr_t pool, uint64_t address, uint64_t size,
+                                                         uintptr_t stream) {
+  GPUMEM_GO_RETURN(gpumem_pool_free_sized, (gpumem_pool)pool, gpumem_go_pointer(address), size,
+                   (gpumem_stream)stream);
+}
+
+static inline gpumem_go_result gpumem_go_pool_free_batch(uintptr_t pool, const uint8_t* pointers,
+                                                         uint64_t count, uintptr_t stream) {
+  GPUMEM_GO_RETURN(gpumem_pool_free_batch, (gpumem_pool)pool, (void* const*)(const void*)pointers, count,
+                   (gpumem_stream)stream);
+}
+
+static inline gpumem_go_result gpumem_go_pool_free_native(uintptr_t pool, uint64_t address,
+                                                          uintptr_t native_stream) {
+  GPUMEM_GO_RETURN(gpumem_pool_free_native, (gpumem_pool)pool, gpumem_go_pointer(address),
+                   (void*)native_stream);
+}
+
+static inline gpumem_go_result gpumem_go_pool_free_pointer(uintptr_t instance, uint64_t address,
+                                                           uintptr_t stream) {
+  GPUMEM_GO_RETURN(gpumem_pool_free_pointer, (gpumem_instance)instance, gpumem_go_pointer(address),
+                   (gpumem_stream)stream);
+}
+
+static inline gpumem_go_result gpumem_go_pool_record_use(uintptr_t pool, uint64_t address, uintptr_t stream) {
+  GPUMEM_GO_RETURN(gpumem_pool_record_use, (gpumem_pool)pool, gpumem_go_pointer(address),
+                   (gpumem_stream)stream);
+}
+
+static inline gpumem_go_result gpumem_go_pool_release_capture(uintptr_t pool, uint64_t capture_id,
+                                                              uintptr_t stream) {
+  GPUMEM_GO_RETURN(gpumem_pool_release_capture, (gpumem_pool)pool, capture_id, (gpumem_stream)stream);
+}
+
+static inline gpumem_go_result gpumem_go_pool_trim(uintptr_t pool, uint64_t keep_bytes) {
+  gpumem_go_result result;
+  uint64_t released = 0;
+  GPUMEM_GO_CALL(result, gpumem_pool_trim, (gpumem_pool)pool, keep_bytes, &released);
+  result.value = released;
+  return result;
+}
+
+static inline gpumem_go_result gpumem_go_pool_set_limit(uintptr_t pool, uint64_t bytes) {
+  GPUMEM_GO_RETURN(gpumem_pool_set_limit, (gpumem_pool)pool, bytes);
+}
+
+static inline gpumem_go_result gpumem_go_pool_set_release_threshold(uintptr_t pool, uint64_t bytes) {
+  GPUMEM_GO_RETURN(gpumem_pool_set_release_threshold, (gpumem_pool)pool, bytes);
+}
+
+static inline gpumem_go_result gpumem_go_pool_get_info(uintptr_t pool, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_pool_get_info, (gpumem_pool)pool, (gpumem_pool_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_pool_get_class_info(uintptr_t pool, uint32_t index, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_pool_get_class_info, (gpumem_pool)pool, index,
+                   (gpumem_pool_class_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_pool_reset_peaks(uintptr_t pool) {
+  GPUMEM_GO_RETURN(gpumem_pool_reset_peaks, (gpumem_pool)pool);
+}
+
+static inline gpumem_go_result gpumem_go_pool_get_block_info(uintptr_t instance, uint64_t address,
+                                                             uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_pool_get_block_info, (gpumem_instance)instance, gpumem_go_pointer(address),
+                   (gpumem_pool_block_info*)(void*)info);
+}
+
+static inline int32_t gpumem_go_pool_callback(void* callback, gpumem_pool unused, uint64_t size) {
+  int32_t again;
+  (void)unused;
+  ++gpumem_go_inside;
+  again = gpumemGoPoolCallback((uintptr_t)callback, size);
+  --gpumem_go_inside;
+  return again;
+}
+
+/** None if the number is 0. */
+static inline gpumem_go_result gpumem_go_pool_set_callback(uintptr_t pool, uintptr_t number) {
+  GPUMEM_GO_RETURN(gpumem_pool_set_callback, (gpumem_pool)pool, number != 0 ? gpumem_go_pool_callback : NULL,
+                   (void*)number);
 }
 
 /* ---- ring.h ---- */

@@ -52,7 +52,8 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 		Size:          info.size,
 		BufferID:      info.bufferID,
 		GrantedFlags:  MemoryFlags(info.grantedFlags),
-		Owned:         info.memory != 0 || Kind(info.kind) == KindVirtual, // A range is no gpumem_memory.
+		// A range and a block are no gpumem_memory.
+		Owned: info.memory != 0 || Kind(info.kind) == KindVirtual || Kind(info.kind) == KindPool,
 	}, nil
 }
 

@@ -58,7 +58,7 @@ type ShareInfo struct {
 	Backend     Backend
 	Access      Access   // The most that importers get.
 	Location    Location // Where the memory lies.
-	ExporterPID int      // The exporter, as its own process namespace counts.
+	ExporterPID int      // The exporter, as its own process namespace counts. It may have ended.
 	Size        uint64   // Bytes of the whole memory; of a buffer, its capacity.
 	Offset      uint64   // Of the exported address in it.
 	BufferID    uint64   // Number of the allocation in the exporter.
@@ -100,7 +100,12 @@ type ExportOptions struct {
 
 // Export makes memory importable for other processes of this user. Exporting it again gives the same handle and costs
 // little. By ShareWayLegacy an allocation is shared as a whole; by descriptors, all blocks that are mapped one behind the
-// other around the address, as they lie. The export ends when the memory is closed or unmapped, and with [Instance.Revoke].
+// other around the address, as they lie; of a [PoolBlock], the whole pieces of the pool that it lies in. The export ends
+// when the memory is closed or unmapped, and with [Instance.Revoke].
+//
+// A PoolBlock needs [ExportNeighbours], because importers see what else is in these pieces, now or later. Exports of blocks
+// that lie in the same pieces, with the same access, share one import. Free a block only after its importers have stopped
+// using it: the pool then hands out the same bytes again.
 func (i *Instance) Export(address Address, options ExportOptions) (handle ShareHandle, err error) {
 	if err := address.enter("Instance.Export", 1); err != nil {
 		return handle, err
@@ -279,7 +284,7 @@ type ImportInfo struct {
 	Way              ShareWay // How it is shared.
 	Access           Access   // What may be done here.
 	State            ImportState
-	ExporterPID      int    // As in ShareInfo.
+	ExporterPID      int    // As in ShareInfo: of the publisher, not of a keeper.
 	Count            uint64 // How often this process has it imported now.
 	ExporterBufferID uint64 // Number of the allocation in the exporter.
 }
@@ -352,38 +357,45 @@ type WayInfo struct {
 	Message     string // Why not, and what would help; or why it is slow, and what it needs.
 }
 
-// ShareWay reports whether memory can be shared in one way with a peer, and why not. It changes nothing.
+func (info *nativeWayInfo) wayInfo(way ShareWay) WayInfo {
+	return WayInfo{way, Status(info.status), int(info.fdCount), info.needsSocket != 0, info.slow != 0,
+		translate(text(info.message[:]))}
+}
+
+// ShareWay reports whether memory can be shared in one way with a peer, and why not. It changes nothing. It answers from
+// here; [Link.ShareWay] asks the other process.
 func (i *Instance) ShareWay(address Address, way ShareWay, peer SharePeer) (WayInfo, error) {
 	if err := address.enter("Instance.ShareWay", 1); err != nil {
 		return WayInfo{}, err
 	}
 	defer address.leave()
-	return i.shareWay(nil, address, way, peer)
+	var info nativeWayInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_share_get_way(i.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
+		C.gpumem_share_peer(peer), (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(i)
+	if err != nil {
+		return WayInfo{}, err
+	}
+	return info.wayInfo(way), nil
 }
 
-// ShareWay reports the same as [Instance.ShareWay] for the process of the hub, by a trial at both ends. The answer is kept
-// with the link.
+// ShareWay reports whether memory of the link's instance can be shared in one way with the process of the hub, by a trial at
+// both ends: that process opens a small block in the same place. The answer is kept with the link. A keeper opens nothing.
 func (l *Link) ShareWay(address Address, way ShareWay, peer SharePeer) (WayInfo, error) {
 	if err := address.enter("Link.ShareWay", 1); err != nil {
 		return WayInfo{}, err
 	}
 	defer address.leave()
-	return l.instance.shareWay(l, address, way, peer)
-}
-
-func (i *Instance) shareWay(l *Link, address Address, way ShareWay, peer SharePeer) (WayInfo, error) {
 	var info nativeWayInfo
-	info.link = uintptr(l.id())
 	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_share_get_way(i.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
+	err := failure(C.gpumem_go_link_get_way(l.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
 		C.gpumem_share_peer(peer), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(i)
 	runtime.KeepAlive(l)
 	if err != nil {
 		return WayInfo{}, err
 	}
-	return WayInfo{way, Status(info.status), int(info.fdCount), info.needsSocket != 0, info.slow != 0,
-		translate(text(info.message[:]))}, nil
+	return info.wayInfo(way), nil
 }
 
 // ShareWays reports the same for each way.

@@ -226,6 +226,55 @@ func TestShareHandles(t *testing.T) {
 	expect(t, err, ErrStaleHandle)
 }
 
+func TestBlocksOfPoolsAreShared(t *testing.T) {
+	d := device(t)
+	needs(t, d, CapabilityVMMHandlePOSIXFD)
+	i := d.Instance()
+	p := newPool(t, d, PoolOptions{HandleTypes: HandleTypePOSIXFD})
+	if info, err := p.Info(); err != nil || info.HandleTypes != HandleTypePOSIXFD {
+		t.Errorf("the pool has %v (%v)", info.HandleTypes, err)
+	}
+	var blocks []*PoolBlock
+	for _, content := range []string{"first", "other"} {
+		b := newBlock(t, p, uint64(len(content)), nil)
+		must(t, CopyFromSlice(i, b.At(0), []byte(content)))
+		blocks = append(blocks, b)
+	}
+	_, err := i.Export(blocks[1].At(0), ExportOptions{})
+	expect(t, err, ErrUnsupported)
+	if !strings.Contains(err.Error(), "ExportNeighbours") {
+		t.Errorf("it says %v", err)
+	}
+	handle := exported(t, i, blocks[1].At(1), ExportOptions{Flags: ExportNeighbours})
+	if info, err := handle.Info(); err != nil || info.Way != ShareWayPOSIXFD || info.FileCount != 1 {
+		t.Errorf("the handle says %v (%v)", info, err)
+	}
+	m, err := i.Import(handle, ImportOptions{})
+	must(t, err)
+	if content := bytesAt(t, i, m.Exported(), 4); content != "ther" {
+		t.Errorf("the import has %q", content)
+	}
+	must(t, i.Fill(m.Exported(), 4, 'x', 1))
+	if first, other := bytesAt(t, i, blocks[0].At(0), 5), bytesAt(t, i, blocks[1].At(0), 5); first != "first" || other != "oxxxx" {
+		t.Errorf("the blocks have %q and %q", first, other)
+	}
+	must(t, m.Close())
+	for _, b := range blocks {
+		must(t, b.Free())
+	}
+
+	p = newPool(t, d, PoolOptions{})
+	if info, err := p.Info(); err != nil || info.HandleTypes != 0 {
+		t.Errorf("a pool without options has %v (%v)", info.HandleTypes, err)
+	}
+	plain := newBlock(t, p, 5, nil)
+	_, err = i.Export(plain.At(0), ExportOptions{Flags: ExportNeighbours})
+	expect(t, err, ErrUnsupported)
+	must(t, plain.Free())
+	_, err = d.NewPool(PoolOptions{Kind: KindPinned, HandleTypes: HandleTypePOSIXFD})
+	expect(t, err, ErrInvalidArgument)
+}
+
 func TestSharingThatIsRefused(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
@@ -623,6 +672,28 @@ func TestAHubInAnotherProcess(t *testing.T) {
 	if _, err := l.Wait(ctx, "other", 0); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a wait ended with %v", err)
 	}
+	mine := byDescriptors(t, d, "mine")
+	way := func(address Address, way ShareWay, peer SharePeer) WayInfo {
+		info, err := l.ShareWay(address, way, peer)
+		must(t, err)
+		return info
+	}
+	if info := way(mine.At(0), ShareWayPOSIXFD, PeerOtherProcess); info != (WayInfo{Way: ShareWayPOSIXFD, FileCount: 1}) {
+		t.Errorf("by descriptors: %v", info)
+	}
+	if info := way(mine.At(0), ShareWayPOSIXFD, PeerOtherDevice); info.Status != Success || !info.Slow ||
+		!strings.Contains(info.Message, "on another device") {
+		t.Errorf("to another device: %v", info)
+	}
+	// Nobody opens a dma-buf, which could be exported.
+	if info := way(mine.At(0), ShareWayDMABuf, PeerOtherProcess); info.Status != ErrUnsupported || info.FileCount != 0 ||
+		info.Slow || !strings.Contains(info.Message, "opens none") {
+		t.Errorf("as a dma-buf: %v", info)
+	}
+	_, err = l.ShareWay(mine.At(0), ShareWayAny, PeerOtherProcess)
+	expect(t, err, ErrInvalidArgument)
+	_, err = (*Link)(nil).ShareWay(mine.At(0), ShareWayPOSIXFD, PeerOtherProcess)
+	expect(t, err, ErrInvalidArgument)
 	entry, err := l.Wait(context.Background(), "batch", 0)
 	must(t, err)
 	child.expect("1")
@@ -693,6 +764,13 @@ func TestAHubInAnotherProcess(t *testing.T) {
 	expect(t, err, ErrPeerGone)
 	_, err = l.Wait(context.Background(), "batch", 99)
 	expect(t, err, ErrPeerGone)
+	// What is not kept is asked.
+	alone := shareable(t, d, "alone")
+	if info := way(alone.At(0), ShareWayLegacy, PeerOtherProcess); info.Status != ErrPeerGone || info.Message == "" {
+		t.Errorf("to a process that has ended: %v", info)
+	}
+	must(t, alone.Close())
+	must(t, mine.Close())
 	must(t, l.Close())
 	must(t, first.Close())
 	must(t, second.Close())

@@ -154,6 +154,24 @@ func (s *Stream) Info() (StreamInfo, error) {
 		text(info.name[:])}, nil
 }
 
+// CaptureID returns the number of the capture into a graph that the stream is part of, for [Pool.ReleaseCapture]; 0 if it is
+// not being captured.
+func (s *Stream) CaptureID() (uint64, error) {
+	result := C.gpumem_go_stream_get_capture_id(s.id())
+	runtime.KeepAlive(s)
+	return uint64(result.value), failure(result)
+}
+
+// native returns the native stream, or 0 if the stream is closed.
+func (w *streamWork) native() uintptr {
+	var info nativeStreamInfo
+	info.structSize = unsafe.Sizeof(info)
+	if failure(C.gpumem_go_stream_get_info(C.uintptr_t(w.handle), (*C.uint8_t)(unsafe.Pointer(&info)))) != nil {
+		return 0
+	}
+	return uintptr(info.nativeStream)
+}
+
 // Query reports whether all work of the stream is complete. It also returns, once, the panic of a function of the
 // stream.
 func (s *Stream) Query() (complete bool, err error) {

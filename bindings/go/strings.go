@@ -164,6 +164,25 @@ func (l *Link) String() string {
 	})
 }
 
+// String returns the name, the kind, the blocks that live and what the pool has taken.
+func (p *Pool) String() string {
+	return describe("Pool", p == nil || p.handle == 0, func() (string, error) {
+		info, err := p.Info()
+		return strings.TrimPrefix(fmt.Sprintf("%s %v, %d blocks in %d bytes, device %d", named(info.Name), info.Kind, info.LiveCount,
+			info.ReservedBytes, info.DeviceOrdinal), " "), err
+	})
+}
+
+// String returns the kind, the size and the address.
+func (b *PoolBlock) String() string {
+	return describe("PoolBlock", b == nil || b.pool == nil, func() (string, error) {
+		if b.closed() {
+			return "freed", nil
+		}
+		return fmt.Sprintf("%v, %d bytes at %#x", b.pool.kind, b.size, b.address), nil
+	})
+}
+
 func (r *ring) describe(kind string) string {
 	return describe(kind, r == nil || r.handle == 0, func() (string, error) {
 		info, err := r.info()
@@ -277,6 +296,8 @@ func (o PrepareOptions) String() string   { return fields(o) }
 func (o StreamOptions) String() string    { return fields(o) }
 func (o EventOptions) String() string     { return fields(o) }
 func (o CopyOptions) String() string      { return fields(o) }
+func (o FileOptions) String() string      { return fields(o) }
+func (c FileCopied) String() string       { return fields(c) }
 func (o Operand) String() string          { return fields(o) }
 func (r Region) String() string           { return fields(r) }
 func (r Rectangle) String() string        { return fields(r) }
@@ -313,6 +334,10 @@ func (i WayInfo) String() string          { return fields(i) }
 func (i HubInfo) String() string          { return fields(i) }
 func (i LinkInfo) String() string         { return fields(i) }
 func (o RingOptions) String() string      { return fields(o) }
+func (o PoolOptions) String() string      { return fields(o) }
+func (i PoolInfo) String() string         { return fields(i) }
+func (c PoolClass) String() string        { return fields(c) }
+func (i BlockInfo) String() string        { return fields(i) }
 func (o RingOpenOptions) String() string  { return fields(o) }
 func (i RingInfo) String() string         { return fields(i) }
 func (c ImportCache) String() string      { return fields(c) }

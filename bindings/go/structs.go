@@ -346,7 +346,6 @@ type nativeImportCacheDesc struct {
 
 type nativeWayInfo struct {
 	structSize  uintptr
-	link        uintptr
 	status      int32
 	fdCount     uint32
 	needsSocket uint32
@@ -374,6 +373,24 @@ type nativeEventInfo struct {
 	flags         uint64
 	nativeEvent   uint64
 	name          [64]byte
+}
+
+type nativeCopyFileDesc struct {
+	structSize     uintptr
+	fileDescriptor int32
+	direction      int32
+	fileOffset     uint64
+	pointer        uint64
+	size           uint64
+	prefer         uint64
+	progress       uintptr
+	userData       uint64
+}
+
+type nativeCopyFileInfo struct {
+	structSize uintptr
+	copied     uint64
+	direct     uint64
 }
 
 type nativeGroupDesc struct {
@@ -504,13 +521,14 @@ type nativeProbeInfo struct {
 }
 
 type nativeInstanceDesc struct {
-	structSize uintptr
-	backend    int32
-	reserved   uint32
-	name       uintptr
-	pinBudget  uint64
-	host       uintptr
-	cuda       uintptr
+	structSize      uintptr
+	backend         int32
+	transferThreads uint32
+	name            uintptr
+	pinBudget       uint64
+	host            uintptr
+	cuda            uintptr
+	transferBytes   uint64
 }
 
 type nativeInstanceInfo struct {
@@ -543,6 +561,70 @@ type nativeManagedInfo struct {
 	lastPrefetchLocationID int32
 	accessedByHost         uint32
 	accessedByDevices      uint64
+}
+
+type nativePoolDesc struct {
+	structSize       uintptr
+	kind             int32
+	numaNode         int32
+	flags            uint64
+	memoryFlags      uint64
+	handleTypes      uint64
+	limit            uint64
+	releaseThreshold uint64
+	initialSize      uint64
+	segmentSize      uint64
+	accesses         uintptr
+	accessCount      uint64
+	name             uintptr
+}
+
+type nativePoolInfo struct {
+	structSize        uintptr
+	device            uintptr
+	deviceOrdinal     uint32
+	kind              int32
+	flags             uint64
+	memoryFlags       uint64
+	handleTypes       uint64
+	limit             uint64
+	releaseThreshold  uint64
+	liveCount         uint64
+	liveBytes         uint64
+	reservedBytes     uint64
+	cachedBytes       uint64
+	segmentCount      uint64
+	peakLiveCount     uint64
+	peakLiveBytes     uint64
+	peakReservedBytes uint64
+	totalCount        uint64
+	totalBytes        uint64
+	crossStreamCount  uint64
+	waitCount         uint64
+	markCount         uint64
+	growCount         uint64
+	releaseCount      uint64
+	captureCount      uint64
+	capturedBytes     uint64
+	classCount        uint32
+	reserved          uint32
+	name              [64]byte
+}
+
+type nativePoolClassInfo struct {
+	structSize uintptr
+	blockSize  uint64
+	liveCount  uint64
+	totalCount uint64
+	blockCount uint64
+}
+
+type nativePoolBlockInfo struct {
+	structSize    uintptr
+	pool          uintptr
+	base          uint64
+	usableSize    uint64
+	requestedSize uint64
 }
 
 type nativeRingDesc struct {

@@ -190,7 +190,7 @@ func beginHostAccess[T any](memory *Memory, function string, length int) (*HostA
 	if err := memory.hold(function); err != nil {
 		return nil, err
 	}
-	if err := memory.beginHostAccess(function); err != nil {
+	if err := memory.device.instance.beginHostAccess(memory.address, function); err != nil {
 		memory.release()
 		return nil, err
 	}
@@ -212,7 +212,8 @@ func (a *HostAccess[T]) Close() error {
 	if a == nil || a.memory == nil {
 		return nil
 	}
-	done, err := a.gate.close("HostAccess.Close", func() error { return a.memory.endHostAccess("HostAccess.Close") })
+	const name = "HostAccess.Close"
+	done, err := a.gate.close(name, func() error { return a.memory.device.instance.endHostAccess(a.memory.address, name) })
 	if done {
 		closedByHand(a)
 		a.memory.release()

@@ -200,7 +200,7 @@ template <class Body>
 // own. `body(process)` says whether it has answered; if not, the caller goes the full way, which says what is
 // wrong.
 template <class Body>
-bool look(gpumem_error* error, Body body) noexcept {
+[[gnu::always_inline]] inline bool look(gpumem_error* error, Body body) noexcept {
   platform::ThreadRecord* const record = platform::thread_record_or_null;
   const uint32_t process = platform::known_process_epoch();  // a record's is never 0
   if (record == nullptr || record->process.load(std::memory_order_relaxed) != process) [[unlikely]]

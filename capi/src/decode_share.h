@@ -21,6 +21,17 @@ inline Result<core::ShareHandle> decode_share(Decoder& decode, const gpumem_shar
   return core::decode(*handle);
 }
 
+// A question about a way to share memory, and where its answer goes.
+inline void decode_way(Decoder& decode, const void* pointer, gpumem_share_way way, gpumem_share_peer peer,
+                       gpumem_way_info* out_info) {
+  decode.not_null(pointer, "pointer");
+  if (way < GPUMEM_SHARE_WAY_LEGACY || way > GPUMEM_SHARE_WAY_DMA_BUF)
+    decode.refuse("way %d is none of the GPUMEM_SHARE_WAY_ values that can be asked about", way);
+  if (peer < GPUMEM_PEER_OTHER_PROCESS || peer > GPUMEM_PEER_CONTAINER)
+    decode.refuse("peer %d is none of the GPUMEM_PEER_ values", peer);
+  decode.output(out_info, "out_info");
+}
+
 inline std::span<const int32_t> decode_fds(Decoder& decode, const int32_t* fds, uint32_t count) {
   constexpr uint32_t kCountMax = 1U << 20;
   if ((fds == nullptr) != (count == 0)) decode.refuse("fds is NULL and fd_count is not 0, or the reverse");

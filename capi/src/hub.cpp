@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "call.h"
+#include "core/host_function.h"
 #include "core/hub.h"
 #include "core/instance.h"
 #include "core/link.h"
+#include "core/share_ways.h"
 #include "decode_share.h"
 
 using namespace gpumem;
@@ -297,4 +299,16 @@ gpumem_status gpumem_link_publish(gpumem_link link, const char* name, const gpum
 gpumem_status gpumem_link_withdraw(gpumem_link link, const char* name, uint64_t version,
                                    gpumem_error* error) {
   return withdraw<core::Link>(__func__, link, name, version, error);
+}
+
+gpumem_status gpumem_link_get_way(gpumem_link link, const void* pointer, gpumem_share_way way,
+                                  gpumem_share_peer peer, gpumem_way_info* out_info, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Link>(link);
+    capi::decode_way(decode, pointer, way, peer, out_info);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::outside_host_function());
+    capi::answer(out_info, core::share_way(object->instance(), pointer, way, peer, object.get()));
+    return GPUMEM_SUCCESS;
+  });
 }

@@ -88,7 +88,7 @@ gpumem_status gpumem_instance_open(const gpumem_instance_desc* desc, gpumem_inst
     request.name = decode.name(given.name);
     request.pin_budget = given.pin_budget;
     require_backend(decode, given.backend);
-    if (given.reserved != 0) decode.refuse("desc->reserved must be 0");
+    request.transfer = {given.transfer_threads, given.transfer_bytes};
     if (may_open(given.backend, GPUMEM_BACKEND_HOST)) {
       request.options.host = decode_host_options(decode, given.host);
     }

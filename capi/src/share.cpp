@@ -6,7 +6,6 @@
 #include "call.h"
 #include "core/host_function.h"
 #include "core/instance.h"
-#include "core/link.h"
 #include "core/memory.h"
 #include "core/share_ways.h"
 #include "decode_share.h"
@@ -205,24 +204,10 @@ gpumem_status gpumem_share_get_way(gpumem_instance instance, const void* pointer
                                    gpumem_share_peer peer, gpumem_way_info* out_info, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
-    decode.not_null(pointer, "pointer");
-    if (way < GPUMEM_SHARE_WAY_LEGACY || way > GPUMEM_SHARE_WAY_DMA_BUF)
-      decode.refuse("way %d is none of the GPUMEM_SHARE_WAY_ values that can be asked about", way);
-    if (peer < GPUMEM_PEER_OTHER_PROCESS || peer > GPUMEM_PEER_CONTAINER)
-      decode.refuse("peer %d is none of the GPUMEM_PEER_ values", peer);
-    decode.output(out_info, "out_info");
-    core::Ref<core::Link> link;
-    const gpumem_link given = decode.done() ? out_info->link : nullptr;
-    if (given != nullptr) {
-      link = decode.object<core::Link>(given);
-      if (link && &link->instance() != &object->instance())
-        decode.refuse("the link is one of another instance");
-    }
+    capi::decode_way(decode, pointer, way, peer, out_info);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::outside_host_function());
-    gpumem_way_info info = core::share_way(object->instance(), pointer, way, peer, link.get());
-    info.link = given;
-    capi::answer(out_info, info);
+    capi::answer(out_info, core::share_way(object->instance(), pointer, way, peer, nullptr));
     return GPUMEM_SUCCESS;
   });
 }

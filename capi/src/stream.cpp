@@ -65,6 +65,19 @@ gpumem_status gpumem_stream_get_info(gpumem_stream stream, gpumem_stream_info* o
   });
 }
 
+gpumem_status gpumem_stream_get_capture_id(gpumem_stream stream, uint64_t* out_capture_id,
+                                           gpumem_error* error) {
+  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Stream>(stream);
+    decode.not_null(out_capture_id, "out_capture_id");
+    GPUMEM_TRY(decode.done());
+    auto capture = object->capture();
+    if (!capture) return capture.error();
+    *out_capture_id = capture->id;
+    return GPUMEM_SUCCESS;
+  });
+}
+
 gpumem_status gpumem_stream_query(gpumem_stream stream, gpumem_error* error) {
   return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);

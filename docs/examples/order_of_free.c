@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Work in a stream, and the order in which its memory is freed. See docs/threads-fork-exit.md. */
+/* Work in a stream, and the order in which its memory is freed. See docs/threads-fork-exit.md, errors.md. */
 #include "common.h"
 
 int main(void) {
@@ -18,6 +18,10 @@ int main(void) {
 
   TRY(gpumem_fill_async(stream, memory, size, 7, 1, &error));
   TRY(gpumem_copy_async(stream, host, memory, size, NULL, &error));
+
+  /* Too early: what lives is listed, and nothing changes. */
+  if (gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, NULL, &error) != GPUMEM_ERROR_BUSY) return 1;
+  printf("%s\n", error.message);
 
   /* 1. Observe that the work is complete. */
   TRY(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, &error));

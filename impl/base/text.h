@@ -4,6 +4,7 @@
 
 #include <cstdarg>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 
@@ -20,6 +21,9 @@ inline size_t whole_characters(const char* text, size_t length) {
   }
   return length;
 }
+
+// What a count adds to the word behind it.
+constexpr const char* plural(uint64_t count) { return count == 1 ? "" : "s"; }
 
 // Like vsnprintf, but a text that does not fit ends with a whole UTF-8 character.
 [[gnu::format(printf, 3, 0)]] inline void format_text(char* out, size_t size, const char* format,

@@ -33,6 +33,8 @@ struct DeviceFacts {
   uint64_t pitch_max = UINT64_MAX;  // of a copy in two dimensions
   // Copies from host memory to host memory in a range are done by the CPU where that has any access.
   bool copies_by_cpu = false;
+  // Copies of ordinary memory go through page-locked memory by one thread of the driver: more are faster.
+  bool stages_ordinary = false;
 };
 
 struct MemoryAvailable {

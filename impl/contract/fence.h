@@ -21,14 +21,15 @@ class Fence {
 
   // Enqueues a mark in a stream whose fence this is, and returns its number. The numbers of a fence grow. A
   // captured stream is refused here and not in the layers above: they mark streams that no call has named.
-  Result<uint64_t> mark(Stream& stream) {
+  // `ends`: the caller lets go of the stream, so that this is its last mark.
+  Result<uint64_t> mark(Stream& stream, bool ends = false) {
     if (forked()) {
       return make_error(GPUMEM_ERROR_FORKED,
                         "the stream belongs to the parent process; open an instance of your own");
     }
     auto capturing = stream.is_capturing();
     if (!capturing) return capturing.error();
-    if (*capturing) {
+    if (*capturing && !(ends && marks_captured_end())) {
       return make_error(GPUMEM_ERROR_INVALID_STATE,
                         "a stream that is being captured cannot be marked; end the capture first");
     }
@@ -46,12 +47,18 @@ class Fence {
     return passed ? GPUMEM_SUCCESS : GPUMEM_NOT_READY;
   }
 
+  // For memory that the marked work used: what is before the last mark that has passed need not be observed
+  // by the caller before the memory is freed, where a backend asks for that.
+  virtual void settle() {}
+
  protected:
   // `reached` has the number of the last mark that has passed.
   Fence(const std::atomic<uint64_t>* reached, const std::atomic<bool>& lost)
       : reached_(reached), lost_(lost) {}
 
   virtual Result<uint64_t> enqueue(Stream& stream) = 0;
+  // The last mark of a stream that is being captured runs with its work, and is no node of a graph.
+  virtual bool marks_captured_end() const { return false; }
   // The last mark that has passed, where nobody but this writes `reached`.
   virtual uint64_t catch_up() { return 0; }
 

@@ -3,8 +3,11 @@
 // routed the work: a backend enqueues what it is told.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 
 #include "contract/memory.h"
 #include "gpumem/copy.h"
@@ -27,6 +30,13 @@ struct CopySegment {
   std::shared_ptr<void> keep;  // held until the copy is complete
 };
 
+// A small copy of one row as one of many, by the addresses that the stream's device uses.
+struct Piece {
+  uint64_t to = 0;
+  uint64_t from = 0;
+  uint64_t size = 0;
+};
+
 struct FillSegment {
   Span destination;
   uint64_t pitch = 0;
@@ -44,6 +54,12 @@ enum class FillWay {
   kCpuInStream,     // the CPU, when the stream comes to it
 };
 
+// A capture of streams into a graph, and one of its streams.
+struct Capture {
+  uint64_t id = 0;    // never given out again; 0: none, or one that is invalidated
+  uint64_t line = 0;  // tells its streams apart
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;  // never calls a driver: release() does
@@ -57,6 +73,15 @@ class Stream {
   virtual uint64_t identity() const = 0;
   // Fails on a thread that cannot use the stream.
   virtual Result<bool> is_capturing() = 0;
+  // The capture that it is part of, for a stream that is being captured.
+  virtual Result<Capture> capture() = 0;
+  // False while nothing can have begun a capture of it: nobody has its native handle, and no event has
+  // brought it into one. Then the driver need not be asked.
+  bool may_be_captured() const { return exposed_.load(std::memory_order_relaxed); }
+  // Its native handle is given out.
+  void expose() noexcept {
+    if (!may_be_captured()) exposed_.store(true, std::memory_order_relaxed);
+  }
 
   // Where the CPU reads the bytes of a span; null if only a device can.
   virtual const void* cpu_view(const Span& span) = 0;
@@ -64,9 +89,18 @@ class Stream {
   // (STR-21). A backend that cannot tell succeeds.
   virtual Result<void> require_final_source(const CopySegment& /*copy*/) { return {}; }
   virtual Result<void> copy(const CopySegment& segment) = 0;
+  // The largest that piece_of() takes. 0: this backend has nothing better for many small copies than copy().
+  virtual uint64_t largest_piece() { return 0; }
+  // Nothing if copy() is to carry it out.
+  virtual std::optional<Piece> piece_of(const CopySegment& /*segment*/) { return std::nullopt; }
+  // Copies pieces without an order among themselves. Where it fails, those before `*done` are enqueued, and
+  // no others.
+  virtual Result<void> copy_pieces(std::span<const Piece> /*pieces*/, size_t* /*done*/) { return {}; }
   virtual FillWay way_of_fill(const Span& destination) = 0;
   virtual Result<void> fill(const FillSegment& segment) = 0;
   virtual Result<void> wait_event(Event& event) = 0;
+  // The same, and the stream also goes on, without a failure, when the process that recorded it has ended.
+  virtual Result<void> wait_event_or_end(Event& event) { return wait_event(event); }
   // For marks in this stream: one for all streams of its identity.
   virtual Result<std::shared_ptr<Fence>> fence() = 0;
   // A function of the caller, or of the library: `internal` ones are no feature that a device could lack.
@@ -85,6 +119,13 @@ class Stream {
 
   // Ends the stream, or lets go of a wrapped one. Pending work still completes. Does not block for it.
   virtual Result<void> release() = 0;
+
+ protected:
+  // Of a stream that was just created.
+  void conceal() noexcept { exposed_.store(false, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> exposed_{true};
 };
 
 }  // namespace gpumem::backend

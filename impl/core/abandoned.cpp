@@ -2,6 +2,7 @@
 #include "core/abandoned.h"
 
 #include "base/caught.h"
+#include "core/buffer.h"
 #include "core/held.h"
 #include "core/memory.h"
 #include "core/physical.h"
@@ -18,6 +19,8 @@ Result<void> end(uint64_t handle) noexcept {
         return give_back<Range>(handle, destroy_range);
       case Type::kMemory:
         return give_back<Memory>(handle, destroy_memory);
+      case Type::kBuffer:
+        return give_back<Buffer>(handle, destroy_buffer);
       default:
         return give_back<Physical>(handle, release_physical);
     }
@@ -26,15 +29,21 @@ Result<void> end(uint64_t handle) noexcept {
   }
 }
 
+// If it is still there. The record of the thread has been made: it has looked at objects before.
+template <class Use>
+void with(uint64_t handle, Use use) noexcept {
+  platform::ThreadRecord& record = platform::thread_record();
+  const platform::Look look(record);
+  const auto type = static_cast<Type>(handles::detail::type_of(handle));
+  if (Object* const object = handles::look_up(handle, type, record.process.load(std::memory_order_relaxed)))
+    use(*object);
+}
+
 }  // namespace
 
 void abandon(Instance& instance, uint64_t handle) noexcept {
   if (handle == 0 || end(handle)) return;
-  platform::ThreadRecord& record = platform::thread_record();  // which has been made: end() needed it
-  const platform::Look look(record);
-  const auto type = static_cast<Type>(handles::detail::type_of(handle));
-  if (Object* const object = handles::look_up(handle, type, record.process.load(std::memory_order_relaxed)))
-    instance.note_abandoned(*object);
+  with(handle, [&](Object& object) { instance.note_abandoned(object); });
 }
 
 void end_abandoned(Instance& instance) noexcept {
@@ -43,8 +52,12 @@ void end_abandoned(Instance& instance) noexcept {
   const auto see = [&](const Object& object) {
     handle = &object.instance() == &instance && object.abandoned() ? object.handle() : 0;
   };
-  for (uint32_t slot = 0; handles::see_next(&slot, see);)
-    if (handle != 0) (void)end(handle);
+  for (uint32_t slot = 0; handles::see_next(&slot, see);) {
+    // Ending a buffer comes here again, and so may other threads: each object is ended by one of them.
+    bool mine = false;
+    if (handle != 0) with(handle, [&](Object& object) { mine = instance.take_abandoned(object); });
+    if (mine) abandon(instance, handle);
+  }
 }
 
 }  // namespace gpumem::core

@@ -44,6 +44,7 @@ constexpr std::array kCapabilities{
     CapabilityName{GPUMEM_CAPABILITY_STREAM_VALUE64, "stream.value64"},
     CapabilityName{GPUMEM_CAPABILITY_STREAM_VALUE_NOR, "stream.value_nor"},
     CapabilityName{GPUMEM_CAPABILITY_COPY_ENGINES, "copy.engines"},
+    CapabilityName{GPUMEM_CAPABILITY_COPY_BATCH, "copy.batch"},
     CapabilityName{GPUMEM_CAPABILITY_PEER_ACCESS, "peer.access"},
     CapabilityName{GPUMEM_CAPABILITY_PEER_ATOMICS, "peer.atomics"},
     CapabilityName{GPUMEM_CAPABILITY_VMM_DEVICE, "vmm.device"},

@@ -18,6 +18,7 @@
 #include "core/precedence.h"
 #include "core/range.h"
 #include "core/span.h"
+#include "core/transfer.h"
 #include "platform/pages.h"
 #include "platform/thread.h"
 
@@ -160,7 +161,7 @@ struct RangeSide {
   const FoundSpan& found;
   Use use;
 
-  const Range& range() const { return static_cast<const Range&>(*found.region); }
+  const Range& range() const { return static_cast<const Range&>(*found.owner); }
   uint64_t begin() const { return found.span.offset; }
   uint64_t end() const { return begin() + side.extent; }
 
@@ -403,22 +404,15 @@ Result<void> find_side(Instance& instance, const CopySide& side, const char* wha
   return {};
 }
 
-// `usable` says whether the stream is; a check may be one of many on it.
-Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& usable,
-                        const CopyArguments& arguments, CheckedCopy* out) {
-  const bool passing = stream == nullptr;
+// The checks once both sides are found. Inlined into the way of every copy.
+[[gnu::always_inline]] inline Result<void> check_found(Instance& instance, Stream* stream,
+                                                       const Result<void>& usable,
+                                                       const CopyArguments& arguments, CheckedCopy* out) {
   CheckedCopy& checked = *out;
-  checked.arguments = &arguments;
-  Verdict verdict;
-  verdict.note(find_side(instance, arguments.destination, "the destination", Use::kWrites, passing,
-                         &checked.destination),
-               Found::kByBounds);
-  verdict.note(find_side(instance, arguments.source, "the source", Use::kReads, passing, &checked.source),
-               Found::kByBounds);
-  if (!verdict) return verdict.error();
   if (checked.destination.span.in_range || checked.source.span.in_range) [[unlikely]]
     return check_copy_in_ranges(instance, stream, usable, arguments, out);
 
+  Verdict verdict;
   if (overlap(arguments, checked.destination, checked.source)) {
     verdict.note(make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                             "source and destination overlap; copy through a separate buffer"));
@@ -437,6 +431,30 @@ Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& 
   if (arguments.height > 1) verdict.note(check_pitch(*checked.device, arguments));
   if (!verdict) return verdict.error();
   return {};
+}
+
+// `usable` says whether the stream is; a check may be one of many on it.
+Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& usable,
+                        const CopyArguments& arguments, CheckedCopy* out) {
+  const bool passing = stream == nullptr;
+  CheckedCopy& checked = *out;
+  checked.arguments = &arguments;
+  Verdict verdict;
+  verdict.note(find_side(instance, arguments.destination, "the destination", Use::kWrites, passing,
+                         &checked.destination),
+               Found::kByBounds);
+  verdict.note(find_side(instance, arguments.source, "the source", Use::kReads, passing, &checked.source),
+               Found::kByBounds);
+  if (!verdict) return verdict.error();
+  return check_found(instance, stream, usable, arguments, out);
+}
+
+// For the other side of a copy between memory and a file: ordinary memory that is nowhere.
+CopySide nowhere(const CopySide& side) {
+  CopySide result;
+  result.address = pointer_to(address_of(side.address) + side.extent);  // does not overlap
+  result.pitch = result.extent = side.extent;
+  return result;
 }
 
 // Where the bytes of a span lie, whichever of its addresses named them (UVA-9).
@@ -722,15 +740,77 @@ bool may_wait(const backend::Span& span) {
   return span.pageable || span.registered || (span.managed && !span.on_device);
 }
 
-Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
+// Where threads of the library may copy: between ordinary memory and a device.
+bool is_for_transfer(const backend::Span& destination, const backend::Span& source) {
+  const backend::Span& other = destination.pageable ? source : destination;
+  return destination.pageable != source.pageable && other.on_device && !other.managed;
+}
+
+// True if the box was copied, which ends before it returns. Earlier work of the caller's stream is waited for
+// first, as the driver does for what it cannot hold: threads that wait for one stream would hold up copies of
+// others.
+Result<bool> transfer(Device& device, backend::Stream* order, const TransferBox& box) {
+  const bool to_device = box.source.pageable;
+  const backend::Span& there = to_device ? box.destination : box.source;
+  const uint64_t pitch = to_device ? box.destination_pitch : box.source_pitch;
+  const uint64_t slice = to_device ? box.destination_slice : box.source_slice;
+  const uint64_t extent =
+      (box.depth - 1) * slice + (box.height > 1 ? (box.height - 1) * pitch : 0) + box.width;
+  if (Side{there, pitch}.contiguous(0) < extent) return false;
+  if (order != nullptr) {
+    auto complete = order->synchronize(GPUMEM_TIMEOUT_INFINITE);
+    if (!complete) return complete.error();
+  }
+  return device.transfer().copy(box);
+}
+
+[[gnu::noinline]] Result<bool> transfer_all(backend::Stream* order, const CheckedCopy& copy) {
+  const CopyArguments& arguments = *copy.arguments;
+  const CopySide& to = arguments.destination;
+  const CopySide& from = arguments.source;
+  TransferBox box{copy.destination.span, copy.source.span, to.pitch,         from.pitch,     to.slice_pitch,
+                  from.slice_pitch,      arguments.width,  arguments.height, arguments.depth};
+  if (to.extent == box.bytes() && from.extent == to.extent) {
+    box.width = to.extent;
+    box.height = box.depth = 1;
+  }
+  return transfer(*copy.device, order, box);
+}
+
+[[gnu::noinline]] Result<bool> transfer_rectangle(Device& device, backend::Stream* order,
+                                                  const Rectangle& rectangle) {
+  return transfer(device, order,
+                  {rectangle.destination, rectangle.source, rectangle.destination_pitch,
+                   rectangle.source_pitch, 0, 0, rectangle.width, rectangle.height, 1});
+}
+
+// `order` is the stream if earlier work in it matters, or null.
+Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy, backend::Stream* order) {
   std::optional<platform::CancellationHeld> held;
   const bool now = copy.arguments->source_order == GPUMEM_SOURCE_ORDER_DURING_CALL;
   if (now || may_wait(copy.destination.span) || may_wait(copy.source.span)) held.emplace();
+  const CopyArguments& arguments = *copy.arguments;
+  const bool in_range = copy.destination.span.in_range || copy.source.span.in_range;
+  // In a range each mapping decides, so it is looked at below.
+  const bool large = copy.destination.span.pageable != copy.source.span.pageable &&
+                     copy.device->transfer().wants(arguments.width * arguments.height * arguments.depth,
+                                                   copy.source.span.pageable);
+  if (large && !in_range && is_for_transfer(copy.destination.span, copy.source.span)) [[unlikely]] {
+    auto done = transfer_all(order, copy);
+    if (!done) return done.error();
+    if (*done) return {};
+  }
   bool observe = false;
   EnqueuedWork work(stream);
   const auto enqueue = [&](const Rectangle& rectangle) -> Result<void> {
     if (copy.arguments->source_order != GPUMEM_SOURCE_ORDER_STREAM)
       GPUMEM_TRY(stream.require_final_source(rectangle));
+    if (large && in_range && is_for_transfer(rectangle.destination, rectangle.source) &&
+        copy.device->transfer().wants(rectangle.width * rectangle.height, rectangle.source.pageable)) {
+      auto done = transfer_rectangle(*copy.device, order, rectangle);
+      if (!done) return done.error();
+      if (*done) return {};
+    }
     const void* const view = now ? stream.cpu_view(rectangle.source) : nullptr;
     if (view == nullptr) {
       observe = now;
@@ -740,7 +820,7 @@ Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
     work.any = true;
     return {};
   };
-  if (copy.destination.span.in_range || copy.source.span.in_range) [[unlikely]] {
+  if (in_range) [[unlikely]] {
     GPUMEM_TRY(for_each_rectangle(
         copy, [&](const Rectangle& rectangle) { return for_each_mapped_part(rectangle, enqueue); }));
   } else {
@@ -760,25 +840,17 @@ bool is_for_cpu(const CheckedCopy& copy) {
 }
 
 // What lies between the ends of an operand has not been looked at.
-Result<void> check_rows(const backend::Span& span, uint64_t pitch, const Rectangle& rectangle,
-                        bool (*allowed)(const void*, uint64_t), const char* what) {
+Result<void> check_operand(const backend::Span& span, uint64_t pitch, const Rectangle& rectangle,
+                           bool write) {
   const uint64_t extent = (rectangle.height - 1) * pitch + rectangle.width;
-  if (extent <= platform::page_size() || allowed(span.address, extent)) return {};
-  for (uint64_t row = 0; row < rectangle.height; ++row) {  // there may be nothing between them
-    const void* const first = span.after(row * pitch).address;
-    if (allowed(first, rectangle.width)) continue;
-    return make_error(GPUMEM_ERROR_INVALID_STATE,
-                      "a page of the %" PRIu64 " bytes of ordinary memory at %p cannot be %s",
-                      rectangle.width, first, what);
-  }
-  return {};
+  if (extent <= platform::page_size()) return {};
+  return check_rows(span.address, pitch, rectangle.width, rectangle.height, write);
 }
 
 Result<void> copy_by_cpu(const CheckedCopy& copy) {
   return for_each_rectangle(copy, [](const Rectangle& rectangle) -> Result<void> {
-    GPUMEM_TRY(check_rows(rectangle.source, rectangle.source_pitch, rectangle, platform::readable, "read"));
-    GPUMEM_TRY(check_rows(rectangle.destination, rectangle.destination_pitch, rectangle, platform::writable,
-                          "written"));
+    GPUMEM_TRY(check_operand(rectangle.source, rectangle.source_pitch, rectangle, false));
+    GPUMEM_TRY(check_operand(rectangle.destination, rectangle.destination_pitch, rectangle, true));
     for (uint64_t row = 0; row < rectangle.height; ++row) {
       std::memcpy(rectangle.destination.after(row * rectangle.destination_pitch).address,
                   rectangle.source.after(row * rectangle.source_pitch).address, rectangle.width);
@@ -793,7 +865,7 @@ Result<void> copy_by_cpu(const CheckedCopy& copy) {
   BorrowedStreams streams;
   auto own = streams.of(*checked.device);
   if (!own) return own.error();
-  auto enqueued = enqueue_copy(**own, checked);
+  auto enqueued = enqueue_copy(**own, checked, nullptr);
   auto complete = streams.synchronize();
   return enqueued ? complete : enqueued;
 }
@@ -961,6 +1033,75 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
   return filled ? complete : filled;
 }
 
+// Whether the bytes of `next` lie behind the first `width` ones of `entry` in the same object, on both sides.
+bool goes_on(const CheckedCopy& entry, uint64_t width, const CheckedCopy& next) {
+  const auto one_row = [](const CopyArguments& arguments) { return arguments.height * arguments.depth == 1; };
+  const auto behind = [&](const backend::Span& first, const backend::Span& second) {
+    const bool same = first.memory == second.memory && first.pageable == second.pageable &&
+                      (first.memory != nullptr || first.pageable) && !first.in_range && !first.managed;
+    return same && address_of(second.address) == address_of(first.address) + width;
+  };
+  return one_row(*entry.arguments) && one_row(*next.arguments) && entry.device == next.device &&
+         entry.arguments->source_order == next.arguments->source_order &&
+         behind(entry.destination.span, next.destination.span) && behind(entry.source.span, next.source.span);
+}
+
+// A small copy of a batch, for a backend that carries out many together. Nothing if it goes its own way.
+std::optional<backend::Piece> piece_of(backend::Stream& stream, const CheckedCopy& copy) {
+  const CopyArguments& box = *copy.arguments;
+  if (box.width > stream.largest_piece() || box.height * box.depth != 1 ||
+      box.source_order == GPUMEM_SOURCE_ORDER_DURING_CALL || copy.destination.span.pageable ||
+      copy.source.span.pageable)
+    return std::nullopt;
+  Rectangle row;
+  row.destination = settled(copy.destination.span);
+  row.source = settled(copy.source.span);
+  row.width = box.width;
+  const auto one_part = [&](const backend::Span& span) { return Side{span, 0}.is_one_part(row.width, 1); };
+  if (!one_part(row.destination) || !one_part(row.source)) return std::nullopt;
+  return stream.piece_of(row);
+}
+
+// The pieces of a batch that are to be copied together, in one stream.
+class PieceList {
+ public:
+  explicit PieceList(size_t most) {
+    pieces_.reserve(most);
+    indices_.reserve(most);
+  }
+  bool is_for(const backend::Stream& stream) const { return stream_ == &stream; }
+  void add(backend::Stream& stream, const backend::Piece& piece, uint64_t index) {
+    stream_ = &stream;
+    pieces_.push_back(piece);
+    indices_.push_back(index);
+  }
+  // Sets `index` to the entry that could not be enqueued.
+  Result<void> enqueue(uint64_t* index) {
+    if (pieces_.empty()) return {};
+    size_t done = 0;
+    auto enqueued = stream_->copy_pieces(pieces_, &done);
+    if (!enqueued) *index = indices_[done];
+    pieces_.clear();
+    indices_.clear();
+    return enqueued;
+  }
+
+ private:
+  backend::Stream* stream_ = nullptr;
+  std::vector<backend::Piece> pieces_;
+  std::vector<uint64_t> indices_;  // of their entries
+};
+
+// Most entries of a batch are in the same objects: one use of each is enough. `held` is the last one.
+void hold_once(FoundSpan& found, const Region** held) {
+  if (!found.region) return;
+  if (found.region.get() == *held) {
+    found.region = {};
+  } else {
+    *held = found.region.get();
+  }
+}
+
 // The failure of one region of a batch.
 Error in_region(uint64_t index, const Error& failure) {
   return reworded(failure, "regions[%" PRIu64 "]: %s", index, failure.message);
@@ -974,7 +1115,8 @@ Error in_region(uint64_t index, const Error& failure) {
   const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
   CheckedCopy checked;
   GPUMEM_TRY(check_copy(instance, stream, usable, arguments, &checked));
-  return stream != nullptr ? enqueue_copy(stream->backend(), checked) : complete_copy(checked);
+  return stream != nullptr ? enqueue_copy(stream->backend(), checked, &stream->backend())
+                           : complete_copy(checked);
 }
 
 Result<void> copy_later(Instance& instance, BorrowedStreams& streams, const CopyArguments& arguments) {
@@ -984,7 +1126,48 @@ Result<void> copy_later(Instance& instance, BorrowedStreams& streams, const Copy
   if (is_for_cpu(checked)) return copy_by_cpu(checked);
   auto stream = streams.of(*checked.device);
   if (!stream) return stream.error();
-  return enqueue_copy(**stream, checked);
+  return enqueue_copy(**stream, checked, nullptr);
+}
+
+Result<void> check_file_memory(Instance& instance, void* first, uint64_t size, bool to_memory,
+                               const Result<void>& file, const Result<void>& extent, FileMemory* out) {
+  GPUMEM_TRY(outside_host_function());
+  CopyArguments arguments = copy_of_bytes(first, first, size);
+  (to_memory ? arguments.source : arguments.destination) = nowhere(arguments.source);
+  CheckedCopy checked;
+  checked.arguments = &arguments;
+  FoundSpan& own = to_memory ? checked.destination : checked.source;
+  FoundSpan& other = to_memory ? checked.source : checked.destination;
+  const Result<void> found =
+      to_memory ? find_side(instance, arguments.destination, "the destination", Use::kWrites, true, &own)
+                : find_side(instance, arguments.source, "the source", Use::kReads, true, &own);
+  Verdict verdict;
+  verdict.note(file);
+  verdict.note(extent, Found::kByBounds);
+  verdict.note(found, Found::kByBounds);
+  if (found) {
+    other.span.pageable = true;
+    other.span.address = to_memory ? arguments.source.address : arguments.destination.address;
+    verdict.note(check_found(instance, nullptr, {}, arguments, &checked));
+  }
+  if (!verdict) return verdict.error();
+  out->found = std::move(own);
+  out->device = checked.device;
+  return {};
+}
+
+Result<void> enqueue_file_piece(backend::Stream& stream, const backend::CopySegment& segment) {
+  EnqueuedWork work(stream);
+  const auto enqueue = [&](const Rectangle& rectangle) {
+    return enqueue_rectangle(stream, rectangle, &work.any);
+  };
+  if (segment.destination.in_range || segment.source.in_range) {
+    GPUMEM_TRY(for_each_mapped_part(segment, enqueue));
+  } else {
+    GPUMEM_TRY(enqueue(segment));
+  }
+  work.stay();
+  return {};
 }
 
 Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<CopyArguments>& entries,
@@ -995,30 +1178,58 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
   const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
   std::vector<CheckedCopy> checked;
   checked.reserve(count);
+  const Region* destination = nullptr;
+  const Region* source = nullptr;
   for (*index = 0; *index < count; ++*index) {
     if (entries[*index].width == 0) continue;
     CheckedCopy& entry = checked.emplace_back();
     if (auto good = check_copy(instance, stream, usable, entries[*index], &entry); !good)
       return in_region(*index, good.error());
     entry.index = *index;
+    hold_once(entry.destination, &destination);
+    hold_once(entry.source, &source);
   }
   GPUMEM_TRY(check_independent(checked, index));
 
   BorrowedStreams streams;
-  Result<void> enqueued;
-  for (const CheckedCopy& entry : checked) {
-    *index = entry.index;
+  PieceList pieces(checked.size());
+  // One entry, behind those that came before it.
+  const auto enqueue = [&](const CheckedCopy& entry) -> Result<void> {
     if (stream == nullptr && is_for_cpu(entry)) {
-      enqueued = copy_by_cpu(entry);
-    } else {
-      auto target = stream != nullptr ? &stream->backend() : streams.of(*entry.device);
-      enqueued = target ? enqueue_copy(**target, entry) : Result<void>(target.error());
+      GPUMEM_TRY(pieces.enqueue(index));
+      *index = entry.index;
+      return copy_by_cpu(entry);
     }
-    if (enqueued) continue;
-    enqueued = in_region(entry.index, enqueued.error());
-    break;
+    auto target = stream != nullptr ? &stream->backend() : streams.of(*entry.device);
+    const auto piece = target ? piece_of(**target, entry) : std::nullopt;
+    if (!piece || !pieces.is_for(**target)) GPUMEM_TRY(pieces.enqueue(index));
+    *index = entry.index;
+    if (!target) return target.error();
+    if (!piece) return enqueue_copy(**target, entry, stream != nullptr ? *target : nullptr);
+    pieces.add(**target, *piece, entry.index);
+    return {};
+  };
+  Result<void> enqueued;
+  for (size_t next = 0; next < checked.size();) {
+    CheckedCopy& entry = checked[next++];
+    *index = entry.index;
+    // Entries that go on where the last one ended, on both sides, are one copy with it.
+    CopyArguments joined = *entry.arguments;
+    for (; next < checked.size() && goes_on(entry, joined.width, checked[next]); ++next)
+      joined.width += checked[next].arguments->width;
+    if (joined.width != entry.arguments->width) {
+      joined.destination.extent = joined.source.extent = joined.width;
+      entry.arguments = &joined;
+    }
+    enqueued = enqueue(entry);
+    if (!enqueued) break;
   }
-  if (enqueued) *index = count;
+  if (enqueued) enqueued = pieces.enqueue(index);
+  if (!enqueued) {
+    enqueued = in_region(*index, enqueued.error());
+  } else {
+    *index = count;
+  }
   auto complete = streams.synchronize();
   return enqueued ? complete : enqueued;
 }

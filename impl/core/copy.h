@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "core/span.h"
 #include "core/stream.h"
 
 namespace gpumem::core {
@@ -63,6 +64,19 @@ Result<void> copy_later(Instance& instance, BorrowedStreams& streams, const Copy
 // failed, and the number of entries if the failure belongs to none.
 Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<CopyArguments>& entries,
                       uint64_t* index);
+
+// The memory of a copy between it and a file, and what keeps it.
+struct FileMemory {
+  FoundSpan found;
+  Device* device = nullptr;  // that copies if the CPU cannot
+};
+// As for a copy between it and ordinary memory. `file` says what is wrong with the file, and `extent` with
+// the place in it.
+Result<void> check_file_memory(Instance& instance, void* first, uint64_t size, bool to_memory,
+                               const Result<void>& file, const Result<void>& extent, FileMemory* out);
+// Enqueues a copy between page-locked memory of the library and such memory, split at its borders.
+Result<void> enqueue_file_piece(backend::Stream& stream, const backend::CopySegment& segment);
+
 Result<void> fill(Instance& instance, Stream* stream, const FillArguments& arguments);
 
 }  // namespace gpumem::core

@@ -13,14 +13,17 @@
 
 #include "contract/device.h"
 #include "core/object.h"
+#include "core/transfer.h"
 
 namespace gpumem::core {
 
 class Device {
  public:
-  Device(backend::Device& backend, const Instance& owner) : backend_(backend), owner_(owner) {}
+  Device(backend::Device& backend, Instance& owner, const TransferOptions& transfer)
+      : backend_(backend), owner_(owner), transfer_(owner, backend, transfer) {}
 
   backend::Device& backend() const { return backend_; }
+  Transfer& transfer() { return transfer_; }
   const Instance* owner() const { return &owner_; }
   const backend::DeviceFacts& facts() const { return backend_.facts(); }
   uint32_t ordinal() const { return facts().ordinal; }
@@ -82,6 +85,7 @@ class Device {
   std::map<const Device*, bool> links_;
   std::vector<std::shared_ptr<backend::Stream>> idle_streams_;
   size_t lent_streams_ = 0;
+  Transfer transfer_;
 };
 
 // What a device handle points to.

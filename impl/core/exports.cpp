@@ -25,6 +25,7 @@ struct Exports::Export {
   uint64_t end = 0;
   std::vector<uint64_t> block_ids;
   std::shared_ptr<ExportWatcher> watcher;  // or null
+  bool exclusive = false;
 
   // Guarded by Exports::mutex_.
   uint64_t claims = 0;
@@ -42,17 +43,19 @@ Exports::~Exports() = default;
 
 namespace {
 
-Error no_export() {
-  return make_error(
-      GPUMEM_ERROR_NOT_FOUND,
-      "this instance has no such export: it has ended, or another instance made it, which must make this "
-      "call itself");
-}
-
 Error stale() {
   return make_error(
       GPUMEM_ERROR_STALE_HANDLE,
       "the export has ended: its memory or event is gone, or it was revoked; ask for a new handle");
+}
+
+Error held_already() {
+  return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "another importer holds it, and one at a time may");
+}
+
+Error unmapped_meanwhile() {
+  return make_error(GPUMEM_ERROR_NOT_FOUND,
+                    "the block was freed, or unmapped, by another thread during the call");
 }
 
 const char* way_name(gpumem_share_way way) {
@@ -76,13 +79,17 @@ class Exports::Plan {
   FoundRegion found;
   gpumem_share_way way = GPUMEM_SHARE_WAY_ANY;
   std::vector<const Mapping*> blocks;  // of a range
+  bool neighbours = false;             // may be seen
 
   Region& region() const { return *found.region; }
+  bool in_pool() const { return region().pool_blocks() != nullptr; }
   uint64_t begin() const { return blocks.front()->offset; }
   uint64_t end() const { return blocks.back()->end(); }
 
   Result<void> make(Instance& instance, const void* pointer, const ExportRequest& request) {
+    neighbours = (request.flags & GPUMEM_EXPORT_NEIGHBOURS) != 0;
     found = find_region(instance, pointer);
+    if (!found.region && found.in_pool) return in_no_block(pointer);
     if (!found.region) return not_here(instance, pointer);
     const KindTraits& kind = region().traits();
     if (kind.imported) {
@@ -94,7 +101,7 @@ class Exports::Plan {
     if (kind.sharing == KindTraits::Sharing::kNever) {
       return make_error(kind.sharing_unsupported ? GPUMEM_ERROR_UNSUPPORTED : GPUMEM_ERROR_WRONG_KIND,
                         "%s memory cannot be shared with other processes; device memory can, and memory of "
-                        "ranges and buffers",
+                        "ranges, buffers and pools of device memory",
                         kind.name);
     }
     const bool whole = kind.sharing == KindTraits::Sharing::kWhole;
@@ -107,14 +114,44 @@ class Exports::Plan {
                         "gpumem_physical_export_fabric()");
     }
     if ((way == GPUMEM_SHARE_WAY_LEGACY) != whole) {
+      if (way == GPUMEM_SHARE_WAY_POSIX_FD) {
+        return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                          "%s memory cannot be shared by GPUMEM_SHARE_WAY_POSIX_FD; %screate it as a "
+                          "gpumem_buffer, or of a "
+                          "gpumem_physical, with GPUMEM_HANDLE_TYPE_POSIX_FD",
+                          kind.name,
+                          check_whole(request) ? "use GPUMEM_SHARE_WAY_LEGACY, or, for a descriptor, " : "");
+      }
       return make_error(GPUMEM_ERROR_UNSUPPORTED, "%s memory cannot be shared by %s; use %s", kind.name,
                         way_name(way), way_name(whole ? GPUMEM_SHARE_WAY_LEGACY : GPUMEM_SHARE_WAY_POSIX_FD));
     }
     GPUMEM_TRY(region().device().usable());
-    return whole ? check_whole(request) : find_blocks();
+    uint64_t least = 0;
+    uint64_t most = region().size();
+    if (in_pool()) {
+      GPUMEM_TRY(find_pool_block(pointer, &least, &most));
+      if (!neighbours) {
+        return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                          "other blocks of the pool may lie in the same pieces of memory, now or later, and "
+                          "importers would see them; pass GPUMEM_EXPORT_NEIGHBOURS, or share a buffer");
+      }
+    }
+    return whole ? check_whole(request) : find_blocks(least, most);
+  }
+
+  // Whether nothing was unmapped since the plan was made. A pool's blocks can be freed meanwhile.
+  bool holds() const {
+    const Mappings& mappings = static_cast<const Range&>(region()).mappings();
+    return std::all_of(blocks.begin(), blocks.end(), [&](const Mapping* mapping) {
+      return mappings.find(mapping->offset) == mapping && !mapping->leaving();
+    });
   }
 
  private:
+  static Result<void> in_no_block(const void* pointer) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%p is in a pool, but in no live block of it", pointer);
+  }
+
   static Result<void> not_here(Instance& instance, const void* pointer) {
     if (platform::readable(pointer, 1)) {
       return make_error(GPUMEM_ERROR_WRONG_KIND,
@@ -135,10 +172,13 @@ class Exports::Plan {
           "memory that is shared by GPUMEM_SHARE_WAY_LEGACY can always be written; use a buffer, "
           "which is shared by descriptors");
     }
-    if ((request.flags & GPUMEM_EXPORT_NEIGHBOURS) == 0 && !(*facet)->is_alone(region().backend())) {
+    if (!neighbours && !(*facet)->is_alone(region().backend())) {
+      // There only memory that is alone has a file.
+      const bool on_host = region().instance().backend().kind() == GPUMEM_BACKEND_HOST;
       return make_error(GPUMEM_ERROR_UNSUPPORTED,
                         "other memory may lie in the same block of the driver, and importers would see it; "
-                        "create the memory with GPUMEM_MEMORY_SHAREABLE, or pass GPUMEM_EXPORT_NEIGHBOURS");
+                        "create the memory with GPUMEM_MEMORY_SHAREABLE%s",
+                        on_host ? "" : ", or pass GPUMEM_EXPORT_NEIGHBOURS");
     }
     return {};
   }
@@ -150,10 +190,20 @@ class Exports::Plan {
            mapping->facts.location_id == first.facts.location_id && &mapping->device == &first.device;
   }
 
-  // The blocks that lie one behind the other around the address, of one place.
-  Result<void> find_blocks() {
+  // Where a block of a pool lies in its region.
+  Result<void> find_pool_block(const void* pointer, uint64_t* least, uint64_t* most) const {
+    PoolBlocks::Block block;
+    if (!region().pool_blocks()->find(address_of(pointer), &block)) return in_no_block(pointer);
+    *least = block.base - region().address();
+    *most = *least + block.size;
+    return {};
+  }
+
+  // The blocks that lie one behind the other around the address, of one place, in a part of the range.
+  Result<void> find_blocks(uint64_t least, uint64_t most) {
     const Mappings& mappings = static_cast<const Range&>(region()).mappings();
     const Mapping* const first = mappings.find(found.offset);
+    if (in_pool() && (first == nullptr || first->leaving())) return unmapped_meanwhile();
     if (first == nullptr || first->leaving()) {
       return make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at offset %" PRIu64 " of its range",
                         found.offset);
@@ -161,7 +211,7 @@ class Exports::Plan {
     if ((first->facts.handle_types & GPUMEM_HANDLE_TYPE_POSIX_FD) == 0) {
       return make_error(GPUMEM_ERROR_UNSUPPORTED,
                         "the memory was created without GPUMEM_HANDLE_TYPE_POSIX_FD; pass it in handle_types "
-                        "when creating the physical memory or buffer");
+                        "when creating the physical memory, buffer or pool");
     }
     if (first->facts.imported) {
       return make_error(GPUMEM_ERROR_UNSUPPORTED,
@@ -172,17 +222,18 @@ class Exports::Plan {
     auto facet = first->device.sharing();
     if (!facet) return facet.error();
     const Mapping* begin = first;
-    while (begin->offset != 0) {
+    while (begin->offset > least) {
       const Mapping* const before = mappings.find(begin->offset - 1);
       if (!belongs(before, *first) || before->facts.imported) break;
       begin = before;
     }
-    const uint64_t size = region().size();
     for (const Mapping* at = begin; belongs(at, *first) && !at->facts.imported;) {
       blocks.push_back(at);
-      if (at->end() >= size) break;
+      if (at->end() >= most) break;
       at = mappings.find(at->end());
     }
+    if (blocks.empty() || (in_pool() && (least < this->begin() || this->end() < most)))
+      return unmapped_meanwhile();
     return {};
   }
 };
@@ -248,14 +299,13 @@ Result<ShareHandle> Exports::add(Exported made, uint64_t offset) {
   return handle;
 }
 
-Result<ShareHandle> Exports::export_whole(const Plan& plan, const ExportRequest& request) {
+Result<ShareHandle> Exports::export_whole(const Plan& plan) {
   Region& region = plan.region();
-  const bool neighbours = (request.flags & GPUMEM_EXPORT_NEIGHBOURS) != 0;
   ShareHandle like;
   like.way = plan.way;
   {
     const std::lock_guard lock(mutex_);
-    if (const Exported same = find_same(region, like, 0, 0, neighbours)) {
+    if (const Exported same = find_same(region, like, 0, 0, plan.neighbours)) {
       ShareHandle handle = same->handle;
       handle.offset = plan.found.offset;
       return handle;
@@ -276,13 +326,15 @@ Result<ShareHandle> Exports::export_whole(const Plan& plan, const ExportRequest&
   if (descriptor) made->descriptors.push_back(std::move(descriptor));
   made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
   made->object = &region;
-  made->neighbours = neighbours;
+  made->neighbours = plan.neighbours;
   return add(std::move(made), plan.found.offset);
 }
 
 namespace {
 
 Result<platform::Descriptor> export_block(const Range& range, const Mapping& mapping) {
+  const HeldMapping held(range, mapping);
+  if (!held.holds()) return unmapped_meanwhile();
   auto facet = range.device().sharing();
   if (!facet) return facet.error();
   auto made = (*facet)->export_block(range.reservation(), mapping.offset, mapping.facts);
@@ -360,7 +412,23 @@ Result<ShareHandle> Exports::export_blocks(const Plan& plan, const ExportRequest
   made->object = &range;
   made->begin = plan.begin();
   made->end = plan.end();
-  return add(std::move(made), offset);
+  auto added = add(std::move(made), offset);
+  if (!added || plan.holds()) return added;
+  // Who unmapped it may have looked for exports before.
+  end_all([&](const Export& known) { return known.handle.token == added->token; });
+  return unmapped_meanwhile();
+}
+
+// Nobody could end an import of a ring's memory, for the ring frees it.
+Result<void> Exports::check_no_part(const Object& object) const {
+  if (unused()) return {};
+  const std::lock_guard lock(mutex_);
+  for (const auto& [token, known] : exports_) {
+    if (known->object != &object || known->whole == Token{}) continue;
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "the memory belongs to the ring; export that, with gpumem_ring_export()");
+  }
+  return {};
 }
 
 Result<ShareHandle> Exports::export_memory(const void* pointer, const ExportRequest& request) {
@@ -369,12 +437,14 @@ Result<ShareHandle> Exports::export_memory(const void* pointer, const ExportRequ
   Plan plan;
   GPUMEM_TRY(plan.make(instance_, pointer, request));
   GPUMEM_TRY(outside_host_function());
-  return plan.blocks.empty() ? export_whole(plan, request) : export_blocks(plan, request);
+  GPUMEM_TRY(check_no_part(plan.region()));
+  return plan.blocks.empty() ? export_whole(plan) : export_blocks(plan, request);
 }
 
 Result<uint32_t> Exports::try_memory(const void* pointer, const ExportRequest& request) {
   Plan plan;
   GPUMEM_TRY(plan.make(instance_, pointer, request));
+  GPUMEM_TRY(check_no_part(plan.region()));
   if (plan.blocks.empty()) return uint32_t{instance_.backend().kind() == GPUMEM_BACKEND_HOST ? 1U : 0U};
   std::vector<uint64_t> sizes;
   for (const Mapping* mapping : plan.blocks)
@@ -426,10 +496,12 @@ Result<ShareHandle> Exports::export_part(const Object& object, const Device& dev
   made->handle = *handle;
   made->handle.payload = request.ticket.bytes;
   made->handle.size = request.size;
+  made->descriptors = std::move(request.files);
   if (descriptor) made->descriptors.push_back(std::move(descriptor));
   made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
   made->object = &object;
   made->watcher = std::move(request.watcher);
+  made->exclusive = request.exclusive;
   made->whole = request.whole;
   const std::lock_guard lock(mutex_);
   exports_.emplace(made->handle.token, made);
@@ -449,10 +521,29 @@ Token Exports::whole_of(const Token& token) const noexcept {
 }
 
 Result<ShareHandle> Exports::find(const Token& token) const {
+  const Exported found = find_open(token);
+  if (found == nullptr) return no_export(token);
+  return found->handle;
+}
+
+Exports::Exported Exports::find_open(const Token& token) const {
   const std::lock_guard lock(mutex_);
   const auto known = exports_.find(token);
-  if (known == exports_.end() || !known->second->open()) return no_export();
-  return known->second->handle;
+  return known != exports_.end() && known->second->open() ? known->second : nullptr;
+}
+
+// Without the lock, because it asks the imports.
+Error Exports::no_export(const Token& token) const {
+  if (instance_.imports().has(token)) {
+    return make_error(
+        GPUMEM_ERROR_NOT_FOUND,
+        "the handle is not of this instance, which has only received or imported it; pass on the handle "
+        "itself; what was fetched from a keeper is held there already");
+  }
+  return make_error(
+      GPUMEM_ERROR_NOT_FOUND,
+      "this instance has no such export: it has ended, or another instance made it, which must make this "
+      "call itself");
 }
 
 Result<Grant> Exports::grant_of(const Exported& found) const {
@@ -467,13 +558,8 @@ Result<Grant> Exports::grant_of(const Exported& found) const {
 }
 
 Result<Grant> Exports::grant(const Token& token) {
-  Exported found;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto known = exports_.find(token);
-    if (known == exports_.end() || !known->second->open()) return no_export();
-    found = known->second;
-  }
+  const Exported found = find_open(token);
+  if (found == nullptr) return no_export(token);
   return grant_of(found);
 }
 
@@ -484,6 +570,7 @@ Result<Grant> Exports::claim(const Token& token) {
     const auto known = exports_.find(token);
     if (known == exports_.end() || !known->second->open()) return stale();
     found = known->second;
+    if (found->exclusive && found->claims != 0) return held_already();
     ++found->claims;
     found->tell();
   }
@@ -521,22 +608,23 @@ void Exports::end_all(Which which) noexcept {
 Result<void> Exports::revoke(const Token& token) {
   auto rest = std::make_shared<Export>();
   rest->revoked = true;
-  Exported ended;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto known = exports_.find(token);
-    if (known == exports_.end() || !known->second->open()) return no_export();
-    ended = known->second;
-    rest->handle = ended->handle;
-    rest->object = ended->object;
-    rest->claims = ended->claims;
-    rest->watcher = ended->watcher;
-    if (rest->claims != 0) {
-      known->second = std::move(rest);
-    } else {
-      exports_.erase(known);
-    }
+  std::unique_lock lock(mutex_);
+  const auto known = exports_.find(token);
+  if (known == exports_.end() || !known->second->open()) {
+    lock.unlock();
+    return no_export(token);
   }
+  const Exported ended = known->second;
+  rest->handle = ended->handle;
+  rest->object = ended->object;
+  rest->claims = ended->claims;
+  rest->watcher = ended->watcher;
+  if (rest->claims != 0) {
+    known->second = std::move(rest);
+  } else {
+    exports_.erase(known);
+  }
+  lock.unlock();
   instance_.share_server().withdrawn(token);
   return {};
 }
@@ -583,8 +671,8 @@ void Exports::end(const Object& object) noexcept {
   end_all([&](const Export& known) { return known.object == &object; });
 }
 
+// Takes the lock in any case: an export that is entered later sees that its blocks are gone.
 void Exports::end_blocks(const Range& range, uint64_t offset, uint64_t size) noexcept {
-  if (unused()) return;
   const uint64_t end = offset + size;
   end_all(
       [&](const Export& known) { return known.object == &range && known.begin < end && offset < known.end; });

@@ -41,10 +41,12 @@ class ExportWatcher {
 // What a larger object exports for those who have imported it.
 struct PartRequest {
   gpumem_share_type type = GPUMEM_SHARE_TYPE_EVENT;
-  backend::Ticket ticket;  // its descriptor is taken
+  backend::Ticket ticket;       // its descriptor is taken
+  platform::Descriptors files;  // beside that
   uint64_t size = 0;
   Token whole{};  // of the object, if this is not that
   std::shared_ptr<ExportWatcher> watcher;
+  bool exclusive = false;  // one importer at a time: a claim of another one is ALREADY_EXISTS
 };
 
 class Exports {
@@ -93,12 +95,15 @@ class Exports {
   using Exported = std::shared_ptr<Export>;
   class Plan;
 
+  Exported find_open(const Token& token) const;  // null if there is none
+  Error no_export(const Token& token) const;
   Exported find_same(const Object& object, const ShareHandle& like, uint64_t begin, uint64_t end,
                      bool neighbours) const;
+  Result<void> check_no_part(const Object& object) const;
   Result<ExporterId> exporter();
   Result<ShareHandle> new_handle(gpumem_share_type type, gpumem_share_way way, const Device& device);
   Result<ShareHandle> add(Exported made, uint64_t offset);
-  Result<ShareHandle> export_whole(const Plan& plan, const ExportRequest& request);
+  Result<ShareHandle> export_whole(const Plan& plan);
   Result<ShareHandle> export_blocks(const Plan& plan, const ExportRequest& request);
   uint64_t count_claims(const Object& object) const;
   uint64_t claims_on(const Object& object) const;

@@ -26,6 +26,8 @@ const char* type_name(Type type) {
       return "link";
     case Type::kRing:
       return "ring";
+    case Type::kPool:
+      return "pool";
     case Type::kGroup:
       return "group";
     case Type::kRange:

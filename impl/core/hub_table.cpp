@@ -65,7 +65,7 @@ void HubTable::close_name(Names::iterator name) noexcept {
   names_.erase(name);
 }
 
-Result<uint64_t> HubTable::publish(Request request, std::vector<Token>* gone) {
+Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) {
   const uint64_t last = last_of(request.name);
   auto name = names_.find(request.name);
   if (name != names_.end() && name->second.user != request.user) return other_user(request.name);

@@ -47,10 +47,17 @@ class HubTable {
   };
 
   // The number of the version. `gone` receives the tokens that are not published any more. A failure changes
-  // nothing.
-  Result<uint64_t> publish(Request request, std::vector<Token>* gone);
+  // nothing, the request neither.
+  Result<uint64_t> publish(Request&& request, std::vector<Token>* gone);
   // 0: all versions.
   Result<void> withdraw(const std::string& name, uint64_t version, uint32_t user, std::vector<Token>* gone);
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (auto& [name, known] : names_) {
+      for (auto& [number, version] : known.versions)
+        visit(version);
+    }
+  }
   // All versions with an export that has ended.
   void remove(const Token& token) noexcept;
   void publisher_has_ended(uint64_t publisher) noexcept;

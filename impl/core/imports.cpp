@@ -67,27 +67,6 @@ Error bad_blocks() {
                     "descriptors are of other memory");
 }
 
-// The sizes of the blocks; `descriptors` lose the file that they were in.
-Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors) {
-  std::vector<uint64_t> sizes = read_blocks(handle);
-  if (sizes.empty()) {
-    const int file = descriptors->back();
-    const size_t count = descriptors->size() - 1;
-    const platform::DescriptorFacts facts = platform::describe(file);
-    if (!facts.sealed || count == 0 || facts.size != count * sizeof(uint64_t)) return bad_blocks();
-    sizes.resize(count);
-    GPUMEM_TRY(platform::read_file(file, 0, sizes.data(), facts.size));
-    descriptors->pop_back();
-  }
-  uint64_t left = handle.size;
-  for (const uint64_t size : sizes) {
-    if (size == 0 || size > left) return bad_blocks();
-    left -= size;
-  }
-  if (left != 0 || sizes.size() != descriptors->size()) return bad_blocks();
-  return sizes;
-}
-
 Result<bool> is_own(const ExporterId& exporter) {
   const int32_t process = platform::process_id();
   auto boot = platform::boot_id();
@@ -162,6 +141,26 @@ const char* why_not_seen(const ShareHandle& handle) {
 
 }  // namespace
 
+Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors) {
+  std::vector<uint64_t> sizes = read_blocks(handle);
+  if (sizes.empty()) {
+    const int file = descriptors->back();
+    const size_t count = descriptors->size() - 1;
+    const platform::DescriptorFacts facts = platform::describe(file);
+    if (!facts.sealed || count == 0 || facts.size != count * sizeof(uint64_t)) return bad_blocks();
+    sizes.resize(count);
+    GPUMEM_TRY(platform::read_file(file, 0, sizes.data(), facts.size));
+    descriptors->pop_back();
+  }
+  uint64_t left = handle.size;
+  for (const uint64_t size : sizes) {
+    if (size == 0 || size > left) return bad_blocks();
+    left -= size;
+  }
+  if (left != 0 || sizes.size() != descriptors->size()) return bad_blocks();
+  return sizes;
+}
+
 // It lives as long as one of those that it was claimed with.
 gpumem_import_state Imports::Import::state() const {
   gpumem_import_state best = GPUMEM_IMPORT_UNKNOWN;
@@ -209,6 +208,17 @@ Result<gpumem_access> Imports::access_for(const ImportRequest& request) const {
   return wanted;
 }
 
+// The claims that another one stands in for: withdrawn ones, and those of the same export over a connection
+// that has ended. A keeper that begins again has the exports that it had.
+std::vector<Claim>::iterator Imports::superseded(std::vector<Claim>& claims, const Claim& fresh) {
+  const bool lives = fresh.state() == GPUMEM_IMPORT_LIVE;
+  return std::partition(claims.begin(), claims.end(), [&](const Claim& claim) {
+    const gpumem_import_state state = claim.state();
+    if (lives && state == GPUMEM_IMPORT_PEER_GONE && claim.token() == fresh.token()) return false;
+    return state != GPUMEM_IMPORT_WITHDRAWN;
+  });
+}
+
 const Claim* Imports::claim_of(const Import& import, const Token& token) {
   for (const Claim& held : import.claims) {
     if (held.token() == token) return &held;
@@ -237,7 +247,7 @@ Result<void> Imports::check_address(const ImportRequest& request) const {
 }
 
 Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
-                               CreatedMemory* out) {
+                               const Claim* fresh, CreatedMemory* out) {
   decltype(received_)::node_type unneeded;  // let go of without the lock
   const std::lock_guard lock(mutex_);
   const auto known = imports_.find(key);
@@ -250,6 +260,14 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
     return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");
   // The exporter is asked: a hub may have published it again.
   if (state == GPUMEM_IMPORT_WITHDRAWN) return false;
+  // So is one to which there is a new connection.
+  if (state == GPUMEM_IMPORT_PEER_GONE) {
+    const auto received = received_.find(request.handle.token);
+    const SharePeer* const peer = fresh != nullptr              ? fresh->peer().get()
+                                  : received != received_.end() ? received->second.peer.get()
+                                                                : nullptr;
+    if (peer != nullptr && !peer->gone()) return false;
+  }
   if (request.handle.offset >= import.recorded.size) return bad_blocks();
   GPUMEM_TRY(check_files(request.file_descriptors, import.files));
   if (request.address != nullptr && request.address != import.created.pointer) {
@@ -278,6 +296,13 @@ std::optional<CreatedMemory> Imports::import_again(const gpumem_share_handle& gi
   if (known.import->ending || claim == nullptr || claim->state() != GPUMEM_IMPORT_LIVE) return {};
   ++known.import->count;
   return known.created;
+}
+
+bool Imports::has(const Token& token) const {
+  const std::lock_guard lock(mutex_);
+  return received_.contains(token) || std::any_of(imports_.begin(), imports_.end(), [&](const auto& known) {
+           return claim_of(known.second, token) != nullptr;
+         });
 }
 
 std::optional<Imports::Received> Imports::take_received(const Token& token) {
@@ -442,8 +467,10 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   auto made = adopt_memory(device, std::move(wanted), make);
   if (!made) return made.error();
   again.dismiss();
-  if (!kept.empty())
-    std::move(kept.front().claims.begin(), kept.front().claims.end(), std::back_inserter(import.claims));
+  if (!kept.empty()) {
+    std::vector<Claim>& claims = kept.front().claims;
+    std::move(claims.begin(), superseded(claims, source.claim), std::back_inserter(import.claims));
+  }
   import.claims.push_back(std::move(source.claim));
   import.memory = made->memory;
   import.created = made->created;
@@ -465,7 +492,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   GPUMEM_TRY(check_address(request));
   const Key key = key_of(request.handle, (*device)->device().ordinal(), *access);
   CreatedMemory created;
-  auto counted = count_up(key, request, given, &created);
+  auto counted = count_up(key, request, given, nullptr, &created);
   if (!counted) return counted.error();
   if (*counted) return created;
   const platform::CancellationHeld held;  // only here may it wait
@@ -482,7 +509,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   if ((*access & ~source->recorded.access) != 0) return only_reading();
   const std::lock_guard changes(changes_);
   // Another thread may have imported it meanwhile; by another export, perhaps.
-  counted = count_up(key, request, nullptr, &created);
+  counted = count_up(key, request, nullptr, &source->claim, &created);
   if (!counted) return counted.error();
   if (*counted) {
     again.dismiss();
@@ -494,12 +521,10 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
     if (const auto known = imports_.find(key); known != imports_.end()) {
       std::vector<Claim>& claims = known->second.claims;
       claims.reserve(claims.size() + 1);
-      const auto withdrawn = std::partition(claims.begin(), claims.end(), [](const Claim& claim) {
-        return claim.state() != GPUMEM_IMPORT_WITHDRAWN;
-      });
-      over.reserve(static_cast<size_t>(claims.end() - withdrawn));
-      std::move(withdrawn, claims.end(), std::back_inserter(over));
-      claims.erase(withdrawn, claims.end());
+      over.reserve(claims.size());
+      const auto last = superseded(claims, source->claim);
+      std::move(last, claims.end(), std::back_inserter(over));
+      claims.erase(last, claims.end());
       claims.push_back(std::move(source->claim));
       ++known->second.count;
       again.dismiss();
@@ -679,21 +704,46 @@ void Imports::forget(const Memory& memory) noexcept {
 
 // ---- what was received, and what is kept mapped ----
 
+namespace {
+
+Error too_many_received() {
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "%zu handles were received and not imported; import them, or receive fewer",
+                    kReceivedMax);
+}
+
+}  // namespace
+
+void Imports::drop_expired() {
+  std::erase_if(received_, [now = Clock::now()](const auto& one) {
+    const Received& received = one.second;
+    // Descriptors are enough for an import, also without their exporter.
+    return received.until <= now || (received.handle.way == GPUMEM_SHARE_WAY_LEGACY &&
+                                     received.peer != nullptr && received.peer->gone());
+  });
+}
+
+Result<void> Imports::reserve_received() {
+  const std::lock_guard lock(mutex_);
+  drop_expired();
+  if (received_.size() + reserved_ >= kReceivedMax) return too_many_received();
+  ++reserved_;
+  return {};
+}
+
+void Imports::give_up_received() noexcept {
+  const std::lock_guard lock(mutex_);
+  --reserved_;
+}
+
 Result<void> Imports::keep(const ShareHandle& handle, platform::Descriptors descriptors,
-                           std::shared_ptr<SharePeer> peer, Clock::time_point until) {
+                           std::shared_ptr<SharePeer> peer, Clock::time_point until, bool reserved) {
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(received_, [now = Clock::now()](const auto& one) {
-      const Received& received = one.second;
-      // Descriptors are enough for an import, also without their exporter.
-      return received.until <= now || (received.handle.way == GPUMEM_SHARE_WAY_LEGACY &&
-                                       received.peer != nullptr && received.peer->gone());
-    });
-    if (received_.size() >= kReceivedMax && !received_.contains(handle.token)) {
-      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                        "%zu handles were received and not imported; import them, or receive fewer",
-                        kReceivedMax);
-    }
+    drop_expired();
+    if (reserved) --reserved_;
+    if (!reserved && received_.size() + reserved_ >= kReceivedMax && !received_.contains(handle.token))
+      return too_many_received();
     received_.insert_or_assign(handle.token,
                                Received{handle, std::move(descriptors), std::move(peer), until});
   }

@@ -71,6 +71,10 @@ struct ImportSource {
   Claim claim;
 };
 
+// The sizes of the blocks; `descriptors` lose the file that they were in. INVALID_ARGUMENT if the two do not
+// match.
+Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors);
+
 class Imports {
  public:
   explicit Imports(Instance& instance) : instance_(instance) {}
@@ -92,6 +96,8 @@ class Imports {
   // The handle of the event.
   Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
   Result<gpumem_import_info> info(const Memory& memory) const;
+  // Something was imported by that handle and lives, or the handle was received.
+  bool has(const Token& token) const;
   // Counts down, or ends the last one.
   Result<void> destroy(Ref<Memory> memory);
   // Keeps the mapping of a memory that ends, so that nothing is to be released; false if it is not to be
@@ -100,10 +106,14 @@ class Imports {
   // Drops the record of a memory whose mapping is gone, or kept.
   void forget(const Memory& memory) noexcept;
 
+  // Room for a handle that is about to be received, and kept or given up. LIMIT_EXCEEDED if too many wait.
+  Result<void> reserve_received();
+  void give_up_received() noexcept;
   // Keeps what came with a handle until it is imported, or until then. LIMIT_EXCEEDED if too many wait.
-  // `peer` may be null.
+  // `peer` may be null. `reserved`: in the room that was reserved for it, which there is in any case.
   Result<void> keep(const ShareHandle& handle, platform::Descriptors descriptors,
-                    std::shared_ptr<SharePeer> peer, std::chrono::steady_clock::time_point until);
+                    std::shared_ptr<SharePeer> peer, std::chrono::steady_clock::time_point until,
+                    bool reserved = false);
 
   Result<void> set_cache(uint64_t idle_ns, uint64_t bytes_max);
   Result<void> flush_for_user();
@@ -150,13 +160,15 @@ class Imports {
   static constexpr size_t kShortcuts = 64;
 
   static const Claim* claim_of(const Import& import, const Token& token);
+  static std::vector<Claim>::iterator superseded(std::vector<Claim>& claims, const Claim& fresh);
   static Key key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access);
   Result<DeviceObject*> device_for(const ImportRequest& request) const;
   Result<gpumem_access> access_for(const ImportRequest& request) const;
   Result<void> check_address(const ImportRequest& request) const;
-  // One more of an import that is there, with what was exported of it; false if there is none.
+  // One more of an import that is there, with what was exported of it; false if there is none, or if it is to
+  // be held by another connection. `fresh` may be null: a claim that was made for it meanwhile.
   Result<bool> count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
-                        CreatedMemory* out);
+                        const Claim* fresh, CreatedMemory* out);
   // What came with a handle, if anything did. Put back by the one who cannot import it.
   std::optional<Received> take_received(const Token& token);
   void put_back(std::optional<Received> received) noexcept;
@@ -184,7 +196,10 @@ class Imports {
   uint64_t kept_bytes_ = 0;
   uint64_t idle_ns_ = 0;
   uint64_t bytes_max_ = 0;
+  void drop_expired();  // requires mutex_
+
   std::map<Token, Received> received_;
+  size_t reserved_ = 0;  // for more of them
   bool tidying_ = false;
 };
 

@@ -7,8 +7,10 @@
 #include <cinttypes>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "core/abandoned.h"
 #include "core/buffer.h"
 #include "core/callback.h"
@@ -20,6 +22,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/physical.h"
+#include "core/pool.h"
 #include "core/range.h"
 #include "core/ring.h"
 #include "core/stream.h"
@@ -33,7 +36,7 @@ Instance::Instance(const OpenRequest& request, std::unique_ptr<backend::Backend>
       fallback_(std::move(fallback)),
       backend_(std::move(backend)) {
   for (const auto& device : backend_->devices())
-    devices_.push_back(std::make_unique<Device>(*device, *this));
+    devices_.push_back(std::make_unique<Device>(*device, *this, request.transfer));
   has_exclusive_devices_ =
       std::any_of(backend_->devices().begin(), backend_->devices().end(), [](const auto& device) {
         const backend::Managed* const managed = device->managed();
@@ -105,7 +108,7 @@ void Instance::add_object(Object& object) noexcept {
 
 void Instance::remove_object(Object& object) noexcept {
   if (!is_region(object.type())) statistics_.add_object(object.type(), -1);
-  if (object.abandoned()) abandoned_.fetch_sub(1, std::memory_order_relaxed);
+  (void)take_abandoned(object);
   std::lock_guard lock(objects_mutex_);
   objects_.remove(object);
 }
@@ -115,17 +118,35 @@ void Instance::note_abandoned(Object& object) noexcept {
   abandoned_.fetch_add(1, std::memory_order_relaxed);
 }
 
+bool Instance::flush_transfers() noexcept {
+  bool any = false;
+  for (const auto& device : devices_)
+    any = device->transfer().flush() || any;
+  return any;
+}
+
+bool Instance::take_abandoned(Object& object) noexcept {
+  if (!object.take_abandoned()) return false;
+  abandoned_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
 Result<void> Instance::charge_pinned(uint64_t bytes) {
   uint64_t used = pinned_bytes_.load(std::memory_order_relaxed);
-  do {
-    if (pin_budget_ != 0 && (used > pin_budget_ || bytes > pin_budget_ - used)) {
+  for (bool flushed = false;;) {
+    if (pin_budget_ == 0 || (used <= pin_budget_ && bytes <= pin_budget_ - used)) {
+      if (pinned_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed)) return {};
+      continue;
+    }
+    // What is kept for copies goes first.
+    if (std::exchange(flushed, true) || !flush_transfers()) {
       return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                         "of the pin budget of %" PRIu64 " bytes, %" PRIu64 " are in use; %" PRIu64
                         " more do not fit; free some, or open the instance with a larger pin_budget",
                         pin_budget_, used, bytes);
     }
-  } while (!pinned_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-  return {};
+    used = pinned_bytes_.load(std::memory_order_relaxed);
+  }
 }
 
 namespace {
@@ -135,22 +156,34 @@ struct Line {
   char text[256];
 };
 
+bool is_of_listed_pool(const Object& object) {
+  if (!is_region(object.type())) return false;
+  const PoolBlocks* const blocks = static_cast<const Region&>(object).pool_blocks();
+  return blocks != nullptr && blocks->listed();
+}
+
 Line describe(const Object& object) {
   Line result;
   auto& line = result.text;
   const auto named = [](const std::string& name) { return name.empty() ? "(no name)" : name.c_str(); };
+  const auto of_pool = [](const Region& region) -> const char* {
+    if (region.pool_blocks() == nullptr) return "";
+    return region.pool_blocks()->empty()
+               ? ", of a destroyed pool, and in use; synchronize the streams"
+               : ", of a destroyed pool with live blocks; gpumem_pool_free_pointer() frees them";
+  };
   if (object.type() == Type::kMemory) {
     const auto& memory = static_cast<const Memory&>(object);
     const gpumem_pointer_info& info = memory.info();
     const void* address = info.host_pointer != nullptr ? info.host_pointer : info.device_pointer;
-    std::snprintf(line, sizeof line, "%s memory %s: %" PRIu64 " bytes at %p, device %u",
-                  kind_name(memory.kind()), named(memory.name()), memory.size(), address,
-                  memory.device().ordinal());
+    std::snprintf(line, sizeof line, "%s memory %s: %" PRIu64 " byte%s at %p, device %u%s",
+                  kind_name(memory.kind()), named(memory.name()), memory.size(), plural(memory.size()),
+                  address, memory.device().ordinal(), of_pool(memory));
   } else if (object.type() == Type::kRange) {
     const auto& range = static_cast<const Range&>(object);
-    std::snprintf(line, sizeof line, "%s memory %s: %" PRIu64 " bytes at %p, %" PRIu64 " of them mapped",
+    std::snprintf(line, sizeof line, "%s memory %s: %" PRIu64 " bytes at %p, %" PRIu64 " of them mapped%s",
                   kind_name(range.kind()), named(range.name()), range.size(), pointer_to(range.address()),
-                  range.mapped_size());
+                  range.mapped_size(), of_pool(range));
   } else if (object.type() == Type::kBuffer) {
     // Its memory has a line of its own.
     const auto& buffer = static_cast<const Buffer&>(object);
@@ -167,6 +200,15 @@ Line describe(const Object& object) {
     // Its memory has a line of its own.
     const auto& ring = static_cast<const Ring&>(object);
     std::snprintf(line, sizeof line, "ring %s: device %u", named(ring.name()), ring.device().ordinal());
+  } else if (object.type() == Type::kPool) {
+    // Its memory has no lines of its own.
+    PoolCore& core = static_cast<const Pool&>(object).core();
+    const PoolCore::Totals live = core.try_live();  // a look waits for nobody
+    std::snprintf(line, sizeof line,
+                  "pool %s: %" PRIu64 " live block%s of %" PRIu64 " bytes, %" PRIu64
+                  " bytes taken, device %u",
+                  named(core.request().memory.name), live.count, plural(live.count), live.bytes,
+                  live.reserved, core.device().ordinal());
   } else if (object.type() == Type::kPhysical) {
     const auto& physical = static_cast<const Physical&>(object);
     std::snprintf(line, sizeof line, "physical memory %s: %" PRIu64 " bytes, device %u%s",
@@ -194,7 +236,7 @@ std::string Instance::report(uint64_t most, const char* separator) const {
   const auto add_all = [&](auto wanted) {
     bool listed = false;
     const auto see = [&](const Object& object) {
-      listed = &object.instance() == this && wanted(object.type());
+      listed = &object.instance() == this && wanted(object.type()) && !is_of_listed_pool(object);
       if (listed) line = describe(object);
     };
     for (uint32_t slot = 0; lines < most && handles::see_next(&slot, see);) {
@@ -203,7 +245,7 @@ std::string Instance::report(uint64_t most, const char* separator) const {
       text += line.text;
     }
   };
-  add_all([](Type type) { return type == Type::kBuffer || type == Type::kGroup; });
+  add_all([](Type type) { return type == Type::kPool || type == Type::kBuffer || type == Type::kGroup; });
   add_all(is_region);
   add_all([](Type type) { return type == Type::kPhysical; });
   add_all([](Type type) { return type == Type::kStream || type == Type::kEvent; });
@@ -211,13 +253,32 @@ std::string Instance::report(uint64_t most, const char* separator) const {
   return lines != 0 ? text : "nothing lives";
 }
 
+Instance::OfPools Instance::of_pools() const {
+  OfPools result;
+  const auto see = [&](const Object& object) {
+    if (&object.instance() != this || !is_of_listed_pool(object)) return;
+    const auto& region = static_cast<const Region&>(object);
+    ++result.count;
+    gpumem_kind_stats& counts = result.kinds.at(region.traits().counters);
+    counts.live_count += 1;
+    counts.live_bytes += region.size();
+  };
+  for (uint32_t slot = 0; handles::see_next(&slot, see);) {
+  }
+  return result;
+}
+
 // "2 pinned (8192 bytes), 1 stream": memory first, by size.
-std::string Instance::totals() const {
+std::string Instance::totals(const OfPools& of_pools) const {
   std::vector<std::pair<const KindTraits*, gpumem_kind_stats>> kinds;
   for (const KindTraits& kind : all_kinds()) {
     if (kind.counters == kNotCounted) continue;
-    const gpumem_kind_stats counts = statistics_.read_kind(kind);
-    if (counts.live_count != 0) kinds.emplace_back(&kind, counts);
+    gpumem_kind_stats counts = statistics_.read_kind(kind);
+    const gpumem_kind_stats& hidden = of_pools.kinds.at(kind.counters);
+    if (counts.live_count <= hidden.live_count) continue;
+    counts.live_count -= hidden.live_count;
+    counts.live_bytes -= std::min(counts.live_bytes, hidden.live_bytes);
+    kinds.emplace_back(&kind, counts);
   }
   std::sort(kinds.begin(), kinds.end(),
             [](const auto& a, const auto& b) { return a.second.live_bytes > b.second.live_bytes; });
@@ -225,13 +286,14 @@ std::string Instance::totals() const {
   const auto add = [&text](const std::string& total) { text += (text.empty() ? "" : ", ") + total; };
   for (const auto& [kind, counts] : kinds) {
     add(std::to_string(counts.live_count) + ' ' + kind->name + " (" + std::to_string(counts.live_bytes) +
-        " bytes)");
+        " byte" + plural(counts.live_bytes) + ')');
   }
   const auto add_others = [&](Type type, const char* name) {
     const uint64_t count = statistics_.objects(type);
     const bool plural = count != 1 && type != Type::kPhysical;
     if (count != 0) add(std::to_string(count) + ' ' + name + (plural ? "s" : ""));
   };
+  add_others(Type::kPool, "pool");
   add_others(Type::kBuffer, "buffer");
   add_others(Type::kGroup, "group");
   add_others(Type::kPhysical, "physical memory");
@@ -261,16 +323,18 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
     if (lock && live_count() == 0) return claim();
   }
   if (closing_) return claim();
-  const uint64_t count = live_count();
-  if (count == 0) {
+  const uint64_t all = live_count();
+  if (all == 0) {
     return make_error(GPUMEM_ERROR_BUSY,
                       "another thread is creating or destroying an object; close when it is done");
   }
+  const OfPools hidden = of_pools();
+  const uint64_t count = all - std::min(all, hidden.count);
   constexpr uint64_t kShown = 3;
   std::string list = report(kShown, "; ");
   if (count > kShown) list += "; and " + std::to_string(count - kShown) + " more in gpumem_stats_report()";
   return make_error(GPUMEM_ERROR_BUSY, "alive: %s; destroy %s, or close with GPUMEM_CLOSE_FORCE: %s",
-                    totals().c_str(), count == 1 ? "it" : "them", list.c_str());
+                    totals(hidden).c_str(), count == 1 ? "it" : "them", list.c_str());
 }
 
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
@@ -285,6 +349,8 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
                       "the default instance cannot be closed; open one of your own if you need to close it");
   }
   end_abandoned(*this);
+  // Work of streams that live may be waited for elsewhere; of those that are gone nobody else can.
+  if (mode == GPUMEM_CLOSE_CHECK) end_left_pools(*this, statistics_.objects(Type::kStream) == 0);
   GPUMEM_TRY(claim_close(mode));
   handles::end(root, End::kClosed);
   // Once this lock is had, no call is in the middle of making or destroying an object.
@@ -292,8 +358,7 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   lifecycle_.unlock();
   const uint64_t count = live_count();
   if (count != 0) {
-    log(GPUMEM_LOG_WARNING, "closing an instance that has %" PRIu64 " live object%s", count,
-        count == 1 ? "" : "s");
+    log(GPUMEM_LOG_WARNING, "closing an instance that has %" PRIu64 " live object%s", count, plural(count));
   }
   // Calls that wait for other processes return.
   share_server_.stop();
@@ -307,6 +372,7 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   destroy_objects();
   for (const auto& device : devices_) {
     device->forget_peers();
+    device->transfer().stop();
     device->release_streams();
   }
   for (Object* device : device_objects_)
@@ -400,6 +466,14 @@ void Instance::destroy_objects() noexcept {
         return {};
       },
       remove);
+  destroy_all(
+      Type::kPool,
+      [](Object& object) -> Result<void> {
+        static_cast<Pool&>(object).core().retire();
+        object.instance().remove_object(object);
+        return {};
+      },
+      remove);
   destroy_all(Type::kHub, close_it, remove);
   destroy_all(Type::kLink, close_it, remove);
   // What a buffer is made of is destroyed as what it is.
@@ -423,6 +497,7 @@ void Instance::destroy_objects() noexcept {
   destroy_all(
       Type::kMemory, [](Object& object) { return release_memory(static_cast<Memory&>(object)); },
       [](Object& object) { forget_memory(static_cast<Memory&>(object)); });
+  pools_.clear();
   destroy_all(
       Type::kPhysical, [](Object& object) { return free_physical(static_cast<Physical&>(object)); }, remove);
   destroy_all(
@@ -488,6 +563,16 @@ Result<void> read_toggle(const char* name, gpumem_toggle* out) {
   return read_word(name, kWords, "1, 0, on or off", out);
 }
 
+Result<void> read_transfer_threads(uint32_t* out) {
+  constexpr const char* kName = "GPUMEM_TRANSFER_THREADS";
+  const char* const text = platform::environment(kName);
+  if (text != nullptr && std::strcmp(text, "off") == 0) {
+    *out = TransferOptions::kOff;
+    return {};
+  }
+  return read_number(kName, out);
+}
+
 void read_text(const char* name, std::string* out) {
   if (const char* text = platform::environment(name)) *out = text;
 }
@@ -502,6 +587,8 @@ Result<OpenRequest> request_from_environment() {
   backend::HostOptions& host = request.options.host;
   GPUMEM_TRY(read_word("GPUMEM_BACKEND", kBackends, "any, cuda or host", &request.backend));
   GPUMEM_TRY(read_number("GPUMEM_PIN_BUDGET", &request.pin_budget));
+  GPUMEM_TRY(read_transfer_threads(&request.transfer.threads));
+  GPUMEM_TRY(read_number("GPUMEM_TRANSFER_BYTES", &request.transfer.bytes));
   GPUMEM_TRY(read_number("GPUMEM_HOST_DEVICES", &host.device_count));
   GPUMEM_TRY(read_toggle("GPUMEM_HOST_STRICT", &host.strict));
   GPUMEM_TRY(read_number("GPUMEM_HOST_DEVICE_BYTES", &host.device_bytes));

@@ -2,6 +2,7 @@
 // An opened backend and everything that was made through it.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include "core/imports.h"
 #include "core/object.h"
 #include "core/page_map.h"
+#include "core/pools.h"
 #include "core/share_server.h"
 #include "core/statistics.h"
 
@@ -27,6 +29,7 @@ struct OpenRequest {
   gpumem_backend backend = GPUMEM_BACKEND_ANY;
   std::string name;
   uint64_t pin_budget = 0;  // 0: no limit
+  TransferOptions transfer;
   backend::OpenRequest options;
 };
 
@@ -61,6 +64,7 @@ class Instance {
   PageMap& page_map() { return page_map_; }
   Statistics& statistics() { return statistics_; }
   Background& background() { return background_; }
+  Pools& pools() { return pools_; }
   Exports& exports() { return exports_; }
   Imports& imports() { return imports_; }
   ShareServer& share_server() { return share_server_; }
@@ -74,6 +78,8 @@ class Instance {
   void remove_object(Object& object) noexcept;
   // An object that only end_abandoned() or close() looks after from now on.
   void note_abandoned(Object& object) noexcept;
+  // Takes it out again, for the one caller who gets true.
+  bool take_abandoned(Object& object) noexcept;
   bool has_abandoned() const { return abandoned_.load(std::memory_order_relaxed) != 0; }
   // While `function` runs, none is added or removed.
   template <class F>
@@ -87,6 +93,9 @@ class Instance {
   Result<void> charge_pinned(uint64_t bytes);
   void refund_pinned(uint64_t bytes) noexcept { pinned_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
+  // Frees the page-locked memory that devices keep for copies. Whether there was any.
+  bool flush_transfers() noexcept;
+
   // What lives, a line for each object, memory first, at most `most` lines. Takes no lock.
   std::string report(uint64_t most, const char* separator = "\n") const;
 
@@ -95,7 +104,13 @@ class Instance {
  private:
   Result<void> claim_close(gpumem_close_mode mode);
   uint64_t live_count() const;
-  std::string totals() const;
+  // Regions of pools that are listed themselves.
+  struct OfPools {
+    uint64_t count = 0;
+    std::array<gpumem_kind_stats, kCountedKinds> kinds{};
+  };
+  OfPools of_pools() const;
+  std::string totals(const OfPools& of_pools) const;
   void end_handles() noexcept;
   void await_streams() noexcept;
   void destroy_objects() noexcept;
@@ -120,6 +135,7 @@ class Instance {
   Exports exports_{*this};
   Imports imports_{*this};
   Background background_;
+  Pools pools_;
   std::atomic<uint64_t> abandoned_{0};
 
   mutable std::mutex objects_mutex_;
@@ -127,7 +143,7 @@ class Instance {
 };
 
 // What `make` answers. If memory or addresses are lacking, it is asked again once nothing is kept for imports
-// to come.
+// or copies to come.
 template <class Make>
 auto with_room(Instance& instance, Make make) {
   auto made = make();
@@ -136,7 +152,9 @@ auto with_room(Instance& instance, Make make) {
   const bool lacking = status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY ||
                        status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
                        status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
-  if (lacking && instance.imports().flush_cache()) made = make();
+  if (!lacking) return made;
+  const bool flushed = instance.flush_transfers();
+  if (instance.imports().flush_cache() || flushed) made = make();
   return made;
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "platform/file.h"
+#include "platform/fork.h"
 #include "platform/identity.h"
 #include "platform/pages.h"
 
@@ -26,7 +26,8 @@ constexpr std::string_view kFilePrefix = "gpumem-file-";
 constexpr std::string_view kVersionPrefix = "gpumem-version-";
 constexpr std::array<char, 8> kMagic{'g', 'p', 'm', 'k', 'e', 'e', 'p', '1'};
 constexpr uint32_t kFilesMax = kMessageDescriptorsMax;
-constexpr uint64_t kSendTime = 1'000'000'000;
+constexpr uint64_t kSendTime = 1'000'000'000;  // for all descriptors of a version
+constexpr uint64_t kOtherDescriptors = 24;     // that a keeper has beside them
 
 // A memory file begins with it; the IDs of the files follow.
 struct StoredHead {
@@ -39,9 +40,6 @@ struct StoredHead {
   Fingerprint fingerprint{};
 };
 static_assert(sizeof(StoredHead) == 376);
-
-std::atomic<bool> in_use{false};
-std::atomic<bool> accepted{false};  // what the process was given is given once
 
 uint64_t new_id() {
   const auto bytes = platform::random_id();
@@ -108,96 +106,159 @@ std::optional<KeeperStore::Record> read_record(int file, std::vector<std::string
 }  // namespace
 
 struct KeeperStore::Version {
-  Version(std::shared_ptr<KeeperStore> of, std::string name)
-      : store(std::move(of)), stored_as(std::move(name)) {}
+  Version(KeeperStore& of, std::string name, Record of_version)
+      : store(of), stored_as(std::move(name)), record(std::move(of_version)), place(1) {}
   Version(const Version&) = delete;
   Version& operator=(const Version&) = delete;
-  ~Version() { store->remove(*this); }
+  ~Version() {
+    if (stored) store.remove(*this);
+  }
 
-  std::shared_ptr<KeeperStore> store;
-  std::string stored_as;
+  KeeperStore& store;
+  const std::string stored_as;
+  const Record record;
+  bool stored = false;
+  std::vector<std::string> names;  // of its files
   std::vector<std::multimap<int, std::string, OpenedBefore>::iterator> files;
+  platform::Descriptors descriptors;          // while no hub has them
+  std::list<std::shared_ptr<Version>> place;  // in left_, made before, because leaving cannot fail
 };
+
+namespace {
+
+constinit platform::PerProcess<KeeperStore> of_process;
+
+}  // namespace
 
 Result<std::shared_ptr<KeeperStore>> KeeperStore::open() {
   auto notifier = platform::Notifier::open();
   if (!notifier) return notifier.error();
-  auto made = std::make_shared<KeeperStore>();
-  made->notifier_ = std::move(*notifier);
-  if (in_use.exchange(true)) {
+  KeeperStore& store = of_process.get();
+  if (store.in_use_.exchange(true)) {
     return make_error(GPUMEM_ERROR_ALREADY_EXISTS,
                       "another hub of this process uses the store of the service manager; close that first");
   }
-  made->owns_ = true;
-  return made;
+  store.notifier_ = std::move(*notifier);
+  return std::shared_ptr<KeeperStore>(&store, [](KeeperStore* used) {
+    used->notifier_ = {};
+    used->in_use_ = false;
+  });
 }
 
-KeeperStore::~KeeperStore() {
-  if (owns_) in_use = false;
-}
-
-Result<void> KeeperStore::store(const std::string& name, const platform::Descriptor& descriptor) const {
+Result<void> KeeperStore::store(const std::string& name, const platform::Descriptor& descriptor,
+                                platform::Deadline deadline) {
+  const auto place = stored_.insert(name).first;
   // Without FDPOLL=0 the manager drops what looks as if it had hung up.
-  auto sent = notifier_.send("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name, descriptor.get(), kSendTime);
+  auto sent = notifier_.send("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name, descriptor.get(), deadline);
+  if (!sent) stored_.erase(place);
   if (sent || sent.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED) return sent;
   return make_error(GPUMEM_ERROR_BUSY, "the service manager of the keeper does not store it: %s",
                     sent.error().message);
 }
 
 bool KeeperStore::flush() {
-  while (!unsent_.empty() && notifier_.send("FDSTOREREMOVE=1\nFDNAME=" + unsent_.back(), -1, 0))
+  while (!unsent_.empty() &&
+         notifier_.send("FDSTOREREMOVE=1\nFDNAME=" + unsent_.back(), -1, platform::Deadline::min()))
     unsent_.pop_back();
   return unsent_.empty();
 }
 
 void KeeperStore::remove(const std::string& name) {
+  stored_.erase(name);
   unsent_.push_back(name);
   (void)flush();
 }
 
 void KeeperStore::remove(const Version& version) noexcept {
   try {
-    if (attached_) remove(version.stored_as);
+    remove(version.stored_as);
     for (const auto& file : version.files) {
       const auto node = files_.extract(file);
-      if (attached_ && !files_.contains(node.key())) remove(node.mapped());
+      if (!files_.contains(node.key())) remove(node.mapped());
     }
   } catch (const std::bad_alloc&) {
     // The next keeper removes it.
   }
 }
 
+// The manager drops what is beyond its limit, and tells nobody.
+Result<void> KeeperStore::require_room(const platform::Descriptors& descriptors) const {
+  const auto size = platform::store_size();
+  if (!size) return {};
+  const size_t used = stored_.size() + others_;
+  const size_t wanted = 1 + static_cast<size_t>(std::count_if(
+                                descriptors.begin(), descriptors.end(),
+                                [&](const auto& descriptor) { return !files_.contains(descriptor.get()); }));
+  if (used <= *size && wanted <= *size - used) return {};
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "the service manager of the keeper stores %zu descriptors, %zu are there, and this needs "
+                    "%zu more; withdraw something, or raise FileDescriptorStoreMax=",
+                    *size, used, wanted);
+}
+
+// The next keeper is given the files and the records, before it can close any.
+Result<void> KeeperStore::require_descriptors(uint64_t more) const {
+  if (stored_.size() + more + kOtherDescriptors <= most_) return {};
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "the next keeper could not be given what is stored: %" PRIu64 " descriptors, and %" PRIu64
+                    " more now, but its limit is %" PRIu64
+                    " (RLIMIT_NOFILE); withdraw something, or raise LimitNOFILE=",
+                    uint64_t{stored_.size()}, more, most_);
+}
+
 Result<KeeperStore::Entry> KeeperStore::add(const Record& record, const platform::Descriptors& descriptors) {
   // A file that is still to be removed would not be stored again.
   if (!flush())
     return make_error(GPUMEM_ERROR_BUSY, "the service manager of the keeper is behind; try again later");
-  auto version = std::make_shared<Version>(shared_from_this(), stored_name(kVersionPrefix, new_id()));
-  std::vector<std::string> names;
+  GPUMEM_TRY(require_room(descriptors));
+  const bool is_left = std::any_of(left_.begin(), left_.end(),
+                                   [&](const auto& version) { return version->record.name == record.name; });
+  if (is_left) {
+    return make_error(
+        GPUMEM_ERROR_LIMIT_EXCEEDED,
+        "the store of the service manager has versions of this name that the keeper had no room "
+        "for; withdraw the name, or open the keeper with higher limits");
+  }
+  const auto is_new = [&](const platform::Descriptor& one) { return !files_.contains(one.get()); };
+  const auto fresh = std::count_if(descriptors.begin(), descriptors.end(), is_new);
+  GPUMEM_TRY(require_descriptors(static_cast<uint64_t>(fresh) + 1));
+  auto version = std::make_shared<Version>(*this, stored_name(kVersionPrefix, new_id()), record);
+  version->stored = true;
+  const platform::Deadline deadline = platform::deadline_after(kSendTime);
   version->files.reserve(descriptors.size());
   for (const platform::Descriptor& descriptor : descriptors) {
     const auto known = files_.find(descriptor.get());
-    const bool is_new = known == files_.end();
-    std::string name = is_new ? stored_name(kFilePrefix, new_id()) : known->second;
+    const bool first = known == files_.end();
+    std::string name = first ? stored_name(kFilePrefix, new_id()) : known->second;
     version->files.push_back(files_.emplace(descriptor.get(), name));
-    if (is_new) GPUMEM_TRY(store(name, descriptor));
-    names.push_back(std::move(name));
+    if (first) GPUMEM_TRY(store(name, descriptor, deadline));
+    version->names.push_back(std::move(name));
   }
-  auto file = write_record(record, names);
+  auto file = write_record(record, version->names);
   if (!file) return file.error();
-  GPUMEM_TRY(store(version->stored_as, *file));
+  GPUMEM_TRY(store(version->stored_as, *file, deadline));
   return Entry(std::move(version));
 }
 
-Result<std::vector<KeeperStore::Kept>> KeeperStore::inherit() {
-  std::vector<Kept> kept;
-  if (accepted) return kept;
+// Its records are closed once they are read, so that a keeper starts with the descriptors that it runs with.
+void KeeperStore::take_given() {
+  if (taken_) return;
+  others_ = 0;
   std::map<std::string, int> given;
-  for (const platform::NamedDescriptor& one : platform::inherited_descriptors()) {
-    if (is_ours(one.name)) given.emplace(one.name, one.value);
+  std::map<std::string, Given> files;
+  std::list<std::shared_ptr<Version>> versions;
+  const auto inherited = platform::inherited_descriptors();
+  for (const platform::NamedDescriptor& one : inherited) {
+    if (is_ours(one.name)) {
+      given.emplace(one.name, one.value);
+    } else {
+      ++others_;
+    }
   }
   std::set<std::string> useless;
   for (const auto& [name, value] : given)
     useless.insert(name);
+  stored_ = useless;
   for (const auto& [stored_as, value] : given) {
     if (!stored_as.starts_with(kVersionPrefix)) continue;
     std::vector<std::string> names;
@@ -207,35 +268,93 @@ Result<std::vector<KeeperStore::Kept>> KeeperStore::inherit() {
                          return file != given.end() && platform::describe(file->second).shareable;
                        });
     if (!whole) continue;
-    Kept one;
-    one.record = std::move(*record);
-    auto version = std::make_shared<Version>(shared_from_this(), stored_as);
-    version->files.reserve(names.size());
-    one.entry = version;
-    for (const std::string& name : names) {
-      auto copy = platform::duplicate(given.at(name));
-      if (!copy) return copy.error();
-      version->files.push_back(files_.emplace(copy->get(), name));
-      one.descriptors.push_back(std::move(*copy));
+    auto version = std::make_shared<Version>(*this, stored_as, std::move(*record));
+    version->names = std::move(names);
+    for (const std::string& name : version->names) {
+      ++files[name].uses;
       useless.erase(name);
     }
     useless.erase(stored_as);
-    kept.push_back(std::move(one));
+    const auto place = version->place.begin();
+    versions.splice(versions.end(), version->place);
+    *place = std::move(version);
+  }
+  // Nothing fails from here on, so nothing is removed that is of use.
+  taken_ = true;
+  most_ = platform::descriptor_limit();
+  for (const auto& version : versions)
+    version->stored = true;
+  for (const platform::NamedDescriptor& one : inherited) {
+    if (!is_ours(one.name)) continue;
+    platform::Descriptor ours(one.value);
+    const auto file = files.find(one.name);
+    if (file == files.end() || file->second.descriptor) continue;
+    platform::close_on_exec(one.value);
+    file->second.descriptor = std::move(ours);
+  }
+  given_ = std::move(files);
+  left_.splice(left_.end(), versions);
+  for (const std::string& name : useless) {
+    ++(name.starts_with(kVersionPrefix) ? lost_versions_ : lost_files_);
+    remove(name);
+  }
+}
+
+// Of a file that several versions have, each has a descriptor.
+Result<void> KeeperStore::complete(Version& version) {
+  version.files.reserve(version.names.size());
+  version.descriptors.reserve(version.names.size());
+  while (version.files.size() < version.names.size()) {
+    const std::string& name = version.names[version.files.size()];
+    const auto given = given_.find(name);
+    platform::Descriptor copy;
+    if (given->second.uses > 1) {
+      auto made = platform::duplicate(given->second.descriptor.get());
+      if (!made) return made.error();
+      copy = std::move(*made);
+    }
+    platform::Descriptor& source = copy ? copy : given->second.descriptor;
+    version.files.push_back(files_.emplace(source.get(), name));
+    version.descriptors.push_back(std::move(source));
+    if (--given->second.uses == 0) given_.erase(given);
+  }
+  return {};
+}
+
+Result<std::vector<KeeperStore::Kept>> KeeperStore::inherit() {
+  take_given();
+  std::vector<Kept> kept;
+  for (const auto& version : left_) {
+    GPUMEM_TRY(complete(*version));
+    kept.push_back({version->record, {}, nullptr});
+  }
+  // Nothing fails from here on.
+  for (Kept& one : kept) {
+    const std::shared_ptr<Version> version = std::move(left_.front());
+    version->place.splice(version->place.end(), left_, left_.begin());
+    one.descriptors = std::move(version->descriptors);
+    one.entry = version;
   }
   std::sort(kept.begin(), kept.end(), [](const Kept& a, const Kept& b) {
     return std::tie(a.record.name, a.record.number) < std::tie(b.record.name, b.record.number);
   });
-  for (const std::string& name : useless)
-    remove(name);
   return kept;
 }
 
-void KeeperStore::accept() noexcept {
-  attached_ = true;
-  if (accepted.exchange(true)) return;
-  for (const platform::NamedDescriptor& one : platform::inherited_descriptors()) {
-    if (is_ours(one.name)) platform::close_descriptor(one.value);
-  }
+void KeeperStore::leave(Entry entry, platform::Descriptors descriptors) noexcept {
+  auto version = std::static_pointer_cast<Version>(std::move(entry));
+  version->descriptors = std::move(descriptors);
+  const auto place = version->place.begin();
+  left_.splice(left_.end(), version->place);
+  *place = std::move(version);
+}
+
+bool KeeperStore::remove_left(const std::string& name, uint64_t number, uint32_t user) noexcept {
+  const auto of_it = [&](const std::shared_ptr<Version>& version) {
+    const Record& record = version->record;
+    return record.name == name && (number == 0 || record.number == number) && record.user == user;
+  };
+  return std::erase_if(left_, of_it) != 0;
 }
 
 }  // namespace gpumem::core

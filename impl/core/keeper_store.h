@@ -8,9 +8,12 @@
 // versions, and files of none, which the next one removes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,8 +22,9 @@
 
 namespace gpumem::core {
 
-// Its owner locks.
-class KeeperStore : public std::enable_shared_from_this<KeeperStore> {
+// One for the process, which its hubs use one after the other: what one has left, the next one takes. The hub
+// that has it locks.
+class KeeperStore {
  public:
   struct Record {
     std::string name;
@@ -43,17 +47,21 @@ class KeeperStore : public std::enable_shared_from_this<KeeperStore> {
   KeeperStore() = default;
   KeeperStore(const KeeperStore&) = delete;
   KeeperStore& operator=(const KeeperStore&) = delete;
-  ~KeeperStore();
 
-  // What an earlier keeper stored, in the order of names and numbers. Removes what is of no use.
+  // What an earlier keeper stored, or an earlier hub of this process has left, in the order of names and
+  // numbers. Removes what is of no use. Whatever the caller does not use it must leave().
   Result<std::vector<Kept>> inherit();
-  // Before it, what the process was given stays where it is, and entries that end stay in the store.
-  void accept() noexcept;
-  // Changes nothing if it fails: BUSY if the manager does not read. The descriptors must stay open as long as
-  // the entry.
+  // What inherit() has found and could not use: records without all their files, and files of no record.
+  size_t lost_versions() const { return lost_versions_; }
+  size_t lost_files() const { return lost_files_; }
+  // BUSY if the manager does not read, LIMIT_EXCEEDED if the store is full, if a version of the name was
+  // left, or if the next keeper could not be given so many. The descriptors must stay open as long as the
+  // entry.
   Result<Entry> add(const Record& record, const platform::Descriptors& descriptors);
-  // From now on entries that end stay in the store.
-  void detach() noexcept { attached_ = false; }
+  // The version stays in the store, and in this process for the next hub.
+  void leave(Entry entry, platform::Descriptors descriptors) noexcept;
+  // Removes what was left of a name; 0: all versions. False if there is nothing of this user.
+  bool remove_left(const std::string& name, uint64_t number, uint32_t user) noexcept;
 
  private:
   struct Version;
@@ -61,17 +69,35 @@ class KeeperStore : public std::enable_shared_from_this<KeeperStore> {
     bool operator()(int a, int b) const { return platform::opened_before(a, b); }
   };
 
-  Result<void> store(const std::string& name, const platform::Descriptor& descriptor) const;
+  // A file that the process was given, until all versions with it have their descriptors.
+  struct Given {
+    platform::Descriptor descriptor;
+    size_t uses = 0;
+  };
+
+  void take_given();
+  Result<void> complete(Version& version);
+  Result<void> store(const std::string& name, const platform::Descriptor& descriptor,
+                     platform::Deadline deadline);
+  Result<void> require_descriptors(uint64_t more) const;
+  Result<void> require_room(const platform::Descriptors& descriptors) const;
   void remove(const std::string& name);
   // Whether the manager has been told of all removals.
   bool flush();
   void remove(const Version& version) noexcept;
 
   platform::Notifier notifier_;
-  bool owns_ = false;
-  bool attached_ = false;
+  std::atomic<bool> in_use_{false};
+  uint64_t most_ = 0;   // descriptors that this process could be started with, and so the next one
+  bool taken_ = false;  // what the process was given is given once
+  std::map<std::string, Given> given_;
+  std::list<std::shared_ptr<Version>> left_;
   std::multimap<int, std::string, OpenedBefore> files_;  // the names of descriptors; one for each open file
-  std::vector<std::string> unsent_;                      // removals that the manager had no room for
+  std::set<std::string> stored_;                         // what is in the store, as far as this one knows
+  size_t others_ = 0;                                    // what is there beside it
+  size_t lost_versions_ = 0;
+  size_t lost_files_ = 0;
+  std::vector<std::string> unsent_;  // removals that the manager had no room for
 };
 
 }  // namespace gpumem::core

@@ -40,7 +40,7 @@ constexpr std::array kKinds{
                .counters = 1,
                .sharing_unsupported = true,
                .flags = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_WRITE_COMBINED |
-                        GPUMEM_MEMORY_PAGE_LOCKED | GPUMEM_MEMORY_NUMA_NODE,
+                        GPUMEM_MEMORY_PAGE_LOCKED | GPUMEM_MEMORY_NUMA_NODE | GPUMEM_MEMORY_IN_PIECES,
                .flag_needs = kPinnedNeeds,
                .sort = backend::MemorySort::kPinned,
                .charged_as_pinned = true,
@@ -50,7 +50,7 @@ constexpr std::array kKinds{
                .counters = 2,
                .registered = true,
                .flags = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY |
-                        GPUMEM_MEMORY_IOMEMORY | GPUMEM_MEMORY_PAGE_LOCKED,
+                        GPUMEM_MEMORY_IOMEMORY | GPUMEM_MEMORY_PAGE_LOCKED | GPUMEM_MEMORY_IN_PIECES,
                .flag_needs = kRegisteredNeeds,
                .capability = GPUMEM_CAPABILITY_PIN_REGISTER,
                .charged_as_pinned = true,
@@ -77,6 +77,8 @@ constexpr std::array kKinds{
                .imported = true,
                .flags = GPUMEM_MEMORY_READ_ONLY,
                .freed_by = "gpumem_memory_destroy"},
+    KindTraits{
+        .kind = GPUMEM_KIND_POOL, .name = "pool", .counters = kNotCounted, .freed_by = "gpumem_pool_free"},
     KindTraits{.kind = GPUMEM_KIND_PAGEABLE, .name = "pageable", .counters = kNotCounted},
     KindTraits{.kind = GPUMEM_KIND_FOREIGN, .name = "foreign", .counters = kNotCounted},
     KindTraits{.kind = GPUMEM_KIND_UNKNOWN, .name = "unknown", .counters = kNotCounted},
@@ -105,6 +107,7 @@ constinit const KindTraits& kinds::registered = row_of(GPUMEM_KIND_REGISTERED);
 constinit const KindTraits& kinds::reserved = row_of(GPUMEM_KIND_VIRTUAL);
 constinit const KindTraits& kinds::imported = row_of(GPUMEM_KIND_IMPORTED);
 constinit const KindTraits& kinds::imported_host = kImportedHost;
+constinit const KindTraits& kinds::pool = row_of(GPUMEM_KIND_POOL);
 constinit const KindTraits& kinds::pageable = row_of(GPUMEM_KIND_PAGEABLE);
 constinit const KindTraits& kinds::foreign = row_of(GPUMEM_KIND_FOREIGN);
 

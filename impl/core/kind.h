@@ -66,6 +66,7 @@ extern const KindTraits& managed;
 extern const KindTraits& reserved;
 extern const KindTraits& imported;
 extern const KindTraits& imported_host;  // the same kind, for memory of the host
+extern const KindTraits& pool;
 extern const KindTraits& pageable;
 extern const KindTraits& foreign;
 }  // namespace kinds

@@ -27,12 +27,22 @@ Message message_of(MessageType type, const std::string& name = {}, uint64_t vers
   return message;
 }
 
+// Nobody listens there: the place may be wrong, or the hub not open yet.
+Error with_remedy(const Error& error) {
+  if (error.status != GPUMEM_ERROR_NOT_FOUND) return error;
+  return make_error(error.status,
+                    "%s; start its process, or \"gpumem keep\"; both sides need the same path, and for a "
+                    "name the same XDG_RUNTIME_DIR",
+                    error.message)
+      .from_native(error.native_domain, error.native_code, error.native_name, error.entry_point);
+}
+
 }  // namespace
 
 Result<void> Link::connect(const LinkRequest& request) {
   const platform::Deadline deadline = answer_deadline(timeout_ns_);
   auto socket = platform::connect_to(request.address, deadline);
-  if (!socket) return socket.error();
+  if (!socket) return with_remedy(socket.error());
   auto facts = platform::peer_of(socket->get());
   if (!facts) return facts.error();
   hub_ = std::move(*facts);
@@ -54,7 +64,7 @@ Result<void> Link::connect(const LinkRequest& request) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s hung up before it had answered: %s",
                       Quoted(address_.c_str()).text(), welcome.error().message);
   }
-  if (!welcome) return welcome.error();
+  if (!welcome) return name_hub(welcome.error());
   if (welcome->descriptors.size() != 1 ||
       platform::socket_type(welcome->descriptors.front().get()) != platform::SocketType::kPackets)
     return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s is no hub",
@@ -78,7 +88,16 @@ gpumem_link_info Link::info() const {
 }
 
 Result<Incoming> Link::call(Message request, MessageType answer, platform::Descriptors descriptors) {
-  return client_->call(std::move(request), std::move(descriptors), answer, answer_deadline(timeout_ns_));
+  auto got = client_->call(std::move(request), std::move(descriptors), answer, answer_deadline(timeout_ns_));
+  if (!got) return name_hub(got.error());
+  return got;
+}
+
+// Who does not answer is found by its process.
+Error Link::name_hub(const Error& error) const {
+  if (error.status != GPUMEM_ERROR_BUSY) return error;
+  return reworded(error, "the hub at %s, process %d: %s", Quoted(address_.c_str()).text(), hub_.process,
+                  error.message);
 }
 
 Result<HubEntry> Link::enumerate(uint32_t index) {
@@ -136,7 +155,7 @@ Result<uint64_t> Link::publish(const PublishRequest& request) {
     return make_error(
         GPUMEM_ERROR_UNSUPPORTED,
         "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives "
-        "its process");
+        "its process; use a buffer with GPUMEM_HANDLE_TYPE_POSIX_FD in handle_types");
   }
   auto access = published_access(grant->handle, request.access);
   if (!access) return access.error();

@@ -50,6 +50,7 @@ class Link final : public Object {
   Result<void> connect(const LinkRequest& request);
   Result<void> need_keeper() const;
   Result<TrialResult> make_trial(const TrialRequest& request);
+  Error name_hub(const Error& error) const;
   Result<Incoming> call(Message request, MessageType answer, platform::Descriptors descriptors = {});
 
   const std::string address_;

@@ -197,7 +197,8 @@ Result<CreatedMemory> register_memory(DeviceObject& device_object, backend::Regi
   GPUMEM_TRY(memory.reserve());
   if (const RegionRange* const taken = memory.reserve_range(request.pointer)) {
     // Memory of the wrong kind comes before a lost device, and that before memory that is taken (COM-17).
-    const Error why = range_taken(taken->region->traits());
+    const bool in_pool = taken->region->pool_blocks() != nullptr;
+    const Error why = range_taken(in_pool ? kinds::pool : taken->region->traits());
     if (why.status != GPUMEM_ERROR_WRONG_KIND) GPUMEM_TRY(usable);
     return why;
   }
@@ -229,15 +230,16 @@ Result<void> release_memory(Memory& memory) {
   Imports& imports = memory.instance().imports();
   const bool kept = memory.traits().imported && imports.keep_mapped(memory);
   if (!kept) {
+    memory.set_state(Region::State::kReleasing);
     if (auto released = memory.backend().release(); !released) {
       memory.set_state(Region::State::kLive);
       return released;
     }
   }
+  forget_memory(memory);
   if (memory.traits().imported) imports.forget(memory);
   memory.instance().exports().end(memory);
   end_functions_writing(memory);
-  forget_memory(memory);
   return {};
 }
 
@@ -343,6 +345,10 @@ Result<void> free_pointer(Instance& instance, const void* pointer) {
         GPUMEM_ERROR_NOT_FOUND,
         "this instance has no allocation at %p; it may be freed already, or belong to other code", pointer);
   }
+  if (found.region->pool_blocks() != nullptr) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is a block of a pool; use gpumem_pool_free",
+                      pointer);
+  }
   if (!found.region->traits().allocated()) return freed_otherwise(*found.region, pointer);
   if (found.offset != 0) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
@@ -359,6 +365,10 @@ Result<void> unregister_pointer(Instance& instance, const void* pointer) {
   FoundRegion found = find_region(instance, pointer);
   if (!found.region) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has registered nothing at %p", pointer);
+  }
+  if (found.region->pool_blocks() != nullptr) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is a block of a pool; use gpumem_pool_free",
+                      pointer);
   }
   if (!found.region->traits().registered) return freed_otherwise(*found.region, pointer);
   if (found.offset != 0 || pointer != found.region->facts().host_pointer) {

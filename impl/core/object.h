@@ -25,9 +25,10 @@ enum class Type : uint8_t {
   kGroup,
   kHub,
   kLink,
-  kRing
+  kRing,
+  kPool
 };
-inline constexpr size_t kTypeCount = static_cast<size_t>(Type::kRing) + 1;
+inline constexpr size_t kTypeCount = static_cast<size_t>(Type::kPool) + 1;
 // Whether objects of a type are regions.
 constexpr bool is_region(Type type) { return type == Type::kMemory || type == Type::kRange; }
 const char* type_name(Type type);
@@ -47,6 +48,8 @@ class Object {
   // Whether nobody needs it any more, but the backend refused to release it.
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
   void set_abandoned() noexcept { abandoned_.store(true, std::memory_order_relaxed); }
+  // Whether it was: true for one caller.
+  bool take_abandoned() noexcept { return abandoned_.exchange(false, std::memory_order_relaxed); }
 
  private:
   friend class HandleTable;

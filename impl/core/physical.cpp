@@ -191,7 +191,10 @@ Result<uint64_t> retain_physical(Instance& instance, const void* pointer) {
   GPUMEM_TRY(outside_host_function());
   const auto open = instance.stay_open();
   if (!open) return open.error();
-  return make_physical(found.range->shared_instance(), found.mapping->device, {}, [&] {
+  using Made = Result<std::unique_ptr<backend::Physical>>;
+  return make_physical(found.range->shared_instance(), found.mapping->device, {}, [&]() -> Made {
+    const HeldMapping held(*found.range, *found.mapping);
+    if (!held.holds()) return make_error(GPUMEM_ERROR_INVALID_STATE, "another thread unmaps the block");
     return found.range->reservation().retain(found.mapping->offset, found.mapping->facts);
   });
 }

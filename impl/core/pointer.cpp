@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/pointer.h"
 
+#include <chrono>
+#include <thread>
+
 #include "base/arithmetic.h"
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/range.h"
 #include "platform/pages.h"
+#include "platform/thread.h"
 
 namespace gpumem::core {
 namespace {
@@ -41,6 +45,15 @@ gpumem_access cpu_access(const Region& region, uint64_t offset) {
 }
 
 }  // namespace
+
+void detail::look_after_release(Instance& instance, const void* pointer, bool passing, FoundRegion* found) {
+  if (backend::HostFunctionMark::is_set()) return;
+  const platform::CancellationHeld held;
+  while (found->releasing) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    *found = look_up(instance, pointer, passing);
+  }
+}
 
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer) {
   GPUMEM_TRY(outside_host_function());

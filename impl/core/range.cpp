@@ -276,10 +276,15 @@ class RangeChange {
   }
 
   // Waits for the calls of other threads that use the range, or have found one of its mappings before it was
-  // removed: those that an earlier call removed are deleted here, so that one fence serves both.
+  // removed: those that an earlier call removed are deleted here, so that one fence serves both. What a pool
+  // removes has no block: such calls use other parts, may last long, and may need the pool.
   void await_uses() const noexcept {
     platform::wait_for_looks();
-    platform::wait_for_uses(&range_);
+    if (range_.pool_blocks() == nullptr) {
+      platform::wait_for_uses(&range_);
+    } else if (platform::used_by_others(&range_) || platform::own_uses(&range_) > 1) {
+      return;
+    }
     range_.unmapped_.clear();
   }
 
@@ -291,7 +296,17 @@ class RangeChange {
   std::unique_lock<std::mutex> lock_;
 };
 
+HeldMapping::HeldMapping(const Range& range, const Mapping& mapping)
+    : question_(platform::thread_record(), pointer_to(range.address() + mapping.offset)) {
+  holds_ = question_.allowed() && range.mappings().find(mapping.offset) == &mapping && !mapping.leaving();
+}
+
 namespace {
+
+// A call of this thread may use one part of a pool, and call a function that makes the pool change another.
+Result<void> changes_allowed(const Range& range) {
+  return range.pool_blocks() != nullptr ? Result<void>() : not_used_by_this_thread(range);
+}
 
 // That a part lies in the range, at its units.
 Result<void> check_part(const Range& range, uint64_t offset, uint64_t size) {
@@ -377,7 +392,7 @@ Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size) {
   Instance& instance = range->instance();
   const auto open = instance.stay_open();
   if (!open) return open.error();
-  GPUMEM_TRY(not_used_by_this_thread(*range));
+  GPUMEM_TRY(changes_allowed(*range));
   RangeChange change(std::move(range));
   GPUMEM_TRY(change.alive());
   GPUMEM_TRY(change.check_whole(offset, size));
@@ -515,7 +530,7 @@ Result<void> set_range_access(Ref<Range> range, uint64_t offset, uint64_t size,
   Instance& instance = range->instance();
   const auto open = instance.stay_open();
   if (!open) return open.error();
-  GPUMEM_TRY(not_used_by_this_thread(*range));
+  GPUMEM_TRY(changes_allowed(*range));
   RangeChange change(std::move(range));
   GPUMEM_TRY(change.alive());
   auto mappings = change.whole_mappings(offset, size);
@@ -558,6 +573,7 @@ Result<void> release_range(Range& range) {
     platform::wait_for_looks();
     range.by_offset_.erase(first);
   }
+  range.set_state(Region::State::kReleasing);
   GPUMEM_TRY(range.reservation().release());
   forget_range(range);
   return {};
@@ -565,8 +581,8 @@ Result<void> release_range(Range& range) {
 
 void forget_range(Range& range) noexcept {
   Instance& instance = range.instance();
-  instance.exports().end(range);
   range.erase(instance.page_map());
+  instance.exports().end(range);
   instance.statistics().remove(range.traits(), range.size());
   instance.remove_object(range);
 }

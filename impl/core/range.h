@@ -83,6 +83,22 @@ class Mappings final : public backend::Layout {
   uint64_t bytes_ = 0;
 };
 
+class Range;
+
+// While one lives, a mapping that it holds is not unmapped: who does that waits. For handles of memory that
+// is mapped: driver 580 crashes if the block is unmapped, or another one mapped there, while it is asked for
+// one.
+class HeldMapping {
+ public:
+  HeldMapping(const Range& range, const Mapping& mapping);
+  // False if it was unmapped, or is being unmapped.
+  bool holds() const { return holds_; }
+
+ private:
+  const platform::Question question_;
+  bool holds_ = false;
+};
+
 class Range final : public Region {
  public:
   static constexpr Type kType = Type::kRange;

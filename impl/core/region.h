@@ -13,6 +13,7 @@
 #include "core/managed_state.h"
 #include "core/object.h"
 #include "core/page_map.h"
+#include "core/pool_blocks.h"
 #include "core/share_peer.h"
 #include "platform/thread_record.h"
 
@@ -31,15 +32,23 @@ class Region : public Object {
   // Whether it is a Range. Beside what a pointer query reads.
   bool in_parts() const { return in_parts_; }
 
+  // A pool's, which answers for its blocks; null if it is none. By the addresses that address() begins.
+  const PoolBlocks* pool_blocks() const { return pool_blocks_.load(std::memory_order_acquire); }
+  void set_pool_blocks(const PoolBlocks* blocks) noexcept {
+    pool_blocks_.store(blocks, std::memory_order_release);
+  }
+
   backend::Memory& backend() const { return *backend_; }
   const backend::MemoryFacts& facts() const { return backend_->facts(); }
   bool has(gpumem_memory_flags flag) const { return (facts().granted & flag) != 0; }
 
-  // Reserved while it is being made, live once its maker has recorded it, leaving while it is being released.
+  // Reserved while it is being made, live once its maker has recorded it, leaving once nobody may use it any
+  // more, releasing while the backend gives it back: its addresses may be another's before it is erased.
   // A driver is never asked about an address of a region, whatever the state.
-  enum class State : uint8_t { kReserved, kLive, kLeaving };
+  enum class State : uint8_t { kReserved, kLive, kLeaving, kReleasing };
   bool live() const { return state_.load(std::memory_order_acquire) == State::kLive; }
-  bool leaving() const { return state_.load(std::memory_order_acquire) == State::kLeaving; }
+  bool leaving() const { return state_.load(std::memory_order_acquire) >= State::kLeaving; }
+  bool releasing() const { return state_.load(std::memory_order_acquire) == State::kReleasing; }
   void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
 
   // Whether work of a device may read, or write, this region in place, that is by its device pointer.
@@ -83,6 +92,7 @@ class Region : public Object {
   RegionRange host_range_;
   RegionRange device_range_;  // where devices use other addresses
   std::atomic<State> state_{State::kReserved};
+  std::atomic<const PoolBlocks*> pool_blocks_{nullptr};
   const bool in_parts_;
   const uint64_t size_;
   uint64_t address_ = 0;

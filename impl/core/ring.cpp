@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/cleanup.h"
@@ -17,7 +18,9 @@
 #include "core/lifecycle.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/share_client.h"
 #include "core/stream.h"
+#include "platform/descriptor.h"
 #include "platform/identity.h"
 #include "platform/shared_word.h"
 
@@ -30,9 +33,14 @@ using platform::Deadline;
 constexpr gpumem_event_flags kEventFlags = GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING;
 // Looks before a thread sleeps: some microseconds.
 constexpr int kSpins = 300;
-constexpr auto kLongestSleep = std::chrono::hours(1);
+// Before a thread that sleeps looks again: a consumer may write that nobody sleeps.
+constexpr auto kLongestSleep = std::chrono::seconds(1);
 // How long a thread waits for an event before it looks whether the other process lives.
 constexpr uint64_t kLookEvery = 20'000'000;
+// Between looks for what another process is about to do.
+constexpr auto kPause = std::chrono::milliseconds(1);
+// How long a process that is ending may take to hang up.
+constexpr auto kEndTime = std::chrono::seconds(1);
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -51,37 +59,55 @@ Error destroyed() {
   return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this ring during the call");
 }
 
-// A consumer that has ended, in whatever way, leaves a free place.
-class PlaceWatcher final : public ExportWatcher {
- public:
-  PlaceWatcher(std::shared_ptr<RingControl> control, uint32_t place)
-      : control_(std::move(control)), place_(place) {}
-  void held(uint64_t claims) noexcept override {
-    if (claims != 0) return;
-    control_->place(place_).word.store(0);
-    control_->wake_producer();
-  }
-
- private:
-  const std::shared_ptr<RingControl> control_;
-  const uint32_t place_;
-};
-
 }  // namespace
 
-// How many claim the ring: its consumers, and who is about to be one.
+// Who has the ring and its places, as this process knows it: what is written in a place that nobody claims,
+// any consumer may have written.
 class Ring::Places final : public ExportWatcher {
  public:
   explicit Places(std::shared_ptr<RingControl> control) : control_(std::move(control)) {}
+  // Who has it, or is about to.
   void held(uint64_t claims) noexcept override {
     claims_.store(claims);
     if (claims == 0) control_->wake_producer();
   }
-  bool any() const { return claims_.load() != 0; }
+  void place_held(uint32_t place, bool held) noexcept {
+    const uint64_t bit = uint64_t{1} << place;
+    const bool had_joined = has_joined(place);
+    if (!held) held_.fetch_and(~bit);
+    for (uint32_t other = 0; other < control_->shape().place_count; ++other) {
+      if (!is_held(other)) control_->place(other).word.store(0);
+    }
+    if (held) held_.fetch_or(bit);
+    control_->facts().held.store(held_.load());
+    if (held) return;
+    if (had_joined) ++gone_;
+    control_->wake_consumers();  // it may have said that none sleeps
+    control_->wake_producer();
+  }
+  bool is_held(uint32_t place) const { return (held_.load() >> place & 1) != 0; }
+  bool has_joined(uint32_t place) const {
+    return is_held(place) && RingControl::state_of(control_->place(place).word.load()) >= State::kActive;
+  }
+  uint32_t gone() const { return gone_.load(); }  // consumers that had joined
+  bool any() const { return claims_.load() != 0 || held_.load() != 0; }
 
  private:
   const std::shared_ptr<RingControl> control_;
   std::atomic<uint64_t> claims_{0};
+  std::atomic<uint64_t> held_{0};  // a bit for each place
+  std::atomic<uint32_t> gone_{0};
+};
+
+// A consumer that has ended, in whatever way, leaves a free place.
+class Ring::PlaceWatcher final : public ExportWatcher {
+ public:
+  PlaceWatcher(std::shared_ptr<Places> places, uint32_t place) : places_(std::move(places)), place_(place) {}
+  void held(uint64_t claims) noexcept override { places_->place_held(place_, claims != 0); }
+
+ private:
+  const std::shared_ptr<Places> places_;
+  const uint32_t place_;
 };
 
 // The only thread in a call.
@@ -120,7 +146,8 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
   auto facet = device_.sharing();
   if (!facet) return facet.error();
   const RingShape& shape = request.shape;
-  auto made = RingControl::create(shape);
+  PartRequest whole;
+  auto made = RingControl::create(shape, &whole.files);
   if (!made) return made.error();
   slot_count_ = shape.slot_count;
   consumers_first_ = request.consumers_first;
@@ -130,11 +157,7 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
   control_ = std::move(*made);
 
   watcher_ = std::make_shared<Places>(control_);
-  auto file = platform::duplicate(control_->file());
-  if (!file) return file.error();
-  PartRequest whole;
   whole.type = GPUMEM_SHARE_TYPE_RING;
-  whole.ticket.file_descriptor = file->release();
   whole.size = shape.bytes();
   whole.watcher = watcher_;
   auto exported = exports.export_part(*this, device_, std::move(whole));
@@ -168,12 +191,14 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
     PartRequest part;
     part.ticket = *ticket;
     part.whole = exported_.token;
+    part.exclusive = watcher != nullptr;
     part.watcher = std::move(watcher);
     auto handle = exports.export_part(*this, device_, std::move(part));
     if (!handle) return handle.error();
     place = encode(*handle);
     return {};
   };
+  recorded_in_.resize(shape.slot_count);
   slot_events_.reserve(shape.slot_count);
   release_events_.reserve(size_t{shape.slot_count} * shape.place_count);
   for (uint32_t slot = 0; slot < shape.slot_count; ++slot)
@@ -181,12 +206,30 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
   for (uint32_t place = 0; place < shape.place_count; ++place) {
     for (uint32_t slot = 0; slot < shape.slot_count; ++slot) {
       std::shared_ptr<ExportWatcher> watcher;
-      if (slot == 0) watcher = std::make_shared<PlaceWatcher>(control_, place);
+      if (slot == 0) watcher = std::make_shared<PlaceWatcher>(watcher_, place);
       GPUMEM_TRY(add(release_events_, std::move(watcher), control_->release_handle(place, slot)));
     }
   }
   return {};
 }
+
+namespace {
+
+// On host the producer has one descriptor of each event and of the memory, and one of its export; on cuda, of
+// neither. The ring has one of each of its own files.
+Error explain_limit(Instance& instance, const RingShape& shape, const Error& error) {
+  const bool on_host = instance.backend().kind() == GPUMEM_BACKEND_HOST;
+  if (!on_host || error.status != GPUMEM_ERROR_LIMIT_EXCEEDED || !platform::out_of_descriptors())
+    return error;
+  const uint32_t count = 2 * shape.slot_count * (shape.place_count + 1) + 4;
+  return make_error(error.status,
+                    "a ring with %u slots for %u consumers takes %u file descriptors, and the process has no "
+                    "more; raise the limit (ulimit -n), or ask for fewer",
+                    shape.slot_count, shape.place_count, count)
+      .from_native(error.native_domain, error.native_code, error.native_name, error.entry_point);
+}
+
+}  // namespace
 
 Result<uint64_t> create_ring(DeviceObject& device, RingRequest request) {
   Instance& instance = device.instance();
@@ -203,7 +246,8 @@ Result<uint64_t> create_ring(DeviceObject& device, RingRequest request) {
     ring->close();
     abandon(instance, ring->memory_);
   });
-  GPUMEM_TRY(ring->create(device, request));
+  if (const auto made = ring->create(device, request); !made)
+    return explain_limit(instance, request.shape, made.error());
   undo.dismiss();
   instance.add_object(*ring);
   handles::publish(ring.release());
@@ -244,30 +288,45 @@ Result<void> Ring::import_event(const gpumem_share_handle& bytes, uint64_t timeo
   return {};
 }
 
-// Its first event is claimed before it is taken: see PlaceWatcher.
+// Its first event, which one consumer at a time can claim, is claimed before it is taken: see PlaceWatcher.
 Result<void> Ring::take_place(uint64_t timeout_ns) {
+  const Deadline deadline = answer_deadline(timeout_ns);
+  for (;;) {
+    auto taken = take_free_place(timeout_ns);
+    if (!taken) return taken.error();
+    if (*taken) return {};
+    // The producer is about to free the place of one that has left, or has just done so.
+    bool leaving = false;
+    for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
+      const State state = RingControl::state_of(control_->place(place).word.load());
+      leaving = leaving || state == State::kLeft || !is_held(place);
+    }
+    if (!leaving || std::chrono::steady_clock::now() >= deadline) break;
+    GPUMEM_TRY(check_peer());
+    std::this_thread::sleep_for(kPause);
+  }
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "the ring has %u consumers, as many as consumers_max says; create it with more",
+                    control_->shape().place_count);
+}
+
+Result<bool> Ring::take_free_place(uint64_t timeout_ns) {
   const platform::Id random = platform::random_id();
   uint64_t owner = 0;
   std::memcpy(&owner, random.data(), sizeof owner);
   const uint64_t wanted = RingControl::make_word(State::kOpening, owner | 1);
   for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
-    RingControl::Number& word = control_->place(place).word;
-    if (word.load() != 0) continue;
-    GPUMEM_TRY(
-        import_event(control_->release_handle(place, 0), timeout_ns, release_events_, release_claims_));
-    uint64_t free = 0;
-    if (word.compare_exchange_strong(free, wanted)) {
-      place_ = place;
-      word_ = wanted;
-      return {};
-    }
-    (void)release_events_.front()->release();
-    release_events_.clear();
-    release_claims_.clear();
+    if (is_held(place)) continue;
+    auto claimed =
+        import_event(control_->release_handle(place, 0), timeout_ns, release_events_, release_claims_);
+    if (!claimed && claimed.error().status == GPUMEM_ERROR_ALREADY_EXISTS) continue;
+    if (!claimed) return claimed.error();
+    control_->place(place).word.store(wanted);  // over what another consumer may have written
+    place_ = place;
+    word_ = wanted;
+    return true;
   }
-  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                    "the ring has %u consumers, as many as consumers_max says; create it with more",
-                    control_->shape().place_count);
+  return false;
 }
 
 Result<void> Ring::join() {
@@ -290,7 +349,6 @@ Result<void> Ring::join() {
   taken_ = first;
   released_ = first;
   GPUMEM_TRY(advance(State::kActive));
-  ++control_->signals().joined;
   control_->wake_producer();
   return {};
 }
@@ -299,14 +357,13 @@ Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t time
   peer_ = source.claim.peer();
   claim_ = std::move(source.claim);
   exported_ = source.recorded;
-  if (source.descriptors.size() != 1) return nonsense("it came without its file");
-  auto control = RingControl::open(source.descriptors.front().get());
+  auto control = RingControl::open(source.descriptors);
   if (!control) return control.error();
   instance().share_server().add_sleeper((*control)->signals().published);
   control_ = std::move(*control);
   slot_count_ = control_->shape().slot_count;
   const auto check_open = [&]() -> Result<void> {
-    if (control_->signals().finished.load() == 0) return {};
+    if (control_->facts().finished.load() == 0) return {};
     return make_error(GPUMEM_ERROR_CLOSED, "the producer has finished the ring");
   };
   GPUMEM_TRY(check_open());
@@ -342,6 +399,18 @@ Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t time
   return open;
 }
 
+// Why it could not be opened. What is claimed is not destroyed: if the driver says that it is no more, its
+// process is ending, and the connection is about to break.
+Error Ring::explain(const Error& error) const {
+  if (error.status != GPUMEM_ERROR_STALE_HANDLE || peer_ == nullptr) return error;
+  const Deadline deadline = std::chrono::steady_clock::now() + kEndTime;
+  for (;;) {
+    if (auto lives = check_peer(); !lives) return lives.error();
+    if (std::chrono::steady_clock::now() >= deadline) return error;
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const ShareHandle& handle,
                            uint64_t timeout_ns, std::string name) {
   GPUMEM_TRY(outside_host_function());
@@ -361,7 +430,8 @@ Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const Shar
     abandon(*instance, ring->memory_);
   });
   // It waits for another process, so closing is not held off meanwhile.
-  GPUMEM_TRY(ring->open(std::move(*source), **device, timeout_ns));
+  if (auto opened = ring->open(std::move(*source), **device, timeout_ns); !opened)
+    return ring->explain(opened.error());
   const auto open = instance->stay_open();
   if (!open) return open.error();
   auto reserved = handles::reserve(*ring);
@@ -412,9 +482,10 @@ void Ring::close() noexcept {
 // Until the work of this side on what it has released is complete.
 Result<void> Ring::synchronize() noexcept {
   if (producer_) return {};
-  for (const auto& event : release_events_) {
-    for (bool complete = false; !complete && !peer_->gone();) {
-      auto waited = event->synchronize(kLookEvery);
+  for (uint32_t slot = 0; slot < release_events_.size(); ++slot) {
+    // The latest record of another event is of whoever had the place before.
+    for (bool complete = !recorded_[slot]; !complete && !peer_->gone();) {
+      auto waited = release_events_[slot]->synchronize(kLookEvery);
       if (!waited) return waited.error();
       complete = *waited;
     }
@@ -422,11 +493,15 @@ Result<void> Ring::synchronize() noexcept {
   return {};
 }
 
-// BUSY while work of this side uses the memory.
+// BUSY while work uses the memory. If another ring of this process has the same import, that is its concern.
 Result<void> Ring::check_unused() {
   if (memory_ == 0) return {};
   auto memory = held<Memory>(memory_);
   if (!memory) return memory.error();
+  if (!producer_) {
+    auto import = instance().imports().info(**memory);
+    if (import && import->count > 1) return {};
+  }
   return core::check_unused(**memory, [&] { return (*memory)->backend().check_unused(); });
 }
 
@@ -446,6 +521,7 @@ Result<void> destroy_ring(Ref<Ring> ring) {
   GPUMEM_TRY(not_used_by_this_thread(*ring));
   Exports& exports = instance.exports();
   if (ring->producer_) {
+    if (ring->finished_) instance.share_server().end_leases(ring->exported_.token);
     if (auto begun = exports.begin_end(*ring); !begun) {
       return reworded(
           begun.error(),
@@ -513,14 +589,19 @@ Result<void> Ring::check_stream(const Stream* stream) const {
   return stream->usable();
 }
 
+Result<void> Ring::check_peer() const {
+  if (!peer_->gone()) [[likely]]
+    return {};
+  return make_error(GPUMEM_ERROR_PEER_GONE, "the producer of the ring has ended; destroy the ring");
+}
+
 Result<void> Ring::check_waiting() const {
   if (stopped_.load(std::memory_order_relaxed)) [[unlikely]]
     return destroyed();
   if (!instance().share_server().is_running()) [[unlikely]]
     return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
   if (producer_) return {};
-  if (peer_->gone()) [[unlikely]]
-    return make_error(GPUMEM_ERROR_PEER_GONE, "the producer of the ring has ended; destroy the ring");
+  GPUMEM_TRY(check_peer());
   if (control_->place(place_).word.load(std::memory_order_relaxed) != word_) [[unlikely]] {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the producer has dropped this consumer; destroy the ring, and open it again");
@@ -552,19 +633,52 @@ Result<bool> Ring::await(RingControl::Word& signal, Deadline deadline, Ready rea
   }
 }
 
-Result<bool> Ring::wait_for(backend::Event& event, Stream* stream, Deadline deadline) {
-  if (stream != nullptr) {
-    GPUMEM_TRY(stream->backend().wait_event(event));
-    return true;
-  }
+// Makes the calling thread wait, until `ended()`; false after the deadline.
+template <class Ended>
+Result<bool> Ring::wait_for(backend::Event& event, Deadline deadline, Ended ended) {
   for (;;) {
     const auto now = std::chrono::steady_clock::now();
     const auto left = static_cast<uint64_t>(std::max<int64_t>((deadline - now).count(), 0));
     auto complete = left == 0 ? event.query() : event.synchronize(std::min(left, kLookEvery));
     if (!complete || *complete) return complete;
     GPUMEM_TRY(check_waiting());
+    if (ended()) return true;
     if (left == 0) return false;
   }
+}
+
+// Until the work of the consumer that has the place is complete, or it has ended: what it read is nobody's
+// concern then.
+Result<bool> Ring::wait_for_consumer(uint32_t place, uint32_t slot, Stream* stream, Deadline deadline) {
+  RingControl::Number& word = control_->place(place).word;
+  const uint64_t consumer = word.load();
+  // Of the message that had the slot before.
+  const uint64_t released = published_.load(std::memory_order_relaxed) - slot_count_ + 1;
+  if (!watcher_->is_held(place) || RingControl::state_of(consumer) != State::kActive) return true;
+  if (control_->recorded(place, slot).load(std::memory_order_acquire) != released) return true;
+  backend::Event& event = release_event(place, slot);
+  if (stream != nullptr) {
+    GPUMEM_TRY(stream->backend().wait_event_or_end(event));
+    return true;
+  }
+  const auto has_left = [&] { return word.load() != consumer; };
+  auto waited = wait_for(event, deadline, has_left);
+  if (!waited && waited.error().status == GPUMEM_ERROR_PEER_GONE) return true;
+  return waited;
+}
+
+// Nobody may have taken the message that had the slot before, so its own work is waited for too.
+Result<bool> Ring::wait_for_last_fill(uint32_t slot, Stream* stream, Deadline deadline) {
+  if (!recorded_[slot]) return true;
+  backend::Event& event = *slot_events_[slot];
+  if (stream != nullptr) {
+    const uint64_t identity = stream->backend().identity();
+    if (identity == 0 || identity != recorded_in_[slot]) GPUMEM_TRY(stream->backend().wait_event(event));
+    return true;
+  }
+  auto complete = wait_for(event, deadline, [] { return false; });
+  if (complete && *complete) recorded_.reset(slot);
+  return complete;
 }
 
 RingSlot Ring::slot(uint64_t number) const {
@@ -574,6 +688,11 @@ RingSlot Ring::slot(uint64_t number) const {
   slot.size = control_->shape().slot_size;
   slot.number = number;
   return slot;
+}
+
+// As the producer knows it.
+bool Ring::is_held(uint32_t place) const {
+  return producer_ ? watcher_->is_held(place) : (control_->facts().held.load() >> place & 1) != 0;
 }
 
 void Ring::drop(uint32_t place, uint64_t word) noexcept {
@@ -588,12 +707,14 @@ Result<bool> Ring::is_free() {
   const uint64_t next = published_.load(std::memory_order_relaxed);
   if (next < free_until_) return true;
   GPUMEM_TRY(check_waiting());
-  if (next == 0 && control_->signals().joined.load() < consumers_first_) return false;
   uint64_t oldest = next;
+  uint32_t joined = watcher_->gone();
   for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
+    if (!watcher_->is_held(place)) continue;
     const uint64_t word = control_->place(place).word.load();
     const State state = RingControl::state_of(word);
     if (state == State::kJoining) return false;
+    if (state >= State::kActive) ++joined;
     if (state != State::kActive) continue;
     const uint64_t released = control_->place(place).released.load(std::memory_order_acquire);
     if (released > next || next - released > slot_count_) {
@@ -602,6 +723,7 @@ Result<bool> Ring::is_free() {
     }
     oldest = std::min(oldest, released);
   }
+  if (next == 0 && joined < consumers_first_) return false;
   if (next - oldest >= slot_count_) return false;
   // Who joins from now on begins with a message that is not published yet.
   free_until_ = oldest + slot_count_;
@@ -615,7 +737,7 @@ Result<Status> Ring::acquire(Stream* stream, uint64_t timeout_ns, RingSlot* out)
   GPUMEM_TRY(turn.taken());
   if (acquired_.load(std::memory_order_relaxed))
     return make_error(GPUMEM_ERROR_INVALID_STATE, "a slot is acquired already; publish it first");
-  if (control_->signals().finished.load(std::memory_order_relaxed) != 0)
+  if (finished_.load(std::memory_order_relaxed))
     return make_error(GPUMEM_ERROR_INVALID_STATE, "the ring is finished");
   const uint64_t next = published_.load(std::memory_order_relaxed);
   Deadline deadline{};
@@ -627,12 +749,11 @@ Result<Status> Ring::acquire(Stream* stream, uint64_t timeout_ns, RingSlot* out)
   }
   if (next >= slot_count_) {
     const uint32_t slot = slot_of(next);
+    auto filled = wait_for_last_fill(slot, stream, deadline);
+    if (!filled) return filled.error();
+    if (!*filled) return GPUMEM_NOT_READY;
     for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
-      // Of the message that had the slot before.
-      const uint64_t released = next - slot_count_ + 1;
-      if (control_->recorded(place, slot).load(std::memory_order_acquire) != released) continue;
-      if (RingControl::state_of(control_->place(place).word.load()) != State::kActive) continue;
-      auto waited = wait_for(release_event(place, slot), stream, deadline);
+      auto waited = wait_for_consumer(place, slot, stream, deadline);
       if (!waited) return waited.error();
       if (!*waited) return GPUMEM_NOT_READY;
     }
@@ -656,7 +777,11 @@ Result<void> Ring::publish(Stream* stream, uint64_t size, uint64_t tag) {
     return make_error(GPUMEM_ERROR_INVALID_STATE, "no slot is acquired; call gpumem_ring_acquire() first");
   const uint64_t next = published_.load(std::memory_order_relaxed);
   const uint32_t slot = slot_of(next);
-  if (stream != nullptr) GPUMEM_TRY(slot_events_[slot]->record(stream->backend()));
+  if (stream != nullptr) {
+    GPUMEM_TRY(slot_events_[slot]->record(stream->backend()));
+    recorded_.set(slot);
+    recorded_in_[slot] = stream->backend().identity();
+  }
   RingControl::Message& message = control_->message(slot);
   message.size.store(size, std::memory_order_relaxed);
   message.tag.store(tag, std::memory_order_relaxed);
@@ -681,7 +806,7 @@ Result<Status> Ring::wait(Stream* stream, uint64_t timeout_ns, RingSlot* out) {
   }
   const auto is_published = [&]() -> Result<bool> {
     GPUMEM_TRY(check_waiting());
-    const bool finished = control_->signals().finished.load(std::memory_order_acquire) != 0;
+    const bool finished = control_->facts().finished.load(std::memory_order_acquire) != 0;
     const uint64_t count = control_->published().load();
     if (count == number) {
       if (!finished) return false;
@@ -704,7 +829,13 @@ Result<Status> Ring::wait(Stream* stream, uint64_t timeout_ns, RingSlot* out) {
   found.tag = message.tag.load(std::memory_order_relaxed);
   if (found.size > control_->shape().slot_size) return nonsense("a message is larger than its slot");
   if (message.recorded.load(std::memory_order_relaxed) != 0) {
-    auto waited = wait_for(*slot_events_[found.index], stream, deadline);
+    backend::Event& event = *slot_events_[found.index];
+    Result<bool> waited = true;
+    if (stream != nullptr) {
+      GPUMEM_TRY(stream->backend().wait_event(event));
+    } else {
+      waited = wait_for(event, deadline, [] { return false; });
+    }
     if (!waited) return waited.error();
     if (!*waited) return GPUMEM_NOT_READY;
   }
@@ -728,6 +859,7 @@ Result<void> Ring::release(Stream* stream, uint64_t number) {
   if (stream != nullptr) {
     const uint32_t slot = slot_of(number);
     GPUMEM_TRY(release_events_[slot]->record(stream->backend()));
+    recorded_.set(slot);
     control_->recorded(place_, slot).store(number + 1, std::memory_order_relaxed);
   }
   released_.store(number + 1, std::memory_order_relaxed);
@@ -742,15 +874,14 @@ Result<Status> Ring::finish(uint64_t timeout_ns) {
   const Turn turn(*this);
   GPUMEM_TRY(turn.taken());
   acquired_.store(false, std::memory_order_relaxed);
-  control_->signals().finished.store(1);
+  finished_.store(true, std::memory_order_relaxed);
+  control_->facts().finished.store(1);
   control_->wake_consumers();
+  // Who got the handle and has not opened it cannot open it any more.
+  instance().share_server().end_leases(exported_.token);
   const auto have_left = [&]() -> Result<bool> {
     GPUMEM_TRY(check_waiting());
-    if (watcher_->any()) return false;
-    for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
-      if (control_->place(place).word.load() != 0) return false;
-    }
-    return true;
+    return !watcher_->any();
   };
   auto done = await(control_->signals().released, platform::deadline_after(timeout_ns), have_left);
   return ready(done);
@@ -770,12 +901,14 @@ gpumem_ring_info Ring::info() const {
   info.published = producer_ ? published_.load() : control_->published().load();
   info.released = producer_ ? info.published : released_.load();
   for (uint32_t place = 0; place < shape.place_count; ++place) {
+    if (!is_held(place)) continue;
     if (RingControl::state_of(control_->place(place).word.load()) != State::kActive) continue;
     ++info.consumer_count;
     if (producer_) info.released = std::min(info.released, control_->place(place).released.load());
   }
   info.held_count = producer_ ? (acquired_.load() ? 1 : 0) : static_cast<uint32_t>(taken_ - released_);
-  info.finished = control_->signals().finished.load() != 0 ? 1 : 0;
+  const bool finished = producer_ ? finished_.load() : control_->facts().finished.load() != 0;
+  info.finished = finished ? 1 : 0;
   std::snprintf(info.name, sizeof info.name, "%s", name_.c_str());
   return info;
 }

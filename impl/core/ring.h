@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -70,11 +71,15 @@ class Ring final : public Object {
 
   using Events = std::vector<std::shared_ptr<backend::Event>>;
   class Places;
+  class PlaceWatcher;
   class Turn;
 
   Result<void> create(DeviceObject& device, const RingRequest& request);
   Result<void> open(ImportSource source, DeviceObject& device, uint64_t timeout_ns);
+  Error explain(const Error& error) const;
   Result<void> take_place(uint64_t timeout_ns);
+  // False if all are taken.
+  Result<bool> take_free_place(uint64_t timeout_ns);
   Result<void> join();
   Result<void> import_event(const gpumem_share_handle& bytes, uint64_t timeout_ns, Events& events,
                             std::vector<Claim>& claims);
@@ -86,14 +91,19 @@ class Ring final : public Object {
 
   Result<void> check_side(bool producer) const;
   Result<void> check_stream(const Stream* stream) const;
+  // That the producer lives.
+  Result<void> check_peer() const;
   // That the call may go on waiting.
   Result<void> check_waiting() const;
   template <class Ready>
   Result<bool> await(RingControl::Word& signal, platform::Deadline deadline, Ready ready);
   Result<bool> is_free();
+  bool is_held(uint32_t place) const;
   void drop(uint32_t place, uint64_t word) noexcept;
-  // Makes the stream, or the calling thread, wait; false after the deadline.
-  Result<bool> wait_for(backend::Event& event, Stream* stream, platform::Deadline deadline);
+  template <class Ended>
+  Result<bool> wait_for(backend::Event& event, platform::Deadline deadline, Ended ended);
+  Result<bool> wait_for_consumer(uint32_t place, uint32_t slot, Stream* stream, platform::Deadline deadline);
+  Result<bool> wait_for_last_fill(uint32_t slot, Stream* stream, platform::Deadline deadline);
   uint32_t slot_of(uint64_t number) const { return static_cast<uint32_t>(number % slot_count_); }
   RingSlot slot(uint64_t number) const;
   backend::Event& release_event(uint32_t place, uint32_t slot) const {
@@ -108,7 +118,9 @@ class Ring final : public Object {
   uint64_t memory_ = 0;  // its handle
   void* base_ = nullptr;
   Events slot_events_;
-  Events release_events_;             // of the producer: of all places
+  Events release_events_;  // of the producer: of all places
+  // Events that this side has recorded: of slots, or of its releases.
+  std::bitset<RingShape::kSlotsMax> recorded_;
   std::atomic<bool> busy_{false};     // a thread is in a call
   std::atomic<bool> stopped_{false};  // it is being destroyed
 
@@ -118,7 +130,9 @@ class Ring final : public Object {
   uint32_t consumers_first_ = 0;
   std::atomic<uint64_t> published_{0};
   std::atomic<bool> acquired_{false};
-  uint64_t free_until_ = 0;  // messages below can be acquired without looking at the consumers
+  std::atomic<bool> finished_{false};
+  std::vector<uint64_t> recorded_in_;  // for each slot, the identity of the stream
+  uint64_t free_until_ = 0;            // messages below can be acquired without looking at the consumers
 
   // Of a consumer.
   std::shared_ptr<SharePeer> peer_;

@@ -12,10 +12,10 @@ namespace gpumem::core {
 namespace {
 
 constexpr std::array<char, 8> kMagic{'g', 'p', 'u', 'm', 'e', 'm', 'R', 'G'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint64_t kLine = 128;
 
-// At the beginning of the file.
+// At the beginning of the producer's file.
 struct alignas(kLine) Head {
   std::array<char, 8> magic;
   uint32_t version;
@@ -25,24 +25,28 @@ struct alignas(kLine) Head {
   uint64_t slot_size;
 };
 
-// Where the parts lie, which follows from the shape.
+// Where the parts lie in the two files, which follows from the shape.
 struct Layout {
   uint64_t published = sizeof(Head);
-  uint64_t signals = published + sizeof(RingControl::Published);
-  uint64_t messages = signals + sizeof(RingControl::Signals);
-  uint64_t places;
+  uint64_t facts = published + sizeof(RingControl::Published);
+  uint64_t messages = facts + sizeof(RingControl::Facts);
+  uint64_t handles;
+  uint64_t producer_size;
+
+  uint64_t signals = 0;
+  uint64_t places = signals + sizeof(RingControl::Signals);
   uint64_t recorded;
   uint64_t recorded_stride;  // in numbers; no two places share a line
-  uint64_t handles;
-  uint64_t size;
+  uint64_t consumers_size;
 
   explicit Layout(const RingShape& shape) {
-    places = round_up(messages + shape.slot_count * sizeof(RingControl::Message), kLine);
+    handles = round_up(messages + shape.slot_count * sizeof(RingControl::Message), kLine);
+    const uint64_t count = 1 + uint64_t{1 + shape.place_count} * shape.slot_count;
+    producer_size = round_up(handles + count * sizeof(gpumem_share_handle), platform::page_size());
     recorded = places + shape.place_count * sizeof(RingControl::Place);
     recorded_stride = round_up(shape.slot_count * sizeof(uint64_t), kLine) / sizeof(uint64_t);
-    handles = recorded + shape.place_count * recorded_stride * sizeof(uint64_t);
-    const uint64_t count = 1 + uint64_t{1 + shape.place_count} * shape.slot_count;
-    size = round_up(handles + count * sizeof(gpumem_share_handle), platform::page_size());
+    consumers_size =
+        round_up(recorded + shape.place_count * recorded_stride * sizeof(uint64_t), platform::page_size());
   }
 };
 
@@ -54,42 +58,62 @@ Error no_ring() {
 
 }  // namespace
 
-RingControl::RingControl(const RingShape& shape, void* view, platform::Descriptor file)
-    : shape_(shape), view_(view), file_(std::move(file)) {
+RingControl::RingControl(const RingShape& shape, void* said_by_producer, void* said_by_consumers)
+    : shape_(shape), said_by_producer_(said_by_producer), said_by_consumers_(said_by_consumers) {
   const Layout layout(shape);
-  const auto at = [view](uint64_t offset) { return static_cast<void*>(static_cast<char*>(view) + offset); };
-  published_ = static_cast<Published*>(at(layout.published));
-  signals_ = static_cast<Signals*>(at(layout.signals));
-  messages_ = static_cast<Message*>(at(layout.messages));
-  places_ = static_cast<Place*>(at(layout.places));
-  recorded_ = static_cast<Number*>(at(layout.recorded));
+  const auto at = [](void* view, uint64_t offset) {
+    return static_cast<void*>(static_cast<char*>(view) + offset);
+  };
+  published_ = static_cast<Published*>(at(said_by_producer, layout.published));
+  facts_ = static_cast<Facts*>(at(said_by_producer, layout.facts));
+  messages_ = static_cast<Message*>(at(said_by_producer, layout.messages));
+  handles_ = static_cast<gpumem_share_handle*>(at(said_by_producer, layout.handles));
+  signals_ = static_cast<Signals*>(at(said_by_consumers, layout.signals));
+  places_ = static_cast<Place*>(at(said_by_consumers, layout.places));
+  recorded_ = static_cast<Number*>(at(said_by_consumers, layout.recorded));
   recorded_stride_ = layout.recorded_stride;
-  handles_ = static_cast<gpumem_share_handle*>(at(layout.handles));
 }
 
-RingControl::~RingControl() { platform::unmap(view_, Layout(shape_).size); }
+RingControl::~RingControl() {
+  const Layout layout(shape_);
+  platform::unmap(said_by_producer_, layout.producer_size);
+  platform::unmap(said_by_consumers_, layout.consumers_size);
+}
 
-Result<std::shared_ptr<RingControl>> RingControl::create(const RingShape& shape) {
-  const uint64_t size = Layout(shape).size;
-  auto made = platform::memory_file(size, "gpumem-ring");
+Result<std::shared_ptr<RingControl>> RingControl::create(const RingShape& shape,
+                                                         platform::Descriptors* files) {
+  const Layout layout(shape);
+  auto own = platform::published_file(layout.producer_size, "gpumem-ring");
+  if (!own) return own.error();
+  platform::Descriptor own_file(own->file_descriptor);
+  Cleanup undo_own([&] { platform::unmap(own->view, layout.producer_size); });
+  auto made = platform::memory_file(layout.consumers_size, "gpumem-ring-consumers");
   if (!made) return made.error();
   platform::Descriptor file(*made);
-  auto view = platform::map_file(file.get(), size, nullptr);
+  auto view = platform::map_file(file.get(), layout.consumers_size, nullptr);
   if (!view) return view.error();
-  Cleanup undo([&] { platform::unmap(*view, size); });
-  auto control = std::make_shared<RingControl>(shape, *view, std::move(file));
+  Cleanup undo([&] { platform::unmap(*view, layout.consumers_size); });
+  files->push_back(std::move(own_file));
+  files->push_back(std::move(file));
+  auto control = std::make_shared<RingControl>(shape, own->view, *view);
   undo.dismiss();
-  *static_cast<Head*>(*view) = {kMagic, kVersion, shape.slot_count, shape.place_count, 0, shape.slot_size};
+  undo_own.dismiss();
+  *static_cast<Head*>(own->view) = {kMagic, kVersion,       shape.slot_count, shape.place_count,
+                                    0,      shape.slot_size};
   return control;
 }
 
-Result<std::shared_ptr<RingControl>> RingControl::open(int file_descriptor) {
-  const platform::DescriptorFacts facts = platform::describe(file_descriptor);
-  if (!facts.sealed || facts.size < platform::page_size()) return no_ring();
-  auto view = platform::map_file(file_descriptor, facts.size, nullptr);
-  if (!view) return view.error();
-  Cleanup undo([&] { platform::unmap(*view, facts.size); });
-  const Head head = *static_cast<const Head*>(*view);
+Result<std::shared_ptr<RingControl>> RingControl::open(const platform::Descriptors& files) {
+  if (files.size() != 2) return no_ring();
+  const int own_file = files.front().get();
+  const int file = files.back().get();
+  const platform::DescriptorFacts own_facts = platform::describe(own_file);
+  const platform::DescriptorFacts facts = platform::describe(file);
+  if (!own_facts.sealed || own_facts.size < platform::page_size() || !facts.sealed) return no_ring();
+  auto own = platform::map_file(own_file, own_facts.size, nullptr, platform::Protection::kRead);
+  if (!own) return own.error();
+  Cleanup undo_own([&] { platform::unmap(*own, own_facts.size); });
+  const Head head = *static_cast<const Head*>(*own);
   if (head.magic != kMagic) return no_ring();
   if (head.version > kVersion) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
@@ -98,9 +122,15 @@ Result<std::shared_ptr<RingControl>> RingControl::open(int file_descriptor) {
                       head.version, kVersion);
   }
   const RingShape shape{head.slot_count, head.place_count, head.slot_size};
-  if (head.version != kVersion || !shape.is_valid() || Layout(shape).size != facts.size) return no_ring();
-  auto control = std::make_shared<RingControl>(shape, *view, platform::Descriptor());
+  if (head.version != kVersion || !shape.is_valid()) return no_ring();
+  const Layout layout(shape);
+  if (layout.producer_size != own_facts.size || layout.consumers_size != facts.size) return no_ring();
+  auto view = platform::map_file(file, facts.size, nullptr);
+  if (!view) return view.error();
+  Cleanup undo([&] { platform::unmap(*view, facts.size); });
+  auto control = std::make_shared<RingControl>(shape, *own, *view);
   undo.dismiss();
+  undo_own.dismiss();
   return control;
 }
 

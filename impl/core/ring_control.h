@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The memory that the two sides of a ring share: who has published what, and who has released it. It is a
-// sealed file of a fixed size. What another process wrote in it may be wrong in any way: it is compared and
-// checked, and decides no address.
+// The memory that the two sides of a ring share: who has published what, and who has released it. It is two
+// sealed files of a fixed size: what the producer says, which nobody else can write, and what consumers say,
+// which each of them can. What another process wrote may be wrong in any way: it is compared and checked, and
+// decides no address. What consumers say is looked at only where the producer knows who says it, and begins
+// anew with each of them: so nothing that one wrote is left when it has gone.
 //
-// A *place* is for one consumer. Its word is a state and a random number of the consumer that has it. Only
-// the producer's side sets it free, when nobody claims the place's first event any more: so the place of a
-// process that ends, at whatever moment, is free again.
+// A *place* is for one consumer: whoever has claimed its first event. Its word is a state and a random number
+// of the consumer. Only the producer's side sets it free, when nobody claims that event any more: so the
+// place of a process that ends, at whatever moment, is free again.
 #pragma once
 
 #include <atomic>
@@ -57,9 +59,14 @@ class RingControl {
   static constexpr State state_of(uint64_t word) { return static_cast<State>(word & 0xff); }
   static constexpr uint64_t with_state(uint64_t word, State state) { return make_word(state, word >> 8); }
 
-  // Written by the producer with each message.
+  // Of the producer, with each message.
   struct alignas(128) Published {
     Number count;
+  };
+  // Of the producer, seldom.
+  struct alignas(128) Facts {
+    Number held;  // a bit for each place that a consumer has
+    Word finished;
   };
   struct Message {
     Number size;
@@ -67,34 +74,33 @@ class RingControl {
     Number recorded;  // 1: the slot's event is recorded
     uint64_t unused;
   };
-  // Written by the consumer that has it.
+  // Of the consumer that has it.
   struct alignas(128) Place {
     Number word;
     Number released;  // messages that are released, or came before it joined
   };
-  // For sleeping and waking, seldom written. A signal changes when somebody may have to look again.
+  // Of all, for sleeping and waking, seldom written. A signal changes when somebody may have to look again.
   struct alignas(128) Signals {
     Word published;
     Word released;
     Word producer_sleeps;
-    Word finished;
     Number sleepers;  // consumers, a bit for each place
-    Number joined;    // how many consumers there have been
   };
 
-  static Result<std::shared_ptr<RingControl>> create(const RingShape& shape);
-  // INVALID_ARGUMENT if it is no such file, UNSUPPORTED if it is of a newer version.
-  static Result<std::shared_ptr<RingControl>> open(int file_descriptor);
+  // For consumers: both files.
+  static Result<std::shared_ptr<RingControl>> create(const RingShape& shape, platform::Descriptors* files);
+  // INVALID_ARGUMENT if they are no such files, UNSUPPORTED if they are of a newer version.
+  static Result<std::shared_ptr<RingControl>> open(const platform::Descriptors& files);
   // The public ones are create() and open().
-  RingControl(const RingShape& shape, void* view, platform::Descriptor file);
+  RingControl(const RingShape& shape, void* said_by_producer, void* said_by_consumers);
   RingControl(const RingControl&) = delete;
   RingControl& operator=(const RingControl&) = delete;
   ~RingControl();
 
   const RingShape& shape() const { return shape_; }
-  int file() const { return file_.get(); }  // of the one who created it
 
   Number& published() { return published_->count; }
+  Facts& facts() { return *facts_; }
   Signals& signals() { return *signals_; }
   Message& message(uint32_t slot) { return messages_[slot]; }
   Place& place(uint32_t place) { return places_[place]; }
@@ -126,9 +132,10 @@ class RingControl {
 
  private:
   const RingShape shape_;
-  void* const view_;
-  const platform::Descriptor file_;
+  void* const said_by_producer_;
+  void* const said_by_consumers_;
   Published* published_;
+  Facts* facts_;
   Signals* signals_;
   Message* messages_;
   Place* places_;

@@ -17,7 +17,9 @@ Error not_there(const ExporterId& exporter) {
                       "the exporter is in another process namespace, and cannot be reached from here; let it "
                       "send the handle with gpumem_share_send(), or publish it in a hub with a path");
   }
-  switch (platform::whereabouts_of(exporter.pid, exporter.start_time)) {
+  const auto whereabouts = platform::whereabouts_of(exporter.pid, exporter.start_time);
+  if (!whereabouts) return whereabouts.error();
+  switch (*whereabouts) {
     case platform::Whereabouts::kSameNetwork:
       return make_error(GPUMEM_ERROR_STALE_HANDLE,
                         "process %d has closed the instance that exported the handle; ask it for a new one",
@@ -46,6 +48,11 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
   if (auto known = server.find_peer(exporter.instance)) return known;
   auto boot = platform::boot_id();
   if (!boot) return boot.error();
+  if (*boot == Token{}) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "this process cannot read /proc, so it cannot tell whether the exporter lives; mount "
+                      "/proc, or get the memory with gpumem_share_receive() or from a hub");
+  }
   if (exporter.boot != *boot) {
     return make_error(
         GPUMEM_ERROR_PEER_GONE,

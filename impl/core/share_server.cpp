@@ -18,6 +18,7 @@
 #include "core/log.h"
 #include "core/share_client.h"
 #include "core/share_trial.h"
+#include "platform/identity.h"
 #include "platform/pages.h"
 #include "platform/shared_word.h"
 #include "platform/thread.h"
@@ -37,6 +38,7 @@ constexpr size_t kWaitsMax = 64;          // of a connection
 constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
 constexpr int kAtOnce = 32;               // messages of one connection before others have their turn
 constexpr size_t kLinesMax = 16;
+constexpr size_t kReserve = 3;    // what a link takes until it is welcome
 constexpr size_t kRecentMax = 8;  // connections that are kept for the next import
 constexpr auto kRecentTime = std::chrono::seconds(1);
 constexpr auto kSoon = std::chrono::milliseconds(5);
@@ -64,7 +66,42 @@ Message message_of(MessageType type) {
   return message;
 }
 
+// Files must be as large as the handle says, and stay so, because that is what the keeper counts. A device
+// file has no size: the driver knows it.
+Result<void> check_descriptors(const ShareHandle& handle, const platform::Descriptors& descriptors) {
+  std::vector<int> files;
+  for (const platform::Descriptor& descriptor : descriptors) {
+    const platform::DescriptorFacts facts = platform::describe(descriptor.get());
+    if (!facts.open || !facts.shareable)
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "a descriptor is not one of memory");
+    files.push_back(descriptor.get());
+  }
+  auto sizes = block_sizes(handle, &files);
+  if (!sizes) return sizes.error();
+  for (size_t index = 0; index < files.size(); ++index) {
+    const platform::DescriptorFacts facts = platform::describe(files[index]);
+    if (!facts.regular && handle.backend != GPUMEM_BACKEND_HOST) continue;
+    if (!facts.sealed || facts.size != (*sizes)[index]) {
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        "descriptor %zu is not of a memory file of %" PRIu64
+                        " bytes whose size cannot change, as the share handle says",
+                        index, (*sizes)[index]);
+    }
+  }
+  return {};
+}
+
 gpumem_access lesser(gpumem_access a, gpumem_access b) { return std::min(a, b); }
+
+// A limit is reached here, not where the text is read.
+Message refusal_of(const Error& error) {
+  Message message = message_of(MessageType::kRefused);
+  message.status = error.status;
+  if (error.status == GPUMEM_ERROR_LIMIT_EXCEEDED)
+    message.text = "process " + std::to_string(platform::process_id()) + " refuses it: ";
+  message.text += error.message;
+  return message;
+}
 
 }  // namespace
 
@@ -135,10 +172,10 @@ void ShareServer::stop() noexcept {
     }
     connections_.clear();
     listeners_.clear();
-    for (const auto& [id, hub] : hubs_) {
-      if (hub.store != nullptr) hub.store->detach();
-    }
+    for (auto& [id, hub] : hubs_)
+      leave_store(hub);
     hubs_.clear();
+    reserve_.clear();
     try {
       for (const auto& [id, client] : clients_) {
         if (auto alive = client.lock()) clients.push_back(std::move(alive));
@@ -167,6 +204,15 @@ void ShareServer::look_until(platform::Deadline deadline) {
   next_look_ = deadline;
   if (!is_this_thread()) wake();
 }
+
+namespace {
+
+void log_lines(const std::vector<std::string>& lines) noexcept {
+  for (const std::string& line : lines)
+    log(GPUMEM_LOG_WARNING, "%s", line.c_str());
+}
+
+}  // namespace
 
 void ShareServer::run() noexcept {
   thread_id_ = std::this_thread::get_id();
@@ -203,6 +249,7 @@ void ShareServer::run() noexcept {
         // What could not be told now is told with the next event.
       }
       bury();
+      fill_reserve();
       lines.swap(lines_);
     }
     for (const auto& client : clients)
@@ -212,9 +259,15 @@ void ShareServer::run() noexcept {
       const std::lock_guard lock(mutex_);
       if (!recent_.empty()) unused = take_unused();
     }
-    for (const std::string& line : lines)
-      log(GPUMEM_LOG_WARNING, "%s", line.c_str());
+    log_lines(lines);
   }
+  // What a hub had to say that was closed at once.
+  std::vector<std::string> rest;
+  {
+    const std::lock_guard lock(mutex_);
+    rest.swap(lines_);
+  }
+  log_lines(rest);
 }
 
 void ShareServer::take_event(uint64_t id, std::vector<std::shared_ptr<ShareClient>>& clients) {
@@ -271,9 +324,19 @@ void ShareServer::take_notes() {
 void ShareServer::look_at_times() {
   const auto now = Clock::now();
   next_look_ = platform::Deadline::max();
-  if (paused_) pause_listeners(false);
+  if (paused_) pause_listeners(is_greeting_on_reserve());
+  if (paused_) look_until(now + kPauseTime);
   for (const auto& [id, connection] : connections_) {
     if (connection->doomed) continue;
+    if (id == on_reserve_ && connection->reserve_until <= now) {
+      const Error full = make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                                    "no descriptor is free for a link that stays; withdraw something");
+      doom(*connection, &full);
+      // Nothing of it is claimed yet, or it claims from a keeper that nobody can take from.
+      if (const auto holder = connections_.find(connection->partner); holder != connections_.end())
+        doom(*holder->second, nullptr);
+      continue;
+    }
     if (connection->channel.is_held_up()) serve(*connection);
     if (connection->doomed) continue;
     if (connection->message_until <= now || connection->output_until <= now) {
@@ -287,6 +350,7 @@ void ShareServer::look_at_times() {
       if (connection->claims.empty()) doom(*connection, nullptr);
     }
     look_until(std::min({connection->message_until, connection->output_until, connection->lease_until}));
+    if (id == on_reserve_) look_until(connection->reserve_until);
     if (connection->channel.is_held_up()) look_until(now + kSoon);
   }
   for (const Recent& one : recent_) {
@@ -356,9 +420,55 @@ void ShareServer::pause_listeners(bool pause) noexcept {
   }
 }
 
+// For a link to a keeper. False if they are not here.
+bool ShareServer::free_reserve(uint64_t hub_id) noexcept {
+  const Hub* const hub = find_hub(hub_id);
+  if (hub == nullptr || !hub->request.keeper || reserve_.size() < kReserve) return false;
+  reserve_.clear();
+  return true;
+}
+
+// Who does not withdraw anything with them has them for a while.
+void ShareServer::lend_reserve(Connection& connection) {
+  on_reserve_ = connection.id;
+  connection.reserve_until = platform::deadline_after(connection.time_ns);
+  look_until(connection.reserve_until);
+}
+
+// Then nobody else may take them.
+bool ShareServer::is_greeting_on_reserve() const {
+  const auto found = connections_.find(on_reserve_);
+  return found != connections_.end() && found->second->role == Role::kGreeted && !found->second->doomed;
+}
+
+void ShareServer::fill_reserve() noexcept {
+  const bool wanted =
+      std::any_of(hubs_.begin(), hubs_.end(), [](const auto& entry) { return entry.second.request.keeper; });
+  if (!wanted) reserve_.clear();
+  if (!wanted || reserve_.size() == kReserve || is_greeting_on_reserve()) return;
+  try {
+    reserve_.reserve(kReserve);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  while (reserve_.size() < kReserve) {
+    auto one = platform::duplicate(wake_event_.get());
+    if (!one) return;
+    reserve_.push_back(std::move(*one));
+  }
+  on_reserve_ = 0;
+}
+
 void ShareServer::accept_all(Listening& listening) {
-  for (int i = 0; i < kAtOnce; ++i) {
+  for (int i = 0; i < kAtOnce && !paused_; ++i) {
     auto socket = listening.listener.accept();
+    const bool full = !socket && socket.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED;
+    const bool on_reserve = full && free_reserve(listening.hub);
+    if (on_reserve) {
+      socket = listening.listener.accept();
+      pause_listeners(true);
+      look_until(Clock::now() + kPauseTime);
+    }
     if (!socket) {
       // Those who wait would wake the thread again and again.
       if (Clock::now() >= quiet_until_)
@@ -374,10 +484,7 @@ void ShareServer::accept_all(Listening& listening) {
       if (Hub* const hub = find_hub(listening.hub)) ++hub->refused;
       note("refused process " + std::to_string(facts.process) + " of user " + std::to_string(facts.user) +
            ": " + admitted.error().message);
-      Message refusal = message_of(MessageType::kRefused);
-      refusal.status = admitted.error().status;
-      refusal.text = admitted.error().message;
-      (void)platform::send_some(socket->get(), encode_message(refusal), {});
+      (void)platform::send_some(socket->get(), encode_message(refusal_of(admitted.error())), {});
       continue;
     }
     auto added = add_connection(std::move(*socket), Role::kGreeted, listening.hub);
@@ -387,6 +494,7 @@ void ShareServer::accept_all(Listening& listening) {
     }
     (*added)->process = facts.process;
     (*added)->user = facts.user;
+    if (on_reserve) lend_reserve(**added);
   }
 }
 
@@ -455,8 +563,10 @@ void ShareServer::serve(Connection& connection) {
       auto incoming = connection.channel.receive(room);
       if (!incoming) {
         const bool left = incoming.error().status == GPUMEM_ERROR_PEER_GONE;
-        // One of another version learns why.
-        if (incoming.error().status == GPUMEM_ERROR_UNSUPPORTED && connection.role == Role::kGreeted) {
+        // One of another version learns why, and one that sent more descriptors than there is room for.
+        const bool other = incoming.error().status == GPUMEM_ERROR_UNSUPPORTED;
+        const bool full = incoming.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED;
+        if ((other && connection.role == Role::kGreeted) || full) {
           turn_away(connection, 0, incoming.error());
         } else {
           doom(connection, left ? nullptr : &incoming.error());
@@ -519,10 +629,8 @@ void ShareServer::refuse(Connection& connection, uint64_t number, const Error& e
                       error.status == GPUMEM_ERROR_LIMIT_EXCEEDED ||
                       error.status == GPUMEM_ERROR_INVALID_ARGUMENT;
   if (Hub* const hub = find_hub(connection.hub); hub != nullptr && counts) ++hub->refused;
-  Message message = message_of(MessageType::kRefused);
+  Message message = refusal_of(error);
   message.number = number;
-  message.status = error.status;
-  message.text = error.message;
   answer(connection, std::move(message));
 }
 
@@ -566,12 +674,18 @@ Result<void> ShareServer::take_hello(Connection& connection, const Message& mess
   } else {
     const auto& secret = hub->request.secret;
     if (!secret.empty() && !equal_secrets(secret, message.secret)) {
-      const Error wrong = make_error(GPUMEM_ERROR_PERMISSION_DENIED, "the token is not that of the hub");
+      const Error wrong = make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                                     message.secret.empty() ? "the hub asks for a token; pass its token"
+                                                            : "the token is not that of the hub");
       turn_away(connection, message.number, wrong);
       return {};
     }
     Connection* holder = nullptr;
     auto end = hand_out(Role::kHolder, connection.hub, &holder);
+    if (!end && end.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED && free_reserve(connection.hub)) {
+      lend_reserve(connection);
+      end = hand_out(Role::kHolder, connection.hub, &holder);
+    }
     if (!end) {
       turn_away(connection, message.number, end.error());
       return {};
@@ -723,7 +837,7 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
     case MessageType::kWithdraw: {
       if (!hub->request.keeper) return refused(no_keeper());
       std::vector<Token> gone;
-      if (auto done = hub->table.withdraw(message.name, message.version, connection.user, &gone); !done)
+      if (auto done = withdraw_from(*hub, message.name, message.version, connection.user, &gone); !done)
         return refused(done.error());
       for (const Token& token : gone)
         tell_withdrawn(connection.hub, token);
@@ -836,13 +950,9 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
     return make_error(
         GPUMEM_ERROR_UNSUPPORTED,
         "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives its "
-        "process");
+        "process; use a buffer with GPUMEM_HANDLE_TYPE_POSIX_FD in handle_types");
   }
-  for (const platform::Descriptor& descriptor : incoming.descriptors) {
-    const platform::DescriptorFacts facts = platform::describe(descriptor.get());
-    if (!facts.open || !facts.shareable)
-      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "a descriptor is not one of memory");
-  }
+  GPUMEM_TRY(check_descriptors(handle, incoming.descriptors));
   const gpumem_access access = message.access != 0 ? message.access : GPUMEM_ACCESS_READ;
   if (access > handle.access)
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
@@ -872,12 +982,25 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   return version;
 }
 
-// What an earlier keeper has left in the store of the service manager.
+// What an earlier keeper has left in the store of the service manager. What it has no room for stays there.
 Result<void> ShareServer::restore(Hub& hub) {
   auto left = hub.store->inherit();
   if (!left) return left.error();
-  hub.store->accept();
-  Cleanup undo([&] { hub.store->detach(); });  // the next keeper has it then
+  if (!platform::store_size()) {
+    note(
+        "the service manager does not say how many descriptors it stores ($FDSTORE, systemd 254): what is "
+        "beyond FileDescriptorStoreMax= is lost");
+  }
+  if (hub.store->lost_versions() + hub.store->lost_files() != 0) {
+    note("the store of the service manager had " + std::to_string(hub.store->lost_versions()) +
+         " incomplete versions and " + std::to_string(hub.store->lost_files()) +
+         " files of none, which are removed; FileDescriptorStoreMax= may be too small");
+  }
+  Cleanup leave_rest([&] {
+    for (KeeperStore::Kept& one : *left) {
+      if (one.entry != nullptr) hub.store->leave(std::move(one.entry), std::move(one.descriptors));
+    }
+  });
   for (KeeperStore::Kept& one : *left) {
     HubTable::Request request;
     request.name = one.record.name;
@@ -889,13 +1012,28 @@ Result<void> ShareServer::restore(Hub& hub) {
     request.published.kept = true;
     request.published.descriptors = std::move(one.descriptors);
     request.published.stored = std::move(one.entry);
+    Cleanup put_back([&] {
+      one.descriptors = std::move(request.published.descriptors);
+      one.entry = std::move(request.published.stored);
+    });
     std::vector<Token> gone;
-    if (auto version = hub.table.publish(std::move(request), &gone); !version)
-      note("a version in the store of the service manager is dropped: " +
-           std::string(version.error().message));
+    if (auto version = hub.table.publish(std::move(request), &gone); !version) {
+      note("version " + std::to_string(one.record.number) + " of the name " + one.record.name +
+           " stays in the store of the service manager, and nobody can have it: " + version.error().message);
+    } else {
+      put_back.dismiss();
+    }
   }
-  undo.dismiss();
   return {};
+}
+
+// Also what it had no room for, so that its publisher is rid of it.
+Result<void> ShareServer::withdraw_from(Hub& hub, const std::string& name, uint64_t version, uint32_t user,
+                                        std::vector<Token>* gone) {
+  const bool left = hub.store != nullptr && hub.store->remove_left(name, version, user);
+  auto done = hub.table.withdraw(name, version, user, gone);
+  if (!done && left && done.error().status == GPUMEM_ERROR_NOT_FOUND) return {};
+  return done;
 }
 
 void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) {
@@ -979,6 +1117,14 @@ void ShareServer::note(std::string line) {
   if (lines_.size() < kLinesMax) lines_.push_back(std::move(line));
 }
 
+// Its end is no withdrawal.
+void ShareServer::leave_store(Hub& hub) noexcept {
+  hub.table.for_each([&](HubTable::Version& version) {
+    if (version.stored != nullptr)
+      hub.store->leave(std::move(version.stored), std::move(version.descriptors));
+  });
+}
+
 ShareServer::Hub* ShareServer::find_hub(uint64_t id) {
   const auto found = hubs_.find(id);
   return found != hubs_.end() ? &found->second : nullptr;
@@ -1002,6 +1148,15 @@ Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_n
   ours->lease_until = platform::deadline_after(lease_ns != 0 ? lease_ns : kLeaseTime);
   look_until(ours->lease_until);
   return Lent{std::move(*grant), std::move(*end), ours->id};
+}
+
+void ShareServer::end_leases(const Token& token) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, connection] : connections_) {
+    if (connection->lent != token) continue;
+    connection->lent.reset();
+    instance_.exports().unclaim(token);
+  }
 }
 
 void ShareServer::take_back(uint64_t id) noexcept {
@@ -1052,7 +1207,10 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
   if (stopped_) return closed();
   const uint64_t id = ++last_id_;
   Hub& hub = hubs_.emplace(id, Hub(std::move(request))).first->second;
-  Cleanup undo([&] { hubs_.erase(id); });
+  Cleanup undo([&] {
+    leave_store(hub);
+    hubs_.erase(id);
+  });
   hub.store = std::move(store);
   auto added = add_listener(std::move(*listener), id);
   if (!added) return added.error();
@@ -1060,6 +1218,7 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
   if (hub.store != nullptr) GPUMEM_TRY(restore(hub));
   undo_listener.dismiss();
   undo.dismiss();
+  fill_reserve();
   wake();
   return id;
 }
@@ -1104,8 +1263,9 @@ void ShareServer::close_hub(uint64_t id) noexcept {
     platform::hang_up(connection.channel.socket());
     at = connections_.erase(at);
   }
-  if (const Hub* const hub = find_hub(id); hub != nullptr && hub->store != nullptr) hub->store->detach();
+  if (Hub* const hub = find_hub(id)) leave_store(*hub);
   hubs_.erase(id);
+  fill_reserve();
   bury();
 }
 
@@ -1130,7 +1290,7 @@ Result<void> ShareServer::withdraw(uint64_t id, const std::string& name, uint64_
   Hub* const hub = find_hub(id);
   if (hub == nullptr) return closed();
   std::vector<Token> gone;
-  GPUMEM_TRY(hub->table.withdraw(name, version, platform::own_user(), &gone));
+  GPUMEM_TRY(withdraw_from(*hub, name, version, platform::own_user(), &gone));
   for (const Token& token : gone)
     tell_withdrawn(id, token);
   bury();

@@ -77,6 +77,8 @@ class ShareServer {
   void catch_up() noexcept;
   Result<Lent> lend(const Token& token, uint64_t lease_ns);
   void take_back(uint64_t connection) noexcept;
+  // No connection holds the export any more for one who has not claimed it yet.
+  void end_leases(const Token& token) noexcept;
 
   // ---- for rings ----
 
@@ -138,6 +140,7 @@ class ShareServer {
     platform::Deadline message_until = platform::Deadline::max();  // HELLO, or a message that has begun
     platform::Deadline output_until = platform::Deadline::max();
     platform::Deadline lease_until = platform::Deadline::max();
+    platform::Deadline reserve_until = platform::Deadline::max();
     uint32_t interest = 0;
     bool doomed = false;
   };
@@ -170,6 +173,10 @@ class ShareServer {
   void look_until(platform::Deadline deadline);
   void accept_all(Listening& listening);
   void pause_listeners(bool pause) noexcept;
+  bool free_reserve(uint64_t hub) noexcept;
+  void lend_reserve(Connection& connection);
+  bool is_greeting_on_reserve() const;
+  void fill_reserve() noexcept;
   Result<void> admit(const platform::Descriptor& socket, uint64_t hub, platform::PeerFacts& facts);
   uint32_t links_of(uint64_t hub) const;
 
@@ -186,6 +193,9 @@ class ShareServer {
   void let_claim(const Connection& link, const ShareHandle& handle);
   Result<uint64_t> keep(Connection& connection, Hub& hub, Incoming incoming);
   Result<void> restore(Hub& hub);
+  static void leave_store(Hub& hub) noexcept;
+  Result<void> withdraw_from(Hub& hub, const std::string& name, uint64_t version, uint32_t user,
+                             std::vector<Token>* gone);
   void answer(Connection& connection, Message message, platform::Descriptors descriptors = {});
   void refuse(Connection& connection, uint64_t number, const Error& error);
   // Refuses, and hangs up.
@@ -218,6 +228,9 @@ class ShareServer {
   mutable std::mutex mutex_;  // guards the rest
   bool stopped_ = false;
   bool paused_ = false;  // no descriptor is free for those who connect
+  // While there is a keeper, descriptors for one link: when no other one is free, it can withdraw something.
+  platform::Descriptors reserve_;
+  uint64_t on_reserve_ = 0;  // the connection that has them, until they are here again
   Clock::time_point quiet_until_{};
   uint64_t last_id_ = 0;
   platform::Deadline next_look_ = platform::Deadline::max();

@@ -75,6 +75,11 @@ Error damaged(const char* what) {
                     "what came over the socket is not a message of gpumem_share_send(): %s", what);
 }
 
+// Why a handle that was read whole cannot be kept.
+Error lost(const Error& why) {
+  return reworded(why, "the handle that was received is lost, and must be sent again: %s", why.message);
+}
+
 // Reads messages of the library, and nothing behind them.
 class Reader {
  public:
@@ -128,8 +133,8 @@ class Reader {
       if (got->truncated && platform::out_of_descriptors()) {
         return make_error(
             GPUMEM_ERROR_LIMIT_EXCEEDED,
-            "the process has no free descriptor for those of the handle; close some, or raise the limit "
-            "(ulimit -n)");
+            "the process has no free descriptor for those of the handle, which is lost; close some, or raise "
+            "the limit (ulimit -n), and let the handle be sent again");
       }
       if (got->truncated) return damaged("it is too long, or has too many descriptors");
       begun_ = true;
@@ -189,6 +194,10 @@ Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_n
   if (!type) return type.error();
   ShareServer& server = instance.share_server();
   GPUMEM_TRY(server.start());
+  // What is read cannot be put back into the socket, so there must be room for it before.
+  Imports& imports = instance.imports();
+  GPUMEM_TRY(imports.reserve_received());
+  Cleanup room([&] { imports.give_up_received(); });
   Reader reader(socket, *type, platform::deadline_after(timeout_ns), server.stop_event());
   Assembler assembler;
   std::optional<Incoming> incoming;
@@ -206,9 +215,10 @@ Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_n
   descriptors.erase(descriptors.begin());
   if (platform::socket_type(end.get()) != SocketType::kPackets) return damaged("it brought no connection");
   auto client = ShareClient::open(server, std::move(end));
-  if (!client) return client.error();
-  GPUMEM_TRY(instance.imports().keep(incoming->message.handle, std::move(descriptors), std::move(*client),
-                                     platform::deadline_after(incoming->message.version)));
+  if (!client) return lost(client.error());
+  room.dismiss();
+  GPUMEM_TRY(imports.keep(incoming->message.handle, std::move(descriptors), std::move(*client),
+                          platform::deadline_after(incoming->message.version), true));
   *handle = incoming->message.handle;
   return GPUMEM_SUCCESS;
 }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "core/abandoned.h"
 #include "core/copy.h"
 #include "core/instance.h"
 #include "core/kind.h"
@@ -121,15 +122,7 @@ Result<std::unique_ptr<TrialBlock>> TrialBlock::make(Instance& instance, const T
   return block;
 }
 
-// What cannot be freed now is freed with the instance.
-TrialBlock::~TrialBlock() {
-  platform::ThreadRecord& record = platform::thread_record();
-  if (buffer_ != 0) {
-    if (auto buffer = acquire<Buffer>(record, buffer_)) (void)destroy_buffer(std::move(buffer));
-  } else if (memory_ != 0) {
-    if (auto memory = acquire<Memory>(record, memory_)) (void)destroy_memory(std::move(memory));
-  }
-}
+TrialBlock::~TrialBlock() { abandon(instance_, buffer_ != 0 ? buffer_ : memory_); }
 
 Result<void> TrialBlock::write(const Token& bytes) {
   Token source = bytes;

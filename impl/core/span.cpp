@@ -20,6 +20,18 @@ Error detail::leaves_object(const SpanRequest& request, const KindTraits& kind, 
                     request.what, request.size, offset, kind.name, object_size);
 }
 
+Result<void> detail::check_in_block(const SpanRequest& request, const Region& region, uint64_t offset) {
+  PoolBlocks::Block block;
+  const uint64_t address = region.address() + offset;
+  // Freed since it was found.
+  if (!region.pool_blocks()->find(address, &block)) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is in a pool, but in no live block of it", request.what);
+  }
+  if (request.size > block.base + block.size - address)
+    return leaves_object(request, kinds::pool, address - block.base, block.size);
+  return {};
+}
+
 namespace {
 
 // Asks about the pages of the first and the last byte, which are often the same or neighbours. Nothing may be
@@ -51,8 +63,8 @@ Result<void> pageable_span(const SpanRequest& request, FoundSpan* out) {
   const bool writes = request.use == Use::kWrites;
   const bool writable = writes && both_ends(request.address, request.size, platform::writable);
   if (!writable && !both_ends(request.address, request.size, platform::readable)) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s, %" PRIu64 " bytes at %p, is not readable memory",
-                      request.what, request.size, request.address);
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s, %" PRIu64 " bytes at %p, is not %s memory", request.what,
+                      request.size, request.address, writes ? "writable" : "readable");
   }
   out->span.address = const_cast<void*>(request.address);
   out->span.pageable = true;
@@ -62,13 +74,16 @@ Result<void> pageable_span(const SpanRequest& request, FoundSpan* out) {
 
 }  // namespace
 
-Result<void> detail::find_other_span(Instance& instance, const SpanRequest& request, bool covered,
-                                     bool released, FoundSpan* out) {
+Result<void> detail::find_other_span(Instance& instance, const SpanRequest& request, const FoundRegion& own,
+                                     FoundSpan* out) {
   const platform::CancellationHeld held;  // the driver is asked, or the system
-  if (covered && released) {
+  if (own.in_pool) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is in a pool, but in no live block of it", request.what);
+  }
+  if (own.covered && own.released) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is being freed by another thread", request.what);
   }
-  if (!covered) {
+  if (!own.covered) {
     auto facts = find_foreign(instance, request.address);
     if (!facts) return facts.error();
     if (facts->known) return foreign_span(instance, request, *facts, out);

@@ -46,6 +46,9 @@ namespace detail {
 Error leaves_object(const SpanRequest& request, const KindTraits& kind, uint64_t offset,
                     uint64_t object_size);
 
+// INVALID_ARGUMENT if the bytes leave their block of a pool.
+Result<void> check_in_block(const SpanRequest& request, const Region& region, uint64_t offset);
+
 inline Result<void> span_of(const SpanRequest& request, Region& region, uint64_t offset, FoundSpan* out) {
   const KindTraits& kind = region.traits();
   if (offset > region.size() || request.size > region.size() - offset) {
@@ -66,7 +69,7 @@ inline Result<void> span_of(const SpanRequest& request, Region& region, uint64_t
 }
 
 // Where no live region has the address. `covered` and `released` as in FoundRegion.
-Result<void> find_other_span(Instance& instance, const SpanRequest& request, bool covered, bool released,
+Result<void> find_other_span(Instance& instance, const SpanRequest& request, const FoundRegion& own,
                              FoundSpan* out);
 
 }  // namespace detail
@@ -82,7 +85,9 @@ inline Result<void> find_span(Instance& instance, const SpanRequest& request, Fo
   }
   FoundRegion own = find_region(instance, request.address, request.passing);
   if (!own.region) [[unlikely]]
-    return detail::find_other_span(instance, request, own.covered, own.released, out);
+    return detail::find_other_span(instance, request, own, out);
+  if (own.region->pool_blocks() != nullptr) [[unlikely]]
+    GPUMEM_TRY(detail::check_in_block(request, *own.region, own.offset));
   GPUMEM_TRY(detail::span_of(request, *own.region, own.offset, out));
   out->region = std::move(own.region);
   return {};

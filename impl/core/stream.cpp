@@ -22,12 +22,25 @@ void Stream::set_backend(std::shared_ptr<backend::Stream> made) {
   info_.priority = backend_->priority();
   info_.native_stream = backend_->native();
   info_.id = backend_->identity();
+  // Where the driver cannot tell streams apart, the handle does, which is never given out again.
+  constexpr uint64_t kByHandle = uint64_t{1} << 62;
+  order_key_ = info_.id != 0 ? info_.id : kByHandle | handle();
   std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());
 }
 
 Error Stream::captured_error() {
   return make_error(GPUMEM_ERROR_INVALID_STATE,
                     "the stream is being captured into a graph; end the capture or use another stream");
+}
+
+Result<backend::Capture> Stream::current_capture(backend::Stream& stream) {
+  auto capture = stream.capture();
+  if (capture && capture->id == 0) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_STATE,
+        "the capture of the stream has failed, and no graph comes of it; end the capture first");
+  }
+  return capture;
 }
 
 Result<uint64_t> create_stream(DeviceObject& device, int32_t priority, std::string name) {
@@ -45,6 +58,7 @@ Result<void> destroy_stream(Ref<Stream> stream) { return destroy_object(std::mov
 
 Result<void> release_stream(Stream& stream) {
   StreamEnd end(stream);
+  stream.instance().pools().end_stream(stream.order_key());
   GPUMEM_TRY(stream.backend().release());
   end.finish();
   stream.instance().remove_object(stream);

@@ -27,8 +27,14 @@ class Stream final : public Object {
   bool is_default() const { return wrapped_ && backend_->is_default(); }
   const std::string& name() const { return name_; }
   backend::Stream& backend() const { return *backend_; }
-  // The answer of gpumem_stream_get_info().
-  const gpumem_stream_info& info() const { return info_; }
+  const std::shared_ptr<backend::Stream>& shared_backend() const { return backend_; }
+  // Tells its work from that of all other streams; never 0.
+  uint64_t order_key() const { return order_key_; }
+  // The answer of gpumem_stream_get_info(), which has the native handle.
+  const gpumem_stream_info& info() const {
+    backend_->expose();
+    return info_;
+  }
   // Refuses on a lost device, from a host function, and while other code captures the stream (STR-20).
   Result<void> usable() const {
     GPUMEM_TRY(device_.usable());
@@ -40,6 +46,19 @@ class Stream final : public Object {
       return captured_error();
     return {};
   }
+  // The same for calls that serve captured streams; with an id of 0 if it is not being captured.
+  Result<backend::Capture> capture() const {
+    GPUMEM_TRY(device_.usable());
+    GPUMEM_TRY(outside_host_function());
+    const auto capturing = backend_->is_capturing();
+    if (!capturing) [[unlikely]]
+      return capturing.error();
+    if (*capturing) [[unlikely]]
+      return current_capture(*backend_);
+    return backend::Capture{};
+  }
+  // Of a stream that is being captured. INVALID_STATE if that was invalidated.
+  static Result<backend::Capture> current_capture(backend::Stream& stream);
 
  private:
   static Error captured_error();
@@ -53,6 +72,7 @@ class Stream final : public Object {
   const std::string name_;
   std::shared_ptr<backend::Stream> backend_;
   gpumem_stream_info info_ = GPUMEM_STREAM_INFO_INIT;
+  uint64_t order_key_ = 0;
 };
 
 Result<uint64_t> create_stream(DeviceObject& device, int32_t priority, std::string name);

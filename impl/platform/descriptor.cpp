@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -21,6 +22,7 @@ DescriptorFacts describe(int file_descriptor) {
   struct stat status {};
   if (fstat(file_descriptor, &status) != 0) return facts;
   facts.open = true;
+  facts.regular = S_ISREG(status.st_mode);
   facts.shareable = S_ISREG(status.st_mode) || S_ISCHR(status.st_mode);
   facts.size = status.st_size > 0 ? static_cast<uint64_t>(status.st_size) : 0;
   facts.device = status.st_dev;
@@ -173,6 +175,11 @@ Result<void> try_passing() {
   if (describe(passed.get()).inode == describe(ends[1]).inode) return {};
   errno = EPROTO;
   return passing_failed("recvmsg");
+}
+
+uint64_t descriptor_limit() {
+  struct rlimit limit {};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : UINT64_MAX;
 }
 
 }  // namespace gpumem::platform

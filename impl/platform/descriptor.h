@@ -39,6 +39,7 @@ using Descriptors = std::vector<Descriptor>;
 struct DescriptorFacts {
   bool open = false;
   bool shareable = false;  // neither a pipe, a socket, a directory nor a link
+  bool regular = false;    // a file, not a device
   bool sealed = false;     // a memory file whose size cannot change
   uint64_t size = 0;
   uint64_t device = 0;  // with `inode` the same for two descriptors of one file
@@ -61,6 +62,8 @@ Result<Descriptor> duplicate(int file_descriptor);
 Result<Descriptor> reopen(int file_descriptor, bool writable);
 void close_on_exec(int file_descriptor);
 bool out_of_descriptors();
+// How many the process may have (RLIMIT_NOFILE).
+uint64_t descriptor_limit();
 // Sends one over a Unix socket to itself: whether processes can share here at all.
 Result<void> try_passing();
 

@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -119,10 +121,188 @@ Result<void> read_file(int file_descriptor, uint64_t offset, void* bytes, uint64
                           "cannot read from the file of the content");
     if (read == 0) {
       return make_error(GPUMEM_ERROR_CONTENT_LOST,
-                        "the file of the content ends at byte %" PRIu64 ": another program cut it short",
+                        "the file of the content has no bytes at byte %" PRIu64
+                        ": another program cut it short",
                         offset + done);
     }
     done += static_cast<uint64_t>(read);
+  }
+  return {};
+}
+
+// ---- files of the program's ----
+
+namespace {
+
+const char* kind_of(mode_t mode) {
+  switch (mode & S_IFMT) {
+    case S_IFIFO:
+      return "a pipe";
+    case S_IFSOCK:
+      return "a socket";
+    case S_IFDIR:
+      return "a directory";
+    case S_IFCHR:
+      return "a character device";
+    default:
+      return "no file";
+  }
+}
+
+// Zeros if it is not open or the system does not tell. Unlike fstat it makes no network file system write
+// what it has, or ask its server.
+FileId id_of(int file_descriptor) {
+  struct statx status {};
+  if (statx(file_descriptor, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &status) != 0) return {};
+  return {makedev(status.stx_dev_major, status.stx_dev_minor), status.stx_ino};
+}
+
+bool is_aligned(uint64_t offset, const void* bytes) {
+  return (offset | address_of(bytes)) % ProgramFile::kUnit == 0;
+}
+
+}  // namespace
+
+Result<void> ProgramFile::open(int file_descriptor, bool write) {
+  write_ = write;
+  struct stat status {};
+  const int flags = fcntl(file_descriptor, F_GETFL);
+  if (flags < 0 || fstat(file_descriptor, &status) != 0) {
+    return system_error(GPUMEM_ERROR_INVALID_ARGUMENT, errno, flags < 0 ? "fcntl" : "fstat",
+                        ("file descriptor " + std::to_string(file_descriptor) + " is not open").c_str());
+  }
+  const bool regular = S_ISREG(status.st_mode);
+  if (!regular && !S_ISBLK(status.st_mode)) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the file descriptor is of %s, which has no offsets; pass one of a file",
+                      kind_of(status.st_mode));
+  }
+  if ((flags & O_PATH) != 0) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the file descriptor was opened with O_PATH, which neither reads nor writes");
+  }
+  // The kernel would ignore the offset.
+  if (write && (flags & O_APPEND) != 0) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the file descriptor was opened with O_APPEND, which writes at the end only");
+  }
+  const int mode = flags & O_ACCMODE;
+  if (mode != O_RDWR && mode != (write ? O_WRONLY : O_RDONLY)) {
+    return make_error(GPUMEM_ERROR_NO_ACCESS, "the file descriptor was not opened for %s",
+                      write ? "writing" : "reading");
+  }
+  file_ = file_descriptor;
+  id_ = id_of(file_);
+  if ((flags & O_DIRECT) != 0) {
+    direct_ = file_;
+    always_direct_ = true;
+    try_direct_.store(true, std::memory_order_relaxed);
+  }
+  size_ = regular ? static_cast<uint64_t>(status.st_size) : UINT64_MAX;
+  return {};
+}
+
+void ProgramFile::prefer_direct() {
+  if (always_direct_) return;
+  const std::string path = "/proc/self/fd/" + std::to_string(file_);
+  reopened_ = Descriptor(::open(path.c_str(), (write_ ? O_WRONLY : O_RDONLY) | O_DIRECT | O_CLOEXEC));
+  direct_ = reopened_.get();
+  try_direct_.store(direct_ >= 0, std::memory_order_relaxed);
+}
+
+Result<void> ProgramFile::check_open(uint64_t offset) const {
+  if (id_of(file_) == id_) return {};
+  return transfer_error(EBADF, offset);
+}
+
+Error ProgramFile::transfer_error(int error, uint64_t offset) const {
+  const char* const verb = write_ ? "write" : "read";
+  char what[320];
+  const auto as = [&](Status status) {
+    return system_error(status, error, write_ ? "pwrite" : "pread", what);
+  };
+  if (error == EFAULT) {
+    std::snprintf(what, sizeof what, "a page of the memory cannot be %s, at byte %" PRIu64 " of the file",
+                  write_ ? "read" : "written", offset);
+    return as(GPUMEM_ERROR_INVALID_STATE);
+  }
+  if (error == EBADF) {
+    std::snprintf(what, sizeof what,
+                  "the file descriptor was closed during the call, before byte %" PRIu64
+                  "; keep it open until the call returns",
+                  offset);
+    return as(GPUMEM_ERROR_INVALID_STATE);
+  }
+  if (error == EINVAL && always_direct_) {
+    std::snprintf(
+        what, sizeof what,
+        "cannot %s the file at byte %" PRIu64
+        ": the descriptor was opened with O_DIRECT, which wants offset, size and memory aligned; open "
+        "the file without it and pass GPUMEM_FILE_DIRECT",
+        verb, offset);
+    return as(GPUMEM_ERROR_INVALID_ARGUMENT);
+  }
+  if (error == EINVAL || error == ESPIPE) {
+    std::snprintf(what, sizeof what,
+                  "the file takes no %s at byte %" PRIu64
+                  "; if it can only be mapped (memfd_secret, hugetlbfs), map it and use gpumem_copy()",
+                  verb, offset);
+    return as(GPUMEM_ERROR_INVALID_ARGUMENT);
+  }
+  std::snprintf(what, sizeof what, "cannot %s the file at byte %" PRIu64, verb, offset);
+  return as(status_of(error));
+}
+
+Result<void> ProgramFile::read(uint64_t offset, void* bytes, uint64_t size, uint64_t room) {
+  GPUMEM_TRY(check_open(offset));
+  for (uint64_t done = 0; done < size;) {
+    char* const to = static_cast<char*>(bytes) + done;
+    const uint64_t at = offset + done;
+    const bool direct = is_direct() && is_aligned(at, to);
+    // Directly only whole units: more than is wanted if there is room, else what remains goes the other way.
+    const uint64_t all = round_up(size - done, kUnit) <= room - done ? round_up(size - done, kUnit)
+                                                                     : round_down(size - done, kUnit);
+    const bool now = direct && all != 0;
+    const ssize_t got = pread(now ? direct_ : file_, to, std::min(now ? all : size - done, kLargestTransfer),
+                              static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && now && errno == EINVAL) {  // the file system wants larger units, or cannot after all
+      try_direct_.store(false, std::memory_order_relaxed);
+      continue;
+    }
+    if (got < 0) return transfer_error(errno, at);
+    if (got == 0) {
+      return make_error(
+          GPUMEM_ERROR_INVALID_STATE,
+          "the file gave no bytes at byte %" PRIu64
+          "; it may have been cut short during the call, or have fewer bytes than its size says, "
+          "as files in /sys do",
+          at);
+    }
+    const uint64_t bytes_read = std::min(static_cast<uint64_t>(got), size - done);
+    if (now || always_direct_) direct_bytes_.fetch_add(bytes_read, std::memory_order_relaxed);
+    done += bytes_read;
+  }
+  return {};
+}
+
+Result<void> ProgramFile::write(uint64_t offset, const void* bytes, uint64_t size) {
+  GPUMEM_TRY(check_open(offset));
+  for (uint64_t done = 0; done < size;) {
+    const char* const from = static_cast<const char*>(bytes) + done;
+    const uint64_t at = offset + done;
+    const uint64_t whole = round_down(size - done, kUnit);
+    const bool now = is_direct() && is_aligned(at, from) && whole != 0;
+    const ssize_t put = pwrite(now ? direct_ : file_, from,
+                               std::min(now ? whole : size - done, kLargestTransfer), static_cast<off_t>(at));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && now && errno == EINVAL) {
+      try_direct_.store(false, std::memory_order_relaxed);
+      continue;
+    }
+    if (put <= 0) return transfer_error(put < 0 ? errno : ENOSPC, at);
+    if (now || always_direct_) direct_bytes_.fetch_add(static_cast<uint64_t>(put), std::memory_order_relaxed);
+    done += static_cast<uint64_t>(put);
   }
   return {};
 }

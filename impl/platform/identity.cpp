@@ -123,8 +123,9 @@ bool process_lives(int32_t process, uint64_t start_time) {
   return process > 0 && (kill(process, 0) == 0 || errno != ESRCH);
 }
 
-Whereabouts whereabouts_of(int32_t process, uint64_t start_time) {
+Result<Whereabouts> whereabouts_of(int32_t process, uint64_t start_time) {
   const ProcessFacts found = facts_of(process);
+  if (!found.asked) return no_descriptor();
   if (found.start_time == 0 || found.start_time != start_time || found.state == 'Z' || found.state == 'X')
     return Whereabouts::kEnded;
   char path[40];

@@ -27,6 +27,7 @@ bool process_lives(int32_t process, uint64_t start_time);
 
 // A process that began then; one that waits for its parent has ended.
 enum class Whereabouts { kEnded, kSameNetwork, kOtherNetwork };
-Whereabouts whereabouts_of(int32_t process, uint64_t start_time);
+// LIMIT_EXCEEDED if there is no free descriptor to ask with.
+Result<Whereabouts> whereabouts_of(int32_t process, uint64_t start_time);
 
 }  // namespace gpumem::platform

@@ -2,6 +2,7 @@
 #include "platform/numa.h"
 
 #include <linux/mempolicy.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,8 +11,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "platform/pages.h"
+#include "platform/text_file.h"
 
 namespace gpumem::platform {
 
@@ -67,6 +70,52 @@ Result<void> bind_to_node(void* address, uint64_t size, int32_t node) {
 
 void prefer_node(void* address, uint64_t size, int32_t node) {
   set_policy(address, size, MPOL_PREFERRED, node);
+}
+
+namespace {
+
+// By number, because the C library's function differs between C libraries in what it answers.
+bool allowed_set(cpu_set_t* set) {
+  CPU_ZERO(set);
+  return syscall(SYS_sched_getaffinity, 0, sizeof *set, set) > 0;
+}
+
+// Takes away what does not belong to the node: its file has ranges such as 0-15,32-47.
+bool keep_node(int32_t node, cpu_set_t* set) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
+  const File file = open_text(path);
+  char line[4096];
+  if (file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) return false;
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  for (const char* at = line; at != nullptr; at = std::strchr(at, ',')) {
+    if (*at == ',') ++at;
+    unsigned first = 0;
+    unsigned last = 0;
+    const int read = std::sscanf(at, "%u-%u", &first, &last);
+    if (read < 1) break;
+    for (unsigned each = first; each <= (read == 2 ? last : first) && each < CPU_SETSIZE; ++each)
+      CPU_SET(each, &own);
+  }
+  CPU_AND(set, set, &own);
+  return CPU_COUNT(set) > 0;
+}
+
+}  // namespace
+
+uint32_t allowed_processors(int32_t node) {
+  cpu_set_t set;
+  if (!allowed_set(&set)) return 1;
+  const auto all = static_cast<uint32_t>(CPU_COUNT(&set));
+  if (node < 0 || !keep_node(node, &set)) return std::max(all, 1U);
+  return static_cast<uint32_t>(CPU_COUNT(&set));
+}
+
+void stay_on_node(int32_t node) {
+  cpu_set_t set;
+  if (node < 0 || !allowed_set(&set) || !keep_node(node, &set)) return;
+  (void)syscall(SYS_sched_setaffinity, 0, sizeof set, &set);
 }
 
 int32_t node_of(const void* address) {

@@ -18,6 +18,11 @@ uint32_t numa_node_count();
 Result<void> bind_to_node(void* address, uint64_t size, int32_t node);
 // Only a preference: pages go elsewhere if the node is full.
 void prefer_node(void* address, uint64_t size, int32_t node);
+// Processors that the calling thread may run on, of one node or, for -1, of all; at least 1.
+uint32_t allowed_processors(int32_t node);
+// Keeps the calling thread on the processors of a node that it may run on, if there are any. For -1 it
+// changes nothing.
+void stay_on_node(int32_t node);
 // Node of the page at an address, or -1 if unknown.
 int32_t node_of(const void* address);
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -21,6 +22,8 @@
 #include <vector>
 
 #include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "platform/descriptor.h"
 #include "platform/file.h"
 #include "platform/text_file.h"
 #include "platform/thread.h"
@@ -28,6 +31,9 @@
 // Missing in older C libraries.
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -142,7 +148,11 @@ Error system_error(Status status, int error_number, const char* entry_point, con
       .from_native(GPUMEM_NATIVE_ERRNO, error_number, name == nullptr ? "" : name, entry_point);
 }
 
-Result<int> memory_file(uint64_t size, const char* name) {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+Result<int> file_with_seals(uint64_t size, const char* name, int seals) {
   constexpr const char* kWhat = "cannot create an anonymous memory file";
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   GPUMEM_TRY(check_file_size(size, "a memory file"));
@@ -157,7 +167,10 @@ Result<int> memory_file(uint64_t size, const char* name) {
     }
     const bool limit = errno == EMFILE || errno == ENFILE;
     return system_error(limit ? GPUMEM_ERROR_LIMIT_EXCEEDED : GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno,
-                        "memfd_create", kWhat);
+                        "memfd_create",
+                        errno != EMFILE ? kWhat
+                                        : "the process has no free file descriptor for a memory file; close "
+                                          "some, or raise the limit (ulimit -n)");
   }
   const char* failed = nullptr;
   if (size > kSizeMax) {
@@ -165,13 +178,36 @@ Result<int> memory_file(uint64_t size, const char* name) {
     failed = "ftruncate";
   } else if (ftruncate(file, static_cast<off_t>(size)) != 0) {
     failed = "ftruncate";
-  } else if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  } else if (fcntl(file, F_ADD_SEALS, seals) != 0) {
     failed = "fcntl";
   }
   if (failed == nullptr) return file;
   const int error = errno;
   close(file);
   return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, failed, kWhat);
+}
+
+}  // namespace
+
+Result<int> memory_file(uint64_t size, const char* name) {
+  return file_with_seals(size, name, kSizeSeals | F_SEAL_SEAL);
+}
+
+Result<PublishedFile> published_file(uint64_t size, const char* name) {
+  auto made = file_with_seals(size, name, kSizeSeals);
+  if (!made) return made.error();
+  Descriptor file(*made);
+  auto view = map_file(file.get(), size, nullptr);
+  if (!view) return view.error();
+  Cleanup undo([&] { unmap(*view, size); });
+  if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
+    // Before Linux 5.1: a descriptor without the right, which its own user can reopen with it.
+    auto read_only = reopen(file.get(), false);
+    if (!read_only) return read_only.error();
+    file = std::move(*read_only);
+  }
+  undo.dismiss();
+  return PublishedFile{file.release(), *view};
 }
 
 void close_file(int file_descriptor) { close(file_descriptor); }
@@ -273,35 +309,87 @@ bool set_accessible(void* address, uint64_t size, bool accessible) {
 
 bool discard(void* address, uint64_t size) { return madvise(address, size, MADV_REMOVE) == 0; }
 
-Result<void> populate(void* address, uint64_t size, uint32_t threads) {
-  constexpr uint64_t kChunk = uint64_t{32} << 20;
+namespace {
+
+// Processors that the calling thread may run on.
+uint32_t processors() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return std::max(1U, std::thread::hardware_concurrency());
+  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
+}
+
+// Calls `work` for the parts of a range, on this thread and helpers that are gone at the end, as many as
+// there are processors for. Parts begin at whole huge pages of an aligned range, and are small enough that no
+// thread is left alone with the last one.
+template <class F>
+void in_parallel(uint64_t size, uint32_t threads_max, F work) {
+  const uint32_t threads = std::clamp(threads_max, 1U, processors());
+  constexpr uint64_t kHugePage = uint64_t{2} << 20;
+  constexpr uint64_t kPartMax = uint64_t{32} << 20;
+  constexpr uint64_t kPartsOfThread = 4;
+  const uint64_t part =
+      std::clamp(round_up(size / (threads * kPartsOfThread), kHugePage), kHugePage, kPartMax);
   std::atomic<uint64_t> next{0};
-  std::atomic<int> error{0};
-  const auto work = [&] {
-    for (uint64_t offset = next.fetch_add(kChunk); offset < size && error == 0;
-         offset = next.fetch_add(kChunk)) {
-      void* const chunk = pointer_to(address_of(address) + offset);
-      const uint64_t length = std::min(kChunk, size - offset);
-      if (madvise(chunk, length, MADV_POPULATE_WRITE) == 0) continue;
-      const int reason = errno;
-      // Older kernels lack the advice; the probe writes without changing bytes.
-      if (reason != EINVAL || !writable(chunk, length)) error = reason;
-    }
+  const auto run = [&] {
+    for (uint64_t offset = next.fetch_add(part); offset < size; offset = next.fetch_add(part))
+      work(offset, std::min(part, size - offset));
   };
-  const uint64_t helpful = std::min<uint64_t>(threads, (size + kChunk - 1) / kChunk);
+  const uint64_t helpful = std::min<uint64_t>(threads, (size + part - 1) / part);
   std::vector<std::thread> helpers;
-  helpers.reserve(helpful);
   try {
-    while (helpers.size() + 1 < helpful)
-      helpers.push_back(start_thread(work));
+    helpers.reserve(helpful);
+    while (helpers.size() + 1 < helpful) {
+      helpers.push_back(start_thread([&] {
+        pthread_setname_np(pthread_self(), "gpumem-pages");
+        run();
+      }));
+    }
   } catch (const std::exception&) {
     // No thread, or no memory for one. Fewer threads do the work, and those that run must be joined.
   }
-  work();
+  run();
   for (std::thread& helper : helpers)
     helper.join();
+}
+
+}  // namespace
+
+Result<void> populate(void* address, uint64_t size, uint32_t threads) {
+  std::atomic<int> error{0};
+  in_parallel(size, threads, [&](uint64_t offset, uint64_t length) {
+    if (error != 0) return;
+    void* const part = pointer_to(address_of(address) + offset);
+    if (madvise(part, length, MADV_POPULATE_WRITE) == 0) return;
+    const int reason = errno;
+    // Older kernels lack the advice; the probe writes without changing bytes.
+    if (reason != EINVAL || !writable(part, length)) error = reason;
+  });
   if (error == 0) return {};
   return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "madvise", "cannot populate the pages");
+}
+
+void touch_fresh(void* address, uint64_t size, uint32_t threads) {
+  const uint64_t page = page_size();
+  in_parallel(size, threads, [&](uint64_t offset, uint64_t length) {
+    auto* const part = static_cast<volatile char*>(address) + offset;
+    for (uint64_t at = 0; at < length; at += page)
+      part[at] = 0;
+  });
+}
+
+uint64_t absent_bytes(const void* address, uint64_t size) {
+  constexpr uint64_t kSamples = 64;
+  const uint64_t page = page_size();
+  const uint64_t begin = round_down(address_of(address), page);
+  const uint64_t pages = (round_up(address_of(address) + size, page) - begin) / page;
+  const uint64_t samples = std::min(pages, kSamples);
+  uint64_t absent = 0;
+  for (uint64_t i = 0; i < samples; ++i) {
+    unsigned char present = 1;
+    if (mincore(pointer_to(begin + pages / samples * i * page), page, &present) != 0) return 0;
+    if ((present & 1) == 0) ++absent;
+  }
+  return size / samples * absent;
 }
 
 // By number, because sanitizers replace the C library's functions with no-ops.

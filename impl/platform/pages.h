@@ -16,6 +16,12 @@ Error system_error(Status status, int error_number, const char* entry_point, con
 
 // A file of anonymous memory, close-on-exec and sealed against resizing. The name is for whoever looks at it.
 Result<int> memory_file(uint64_t size, const char* name = "gpumem");
+// One that only this view can write: other mappings, also of descriptors of it, are for reading.
+struct PublishedFile {
+  int file_descriptor = -1;
+  void* view = nullptr;
+};
+Result<PublishedFile> published_file(uint64_t size, const char* name);
 void close_file(int file_descriptor);
 
 // An inaccessible range without memory, not inherited by fork. `alignment` is a power of two, at least the
@@ -46,8 +52,15 @@ bool set_accessible(void* address, uint64_t size, bool accessible);
 // Frees the pages of a shared view; they read as zeros from then on. False if the system refuses.
 bool discard(void* address, uint64_t size);
 
-// Populates writable pages, without changing their contents, on up to `threads` threads.
+// Populates writable pages, without changing their contents, on up to `threads` threads. More than four do
+// not help: the kernel holds a lock of the whole process for each.
 Result<void> populate(void* address, uint64_t size, uint32_t threads);
+// The same for fresh private memory that nobody else has, by stores of zeros: these need no such lock. There
+// is no error; where memory has run out, the kernel kills.
+void touch_fresh(void* address, uint64_t size, uint32_t threads);
+// Bytes of a range, at any address, that have no pages yet; estimated from a few of them. 0 if the system
+// does not tell.
+uint64_t absent_bytes(const void* address, uint64_t size);
 // LIMIT_EXCEEDED at the process's lock limit, OUT_OF_HOST_MEMORY if memory runs out.
 Result<void> lock(void* address, uint64_t size);
 void unlock(void* address, uint64_t size);

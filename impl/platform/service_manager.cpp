@@ -15,7 +15,6 @@
 
 #include "platform/environment.h"
 #include "platform/identity.h"
-#include "platform/socket.h"
 
 namespace gpumem::platform {
 namespace {
@@ -54,7 +53,7 @@ Result<Notifier> Notifier::open() {
   return notifier;
 }
 
-Result<void> Notifier::send(const std::string& text, int file_descriptor, uint64_t timeout_ns) const {
+Result<void> Notifier::send(const std::string& text, int file_descriptor, Deadline deadline) const {
   Descriptors descriptors;
   if (file_descriptor >= 0) {
     auto copy = duplicate(file_descriptor);
@@ -62,7 +61,6 @@ Result<void> Notifier::send(const std::string& text, int file_descriptor, uint64
     descriptors.push_back(std::move(*copy));
   }
   const auto* const bytes = reinterpret_cast<const uint8_t*>(text.data());
-  const Deadline deadline = deadline_after(timeout_ns);
   for (;;) {
     auto sent = send_some(socket_.get(), {bytes, text.size()}, descriptors);
     if (!sent) return sent.error();
@@ -94,6 +92,12 @@ std::vector<NamedDescriptor> inherited_descriptors() {
     left.remove_prefix(std::min(left.size(), name.size() + 1));
   }
   return all;
+}
+
+std::optional<size_t> store_size() {
+  const auto size = number_of("FDSTORE");
+  if (!size || *size < 0) return std::nullopt;
+  return static_cast<size_t>(*size);
 }
 
 bool opened_before(int a, int b) {

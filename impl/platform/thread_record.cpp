@@ -49,7 +49,7 @@ struct Overflow {
     uint64_t place;
   };
   std::mutex mutex;
-  std::vector<Entry> entries;
+  std::vector<Entry> entries;                     // by place
   uint64_t last_place = ThreadRecord::kUses - 1;  // counts on in a forked child, which releases its parent's
 
   void inherit(const Overflow& parents) { last_place = parents.last_place; }
@@ -59,8 +59,11 @@ constinit PerProcess<Overflow> overflow;
 
 // The record goes to the next new thread.
 void release_record(void* argument) {
+  auto& record = *static_cast<ThreadRecord*>(argument);
+  // While the thread still has its record, since this may look at shared ones.
+  if (void* const attachment = std::exchange(record.attachment, nullptr)) record.detach(attachment);
   thread_record_or_null = nullptr;
-  static_cast<ThreadRecord*>(argument)->process.store(0, std::memory_order_release);
+  record.process.store(0, std::memory_order_release);
 }
 
 // The key plus one. Not a static with an initial value: a child forked while a thread makes that value would
@@ -96,21 +99,6 @@ void for_each_other(F function) {
       continue;
     function(*record);
   }
-}
-
-bool used_by_others(const void* object) {
-  bool used = false;
-  for_each_other([&](ThreadRecord& record) {
-    for (const auto& use : record.uses)
-      used = used || matches(use.load(std::memory_order_acquire), object);
-  });
-  if (Overflow* const more = overflow.find(); !used && more != nullptr) {
-    const std::lock_guard lock(more->mutex);
-    used = std::ranges::any_of(more->entries, [&](const Overflow::Entry& entry) {
-      return entry.record != thread_record_or_null && matches(entry.object, object);
-    });
-  }
-  return used;
 }
 
 // Mostly microseconds; a thread that blocks in a call of its own can take longer, so the waiter soon sleeps.
@@ -175,7 +163,8 @@ void Use::withdraw_beyond(uint64_t place) noexcept {
   Overflow* const more = overflow.find();
   if (more == nullptr) return;  // announced in the parent of this process
   const std::lock_guard lock(more->mutex);
-  std::erase_if(more->entries, [&](const Overflow::Entry& entry) { return entry.place == place; });
+  const auto found = std::ranges::lower_bound(more->entries, place, {}, &Overflow::Entry::place);
+  if (found != more->entries.end() && found->place == place) more->entries.erase(found);
 }
 
 void fence_all_threads() noexcept {
@@ -191,6 +180,21 @@ void fence_all_threads() noexcept {
   *static_cast<volatile char*>(page) = 1;
   mprotect(page, 4096, PROT_READ);
   munmap(page, 4096);
+}
+
+bool used_by_others(const void* object) noexcept {
+  bool used = false;
+  for_each_other([&](ThreadRecord& record) {
+    for (const auto& use : record.uses)
+      used = used || matches(use.load(std::memory_order_acquire), object);
+  });
+  if (Overflow* const more = overflow.find(); !used && more != nullptr) {
+    const std::lock_guard lock(more->mutex);
+    used = std::ranges::any_of(more->entries, [&](const Overflow::Entry& entry) {
+      return entry.record != thread_record_or_null && matches(entry.object, object);
+    });
+  }
+  return used;
 }
 
 void wait_for_uses(const void* object) noexcept {

@@ -31,6 +31,10 @@ struct alignas(128) ThreadRecord {
   uint32_t free_uses = (uint32_t{1} << kUses) - 1;  // bits of `uses`
   bool fences = false;                              // membarrier(2) is refused, so the thread fences itself
 
+  // What another layer keeps for the thread, and how that ends when the thread does.
+  void* attachment = nullptr;
+  void (*detach)(void* attachment) noexcept = nullptr;
+
   ThreadRecord* next = nullptr;  // never changes once the record is listed; records are never freed
 
   std::array<std::atomic<uintptr_t>, kUses> uses{};  // read by other threads
@@ -121,6 +125,8 @@ void fence_all_threads() noexcept;
 // Waits until no other thread uses an object that cannot be found since before the last fence_all_threads().
 // A thread uses it for as long as a call of its own blocks.
 void wait_for_uses(const void* object) noexcept;
+// Whether one does now, without waiting.
+bool used_by_others(const void* object) noexcept;
 // Uses of an object that the calling thread has announced.
 uint32_t own_uses(const void* object) noexcept;
 

@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <cstdio>
@@ -17,7 +19,11 @@
 
 #include "calls.h"
 #include "fence.h"
+#include "file.h"
 #include "groups.h"
+#include "pageable.h"
+#include "pieces.h"
+#include "pool.h"
 #include "ring.h"
 #include "runner.h"
 #include "share.h"
@@ -74,9 +80,11 @@ class Bench {
     desc.backend = options.backend;
     desc.host = &host;
     must(gpumem_instance_open, &desc, &instance);
+    must(gpumem_instance_get_info, instance, &opened);
+    runner.set_backend(opened.backend);
     must(gpumem_device_get, instance, 0u, &device);
     must(gpumem_stream_create, device, nullptr, &stream);
-    raw = options.backend == GPUMEM_BACKEND_CUDA ? open_raw_cuda() : open_raw_host();
+    raw = opened.backend == GPUMEM_BACKEND_CUDA ? open_raw_cuda() : open_raw_host();
   }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
@@ -85,19 +93,29 @@ class Bench {
   Setting setting() const {
     gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
     must(gpumem_device_get_info, device, &info);
-    gpumem_instance_info opened = GPUMEM_INSTANCE_INFO_INIT;
-    must(gpumem_instance_get_info, instance, &opened);
-    return {opened.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host", info.name, raw->name()};
+    const int32_t version = opened.driver_version;
+    const std::string driver =
+        version == 0 ? "" : std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+    return {opened.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host", info.name, driver, raw->name()};
   }
+  Scene scene() { return {runner, *raw, instance, device}; }
 
   Runner runner;
   std::unique_ptr<Raw> raw;
+  gpumem_instance_info opened = GPUMEM_INSTANCE_INFO_INIT;
   gpumem_instance instance = nullptr;
   gpumem_device device = nullptr;
   gpumem_stream stream = nullptr;
 };
 
 // ---- creating and destroying ----
+
+template <class Work>
+double seconds_of(Work work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 constexpr uint64_t kCreateSizes[] = {4 * kKiB, 64 * kKiB, kMiB, 16 * kMiB, 256 * kMiB, kGiB};
 
@@ -145,6 +163,108 @@ void creating(Bench& bench) {
         [&] {
           raw.pin(pages.get(), size);
           raw.unpin(pages.get(), size);
+        });
+  }
+}
+
+// ---- pinning ----
+
+// The longest time that another thread waits for its device memory while `work` runs, and for its return.
+double longest_wait(Bench& bench, const Call& work) {
+  std::atomic<bool> ready{false};
+  std::atomic<bool> stop{false};
+  double longest = 0;
+  Raw& raw = *bench.raw;
+  std::thread other([&] {
+    raw.prepare_thread();
+    const Call call = [&] { raw.free(GPUMEM_KIND_DEVICE, raw.allocate(GPUMEM_KIND_DEVICE, 0, kMiB), kMiB); };
+    call();
+    ready = true;
+    while (!stop)
+      longest = std::max(longest, seconds_of(call));
+  });
+  while (!ready)
+    std::this_thread::yield();
+  work();
+  stop = true;
+  other.join();
+  return longest;
+}
+
+// Making and freeing each by itself, and who waits meanwhile.
+void pinning(Bench& bench) {
+  Raw& raw = *bench.raw;
+  for (const uint64_t size : {4 * kKiB, 2 * kMiB, 64 * kMiB, kGiB, 4 * kGiB}) {
+    if (!bench.runner.wanted(size)) continue;
+    gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_PINNED, size, 0);
+    gpumem_memory memory = nullptr;
+    void* pointer = nullptr;
+    const Call create = [&] { must_succeed(gpumem_memory_create(bench.device, &desc, &memory, nullptr)); };
+    const Call destroy = [&] { must_succeed(gpumem_memory_destroy(memory, nullptr)); };
+    const Call allocate = [&] { pointer = raw.allocate(GPUMEM_KIND_PINNED, 0, size); };
+    const Call free = [&] { raw.free(GPUMEM_KIND_PINNED, pointer, size); };
+    const auto first_of = [](const Call& first, const Call& second) {
+      return [&first, &second] {
+        const double seconds = seconds_of(first);
+        second();
+        return seconds;
+      };
+    };
+    const auto second_of = [](const Call& first, const Call& second) {
+      return [&first, &second] {
+        first();
+        return seconds_of(second);
+      };
+    };
+    bench.runner.clocked("pin_alloc/" + text_of(size), first_of(create, destroy), first_of(allocate, free));
+    bench.runner.clocked("pin_free/" + text_of(size), second_of(create, destroy), second_of(allocate, free));
+    if (size < kGiB) continue;
+    const auto both = [&] {
+      create();
+      destroy();
+    };
+    const auto both_raw = [&] {
+      allocate();
+      free();
+    };
+    for (const gpumem_memory_flags flags :
+         {gpumem_memory_flags{0}, gpumem_memory_flags{GPUMEM_MEMORY_IN_PIECES}}) {
+      const std::string pieces = flags == 0 ? "" : "_in_pieces";
+      desc.require = flags;
+      if (flags != 0)
+        bench.runner.clocked("pin_alloc" + pieces + "/" + text_of(size), first_of(create, destroy), {});
+      bench.runner.clocked(
+          "pin_longest_wait" + pieces + "/" + text_of(size), [&] { return longest_wait(bench, both); },
+          [&] { return longest_wait(bench, both_raw); });
+    }
+  }
+  // The program's own memory, which has no pages yet.
+  for (const uint64_t size : {64 * kMiB, kGiB}) {
+    if (!bench.runner.wanted(size)) continue;
+    const auto on_fresh = [size](const std::function<void(void*)>& pin,
+                                 const std::function<void(void*)>& unpin) {
+      void* const fresh = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (fresh == MAP_FAILED) fail("mmap");
+      const double seconds = seconds_of([&] { pin(fresh); });
+      unpin(fresh);
+      munmap(fresh, size);
+      return seconds;
+    };
+    gpumem_memory memory = nullptr;
+    bench.runner.clocked(
+        "pin_register_untouched/" + text_of(size),
+        [&] {
+          return on_fresh(
+              [&](void* fresh) {
+                const gpumem_register_desc desc =
+                    register_desc(fresh, size, GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED);
+                must_succeed(gpumem_memory_register(bench.device, &desc, &memory, nullptr));
+              },
+              [&](void*) { must_succeed(gpumem_memory_destroy(memory, nullptr)); });
+        },
+        [&] {
+          return on_fresh([&](void* fresh) { raw.pin(fresh, size); },
+                          [&](void* fresh) { raw.unpin(fresh, size); });
         });
   }
 }
@@ -258,13 +378,6 @@ class OurBuffer {
   gpumem_buffer buffer_ = nullptr;
 };
 
-template <class Work>
-double seconds_of(Work work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 // Beside each growth, the raw calls for one block of that size. On host a block of a device is compared with
 // one that the CPU may use.
 void buffers(Bench& bench) {
@@ -303,7 +416,7 @@ void buffers(Bench& bench) {
 void sleeping(Bench& bench) {
   const uint64_t size = bench.runner.smoke() ? 2 * kMiB : 128 * kMiB;
   const uint64_t count = bench.runner.smoke() ? 1 : 8;
-  if (!bench.runner.wanted("buffer/sleep") && !bench.runner.wanted("buffer/wake")) return;
+  if (!bench.runner.any_wanted("buffer/sleep") && !bench.runner.any_wanted("buffer/wake")) return;
   if (!bench.runner.smoke() && !bench.runner.wanted(count * size)) return;
   std::vector<std::unique_ptr<OurBuffer>> ours;
   for (uint64_t i = 0; i < count; ++i)
@@ -349,7 +462,8 @@ void sleeping(Bench& bench) {
 
 // ---- copies ----
 
-constexpr uint64_t kCopySizes[] = {4 * kKiB, 64 * kKiB, kMiB, 16 * kMiB, 256 * kMiB};
+constexpr uint64_t kCopySizes[] = {4 * kKiB, 64 * kKiB, 256 * kKiB, kMiB,
+                                   4 * kMiB, 16 * kMiB, 64 * kMiB,  256 * kMiB};
 
 enum class Place { kPageable, kPinned, kWriteCombined, kRegistered, kDevice };
 
@@ -650,9 +764,9 @@ void thread_calls(Bench& bench) {
                              {"event_record", ThreadCall::kRecord, 200},
                              {"event_query", ThreadCall::kEventQuery, 2000},
                              {"stream_query", ThreadCall::kStreamQuery, 2000}};
-  const int rows = bench.runner.smoke() ? 1 : 20;
+  const int rows = bench.runner.smoke() ? 1 : bench.runner.quick() ? 5 : 20;
   for (const Case& one : kCases) {
-    for (const int threads : {1, 16}) {
+    for (const int threads : kThreads) {
       const auto ours = [&] {
         return seconds_per_call(threads, [&](auto start) {
           bench.raw->prepare_thread();
@@ -702,13 +816,17 @@ void fences(Bench& bench, bool cuda) {
   };
   constexpr Case kCases[] = {{"fence_mark", ThreadCall::kRecord, &FenceWork::mark, 200},
                              {"fence_poll", ThreadCall::kEventQuery, &FenceWork::poll, 20'000}};
-  const int rows = bench.runner.smoke() ? 1 : 20;
+  const int rows = bench.runner.smoke() ? 1 : bench.runner.quick() ? 5 : 20;
   std::unique_ptr<FenceBench> opened;
   for (const Case& one : kCases) {
-    for (const int threads : {1, 16}) {
+    for (const int threads : kThreads) {
       const std::string name = "threads_" + std::to_string(threads) + "/" + one.name;
       if (!bench.runner.wanted(name)) continue;
       if (opened == nullptr) opened = open_fence_bench(cuda);
+      if (opened == nullptr) {
+        std::printf("# fence is left out: only the program in the build folder measures it\n");
+        return;
+      }
       const auto ours = [&] {
         return seconds_per_call(threads, [&](auto start) {
           bench.raw->prepare_thread();
@@ -760,14 +878,15 @@ void make_live(Bench& bench, uint64_t count, std::vector<void*>& live) {
 
 void queries(Bench& bench) {
   constexpr int kCalls = 1'000'000;
-  const int calls = bench.runner.smoke() ? 1000 : kCalls;
+  const int calls = bench.runner.smoke() ? 1000 : bench.runner.quick() ? kCalls / 10 : kCalls;
   std::vector<void*> live;
   for (const uint64_t count : {uint64_t{1}, uint64_t{10'000}, uint64_t{1'000'000}}) {
     const std::string name = "live_" + std::to_string(count) + "/";
     const auto case_of = [&](int threads) {
       return name + "threads_" + std::to_string(threads) + "/pointer_get_info";
     };
-    const bool wanted = bench.runner.wanted(case_of(1)) || bench.runner.wanted(case_of(16));
+    const bool wanted = std::any_of(std::begin(kThreads), std::end(kThreads),
+                                    [&](int threads) { return bench.runner.wanted(case_of(threads)); });
     if (count > bench.runner.live_max() || !wanted) continue;
     make_live(bench, count, live);
     if (live.size() < count) break;
@@ -786,7 +905,7 @@ void queries(Bench& bench) {
           },
           [] {});
     };
-    for (const int threads : {1, 16}) {
+    for (const int threads : kThreads) {
       const auto raw = [&] {
         return seconds_per_call(threads, [&](auto start) {
           bench.raw->prepare_thread();
@@ -800,7 +919,7 @@ void queries(Bench& bench) {
           compared ? Runner::Clock(raw) : Runner::Clock());
     }
   }
-  for (const int threads : {1, 16}) {
+  for (const int threads : kThreads) {
     const auto look = [&](auto start) {
       gpumem_device device = nullptr;
       return time_rows(
@@ -831,8 +950,11 @@ void loading(Bench& bench) {
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::string loader = folder / "bench_loader";
   const std::string empty = folder / "libbench_empty.so";
-  if (!std::filesystem::exists(loader))
-    return;  // with a sanitizer inside, the library loads into no other program
+  // Not installed; and with a sanitizer inside, the library loads into no other program.
+  if (!std::filesystem::exists(loader)) {
+    std::printf("# load is left out: only the program in the build folder measures it\n");
+    return;
+  }
   std::string ours;
   FILE* const maps = std::fopen("/proc/self/maps", "r");
   char line[4096];
@@ -849,92 +971,174 @@ void loading(Bench& bench) {
 
 // ---- the program ----
 
-int usage(FILE* stream, int exit_code) {
+struct Group {
+  const char* name;
+  const char* what;
+  void (*run)(Bench& bench, const Options& options);
+};
+
+bool on_cuda(const Bench& bench) { return bench.runner.backend() == GPUMEM_BACKEND_CUDA; }
+
+constexpr Group kGroups[] = {
+    {"create", "creating and destroying each kind of memory",
+     [](Bench& bench, const Options&) { creating(bench); }},
+    {"pin", "pinned memory: making and freeing it, and who waits meanwhile",
+     [](Bench& bench, const Options&) { pinning(bench); }},
+    {"map", "physical memory in a range of addresses", [](Bench& bench, const Options&) { mapping(bench); }},
+    {"buffer", "buffers that grow and sleep",
+     [](Bench& bench, const Options&) {
+       buffers(bench);
+       sleeping(bench);
+     }},
+    {"group", "groups that sleep and wake, and growth that a thread prepares",
+     [](Bench& bench, const Options&) { groups(bench.scene()); }},
+    {"share", "memory of a second process", [](Bench& bench, const Options&) { share(bench.scene()); }},
+    {"ring", "hand-overs to a second process", [](Bench& bench, const Options&) { rings(bench.scene()); }},
+    {"pool", "blocks of a pool, by 1 to 16 threads",
+     [](Bench& bench, const Options&) { pools(bench.scene()); }},
+    {"trace", "recorded allocations over a pool: memory reserved and live",
+     [](Bench& bench, const Options& options) { traces(bench.scene(), options.traces); }},
+    {"copy", "copies between any two kinds of memory, by size",
+     [](Bench& bench, const Options&) { copies(bench); }},
+    {"pieces", "batches of 1,000 small copies",
+     [](Bench& bench, const Options&) { pieces(bench.scene(), bench.stream); }},
+    {"pageable", "copies of ordinary memory, by size",
+     [](Bench& bench, const Options&) { pageable(bench.scene(), bench.stream); }},
+    {"file", "copies between files and a device", [](Bench& bench, const Options&) { files(bench.scene()); }},
+    {"pageable_setting", "the same with each setting of the library's threads",
+     [](Bench& bench, const Options&) { pageable_settings(bench.scene()); }},
+    {"managed", "prefetch and advice for managed memory",
+     [](Bench& bench, const Options&) { managed(bench, on_cuda(bench)); }},
+    {"call", "single small calls", [](Bench& bench, const Options&) { small_calls(bench); }},
+    {"threads", "calls of 1 to 16 threads at once",
+     [](Bench& bench, const Options&) { thread_calls(bench); }},
+    {"fence", "marks in a stream", [](Bench& bench, const Options&) { fences(bench, on_cuda(bench)); }},
+    {"query", "pointer queries while much lives, by 1 to 16 threads",
+     [](Bench& bench, const Options&) { queries(bench); }},
+    {"load", "loading the library", [](Bench& bench, const Options&) { loading(bench); }},
+};
+
+int list() {
+  for (const Group& group : kGroups)
+    std::printf("%-18s%s\n", group.name, group.what);
+  return 0;
+}
+
+int usage() {
   std::fputs(
-      "Usage: gpumem_bench [--backend host|cuda] [--only TEXT] [--repeat N] [--max-size MIB] [--live N] "
-      "[--json FILE] [--smoke]\n"
+      "Usage: gpumem_bench [--backend host|cuda|any] [--group NAME]... [--list] [--quick] [--only TEXT] "
+      "[--repeat N]\n"
+      "                    [--max-size MIB] [--live N] [--traces FOLDER] [--json FILE] [--smoke]\n"
       "\n"
       "Measures gpumem beside the raw driver or operating system in one run and prints a line for each "
       "case:\n"
-      "name, ours, raw, ratio (ours / raw), unit. Each number is a median of rows of calls that take turns.\n"
+      "name, ours, raw, ratio (ours / raw), unit, and the spread of both. Each number is a median of rows of "
+      "calls "
+      "that take turns.\n"
+      "`gpumem bench` runs it, and makes a report of the results.\n"
       "\n"
-      "  --backend   host (default) or cuda\n"
+      "  --backend   host (default), cuda, or any\n"
+      "  --group     only this group; repeatable\n"
+      "  --list      list the groups\n"
+      "  --quick     at most 5 rows, and nothing larger than 64 MiB\n"
       "  --only      only the cases with this text in their names\n"
       "  --repeat    rows of calls for each side; 15 if not given. Slow cases take fewer, but at least 5\n"
       "  --max-size  leave out cases with more memory than this\n"
       "  --live      most objects that live while pointers are queried: 10,000 if not given, at most "
       "1,000,000.\n"
       "              The host backend needs two mappings for each, and the system allows vm.max_map_count\n"
+      "  --traces    a folder with recorded allocations, as CSV: op,id,size,stream\n"
       "  --json      write the results to a file too\n"
       "  --smoke     each case once and small, only to see that it works\n",
-      stream);
-  return exit_code;
+      stdout);
+  return 0;
 }
 
-bool parse(int argc, char** argv, Options& options) {
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+gpumem_backend backend_of(const std::string& name) {
+  if (name == "cuda") return GPUMEM_BACKEND_CUDA;
+  if (name == "any") return GPUMEM_BACKEND_ANY;
+  if (name != "host") throw UsageError("--backend is any, cuda or host, not " + name);
+  return GPUMEM_BACKEND_HOST;
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--smoke") {
-      options.smoke = true;
+    if (word == "--smoke" || word == "--quick") {
+      (word == "--smoke" ? options.smoke : options.quick) = true;
       continue;
     }
-    if (++i == argc) return false;
+    if (++i == argc) throw UsageError(word + " needs a value, or is no option");
     const std::string value = argv[i];
-    if (word == "--backend" && (value == "host" || value == "cuda")) {
-      options.backend = value == "cuda" ? GPUMEM_BACKEND_CUDA : GPUMEM_BACKEND_HOST;
+    const auto number = [&] {
+      const int read = std::atoi(value.c_str());
+      if (read <= 0) throw UsageError(word + " takes a number from 1, not " + value);
+      return static_cast<uint64_t>(read);
+    };
+    if (word == "--backend") {
+      options.backend = backend_of(value);
+    } else if (word == "--group") {
+      if (std::none_of(std::begin(kGroups), std::end(kGroups),
+                       [&](const Group& group) { return value == group.name; }))
+        throw UsageError("there is no group " + value + " (--list lists them)");
+      options.groups.push_back(value);
     } else if (word == "--only") {
       options.only = value;
+    } else if (word == "--traces") {
+      if (!std::filesystem::is_directory(value)) throw UsageError("--traces takes a folder, not " + value);
+      options.traces = value;
     } else if (word == "--json") {
       options.json = value;
-    } else if (word == "--repeat" && std::atoi(value.c_str()) > 0) {
-      options.repeat = std::atoi(value.c_str());
-    } else if (word == "--live" && std::atoi(value.c_str()) > 0) {
-      options.live_max = static_cast<uint64_t>(std::atoi(value.c_str()));
-    } else if (word == "--max-size" && std::atoi(value.c_str()) > 0) {
-      options.max_size = static_cast<uint64_t>(std::atoi(value.c_str())) * kMiB;
+    } else if (word == "--repeat") {
+      options.repeat = static_cast<int>(number());
+    } else if (word == "--live") {
+      options.live_max = number();
+    } else if (word == "--max-size") {
+      options.max_size = number() * kMiB;
     } else {
-      return false;
+      throw UsageError("there is no option " + word);
     }
   }
-  return true;
+  return options;
 }
 
 int run(int argc, char** argv) {
-  if (argc == 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) {
-    return usage(stdout, 0);
-  }
-  Options options;
-  const bool shares = argc == 3 && std::strcmp(argv[1], "--share-peer") == 0;
-  const bool is_peer = shares || (argc == 3 && std::strcmp(argv[1], "--ring-peer") == 0);
-  if (!is_peer && !parse(argc, argv, options)) return usage(stderr, 2);
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (argc == 2 && (first == "--help" || first == "-h")) return usage();
+  if (argc == 2 && first == "--list") return list();
   try {
-    if (is_peer) {
-      const auto backend = std::strcmp(argv[2], "cuda") == 0 ? GPUMEM_BACKEND_CUDA : GPUMEM_BACKEND_HOST;
-      return shares ? share_peer(backend) : ring_peer(backend);
-    }
+    if (argc == 3 && first == "--share-peer") return share_peer(backend_of(argv[2]));
+    if (argc == 3 && first == "--ring-peer") return ring_peer(backend_of(argv[2]));
+    const Options options = parse(argc, argv);
     Bench bench(options, std::max(2 * kGiB, options.live_max * kLiveBytes));
     const Setting setting = bench.setting();
     bench.runner.print_heading(setting);
-    creating(bench);
-    mapping(bench);
-    buffers(bench);
-    sleeping(bench);
-    groups({bench.runner, *bench.raw, bench.instance, bench.device});
-    share({bench.runner, *bench.raw, bench.instance, bench.device});
-    rings({bench.runner, *bench.raw, bench.instance, bench.device});
-    copies(bench);
-    managed(bench, options.backend == GPUMEM_BACKEND_CUDA);
-    small_calls(bench);
-    thread_calls(bench);
-    fences(bench, options.backend == GPUMEM_BACKEND_CUDA);
-    queries(bench);
-    loading(bench);
+    bool failed = false;
+    for (const Group& group : kGroups) {
+      if (!bench.runner.begin(group.name)) continue;
+      // The others are worth their minutes all the same.
+      try {
+        group.run(bench, options);
+      } catch (const std::exception& problem) {
+        std::fprintf(stderr, "gpumem: bench: group %s: %s\n", group.name, problem.what());
+        bench.runner.fail_group(problem.what());
+        failed = true;
+      }
+    }
     if (!options.json.empty()) bench.runner.write_json(setting);
+    return failed ? 1 : 0;
+  } catch (const UsageError& problem) {
+    std::fprintf(stderr, "gpumem: bench: %s\n", problem.what());
+    return 2;
   } catch (const std::exception& problem) {
-    std::fprintf(stderr, "gpumem_bench: %s\n", problem.what());
+    std::fprintf(stderr, "gpumem: bench: %s\n", problem.what());
     return 1;
   }
-  return 0;
 }
 
 }  // namespace

@@ -12,6 +12,9 @@ inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 
+// Calls are made by so many threads at once.
+inline constexpr int kThreads[] = {1, 2, 4, 8, 16};
+
 inline std::string text_of(uint64_t size) {
   if (size >= kGiB) return std::to_string(size / kGiB) + "GiB";
   return size >= kMiB ? std::to_string(size / kMiB) + "MiB" : std::to_string(size / kKiB) + "KiB";

@@ -67,6 +67,8 @@ class Work final : public FenceBench {
 
 }  // namespace
 
-std::unique_ptr<FenceBench> open_fence_bench(bool cuda) { return std::make_unique<Work>(cuda); }
-
 }  // namespace bench
+
+extern "C" __attribute__((visibility("default"))) bench::FenceBench* gpumem_bench_open_fence(bool cuda) {
+  return new bench::Work(cuda);
+}

@@ -22,7 +22,10 @@ class FenceBench {
   virtual FenceWork thread_work() = 0;
 };
 
-// Device 0.
+// Device 0. Null where the library with the parts of gpumem is not beside this program: it is not installed.
 std::unique_ptr<FenceBench> open_fence_bench(bool cuda);
+
+// A function of that library; null as above.
+void* inner_function(const char* name);
 
 }  // namespace bench

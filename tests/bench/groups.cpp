@@ -267,7 +267,7 @@ uint64_t resident_bytes() {
 // How much more is used after a thousand sleeps than before, with each content that keeps bytes. All bytes
 // are compared each time.
 void many_sleeps(const Scene& scene) {
-  const uint64_t cycles = scene.runner.smoke() ? 3 : 1000;
+  const uint64_t cycles = scene.runner.smoke() ? 3 : scene.runner.quick() ? 30 : 1000;
   const std::string name = "group/sleep_and_wake/" + std::to_string(cycles) + "_times";
   const std::string time = name + "/time_of_one";
   const std::string device_growth = name + "/growth_on_device";

@@ -4,10 +4,12 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "gpumem/gpumem.h"
 
@@ -24,6 +26,12 @@ enum class ThreadCall { kCopy, kFill, kRecord, kEventQuery, kStreamQuery, kPoint
 struct ThreadWork {
   Call call;
   Call settle;
+};
+
+// What a pool is compared with, for the calling thread.
+struct PoolWork {
+  std::function<void*(uint64_t size)> take;  // empty where there is nothing
+  std::function<void(void* pointer)> give;
 };
 
 // Reserved addresses with room for some blocks of physical memory.
@@ -57,6 +65,19 @@ class RawEvents {
   virtual void synchronize() = 0;
 };
 
+// Copies for one call.
+struct RawBatch {
+  std::vector<void*> to;
+  std::vector<void*> from;
+  std::vector<size_t> sizes;
+
+  void add(void* destination, void* source, size_t size) {
+    to.push_back(destination);
+    from.push_back(source);
+    sizes.push_back(size);
+  }
+};
+
 class Raw {
  public:
   virtual ~Raw() = default;
@@ -71,6 +92,8 @@ class Raw {
 
   virtual void copy(void* destination, const void* source, uint64_t size) = 0;  // done on return
   virtual void enqueue_copy(void* destination, const void* source, uint64_t size) = 0;
+  // False where there is no call for many copies.
+  virtual bool enqueue_batch(RawBatch& /*batch*/) { return false; }
   virtual void synchronize() = 0;
 
   // Managed memory to the device or the host, and advice that it is mostly read; empty where nothing does
@@ -93,6 +116,11 @@ class Raw {
   virtual void prepare_thread() {}
   // For the calling thread; the work is destroyed on it too. Empty as above.
   virtual ThreadWork thread_work(ThreadCall /*which*/) { return {}; }
+  // malloc() and free(), or the pool of the driver in a stream of the thread's own.
+  virtual PoolWork pool_work(bool of_host) {
+    if (!of_host) return {};
+    return {[](uint64_t size) { return std::malloc(size); }, [](void* pointer) { std::free(pointer); }};
+  }
 };
 
 [[noreturn]] inline void fail(const std::string& text) { throw std::runtime_error(text); }

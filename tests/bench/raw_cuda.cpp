@@ -25,7 +25,8 @@ namespace {
   X(cuIpcCloseMemHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)               \
   X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle) X(cuStreamWaitEvent)
 // Of drivers from 12.2 on.
-#define RAW_NEWER_FUNCTIONS(X) X(cuMemPrefetchAsync_v2) X(cuMemAdvise_v2)
+#define RAW_NEWER_FUNCTIONS(X) X(cuMemPrefetchAsync_v2) X(cuMemAdvise_v2) X(cuMemAllocAsync) X(cuMemFreeAsync) \
+  X(cuDeviceGetDefaultMemPool) X(cuMemPoolSetAttribute) X(cuMemcpyBatchAsync_v2)
 // clang-format on
 
 struct Driver {
@@ -256,6 +257,17 @@ class RawCuda : public Raw {
   void enqueue_copy(void* destination, const void* source, uint64_t size) override {
     CHECK(cuMemcpyAsync(address(destination), address(source), size, stream_));
   }
+  bool enqueue_batch(RawBatch& batch) override {
+    if (driver_.cuMemcpyBatchAsync_v2 == nullptr) return false;
+    CUmemcpyAttributes attributes = {};
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    size_t first = 0;
+    static_assert(sizeof(void*) == sizeof(CUdeviceptr));
+    CHECK(cuMemcpyBatchAsync_v2(reinterpret_cast<CUdeviceptr*>(batch.to.data()),
+                                reinterpret_cast<CUdeviceptr*>(batch.from.data()), batch.sizes.data(),
+                                batch.to.size(), &attributes, &first, 1, stream_));
+    return true;
+  }
   void synchronize() override { CHECK(cuStreamSynchronize(stream_)); }
 
   Call enqueue_prefetch(void* pointer, uint64_t size, bool to_device) override {
@@ -314,6 +326,30 @@ class RawCuda : public Raw {
         return {[this, own] { query(reinterpret_cast<void*>(own->device + 100)); }, settle};
     }
     return {};
+  }
+
+  PoolWork pool_work(bool of_host) override {
+    if (of_host) return Raw::pool_work(true);
+    if (driver_.cuMemAllocAsync == nullptr || driver_.cuDeviceGetDefaultMemPool == nullptr) return {};
+    // It keeps its memory, as ours does.
+    CUmemoryPool pool = nullptr;
+    CUdevice device = 0;
+    CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuDeviceGetDefaultMemPool(&pool, device));
+    cuuint64_t all = UINT64_MAX;
+    CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    CUstream made = nullptr;
+    CHECK(cuStreamCreate(&made, CU_STREAM_NON_BLOCKING));
+    const std::shared_ptr<CUstream_st> stream(made, [this](CUstream it) {
+      driver_.cuStreamSynchronize(it);
+      driver_.cuStreamDestroy(it);
+    });
+    return {[this, stream](uint64_t size) {
+              CUdeviceptr block = 0;
+              CHECK(cuMemAllocAsync(&block, size, stream.get()));
+              return reinterpret_cast<void*>(block);
+            },
+            [this, stream](void* block) { CHECK(cuMemFreeAsync(address(block), stream.get())); }};
   }
 
   Call small_call(SmallCall which, void* pointer) override {

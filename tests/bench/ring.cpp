@@ -141,7 +141,7 @@ class Peer {
 }  // namespace
 
 void rings(const Scene& scene) {
-  if (!scene.runner.wanted("share: ring")) return;
+  if (!scene.runner.any_wanted("share: ring")) return;
   Peer peer(scene);
   {
     const SharedPage page(SharedPage::make_file());
@@ -256,7 +256,7 @@ int ring_peer(gpumem_backend backend) {
           take_from_page(*raw, work, file, &ready);
         }
       } catch (const std::exception& problem) {
-        std::fprintf(stderr, "gpumem_bench: the second process: %s\n", problem.what());
+        std::fprintf(stderr, "gpumem: bench: the second process: %s\n", problem.what());
         _exit(1);
       }
     });

@@ -2,10 +2,16 @@
 // The measuring behind runner.h.
 #include "runner.h"
 
+#include <sys/utsname.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
+#include <thread>
+
+#include "goals.h"
 
 namespace bench {
 namespace {
@@ -16,6 +22,8 @@ constexpr double kMaxCalls = 20'000;
 // Slow cases get fewer rows.
 constexpr double kCaseSeconds = 3;
 constexpr int kMinRows = 5;
+constexpr int kQuickRows = 5;
+constexpr uint64_t kQuickSize = uint64_t{64} << 20;
 
 double seconds_of(const Call& call, int64_t count) {
   const auto start = std::chrono::steady_clock::now();
@@ -24,10 +32,22 @@ double seconds_of(const Call& call, int64_t count) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
+Sample sample_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
+  const size_t last = values.size() - 1;
   const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  const auto at = [&](double share) {
+    return values[static_cast<size_t>(share * static_cast<double>(last) + 0.5)];
+  };
+  return {values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2, at(0.1),
+          at(0.9), values.size()};
+}
+
+template <class Change>
+Sample changed(const Sample& sample, Change change) {
+  const double one = change(sample.p10);
+  const double other = change(sample.p90);
+  return {change(sample.median), std::min(one, other), std::max(one, other), sample.rows};
 }
 
 std::string quoted(const std::string& text) {
@@ -45,24 +65,76 @@ std::string number(double value, const char* none) {
   return value > 0 ? text : none;
 }
 
+// As it stands in the table.
+std::string spread(const Sample& sample) {
+  return sample.rows < 2 ? "-" : number(sample.p10, "0") + ".." + number(sample.p90, "0");
+}
+
+std::string json_of(const Sample& sample) {
+  return "{\"median\": " + number(sample.median, "0") + ", \"p10\": " + number(sample.p10, "0") +
+         ", \"p90\": " + number(sample.p90, "0") + ", \"rows\": " + std::to_string(sample.rows) + "}";
+}
+
+std::string json_of(const Trace& trace) {
+  std::string text = "{\"name\": " + quoted(trace.name) + ", \"events\": " + std::to_string(trace.events) +
+                     ", \"peak_live\": " + std::to_string(trace.peak_live) +
+                     ", \"peak_reserved\": " + std::to_string(trace.peak_reserved) + ",\n     \"points\": [";
+  const char* separator = "";
+  for (const Trace::Point& point : trace.points) {
+    text += separator + ("[" + std::to_string(point.event)) + ", " + std::to_string(point.live) + ", " +
+            std::to_string(point.reserved) + "]";
+    separator = ", ";
+  }
+  return text + "]}";
+}
+
+std::string date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+std::string system_name() {
+  utsname name{};
+  uname(&name);
+  return std::string(name.sysname) + " " + name.release + ", " + name.machine + ", " +
+         std::to_string(std::thread::hardware_concurrency()) + " processors";
+}
+
 }  // namespace
 
+bool Runner::begin(const std::string& group) {
+  group_ = group;
+  return options_.groups.empty() ||
+         std::find(options_.groups.begin(), options_.groups.end(), group) != options_.groups.end();
+}
+
 bool Runner::wanted(const std::string& name) const { return name.find(options_.only) != std::string::npos; }
+
+bool Runner::any_wanted(const std::string& part) const {
+  return wanted(part) || options_.only.find(part) != std::string::npos;
+}
 
 bool Runner::wanted(uint64_t size) const {
   constexpr uint64_t kSmokeSize = 64 * 1024;
   if (options_.smoke) return size <= kSmokeSize;
+  if (options_.quick && size > kQuickSize) return false;
   return options_.max_size == 0 || size <= options_.max_size;
 }
 
-Runner::Seconds Runner::measure(const Clock& ours, const Clock& raw) const {
+Runner::Samples Runner::measure(const Clock& ours, const Clock& raw) const {
   std::vector<double> our_seconds;
   std::vector<double> raw_seconds;
   const auto take = [](const Clock& clock, std::vector<double>& into) {
     if (clock) into.push_back(clock());
   };
   double total = 0;
-  const int rows = options_.smoke ? 1 : options_.repeat;
+  const int rows = options_.smoke   ? 1
+                   : options_.quick ? std::min(kQuickRows, options_.repeat)
+                                    : options_.repeat;
   for (int row = 0; row < rows && (row < kMinRows || total < kCaseSeconds); ++row) {
     // Who goes first changes, in case the second profits from the first.
     if (row % 2 == 0) take(ours, our_seconds);
@@ -70,10 +142,12 @@ Runner::Seconds Runner::measure(const Clock& ours, const Clock& raw) const {
     if (row % 2 == 1) take(ours, our_seconds);
     total += our_seconds.back() + (raw ? raw_seconds.back() : 0);
   }
-  return {median(our_seconds), raw ? median(raw_seconds) : 0};
+  Samples samples{sample_of(std::move(our_seconds)), {}};
+  if (raw) samples.raw = sample_of(std::move(raw_seconds));
+  return samples;
 }
 
-Runner::Seconds Runner::measure_calls(const Call& ours, const Call& raw, const Call& settle) const {
+Runner::Samples Runner::measure_calls(const Call& ours, const Call& raw, const Call& settle) const {
   const auto settled = [&](const Call& call, int64_t count) {
     const double seconds = seconds_of(call, count);
     if (settle) settle();
@@ -85,11 +159,12 @@ Runner::Seconds Runner::measure_calls(const Call& ours, const Call& raw, const C
   slowest = std::min(slowest, settled(ours, 1));
   const double calls = options_.smoke ? 1 : std::clamp(kRowSeconds / std::max(slowest, 1e-9), 1.0, kMaxCalls);
   const auto count = static_cast<int64_t>(calls);
-  Seconds seconds = measure([&] { return settled(ours, count); },
+  Samples samples = measure([&] { return settled(ours, count); },
                             raw ? Clock([&] { return settled(raw, count); }) : Clock());
-  seconds.ours /= static_cast<double>(count);
-  seconds.raw /= static_cast<double>(count);
-  return seconds;
+  const auto of_one = [&](double seconds) { return seconds / static_cast<double>(count); };
+  samples.ours = changed(samples.ours, of_one);
+  if (samples.raw) samples.raw = changed(*samples.raw, of_one);
+  return samples;
 }
 
 void Runner::time(const std::string& name, const Call& ours, const Call& raw, const Call& settle) {
@@ -101,43 +176,63 @@ void Runner::clocked(const std::string& name, const Clock& ours, const Clock& ra
 }
 
 void Runner::rate(const std::string& name, uint64_t bytes, const Call& ours, const Call& raw) {
-  if (!wanted(name)) return;
-  const Seconds seconds = measure_calls(ours, raw, {});
-  const double gigabytes = static_cast<double>(bytes) / 1e9;
-  add({name, gigabytes / seconds.ours, gigabytes / seconds.raw, "GB/s"});
+  if (wanted(name)) add_rate(name, bytes, measure_calls(ours, raw, {}));
 }
 
 void Runner::clocked_rate(const std::string& name, uint64_t bytes, const Clock& ours, const Clock& raw) {
-  if (!wanted(name)) return;
-  const Seconds seconds = measure(ours, raw);
-  const double gigabytes = static_cast<double>(bytes) / 1e9;
-  add({name, gigabytes / seconds.ours, gigabytes / seconds.raw, "GB/s"});
+  if (wanted(name)) add_rate(name, bytes, measure(ours, raw));
 }
 
 void Runner::seconds(const std::string& name, double ours, double raw) {
-  if (wanted(name)) add_time(name, {ours, raw});
+  if (!wanted(name)) return;
+  Samples samples{{ours, ours, ours, 1}, {}};
+  if (raw > 0) samples.raw = Sample{raw, raw, raw, 1};
+  add_time(name, samples);
 }
 
 void Runner::bytes(const std::string& name, uint64_t ours) {
-  if (wanted(name)) add({name, static_cast<double>(ours), 0, "bytes"});
+  const auto value = static_cast<double>(ours);
+  if (wanted(name)) add({group_, name, "bytes", {}, {value, value, value, 1}, {}, 0});
 }
 
-void Runner::add_time(const std::string& name, const Seconds& seconds) {
+void Runner::trace(Trace trace) { traces_.push_back(std::move(trace)); }
+
+double Runner::goal(const Result& result, double per_second) const {
+  const Goal* const goal = options_.backend == GPUMEM_BACKEND_CUDA ? goal_of(result.name) : nullptr;
+  if (goal == nullptr || (goal->ratio > 0 && !result.raw)) return 0;
+  return (goal->ratio > 0 ? goal->ratio * result.raw->median : 0) + goal->seconds * per_second;
+}
+
+void Runner::add_time(const std::string& name, const Samples& seconds) {
   double per_second = 1e3;
   const char* unit = "ms";
-  if (seconds.ours < 1e-6) {
+  if (seconds.ours.median < 1e-6) {
     per_second = 1e9;
     unit = "ns";
-  } else if (seconds.ours < 1e-3) {
+  } else if (seconds.ours.median < 1e-3) {
     per_second = 1e6;
     unit = "us";
   }
-  add({name, seconds.ours * per_second, seconds.raw * per_second, unit});
+  const auto in_unit = [&](double value) { return value * per_second; };
+  Result result{group_, name, unit, {}, changed(seconds.ours, in_unit), {}, 0};
+  if (seconds.raw) result.raw = changed(*seconds.raw, in_unit);
+  result.goal = goal(result, per_second);
+  add(std::move(result));
+}
+
+void Runner::add_rate(const std::string& name, uint64_t bytes, const Samples& seconds) {
+  const auto in_unit = [&](double value) { return static_cast<double>(bytes) / 1e9 / value; };
+  Result result{group_, name, "GB/s", bytes, changed(seconds.ours, in_unit), {}, 0};
+  if (seconds.raw) result.raw = changed(*seconds.raw, in_unit);
+  result.goal = goal(result, 0);
+  add(std::move(result));
 }
 
 void Runner::add(Result result) {
-  std::printf("%-48s %10s %10s %8s %s\n", result.name.c_str(), number(result.ours, "0").c_str(),
-              number(result.raw, "-").c_str(), number(result.ratio(), "-").c_str(), result.unit.c_str());
+  std::printf("%-48s %10s %10s %8s %-5s  %s", result.name.c_str(), number(result.ours.median, "0").c_str(),
+              result.raw ? number(result.raw->median, "-").c_str() : "-", number(result.ratio(), "-").c_str(),
+              result.unit.c_str(), spread(result.ours).c_str());
+  std::printf("%s\n", result.raw ? ("  " + spread(*result.raw)).c_str() : "");
   std::fflush(stdout);
   results_.push_back(std::move(result));
 }
@@ -145,24 +240,47 @@ void Runner::add(Result result) {
 void Runner::print_heading(const Setting& setting) const {
   std::printf("# gpumem %s, %s backend, %s; raw: %s; medians of up to %d rows\n", gpumem_version_text(),
               setting.backend.c_str(), setting.device.c_str(), setting.raw.c_str(),
-              options_.smoke ? 1 : options_.repeat);
-  std::printf("%-48s %10s %10s %8s %s\n", "# name", "ours", "raw", "ratio", "unit");
+              options_.smoke   ? 1
+              : options_.quick ? kQuickRows
+                               : options_.repeat);
+  std::printf("%-48s %10s %10s %8s %-5s  %s\n", "# name", "ours", "raw", "ratio", "unit",
+              "p10..p90 of ours and of raw");
 }
 
+// docs/performance.md describes it.
 void Runner::write_json(const Setting& setting) const {
   std::ofstream file(options_.json);
-  file << "{\n  \"gpumem\": " << quoted(gpumem_version_text())
-       << ",\n  \"backend\": " << quoted(setting.backend) << ",\n  \"device\": " << quoted(setting.device)
-       << ",\n  \"raw\": " << quoted(setting.raw) << ",\n  \"repeat\": " << options_.repeat
-       << ",\n  \"cases\": [";
+  file << "{\n  \"schema\": \"gpumem-bench\",\n  \"version\": 1,\n  \"gpumem\": "
+       << quoted(gpumem_version_text()) << ",\n  \"date\": " << quoted(date())
+       << ",\n  \"system\": " << quoted(system_name()) << ",\n  \"backend\": " << quoted(setting.backend)
+       << ",\n  \"device\": " << quoted(setting.device)
+       << ",\n  \"driver\": " << (setting.driver.empty() ? "null" : quoted(setting.driver))
+       << ",\n  \"raw\": " << quoted(setting.raw) << ",\n  \"quick\": " << (options_.quick ? "true" : "false")
+       << ",\n  \"rows\": [";
   const char* separator = "\n";
   for (const Result& result : results_) {
-    file << separator << "    {\"name\": " << quoted(result.name)
-         << ", \"ours\": " << number(result.ours, "0") << ", \"raw\": " << number(result.raw, "null")
-         << ", \"ratio\": " << number(result.ratio(), "null") << ", \"unit\": " << quoted(result.unit) << "}";
+    file << separator << "    {\"group\": " << quoted(result.group) << ", \"name\": " << quoted(result.name)
+         << ", \"unit\": " << quoted(result.unit)
+         << ", \"bytes\": " << (result.bytes ? std::to_string(*result.bytes) : "null")
+         << ",\n     \"ours\": " << json_of(result.ours)
+         << ",\n     \"raw\": " << (result.raw ? json_of(*result.raw) : "null")
+         << ", \"ratio\": " << number(result.ratio(), "null") << ", \"goal\": " << number(result.goal, "null")
+         << "}";
     separator = ",\n";
   }
-  file << "\n  ]\n}\n";
+  file << "\n  ],\n  \"traces\": [";
+  separator = "\n";
+  for (const Trace& trace : traces_) {
+    file << separator << "    " << json_of(trace);
+    separator = ",\n";
+  }
+  file << "\n  ],\n  \"failed\": [";
+  separator = "";
+  for (const auto& [group, why] : failed_) {
+    file << separator << "{\"group\": " << quoted(group) << ", \"why\": " << quoted(why) << "}";
+    separator = ", ";
+  }
+  file << "]\n}\n";
   file.flush();
   if (!file) fail("cannot write " + options_.json);
 }

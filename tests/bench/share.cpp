@@ -160,7 +160,7 @@ void copy_between_devices(const Scene& scene, const gpumem_share_handle& handle,
 }  // namespace
 
 void share(const Scene& scene) {
-  if (!scene.runner.wanted("share")) return;
+  if (!scene.runner.any_wanted("share")) return;
   const uint64_t size = scene.runner.smoke() ? 2 * kMiB : 64 * kMiB;
   gpumem_device_info device = GPUMEM_DEVICE_INFO_INIT;
   MUST(gpumem_device_get_info(scene.device, &device, &error));

@@ -3,9 +3,11 @@
 // bindings do the same in their own language; README.md has the language of the file. Usage: vectors FILE
 // host|cuda
 
+#include <fcntl.h>
 #include <gpumem/gpumem.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -29,9 +32,27 @@ struct FreePages {
   void operator()(void* pages) const { std::free(pages); }
 };
 using Buffer = std::unique_ptr<void, FreePages>;
-using Object =
-    std::variant<std::monostate, gpumem_instance, gpumem_device, gpumem_memory, gpumem_stream, gpumem_event,
-                 gpumem_buffer, gpumem_group, gpumem_share_handle, uint64_t, Buffer, Malloced>;
+// A file without a name, and a descriptor for those who may only read it.
+struct TemporaryFile {
+  int descriptor = -1;
+  int given = -1;
+
+  TemporaryFile() = default;
+  TemporaryFile(TemporaryFile&& other) noexcept
+      : descriptor(std::exchange(other.descriptor, -1)), given(std::exchange(other.given, -1)) {}
+  TemporaryFile& operator=(TemporaryFile&& other) noexcept {
+    std::swap(descriptor, other.descriptor);
+    std::swap(given, other.given);
+    return *this;
+  }
+  ~TemporaryFile() {
+    if (given != descriptor) ::close(given);
+    if (descriptor != -1) ::close(descriptor);
+  }
+};
+using Object = std::variant<std::monostate, gpumem_instance, gpumem_device, gpumem_memory, gpumem_stream,
+                            gpumem_event, gpumem_buffer, gpumem_group, gpumem_pool, gpumem_share_handle,
+                            uint64_t, Buffer, Malloced, TemporaryFile>;
 
 [[noreturn]] void fail(const std::string& text) { throw std::runtime_error(text); }
 
@@ -47,9 +68,13 @@ uint64_t number(const std::string& text) {
 
 using Names = std::map<std::string, uint64_t>;
 
-const Names kKinds{{"pageable", GPUMEM_KIND_PAGEABLE},     {"pinned", GPUMEM_KIND_PINNED},
-                   {"registered", GPUMEM_KIND_REGISTERED}, {"managed", GPUMEM_KIND_MANAGED},
-                   {"virtual", GPUMEM_KIND_VIRTUAL},       {"device", GPUMEM_KIND_DEVICE}};
+const Names kKinds{{"pageable", GPUMEM_KIND_PAGEABLE},
+                   {"pinned", GPUMEM_KIND_PINNED},
+                   {"registered", GPUMEM_KIND_REGISTERED},
+                   {"managed", GPUMEM_KIND_MANAGED},
+                   {"virtual", GPUMEM_KIND_VIRTUAL},
+                   {"device", GPUMEM_KIND_DEVICE},
+                   {"pool", GPUMEM_KIND_POOL}};
 const Names kMemoryFlags{{"portable", GPUMEM_MEMORY_PORTABLE},
                          {"mapped", GPUMEM_MEMORY_MAPPED},
                          {"write_combined", GPUMEM_MEMORY_WRITE_COMBINED},
@@ -81,6 +106,8 @@ const Names kAccess{{"none", GPUMEM_ACCESS_NONE},
                     {"readwrite", GPUMEM_ACCESS_READWRITE},
                     {"unknown", GPUMEM_ACCESS_UNKNOWN}};
 const Names kBufferFlags{{"movable", GPUMEM_BUFFER_MOVABLE}, {"copyable", GPUMEM_BUFFER_COPYABLE}};
+const Names kPoolFlags{{"internal_dependencies", GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES},
+                       {"debug", GPUMEM_POOL_DEBUG}};
 const Names kContents{{"pinned", GPUMEM_CONTENT_PINNED},
                       {"pageable", GPUMEM_CONTENT_PAGEABLE},
                       {"zero", GPUMEM_CONTENT_ZERO},
@@ -228,6 +255,16 @@ class Case {
         {"prepare", &Case::prepare},
         {"buffer_info", &Case::buffer_info},
         {"group_info", &Case::group_info},
+        {"pool", &Case::pool},
+        {"alloc", &Case::alloc},
+        {"free_block", &Case::free_block},
+        {"free_pointer", &Case::free_pointer},
+        {"record_use", &Case::record_use},
+        {"trim", &Case::trim},
+        {"set_limit", &Case::set_limit},
+        {"set_threshold", &Case::set_threshold},
+        {"pool_info", &Case::pool_info},
+        {"block_info", &Case::block_info},
         {"export", &Case::export_memory},
         {"export_event", &Case::export_event},
         {"handle", &Case::handle},
@@ -241,6 +278,13 @@ class Case {
         {"way", &Case::way},
         {"cache", &Case::cache},
         {"flush_cache", &Case::flush_cache},
+        {"file", &Case::file},
+        {"expect_file", &Case::expect_file},
+        {"read_file", &Case::copy_file},
+        {"write_file", &Case::copy_file},
+        {"capturing", &Case::capturing},
+        {"capture", &Case::capture},
+        {"release_capture", &Case::release_capture},
     };
     return list;
   }
@@ -374,6 +418,133 @@ class Case {
     return gpumem_unregister(get<gpumem_instance>(step.argument(0)), address(step.argument(1)), &error_);
   }
 
+  gpumem_status pool(const Step& step) {
+    gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+    desc.kind = static_cast<gpumem_kind>(step.value("kind", kKinds));
+    desc.flags = step.sum("flags", kPoolFlags);
+    desc.handle_types = step.sum("handle_types", kHandleTypes);
+    desc.limit = step.value("limit");
+    desc.release_threshold = step.value("threshold");
+    desc.initial_size = step.value("initial");
+    if (const std::string* name = step.option("name")) desc.name = name->c_str();
+    gpumem_pool made = nullptr;
+    const gpumem_status status =
+        gpumem_pool_create(get<gpumem_device>(step.argument(0)), &desc, &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status alloc(const Step& step) {
+    const auto from = get<gpumem_pool>(step.argument(0));
+    const uint64_t size = number(step.argument(1));
+    void* made = nullptr;
+    const gpumem_status status =
+        step.option("alignment")
+            ? gpumem_pool_alloc_aligned(from, size, step.value("alignment"), stream_of(step), &made, &error_)
+            : gpumem_pool_alloc(from, size, stream_of(step), &made, &error_);
+    return keep(step, status, Malloced{static_cast<std::byte*>(made)});
+  }
+  gpumem_status free_block(const Step& step) {
+    return gpumem_pool_free(get<gpumem_pool>(step.argument(0)), address(step.argument(1)), stream_of(step),
+                            &error_);
+  }
+  gpumem_status free_pointer(const Step& step) {
+    return gpumem_pool_free_pointer(get<gpumem_instance>(step.argument(0)), address(step.argument(1)),
+                                    stream_of(step), &error_);
+  }
+  gpumem_status record_use(const Step& step) {
+    return gpumem_pool_record_use(get<gpumem_pool>(step.argument(0)), address(step.argument(1)),
+                                  stream_of(step), &error_);
+  }
+  gpumem_status trim(const Step& step) {
+    return gpumem_pool_trim(get<gpumem_pool>(step.argument(0)), step.value("keep"), nullptr, &error_);
+  }
+  gpumem_status set_limit(const Step& step) {
+    return gpumem_pool_set_limit(get<gpumem_pool>(step.argument(0)), number(step.argument(1)), &error_);
+  }
+  gpumem_status set_threshold(const Step& step) {
+    return gpumem_pool_set_release_threshold(get<gpumem_pool>(step.argument(0)), number(step.argument(1)),
+                                             &error_);
+  }
+  gpumem_status pool_info(const Step& step) {
+    gpumem_pool_info known = GPUMEM_POOL_INFO_INIT;
+    const gpumem_status status = gpumem_pool_get_info(get<gpumem_pool>(step.argument(0)), &known, &error_);
+    if (status != GPUMEM_SUCCESS) return status;
+    if (step.option("kind")) same("kind", step.value("kind", kKinds), static_cast<uint64_t>(known.kind));
+    if (step.option("limit")) same("limit", step.value("limit"), known.limit);
+    if (step.option("threshold")) same("threshold", step.value("threshold"), known.release_threshold);
+    if (step.option("live")) same("live", step.value("live"), known.live_count);
+    if (step.option("captures")) same("captures", step.value("captures"), known.capture_count);
+    if (const std::string* name = step.option("name")) same("name", *name, known.name);
+    return status;
+  }
+  gpumem_status block_info(const Step& step) {
+    gpumem_pool_block_info known = GPUMEM_POOL_BLOCK_INFO_INIT;
+    std::byte* const at = address(step.argument(1));
+    const gpumem_status status =
+        gpumem_pool_get_block_info(get<gpumem_instance>(step.argument(0)), at, &known, &error_);
+    if (status != GPUMEM_SUCCESS) return status;
+    if (step.option("offset"))
+      same("offset", step.value("offset"), static_cast<uint64_t>(at - static_cast<std::byte*>(known.base)));
+    if (step.option("requested")) same("requested", step.value("requested"), known.requested_size);
+    return status;
+  }
+
+  gpumem_status capturing(const Step& step) {
+    return gpumem_host_stream_set_capturing(get<gpumem_stream>(step.argument(0)),
+                                            static_cast<uint32_t>(number(step.argument(1))), &error_);
+  }
+  gpumem_status capture(const Step& step) {
+    uint64_t found = 0;
+    const gpumem_status status =
+        gpumem_stream_get_capture_id(get<gpumem_stream>(step.argument(0)), &found, &error_);
+    if (step.option("is")) same("that there is one", step.value("is"), found != 0 ? 1 : 0);
+    return keep(step, status, found);
+  }
+  gpumem_status release_capture(const Step& step) {
+    return gpumem_pool_release_capture(get<gpumem_pool>(step.argument(0)), get<uint64_t>(step.argument(1)),
+                                       stream_of(step), &error_);
+  }
+
+  gpumem_status file(const Step& step) {
+    char name[] = "/tmp/gpumem-vectors-XXXXXX";
+    TemporaryFile made;
+    made.descriptor = made.given = ::mkstemp(name);
+    if (made.descriptor < 0) fail("a temporary file cannot be made");
+    if (step.option("access")) made.given = ::open(name, O_RDONLY);
+    ::unlink(name);
+    const auto list = bytes(step.argument(0));
+    if (::pwrite(made.descriptor, list.data(), list.size(), 0) != static_cast<ssize_t>(list.size()))
+      fail("the file cannot be written");
+    return keep(step, GPUMEM_SUCCESS, std::move(made));
+  }
+  const TemporaryFile& file_of(const std::string& name) {
+    const auto* found = std::get_if<TemporaryFile>(&objects_[name]);
+    if (!found) fail("no such file: " + name);
+    return *found;
+  }
+  gpumem_status expect_file(const Step& step) {
+    const auto list = bytes(step.argument(1));
+    std::vector<unsigned char> found(list.size() + 1);
+    const ssize_t size = ::pread(file_of(step.argument(0)).descriptor, found.data(), found.size(), 0);
+    found.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));
+    if (found != list) fail("the file differs");
+    return GPUMEM_SUCCESS;
+  }
+  gpumem_status copy_file(const Step& step) {
+    gpumem_copy_file_desc desc = GPUMEM_COPY_FILE_DESC_INIT;
+    desc.direction =
+        step.operation == "read_file" ? GPUMEM_FILE_DIRECTION_TO_MEMORY : GPUMEM_FILE_DIRECTION_FROM_MEMORY;
+    desc.pointer = address(step.argument(1));
+    desc.file_descriptor = file_of(step.argument(2)).given;
+    desc.file_offset = step.value("offset");
+    desc.size = step.value("size");
+    if (step.option("cancel")) desc.progress = [](void*, uint64_t, uint64_t) -> int32_t { return 1; };
+    gpumem_copy_file_info done = GPUMEM_COPY_FILE_INFO_INIT;
+    const gpumem_status status =
+        gpumem_copy_file(get<gpumem_instance>(step.argument(0)), &desc, &done, &error_);
+    if (step.option("copied")) same("copied", step.value("copied"), done.copied);
+    return status;
+  }
+
   gpumem_status growable(const Step& step) {
     gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
     desc.size = step.value("size");
@@ -490,6 +661,7 @@ class Case {
     if (const auto* buffer = std::get_if<gpumem_buffer>(&object))
       return gpumem_buffer_destroy(*buffer, &error_);
     if (const auto* group = std::get_if<gpumem_group>(&object)) return gpumem_group_destroy(*group, &error_);
+    if (const auto* pool = std::get_if<gpumem_pool>(&object)) return gpumem_pool_destroy(*pool, &error_);
     return gpumem_event_destroy(get<gpumem_event>(step.argument(0)), &error_);
   }
   gpumem_status record(const Step& step) {
@@ -848,7 +1020,12 @@ std::string run(const Text& text, gpumem_backend backend) {
   Case state(backend);
   for (const auto& [line_number, line] : text.lines) {
     try {
-      state.run(Step(line));
+      const Step step(line);
+      if (step.operation == "only") {
+        if (named(kBackends, step.argument(0)) != static_cast<uint64_t>(backend)) break;
+        continue;
+      }
+      state.run(step);
     } catch (const std::exception& problem) {
       return "line " + std::to_string(line_number) + ": " + line + ": " + problem.what();
     }

@@ -22,9 +22,10 @@ import sys
 import tempfile
 import termios
 import threading
+import time
 from pathlib import Path
 
-from tap import Tap
+from tap import Failed, Skipped, require, run_cases
 
 PROGRAM = sys.argv[1]
 MAN_PAGE = Path(sys.argv[2])
@@ -32,27 +33,14 @@ STATUS_HEADER = Path(sys.argv[3])
 SHORT_OF_MEMORY = sys.argv[4]
 FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
 KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range", "buffer"]
-COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "errors", "help"]
+COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "bench", "errors", "help"]
 MIB = 1 << 20
-
-
-class Failed(Exception):
-    """What a case found."""
-
-
-class Skipped(Exception):
-    """Why a case cannot run here."""
-
-
-def require(condition, text):
-    if not condition:
-        raise Failed(text)
 
 
 def environment(**variables):
     """This process's environment without settings for gpumem and without the fake driver, and with those given."""
     plain = {name: value for name, value in os.environ.items()
-             if not name.startswith(("GPUMEM_", "FAKE_CUDA_", "LISTEN_")) and name not in ("COLUMNS", "NOTIFY_SOCKET")}
+             if not name.startswith(("GPUMEM_", "FAKE_CUDA_", "LISTEN_")) and name not in ("COLUMNS", "FDSTORE", "NOTIFY_SOCKET")}
     folders = [folder for folder in plain.pop("LD_LIBRARY_PATH", "").split(":") if folder and folder != FAKE_CUDA]
     folders = filter(None, [variables.pop("LD_LIBRARY_PATH", None), *folders])
     return {**plain, "LD_LIBRARY_PATH": ":".join(folders), **{name: str(value) for name, value in variables.items()}}
@@ -85,9 +73,9 @@ def fake_driver():
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report"
         yield {"LD_LIBRARY_PATH": FAKE_CUDA, "FAKE_CUDA_REPORT": report, "FAKE_CUDA_LEAKS_AT_EXIT": 1}
-        # The process keeps its default instance, and that the device's context and a few idle streams.
+        # The process keeps its default instance, and that the device's context, a few idle streams and a kernel.
         left = report.read_text(encoding="utf-8")
-        require(re.fullmatch(r"leak: 1 of context\n(leak: [1-4] of stream\n)?", left), left)
+        require(re.fullmatch(r"leak: 1 of context\n(leak: [1-4] of stream\n)?leak: 1 of module\n", left), left)
 
 
 def run_host(command, *arguments, **more):
@@ -178,7 +166,7 @@ def on_terminal(*arguments, preexec_fn=None, **variables):
 def case_help_names_each_command():
     outcome = run("--help")
     require(outcome.status == 0 and outcome.err == "", str(outcome))
-    for word in ("info", "move", "share", "attach", "hub", "keep", "errors"):
+    for word in ("info", "move", "share", "attach", "hub", "keep", "bench", "errors"):
         require(word in outcome.out, f"{word} is missing\n{outcome}")
 
 
@@ -194,7 +182,9 @@ def case_wrong_usage_is_status_2():
                       ["move", "--chunk", "1 parsec", "file"], ["move", "file", "file"],
                       ["share"], ["share", "file"], ["share", "--name", "n"], ["attach"], ["attach", "file"],
                       ["share", "file", "--name", "n", "--name", "m"], ["hub"], ["hub", "list", "list"],
-                      ["hub", "--backend", "host", "list"], ["keep", "file"],
+                      ["hub", "--backend", "host", "list"], ["keep", "file"], ["bench", "file"], ["bench", "--from", "file"],
+                      ["bench", "--from", "file", "--quick", "--json", "-"], ["bench", "--with", "file"],
+                      ["bench", "--json", "a", "--json", "b"], ["bench", "--repeat", "0"], ["bench", "--backend", "abacus"],
                       ["errors", "--json", "--markdown"], ["help", "fly"], ["help", "info", "move"]):
         require_failure(run(*arguments), 2)
 
@@ -218,8 +208,8 @@ def case_what_is_wrong_is_named():
             ("move --chunk 4095 f", "--chunk takes 4096 bytes to 1 TiB, not 4095"),
             ("move --chunk 2TiB f", "--chunk takes 4096 bytes to 1 TiB, not 2TiB"),
             ("move", "move needs a FILE"), ("share --name n", "share needs a FILE"), ("share f", "share needs --name"),
-            ("attach f", "attach needs --name"), ("hub", "hub needs an ACTION: list"),
-            ("hub fly", "ACTION is list, not fly"), ("hub list --hub", "--hub needs a value"),
+            ("attach f", "attach needs --name"), ("hub", "hub needs an ACTION: list or withdraw"),
+            ("hub fly", "ACTION is list or withdraw, not fly"), ("hub list --hub", "--hub needs a value"),
             ("share f --name n --hub a --keep b", "--hub and --keep exclude each other"),
             ("attach --name n --timeout 1.5", "--timeout takes seconds from 0 to 86400, not 1.5"),
             ("attach --name n --timeout 86401", "--timeout takes seconds from 0 to 86400, not 86401"), ("errors --json --markdown", "--json and --markdown exclude each other"),
@@ -250,6 +240,8 @@ def case_help_is_a_command_too():
         outcome = run("help", command)
         require(outcome.status == 0 and outcome.err == "" and outcome.out == run(command, "--help").out, str(outcome))
         require(f"Usage: gpumem {command} " in outcome.out, str(outcome))
+        needed = {"move": " FILE\n", "share": " FILE\n", "attach": " [FILE]\n", "errors": " [CODE]\n"}.get(command, "\n")
+        require(f"[OPTION...]{needed}" in outcome.out, str(outcome)) if command not in ("hub", "help") else None
         require(outcome.out.endswith("\n") and not outcome.out.endswith("\n\n"), f"it ends in a blank line\n{outcome}")
 
 
@@ -305,7 +297,7 @@ def case_info_for_programs():
         names = [capability["name"] for capability in device["capabilities"]]
         require(len(names) == len(set(names)), f"a capability is listed twice: {names}")
         peers = {f"peer.access {other}" for other in range(3) if other != ordinal}
-        known = {"uva", "pin.register", "copy.engines", "man.alloc", "vmm.device", "vmm.handle_posix_fd", "vmm.handle_fabric"}
+        known = {"uva", "pin.register", "copy.engines", "copy.batch", "man.alloc", "vmm.device", "vmm.handle_posix_fd", "vmm.handle_fabric"}
         require(known | peers <= set(names), f"something is missing: {names}")
         for capability in device["capabilities"]:
             require(capability["source"] in ("attribute", "trial", "configuration", "contract"), str(capability))
@@ -860,7 +852,8 @@ def case_share_in_the_default_hub():
             outcome = run("hub", "list", variables=variables)
             require(outcome.status == 0 and outcome.out.startswith(f"Hub {folder}/gpumem/default, process {process.pid}\n"),
                     str(outcome))
-            require_failure(run_host("share", path, "--name", "m", variables=variables), 1, "GPUMEM_ERROR_ALREADY_EXISTS")
+            require_failure(run_host("share", path, "--name", "m", variables=variables), 1, "GPUMEM_ERROR_ALREADY_EXISTS",
+                            "start gpumem keep and pass --keep")
             require_end(process, signal.SIGINT)
 
 
@@ -887,6 +880,47 @@ def case_attach_waits_for_the_hub():
                     require_end(process)
             finally:
                 waiting.kill()
+
+
+def case_attach_waits_for_a_keeper_that_begins_again():
+    with tempfile.TemporaryDirectory() as folder:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        with staying("keep", "--hub", hub) as (keeper, _), \
+                subprocess.Popen([PROGRAM, "attach", "--name", "n", "--hub", hub, "--timeout", "600", "--backend", "host"],
+                                 env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
+            try:
+                while not has_socket(waiting.pid):
+                    require(waiting.poll() is None, "it has ended")
+                keeper.kill()
+                keeper.wait()
+                with staying("share", path, "--name", "n", "--hub", hub, "--backend", "host") as (process, _):
+                    out, err = waiting.communicate(timeout=120)
+                    require(waiting.returncode == 0 and b"5000 bytes verified" in out, f"{out} {err}")
+                    require_end(process)
+            finally:
+                waiting.kill()
+
+
+def case_attach_gives_up_in_time():
+    """Also where a hub is stopped, before it is asked or while it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        hub = f"{folder}/keeper"
+        with staying("keep", "--hub", hub) as (keeper, _):
+            for early in (True, False):
+                begin = time.monotonic()
+                if early:
+                    keeper.send_signal(signal.SIGSTOP)
+                with subprocess.Popen([PROGRAM, "attach", "--name", "n", "--hub", hub, "--timeout", "2", "--backend", "host"],
+                                      env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
+                    time.sleep(1)
+                    keeper.send_signal(signal.SIGSTOP)
+                    out, err = waiting.communicate(timeout=120)
+                took = time.monotonic() - begin
+                keeper.send_signal(signal.SIGCONT)
+                require_failure(Outcome(waiting.returncode, out.decode(), err.decode()), 1, "GPUMEM_ERROR_BUSY", hub,
+                                f"process {keeper.pid}")
+                require(took < 4, f"it took {took} s")
+            require_end(keeper)
 
 
 def descriptors(pid):
@@ -939,19 +973,62 @@ def case_attach_can_be_interrupted():
 def case_hub_list():
     with tempfile.TemporaryDirectory() as folder:
         hub = f"{folder}/hub"
-        with staying("share", make_file(folder, 3 * MIB), "--name", "weights", "--hub", hub, "--backend", "host") as (process, line):
+        with staying("share", make_file(folder, 3_000_000), "--name", "weights", "--hub", hub, "--backend", "host") as (process, line):
             outcome = run("hub", "list", "--hub", hub)
             require(outcome.status == 0 and outcome.err == "", str(outcome))
-            require(re.search(r"^NAME +VERSION +SIZE +WAY +ACCESS +PUBLISHER$", outcome.out, re.MULTILINE), str(outcome))
-            require(re.search(rf"^weights +1 +\d+ MiB +posix-fd +read +process {process.pid}$", outcome.out, re.MULTILINE), str(outcome))
+            require(re.search(r"^NAME +VERSION +TYPE +SIZE +WAY +ACCESS +PUBLISHER\s+FINGERPRINT$", outcome.out, re.MULTILINE), str(outcome))
+            require(re.search(rf"^weights +1 +memory +2\.861 MiB +posix-fd +read +{process.pid}\s+XXH3 [0-9a-f]{{32}}$", outcome.out, re.MULTILINE), str(outcome))
             report = listed(hub)
             entry, = report["entries"]
             require((report["path"], report["keeper"], report["pid"]) == (hub, False, process.pid), str(report))
             require((entry["name"], entry["version"], entry["type"], entry["way"], entry["access"]) ==
                     ("weights", 1, "memory", "posix-fd", "read"), str(entry))
             require(entry["publisher"] == {"pid": process.pid, "gone": False}, str(entry))
-            require(entry["bytes"] >= 3 * MIB and entry["fingerprint"][:32] in line, str(entry))
-            require(int.from_bytes(bytes.fromhex(entry["fingerprint"])[16:24], "little") == 3 * MIB, str(entry))
+            require(re.search(r"XXH3 (\w+)", outcome.out)[1] in line, str(outcome))
+            require(entry["bytes"] >= 3_000_000 and entry["fingerprint"][:32] in line, str(entry))
+            require(int.from_bytes(bytes.fromhex(entry["fingerprint"])[16:24], "little") == 3_000_000, str(entry))
+
+
+# Publishes a ring with the library alone; prints a line and stays.
+RING = """
+import ctypes, sys
+lib, path = ctypes.CDLL(sys.argv[1]), ctypes.create_string_buffer(sys.argv[2].encode())
+NONE = None
+def made(function, *before):
+    out = ctypes.c_void_p()
+    status = getattr(lib, function)(*before, ctypes.byref(out), NONE)
+    assert status == 0, (function, status)
+    return out
+# gpumem_ring_desc with slot_size, gpumem_hub_desc with path.
+ring_desc, hub_desc = (ctypes.c_uint64 * 5)(40, 4096), (ctypes.c_uint64 * 13)(104, ctypes.addressof(path))
+device = made("gpumem_device_get", made("gpumem_instance_default"), ctypes.c_uint32(0))
+ring = made("gpumem_ring_create", device, ring_desc)
+hub = made("gpumem_hub_open", made("gpumem_instance_default"), hub_desc)
+handle = ctypes.create_string_buffer(256)
+assert lib.gpumem_ring_export(ring, handle, NONE) == 0
+assert lib.gpumem_hub_publish(hub, b"batches", handle, NONE, NONE, NONE) == 0
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def library_path():
+    for line in subprocess.run(["ldd", PROGRAM], env=environment(), stdout=subprocess.PIPE, check=True).stdout.decode().splitlines():
+        if "libgpumem.so" in line:
+            return line.split("=>")[1].split()[0]
+    raise Skipped("the library is not a file of its own")
+
+
+def case_a_ring_is_no_memory():
+    if SHORT_OF_MEMORY == "-":
+        raise Skipped("a program without the sanitizer cannot load the library")
+    with tempfile.TemporaryDirectory() as folder:
+        hub = f"{folder}/hub"
+        with staying(library_path(), hub, program=(sys.executable, "-c", RING), variables={"GPUMEM_BACKEND": "host"}):
+            outcome = run("hub", "list", "--hub", hub)
+            require(re.search(r"^batches +1 +ring ", outcome.out, re.MULTILINE), str(outcome))
+            require([entry["type"] for entry in listed(hub)["entries"]] == ["ring"], str(listed(hub)))
+            require_failure(run_host("attach", "--name", "batches", "--hub", hub), 1, "is of type ring, not memory")
 
 
 def keep_after_the_publisher(backend, variables_of):
@@ -965,7 +1042,7 @@ def keep_after_the_publisher(backend, variables_of):
             maps = Path(f"/proc/{keeper.pid}/maps").read_text(encoding="utf-8")
             require("libcuda" not in maps, "the keeper has loaded the driver")
             for version in (1, 2):
-                with staying("share", path, "--name", "n", "--keep", hub, "--backend", backend,
+                with staying("share", path, "--name", "n", "--keep", hub, "--stay", "--backend", backend,
                              variables=variables_of()) as (publisher, line):
                     require(line.startswith(f"n version {version}: "), line)
                     require(listed(hub)["entries"][-1]["publisher"] == {"pid": publisher.pid, "gone": False}, str(listed(hub)))
@@ -973,7 +1050,7 @@ def keep_after_the_publisher(backend, variables_of):
                     publisher.wait()
                 entry = listed(hub)["entries"][-1]
                 require(entry["version"] == version and entry["publisher"]["gone"] is True, str(entry))
-                require(", which has ended" in run("hub", "list", "--hub", hub).out, "it does not say so")
+                require(re.search(rf" was {publisher.pid}\b", run("hub", "list", "--hub", hub).out), "it does not say so")
                 outcome = run("attach", "--name", "n", "--hub", hub, "--backend", backend, copy, variables=variables_of())
                 require(outcome.status == 0 and outcome.out.startswith(f"n version {version}: "), str(outcome))
                 require(copy.read_bytes() == path.read_bytes(), "other bytes were written")
@@ -992,14 +1069,112 @@ def case_a_keeper_outlives_its_publisher_on_a_fake_gpu():
     keep_after_the_publisher("cuda", lambda: {"LD_LIBRARY_PATH": FAKE_CUDA})
 
 
+def case_a_publisher_learns_that_its_keeper_has_ended():
+    with tempfile.TemporaryDirectory() as folder:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with staying("keep", "--hub", hub) as (keeper, _), \
+                    staying("share", path, "--name", "n", "--keep", hub, "--stay", "--backend", "host") as (publisher, _):
+                keeper.send_signal(number)
+                keeper.wait(timeout=60)
+                out, err = publisher.communicate(timeout=60)
+                require_failure(Outcome(publisher.returncode, out.decode(), err.decode()), 1,
+                                f"the keeper at {hub} has ended, and with it n version 1")
+
+
+def case_attach_to_a_version():
+    with tempfile.TemporaryDirectory() as folder:
+        hub, copy = f"{folder}/keeper", Path(folder) / "copy"
+        with staying("keep", "--hub", hub) as (keeper, _):
+
+            def share(size):
+                require(run_host("share", make_file(folder, size), "--name", "n", "--keep", hub).status == 0, "it is not published")
+
+            def attach(version, timeout=0):
+                return run_host("attach", "--name", "n", "--version", version, "--hub", hub, "--timeout", str(timeout), copy)
+
+            for size in (3000, 4000, 5000):
+                share(size)
+            for version, size in (("2", 4000), ("3", 5000)):
+                outcome = attach(version)
+                require(outcome.out.startswith(f"n version {version}: {size} bytes verified"), str(outcome))
+                require(copy.stat().st_size == size, "other bytes were written")
+            require_failure(attach("1"), 1, f"there is no n version 1 at {hub} any more")
+            require_failure(attach("4"), 1, f"there is no n version 4 at {hub} after 0 s")
+            require_failure(attach("0"), 2, "--version takes a number from 1")
+            later = threading.Timer(0.3, share, [6000])
+            later.start()
+            outcome = attach("4", 600)
+            later.join()
+            require(outcome.out.startswith("n version 4: 6000 bytes verified"), str(outcome))
+            require_end(keeper)
+
+
+def case_a_publisher_stays_where_it_is_asked_to():
+    with tempfile.TemporaryDirectory() as folder:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        with staying("keep", "--hub", hub) as (keeper, _):
+            for option in ("--stay", "--wait-stdin"):
+                with staying("share", path, "--name", "n", "--keep", hub, option, "--backend", "host") as (publisher, _):
+                    require(listed(hub)["entries"][-1]["publisher"] == {"pid": publisher.pid, "gone": False}, option)
+                    require_end(publisher)
+            require_end(keeper)
+        require_failure(run_host("share", path, "--name", "n", "--stay", "--hub", hub), 2, "--stay needs --keep")
+
+
+def case_a_keeper_without_descriptors_says_so():
+    """Whoever asks learns that the limit is the keeper's."""
+    few = ("sh", "-c", 'ulimit -n 24; exec "$0" "$@"', PROGRAM)
+    with tempfile.TemporaryDirectory() as folder:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        with staying("keep", "--hub", hub, program=few) as (keeper, _):
+            for number in range(24):
+                outcome = run_host("share", path, "--name", f"n{number}", "--keep", hub)
+                if outcome.status != 0:
+                    break
+            require_failure(outcome, 1, "GPUMEM_ERROR_LIMIT_EXCEEDED", f"process {keeper.pid} refuses it", "ulimit -n")
+            require(keeper.poll() is None, "it has ended")
+
+
+def case_what_is_kept_can_be_withdrawn():
+    with tempfile.TemporaryDirectory() as folder:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        with staying("keep", "--hub", hub) as (keeper, _):
+            for name in ("a", "a", "b"):
+                outcome = run_host("share", path, "--name", name, "--keep", hub)
+                require(outcome.status == 0 and outcome.err == "" and outcome.out.startswith(f"{name} version "), str(outcome))
+
+            def left():
+                return [(entry["name"], entry["version"]) for entry in listed(hub)["entries"]]
+
+            require(left() == [("a", 1), ("a", 2), ("b", 1)], str(left()))
+            outcome = run("hub", "withdraw", "a", "--version", "1", "--hub", hub)
+            require((outcome.status, outcome.out, outcome.err) == (0, f"a version 1 is withdrawn from {hub}\n", ""), str(outcome))
+            require(left() == [("a", 2), ("b", 1)], str(left()))
+            outcome = run("hub", "withdraw", "--hub", hub, "b")
+            require((outcome.status, outcome.out) == (0, f"b is withdrawn from {hub}\n"), str(outcome))
+            require(left() == [("a", 2)], str(left()))
+            for words in (("b",), ("a", "--version", "1")):
+                require_failure(run("hub", "withdraw", *words, "--hub", hub), 1, "GPUMEM_ERROR_NOT_FOUND")
+            require_end(keeper)
+        for words, problem in ((("withdraw",), "needs a NAME"), (("list", "n"), "does not take n"), (("list", "--version", "1"), "--version"),
+                               (("withdraw", "n", "--version", "0"), "from 1, not 0"), (("withdraw", "n", "--version", "x"), "from 1, not x"),
+                               (("withdraw", "n", "--json"), "--json is for hub list"), (("list", "n", "m"), "does not take m")):
+            require_failure(run("hub", *words), 2, problem)
+        with staying("share", path, "--name", "n", "--hub", hub, "--backend", "host"):
+            require_failure(run("hub", "withdraw", "n", "--hub", hub), 1, "is no keeper", hub)
+
+
 # Starts a program with the descriptors after the first argument as 3, 4, ..., as a service manager does.
 AS_A_SERVICE = """
-import os, sys
+import os, resource, sys
 given = list(map(int, filter(None, sys.argv[1].split(","))))
 for number, fd in enumerate(given):
     os.dup2(fd, 3 + number)
     os.close(fd)
 os.environ["LISTEN_PID"] = str(os.getpid())
+if limit := os.environ.get("NOFILE"):
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, limit.split(","))))
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
@@ -1008,7 +1183,8 @@ class ServiceManager:
     """Stores descriptors of a service as systemd does: by name, each open file once."""
 
     def __init__(self, address):
-        self.address, self.store, self.asked = address, [], threading.Event()
+        self.address, self.store, self.size, self.asked = address, [], 100, threading.Event()
+        self.ready = threading.Event()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address.replace("@", "\0", 1))
         self.thread = threading.Thread(target=self.serve)
@@ -1037,9 +1213,11 @@ class ServiceManager:
                     return
                 continue
             said = dict(line.split("=", 1) for line in text.decode().split("\n"))
+            if said.get("READY") == "1":
+                self.ready.set()
             if said.get("FDSTORE") == "1":
                 for fd in fds:
-                    if any(os.path.sameopenfile(fd, known) for _, known in self.store):
+                    if any(os.path.sameopenfile(fd, known) for _, known in self.store) or len(self.store) >= self.size:
                         os.close(fd)
                     else:
                         self.store.append((said["FDNAME"], fd))
@@ -1060,16 +1238,21 @@ class ServiceManager:
         return sorted(name.rpartition("-")[0] for name, _ in self.store)
 
     @contextlib.contextmanager
-    def keeper(self, hub):
+    def keeper(self, hub, taken="", says_size=True, more=None):
+        self.names()  # what the last keeper sent has come
         # systemd hands out what was stored last first.
         store = list(reversed(self.store))
         fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3 + 2 * len(store)) for _, fd in store]
-        variables = {"NOTIFY_SOCKET": self.address, "LISTEN_FDS": len(store), "LISTEN_FDNAMES": ":".join(name for name, _ in store)}
+        variables = {**(more or {}), "NOTIFY_SOCKET": self.address, "LISTEN_FDS": len(store), "LISTEN_FDNAMES": ":".join(name for name, _ in store)}
+        if says_size:
+            variables["FDSTORE"] = self.size
+        self.ready.clear()
         program = (sys.executable, "-c", AS_A_SERVICE, ",".join(map(str, fds)), PROGRAM)
         with staying("keep", "--store", "--hub", hub, variables=variables, program=program, pass_fds=fds) as (process, line):
             for fd in fds:
                 os.close(fd)
-            require(line == f"Keeper at {hub}\n", line)
+            require(line == f"Keeper at {hub}{taken}\n", line)
+            require(self.ready.wait(60), "it does not say that it is ready")
             yield process
 
 
@@ -1080,7 +1263,7 @@ def keep_in_the_store(backend, variables, address_in):
         path = make_file(folder, 5 * MIB + 1)
 
         def publish(version):
-            with staying("share", path, "--name", "n", "--keep", hub, "--backend", backend, variables=variables) as (publisher, line):
+            with staying("share", path, "--name", "n", "--keep", hub, "--stay", "--backend", backend, variables=variables) as (publisher, line):
                 require(line.startswith(f"n version {version}: "), line)
                 publisher.kill()
                 publisher.wait()
@@ -1108,16 +1291,18 @@ def keep_in_the_store(backend, variables, address_in):
         # A version that was cut off, what is no record, and what is another's.
         for name in ("gpumem-file-00000000000000aa", "gpumem-version-00000000000000bb", "of-somebody-else"):
             manager.add(name, os.memfd_create(name))
-        with manager.keeper(hub) as keeper:
+        with manager.keeper(hub, ", took back 2 versions") as keeper:
             require(described() == before, f"{described()}\nnot\n{before}")
             require(all(entry["publisher"]["gone"] for entry in listed(hub)["entries"]), str(listed(hub)))
             require(manager.names() == sorted([*stored, "of-somebody"]), str(manager.names()))
             require_content(3)
             publish(4)
             require([entry["version"] for entry in described()] == [3, 4], str(described()))
-            require_end(keeper)
+            keeper.send_signal(signal.SIGTERM)
+            err = keeper.communicate(timeout=60)[1].decode()
+            require(keeper.returncode == 0 and "1 incomplete versions and 1 files of none" in err, err)
         # Its end is no withdrawal.
-        with manager.keeper(hub) as keeper:
+        with manager.keeper(hub, ", took back 2 versions") as keeper:
             require([entry["version"] for entry in described()] == [3, 4], str(described()))
             require_content(4)
             require(manager.names() == sorted([*stored, "of-somebody"]), str(manager.names()))
@@ -1133,6 +1318,54 @@ def case_a_keeper_gets_back_its_store_on_a_fake_gpu():
     if FAKE_CUDA is None:
         raise Skipped("the cuda backend is not built")
     keep_in_the_store("cuda", {"LD_LIBRARY_PATH": FAKE_CUDA}, lambda folder: f"@{folder}/notify")
+
+
+def case_a_full_store_is_noticed():
+    """By the keeper where the service manager says its size, and by the next one where it does not."""
+    with tempfile.TemporaryDirectory() as folder, ServiceManager(f"{folder}/notify") as manager:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        manager.size = 3
+        with manager.keeper(hub) as keeper:
+            require(run_host("share", path, "--name", "n", "--keep", hub).status == 0, "the first one does not fit")
+            require_failure(run_host("share", path, "--name", "m", "--keep", hub), 1, "GPUMEM_ERROR_LIMIT_EXCEEDED",
+                            f"process {keeper.pid}", "FileDescriptorStoreMax=")
+            require([entry["name"] for entry in listed(hub)["entries"]] == ["n"], str(listed(hub)))
+            require(run("hub", "withdraw", "n", "--hub", hub).status == 0, "it is not withdrawn")
+            require(run_host("share", path, "--name", "m", "--keep", hub).status == 0, "there is no room again")
+            require_end(keeper)
+        with manager.keeper(hub, ", took back 1 version", says_size=False) as keeper:
+            require(run_host("share", path, "--name", "lost", "--keep", hub).status == 0, "nobody could know")
+            keeper.kill()
+            require("$FDSTORE" in keeper.communicate(timeout=60)[1].decode(), "it does not warn")
+        with manager.keeper(hub, ", took back 1 version") as keeper:
+            keeper.send_signal(signal.SIGTERM)
+            err = keeper.communicate(timeout=60)[1].decode()
+            require("files of none" in err, err)
+
+
+def case_a_full_keeper_begins_again():
+    """As many files as a keeper may have are no more than the next one can be given."""
+    with tempfile.TemporaryDirectory() as folder, ServiceManager(f"{folder}/notify") as manager:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        limits = {"NOFILE": "48,64"}
+        with manager.keeper(hub, more=limits) as keeper:
+            soft = Path(f"/proc/{keeper.pid}/limits").read_text().split("Max open files")[1].split()[0]
+            require(soft == "64", f"the soft limit is {soft}")
+            for number in range(64):
+                publisher = run_host("share", path, "--name", f"n{number}", "--keep", hub)
+                if publisher.status != 0:
+                    break
+            require_failure(publisher, 1, "GPUMEM_ERROR_LIMIT_EXCEEDED", "RLIMIT_NOFILE")
+            require(number >= 8, f"only {number} were kept")
+            before = [entry["name"] for entry in listed(hub)["entries"]]
+            keeper.kill()
+            keeper.wait()
+        with manager.keeper(hub, f", took back {number} versions", more=limits):
+            after = [entry["name"] for entry in listed(hub)["entries"]]
+            require(after == before and len(after) == number, f"{after}\nnot\n{before}")
+            copy = Path(folder) / "copy"
+            require(run_host("attach", "--name", "n7", "--hub", hub, copy).status == 0, "cannot attach")
+            require(copy.read_bytes() == path.read_bytes(), "other bytes were written")
 
 
 def case_a_store_needs_a_service_manager():
@@ -1163,12 +1396,37 @@ def case_sharing_says_what_is_missing():
                             f"there is no m at {hub} after 0 s")
             require_failure(run_host("attach", "--name", "a/b", "--hub", hub), 1, "GPUMEM_ERROR_INVALID_ARGUMENT")
             require_failure(run_host("attach", "--name", "n", "--hub", hub, f"{folder}/none/copy"), 1, "No such file")
-            require_failure(run_host("share", path, "--name", "n", "--keep", hub), 1, "GPUMEM_ERROR_UNSUPPORTED")
+            require_failure(run_host("share", path, "--name", "n", "--keep", hub), 1, f"the hub at {hub}, process {process.pid}, is no keeper",
+                            "start gpumem keep")
             with open("/dev/full", "wb") as full:
                 outcome = run_host("attach", "--name", "n", "--hub", hub, stdout=full)
             require(outcome.status == 1 and "cannot write" in outcome.err, str(outcome))
             require_failure(run_host("attach", "--name", "n", "--hub", hub, "/dev/full"), 1, "cannot be written")
             require_end(process)
+
+
+def case_a_token_is_needed():
+    """Where a hub or a keeper has one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, token, line, wrong = (f"{folder}/{name}" for name in ("file", "token", "line", "wrong"))
+        for name, content in ((path, b"x" * 5000), (token, b"\0 secret"), (line, b"\0 secret\n"), (wrong, b"other")):
+            Path(name).write_bytes(content)
+        share = ("share", path, "--name", "n", "--backend", "host")
+        hub, keeper = ("--hub", f"{folder}/hub"), ("--hub", f"{folder}/keeper")
+        with staying(*share, *hub, "--token-file", token), staying("keep", *keeper, "--token-file", token), \
+                staying(*share, "--keep", keeper[1], "--stay", "--token-file", line):
+            for place in (hub, keeper):
+                for command in (("hub", "list"), ("attach", "--name", "n", "--backend", "host")):
+                    outcome = run(*command, *place, "--token-file", line)
+                    require(outcome.status == 0 and "n" in outcome.out, str(outcome))
+                    for given in ((), ("--token-file", wrong)):
+                        require_failure(run(*command, *place, *given), 1, "GPUMEM_ERROR_PERMISSION_DENIED")
+            require_failure(run_host("share", path, "--name", "m", "--keep", keeper[1]), 1, "GPUMEM_ERROR_PERMISSION_DENIED")
+        for content, word in ((b"", "empty"), (b"\n", "holds no token"), (b"x" * 257, "holds no token"), (None, "No such file")):
+            Path(wrong).unlink(missing_ok=True)
+            if content is not None:
+                Path(wrong).write_bytes(content)
+            require_failure(run("hub", "list", *hub, "--token-file", wrong), 1, word)
 
 
 def case_a_stale_socket_file_is_replaced():
@@ -1184,20 +1442,5 @@ def case_a_stale_socket_file_is_replaced():
             require_end(process)
 
 
-def main():
-    tap = Tap()
-    for name, case in list(globals().items()):
-        if name.startswith("case_"):
-            title = name[len("case_"):].replace("_", " ")
-            try:
-                case()
-                tap.check(title, [])
-            except Skipped as reason:
-                tap.skip(title, reason)
-            except (Failed, ValueError, KeyError, OSError) as found:
-                tap.check(title, f"{type(found).__name__}: {found}")
-    tap.finish()
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(globals())

@@ -340,6 +340,12 @@ class EveryCall {
   EveryCall(gpumem_instance instance, gpumem_device device, gpumem_device second)
       : instance_(instance), device_(device), second_(second), native_(device) {
     if (!on_host()) native_event_.emplace(device);
+    EXPECT_OK(gpumem_pool_create(device_, nullptr, &native_pool_, why()));
+    EXPECT_EQ(ftruncate(file_, kSize), 0);
+  }
+  ~EveryCall() {
+    EXPECT_OK(gpumem_pool_destroy(native_pool_, why()));
+    EXPECT_EQ(close(file_), 0);
   }
 
   void run() {
@@ -355,6 +361,13 @@ class EveryCall {
     region.destination.memory = memory;
     region.source.memory = pinned;
     region.width = kSize;
+    // Enough for a kernel.
+    std::vector<gpumem_copy_region> regions(8, region);
+    for (size_t i = 0; i < regions.size(); ++i) {
+      regions[i].destination.offset = 100 * i;
+      regions[i].source.offset = 200 * i;
+      regions[i].width = 99;
+    }
     const auto call = [&](const char* name, gpumem_status status) {
       called_.insert(std::string("gpumem_") + name);
       EXPECT_STATUS(GPUMEM_SUCCESS, status) << name;
@@ -368,7 +381,8 @@ class EveryCall {
     call("copy_async", gpumem_copy_async(stream, to, from, kSize, nullptr, why()));
     call("copy_async", gpumem_copy_async(stream, pages.get(), to, kSize, nullptr, why()));
     call("copy_2d_async", gpumem_copy_2d_async(stream, to, 128, from, 128, 64, 8, nullptr, why()));
-    call("copy_regions_async", gpumem_copy_regions_async(stream, &region, 1, nullptr, why()));
+    call("copy_regions_async",
+         gpumem_copy_regions_async(stream, regions.data(), regions.size(), nullptr, why()));
     call("fill_async", gpumem_fill_async(stream, to, kSize, 1, 1, why()));
     call("fill_2d_async", gpumem_fill_2d_async(stream, to, 128, 64, 8, 1, 1, why()));
     call("event_record", gpumem_event_record(event, stream, why()));
@@ -389,7 +403,12 @@ class EveryCall {
     call("copy", gpumem_copy(instance_, to, from, kSize, nullptr, why()));
     call("copy", gpumem_copy(instance_, pages.get(), to, kSize, nullptr, why()));
     call("copy_2d", gpumem_copy_2d(instance_, to, 128, from, 128, 64, 8, nullptr, why()));
-    call("copy_regions", gpumem_copy_regions(instance_, &region, 1, nullptr, why()));
+    call("copy_regions", gpumem_copy_regions(instance_, regions.data(), regions.size(), nullptr, why()));
+    gpumem_copy_file_desc file = GPUMEM_COPY_FILE_DESC_INIT;
+    file.file_descriptor = file_;
+    file.pointer = to;
+    file.size = kSize;
+    call("copy_file", gpumem_copy_file(instance_, &file, nullptr, why()));
     call("fill", gpumem_fill(instance_, to, kSize, 1, 1, why()));
     call("fill", gpumem_fill(instance_, pages.get(), kSize, 1, 1, why()));
     call("fill_2d", gpumem_fill_2d(instance_, to, 128, 64, 8, 1, 1, why()));
@@ -420,6 +439,9 @@ class EveryCall {
     call("stream_wrap", gpumem_stream_wrap(device_, native_.get(), &wrapped, why()));
     info_of(Stream(wrapped));
     call("stream_get_info", GPUMEM_SUCCESS);
+    uint64_t capture = 1;
+    call("stream_get_capture_id", gpumem_stream_get_capture_id(stream, &capture, why()));
+    EXPECT_EQ(capture, 0U) << "another stream is being captured";
     gpumem_event_info of_event = GPUMEM_EVENT_INFO_INIT;
     call("event_get_info", gpumem_event_get_info(event, &of_event, why()));
     if (native_event_) {
@@ -434,6 +456,7 @@ class EveryCall {
       use_groups();
       use_sharing();
     }
+    use_pools(stream);
     // Devices and instances.
     ask_devices(call);
   }
@@ -590,6 +613,48 @@ class EveryCall {
     EXPECT_OK(gpumem_buffer_destroy(buffer, why()));
     call("destroy", gpumem_group_destroy(group, why()));
   }
+  void use_pools(const Stream& stream) {
+    const auto call = [&](const char* name, gpumem_status status) {
+      called_.insert(std::string("gpumem_pool_") + name);
+      EXPECT_OK(status) << name;
+    };
+    gpumem_pool pool = nullptr;
+    call("create", gpumem_pool_create(device_, nullptr, &pool, why()));
+    call("set_callback", gpumem_pool_set_callback(pool, nullptr, nullptr, why()));
+    call("set_limit", gpumem_pool_set_limit(pool, uint64_t{64} << 20, why()));
+    call("set_release_threshold", gpumem_pool_set_release_threshold(pool, uint64_t{32} << 20, why()));
+    // Small blocks, and one that is cut to measure.
+    for (const uint64_t size : {kSize, uint64_t{4} << 20}) {
+      void* block = nullptr;
+      call("alloc", gpumem_pool_alloc(pool, size, stream, &block, why()));
+      EXPECT_OK(gpumem_fill_async(stream, block, size, 1, 1, why()));
+      call("record_use", gpumem_pool_record_use(pool, block, stream, why()));
+      gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
+      call("get_block_info", gpumem_pool_get_block_info(instance_, block, &info, why()));
+      call("free", gpumem_pool_free(pool, block, stream, why()));
+      call("alloc_aligned", gpumem_pool_alloc_aligned(pool, size, page_size(), nullptr, &block, why()));
+      call("free_sized", gpumem_pool_free_sized(pool, block, size, nullptr, why()));
+      // A pool of its own: destroying one with such frees waits for the device, which no capture survives.
+      call("alloc_native", gpumem_pool_alloc_native(native_pool_, size, native_.get(), &block, why()));
+      call("free_native", gpumem_pool_free_native(native_pool_, block, native_.get(), why()));
+      EXPECT_OK(gpumem_pool_alloc(pool, size, nullptr, &block, why()));
+      call("free_pointer", gpumem_pool_free_pointer(instance_, block, nullptr, why()));
+    }
+    const uint64_t sizes[] = {1, kSize};
+    void* blocks[] = {nullptr, nullptr};
+    call("alloc_batch", gpumem_pool_alloc_batch(pool, sizes, 2, stream, blocks, why()));
+    call("free_batch", gpumem_pool_free_batch(pool, blocks, 2, stream, why()));
+    gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
+    call("get_info", gpumem_pool_get_info(pool, &info, why()));
+    gpumem_pool_class_info of_class = GPUMEM_POOL_CLASS_INFO_INIT;
+    call("get_class_info", gpumem_pool_get_class_info(pool, 0, &of_class, why()));
+    call("reset_peaks", gpumem_pool_reset_peaks(pool, why()));
+    call("trim", gpumem_pool_trim(pool, 0, nullptr, why()));
+    // It has served none; those that it serves are in pool_capture_test.cpp.
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_release_capture(pool, 1, stream, why()));
+    call("release_capture", GPUMEM_SUCCESS);
+    call("destroy", gpumem_pool_destroy(pool, why()));
+  }
   // close() lets a cancellation pass.
   static void close_quietly(int fd) { syscall(SYS_close, fd); }
   // Within this process, as far as it may import from itself.
@@ -651,7 +716,7 @@ class EveryCall {
            GPUMEM_ERROR_INVALID_STATE);
     EXPECT_OK(gpumem_event_destroy(event, why()));
     use_ring(called);
-    use_hub(handle, called);
+    use_hub(handle, info.base, called);
     called("share_revoke", gpumem_share_revoke(instance_, &handle, why()));
     EXPECT_OK(gpumem_buffer_destroy(buffer, why()));
   }
@@ -678,7 +743,7 @@ class EveryCall {
     called("ring_destroy", gpumem_ring_destroy(ring, why()));
   }
   template <class Called>
-  void use_hub(const gpumem_share_handle& handle, Called called) {
+  void use_hub(const gpumem_share_handle& handle, const void* base, Called called) {
     const std::string path = "@gpumem-every-call-" + std::to_string(getpid());
     gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
     desc.path = path.c_str();
@@ -706,6 +771,10 @@ class EveryCall {
     called("hub_withdraw", gpumem_hub_withdraw(hub, "name", 0, why()));
     called("link_publish", gpumem_link_publish(link, "another", &handle, nullptr, nullptr, why()));
     called("link_withdraw", gpumem_link_withdraw(link, "another", 0, why()));
+    // A keeper answers without a trial.
+    gpumem_way_info way = GPUMEM_WAY_INFO_INIT;
+    called("link_get_way", gpumem_link_get_way(link, base, GPUMEM_SHARE_WAY_POSIX_FD,
+                                               GPUMEM_PEER_OTHER_PROCESS, &way, why()));
     called("link_close", gpumem_link_close(link, why()));
     called("hub_close", gpumem_hub_close(hub, why()));
   }
@@ -801,6 +870,8 @@ class EveryCall {
   gpumem_device second_;
   NativeStream native_;
   std::optional<NativeEvent> native_event_;  // the host backend has none
+  const int file_ = memfd_create("every-call", 0);
+  gpumem_pool native_pool_ = nullptr;
   std::set<std::string> called_;
 };
 

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "../quiet_fork.h"
 #include "harness.h"
 
 namespace conformance {
@@ -489,8 +490,11 @@ CHILD(com_25_exit) {
   const Instance instance = open_instance();
   const Memory memory = alloc_device(instance.device(), kMiB);
   const Stream stream = create_stream(instance.device());
-  const pid_t pid = fork();
-  if (pid == 0) std::exit(0);  // with exit handlers and static destructors, not only _exit
+  const pid_t pid = gpumem::test::quiet_fork();
+  if (pid == 0) {
+    alarm(gpumem::test::kHangSeconds);
+    std::exit(0);  // with exit handlers and static destructors, not only _exit
+  }
   expect_good_end(pid);
 }
 
@@ -508,8 +512,9 @@ CHILD(com_25_default_instance) {
   // It belongs to the process: nobody closes it for the others.
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
                 gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, why()));
-  const pid_t pid = fork();
+  const pid_t pid = gpumem::test::quiet_fork();
   if (pid == 0) {
+    alarm(gpumem::test::kHangSeconds);
     gpumem_instance own = nullptr;
     gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
     EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_instance_get_info(instance, &info, why()));

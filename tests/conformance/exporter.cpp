@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "exporter.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <variant>
 
 #include "buffers.h"
+#include "pools.h"
 
 namespace conformance {
 
@@ -14,6 +20,8 @@ namespace {
 enum Do : int32_t {
   kAlloc,
   kBuffer,
+  kPoolBlock,
+  kTrimPool,
   kEvent,
   kDestroy,
   kResize,
@@ -29,6 +37,7 @@ enum Do : int32_t {
   kPublish,
   kWithdraw,
   kCloseHub,
+  kUseUp,
   kDeposit,
   kEnd,
 };
@@ -81,10 +90,12 @@ class Side {
     gpumem_memory memory = nullptr;
     gpumem_buffer buffer = nullptr;
     gpumem_event event = nullptr;
+    gpumem_pool pool = nullptr;  // of the block at `base`
     uint8_t* base = nullptr;
   };
 
   static gpumem_status release(const Made& made) {
+    if (made.pool != nullptr) return gpumem_pool_free(made.pool, made.base, nullptr, nullptr);
     if (made.memory != nullptr) return gpumem_memory_destroy(made.memory, nullptr);
     if (made.buffer != nullptr) return gpumem_buffer_destroy(made.buffer, nullptr);
     return gpumem_event_destroy(made.event, nullptr);
@@ -114,6 +125,24 @@ class Side {
         answer.value = keep(made);
         break;
       }
+      case kPoolBlock: {
+        if (!pool_) {
+          gpumem_pool_desc desc = pool_desc();
+          desc.memory_flags = order.flags;
+          if (order.flags == 0) desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+          pool_ = create_pool(device_, desc);
+        }
+        made.pool = pool_;
+        void* block = nullptr;
+        answer.status = gpumem_pool_alloc(pool_, order.size, nullptr, &block, why());
+        made.base = static_cast<uint8_t*>(block);
+        answer.value = keep(made);
+        break;
+      }
+      case kTrimPool:
+        answer.status = gpumem_pool_trim(pool_, 0, nullptr, why());
+        answer.value = info_of(pool_).reserved_bytes;
+        break;
       case kEvent: {
         gpumem_event_desc desc = GPUMEM_EVENT_DESC_INIT;
         desc.flags = GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING;
@@ -184,6 +213,16 @@ class Side {
         answer.status = gpumem_hub_open(instance_, &desc, &hub_, why());
         break;
       }
+      case kUseUp: {
+        rlimit limit{};
+        getrlimit(RLIMIT_NOFILE, &limit);
+        limit.rlim_cur = std::min<rlim_t>(limit.rlim_cur, 256);
+        setrlimit(RLIMIT_NOFILE, &limit);
+        while (dup(Peer::other_side()) >= 0) {
+        }
+        answer.status = errno == EMFILE ? GPUMEM_SUCCESS : GPUMEM_ERROR_INTERNAL;
+        break;
+      }
       case kPublish: {
         gpumem_publish_desc desc = GPUMEM_PUBLISH_DESC_INIT;
         desc.version = order.value;
@@ -236,6 +275,7 @@ class Side {
   gpumem_device device_ = instance_.device();
   Stream stream_ = create_stream(device_);
   std::optional<Gate> gate_;
+  Pool pool_;
   std::map<uint64_t, Made> made_;
   uint64_t last_ = 0;
   gpumem_hub hub_ = nullptr;
@@ -268,6 +308,24 @@ uint64_t Exporter::buffer(uint64_t size, gpumem_location location) {
   order.what = kBuffer;
   order.size = size;
   order.value = static_cast<uint64_t>(location);
+  const Answer answer = ask(order);
+  EXPECT_EQ(answer.status, GPUMEM_SUCCESS);
+  return answer.value;
+}
+
+uint64_t Exporter::pool_block(uint64_t size, gpumem_memory_flags flags) {
+  Order order;
+  order.what = kPoolBlock;
+  order.size = size;
+  order.flags = flags;
+  const Answer answer = ask(order);
+  EXPECT_EQ(answer.status, GPUMEM_SUCCESS);
+  return answer.value;
+}
+
+uint64_t Exporter::trim_pool() {
+  Order order;
+  order.what = kTrimPool;
   const Answer answer = ask(order);
   EXPECT_EQ(answer.status, GPUMEM_SUCCESS);
   return answer.value;
@@ -385,6 +443,12 @@ gpumem_status Exporter::open_hub(const std::string& path, const std::string& tok
   std::snprintf(order.text, sizeof order.text, "%s", path.c_str());
   std::snprintf(order.more, sizeof order.more, "%s", token.c_str());
   return ask(order).status;
+}
+
+void Exporter::use_up_descriptors() {
+  Order order;
+  order.what = kUseUp;
+  EXPECT_EQ(ask(order).status, GPUMEM_SUCCESS);
 }
 
 gpumem_status Exporter::publish(const std::string& name, const gpumem_share_handle& handle, uint64_t version,

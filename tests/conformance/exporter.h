@@ -18,6 +18,10 @@ class Exporter {
   // What it makes has a number there.
   uint64_t alloc(uint64_t size, gpumem_memory_flags require = GPUMEM_MEMORY_SHAREABLE);
   uint64_t buffer(uint64_t size, gpumem_location location = GPUMEM_LOCATION_DEVICE);
+  // Allocates from the one pool of the exporter, which can be shared.
+  uint64_t pool_block(uint64_t size, gpumem_memory_flags flags = 0);
+  // Returns the bytes that the pool keeps.
+  uint64_t trim_pool();
   uint64_t event();
   gpumem_status destroy(uint64_t number);
   gpumem_status resize(uint64_t number, uint64_t size);
@@ -47,6 +51,8 @@ class Exporter {
                         uint32_t keep = 0, gpumem_access access = 0, uint8_t fingerprint = 0);
   gpumem_status withdraw(const std::string& name, uint64_t version = 0);
   gpumem_status close_hub();
+  // Takes all descriptors that the process may have.
+  void use_up_descriptors();
   // Publishes in a keeper of another process.
   gpumem_status deposit(const std::string& path, const std::string& name, const gpumem_share_handle& handle);
 

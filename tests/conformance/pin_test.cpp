@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -496,13 +497,20 @@ TEST_F(Pin, pin_12_neighbours_on_one_page) {
 
 // That device memory is in the way comes before what is registered already (COM-17).
 TEST_F(Pin, pin_13_a_range_over_registered_and_device_memory) {
-  alignas(4096) static uint8_t mine[4096];  // lies below what is mapped
-  const Memory registered = register_memory(device_, mine, sizeof mine);
-  const Memory far = alloc_device(device_, sizeof mine);
-  ASSERT_LT(mine, far.device());
-  const auto size = static_cast<uint64_t>(far.device() - mine) + 1;
-  EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, try_register(mine, size));
-  EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, try_register(mine, size - 1));
+  // At 1 GiB: a driver may have its memory below the program's own.
+  void* const low = reinterpret_cast<void*>(UINT64_C(1) << 30);
+  void* const mapped = mmap(low, page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED) << strerror(errno);
+  auto* const mine = static_cast<uint8_t*>(mapped);
+  {
+    const Memory registered = register_memory(device_, mine, page_size());
+    const Memory far = alloc_device(device_, page_size());
+    EXPECT_LT(mine, far.device());
+    const auto size = static_cast<uint64_t>(far.device() - mine) + 1;
+    EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, try_register(mine, size));
+    EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, try_register(mine, size - 1));
+  }
+  EXPECT_EQ(munmap(mapped, page_size()), 0);
 }
 
 TEST_F(Pin, pin_13_other_memory_cannot_be_registered) {
@@ -587,7 +595,9 @@ TEST_F(Pin, pin_15_pieces_are_invisible) {
   Pages pages(size + page_size());
   const uint64_t before = locked_bytes();
   Memory registered =
-      register_memory(device, pages.get() + 100, size, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PORTABLE);
+      register_memory(device, pages.get() + 100, size,
+                      GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_IN_PIECES);
+  EXPECT_NE(registered.info().granted_flags & GPUMEM_MEMORY_IN_PIECES, 0u);
   EXPECT_EQ(kind_stats(instance, GPUMEM_KIND_REGISTERED).live_count, 1u);
   EXPECT_EQ(kind_stats(instance, GPUMEM_KIND_REGISTERED).live_bytes, size);
   for (const uint64_t offset : {uint64_t{0}, piece - 101, piece, size - 1}) {
@@ -599,9 +609,85 @@ TEST_F(Pin, pin_15_pieces_are_invisible) {
   check_across_borders(device, pages.get(), size, piece);
   registered.destroy();
   EXPECT_EQ(locked_bytes(), before);
+}
 
-  const Memory pinned = alloc_pinned(device, on_host() ? size : 4 * kMiB);
-  check_across_borders(device, pinned.host(), pinned.size(), on_host() ? piece : kMiB);
+// The same for an allocation; without pieces too.
+TEST_F(Pin, pin_15_large_pinned_memory) {
+  const uint64_t piece = on_host() ? 16 * page_size() : 128 * kMiB;
+  const uint64_t size = on_host() ? 5 * piece + 123 : 259 * kMiB + 123;
+  const Instance instance =
+      open_instance([&](gpumem_instance_desc&, gpumem_host_options& host) { host.lock_piece = piece; });
+  const uint64_t before = locked_bytes();
+  for (const gpumem_memory_flags pieces : {gpumem_memory_flags{0}, GPUMEM_MEMORY_IN_PIECES}) {
+    SCOPED_TRACE(pieces);
+    Memory pinned = create_memory(instance.device(), memory_desc(GPUMEM_KIND_PINNED, size, pieces));
+    EXPECT_EQ(pinned.info().granted_flags & GPUMEM_MEMORY_IN_PIECES, pieces);
+    EXPECT_EQ(pinned.device(), pinned.host());
+    const uint64_t id = pointer_info(instance, pinned.host()).buffer_id;
+    for (const uint64_t offset : {uint64_t{0}, piece - 1, piece, 2 * piece - 1, 2 * piece, size - 1}) {
+      const gpumem_pointer_info info = pointer_info(instance, pinned.host() + offset);
+      EXPECT_EQ(info.kind, GPUMEM_KIND_PINNED);
+      EXPECT_EQ(info.base, pinned.host());
+      EXPECT_EQ(info.size, size);
+      EXPECT_EQ(info.buffer_id, id);
+      EXPECT_EQ(info.device_pointer, pinned.host() + offset);
+    }
+    check_across_borders(instance.device(), pinned.host(), size, piece);
+    // The last bytes are as good as the others.
+    const Memory memory = alloc_device(instance.device(), kMiB);
+    const uint64_t tail = std::min(kMiB, size / 2);
+    fill_pattern(pinned.host() + size - tail, tail, 3);
+    EXPECT_OK(gpumem_copy(instance, memory.device(), pinned.host() + size - tail, tail, nullptr, why()));
+    std::memset(pinned.host() + size - tail, 0, tail);
+    EXPECT_OK(gpumem_copy(instance, pinned.host() + size - tail, memory.device(), tail, nullptr, why()));
+    EXPECT_TRUE(has_pattern(pinned.host() + size - tail, tail, 3));
+    pinned.destroy();
+    EXPECT_EQ(locked_bytes(), before);
+  }
+}
+
+#ifdef HAVE_CUDA_HEADERS
+// Other code may hand the pointer to the driver itself. That is what pieces cost, and why they must be asked
+// for.
+TEST_F(Pin, pin_15_the_drivers_own_copies_of_large_memory) {
+  if (!on_cuda()) SKIP_RULE("there is no driver with copies of its own");
+  const uint64_t size = 300 * kMiB;
+  const Memory memory = alloc_device(device_, size / 2);
+  for (const gpumem_memory_flags pieces : {gpumem_memory_flags{0}, GPUMEM_MEMORY_IN_PIECES}) {
+    SCOPED_TRACE(pieces);
+    const Memory pinned = create_memory(device_, memory_desc(GPUMEM_KIND_PINNED, size, pieces));
+    const PrimaryContext context(0);
+    const auto device = reinterpret_cast<CUdeviceptr>(memory.device());
+    const CUresult to = raw().cuMemcpyHtoD(device, pinned.host() + size / 2, size / 2);
+    const CUresult from = raw().cuMemcpyDtoH(pinned.host() + size / 2, device, size / 2);
+    EXPECT_EQ(to, pieces == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(from, pieces == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+  }
+}
+#endif
+
+TEST_F(Pin, pin_15_pieces_are_granted_or_refused) {
+  Pages pages(page_size());
+  const bool cuda = on_cuda();
+  gpumem_memory none = nullptr;
+  const gpumem_memory_desc combined =
+      memory_desc(GPUMEM_KIND_PINNED, kMiB, GPUMEM_MEMORY_WRITE_COMBINED | GPUMEM_MEMORY_IN_PIECES);
+  if (cuda && has(GPUMEM_CAPABILITY_PIN_WRITE_COMBINED)) {
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_memory_create(device_, &combined, &none, why()));
+    EXPECT_NE(std::strstr(last_error().message, "IN_PIECES"), nullptr) << last_error().message;
+  } else if (!cuda) {
+    const Memory both = create_memory(device_, combined);
+    EXPECT_NE(both.info().granted_flags & GPUMEM_MEMORY_IN_PIECES, 0u);
+  }
+  gpumem_memory_desc preferred = memory_desc(GPUMEM_KIND_PINNED, kMiB);
+  EXPECT_EQ(create_memory(device_, preferred).info().granted_flags & GPUMEM_MEMORY_IN_PIECES, 0u);
+  preferred.prefer = GPUMEM_MEMORY_IN_PIECES;
+  EXPECT_NE(create_memory(device_, preferred).info().granted_flags & GPUMEM_MEMORY_IN_PIECES, 0u);
+  const Memory registered = register_memory(device_, pages.get(), page_size(), GPUMEM_MEMORY_IN_PIECES);
+  EXPECT_NE(registered.info().granted_flags & GPUMEM_MEMORY_IN_PIECES, 0u);
+  const gpumem_memory_desc device = memory_desc(GPUMEM_KIND_DEVICE, kMiB, GPUMEM_MEMORY_IN_PIECES);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_memory_create(device_, &device, &none, why()));
+  EXPECT_EQ(none, nullptr);
 }
 
 TEST_F(Pin, pin_15_all_pieces_or_none) {
@@ -667,6 +753,7 @@ TEST_F(Pin, pin_16_the_number_of_registrations_is_bounded) {
         open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.register_count_max = 4; });
     check_registration_limit(instance, 4);
   } else if (on_fake_cuda()) {
+    if (kThreadSanitizer) SKIP_RULE("one thread makes all registrations, and with this sanitizer slowly");
     EXPECT_CHILD_OK(run_child("pin_16_fake_limit", {"FAKE_CUDA_REGISTRATIONS=8200"}));
   } else {
     SKIP_RULE("a real driver takes more registrations than can be tried");

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Threads that meet: every call has one of the outcomes that some order of the calls would have given it, and
 // none is held up by a call that it does not depend on. A deadlock shows as a test that does not end.
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <thread>
 #include <vector>
 
 #include "harness.h"
+#include "vmm.h"
 
 namespace conformance {
 namespace {
@@ -210,6 +213,38 @@ TEST_F(Race, com_10_a_copy_while_its_bytes_are_registered) {
   }
   stop = true;
   registerer.join();
+}
+
+// The system hands out the addresses of a range as soon as they are free, before the release has returned.
+TEST_F(Race, com_10_ordinary_memory_where_a_range_has_just_been) {
+  if (!on_host()) SKIP_RULE("a driver keeps the addresses of its reservations");
+  gpumem_range_desc desc = range_desc(unit_of(device_, physical_desc(0)));
+  // Far below all else, so that nobody else is given these addresses.
+  desc.address = reserve(instance_, desc).base() - (uint64_t{64} << 30);
+  desc.flags = GPUMEM_RANGE_FIXED;
+  ASSERT_EQ(reserve(instance_, desc).base(), desc.address);
+  const Memory target = alloc_device(device_, page_size());
+  std::atomic<bool> stop{false};
+  std::thread releaser([&] {
+    while (!stop) {
+      gpumem_range range = nullptr;
+      const gpumem_status status = gpumem_range_reserve(instance_, &desc, &range, why());
+      if (status == GPUMEM_ERROR_ALREADY_EXISTS) continue;
+      EXPECT_OK(status);
+      EXPECT_OK(gpumem_range_release(range, why()));
+    }
+  });
+  for (int met = 0; met < 3000 && !HasFailure();) {
+    void* const page = mmap(desc.address, page_size(), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (page == MAP_FAILED) continue;
+    ++met;
+    EXPECT_OK(gpumem_copy(instance_, target.device(), page, page_size(), nullptr, why()));
+    EXPECT_EQ(pointer_info(instance_, page).kind, GPUMEM_KIND_PAGEABLE);
+    munmap(page, page_size());
+  }
+  stop = true;
+  releaser.join();
 }
 
 TEST_F(Race, com_21_a_trial_holds_up_no_other_call) {

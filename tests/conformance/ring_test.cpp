@@ -1,17 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The rules of rings (RING), between real processes.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <vector>
 
-#include "../processes/asleep.h"
+#include "../asleep.h"
 #include "harness.h"
+
+namespace {
+std::atomic<uint64_t> stop_after{0};  // messages that this process still receives before it stops; 0: never
+}
+
+// The library's, so that a process can be stopped in the middle of a call.
+extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(int socket, msghdr* message, int flags) {
+  const long got = syscall(SYS_recvmsg, socket, message, flags);
+  if (got > 0 && stop_after != 0 && --stop_after == 0) raise(SIGSTOP);
+  return got;
+}
 
 namespace conformance {
 namespace {
@@ -74,6 +95,7 @@ bool eventually(Ask ask) {
 // ---- the other process ----
 
 enum Do : int32_t {
+  kHold,
   kCreate,
   kOpen,
   kReceive,
@@ -84,6 +106,9 @@ enum Do : int32_t {
   kRelease,
   kFinish,
   kInfo,
+  kScribble,
+  kScribbleAsProducer,
+  kOverwrite,
   kClose,
   kEnd
 };
@@ -122,6 +147,10 @@ class Side {
     Answer answer;
     gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
     switch (order.what) {
+      case kHold:
+        gate_.emplace().hold(stream_);
+        answer.status = GPUMEM_SUCCESS;
+        break;
       case kCreate: {
         const gpumem_ring_desc desc = ring_desc(static_cast<uint32_t>(order.count));
         answer.status = gpumem_ring_create(device_, &desc, &ring_, why());
@@ -129,7 +158,9 @@ class Side {
         break;
       }
       case kOpen:
+        stop_after = order.value;
         answer.status = gpumem_ring_open(instance_, &order.handle, nullptr, &ring_, why());
+        stop_after = 0;
         break;
       case kReceive: {
         gpumem_share_handle handle{};
@@ -179,6 +210,16 @@ class Side {
         answer.status = GPUMEM_SUCCESS;
         answer.value = info_of(ring_).consumer_count;
         break;
+      case kScribble:
+        answer.status = scribble(order, "gpumem-ring-consumers") ? GPUMEM_SUCCESS : GPUMEM_ERROR_INTERNAL;
+        break;
+      case kScribbleAsProducer:
+        answer.status = scribble(order, "gpumem-ring (") ? GPUMEM_SUCCESS : GPUMEM_ERROR_INTERNAL;
+        break;
+      case kOverwrite:
+        answer.status = GPUMEM_SUCCESS;
+        answer.value = overwrite(static_cast<int>(order.value));
+        break;
       case kClose:
         stream_.synchronize();
         answer.status = gpumem_ring_destroy(ring_, why());
@@ -189,6 +230,58 @@ class Side {
         break;
     }
     return answer;
+  }
+
+  // Writes `value` at the offset `count` of what consumers can write, or of what producers can.
+  static bool scribble(const Order& order, const char* file) {
+    bool found = false;
+    for_each_mapping(file, [&](unsigned char* first, size_t /*size*/) {
+      std::memcpy(first + order.count, &order.value, sizeof order.value);
+      found = true;
+    });
+    return found;
+  }
+
+  // Fills what it can write of the ring and its events with that byte. Answers how many files it could not
+  // write, by no means.
+  static uint64_t overwrite(int byte) {
+    uint64_t kept = 0;
+    for (const char* const name : {"gpumem-ring", "gpumem-event"}) {
+      for_each_mapping(name, [&](unsigned char* first, size_t size) {
+        if (mprotect(first, size, PROT_READ | PROT_WRITE) != 0) {
+          EXPECT_EQ(remap_writable(first, size), MAP_FAILED);
+          ++kept;
+        } else {
+          std::memset(first, byte, size);
+        }
+      });
+    }
+    return kept;
+  }
+
+  // Of the file that is mapped there, which the system opens for root.
+  static void* remap_writable(const unsigned char* first, size_t size) {
+    char path[96];
+    std::snprintf(path, sizeof path, "/proc/self/map_files/%zx-%zx", reinterpret_cast<size_t>(first),
+                  reinterpret_cast<size_t>(first + size));
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return MAP_FAILED;
+    void* const view = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    return view;
+  }
+
+  template <class Use>
+  static void for_each_mapping(const char* name, Use use) {
+    std::ifstream maps("/proc/self/maps");
+    std::string line;
+    while (std::getline(maps, line)) {
+      if (line.find(name) == std::string::npos) continue;
+      char* end = nullptr;
+      auto* const first = reinterpret_cast<unsigned char*>(std::strtoull(line.c_str(), &end, 16));
+      auto* const last = reinterpret_cast<unsigned char*>(std::strtoull(end + 1, nullptr, 16));
+      use(first, static_cast<size_t>(last - first));
+    }
   }
 
   // So many messages, or until it fails. Answers how many there were, and looks at the bytes of each.
@@ -210,6 +303,7 @@ class Side {
   Instance instance_ = open_instance();
   gpumem_device device_ = instance_.device();
   Stream stream_ = create_stream(device_);
+  std::optional<Gate> gate_;
   std::vector<std::vector<uint8_t>> bytes_;  // of messages that the stream may still be copying
   gpumem_ring ring_ = nullptr;
 };
@@ -246,6 +340,12 @@ class Other {
     return answer.handle;
   }
   void kill() { peer_.kill(); }
+  bool is_stopped() const {
+    std::ifstream status("/proc/" + std::to_string(peer_.pid()) + "/stat");
+    std::string text;
+    std::getline(status, text);
+    return text.find(") T ") != std::string::npos;
+  }
   int socket() const { return peer_.socket(); }
 
  private:
@@ -267,6 +367,20 @@ class Rings : public Conformance {
   gpumem_status acquire(gpumem_ring ring, gpumem_ring_slot* slot, uint64_t timeout_ns = kLong,
                         gpumem_stream stream = nullptr) {
     return gpumem_ring_acquire(ring, stream, timeout_ns, slot, why());
+  }
+  // After it has received so many messages. False if it needs no more to open the ring.
+  bool stop_while_opening(Other& opener, gpumem_ring ring, uint64_t messages) {
+    Order order;
+    order.what = kOpen;
+    order.value = messages;
+    order.handle = handle_of(ring);
+    opener.say(order);
+    char answer = 0;
+    const auto answered = [&] {
+      return recv(opener.socket(), &answer, sizeof answer, MSG_PEEK | MSG_DONTWAIT) > 0;
+    };
+    EXPECT_TRUE(eventually([&] { return opener.is_stopped() || answered(); }));
+    return opener.is_stopped();
   }
   void produce(gpumem_ring ring, uint64_t count, gpumem_stream stream = nullptr) {
     for (uint64_t i = 0; i < count; ++i) {
@@ -324,6 +438,20 @@ TEST_F(Rings, ring_2) {
   EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
 }
 
+TEST_F(Rings, ring_2_while_one_joins) {
+  // Which message is its first one is not known yet, so no slot is filled meanwhile.
+  constexpr uint64_t kFirstPlace = 128;
+  constexpr uint64_t kJoining = 0x1234'02;
+  Ring ring = create(ring_desc(2, 1));
+  Other other;
+  ASSERT_EQ(other.open(handle_of(ring)), GPUMEM_SUCCESS);
+  ASSERT_EQ(other.ask(kScribble, kFirstPlace, false, kJoining).status, GPUMEM_SUCCESS);
+  gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+  EXPECT_STATUS(GPUMEM_NOT_READY, acquire(ring, &slot, 20'000'000));
+  other.kill();
+  EXPECT_OK(acquire(ring, &slot));
+}
+
 TEST_F(Rings, ring_3) {
   // The slowest one sets the pace.
   Ring ring = create(ring_desc(2, 2));
@@ -346,6 +474,44 @@ TEST_F(Rings, ring_3) {
   EXPECT_EQ(slow.ask(kClose).status, GPUMEM_SUCCESS);
   EXPECT_EQ(fast.ask(kClose).status, GPUMEM_SUCCESS);
   EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+}
+
+TEST_F(Rings, ring_3_a_message_that_nobody_took) {
+  // The producer's own work on the slot is waited for as well, in whatever way it acquires the slot again.
+  Ring ring = create(ring_desc(1, 1));
+  const Stream other = create_stream(device_);
+  gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+  for (const gpumem_stream next : {gpumem_stream{nullptr}, other.get()}) {
+    GatedStream held(device_);
+    ASSERT_OK(acquire(ring, &slot, kLong, held));
+    ASSERT_OK(gpumem_fill_async(held, slot.pointer, slot.size, 1, 1, why()));
+    ASSERT_OK(gpumem_ring_publish(ring, held, slot.size, 1, why()));
+    if (next == nullptr) {
+      EXPECT_STATUS(GPUMEM_NOT_READY, acquire(ring, &slot, 0));
+      EXPECT_STATUS(GPUMEM_NOT_READY, acquire(ring, &slot, 20'000'000));
+      held.open();
+    }
+    ASSERT_OK(acquire(ring, &slot, kLong, next));
+    if (next == nullptr) {
+      ASSERT_OK(gpumem_fill(instance_, slot.pointer, slot.size, 2, 1, why()));
+    } else {
+      ASSERT_OK(gpumem_fill_async(next, slot.pointer, slot.size, 2, 1, why()));
+      EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(next, 20'000'000, why()));
+    }
+    held.finish();
+    ASSERT_OK(gpumem_ring_publish(ring, next, slot.size, 2, why()));
+    EXPECT_OK(gpumem_stream_synchronize(other, kLong, why()));
+    uint8_t byte = 0;
+    ASSERT_OK(gpumem_copy(instance_, &byte, slot.pointer, 1, nullptr, why()));
+    EXPECT_EQ(byte, 2);
+  }
+  // In the same stream, which is in order, acquiring enqueues nothing and waits for nothing.
+  GatedStream held(device_);
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_OK(acquire(ring, &slot, 0, held));
+    ASSERT_OK(gpumem_ring_publish(ring, held, 0, 0, why()));
+  }
+  held.finish();
 }
 
 TEST_F(Rings, ring_4) {
@@ -445,9 +611,44 @@ TEST_F(Rings, ring_5_memory) {
   const gpumem_pointer_info info = pointer_info(instance_, base);
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_memory_destroy(info.memory, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_free(instance_, base, why()));
+  gpumem_share_handle handle{};
+  gpumem_export_desc desc = GPUMEM_EXPORT_DESC_INIT;
+  for (const gpumem_export_flags flags : {gpumem_export_flags{0}, GPUMEM_EXPORT_NEIGHBOURS}) {
+    desc.flags = flags;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_share_export(instance_, base, &desc, &handle, why()));
+  }
   EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_DEVICE).live_count, 1u);
   ring.destroy();
   EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_DEVICE).live_count, 0u);
+}
+
+TEST_F(Rings, ring_5_descriptors) {
+  if (!on_host()) SKIP_RULE("events of the driver take no descriptors");
+  gpumem_ring_desc desc = ring_desc();
+  desc.slot_count = 3;
+  desc.consumers_max = 2;
+  { const Ring first = create(desc); }  // it starts the sharing thread, which keeps some
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  };
+  const auto before = open_files();
+  {
+    const Ring ring = create(desc);
+    EXPECT_EQ(open_files() - before, 2 * 3 * (2 + 1) + 4);
+  }
+  EXPECT_EQ(open_files(), before);
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{static_cast<rlim_t>(before) + 12, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  gpumem_ring ring = nullptr;
+  const gpumem_status status = gpumem_ring_create(device_, &desc, &ring, why());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_NE(std::strstr(last_error().message, "takes 22 file descriptors"), nullptr) << last_error().message;
+  EXPECT_NE(std::strstr(last_error().message, "ulimit -n"), nullptr) << last_error().message;
+  EXPECT_EQ(open_files(), before);
 }
 
 // ---- who may do what ----
@@ -521,11 +722,282 @@ TEST_F(Rings, ring_7) {
   ASSERT_EQ(one.open(handle_of(ring)), GPUMEM_SUCCESS);
   EXPECT_EQ(two.open(handle_of(ring)), GPUMEM_ERROR_LIMIT_EXCEEDED);
   EXPECT_EQ(info_of(ring).consumer_count, 1u);
+  EXPECT_EQ(one.ask(kInfo).value, 1u);
   EXPECT_OK(acquire(ring, &slot));
   EXPECT_EQ(one.ask(kClose).status, GPUMEM_SUCCESS);
   EXPECT_TRUE(eventually([&] { return two.open(handle_of(ring)) == GPUMEM_SUCCESS; }));
   EXPECT_EQ(two.ask(kClose).status, GPUMEM_SUCCESS);
   EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+}
+
+TEST_F(Rings, ring_7_one_after_the_other) {
+  // Who has left is no longer there for the next one.
+  Ring ring = create(ring_desc(2, 1));
+  Other sides[2];
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(sides[i % 2].open(handle_of(ring)), GPUMEM_SUCCESS) << i;
+    ASSERT_EQ(sides[i % 2].ask(kClose).status, GPUMEM_SUCCESS);
+  }
+  EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+}
+
+TEST_F(Rings, ring_9_while_another_one_opens_it) {
+  // A process that stands still in the middle of opening the ring has to do with no consumer but itself.
+  Ring ring = create(ring_desc(2, 2));
+  uint64_t stops = 0;
+  for (uint64_t messages = 1; messages < 40; ++messages) {
+    Other opener;
+    if (!stop_while_opening(opener, ring, messages)) {
+      EXPECT_EQ(opener.hear().status, GPUMEM_SUCCESS);
+      break;
+    }
+    ++stops;
+    Other victim;
+    ASSERT_EQ(victim.open(handle_of(ring)), GPUMEM_SUCCESS);
+    produce(ring, 2);
+    victim.kill();
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    ASSERT_OK(acquire(ring, &slot, 5 * kSecond)) << "after " << messages << " messages";
+    ASSERT_OK(gpumem_ring_publish(ring, nullptr, 0, 0, why()));
+    opener.kill();
+  }
+  EXPECT_GT(stops, 3u);
+  EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+}
+
+TEST_F(Rings, ring_11_who_sleeps_is_woken) {
+  // By who joins, publishes or releases; without that, a round takes one second more for each. The fastest
+  // tells, because a busy machine makes some of them slow.
+  constexpr int kTimes = 10;
+  auto fastest = std::chrono::steady_clock::duration::max();
+  for (int i = 0; i < kTimes; ++i) {
+    Ring ring = create(ring_desc(1, 1, 1));
+    Other other;
+    const auto before = std::chrono::steady_clock::now();
+    gpumem_status acquired = GPUMEM_ERROR_INTERNAL;
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    const auto acquire_meanwhile = [&](auto act) {
+      std::thread waiting([&] { acquired = gpumem_ring_acquire(ring, nullptr, kLong, &slot, nullptr); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      act();
+      waiting.join();
+      EXPECT_EQ(acquired, GPUMEM_SUCCESS);
+    };
+    acquire_meanwhile([&] { EXPECT_EQ(other.open(handle_of(ring)), GPUMEM_SUCCESS); });
+    other.say(kTake, 0, false, kLong);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_OK(gpumem_ring_publish(ring, nullptr, 0, 0, why()));
+    EXPECT_EQ(other.hear().status, GPUMEM_SUCCESS);
+    acquire_meanwhile([&] { EXPECT_EQ(other.ask(kRelease).status, GPUMEM_SUCCESS); });
+    fastest = std::min(fastest, std::chrono::steady_clock::now() - before);
+    EXPECT_EQ(other.ask(kClose).status, GPUMEM_SUCCESS);
+    EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+  }
+  EXPECT_LT(fastest, std::chrono::milliseconds(900));
+}
+
+TEST_F(Rings, ring_11_what_a_consumer_wrote) {
+  // When it has ended, nothing of what it wrote holds anybody up.
+  struct Written {
+    uint64_t at;
+    uint64_t value;
+  };
+  constexpr uint64_t kFirstPlace = 128;
+  constexpr uint64_t kPlace = kFirstPlace + 128;
+  constexpr uint64_t kJoining = 0x1234'02;
+  constexpr uint64_t kActive = 0x1234'03;
+  for (const Written written :
+       {Written{kPlace, kActive}, Written{kPlace, kJoining}, Written{kFirstPlace, kJoining}}) {
+    // Who says of itself that it has not joined does not count as one that has.
+    Ring ring = create(ring_desc(4, 2, written.at == kFirstPlace ? 0 : 1));
+    Other other;
+    ASSERT_EQ(other.open(handle_of(ring)), GPUMEM_SUCCESS);
+    ASSERT_EQ(other.ask(kScribble, written.at, false, written.value).status, GPUMEM_SUCCESS);
+    other.kill();
+    produce(ring, 6);
+    EXPECT_EQ(info_of(ring).published, 6u);
+    EXPECT_TRUE(eventually([&] { return info_of(ring).consumer_count == 0; }));
+    EXPECT_EQ(info_of(ring).finished, 0u);
+    EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+    ring.destroy();
+  }
+  // A place that somebody wrote in while nobody had it can be taken.
+  Ring ring = create(ring_desc(4, 2));
+  for (int i = 0; i < 2; ++i) {
+    Other hostile;
+    ASSERT_EQ(hostile.open(handle_of(ring)), GPUMEM_SUCCESS);
+    ASSERT_EQ(hostile.ask(kScribble, kPlace, false, kActive).status, GPUMEM_SUCCESS);
+    produce(ring, 3);
+  }
+  Other one;
+  Other two;
+  EXPECT_EQ(one.open(handle_of(ring)), GPUMEM_SUCCESS);
+  EXPECT_EQ(two.open(handle_of(ring)), GPUMEM_SUCCESS);
+  EXPECT_EQ(one.ask(kClose).status, GPUMEM_SUCCESS);
+  EXPECT_EQ(two.ask(kClose).status, GPUMEM_SUCCESS);
+  EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+}
+
+TEST_F(Rings, ring_11_all_that_a_consumer_can_write) {
+  // Neither while it lives nor afterwards does it keep another one from the messages that come then.
+  const Stream stream = create_stream(device_);
+  const gpumem_ring_desc desc = ring_desc(3, 3, 1);
+  for (const int byte : {0, 3, 255}) {  // 3: as if all places had an active consumer
+    SCOPED_TRACE(byte);
+    Ring ring = create(desc);
+    std::optional<Other> hostile(std::in_place);
+    ASSERT_EQ(hostile->open(handle_of(ring)), GPUMEM_SUCCESS);
+    for (int i = 0; i < 3; ++i) {  // so that each slot's event is recorded
+      produce(ring, 2, stream);
+      EXPECT_EQ(hostile->ask(kConsume, 2, true).value, 2u);
+    }
+    EXPECT_OK(gpumem_stream_synchronize(stream, kLong, why()));
+    const Answer wrote = hostile->ask(kOverwrite, 0, false, static_cast<uint64_t>(byte));
+    EXPECT_EQ(wrote.value, 1u) << "the producer's file alone is not written";
+    const auto deliver = [&](bool streams) {
+      Other later;
+      ASSERT_EQ(later.open(handle_of(ring)), GPUMEM_SUCCESS);
+      later.say(kConsume, 8, streams);
+      produce(ring, 8, streams ? stream.get() : nullptr);
+      const Answer all = later.hear();
+      EXPECT_EQ(all.status, GPUMEM_SUCCESS);
+      EXPECT_EQ(all.value, 8u);
+      EXPECT_EQ(later.ask(kClose).status, GPUMEM_SUCCESS);
+    };
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    {
+      // What is not complete does not look so.
+      Other later;
+      ASSERT_EQ(later.open(handle_of(ring)), GPUMEM_SUCCESS);
+      GatedStream held(device_);
+      ASSERT_OK(acquire(ring, &slot, kLong, held));
+      ASSERT_OK(gpumem_ring_publish(ring, held, 0, 0, why()));
+      EXPECT_EQ(later.ask(kTake, 0, false, 20'000'000).status, GPUMEM_NOT_READY);
+      held.finish();
+      EXPECT_EQ(later.ask(kTake, 0, false, kLong).status, GPUMEM_SUCCESS);
+      EXPECT_EQ(later.ask(kClose).status, GPUMEM_SUCCESS);
+    }
+    deliver(true);
+    deliver(false);
+    hostile->kill();
+    if (on_host() || on_fake_cuda()) {
+      // Nor does what one in its place has not finished. Not with a real driver: a stream of its waits for
+      // ever for an event behind a host function of a killed process.
+      Other later;
+      ASSERT_EQ(later.open(handle_of(ring)), GPUMEM_SUCCESS);
+      const uint64_t first = info_of(ring).published;
+      produce(ring, 3);
+      EXPECT_EQ(later.ask(kHold).status, GPUMEM_SUCCESS);
+      EXPECT_EQ(later.ask(kTake, 0, true, kLong).value, first);
+      EXPECT_EQ(later.ask(kRelease, 0, true, first).status, GPUMEM_SUCCESS);
+      EXPECT_STATUS(GPUMEM_NOT_READY, acquire(ring, &slot, 20'000'000));
+      later.kill();
+    }
+    deliver(true);
+    EXPECT_EQ(info_of(ring).finished, 0u);
+    EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+    EXPECT_OK(gpumem_stream_synchronize(stream, kLong, why()));
+  }
+}
+
+TEST_F(Rings, ring_11_where_another_one_opens_it) {
+  // As if the one that stands still in the middle of opening the ring were about to join.
+  constexpr uint64_t kSecondPlace = 256;
+  constexpr uint64_t kJoining = 0x1234'02;
+  uint64_t stops = 0;
+  for (bool stopped = true; stopped; ++stops) {
+    Ring ring = create(ring_desc(2, 2));
+    Other hostile;
+    ASSERT_EQ(hostile.open(handle_of(ring)), GPUMEM_SUCCESS);
+    ASSERT_EQ(hostile.ask(kScribble, kSecondPlace, false, kJoining).status, GPUMEM_SUCCESS);
+    Other opener;
+    stopped = stop_while_opening(opener, ring, stops + 1);
+    hostile.kill();
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    EXPECT_OK(acquire(ring, &slot, 5 * kSecond)) << "after " << stops + 1 << " messages";
+    opener.kill();
+    EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+  }
+  EXPECT_GT(stops, 3u);
+}
+
+TEST_F(Rings, ring_11_what_cannot_be_released) {
+  // Who says that is dropped, and holds up nobody.
+  constexpr uint64_t kReleased = 128 + 8;
+  for (const uint64_t released : {UINT64_MAX, uint64_t{0}}) {
+    Ring ring = create(ring_desc(2, 1));
+    produce(ring, 5);
+    Other hostile;
+    ASSERT_EQ(hostile.open(handle_of(ring)), GPUMEM_SUCCESS);
+    ASSERT_EQ(hostile.ask(kScribble, kReleased, false, released).status, GPUMEM_SUCCESS);
+    produce(ring, 3);
+    EXPECT_EQ(info_of(ring).consumer_count, 0u);
+    EXPECT_EQ(hostile.ask(kTake, 0, false, kLong).status, GPUMEM_ERROR_INVALID_STATE);
+    EXPECT_EQ(hostile.ask(kClose).status, GPUMEM_SUCCESS);
+    EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+  }
+}
+
+TEST_F(Rings, ring_11_that_nobody_sleeps) {
+  // What a consumer wrote about the sleep of others delays a message, and no more.
+  constexpr uint64_t kSleepers = 16;
+  Ring ring = create(ring_desc(1, 2));
+  Other hostile;
+  Other other;
+  ASSERT_EQ(hostile.open(handle_of(ring)), GPUMEM_SUCCESS);
+  ASSERT_EQ(other.open(handle_of(ring)), GPUMEM_SUCCESS);
+  other.say(kTake, 0, false, kLong);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_EQ(hostile.ask(kScribble, kSleepers, false, 0).status, GPUMEM_SUCCESS);
+  produce(ring, 1);
+  EXPECT_EQ(other.hear().status, GPUMEM_SUCCESS);
+  EXPECT_EQ(hostile.ask(kClose).status, GPUMEM_SUCCESS);
+  EXPECT_EQ(other.ask(kClose).status, GPUMEM_SUCCESS);
+  EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+}
+
+TEST_F(Rings, ring_11_what_a_producer_wrote) {
+  // It is checked when the ring is opened, and with each message.
+  struct Written {
+    uint64_t at;
+    uint64_t value;
+    gpumem_status opened;
+    gpumem_status waited;
+  };
+  constexpr uint64_t kVersion = 8;  // and the number of slots; that of consumers is behind it
+  constexpr uint64_t kPublished = 128;
+  constexpr uint64_t kMessageSize = 384;
+  constexpr uint64_t kHandles = 512;  // of a ring of 2 slots: the memory's, then those of the slots
+  constexpr uint64_t kTwo = uint64_t{2} << 32;
+  for (const Written& written : {
+           Written{0, 1, GPUMEM_ERROR_INVALID_ARGUMENT, 0},
+           Written{kVersion, 3 | kTwo, GPUMEM_ERROR_UNSUPPORTED, 0},
+           Written{kVersion, 1 | kTwo, GPUMEM_ERROR_INVALID_ARGUMENT, 0},
+           Written{kVersion, 2 | kTwo << 6, GPUMEM_ERROR_INVALID_ARGUMENT, 0},
+           Written{16, 60, GPUMEM_ERROR_INVALID_ARGUMENT, 0},
+           Written{24, kSize * 100, GPUMEM_ERROR_INVALID_STATE, 0},
+           Written{kHandles + 64, 1, GPUMEM_ERROR_INVALID_STATE, 0},
+           Written{kHandles + 256 + 64, 1, GPUMEM_ERROR_INVALID_STATE, 0},
+           Written{kPublished, 1000, GPUMEM_SUCCESS, GPUMEM_ERROR_INVALID_STATE},
+           Written{kMessageSize, kSize + 1, GPUMEM_SUCCESS, GPUMEM_ERROR_INVALID_STATE},
+       }) {
+    SCOPED_TRACE(written.at);
+    Other producer;
+    const gpumem_share_handle shared = producer.create(2);
+    const auto write = [&] {
+      ASSERT_EQ(producer.ask(kScribbleAsProducer, written.at, false, written.value).status, GPUMEM_SUCCESS);
+    };
+    if (written.opened != GPUMEM_SUCCESS) write();
+    gpumem_ring opened = nullptr;
+    const gpumem_status status = gpumem_ring_open(instance_, &shared, nullptr, &opened, why());
+    EXPECT_EQ(status, written.opened) << last_error().message;
+    const Ring ring(opened);
+    if (status != GPUMEM_SUCCESS || written.opened != GPUMEM_SUCCESS) continue;
+    EXPECT_EQ(producer.ask(kProduce, 1).status, GPUMEM_SUCCESS);
+    write();
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    EXPECT_STATUS(written.waited, gpumem_ring_wait(ring, nullptr, kLong, &slot, why()));
+  }
 }
 
 // ---- how it ends ----
@@ -551,6 +1023,93 @@ TEST_F(Rings, ring_8) {
   const gpumem_ring gone = ring.get();
   ring.destroy();
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_ring_finish(gone, 0, why()));
+}
+
+TEST_F(Rings, ring_8_sent_and_not_opened) {
+  Ring ring = create(ring_desc(1, 1));
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  const gpumem_share_handle handle = handle_of(ring);
+  EXPECT_OK(gpumem_share_send(instance_, &handle, sockets[0], nullptr, why()));
+  // Before the end, it may still be opened.
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_ring_destroy(ring, why()));
+  EXPECT_OK(gpumem_ring_finish(ring, 0, why()));
+  EXPECT_OK(gpumem_share_send(instance_, &handle, sockets[0], nullptr, why()));
+  ring.destroy();
+  close(sockets[0]);
+  close(sockets[1]);
+}
+
+TEST_F(Rings, ring_8_while_one_opens_it) {
+  // If finishing says that nobody has the ring, nobody has.
+  for (uint64_t messages = 1; messages < 5; ++messages) {
+    Ring ring = create(ring_desc(1, 1));
+    Other opener;
+    ASSERT_TRUE(stop_while_opening(opener, ring, messages));
+    const gpumem_status finished = gpumem_ring_finish(ring, 0, why());
+    if (finished == GPUMEM_NOT_READY) {
+      EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_ring_destroy(ring, why()));
+      opener.kill();
+      EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+      ring.destroy();
+    } else {
+      ring.destroy();  // BUSY if somebody has it
+      opener.kill();
+    }
+  }
+}
+
+TEST_F(Rings, ring_8_with_work_of_its_own) {
+  // A consumer leaves when its work on what it has released is complete.
+  Other producer;
+  const gpumem_share_handle shared = producer.create(1);
+  gpumem_ring ring = nullptr;
+  ASSERT_OK(gpumem_ring_open(instance_, &shared, nullptr, &ring, why()));
+  EXPECT_EQ(producer.ask(kProduce, 1).status, GPUMEM_SUCCESS);
+  GatedStream held(device_);
+  gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+  ASSERT_OK(gpumem_ring_wait(ring, held, kLong, &slot, why()));
+  ASSERT_OK(gpumem_ring_release(ring, held, slot.number, why()));
+  std::atomic<bool> has_left{false};
+  gpumem_status left = GPUMEM_ERROR_INTERNAL;
+  std::thread leaving([&] {
+    left = gpumem_ring_destroy(ring, nullptr);
+    has_left = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(has_left);
+  held.finish();
+  leaving.join();
+  EXPECT_EQ(left, GPUMEM_SUCCESS);
+}
+
+TEST_F(Rings, ring_8_twice_in_a_process) {
+  // They have one import of the memory. Who leaves has nothing to do with the work of the other one.
+  Other producer;
+  const gpumem_share_handle shared = producer.create(2);
+  gpumem_ring handles[2] = {};
+  for (gpumem_ring& handle : handles)
+    ASSERT_OK(gpumem_ring_open(instance_, &shared, nullptr, &handle, why()));
+  Ring leaving(handles[0]);
+  Ring staying(handles[1]);
+  EXPECT_EQ(info_of(leaving).base, info_of(staying).base);
+  EXPECT_EQ(producer.ask(kProduce, 1).status, GPUMEM_SUCCESS);
+  const Memory copy = alloc_pinned(device_, kSize);
+  GatedStream held(device_);
+  gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+  ASSERT_OK(gpumem_ring_wait(staying, held, kLong, &slot, why()));
+  ASSERT_OK(copy_on(instance_, held, copy.host(), slot.pointer, slot.size, nullptr, why()));
+  EXPECT_OK(gpumem_ring_destroy(leaving.release(), why()));
+  // Its own work holds it up, and nothing is lost by asking. The driver waits instead.
+  if (on_host()) {
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_ring_destroy(staying, why()));
+  }
+  held.finish();
+  EXPECT_TRUE(has_pattern(copy.host(), slot.size, 0));
+  EXPECT_OK(gpumem_ring_release(staying, nullptr, slot.number, why()));
+  EXPECT_EQ(producer.ask(kProduce, 2).status, GPUMEM_SUCCESS);
+  ASSERT_OK(gpumem_ring_wait(staying, nullptr, kLong, &slot, why()));
+  EXPECT_TRUE(is_message(instance_, slot, nullptr));
 }
 
 TEST_F(Rings, ring_8_by_another_thread) {
@@ -602,6 +1161,47 @@ TEST_F(Rings, ring_9) {
   instance_ = open_instance();
 }
 
+// What a consumer had in its stream when it was killed is waited for by nobody.
+class UnendingWork : public Rings, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(UnendingWork, ring_9_with_work_that_never_ends) {
+  const bool streams = GetParam();
+  if (streams && !on_host() && !on_fake_cuda())
+    SKIP_RULE(
+        "a stream of the driver waits for ever for an event behind a host function of a killed process");
+  Ring ring = create(ring_desc(1, 1));
+  const Stream stream = create_stream(device_);
+  for (const bool while_it_waits : {false, true}) {
+    std::optional<Other> victim(std::in_place);
+    ASSERT_EQ(victim->open(handle_of(ring)), GPUMEM_SUCCESS);
+    produce(ring, 1);
+    EXPECT_EQ(victim->ask(kHold).status, GPUMEM_SUCCESS);
+    const uint64_t number = info_of(ring).published - 1;
+    EXPECT_EQ(victim->ask(kTake, 0, true, kLong).status, GPUMEM_SUCCESS);
+    EXPECT_EQ(victim->ask(kRelease, 0, true, number).status, GPUMEM_SUCCESS);
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    EXPECT_STATUS(GPUMEM_NOT_READY, acquire(ring, &slot, 20'000'000));
+    std::thread killing([&] {
+      if (while_it_waits) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      victim->kill();
+    });
+    if (!while_it_waits) killing.join();
+    produce(ring, 1, streams ? stream.get() : nullptr);
+    if (while_it_waits) killing.join();
+    // The work of the stream is this process's own, and nothing of it failed.
+    EXPECT_OK(gpumem_stream_synchronize(stream, kLong, why()));
+    // Nor has who gets the place to do with it.
+    Other next;
+    EXPECT_TRUE(eventually([&] { return next.open(handle_of(ring)) == GPUMEM_SUCCESS; }));
+    EXPECT_EQ(next.ask(kClose).status, GPUMEM_SUCCESS);
+  }
+  EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Producers, UnendingWork, ::testing::Bool(), [](const auto& tested) {
+  return tested.param ? "with_a_stream" : "without_a_stream";
+});
+
 TEST_F(Rings, ring_10) {
   // Without the producer, a consumer that waits is told, and so is one that asks.
   std::optional<Other> producer(std::in_place);
@@ -618,7 +1218,7 @@ TEST_F(Rings, ring_10) {
   });
   while (waiter == 0)
     std::this_thread::yield();
-  processes::wait_until_asleep(waiter);
+  gpumem::test::wait_until_asleep(waiter);
   producer->kill();
   waiting.join();
   EXPECT_EQ(waited, GPUMEM_ERROR_PEER_GONE);

@@ -6,7 +6,7 @@ Usage: consumers.py installed|options|subproject SOURCE_ROOT BUILD_ROOT C_COMPIL
 installed: installs the build into an empty folder; builds and runs programs with pkg-config, with CMake, with dlopen and
 with Python's ctypes against that folder alone, with two copies at once, and statically if there is a static library.
 options: builds the library with the other values of the options that decide what is installed.
-subproject: builds and runs a Meson project that has gpumem in its subprojects/ folder.
+subproject: builds and runs a Meson project that has gpumem in its subprojects/ folder, with Clang if that is there.
 """
 
 import json
@@ -63,6 +63,8 @@ def wrong_files(root, source, options):
         expected.add(f"{library}/libgpumem.a")
     if options["cli"]:
         expected |= {f"{options['bindir']}/gpumem", f"{options['mandir']}/man1/gpumem.1"}
+    if options["bench"]:
+        expected.add(f"{options['libexecdir']}/gpumem/gpumem_bench")
     html = f"{options['datadir']}/doc/gpumem/html"
     prefix = root / options["prefix"].lstrip("/")
     found = {str(path.relative_to(prefix)) for path in root.rglob("*") if not path.is_dir()}
@@ -94,6 +96,13 @@ def installed(tap, source, build, compiler, folder):
     archives = list(root.rglob("libgpumem.a"))
     tap.check("what the options ask for is installed, and nothing else", wrong_files(root, source, options_of(build)))
     (licence,) = root.rglob("LICENSE")
+    if options_of(build)["bench"] and options_of(build)["cli"]:
+        (program,) = root.rglob("bin/gpumem")
+        try:
+            said = run(program, "bench", "--list", LD_LIBRARY_PATH=str(library.parent))
+        except RuntimeError as problem:
+            said = str(problem)
+        tap.check("the program finds the benchmarks that are installed with it", [] if "\npool " in said else [said])
     tap.check("the licence is installed", "" if licence.read_bytes() == (source / "LICENSE").read_bytes() else "it differs")
 
     def linked(name, flags, **env):
@@ -241,15 +250,19 @@ def subproject(tap, source, folder):
     def steps():
         # Without optimisation and debug information: whether it builds is the question. Without precompiled headers, so
         # that a source that does not include what it uses is found; without CUDA, as on most machines.
+        # With Clang, whose code no other test runs without a sanitizer.
+        clang = {"CC": "clang", "CXX": "clang++"} if shutil.which("clang") and shutil.which("clang++") else {}
+        launcher = "ccache " if shutil.which("ccache") else ""
         run("meson", "setup", folder / "build", project, "--buildtype=plain", "-Db_pch=false", "-Dgpumem:cuda=disabled",
-            "--force-fallback-for=gpumem")
+            "-Dgpumem:werror=true", "--force-fallback-for=gpumem",
+            **{name: launcher + compiler for name, compiler in clang.items()})
         run("meson", "compile", "-C", folder / "build")
         return run("meson", "test", "-C", folder / "build", "--verbose")
 
     case(tap, "C, with gpumem as a Meson subproject", steps)
     if (folder / "build" / "build.ninja").exists():
         root = install(folder / "build", folder / "root")
-        chosen = options_of(folder / "build") | {"cli": False, "docs": False}
+        chosen = options_of(folder / "build") | {"cli": False, "docs": False, "bench": False}
         tap.check("a subproject installs the library without cuda and without the program", wrong_files(root, source, chosen))
 
 

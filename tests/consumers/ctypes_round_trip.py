@@ -18,8 +18,8 @@ class Error(ctypes.Structure):
 
 
 class InstanceDesc(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("backend", c_int32), ("reserved", c_uint32), ("name", c_char_p),
-                ("pin_budget", c_uint64), ("host", c_void_p), ("cuda", c_void_p)]
+    _fields_ = [("struct_size", c_size_t), ("backend", c_int32), ("transfer_threads", c_uint32), ("name", c_char_p),
+                ("pin_budget", c_uint64), ("host", c_void_p), ("cuda", c_void_p), ("transfer_bytes", c_uint64)]
 
 
 SIGNATURES = {

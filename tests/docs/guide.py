@@ -99,7 +99,7 @@ def main():
 
     headers = "".join((root / "capi" / "include" / "gpumem" / name).read_text(encoding="utf-8")
                       for name in ("instance.h", "host.h"))
-    variables = set(re.findall(r"`(GPUMEM_(?:HOST_[A-Z_]+|BACKEND|PIN_BUDGET))`", headers))
+    variables = set(re.findall(r"`(GPUMEM_(?:HOST_[A-Z_]+|BACKEND|PIN_BUDGET|TRANSFER_[A-Z]+))`", headers))
     tap.check("host-backend.md has each variable of the environment",
               [name for name in sorted(variables) if f"`{name}`" not in pages[docs / "host-backend.md"]])
 

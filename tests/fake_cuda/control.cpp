@@ -172,8 +172,8 @@ void report_leaks_at_exit() {
 }
 
 const char* const kObjectNames[FAKE_CUDA_OBJECT_COUNT] = {
-    "context", "device memory", "managed memory", "pinned memory", "registration", "stream",
-    "event",   "graph",         "reservation",    "block",         "mapping",      "import"};
+    "context", "device memory", "managed memory", "pinned memory", "registration", "stream", "event",
+    "graph",   "reservation",   "block",          "mapping",       "import",       "module"};
 
 }  // namespace
 
@@ -257,6 +257,7 @@ uint64_t live(int object) {
     count(FAKE_CUDA_STREAM, stream.second->per_thread ? 0 : 1);
   count(FAKE_CUDA_EVENT, d.events.size());
   count(FAKE_CUDA_GRAPH, d.graphs.size() + d.executables.size());
+  count(FAKE_CUDA_MODULE, d.modules.size());
   count(FAKE_CUDA_RESERVATION, d.reservations.size());
   std::set<const Block*> blocks;
   for (const auto& [handle, block] : d.blocks)
@@ -294,6 +295,7 @@ FAKE_CUDA_API void fake_cuda_reset(void) {
   d.blocks.clear();
   d.streams.clear();
   d.events.clear();
+  d.modules.clear();
   d.graphs.clear();
   d.executables.clear();
   d.last_destroyed = nullptr;

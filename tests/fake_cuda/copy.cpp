@@ -129,19 +129,14 @@ void stage(Operand& source) {
   source.pageable = false;
 }
 
-// Enqueues the pieces as one operation and waits for it where the driver would.
-void submit(const std::shared_ptr<Stream>& stream, std::vector<Piece> pieces, bool wait) {
+// Enqueues the pieces as one operation.
+void start(const std::shared_ptr<Stream>& stream, std::vector<Piece> pieces) {
   std::vector<std::shared_ptr<Memory>> uses;
-  for (Piece& piece : pieces) {
+  for (const Piece& piece : pieces) {
     check_overlap(piece);
-    for (const Operand* operand : {&piece.target, &piece.source}) {
+    for (const Operand* operand : {&piece.target, &piece.source})
       uses.insert(uses.end(), operand->memory.begin(), operand->memory.end());
-    }
-    bool both_host = piece.target.host && piece.source.host;
-    wait = wait || piece.target.pageable || both_host;
-    if (piece.source.pageable && !wait) stage(piece.source);
   }
-  uint64_t before = stream->enqueued;
   enqueue(
       stream,
       [moved = std::move(pieces)] {
@@ -150,6 +145,17 @@ void submit(const std::shared_ptr<Stream>& stream, std::vector<Piece> pieces, bo
           move_bytes(piece->target.spans, piece->source.spans);
       },
       uses);
+}
+
+// The same for copies of the driver: waits where it would.
+void submit(const std::shared_ptr<Stream>& stream, std::vector<Piece> pieces, bool wait) {
+  for (Piece& piece : pieces) {
+    bool both_host = piece.target.host && piece.source.host;
+    wait = wait || piece.target.pageable || both_host;
+    if (piece.source.pageable && !wait) stage(piece.source);
+  }
+  uint64_t before = stream->enqueued;
+  start(stream, std::move(pieces));
   if (wait && stream->enqueued != before) synchronize(stream);
 }
 
@@ -201,6 +207,25 @@ CUresult copy_on_device(CUdeviceptr target, CUdeviceptr source, size_t size, CUs
                         bool synchronous) {
   if (size != 0) require(is_device_pointer(target) && is_device_pointer(source));
   return copy(target, source, size, stream, synchronous);
+}
+
+// The kernel that the fake knows, as the library names it.
+constexpr const char* kPiecesName = "gpumem_copy_pieces";
+constexpr const char* kPiecesEntry = ".entry gpumem_copy_pieces(";
+constexpr unsigned kPiecesMost = 170;
+
+// What a kernel would touch in vain: it would end its context.
+void require_reachable(const Operand& operand, uintptr_t address, const Stream& stream) {
+  bool reachable = !operand.pageable;
+  for (const auto& memory : operand.memory) {
+    if (is_device_memory(*memory)) {
+      reachable = reachable && memory->device == stream.context->device;
+    } else if (memory->kind != Kind::kMapping) {
+      reachable = reachable && locate(address).start == memory->device_address;
+    }
+  }
+  if (!reachable) violation("no-access", "a kernel uses memory that its device cannot reach");
+  require(reachable);
 }
 
 struct Plane {
@@ -368,6 +393,55 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* targets, CUdeviceptr* sources, size_
                                CUmemcpyAttributes* attributes, size_t* indices, size_t attribute_count,
                                CUstream stream) {
   return copy_batch(targets, sources, sizes, count, attributes, indices, attribute_count, nullptr, stream);
+}
+
+// Knows one kernel, by its name, and does what that does.
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  require(module != nullptr && image != nullptr);
+  const bool known = std::strstr(static_cast<const char*>(image), kPiecesEntry) != nullptr;
+  require(known, CUDA_ERROR_INVALID_PTX);
+  for (const auto& [handle, stream] : driver().streams.all()) {
+    if (stream->context == current_context() && stream->completed != stream->enqueued)
+      violation("load-while-busy", "code is loaded while a stream of the context has work");
+  }
+  *module = next_handle<CUmodule>();
+  driver().modules.add(*module,
+                       std::make_shared<Module>(Module{current_context(), next_handle<CUfunction>()}));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  auto found = driver().modules.find(module);
+  require(function != nullptr && found != nullptr && name != nullptr);
+  require(std::strcmp(name, kPiecesName) == 0, CUDA_ERROR_NOT_FOUND);
+  *function = found->function;
+  return CUDA_SUCCESS;
+}
+
+// One column of blocks copies one piece. On the device a wrong address would end the context.
+CUresult cuLaunchKernel(CUfunction function, unsigned columns, unsigned rows, unsigned layers, unsigned width,
+                        unsigned height, unsigned depth, unsigned shared_bytes, CUstream handle,
+                        void** parameters, void** extra) {
+  auto stream = find_stream(handle);
+  const auto& modules = driver().modules.all();
+  const auto found = std::find_if(modules.begin(), modules.end(),
+                                  [&](const auto& module) { return module.second->function == function; });
+  require(found != modules.end(), CUDA_ERROR_INVALID_HANDLE);
+  require(found->second->context == stream->context, CUDA_ERROR_INVALID_CONTEXT);
+  require(columns != 0 && columns <= kPiecesMost && rows != 0 && rows <= 65535 && layers == 1);
+  require(width != 0 && width <= 1024 && height == 1 && depth == 1 && shared_bytes == 0);
+  require(parameters != nullptr && parameters[0] != nullptr && extra == nullptr);
+  std::vector<Piece> pieces;
+  for (unsigned column = 0; column < columns; ++column) {
+    uint64_t numbers[3];
+    std::memcpy(numbers, static_cast<const char*>(parameters[0]) + column * sizeof numbers, sizeof numbers);
+    if (numbers[2] == 0) continue;
+    const Piece& piece = pieces.emplace_back(find_piece(numbers[0], numbers[1], numbers[2], *stream));
+    require_reachable(piece.target, numbers[0], *stream);
+    require_reachable(piece.source, numbers[1], *stream);
+  }
+  start(stream, std::move(pieces));
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemsetD8_v2(CUdeviceptr address, unsigned char value, size_t count) {

@@ -94,6 +94,12 @@ void end_context(Context& context) {
   }
   abandon_streams(&context);
   free_memory_of(context);
+  std::vector<uintptr_t> modules;
+  for (const auto& [handle, module] : d.modules.all()) {
+    if (module->context.get() == &context) modules.push_back(handle);
+  }
+  for (uintptr_t handle : modules)
+    d.modules.remove(reinterpret_cast<void*>(handle));
   std::vector<uintptr_t> events;
   for (const auto& [handle, event] : d.events.all()) {
     if (event->context.get() == &context) events.push_back(handle);
@@ -104,14 +110,7 @@ void end_context(Context& context) {
   context.peers.clear();
   context.flags = 0;
   context.ended.clear();
-  // Operations that are running end by themselves, most of them soon.
-  wait_until_or(
-      [] {
-        return std::none_of(driver().retired.begin(), driver().retired.end(),
-                            [](const auto& stream) { return stream->running; });
-      },
-      std::chrono::seconds(5));
-  join_retired_workers();
+  settle_retired_workers(std::chrono::seconds(5));
 }
 
 CUresult create_context(CUcontext* context, unsigned flags, CUdevice device) {
@@ -302,7 +301,12 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   Device& of = find_device(device);
   if (of.primary_retains == 0) violation("over-release", "primary context");
   require(of.primary_retains > 0, CUDA_ERROR_INVALID_CONTEXT);
-  if (--of.primary_retains == 0) end_context(*of.primary);
+  if (--of.primary_retains == 0) {
+    end_context(*of.primary);
+  } else {
+    settle_retired_workers(
+        std::chrono::milliseconds(100));  // so that no thread is left over at a fork or exit
+  }
   return CUDA_SUCCESS;
 }
 

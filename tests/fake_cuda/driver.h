@@ -196,6 +196,18 @@ class Ending {
   std::list<std::pair<uintptr_t, size_t>>::iterator place_;
 };
 
+// An address that a call tells about. It takes as long as the setting says, and others can come in between.
+class Asking {
+ public:
+  explicit Asking(uintptr_t address);
+  ~Asking();
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+
+ private:
+  const std::multiset<uintptr_t>::iterator place_;
+};
+
 void free_memory_of(const Context& context);
 
 // Whether another process has the block open (ipc.cpp).
@@ -242,10 +254,13 @@ struct Operation {
   std::function<void()> run;
 };
 
+// Of the stream that began it and of all that have joined it by events.
 struct Capture {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  uint64_t id = 0;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;  // NONE once it has ended
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;
+  std::vector<std::weak_ptr<Stream>> streams;  // the first one began it
   std::vector<std::function<void()>> operations;
 };
 
@@ -266,7 +281,9 @@ struct Stream {
   bool finished = false;  // the worker has ended and can be joined
   std::atomic<bool> abandoned = false;
   std::thread worker;
-  Capture capture;
+  std::shared_ptr<Capture> capture;
+  Clock
+      captured;  // what the next captured operation is ordered behind, by captured operations of each stream
 };
 
 struct Record {
@@ -306,11 +323,17 @@ struct Event {
   std::shared_ptr<Context> context;
   unsigned flags;
   std::shared_ptr<Record> record;
-  std::shared_ptr<Stream> captured_in;  // when last recorded in a capture
+  std::shared_ptr<Capture> captured_in;  // when last recorded in a capture
+  Clock captured;
   std::shared_ptr<SharedEvent> shared;  // CU_EVENT_INTERPROCESS
 };
 
 // Captured operations, which run one after the other. Instantiating a graph makes another one of the same.
+struct Module {
+  std::shared_ptr<Context> context;
+  CUfunction function;
+};
+
 struct Graph {
   std::vector<std::function<void()>> nodes;
 };
@@ -327,6 +350,8 @@ bool settle();                       // called without the lock
 CUresult refuse_in_capture();
 void abandon_streams(const Context* context);  // null: of all contexts
 void join_retired_workers();
+// Waits before for operations that are running: most end by themselves soon.
+void settle_retired_workers(std::chrono::milliseconds limit);
 
 // --- The driver ---
 
@@ -371,6 +396,7 @@ struct Driver {
   Table<Context> contexts;
   Table<Stream> streams;
   Table<Event> events;
+  Table<Module> modules;
   Table<Graph> graphs;
   Table<Graph> executables;
   std::map<uintptr_t, std::shared_ptr<Memory>> memory;  // by host address and by device address

@@ -27,6 +27,8 @@
 #include <thread>
 #include <vector>
 
+#include "../failures_last.h"
+
 namespace {
 
 void* library() {
@@ -932,6 +934,64 @@ TEST_F(FakeCuda, CaptureRefusesAsTheDriverDoes) {
   EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   free(device);
   destroy(stream);
+}
+
+TEST_F(FakeCuda, StreamsJoinACaptureByEvents) {
+  open();
+  CUstream first = make_stream(CU_STREAM_NON_BLOCKING);
+  CUstream second = make_stream(CU_STREAM_NON_BLOCKING);
+  CUstream third = make_stream(CU_STREAM_NON_BLOCKING);
+  CUdeviceptr device = allocate(16);
+  CUevent event = nullptr;
+  CUgraph graph = nullptr;
+  EXPECT_EQ(CALL(cuEventCreate, 2000, &event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  const auto number = [&](CUstream stream) {
+    cuuint64_t id = 0;
+    CUstreamCaptureStatus status;
+    EXPECT_EQ(CALL(cuStreamGetCaptureInfo, 10010, stream, &status, &id), CUDA_SUCCESS);
+    EXPECT_EQ(status == CU_STREAM_CAPTURE_STATUS_ACTIVE, id != 0);
+    return id;
+  };
+  const auto order = [&](CUstream before, CUstream after) {
+    EXPECT_EQ(CALL(cuEventRecord, 2000, event, before), CUDA_SUCCESS);
+    return CALL(cuStreamWaitEvent, 3020, after, event, 0u);
+  };
+  const auto begin = [&](CUstream stream) {
+    EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  };
+  EXPECT_EQ(number(first), 0u);
+  begin(first);
+  const cuuint64_t id = number(first);
+  EXPECT_NE(id, 0u);
+  EXPECT_EQ(number(second), 0u);
+  EXPECT_EQ(order(first, second), CUDA_SUCCESS);
+  EXPECT_EQ(number(second), id);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, device, 1, 16, second), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, second, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  EXPECT_EQ(order(second, first), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, first, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(number(first) + number(second), 0u);
+  EXPECT_EQ(CALL(cuGraphDestroy, 10000, graph), CUDA_SUCCESS);
+  // The event is of a capture that has ended.
+  EXPECT_EQ(CALL(cuStreamWaitEvent, 3020, second, event, 0u), CUDA_ERROR_NOT_SUPPORTED);
+  // Who joined must come back, with all that it captured since.
+  begin(first);
+  EXPECT_NE(number(first), id);
+  EXPECT_EQ(order(first, second), CUDA_SUCCESS);
+  EXPECT_EQ(order(second, first), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, device, 1, 16, second), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, first, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+  EXPECT_EQ(graph, nullptr);
+  // Two captures do not mix.
+  begin(first);
+  begin(third);
+  EXPECT_EQ(order(first, third), CUDA_ERROR_STREAM_CAPTURE_MERGE);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, first, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, third, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(CALL(cuEventDestroy, 4000, event), CUDA_SUCCESS);
+  free(device);
+  for (CUstream stream : {first, second, third})
+    destroy(stream);
 }
 
 TEST_F(FakeCuda, ACapturedGraphRunsWhenItIsLaunched) {
@@ -2060,6 +2120,7 @@ TEST_F(FakeCuda, ManyThreads) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  FailuresLast::install();
   const std::string role = argc > 1 ? argv[1] : "";
   if (role == "peer") return Server().serve(std::atoi(argv[2]));
   if (role == "family") return run_family();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Device, managed, pinned and registered memory, and what is known of a pointer.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -165,23 +166,6 @@ CUresult refuse_free(uintptr_t address, const char* function) {
   violation(again ? "double-free" : "stray-free", function);
   return CUDA_ERROR_INVALID_VALUE;
 }
-
-// An address that a call tells about. It takes as long as the setting says, and others can come in between.
-class Asking {
- public:
-  explicit Asking(uintptr_t address) : place_(driver().asked.insert(address)) {
-    for (const auto& [base, size] : driver().ending) {
-      if (address - base < size) violation("asked-while-freed", "an address in memory that is being freed");
-    }
-    pause(driver().config.pointer_delay_us);
-  }
-  ~Asking() { driver().asked.erase(place_); }
-  Asking(const Asking&) = delete;
-  Asking& operator=(const Asking&) = delete;
-
- private:
-  const std::multiset<uintptr_t>::iterator place_;
-};
 
 // What gives memory back waits for all work of the memory's context first, and of nothing less.
 void wait_as_the_driver_does(uintptr_t address) {
@@ -362,9 +346,10 @@ Backing::Backing(size_t bytes_wanted, Sharing sharing, uintptr_t hint, const cha
     : size(bytes_wanted) {
   bool with_file = sharing == Sharing::kFile;
   if (with_file) {
-    file = memfd_create(name, MFD_CLOEXEC);
+    file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     require(file >= 0, CUDA_ERROR_OUT_OF_MEMORY);
-    if (ftruncate(file, static_cast<off_t>(size)) != 0) {
+    if (ftruncate(file, static_cast<off_t>(size)) != 0 ||
+        fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
       close(file);
       throw Failure{CUDA_ERROR_OUT_OF_MEMORY};
     }
@@ -460,6 +445,15 @@ Ending::Ending(uintptr_t address, size_t size) {
   place_ = driver().ending.insert(driver().ending.end(), {address, size});
   pause(driver().config.pointer_delay_us);
 }
+
+Asking::Asking(uintptr_t address) : place_(driver().asked.insert(address)) {
+  for (const auto& [base, size] : driver().ending) {
+    if (address - base < size) violation("asked-while-freed", "an address in memory that is being freed");
+  }
+  pause(driver().config.pointer_delay_us);
+}
+
+Asking::~Asking() { driver().asked.erase(place_); }
 
 Ending::~Ending() { driver().ending.erase(place_); }
 

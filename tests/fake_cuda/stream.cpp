@@ -88,11 +88,15 @@ void retire(const std::shared_ptr<Stream>& stream) {
   driver().progress.notify_all();
 }
 
+CUstreamCaptureStatus capture_status(const Stream& stream) {
+  return stream.capture ? stream.capture->status : CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 bool is_capturing_implicitly(const Context& context) {
   for (const auto& [handle, stream] : driver().streams.all()) {
     bool blocking = (stream->flags & CU_STREAM_NON_BLOCKING) == 0;
     if (stream->context.get() == &context && blocking &&
-        stream->capture.status != CU_STREAM_CAPTURE_STATUS_NONE)
+        capture_status(*stream) != CU_STREAM_CAPTURE_STATUS_NONE)
       return true;
   }
   return false;
@@ -100,12 +104,12 @@ bool is_capturing_implicitly(const Context& context) {
 
 // True when the operation only becomes a node of a graph. Refuses what capture forbids.
 bool is_captured(Stream& stream) {
-  if (stream.capture.status == CU_STREAM_CAPTURE_STATUS_ACTIVE) return true;
-  require(stream.capture.status == CU_STREAM_CAPTURE_STATUS_NONE, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  if (capture_status(stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE) return true;
+  require(capture_status(stream) == CU_STREAM_CAPTURE_STATUS_NONE, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   if (stream.handle == nullptr && is_capturing_implicitly(*stream.context)) {
     for (const auto& [handle, other] : driver().streams.all()) {
-      if (other->context == stream.context && other->capture.status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        other->capture.status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+      if (other->context == stream.context && capture_status(*other) == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        other->capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
       }
     }
     throw Failure{CUDA_ERROR_STREAM_CAPTURE_IMPLICIT};
@@ -115,8 +119,40 @@ bool is_captured(Stream& stream) {
 
 void refuse_if_captured(Stream& stream) {
   if (!is_captured(stream)) return;
-  stream.capture.status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  stream.capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   throw Failure{CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED};
+}
+
+// A stream that waits for an event of a capture becomes part of it.
+void join(const std::shared_ptr<Stream>& stream, const Event& event) {
+  const std::shared_ptr<Capture>& capture = event.captured_in;
+  require(capture->status != CU_STREAM_CAPTURE_STATUS_NONE, CUDA_ERROR_NOT_SUPPORTED);
+  require(capture->status == CU_STREAM_CAPTURE_STATUS_ACTIVE, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  if (!is_captured(*stream)) {
+    require(stream->handle != nullptr, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    capture->streams.push_back(stream);
+    stream->capture = capture;
+    stream->captured.clear();
+    stream->captured[stream->id] = 1;  // it must come back, even if nothing follows
+  }
+  if (stream->capture != capture) {
+    capture->status = stream->capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    throw Failure{CUDA_ERROR_STREAM_CAPTURE_MERGE};
+  }
+  merge(stream->captured, event.captured);
+}
+
+// Whether all that joined the capture has come back to the stream that began it.
+bool is_joined(const Capture& capture, const Stream& origin) {
+  for (const auto& one : capture.streams) {
+    const auto stream = one.lock();
+    if (!stream) continue;
+    const auto own = stream->captured.find(stream->id);
+    const auto seen = origin.captured.find(stream->id);
+    if (own == stream->captured.end()) continue;
+    if (seen == origin.captured.end() || seen->second < own->second) return false;
+  }
+  return true;
 }
 
 void observe(const Clock& clock) { merge(driver().observed, clock); }
@@ -148,7 +184,7 @@ std::shared_ptr<Stream> find_created_stream(CUstream handle) {
 // Asking after an event of a capture, or after any event where a capture forbids it, ends that capture.
 void refuse_if_captured(Event& event) {
   if (event.captured_in) {
-    Capture& capture = event.captured_in->capture;
+    Capture& capture = *event.captured_in;
     if (capture.status == CU_STREAM_CAPTURE_STATUS_ACTIVE)
       capture.status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
     throw Failure{CUDA_ERROR_CAPTURED_EVENT};
@@ -231,9 +267,9 @@ CUresult write_value(CUstream handle, CUdeviceptr address, Word value, unsigned 
   }
   enqueue(stream,
           [target, value, seen, keep = word.memory->backing] {
-            __atomic_store_n(target, value, __ATOMIC_SEQ_CST);
             std::lock_guard lock(driver().mutex);
-            observe(seen);
+            observe(seen);  // before the CPU can act on the word
+            __atomic_store_n(target, value, __ATOMIC_SEQ_CST);
           },
           {word.memory});
   return CUDA_SUCCESS;
@@ -313,7 +349,8 @@ std::shared_ptr<Stream> find_stream(CUstream handle) {
 void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run,
              const std::vector<std::shared_ptr<Memory>>& uses, std::vector<Point> after) {
   if (is_captured(*stream)) {
-    stream->capture.operations.push_back(std::move(run));
+    stream->capture->operations.push_back(std::move(run));
+    ++stream->captured[stream->id];
     return;
   }
   order_with_legacy(*stream, after);
@@ -394,7 +431,8 @@ CUresult refuse_in_capture() {
   if (capture_mode_of_thread() == CU_STREAM_CAPTURE_MODE_RELAXED) return answer;
   bool heeds_others = capture_mode_of_thread() == CU_STREAM_CAPTURE_MODE_GLOBAL;
   for (const auto& [handle, stream] : driver().streams.all()) {
-    Capture& capture = stream->capture;
+    if (!stream->capture) continue;
+    Capture& capture = *stream->capture;
     bool own = capture.thread == std::this_thread::get_id();
     bool forbids = own ? capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED
                        : heeds_others && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -439,6 +477,16 @@ void join_retired_workers() {
     if (stream->finished) stream->worker.join();
     return stream->finished;
   });
+}
+
+void settle_retired_workers(std::chrono::milliseconds limit) {
+  wait_until_or(
+      [] {
+        return std::none_of(driver().retired.begin(), driver().retired.end(),
+                            [](const auto& stream) { return stream->running; });
+      },
+      limit);
+  join_retired_workers();
 }
 
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) { return create_stream(stream, flags, 0); }
@@ -487,7 +535,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags
   auto event = find_event(event_handle);
   require(flags == CU_EVENT_WAIT_DEFAULT);
   if (event->captured_in) {
-    require(stream->capture.status == CU_STREAM_CAPTURE_STATUS_ACTIVE, CUDA_ERROR_NOT_SUPPORTED);
+    join(stream, *event);
     return CUDA_SUCCESS;
   }
   if (const uint64_t ticket = foreign_ticket(*event)) {
@@ -542,31 +590,51 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   auto stream = find_stream(handle);
   bool implicit = stream->handle == nullptr && is_capturing_implicitly(*stream->context);
   require(!implicit, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-  *status = stream->capture.status;
+  *status = capture_status(*stream);
   return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id) {
+  require(id != nullptr);
+  CUresult answer = fake::cuStreamIsCapturing(handle, status);
+  if (answer == CUDA_SUCCESS && *status == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+    *id = find_stream(handle)->capture->id;
+  return answer;
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
   auto stream = find_stream(handle);
   require(mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
   require(stream->handle != nullptr, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  require(stream->capture.status == CU_STREAM_CAPTURE_STATUS_NONE, CUDA_ERROR_ILLEGAL_STATE);
-  stream->capture = {CU_STREAM_CAPTURE_STATUS_ACTIVE, mode, std::this_thread::get_id(), {}};
+  require(capture_status(*stream) == CU_STREAM_CAPTURE_STATUS_NONE, CUDA_ERROR_ILLEGAL_STATE);
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->id = next_id();
+  stream->capture->mode = mode;
+  stream->capture->thread = std::this_thread::get_id();
+  stream->capture->streams.push_back(stream);
+  stream->captured.clear();
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   require(graph != nullptr);
   auto stream = find_stream(handle);
-  Capture& capture = stream->capture;
-  require(capture.status != CU_STREAM_CAPTURE_STATUS_NONE, CUDA_ERROR_ILLEGAL_STATE);
+  require(capture_status(*stream) != CU_STREAM_CAPTURE_STATUS_NONE, CUDA_ERROR_ILLEGAL_STATE);
+  const std::shared_ptr<Capture> held = stream->capture;
+  Capture& capture = *held;
+  require(capture.streams.front().lock() == stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   bool own = capture.mode == CU_STREAM_CAPTURE_MODE_RELAXED || capture.thread == std::this_thread::get_id();
   require(own, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
   bool valid = capture.status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  bool joined = is_joined(capture, *stream);
   auto captured = std::make_shared<Graph>(Graph{std::move(capture.operations)});
-  capture = {};
+  capture.status = CU_STREAM_CAPTURE_STATUS_NONE;
+  for (const auto& one : capture.streams) {
+    if (const auto member = one.lock()) member->capture = nullptr;
+  }
   *graph = nullptr;
   require(valid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  require(joined, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
   *graph = next_handle<CUgraph>();
   driver().graphs.add(*graph, captured);
   return CUDA_SUCCESS;
@@ -698,7 +766,8 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
   auto stream = find_stream(stream_handle);
   require(event->context == stream->context, CUDA_ERROR_INVALID_HANDLE);
   auto record = std::make_shared<Record>();
-  event->captured_in = is_captured(*stream) ? stream : nullptr;
+  event->captured_in = is_captured(*stream) ? stream->capture : nullptr;
+  event->captured = stream->captured;
   if (event->captured_in) return CUDA_SUCCESS;
   std::shared_ptr<Recording> recording;
   if (event->shared) {

@@ -244,6 +244,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   require(handle != nullptr);
+  const Asking asking(reinterpret_cast<uintptr_t>(address));
   Located found = locate(reinterpret_cast<uintptr_t>(address));
   require(found.memory != nullptr && found.memory->kind == Kind::kMapping);
   *handle = next_block_handle();

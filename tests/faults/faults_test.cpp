@@ -11,6 +11,7 @@
 #include <regex>
 #include <set>
 
+#include "../failures_last.h"
 #include "loop.h"
 
 namespace faults {
@@ -44,7 +45,7 @@ const std::vector<Scenario>& common_scenarios() {
     std::vector<Scenario> result;
     for (const auto& some :
          {instance_scenarios(), memory_scenarios(), managed_scenarios(), vmm_scenarios(), buffer_scenarios(),
-          stream_scenarios(), copy_scenarios(), host_scenarios(), share_scenarios()}) {
+          pool_scenarios(), stream_scenarios(), copy_scenarios(), host_scenarios(), share_scenarios()}) {
       result.insert(result.end(), some.begin(), some.end());
     }
     return result;
@@ -140,6 +141,7 @@ void add(const char* suite, const char* name, void (*body)()) {
 int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "--peer") return faults::run_peer(argv[2]);
   testing::InitGoogleTest(&argc, argv);
+  FailuresLast::install();
   setenv("FAKE_CUDA_GRANULARITY", "65536", 0);  // clearing and copying blocks would take most of the time
   faults::Loops::first_use = argc == 2 && std::string(argv[1]) == "--first-use";
   if (argc > 1 && !faults::Loops::first_use) {

@@ -31,6 +31,9 @@ struct Out {
   gpumem_event event[3];
   gpumem_hub hub[1];
   gpumem_link link[2];
+  gpumem_pool pool[1];
+  void* block[3];        // of the pool
+  void* some_blocks[2];  // of a batch
   gpumem_ring ring[1];
   gpumem_share_handle share[2];
   int32_t files[4];  // descriptors of a handle, and a dma-buf
@@ -67,6 +70,9 @@ struct Out {
   gpumem_entry_info entry_info;
   gpumem_ring_slot ring_slot;
   gpumem_ring_info ring_info;
+  gpumem_pool_info pool_info;
+  gpumem_pool_class_info pool_class_info;
+  gpumem_pool_block_info pool_block_info;
   gpumem_status_info status_info;
   gpumem_stats stats;
   gpumem_kind_stats kind_stats;
@@ -149,11 +155,16 @@ struct Scenario {
   bool keeps = false;  // something stays for the life of the process, such as the default instance
   // A driver that fails for ever can here neither be asked to give back what lives nor to wait for what runs.
   bool helpless = false;
-  bool costly = false;  // much memory: each call fails once, in one way
+  bool costly = false;  // much memory: each call fails once, in one way; with a sanitizer every third
   // Streams that the library makes for itself and keeps until the instance is closed.
   uint32_t idle_streams = 0;
   // Descriptors of the sharing thread, which stay until then too; the thread counts as a stream.
   uint32_t idle_files = 0;
+  // Kilobytes that may stay page-locked until then. How many do depends on which threads came in time.
+  long idle_locked = 0;
+  // The fake driver's, for physical memory. Clearing blocks takes most of the time if it is large, and calls
+  // for many of them if it is small.
+  uint64_t granularity = 64 * 1024;
 };
 
 // ---- steps that many scenarios have ----
@@ -171,6 +182,7 @@ std::vector<Scenario> memory_scenarios();
 std::vector<Scenario> vmm_scenarios();
 std::vector<Scenario> buffer_scenarios();
 std::vector<Scenario> managed_scenarios();
+std::vector<Scenario> pool_scenarios();
 std::vector<Scenario> stream_scenarios();
 std::vector<Scenario> copy_scenarios();
 std::vector<Scenario> share_scenarios();

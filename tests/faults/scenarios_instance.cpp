@@ -195,6 +195,7 @@ std::vector<Scenario> instance_scenarios() {
   for (const bool of_pair : {false, true}) {
     for (const gpumem_capability capability : capabilities(of_pair)) {
       Scenario scenario{"capability " + std::to_string(capability), kBoth, {}, {ask(capability, of_pair)}};
+      scenario.helpless = capability == GPUMEM_CAPABILITY_COPY_BATCH;  // its trial copies
       scenario.verify = [=](World& w) { expect_usual_answer(w, capability, of_pair); };
       all.push_back(scenario);
     }

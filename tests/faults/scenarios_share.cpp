@@ -132,6 +132,32 @@ Step export_buffer(gpumem_access access = 0) {
                                                &w.error);
                   }});
 }
+// A pool of device memory that can be shared; its blocks go to Out::block.
+Step make_pool() {
+  return of_many({"gpumem_pool_create", [](World& w) {
+                    gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+                    desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+                    return gpumem_pool_create(w.out.device[0], &desc, &w.out.pool[0], &w.error);
+                  }});
+}
+Step take_block() { return of_many(CALL(gpumem_pool_alloc, w.out.pool[0], 3000, nullptr, &w.out.block[0])); }
+Step give_block() {
+  return of_many({"gpumem_pool_free", [](World& w) {
+                    const gpumem_status status =
+                        gpumem_pool_free(w.out.pool[0], w.out.block[0], nullptr, &w.error);
+                    if (status == GPUMEM_SUCCESS) unset(w.out.block[0]);
+                    return status;
+                  }});
+}
+Step trim() { return of_many(CALL(gpumem_pool_trim, w.out.pool[0], 0, &w.out.number[0])); }
+Step export_block() {
+  return of_many({"gpumem_share_export", [](World& w) {
+                    gpumem_export_desc desc = GPUMEM_EXPORT_DESC_INIT;
+                    desc.flags = GPUMEM_EXPORT_NEIGHBOURS;
+                    return gpumem_share_export(w.out.instance, w.out.block[0], &desc, &w.out.share[0],
+                                               &w.error);
+                  }});
+}
 Step revoke() { return CALL(gpumem_share_revoke, w.out.instance, &w.out.share[0]); }
 Step share_info() { return CALL(gpumem_share_get_info, &w.out.share[0], &w.out.share_info); }
 Step get_files() {
@@ -316,7 +342,19 @@ std::vector<Scenario> share_scenarios() {
     return all.back();
   };
   const auto fresh = [](const World& w) { EXPECT_EQ(w.out.import_info.count, 1u); };
+  const auto answered = [](const World& w) {
+    // A fault can be the reason why not.
+    const gpumem_way_info& info = w.out.way_info;
+    EXPECT_TRUE(info.status == GPUMEM_SUCCESS || (info.fd_count == 0 && info.message[0] != '\0'));
+  };
 
+  const auto answered_no = [](const World& w) {
+    const gpumem_way_info& info = w.out.way_info;
+    EXPECT_TRUE(info.status != GPUMEM_SUCCESS && info.fd_count == 0 && info.message[0] != '\0');
+  };
+
+  add("a block of a pool is exported", {make_pool(), take_block(), give_block(), trim()},
+      {take_block(), export_block(), share_info(), revoke(), export_block(), give_block(), trim()});
   add("memory is exported", {shareable(0), memory_info(0)},
       {export_memory(), export_memory(), share_info(), revoke(), export_memory()}, [](World& w) {
         gpumem_share_info info = GPUMEM_SHARE_INFO_INIT;
@@ -330,11 +368,7 @@ std::vector<Scenario> share_scenarios() {
   add("the ways of memory", {shareable(0), memory_info(0)},
       {CALL(gpumem_share_get_way, w.out.instance, w.out.memory_info.device_pointer, GPUMEM_SHARE_WAY_LEGACY,
             GPUMEM_PEER_OTHER_PROCESS, &w.out.way_info)},
-      [](World& w) {
-        // A fault can be the reason why not.
-        const gpumem_way_info& info = w.out.way_info;
-        EXPECT_TRUE(info.status == GPUMEM_SUCCESS || (info.fd_count == 0 && info.message[0] != '\0'));
-      });
+      answered);
   add("a buffer is imported", {open_other(), make_buffer(), buffer_info(), export_buffer()},
       {import(), import_info(3), destroy(3)}, fresh);
   add("a buffer is imported by descriptors",
@@ -425,6 +459,14 @@ std::vector<Scenario> share_scenarios() {
       {again(CALL(gpumem_link_publish, w.out.link[1], kName, &w.out.share[0], nullptr, &w.out.number[0]),
              abstract(), 1, false),
        again(CALL(gpumem_link_withdraw, w.out.link[1], kName, 0), abstract(), 1, false), close_link(1)});
+  // A keeper opens nothing. A block that a driver does not free is freed with the instance, which the loops
+  // take for a leak.
+  add("a way is tried over a link",
+      {make_buffer(), buffer_info(), open_hub(abstract(), GPUMEM_HUB_KEEPER), connect(1, abstract(), false)},
+      {of_many(CALL(gpumem_link_get_way, w.out.link[1], w.out.buffer_info.base, GPUMEM_SHARE_WAY_POSIX_FD,
+                    GPUMEM_PEER_OTHER_PROCESS, &w.out.way_info))},
+      answered_no)
+      .backends = kHost;
   return all;
 }
 

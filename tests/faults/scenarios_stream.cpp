@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Scenarios of streams and events, and of copies and fills.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -253,8 +255,114 @@ std::vector<Scenario> stream_scenarios() {
   return all;
 }
 
+namespace {
+
+constexpr uint64_t kLarge = 8 * kMiB + 40;
+
+// Ordinary memory that threads of the library copy. They and their memory are there before, or start now.
+Scenario large_copy(bool to_device, bool on_stream, bool cold) {
+  static std::vector<unsigned char> ours;
+  const auto copied = [=](unsigned char value) {
+    return [=](World& w) {
+      ours.assign(kLarge, value);
+      void* const there = w.out.address[0];
+      void* const to = to_device ? there : ours.data();
+      const void* const from = to_device ? ours.data() : there;
+      return on_stream ? gpumem_copy_async(w.out.stream[0], to, from, kLarge, nullptr, &w.error)
+                       : gpumem_copy(w.out.instance, to, from, kLarge, nullptr, &w.error);
+    };
+  };
+  const char* const function = on_stream ? "gpumem_copy_async" : "gpumem_copy";
+  Scenario scenario{std::string("copy of much ordinary memory ") + (to_device ? "to" : "from") + " a device" +
+                        (on_stream ? ", on a stream" : "") + (cold ? ", for the first time" : ""),
+                    kCuda,
+                    {create(0, GPUMEM_KIND_DEVICE, kLarge), find(0, 0), create_stream(0),
+                     DEVICE_CALL(gpumem_fill, w.out.instance, w.out.address[0], kLarge, 0x3D, 1)},
+                    {{function, copied(0x3D), GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY}, synchronize(0)}};
+  // What it makes stays for later copies, and how much that is depends on which threads came in time.
+  for (Step& step : scenario.steps)
+    step.of_many = true;
+  if (!cold) scenario.before.push_back({function, copied(0x11)});
+  if (!cold)
+    scenario.before.push_back(DEVICE_CALL(gpumem_fill, w.out.instance, w.out.address[0], kLarge, 0x3D, 1));
+  scenario.verify = [=](World& w) {
+    if (to_device) return expect_bytes(w, 0, kLarge, 0x3D);
+    EXPECT_EQ(std::count(ours.begin(), ours.end(), 0x3D), static_cast<ptrdiff_t>(kLarge));
+  };
+  scenario.options = [](gpumem_instance_desc& desc, gpumem_host_options&) { desc.transfer_threads = 3; };
+  // Their streams, memory and events.
+  scenario.idle_streams = 20;
+  scenario.helpless = true;
+  scenario.costly = true;
+  return scenario;
+}
+
+}  // namespace
+
+namespace {
+
+// A file of the program's, made before the faults: only what the library does may fail.
+int make_program_file() {
+  const int file = memfd_create("file", MFD_CLOEXEC);
+  const std::vector<unsigned char> bytes(kLarge, 0x3D);
+  EXPECT_EQ(pwrite(file, bytes.data(), kLarge, 0), static_cast<ssize_t>(kLarge));
+  return file;
+}
+constinit int program_file = -1;
+
+gpumem_status copy_file(World& w, bool to_memory, uint64_t size, int file) {
+  gpumem_copy_file_desc desc = GPUMEM_COPY_FILE_DESC_INIT;
+  desc.file_descriptor = file;
+  desc.direction = to_memory ? GPUMEM_FILE_DIRECTION_TO_MEMORY : GPUMEM_FILE_DIRECTION_FROM_MEMORY;
+  desc.pointer = w.out.address[0];
+  desc.size = size;
+  gpumem_copy_file_info info = GPUMEM_COPY_FILE_INFO_INIT;
+  const gpumem_status status = gpumem_copy_file(w.out.instance, &desc, &info, &w.error);
+  EXPECT_TRUE(GPUMEM_FAILED(status) ? info.copied < size : info.copied == size) << info.copied;
+  return status;
+}
+
+Scenario file_copy(bool to_memory, gpumem_kind kind, uint64_t size, bool cold) {
+  Scenario scenario{
+      std::string("copy ") + (to_memory ? "of a file to " : "to a file from ") +
+          (kind == GPUMEM_KIND_DEVICE ? "device" : "pinned") + " memory" + (size == kLarge ? ", large" : "") +
+          (cold ? ", for the first time" : ""),
+      cold ? kCuda : kBoth,  // what is page-locked for later copies counts on the host backend
+
+      {create(0, kind, size), find(0, 0),
+       DEVICE_CALL(gpumem_fill, w.out.instance, w.out.address[0], size, 0x3D, 1)},
+      {{"gpumem_copy_file", [=](World& w) { return copy_file(w, to_memory, size, program_file); },
+        GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY}}};
+  scenario.steps[0].of_many = true;
+  if (!cold) {
+    scenario.before.push_back(
+        {"gpumem_copy_file", [=](World& w) { return copy_file(w, true, size, program_file); }});
+  }
+  scenario.verify = [=](World& w) { expect_bytes(w, 0, size, 0x3D); };
+  scenario.options = [](gpumem_instance_desc& desc, gpumem_host_options&) { desc.transfer_threads = 3; };
+  if (size == kLarge) scenario.idle_locked = 3 * 2 * 2048;  // two slots of 2 MiB for each thread
+  scenario.idle_streams = 20;
+  scenario.helpless = true;
+  scenario.costly = size == kLarge;
+  return scenario;
+}
+
+}  // namespace
+
 std::vector<Scenario> copy_scenarios() {
   std::vector<Scenario> all;
+  program_file = make_program_file();
+  for (const bool to_memory : {true, false}) {
+    for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED})
+      all.push_back(file_copy(to_memory, kind, kSize, false));
+    all.push_back(file_copy(to_memory, GPUMEM_KIND_DEVICE, kLarge, false));
+    all.push_back(file_copy(to_memory, GPUMEM_KIND_DEVICE, kLarge, true));
+  }
+  for (const bool to_device : {true, false}) {
+    for (const bool on_stream : {true, false})
+      all.push_back(large_copy(to_device, on_stream, false));
+    all.push_back(large_copy(to_device, false, true));
+  }
   const auto copied = [](World& w) { expect_bytes(w, 0, kSize, 0x3D); };
   using enum Operand;
   for (const Where where : {Where::kStream, Where::kOwnStream, Where::kNewStream}) {

@@ -17,21 +17,12 @@
 #include <vector>
 
 #include "../conformance/harness.h"
+#include "../quiet_fork.h"
 
 namespace processes {
 
-// A forked child of a process whose other threads were allocating may wait for ever for a lock of the
-// allocator that AddressSanitizer or ThreadSanitizer puts in place; glibc's own has no such flaw.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kForkBesideAllocations = false;
-#elif defined(__has_feature)
-inline constexpr bool kForkBesideAllocations =
-    !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer);
-#else
-inline constexpr bool kForkBesideAllocations = true;
-#endif
-#define REQUIRE_FORK_BESIDE_ALLOCATIONS() \
-  if (!kForkBesideAllocations)            \
+#define REQUIRE_FORK_BESIDE_ALLOCATIONS()    \
+  if (!gpumem::test::kForkBesideAllocations) \
   GTEST_SKIP() << "the allocator of this sanitizer does not survive a fork beside threads"
 
 // The program lies beside this one, and uses the library that this one has loaded.

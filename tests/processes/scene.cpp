@@ -14,7 +14,7 @@
 #include <deque>
 #include <utility>
 
-#include "asleep.h"
+#include "../asleep.h"
 #include "fake_cuda.h"
 
 namespace processes {
@@ -125,7 +125,7 @@ class Caller {
         }) {
     while (id_ == 0)
       sched_yield();
-    wait_until_asleep(id_);
+    gpumem::test::wait_until_asleep(id_);
   }
   gpumem_status join() {
     thread_.join();
@@ -365,7 +365,7 @@ void in_host_function(Scene& scene, const Act& act) {
   };
   static Both both{scene, act};
   const auto run = [](void*) {
-    wait_until_asleep(getpid());  // the first thread, in synchronize below
+    gpumem::test::wait_until_asleep(getpid());  // the first thread, in synchronize below
     both.act(both.scene);
   };
   scene.inside_host_function = true;

@@ -2,21 +2,14 @@
 // Exporters and importers that are killed at random moments: the other side goes on, and keeps nothing of
 // theirs. GPUMEM_KILL_ROUNDS says how often.
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstddef>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <optional>
-#include <random>
 #include <thread>
 
-#include "process.h"
+#include "killing.h"
 
 namespace processes {
 namespace {
@@ -31,20 +24,6 @@ struct Handles {
   gpumem_share_handle memory{};
   gpumem_share_handle buffer{};
 };
-
-struct Order {
-  char role = 'x';  // x: exports; i: imports
-  char hub[96] = "";
-  char address[64] = "";  // where the test listens, without the 0 before it
-};
-
-sockaddr_un abstract(const std::string& name, socklen_t* size) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  *size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
 
 // Some memory of both ways. Whatever happens in the process that is killed, it is not checked there.
 class Shared {
@@ -85,15 +64,6 @@ class Shared {
 };
 
 // ---- who is killed ----
-
-// Tells the test that the calls begin, which with a real driver is late.
-int call_in(const Order& order) {
-  const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  socklen_t size = 0;
-  const sockaddr_un address = abstract(order.address, &size);
-  if (connect(made, reinterpret_cast<const sockaddr*>(&address), size) != 0) _exit(1);
-  return made;
-}
 
 [[noreturn]] void export_for_ever(const Order& order) {
   const Shared shared;
@@ -145,149 +115,38 @@ int import_once(gpumem_instance instance, const Handles& handles, const char* pa
     import_once(instance, handles, order.hub, [](void*) {});
 }
 
-// Makes processes that have loaded the library and not used it, which takes less time than to start programs.
-// Each is killed by its parent, so that its number cannot mean another process.
-CHILD(nursery) {
-  Order order;
-  while (receive_bytes(Peer::other_side(), &order, sizeof order)) {
-    const pid_t child = fork();
-    if (child == 0) {
-      if (order.role == 'x') export_for_ever(order);
-      import_for_ever(order);
-    }
-    int32_t number = child;
-    send_bytes(Peer::other_side(), &number, sizeof number);
-    if (child < 0) continue;
-    receive_bytes(Peer::other_side(), &number, sizeof number);
-    kill(child, SIGKILL);
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    send_bytes(Peer::other_side(), &status, sizeof status);
-  }
+// x: exports; i: imports.
+CHILD(share_nursery) {
+  nurse([](const Order& order) {
+    if (order.role == 'x') export_for_ever(order);
+    import_for_ever(order);
+  });
 }
 
 // ---- who goes on ----
 
-size_t entries(const char* folder) {
-  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
-}
-
-// What a process may not gather from those that it shared with.
-struct Kept {
-  size_t files = 0;
-  size_t threads = 0;
-  size_t mapped_files = 0;
-
-  static Kept now() {
-    Kept kept{entries("/proc/self/fd"), entries("/proc/self/task"), 0};
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);)
-      if (line.find("memfd:") != std::string::npos) ++kept.mapped_files;
-    return kept;
-  }
-  bool operator<=(const Kept& other) const {
-    return files <= other.files && threads <= other.threads && mapped_files <= other.mapped_files;
-  }
-};
-
-std::ostream& operator<<(std::ostream& stream, const Kept& kept) {
-  return stream << kept.files << " descriptors, " << kept.threads << " threads, " << kept.mapped_files
-                << " mapped files";
-}
-
-// What the sharing thread does is seen a little later.
-template <class Ask>
-bool eventually(Ask ask) {
-  for (const auto limit = std::chrono::steady_clock::now() + 2min;
-       std::chrono::steady_clock::now() < limit;) {
-    if (ask()) return true;
-    std::this_thread::sleep_for(1ms);
-  }
-  return ask();
-}
-
-int rounds() {
-  const char* const wanted = std::getenv("GPUMEM_KILL_ROUNDS");
-  return wanted != nullptr ? std::atoi(wanted) : 300;
-}
-
-class ShareKill : public testing::Test {
+class ShareKill : public Killing {
  protected:
-  ShareKill() {
-    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-    const std::string name =
-        "gpumem-kill-" + folder_.substr(folder_.size() - 6) + "-" + std::to_string(getpid());
-    socklen_t size = 0;
-    const sockaddr_un address = abstract(name, &size);
-    listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<const sockaddr*>(&address), size), 0);
-    EXPECT_EQ(listen(listener_, 8), 0);
-    std::snprintf(order_.address, sizeof order_.address, "%s", name.c_str());
-    std::snprintf(order_.hub, sizeof order_.hub, "%s/hub", folder_.c_str());
-  }
-  ~ShareKill() override {
-    close(listener_);
-    std::filesystem::remove_all(folder_);
-  }
-
-  const char* hub_path() const { return order_.hub; }
-
-  // False if there is nobody to kill.
-  bool start(char role) {
-    order_.role = role;
-    int32_t number = -1;
-    EXPECT_TRUE(send_bytes(nursery_.socket(), &order_, sizeof order_));
-    EXPECT_TRUE(receive_bytes(nursery_.socket(), &number, sizeof number));
-    EXPECT_GT(number, 0) << "the process does not start";
-    return number > 0;
-  }
-  // How long such a process takes until it calls; with a real driver, most of its life.
-  void time_start(char role) {
-    const auto begin = std::chrono::steady_clock::now();
-    if (!start(role)) return;
-    int socket = -1;
-    EXPECT_TRUE(eventually([&] { return (socket = accept_one()) >= 0; })) << "it never connected";
-    opening_ = std::chrono::steady_clock::now() - begin;
-    kill_it();
-    if (socket >= 0) close(socket);
-  }
-  // After some time: one in four while the process still starts, the others during its calls.
-  std::thread kill_later() {
-    const auto opening = std::chrono::duration_cast<std::chrono::microseconds>(opening_).count();
-    std::uniform_int_distribution<int64_t> early(0, opening + 2'000);
-    std::uniform_int_distribution<int64_t> late(opening * 3 / 4, opening * 5 / 4 + 15'000);
-    const std::chrono::microseconds time(random_() % 4 == 0 ? early(random_) : late(random_));
-    return std::thread([=, this] {
-      std::this_thread::sleep_for(time);
-      kill_it();
-    });
-  }
-  void kill_it() {
-    int32_t status = 0;
-    EXPECT_TRUE(send_bytes(nursery_.socket(), &status, sizeof status));
-    EXPECT_TRUE(receive_bytes(nursery_.socket(), &status, sizeof status));
-    EXPECT_EQ(status, SIGKILL) << "it had ended before";
-  }
-  // The process that was started, if it got so far.
-  int accept_one() const { return accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }
+  static int rounds() { return kill_rounds(300); }
+  bool start(char role) { return nursery_.start(order(role)); }
+  void time_start(char role) { Killing::time_start(nursery_, role); }
+  std::thread kill_later() { return Killing::kill_later(nursery_); }
 
  private:
-  Order order_;
-  std::string folder_ = testing::TempDir() + "share_kill_XXXXXX";
-  int listener_ = -1;
-  std::chrono::steady_clock::duration opening_{};
-  Peer nursery_{"nursery"};
-  std::mt19937 random_{11};
+  Nursery nursery_{"share_nursery"};
 };
 
 TEST_F(ShareKill, an_importer_keeps_nothing_of_an_exporter) {
   const Instance instance = open_instance();
+  // A stream's thread is started by the first copy; those below may all be refused for a long time.
+  const Memory own = alloc_device(instance.device(), kSize);
+  put_pattern(instance, own.device(), kSize, 1);
   time_start('x');
   std::optional<Kept> before;
   int imported = 0;
   for (int round = 0; round < rounds() && !HasFailure(); ++round) {
     ASSERT_TRUE(start('x'));
+    const int imported_before = imported;
     std::atomic<bool> ended{false};
     std::thread burial([&, killer = kill_later()]() mutable {
       killer.join();
@@ -312,6 +171,7 @@ TEST_F(ShareKill, an_importer_keeps_nothing_of_an_exporter) {
         gpumem_share_import(instance, &handles.memory, nullptr, 0, nullptr, nullptr, &held, nullptr);
     }
     burial.join();
+    learn(imported != imported_before);
     if (held != nullptr) {
       gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
       EXPECT_TRUE(eventually([&] {
@@ -401,6 +261,7 @@ TEST_F(ShareKill, an_exporter_keeps_nothing_of_an_importer) {
     burial.join();
     if (socket >= 0) close(socket);
     linked += was_linked ? 1 : 0;
+    learn(was_linked);
     const gpumem_status status = gpumem_memory_destroy(memory, nullptr);
     EXPECT_TRUE(status == GPUMEM_SUCCESS ||
                 eventually([&] { return gpumem_memory_destroy(memory, nullptr) == GPUMEM_SUCCESS; }))

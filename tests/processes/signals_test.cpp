@@ -16,8 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "../asleep.h"
 #include "../conformance/harness.h"
-#include "asleep.h"
 #include "process.h"
 
 namespace processes {
@@ -62,13 +62,13 @@ class Signals : public Conformance, public testing::WithParamInterface<int> {
     while (id == 0)
       sched_yield();
     for (int i = 0; i < kSignals && !returned; ++i) {
-      wait_until_asleep(id);
+      gpumem::test::wait_until_asleep(id);
       const int before = handled;
       pthread_kill(caller.native_handle(), SIGUSR1);
       while (handled == before)
         sched_yield();
     }
-    wait_until_asleep(id);
+    gpumem::test::wait_until_asleep(id);
     EXPECT_FALSE(returned) << "the call ended before its work";
     release();
     caller.join();
@@ -151,7 +151,7 @@ TEST_P(Signals, destroy_a_stream_that_another_thread_waits_for) {
   });
   while (id == 0)
     sched_yield();
-  wait_until_asleep(id);
+  gpumem::test::wait_until_asleep(id);
   hit_while_blocked([handle = stream.release()] { return gpumem_stream_destroy(handle, nullptr); },
                     [&] { gate.open(); });
   waiter.join();
@@ -251,7 +251,7 @@ TEST_F(Threads, of_the_library_let_a_process_end_whose_main_thread_has_ended) {
   REQUIRE_FORK_BESIDE_ALLOCATIONS();
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
-  const pid_t child = fork();
+  const pid_t child = gpumem::test::quiet_fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
@@ -311,9 +311,9 @@ TEST_F(Threads, that_are_cancelled_finish_their_wait) {
   ASSERT_EQ(pthread_create(&thread, nullptr, Waiter::run, &waiter), 0);
   while (waiter.id == 0)
     sched_yield();
-  wait_until_asleep(waiter.id);
+  gpumem::test::wait_until_asleep(waiter.id);
   ASSERT_EQ(pthread_cancel(thread), 0);
-  wait_until_asleep(waiter.id);
+  gpumem::test::wait_until_asleep(waiter.id);
   EXPECT_FALSE(waiter.returned);
   stream.open();
   void* result = nullptr;
@@ -353,7 +353,7 @@ struct Forker {
   bool forked = false;
   void fork_once() {
     if (std::exchange(forked, true)) return;  // the child goes on telling the log function
-    const pid_t child = fork();
+    const pid_t child = gpumem::test::quiet_fork();
     if (child == 0) {
       alarm(60);
       _exit(live_in_a_child(device));

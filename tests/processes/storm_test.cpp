@@ -161,13 +161,11 @@ TEST_F(Storm, mappings_do_not_grow) {
   EXPECT_LE(mappings(), after_first + 4 * kThreads);
 }
 
-constexpr unsigned kHangSeconds = 300;  // a child that hangs ends by SIGALRM
-
 // What a child can do beside any allocator: it allocates nothing. Returns how it ended.
 ProcessResult in_small_child(const Memory& mine, const std::vector<Instance>& instances) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(kHangSeconds);
+    alarm(gpumem::test::kHangSeconds);
     gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
     bool refused = gpumem_memory_get_info(mine.get(), &info, nullptr) == GPUMEM_ERROR_FORKED;
     for (const Instance& instance : instances) {
@@ -188,7 +186,6 @@ ProcessResult in_small_child(const Memory& mine, const std::vector<Instance>& in
 
 ProcessResult in_full_child(const Memory& mine, const std::vector<Instance>& instances) {
   return in_forked_child([&] {
-    alarm(kHangSeconds);
     gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
     EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_memory_get_info(mine.get(), &info, nullptr));
     for (const Instance& instance : instances) {
@@ -208,8 +205,8 @@ TEST_F(Storm, forks_in_the_middle) {
   int forks = 0;
   storm(instances, [&] {
     if (++forks > 8) return std::this_thread::yield();
-    const ProcessResult result =
-        kForkBesideAllocations ? in_full_child(mine, instances) : in_small_child(mine, instances);
+    const ProcessResult result = gpumem::test::kForkBesideAllocations ? in_full_child(mine, instances)
+                                                                      : in_small_child(mine, instances);
     EXPECT_TRUE(result.ok()) << result;
   });
   EXPECT_GT(forks, 0);

@@ -11,10 +11,10 @@
 namespace sequences {
 
 // What other tests have: conformance, the fault loops and the walk of tests/processes.
-inline bool takes_two_processes(const std::string& function) {
-  static const std::regex sharing(
+inline bool is_played_elsewhere(const std::string& function) {
+  static const std::regex elsewhere(
       "^gpumem_(share_|hub_|link_|ring_|event_(export|import)|memory_get_import_info)");
-  return std::regex_search(function, sharing);
+  return std::regex_search(function, elsewhere);
 }
 
 struct Counts {

@@ -3,6 +3,7 @@
 // one either does its work or gets STALE_HANDLE, and exactly one destroy succeeds. Every other object stays,
 // and the bytes of each memory belong to one thread, so that what it holds is certain.
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include "player.h"
@@ -29,8 +30,20 @@ struct Stage {
   std::vector<Shared> memories;
   std::vector<Shared> streams;
   std::vector<Shared> events;
+  std::vector<Shared> pools;
   std::deque<std::atomic<uint32_t>> destroyed;
   bool anything_stays = false;
+
+  // Blocks of the pools, for whoever comes first: one thread frees what another has allocated.
+  struct Block {
+    const Shared* pool;
+    uint8_t* pointer;
+    uint64_t size;
+    uint8_t value;
+    const Shared* stream;  // that writes it; null: it is written
+  };
+  std::mutex mutex;
+  std::vector<Block> blocks;
 };
 
 }  // namespace
@@ -41,6 +54,8 @@ class Crew {
   Crew(Player& player, Stage& stage, uint32_t number, uint32_t threads)
       : player_(player), stage_(stage), number_(number), threads_(threads) {}
 
+  // Frees what is left when all have ended.
+  void give_rest(const Stage::Block& block) { give_block(block, block.stream); }
   void run(const std::vector<Step>& steps) {
     try {
       for (const Step& step : steps)
@@ -127,6 +142,11 @@ class Crew {
     }
   }
   void create(Choice& choice);
+  void take_block(Choice& choice);
+  void give_block(Choice& choice);
+  void give_block(const Stage::Block& block, const Shared* in);
+  void look_at(const Stage::Block& block);
+  void ask_pool(Kind kind, const Shared& pool, Choice& choice);
   void data(Choice& choice, bool copies);
   void check_data(Choice& choice);
   void register_pages(Choice& choice);
@@ -229,6 +249,146 @@ void Crew::check_data(Choice& choice) {
   }
 }
 
+// A block that everybody may free. It is written in its stream, or at once.
+void Crew::take_block(Choice& choice) {
+  const Shared* const from = pick(choice, stage_.pools);
+  const Shared* in = pick_lasting(choice);
+  const uint64_t size = 1 + choice.byte() * kMostBytes / UINT8_MAX;
+  const uint8_t value = choice.byte();
+  constexpr uint64_t kAlignments[] = {0, 0, 0, 4096};
+  const uint64_t alignment = choice.one_of(kAlignments);
+  if (from == nullptr) return;
+  const Pool& known = player_.pool(from->index);
+  // Other devices cannot write to it.
+  if (in != nullptr && in->device != from->device) in = nullptr;
+  const gpumem_stream stream = in == nullptr ? nullptr : as<gpumem_stream>(in->handle);
+  void* made = nullptr;
+  const Expect expect = {GPUMEM_SUCCESS, GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, GPUMEM_ERROR_LIMIT_EXCEEDED};
+  const auto handle = as<gpumem_pool>(from->handle);
+  const gpumem_status status =
+      check(alignment == 0 ? "gpumem_pool_alloc" : "gpumem_pool_alloc_aligned",
+            text("pool", *from) + ", " + std::to_string(size), with(expect, {from}),
+            alignment == 0 ? gpumem_pool_alloc(handle, size, stream, &made, nullptr)
+                           : gpumem_pool_alloc_aligned(handle, size, alignment, stream, &made, nullptr));
+  if (status != GPUMEM_SUCCESS) return;
+  Stage::Block block{from, static_cast<uint8_t*>(made), size, value, in};
+  if (in != nullptr && known.kind != GPUMEM_KIND_PAGEABLE) {
+    check("gpumem_fill_async", "a block", {GPUMEM_SUCCESS},
+          gpumem_fill_async(stream, made, size, value, 1, nullptr));
+  } else {
+    // What the stream still does may be with these bytes.
+    if (in != nullptr) {
+      check("gpumem_stream_synchronize", "before a block", {GPUMEM_SUCCESS},
+            gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, nullptr));
+    }
+    block.stream = nullptr;
+    if (known.on_host()) {
+      std::memset(made, value, size);
+    } else {
+      check("gpumem_fill", "a block", {GPUMEM_SUCCESS},
+            gpumem_fill(stage_.instance, made, size, value, 1, nullptr));
+    }
+  }
+  const std::lock_guard lock(stage_.mutex);
+  stage_.blocks.push_back(block);
+}
+
+// Nobody else has had the bytes of a block meanwhile.
+void Crew::look_at(const Stage::Block& block) {
+  if (block.stream != nullptr) {
+    check(
+        "gpumem_stream_synchronize", "before a look at a block", {GPUMEM_SUCCESS},
+        gpumem_stream_synchronize(as<gpumem_stream>(block.stream->handle), GPUMEM_TIMEOUT_INFINITE, nullptr));
+  }
+  std::vector<uint8_t> copied;
+  const uint8_t* bytes = block.pointer;
+  if (!player_.pool(block.pool->index).on_host()) {
+    copied.resize(block.size);
+    check("gpumem_copy", "to look at a block", {GPUMEM_SUCCESS},
+          gpumem_copy(stage_.instance, copied.data(), block.pointer, block.size, nullptr, nullptr));
+    bytes = copied.data();
+  }
+  for (uint64_t i = 0; i < block.size; ++i) {
+    if (bytes[i] == block.value) continue;
+    player_.fail("byte " + std::to_string(i) + " of a block of a pool that threads share is " +
+                 std::to_string(bytes[i]) + "; expected " + std::to_string(block.value));
+  }
+}
+
+// In the order of a stream, or of none. Blocks of a pool that is gone are freed by their pointer.
+void Crew::give_block(const Stage::Block& block, const Shared* in) {
+  const gpumem_stream stream = in == nullptr ? nullptr : as<gpumem_stream>(in->handle);
+  const gpumem_status status =
+      check("gpumem_pool_free", text("pool", *block.pool), with({GPUMEM_SUCCESS}, {block.pool}),
+            gpumem_pool_free(as<gpumem_pool>(block.pool->handle), block.pointer, stream, nullptr));
+  if (status == GPUMEM_SUCCESS) return;
+  check("gpumem_pool_free_pointer", "of a pool that is gone", {GPUMEM_SUCCESS},
+        gpumem_pool_free_pointer(stage_.instance, block.pointer, stream, nullptr));
+}
+
+void Crew::give_block(Choice& choice) {
+  const uint8_t number = choice.byte();
+  const bool looks = choice.byte() % 4 != 3;
+  const Shared* in = pick_lasting(choice);
+  Stage::Block block{};
+  {
+    const std::lock_guard lock(stage_.mutex);
+    if (stage_.blocks.empty()) return;
+    std::swap(stage_.blocks[number % stage_.blocks.size()], stage_.blocks.back());
+    block = stage_.blocks.back();
+    stage_.blocks.pop_back();
+  }
+  if (looks) {
+    look_at(block);
+    // All its work is over.
+    return give_block(block, in);
+  }
+  give_block(block, block.stream);
+}
+
+void Crew::ask_pool(Kind kind, const Shared& shared, Choice& choice) {
+  const auto handle = as<gpumem_pool>(shared.handle);
+  const std::string name = text("pool", shared);
+  const Expect expect = with({GPUMEM_SUCCESS}, {&shared});
+  const uint8_t byte = choice.byte();
+  switch (kind) {
+    case Kind::k_pool_trim:
+      check("gpumem_pool_trim", name, expect,
+            gpumem_pool_trim(handle, byte * uint64_t{1024}, nullptr, nullptr));
+      return;
+    case Kind::k_pool_get_info: {
+      gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
+      check("gpumem_pool_get_info", name, expect, gpumem_pool_get_info(handle, &info, nullptr));
+      return;
+    }
+    case Kind::k_pool_reset_peaks:
+      check("gpumem_pool_reset_peaks", name, expect, gpumem_pool_reset_peaks(handle, nullptr));
+      return;
+    case Kind::k_pool_get_block_info: {
+      // A block that stays meanwhile: nobody else can take it out.
+      const std::lock_guard lock(stage_.mutex);
+      if (stage_.blocks.empty()) return;
+      const Stage::Block& block = stage_.blocks[byte % stage_.blocks.size()];
+      gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
+      check("gpumem_pool_get_block_info", "a block", {GPUMEM_SUCCESS},
+            gpumem_pool_get_block_info(stage_.instance, block.pointer + block.size - 1, &info, nullptr));
+      player_.require(info.base == block.pointer && info.usable_size >= block.size,
+                      "an address in a block belongs to another one");
+      return;
+    }
+    case Kind::k_pool_free_sized:
+      // No block begins there.
+      check("gpumem_pool_free_sized", name + ", heap", with({GPUMEM_ERROR_NOT_FOUND}, {&shared}),
+            gpumem_pool_free_sized(handle, player_.model_.arena.writable(), 64, nullptr, nullptr));
+      return;
+    case Kind::k_pool_destroy:
+      return destroy("gpumem_pool_destroy", "pool", shared,
+                     [&] { return gpumem_pool_destroy(handle, nullptr); });
+    default:
+      return;
+  }
+}
+
 // Pages of this thread; what was registered before may be in the way.
 void Crew::register_pages(Choice& choice) {
   if (registered_ != nullptr) {
@@ -301,6 +461,27 @@ void Crew::play(const Step& step) {
                         "an address belongs to another memory");
       }
       return;
+    case Kind::k_pool_alloc:
+    case Kind::k_pool_alloc_aligned:
+    case Kind::k_pool_alloc_batch:
+    case Kind::k_pool_alloc_native:
+    case Kind::k_pool_create:
+    // Threads have no part in these otherwise.
+    case Kind::k_buffer_create:
+    case Kind::k_buffer_resize:
+    case Kind::k_managed_advise:
+    case Kind::k_managed_prefetch:
+      return take_block(choice);
+    case Kind::k_pool_free:
+    case Kind::k_pool_free_batch:
+    case Kind::k_pool_free_native:
+    case Kind::k_pool_free_pointer:
+    case Kind::k_pool_use:
+    case Kind::k_buffer_sleep:
+    case Kind::k_buffer_wake:
+    case Kind::k_managed_attach:
+    case Kind::k_range_map:
+      return give_block(choice);
     case Kind::k_copy:
     case Kind::k_copy_2d:
       return data(choice, true);
@@ -343,6 +524,8 @@ void Crew::play(const Step& step) {
     default:
       break;
   }
+  if (const Shared* const pool = pick(choice, stage_.pools); pool != nullptr)
+    ask_pool(step.kind, *pool, choice);
   if (stream != nullptr) {
     const auto handle = as<gpumem_stream>(stream->handle);
     switch (step.kind) {
@@ -443,6 +626,15 @@ void Player::play_together(const Sequence& sequence, size_t first) {
            !each.wrapped;
   });
   share(stage.events, model_.events, 3, [](const Event& each) { return !each.wrapped; });
+  // Every second sequence has a pool at least.
+  if (sequence.setup % 2 == 0) share_pool(home, sequence.setup / 2);
+  share(stage.pools, model_.pools, 2, [](const Pool&) { return true; });
+  if (sequence.setup % 8 == 0) stage.pools.back().doomed = true;
+  for (Shared& each : stage.pools) {
+    // How much memory such a pool leaves behind, nobody could say.
+    if (!pool(each.index).blocks.empty()) each.doomed = false;
+    stage.anything_stays = stage.anything_stays || !each.doomed;
+  }
 
   std::vector<std::vector<Step>> dealt(options_.threads);
   for (size_t i = first; i < sequence.steps.size(); ++i)
@@ -456,6 +648,8 @@ void Player::play_together(const Sequence& sequence, size_t first) {
   for (std::thread& thread : threads)
     thread.join();
 
+  for (const Stage::Block& block : stage.blocks)
+    crew.front().give_rest(block);
   Tally& expected = instance(home).stats;
   for (const Crew& member : crew) {
     coverage_.add(member.coverage());
@@ -484,6 +678,15 @@ void Player::play_together(const Sequence& sequence, size_t first) {
     model_.end(event(each.index), Life::kDestroyed);
     --expected.events;
   });
+  // A thread may have used one in any stream.
+  for (const Shared& each : stage.pools) {
+    for (const Shared& in : stage.streams)
+      pool(each.index).lines.push_back(stream(in.index).line);
+  }
+  once(stage.pools, [&](const Shared& each) { end_pool(each.index); });
+  for (const Shared& each : stage.pools)
+    if (pool(each.index).life == Life::kLive) follow_pool(each.index, true);
+  follow_pools(home);
   // The peaks, and the bytes that the threads made in all, depend on who was first.
   Tally now;
   require(now.read(stage.instance), "the counts cannot be read, or the totals are not their sums");

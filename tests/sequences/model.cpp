@@ -70,6 +70,18 @@ void Tally::remove(gpumem_kind_stats& kind, uint64_t bytes) {
   kind.live_bytes -= bytes;
 }
 
+bool Tally::follow(gpumem_kind_stats& known, const gpumem_kind_stats& told) {
+  if (told.peak_count < std::max(known.peak_count, told.live_count) ||
+      told.peak_bytes < std::max(known.peak_bytes, told.live_bytes) || told.total_count < known.total_count ||
+      told.total_bytes < known.total_bytes)
+    return false;
+  known.peak_count = told.peak_count;
+  known.peak_bytes = told.peak_bytes;
+  known.total_count = told.total_count;
+  known.total_bytes = told.total_bytes;
+  return true;
+}
+
 bool Tally::read(gpumem_instance instance) {
   gpumem_stats all = GPUMEM_STATS_INIT;
   if (gpumem_stats_get(instance, &all, nullptr) != GPUMEM_SUCCESS) return false;
@@ -259,8 +271,8 @@ Expect Model::destroyed(const Memory& memory) const {
   for (const Use& use : memory.uses) {
     const Line& line = lines[static_cast<size_t>(use.line)];
     if (line.observed >= use.number || lost(line.device)) continue;
-    if (line.handles > 0) return {GPUMEM_ERROR_BUSY};
-    uncertain = true;  // nobody can observe it any more: it is free once it is over
+    if (line.handles > 0 && line.polled < use.number) return {GPUMEM_ERROR_BUSY};
+    uncertain = true;  // nobody can observe it any more: it is free once it is over; or a pool did
   }
   return uncertain ? Expect{GPUMEM_SUCCESS, GPUMEM_ERROR_BUSY} : Expect{GPUMEM_SUCCESS};
 }
@@ -272,7 +284,7 @@ Expect Model::shrunk(const Buffer& buffer, uint64_t kept) const {
   for (const Buffer::Work& each : buffer.work) {
     const Line& line = lines[static_cast<size_t>(each.line)];
     if (each.end <= kept || line.observed >= each.number || lost(line.device)) continue;
-    if (line.handles > 0) return {GPUMEM_ERROR_BUSY};
+    if (line.handles > 0 && line.polled < each.number) return {GPUMEM_ERROR_BUSY};
     uncertain = true;
   }
   return uncertain ? Expect{GPUMEM_SUCCESS, GPUMEM_ERROR_BUSY} : Expect{GPUMEM_SUCCESS};
@@ -309,6 +321,12 @@ void Model::close(int index) {
   end_all(ranges);
   end_all(buffers);
   end_all(groups);
+  end_all(pools);
+  for (Pool& pool : pools) {
+    if (pool.instance != index) continue;
+    pool.blocks.clear();
+    pool.freed.clear();
+  }
   end_all(streams);
   end_all(events);
   freed.erase(

@@ -41,6 +41,8 @@ struct Line {
   int device = 0;
   uint64_t enqueued = 0;
   uint64_t observed = 0;
+  uint64_t polled = 0;          // a pool may have observed so much
+  bool marked = false;          // a pool may have set a mark behind all
   Clock before;                 // what later operations come after
   std::vector<uint64_t> gates;  // operations that wait for a gate
   bool capturing = false;
@@ -84,18 +86,35 @@ struct Tally {
   gpumem_kind_stats managed = GPUMEM_KIND_STATS_INIT;
   uint64_t streams = 0;
   uint64_t events = 0;
-  uint64_t physicals = 0;  // handles; these three the library counts for itself only
+  uint64_t physicals = 0;  // handles; these four the library counts for itself only
   uint64_t buffers = 0;
   uint64_t groups = 0;
+  uint64_t pools = 0;
 
   uint64_t live() const {
     return device.live_count + pinned.live_count + registered.live_count + managed.live_count +
-           reserved.live_count + streams + events + physicals + buffers + groups;
+           reserved.live_count + streams + events + physicals + buffers + groups + pools;
   }
   static void add(gpumem_kind_stats& kind, uint64_t bytes);
   static void remove(gpumem_kind_stats& kind, uint64_t bytes);
+  // Takes over peaks and totals that the library tells. False if they are below what was there.
+  static bool follow(gpumem_kind_stats& known, const gpumem_kind_stats& told);
   // False if the library does not tell, or its totals are not the sums of its kinds.
   bool read(gpumem_instance instance);
+};
+
+// Memory of pools that are gone, for blocks that live or work that is pending. How much, only the library
+// knows.
+struct PoolRest {
+  uint64_t ranges = 0;
+  uint64_t range_bytes = 0;
+  uint64_t pinned = 0;
+  uint64_t pinned_bytes = 0;
+  uint64_t managed = 0;
+  uint64_t managed_bytes = 0;
+  std::map<int, uint64_t> used;  // by device
+
+  uint64_t count() const { return ranges + pinned + managed; }
 };
 
 struct Instance : Object {
@@ -115,6 +134,7 @@ struct Instance : Object {
   std::string masked;
   std::vector<int> devices;
   Tally stats;
+  PoolRest pool_rest;
   std::string name;
 
   bool lacks(const char* entry_point) const { return masked == entry_point; }
@@ -272,6 +292,58 @@ struct Buffer : Object {
   }
 };
 
+// A block of a pool.
+struct PoolBlock {
+  uint64_t asked = 0;
+  uint64_t usable = 0;
+  bool large = false;  // of no size class
+  // The first bytes that are known; all have one value.
+  uint64_t filled = 0;
+  uint8_t value = 0;
+  // The stream whose order it was allocated in, and the latest of its work there.
+  int line = -1;
+  uint64_t number = 0;
+  std::vector<int> recorded;  // lines whose work uses it besides
+};
+
+struct Pool : Object {
+  // What pending work may still use.
+  struct Freed {
+    uint8_t* base;
+    uint64_t size;
+    Clock clock;
+  };
+
+  gpumem_kind kind = GPUMEM_KIND_UNKNOWN;
+  gpumem_pool_flags flags = 0;
+  gpumem_memory_flags memory_flags = 0;
+  uint64_t limit = 0;
+  uint64_t release_threshold = 0;
+  uint64_t range_size = 0;  // of a pool that has one
+  uint64_t reserved = 0;
+  uint64_t segments = 0;
+  uint64_t allocated = 0;
+  uint64_t allocated_bytes = 0;
+  uint64_t waits = 0;
+  bool asks = false;        // it has a callback
+  bool native = false;      // it has served a native stream, which it cannot ask
+  bool for_others = false;  // devices besides its own have access
+  std::string name;
+  std::map<uint8_t*, PoolBlock> blocks;  // those that live, also when the pool is gone
+  std::vector<Freed> freed;
+  std::vector<int> lines;  // whose order blocks were freed in, or whose work uses them
+
+  bool debug() const { return (flags & GPUMEM_POOL_DEBUG) != 0; }
+  // Whether the CPU may touch its bytes at any time.
+  bool on_host() const { return kind != GPUMEM_KIND_DEVICE; }
+  uint64_t live_bytes() const {
+    uint64_t bytes = 0;
+    for (const auto& [base, block] : blocks)
+      bytes += block.usable;
+    return bytes;
+  }
+};
+
 struct Group : Object {
   std::string name;
 };
@@ -341,6 +413,7 @@ class Model {
   std::vector<Range> ranges;
   std::vector<Buffer> buffers;
   std::vector<Group> groups;
+  std::vector<Pool> pools;
   std::vector<Stream> streams;
   std::vector<Event> events;
   std::vector<Line> lines;

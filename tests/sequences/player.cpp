@@ -2,8 +2,10 @@
 // Playing: the loop, the check of each call, the choice of addresses, and the order of work.
 #include "player.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <set>
 
 namespace sequences {
@@ -184,6 +186,7 @@ void Player::check_stats(int index) {
   now.physicals = instance(index).stats.physicals;
   now.buffers = instance(index).stats.buffers;
   now.groups = instance(index).stats.groups;
+  now.pools = instance(index).stats.pools;
   const Tally& expected = instance(index).stats;
   require(now.read(as<gpumem_instance>(instance(index).handle)),
           "the counts cannot be read, or the totals are not their sums");
@@ -211,6 +214,8 @@ void Player::finish() {
   }
   for (size_t i = 0; i < model_.buffers.size(); ++i)
     if (model_.buffers[i].life == Life::kLive) check_content(static_cast<int>(i));
+  for (size_t i = 0; i < model_.pools.size(); ++i)
+    check_blocks(static_cast<int>(i));
   for (size_t i = 0; i < model_.instances.size(); ++i) {
     Instance& opened = model_.instances[i];
     if (opened.life != Life::kLive) continue;
@@ -328,6 +333,7 @@ uint64_t Player::handle_of_another_type(std::string_view noun, size_t number) co
   add("range", model_.ranges);
   add("buffer", model_.buffers);
   add("group", model_.groups);
+  add("pool", model_.pools);
   add("stream", model_.streams);
   add("event", model_.events);
   return others.empty() ? 0 : others[number % others.size()];
@@ -476,6 +482,10 @@ void Player::enqueue_access(int index, const Found& found, uint64_t extent, bool
 }
 
 Expect Player::complete(const Clock& clock) const {
+  const bool marked = std::any_of(clock.begin(), clock.end(), [&](const auto& entry) {
+    return model_.lines[static_cast<size_t>(entry.first)].marked;
+  });
+  if (model_.is_observed(clock) && marked) return {GPUMEM_SUCCESS, GPUMEM_NOT_READY};
   if (model_.is_observed(clock)) return {GPUMEM_SUCCESS};
   if (model_.is_held(clock)) return {GPUMEM_NOT_READY};
   return {GPUMEM_SUCCESS, GPUMEM_NOT_READY};
@@ -501,11 +511,28 @@ void Player::disarm(int index) {
 
 // ---- bytes ----
 
+namespace {
+
+// The first byte that is known to be another one, or `end`. What is equal is passed in large steps, as there
+// are many bytes and hardly ever a difference.
+uint64_t first_difference(const uint8_t* found, const Region& expected, uint64_t begin, uint64_t end) {
+  constexpr uint64_t kStep = 512;
+  for (uint64_t at = begin; at < end; at += kStep) {
+    const uint64_t stop = std::min(at + kStep, end);
+    if (std::memcmp(found + at, expected.bytes.data() + at, stop - at) == 0) continue;
+    for (uint64_t i = at; i < stop; ++i) {
+      if (found[i] != expected.bytes[i] && expected.known[i]) return i;
+    }
+  }
+  return end;
+}
+
+}  // namespace
+
 void Player::check_region(int index, uint64_t begin, uint64_t end) {
   if (!order(-1, index, begin, end, false)) return;
   const Region& checked = region(index);
-  for (uint64_t i = begin; i < end; ++i) {
-    if (checked.cpu[i] == checked.bytes[i] || !checked.known[i]) continue;
+  if (const uint64_t i = first_difference(checked.cpu, checked, begin, end); i != end) {
     fail("byte " + std::to_string(i) + " of region " + std::to_string(index) + " is " +
          std::to_string(checked.cpu[i]) + "; expected " + std::to_string(checked.bytes[i]));
   }
@@ -529,8 +556,8 @@ void Player::check_bytes(const Memory& checked) {
   std::vector<uint8_t> bytes(checked.size);
   read_back(checked, bytes);
   const Region& expected = region(checked.region);
-  for (uint64_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] == expected.bytes[i] || !expected.known[i]) continue;
+  const uint64_t size = bytes.size();
+  if (const uint64_t i = first_difference(bytes.data(), expected, 0, size); i != size) {
     fail("byte " + std::to_string(i) + " of device memory is " + std::to_string(bytes[i]) + "; expected " +
          std::to_string(expected.bytes[i]));
   }

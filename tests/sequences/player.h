@@ -192,6 +192,7 @@ class Player {
   Picked pick_physical(Choice& choice) { return pick(choice, model_.physicals, "physical"); }
   Picked pick_range(Choice& choice) { return pick(choice, model_.ranges, "range"); }
   Picked pick_buffer(Choice& choice) { return pick(choice, model_.buffers, "buffer"); }
+  Picked pick_pool(Choice& choice) { return pick(choice, model_.pools, "pool"); }
   Picked pick_group(Choice& choice) { return pick(choice, model_.groups, "group"); }
   Picked pick_stream(Choice& choice) { return pick(choice, model_.streams, "stream"); }
   Picked pick_event(Choice& choice) { return pick(choice, model_.events, "event"); }
@@ -269,6 +270,7 @@ class Player {
   Physical& physical(int index) { return model_.physicals[static_cast<size_t>(index)]; }
   Range& range(int index) { return model_.ranges[static_cast<size_t>(index)]; }
   Buffer& buffer(int index) { return model_.buffers[static_cast<size_t>(index)]; }
+  Pool& pool(int index) { return model_.pools[static_cast<size_t>(index)]; }
   Group& group(int index) { return model_.groups[static_cast<size_t>(index)]; }
   Stream& stream(int index) { return model_.streams[static_cast<size_t>(index)]; }
   Event& event(int index) { return model_.events[static_cast<size_t>(index)]; }
@@ -295,6 +297,57 @@ class Player {
   Rights pick_rights(Choice& choice, const std::vector<int>& devices);
   Expect room_for(int home, uint64_t bytes) const;
   void check_range_address(const Picked& owner, const RangePlace& at);
+
+  // ---- pools ----
+  // The stream of a call on a pool: one, none, or what is wrong with it.
+  struct PoolOrder {
+    Picked picked;
+    int stream = -1;
+    int line = -1;
+    bool is_native = false;
+    void* native = nullptr;
+    bool avoid = false;  // it is being captured
+    Expect wrong;        // of a native stream
+    std::string text;
+  };
+  PoolOrder pick_order(Choice& choice, bool native, const Picked& of);
+  // An address to be freed or asked about, and the block that it is of.
+  struct PoolPlace {
+    uint8_t* pointer = nullptr;
+    int pool = -1;
+    uint8_t* base = nullptr;  // null: no live block has it
+    std::string text;
+  };
+  PoolPlace pick_block(Choice& choice, int in_pool, int owner);
+  PoolPlace place_of(int in_pool, int owner, uint8_t* pointer) const;
+  Expect or_fault(Expect expect, int owner) const;
+  Expect expect_growth(int home, gpumem_kind kind, gpumem_memory_flags flags, uint64_t limit,
+                       uint64_t reserved, uint64_t least, uint64_t most);
+  Expect expect_block(const Pool& from, uint64_t size, uint64_t alignment);
+  Expect expect_served(const Picked& chosen, const PoolOrder& order, uint64_t size, uint64_t alignment);
+  Expect expect_freed(const Picked& chosen, const PoolOrder& order, const PoolPlace& at) const;
+  void took_block(int index, const PoolOrder& order, void* pointer, uint64_t size, uint64_t alignment);
+  void check_waits(int index, const PoolOrder& order);
+  void write_block(int index, uint8_t* base, int in_stream, uint8_t value);
+  void check_block(int index, uint8_t* base);
+  void check_blocks(int index);
+  // Makes sure that a free is no mistake that the library cannot see.
+  bool may_free(int index, const PoolBlock& freed, int line);
+  void freed_block(int index, uint8_t* base, int line);
+  void follow_pools(int owner);
+  void follow_pool(int index, bool failed);
+  uint64_t memory_of_pools(int owner) const;
+  void end_pool(int index);
+  void share_pool(int owner, uint8_t number);
+  void adopt_pool(Pool made);
+  void note_polls(int owner);
+  bool settle_lines(int owner);
+  void do_pool_alloc(Choice& choice, const char* name, bool aligned, bool native);
+  void do_pool_free(Choice& choice, const char* name, bool sized, bool native, bool by_pointer);
+  void do_pool_number(Choice& choice, const char* name, uint64_t Pool::*field,
+                      gpumem_status (*set)(gpumem_pool, uint64_t, gpumem_error*));
+  void play_held(int index, int in_stream, uint64_t size, bool records);
+  void play_capture(int index, int in_stream);
 
   // ---- buffers ----
   // What stands against a change of a buffer, whatever the change is.
@@ -340,6 +393,7 @@ class Player {
   Expect reachable(const Memory& memory, int device, bool write) const;
   gpumem_access access_of(const Found& found, int device);
   bool shares_default_stream(int home);
+  bool is_default_line(int line) const;
   Expect expect_made(const Picked& home, bool good) const;
   Expect word_refused(const Stream& to, const Found& found, bool write);
   // What a call by this instance may answer besides while steps are made to fail.
@@ -399,6 +453,8 @@ class Player {
   int32_t current_device_ = -1;
   uint64_t last_buffer_id_ = 0;
   uint64_t last_registration_ = 0;
+  std::atomic<uint64_t> callbacks_{0};  // of pools
+  std::deque<uint8_t*> pool_freed_;     // some blocks
   int default_instance_ = -1;
 };
 

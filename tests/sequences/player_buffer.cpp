@@ -85,17 +85,8 @@ void Player::take_peaks(int owner) {
   require(now.read(as<gpumem_instance>(instance(owner).handle)),
           "the counts cannot be read, or the totals are not their sums");
   Tally& known = instance(owner).stats;
-  const auto take = [&](gpumem_kind_stats& before, const gpumem_kind_stats& told) {
-    require(told.peak_count >= before.peak_count && told.peak_bytes >= before.peak_bytes &&
-                told.total_count >= before.total_count && told.total_bytes >= before.total_bytes,
-            "the peaks are below what was there");
-    before.peak_count = told.peak_count;
-    before.peak_bytes = told.peak_bytes;
-    before.total_count = told.total_count;
-    before.total_bytes = told.total_bytes;
-  };
-  take(known.reserved, now.reserved);
-  take(known.pinned, now.pinned);
+  require(Tally::follow(known.reserved, now.reserved) && Tally::follow(known.pinned, now.pinned),
+          "the peaks are below what was there");
 }
 
 void Player::took_back(Buffer& changed, uint64_t size) {

@@ -46,7 +46,6 @@ void* const kNoContexts[1] = {nullptr};
 constexpr BadOption kBadOptions[] = {
     {Reader::kLibrary, [](OpenArguments given) { given.desc.backend = 3; }},
     {Reader::kLibrary, [](OpenArguments given) { given.desc.backend = -1; }},
-    {Reader::kLibrary, [](OpenArguments given) { given.desc.reserved = 1; }},
     {Reader::kLibrary,
      [](OpenArguments given) {
        given.desc.name = "a name of an instance that takes 64 bytes, which is one too many";
@@ -282,6 +281,8 @@ void Player::step_instance_close(Choice& choice) {
   if (expect.empty()) {
     const Instance& closing = instance(chosen.index);
     live = closing.stats.live();
+    // Memory of pools that are gone may go back now.
+    if (!force && live != 0 && live == closing.pool_rest.count()) return;
     if (closing.is_default) {
       expect = {GPUMEM_ERROR_INVALID_STATE};
     } else if (!force && live != 0) {
@@ -299,6 +300,7 @@ void Player::step_instance_close(Choice& choice) {
       expect,
       gpumem_instance_close(as<gpumem_instance>(chosen.value), mode, destroyed.pointer(), call.error()),
       destroyed);
+  if (status == GPUMEM_ERROR_BUSY) follow_pools(chosen.index);
   if (status != GPUMEM_SUCCESS) return;
   require(destroyed.is_null() || destroyed.get() == live, "the close destroyed another number of objects");
   model_.close(chosen.index);
@@ -456,7 +458,7 @@ void Player::step_device_get_capability(Choice& choice) {
   Call call(*this, choice, "gpumem_device_get_capability");
   const Picked first = pick_device(choice);
   constexpr gpumem_capability kAll[] = {1,  2,  3,  4,  10, 11, 12, 13, 14, 15, 16, 17,
-                                        18, 19, 20, 30, 31, 40, 41, 42, 50, 60, 61};
+                                        18, 19, 20, 30, 31, 40, 41, 42, 50, 51, 60, 61};
   constexpr gpumem_capability kNone[] = {0, 5, -1, 62, 9999, INT32_MAX};
   const gpumem_capability capability = choice.value(kAll, kNone);
   const bool known = std::find(std::begin(kAll), std::end(kAll), capability) != std::end(kAll);
@@ -619,7 +621,8 @@ void Player::step_stats_report(Choice& choice) {
           "the text has no end");
   if (needed.is_null() || needed.get() > capacity) return;
   require(needed.get() == length + 1, "the text has another length than it tells");
-  const uint64_t live = instance(chosen.index).stats.live();
+  // A pool has one for all its memory (POOL-13).
+  const uint64_t live = instance(chosen.index).stats.live() - memory_of_pools(chosen.index);
   const auto lines = std::count(buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(length), '\n') + 1;
   require(static_cast<uint64_t>(lines) == std::max<uint64_t>(live, 1),
           "the report has a line for each object");
@@ -747,6 +750,12 @@ void Player::step_host_native_stream_destroy(Choice& choice) {
       const bool found = index >= 0 && line(index).device == home.index;
       if (!found) expect = {GPUMEM_ERROR_NOT_FOUND};
       if (found && line(index).handles > 0) expect = {GPUMEM_ERROR_BUSY};
+      // A pool keeps the native streams that it has served.
+      const auto keeps = [&](const Pool& each) {
+        return each.native && each.instance == device(home.index).instance;
+      };
+      const bool kept = std::any_of(model_.pools.begin(), model_.pools.end(), keeps);
+      if (expect.front() == GPUMEM_SUCCESS && kept) expect.push_back(GPUMEM_ERROR_BUSY);
     }
   }
   const gpumem_status status = call.check(

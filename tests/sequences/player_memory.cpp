@@ -58,7 +58,7 @@ gpumem_memory_flags pick_flags(Choice& choice) {
       0, GPUMEM_MEMORY_PAGE_LOCKED};
   if (byte < 150) return kRight[byte % std::size(kRight)];
   if (byte < kWrong) return gpumem_memory_flags{1} << byte % 9;
-  constexpr int kUnknown[] = {10, 11, 31, 32, 63};  // 9 is SHAREABLE, which the model does not know
+  constexpr int kUnknown[] = {11, 12, 31, 32, 63};  // the model does not know 9, SHAREABLE, and 10, IN_PIECES
   const size_t way = byte % (std::size(kUnknown) + 1);
   return way == std::size(kUnknown) ? UINT64_MAX : uint64_t{1} << kUnknown[way];
 }
@@ -277,7 +277,7 @@ void Player::created_memory(int home, const Request& request, void* pointer) {
 // Flags that are only preferred.
 gpumem_memory_flags Player::pick_preferred(Choice& choice, const Request& request) {
   const uint8_t byte = choice.byte();
-  constexpr int kUnknown[] = {10, 31, 32, 63};
+  constexpr int kUnknown[] = {11, 31, 32, 63};
   if (byte >= kWrong) return uint64_t{1} << kUnknown[byte % std::size(kUnknown)];
   if (!model_.on_host || byte % 16 != 15) return 0;
   if (request.kind == GPUMEM_KIND_PINNED) return GPUMEM_MEMORY_WRITE_COMBINED;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Steps that make streams and events, and that enqueue and wait for work.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "player.h"
 
 namespace sequences {
@@ -154,6 +157,10 @@ void Player::step_stream_wrap(Choice& choice) {
   adopt_stream(home.index, out.get(), index, true, "");
 }
 
+bool Player::is_default_line(int index) const {
+  return std::find(default_lines_.begin(), default_lines_.end(), index) != default_lines_.end();
+}
+
 void Player::step_stream_destroy(Choice& choice) {
   Call call(*this, choice, "gpumem_stream_destroy");
   const Picked chosen = pick_stream(choice);
@@ -172,6 +179,11 @@ void Player::step_stream_destroy(Choice& choice) {
     const bool hopeless = model_.lost(ending.device) || line(ending.line).capturing;
     if (last && pending && !hopeless && must_wait && !wait_for(ending.line)) return;
     if (last && pending && line(ending.line).capturing) return;
+    // A pool sets a mark at the end, and nobody but the driver could wait for that in a default stream.
+    const bool pooled = std::any_of(model_.pools.begin(), model_.pools.end(), [&](const Pool& each) {
+      return each.instance == ending.instance && (each.native || line(ending.line).marked);
+    });
+    if (!model_.on_host && last && is_default_line(ending.line) && pooled) return;
     expect = {GPUMEM_SUCCESS};
   }
   call.text("%s", chosen.text.c_str());
@@ -184,6 +196,7 @@ void Player::step_stream_destroy(Choice& choice) {
   if (!ended.wrapped) queue.retired = true;
   model_.end(ended, Life::kDestroyed);
   --instance(ended.instance).stats.streams;
+  note_polls(ended.instance);
 }
 
 void Player::step_stream_get_info(Choice& choice) {
@@ -195,6 +208,25 @@ void Player::step_stream_get_info(Choice& choice) {
               info.wrapped == (known.wrapped ? 1u : 0u) && info.native_stream == line(known.line).pointer &&
               info.device_ordinal == device(known.device).ordinal && info.reserved == 0,
           "a stream tells something else than before");
+}
+
+void Player::step_stream_get_capture_id(Choice& choice) {
+  Call call(*this, choice, "gpumem_stream_get_capture_id");
+  const Picked chosen = pick_stream(choice);
+  Out<uint64_t> number(choice);
+  call.text("%s, %s", chosen.text.c_str(), number.text());
+  Verdict verdict;
+  verdict.handle(chosen.wrong);
+  verdict.require(number.good());
+  Expect expect = verdict.done();
+  if (expect.empty() && model_.lost(stream(chosen.index).device)) expect = {GPUMEM_ERROR_DEVICE_LOST};
+  if (expect.empty()) expect = {GPUMEM_SUCCESS};
+  const gpumem_status status = call.check(
+      expect, gpumem_stream_get_capture_id(as<gpumem_stream>(chosen.value), number.pointer(), call.error()),
+      number);
+  if (status != GPUMEM_SUCCESS) return;
+  require((number.get() != 0) == line(stream(chosen.index).line).capturing,
+          "a stream is in another capture than it was put in");
 }
 
 void Player::step_stream_query(Choice& choice) {
@@ -725,10 +757,16 @@ Expect Player::predict_copy(const Place& place, const Copy& copy) {
     read_on_device =
         copy.direction == GPUMEM_DIRECTION_INFER ? !prefers_host(source, copy.from_extent) : from_device;
   }
-  if (copy.source_order == GPUMEM_SOURCE_ORDER_ANY && read_on_device) return {GPUMEM_ERROR_INVALID_ARGUMENT};
   const auto lost = [&](const Found& found) {
     return found.memory >= 0 && model_.lost(memory_of(found).device);
   };
+  if (copy.source_order == GPUMEM_SOURCE_ORDER_ANY) {
+    // A lost device does not say any more where its managed memory is preferred.
+    const bool unknown = source.kind == GPUMEM_KIND_MANAGED && copy.direction == GPUMEM_DIRECTION_INFER &&
+                         lost(source) && !read_on_device;
+    if (unknown) return {GPUMEM_ERROR_DEVICE_LOST, GPUMEM_ERROR_INVALID_ARGUMENT};
+    if (read_on_device) return {GPUMEM_ERROR_INVALID_ARGUMENT};
+  }
   if (lost(destination) || lost(source)) return {GPUMEM_ERROR_DEVICE_LOST};
   if (place.stream >= 0) {
     const Expect unusable = model_.usable(stream(place.stream));
@@ -1264,6 +1302,106 @@ void Player::step_fill(Choice& choice) { do_fill(choice, false, false); }
 void Player::step_fill_async(Choice& choice) { do_fill(choice, false, true); }
 void Player::step_fill_2d(Choice& choice) { do_fill(choice, true, false); }
 void Player::step_fill_2d_async(Choice& choice) { do_fill(choice, true, true); }
+
+// ---- files ----
+
+namespace {
+
+constexpr uint64_t kMarked = uint64_t{1} << 20;  // bytes of the file that are no zeros
+constexpr uint8_t kMark = 0x5A;
+
+// Longer than all memory, and mostly holes.
+int long_file() {
+  static const int file = [] {
+    const int made = memfd_create("sequences", MFD_CLOEXEC);
+    const std::vector<uint8_t> marks(kMarked, kMark);
+    const bool good = ftruncate(made, off_t{1} << 40) == 0 &&
+                      pwrite(made, marks.data(), kMarked, 0) == static_cast<ssize_t>(kMarked);
+    return good ? made : -1;
+  }();
+  return file;
+}
+// For what is written.
+int other_file() {
+  static const int file = memfd_create("sequences", MFD_CLOEXEC);
+  return file;
+}
+
+}  // namespace
+
+void Player::step_copy_file(Choice& choice) {
+  Call call(*this, choice, "gpumem_copy_file");
+  const Place place = pick_place(choice, false);
+  const Address at = pick_address(choice, std::max(place.instance, 0));
+  const uint64_t size = pick_length(choice, at.left);
+  const uint8_t offset = choice.byte();
+  const uint8_t way = choice.byte();
+  const uint8_t how = choice.byte();
+  const bool writes_file = way % 4 == 3;
+  constexpr uint64_t kOffsets[] = {0, 1, 4096, 5000, kMarked - 3};
+  constexpr uint64_t kNoOffsets[] = {UINT64_MAX, (uint64_t{1} << 63) - 1, uint64_t{1} << 63};
+  Sized<gpumem_copy_file_desc> desc(choice, GPUMEM_COPY_FILE_DESC_INIT,
+                                    Sized<gpumem_copy_file_desc>::Null::kBad);
+  Sized<gpumem_copy_file_info> info(choice, GPUMEM_COPY_FILE_INFO_INIT,
+                                    Sized<gpumem_copy_file_info>::Null::kGood, kAnswer);
+  desc->file_descriptor = how < kWrong ? (writes_file ? other_file() : long_file()) : -1;
+  desc->direction =
+      way >= kWrong ? 2 : (writes_file ? GPUMEM_FILE_DIRECTION_FROM_MEMORY : GPUMEM_FILE_DIRECTION_TO_MEMORY);
+  desc->file_offset =
+      offset < kWrong ? kOffsets[offset % std::size(kOffsets)] : kNoOffsets[offset % std::size(kNoOffsets)];
+  desc->pointer = at.pointer;
+  desc->size = size;
+  desc->prefer = how % 16 == 15 ? uint64_t{4} : how % 2 == 1 ? GPUMEM_FILE_DIRECT : 0;
+  Rows rows;
+  rows.width = rows.pitch = size;
+  uint64_t extent = 0;
+  Verdict verdict;
+  verdict.handle(place.wrong);
+  verdict.require(desc.good() && info.good() && way < kWrong && desc->prefer != 4);
+  verdict.require(rows.extent(at.pointer, &extent) && (size == 0 || at.pointer != nullptr));
+  constexpr uint64_t kMost = (uint64_t{1} << 63) - 1;
+  verdict.require(size > kMost || desc->file_offset <= kMost - size);
+  Expect expect = verdict.done();
+  if (expect.empty() && size == 0) expect = {GPUMEM_SUCCESS};
+  if (expect.empty() && how >= kWrong) expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
+  const bool works = expect.empty();
+  Found memory;
+  if (works) {
+    memory = model_.find(place.instance, at.pointer, extent);
+    // Which side accesses managed memory is what the copies are asked.
+    if (memory.avoid || memory.kind == GPUMEM_KIND_MANAGED) return;
+    expect = memory.wrong;
+    const bool lost = memory.memory >= 0 ? model_.lost(memory_of(memory).device)
+                                         : model_.lost(instance(place.instance).devices.front());
+    if (expect.empty() && lost) expect = {GPUMEM_ERROR_DEVICE_LOST};
+    if (expect.empty() && !writes_file && !memory.writable) expect = {GPUMEM_ERROR_NO_ACCESS};
+    if (expect.empty()) {
+      if (!model_.on_host) open_gates();
+      if (!order(place.line, memory.region, memory.at, memory.at + extent, !writes_file)) return;
+      expect = {GPUMEM_SUCCESS};
+    }
+    expect = with_faults(expect, place.instance);
+  }
+  call.text("%s, %s, %llu bytes at %llu, %s, %s{direction %d, descriptor %d, prefer %llu}",
+            place.picked.text.c_str(), at.text.c_str(), static_cast<unsigned long long>(size),
+            static_cast<unsigned long long>(desc->file_offset), info.text().c_str(), desc.text().c_str(),
+            desc->direction, desc->file_descriptor, static_cast<unsigned long long>(desc->prefer));
+  const gpumem_status status =
+      call.check(expect, gpumem_copy_file(as<gpumem_instance>(place.picked.value), desc.pointer(),
+                                          info.pointer(), call.error()));
+  const bool done = status == GPUMEM_SUCCESS && !call.refused_error();
+  if (!works && !done) require(info.untouched(), "a refused call has written its answer");
+  if (done && !info.is_null())
+    require(info->copied == size && info->direct <= size, "it tells of other bytes");
+  if (!works || writes_file || memory.region < 0 || call.refused_error()) return;
+  if (status != GPUMEM_SUCCESS && std::find(expect.begin(), expect.end(), GPUMEM_SUCCESS) == expect.end())
+    return;
+  Region& written = region(memory.region);
+  for (uint64_t i = 0; i < size; ++i) {
+    written.bytes[memory.at + i] = desc->file_offset + i < kMarked ? kMark : 0;
+    written.known[memory.at + i] = status == GPUMEM_SUCCESS;  // a failure may come midway
+  }
+}
 
 // ---- kernels of the host backend ----
 

@@ -12,7 +12,7 @@
 
 namespace sequences {
 
-// Every step, with how often it comes; the name is that of the function without its prefix. The last four
+// Every step, with how often it comes; the name is that of the function without its prefix. The last five
 // stand for groups of functions and for what the program does itself.
 #define SEQUENCES_STEPS(X)                 \
   X(instance_open, 4)                      \
@@ -65,6 +65,7 @@ namespace sequences {
   X(stream_wrap, 5)                        \
   X(stream_destroy, 6)                     \
   X(stream_get_info, 2)                    \
+  X(stream_get_capture_id, 2)              \
   X(stream_query, 6)                       \
   X(stream_synchronize, 10)                \
   X(stream_wait_event, 8)                  \
@@ -85,6 +86,7 @@ namespace sequences {
   X(copy_2d_async, 8)                      \
   X(copy_regions, 8)                       \
   X(copy_regions_async, 10)                \
+  X(copy_file, 8)                          \
   X(fill, 8)                               \
   X(fill_async, 12)                        \
   X(fill_2d, 4)                            \
@@ -130,10 +132,32 @@ namespace sequences {
   X(group_sleep, 5)                        \
   X(group_wake, 5)                         \
   X(group_prepare, 2)                      \
+  X(pool_create, 9)                        \
+  X(pool_destroy, 3)                       \
+  X(pool_alloc, 14)                        \
+  X(pool_alloc_aligned, 4)                 \
+  X(pool_alloc_batch, 4)                   \
+  X(pool_alloc_native, 3)                  \
+  X(pool_free, 10)                         \
+  X(pool_free_sized, 4)                    \
+  X(pool_free_batch, 4)                    \
+  X(pool_free_native, 3)                   \
+  X(pool_free_pointer, 4)                  \
+  X(pool_record_use, 4)                    \
+  X(pool_release_capture, 2)               \
+  X(pool_trim, 5)                          \
+  X(pool_set_limit, 2)                     \
+  X(pool_set_release_threshold, 2)         \
+  X(pool_get_info, 1)                      \
+  X(pool_get_class_info, 2)                \
+  X(pool_reset_peaks, 2)                   \
+  X(pool_get_block_info, 4)                \
+  X(pool_set_callback, 2)                  \
   X(texts, 2)                              \
   X(cpu_write, 8)                          \
   X(cpu_check, 8)                          \
-  X(buffer_use, 16)
+  X(buffer_use, 16)                        \
+  X(pool_use, 10)
 
 enum class Kind : uint8_t {
 #define SEQUENCES_NAME(name, weight) k_##name,

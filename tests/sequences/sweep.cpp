@@ -52,6 +52,8 @@ struct Signature {
       sorts.push_back("buffer");
     } else if constexpr (std::is_same_v<T, gpumem_group>) {
       sorts.push_back("group");
+    } else if constexpr (std::is_same_v<T, gpumem_pool>) {
+      sorts.push_back("pool");
     } else if constexpr (std::is_same_v<T, gpumem_stream>) {
       sorts.push_back("stream");
     } else if constexpr (std::is_same_v<T, gpumem_event>) {
@@ -91,7 +93,7 @@ std::string missing_faults(const Coverage& coverage) {
   for (size_t i = 0; i < std::size(kSignatures); ++i) {
     Dl_info symbol{};
     if (dladdr(functions[i], &symbol) == 0 || symbol.dli_sname == nullptr) return "a function has no name\n";
-    if (takes_two_processes(symbol.dli_sname)) continue;
+    if (is_played_elsewhere(symbol.dli_sname)) continue;
     const std::set<std::string> seen = coverage.of(symbol.dli_sname).faults;
     const std::vector<const char*>& sorts = kSignatures[i].sorts;
     for (auto sort = sorts.begin(); sort != sorts.end(); ++sort) {
@@ -183,10 +185,48 @@ size_t in_one_scene(Kind kind) {
     case Kind::k_group_destroy:
     case Kind::k_free:
     case Kind::k_unregister:
+    case Kind::k_pool_destroy:
       return 8;
+    case Kind::k_pool_create:
+    case Kind::k_pool_free:
+    case Kind::k_pool_free_sized:
+    case Kind::k_pool_free_batch:
+    case Kind::k_pool_free_native:
+    case Kind::k_pool_free_pointer:
+      return 30;
     default:
       return 500;
   }
+}
+
+bool is_about_pools(Kind kind) { return std::string_view(name_of(kind)).starts_with("pool_"); }
+
+// For steps on pools, which take a while to make: pools with blocks, one of the other instance and one that
+// is gone, and only what else those steps use.
+std::vector<Step> scene_with_pools() {
+  constexpr uint8_t kPinned = 1;
+  constexpr uint8_t kPageable = 2;
+  return {
+      step_of(Kind::k_instance_open, {}),
+      step_of(Kind::k_instance_open, {}),
+      step_of(Kind::k_instance_close, {0, 2}),
+      step_of(Kind::k_stream_create, {}),
+      step_of(Kind::k_stream_create, {0, 2}),
+      step_of(Kind::k_stream_create, {}),
+      step_of(Kind::k_stream_destroy, {0, 2}),
+      step_of(Kind::k_event_create, {}),
+      step_of(Kind::k_pool_create, {}),
+      step_of(Kind::k_pool_create, {0, 0, 0, kPinned}),
+      step_of(Kind::k_pool_create, {0, 2, 0, kPageable}),
+      step_of(Kind::k_pool_create, {0, 0, 0, kPageable}),
+      step_of(Kind::k_pool_destroy, {0, 3}),
+      step_of(Kind::k_pool_alloc, {0, 0, 0, 0, 1}),
+      step_of(Kind::k_pool_alloc_batch, {0, 0, 2}),
+      step_of(Kind::k_pool_alloc_batch, {0, 0, 2}),
+      step_of(Kind::k_pool_alloc_batch, {0, 0, 2}),
+      step_of(Kind::k_pool_alloc_batch, {0, 1, 2}),
+      step_of(Kind::k_pool_alloc, {0, 2}),
+  };
 }
 
 // What the scene lacks for a step.
@@ -253,7 +293,7 @@ class Sweep {
   }
 
   Latest play(const std::vector<Step>& steps) {
-    Sequence sequence{0, scene()};
+    Sequence sequence{0, is_about_pools(steps.back().kind) ? scene_with_pools() : scene()};
     sequence.steps.insert(sequence.steps.end(), steps.begin(), steps.end());
     Player player(options_, coverage_, false);
     const std::optional<Difference> difference = play_with(player, sequence);

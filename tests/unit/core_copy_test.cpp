@@ -7,16 +7,20 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/arithmetic.h"
+#include "core/held.h"
 #include "core/instance.h"
 #include "core/page_map.h"
+#include "core/range.h"
 #include "core/region.h"
 
 namespace gpumem::core {
@@ -50,6 +54,8 @@ struct Record {
   std::function<backend::PointerFacts(const void*)> pointer_facts = [](const void*) {
     return backend::PointerFacts();
   };
+  void* reserved = nullptr;
+  std::function<void()> during_release = [] {};
 };
 
 class RecordingEvent final : public backend::Event {
@@ -80,6 +86,7 @@ class RecordingStream final : public backend::Stream {
   int32_t priority() const override { return 0; }
   uint64_t identity() const override { return 0; }
   Result<bool> is_capturing() override { return false; }
+  Result<backend::Capture> capture() override { return backend::Capture{}; }
   const void* cpu_view(const backend::Span& span) override { return span.on_device ? nullptr : span.address; }
   Result<void> copy(const backend::CopySegment& segment) override {
     GPUMEM_TRY(take_segment());
@@ -142,9 +149,54 @@ class RecordingStream final : public backend::Stream {
   std::vector<std::pair<gpumem_host_function, void*>> pending_;
 };
 
+// Addresses whose release tells the test.
+class ToldReservation final : public backend::Reservation {
+ public:
+  ToldReservation(Record& record, uint64_t size) : record_(record) {
+    facts_.device_pointer = record.reserved;
+    facts_.granted_size = size;
+  }
+  Result<void> map(uint64_t, std::span<backend::Physical* const>) override { return unused(); }
+  Result<void> unmap(uint64_t, uint64_t) override { return unused(); }
+  Result<void> set_access(std::span<const backend::AccessPart>,
+                          std::span<const backend::AccessChange>) override {
+    return unused();
+  }
+  Result<std::unique_ptr<backend::Physical>> retain(uint64_t, const backend::PhysicalFacts&) override {
+    return unused();
+  }
+  Result<void> release() override {
+    record_.during_release();
+    return {};
+  }
+
+ private:
+  Record& record_;
+};
+
+class RecordingAddresses final : public backend::VirtualMemory {
+ public:
+  explicit RecordingAddresses(Record& record) : record_(record) {}
+  Result<backend::Granularity> granularity(const backend::PhysicalRequest&) override {
+    return backend::Granularity{4096, 4096};
+  }
+  Result<std::unique_ptr<backend::Physical>> create(const backend::PhysicalRequest&) override {
+    return unused();
+  }
+  Result<std::unique_ptr<backend::Physical>> import_fd(const backend::PhysicalRequest&, int) override {
+    return unused();
+  }
+  Result<std::unique_ptr<backend::Reservation>> reserve(const backend::ReservationRequest& request) override {
+    return {std::make_unique<ToldReservation>(record_, request.size)};
+  }
+
+ private:
+  Record& record_;
+};
+
 class RecordingDevice final : public backend::Device {
  public:
-  explicit RecordingDevice(Record& record) : record_(record) { facts_.pitch_max = 5000; }
+  explicit RecordingDevice(Record& record) : record_(record), addresses_(record) { facts_.pitch_max = 5000; }
 
   Result<backend::MemoryAvailable> memory_available() override { return unused(); }
   Result<void> synchronize() override { return unused(); }
@@ -167,10 +219,16 @@ class RecordingDevice final : public backend::Device {
   Result<bool> can_access_peer(backend::Device&) override { return unused(); }
   Result<bool> enable_peer_access(backend::Device&) override { return unused(); }
   Result<void> disable_peer_access(backend::Device&) override { return unused(); }
-  backend::Capability capability(gpumem_capability, backend::Device*) override { return {}; }
+  backend::Capability capability(gpumem_capability capability, backend::Device*) override {
+    backend::Capability answer;
+    if (capability == GPUMEM_CAPABILITY_VMM_DEVICE) answer.value = GPUMEM_ANSWER_YES;
+    return answer;
+  }
+  backend::VirtualMemory* vmm() override { return &addresses_; }
 
  private:
   Record& record_;
+  RecordingAddresses addresses_;
 };
 
 class RecordingBackend final : public backend::Backend {
@@ -437,6 +495,33 @@ TEST_F(Planner, ARegionThatBeginsDuringACopyOfItsBytes) {
       EXPECT_TRUE(record_.copies.back().source.pageable);
     }
   }
+}
+
+// The addresses may be those of other code before the release has returned.
+TEST_F(Planner, BytesWhereARangeIsBeingReleased) {
+  constexpr uint64_t kSize = 4096;
+  std::vector<unsigned char> ordinary(2 * kSize);
+  record_.reserved = pointer_to(round_up(address_of(ordinary.data()), kSize));
+  backend::ReservationRequest request;
+  request.size = kSize;
+  auto handle = reserve_range(instance_, request, {});
+  ASSERT_TRUE(handle) << handle.error().message;
+  auto range = held<Range>(*handle);
+  ASSERT_TRUE(range);
+  std::thread other;
+  Result<void> copied = unused();
+  record_.during_release = [&] {
+    other = std::thread([&] {
+      CopySide source;
+      source.address = record_.reserved;
+      copied = plan(side(plain_, 0), std::move(source), 100);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  ASSERT_TRUE(destroy_range(std::move(*range)));
+  other.join();
+  ASSERT_TRUE(copied) << copied.error().message;
+  EXPECT_TRUE(record_.copies.back().source.pageable);
 }
 
 // ---- the library's own streams ----

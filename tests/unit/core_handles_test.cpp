@@ -415,14 +415,16 @@ TEST(Handles, AChildForkedAmongBusyThreadsCanGoOn) {
     }
   });
   for (int round = 0; round < 20; ++round) {
-    EXPECT_EQ(test::exit_code_of([&] {
-                alarm(60);  // a child that hangs is ended
-                const Status status = status_of(current);
-                if (status != GPUMEM_ERROR_FORKED && status != GPUMEM_ERROR_STALE_HANDLE) return 1;
-                for (int i = 0; i < 3; ++i)
-                  destroy(make(&deaths));
-                return 5;
-              }),
+    EXPECT_EQ(test::exit_code_of(
+                  [&] {
+                    alarm(60);  // a child that hangs is ended
+                    const Status status = status_of(current);
+                    if (status != GPUMEM_ERROR_FORKED && status != GPUMEM_ERROR_STALE_HANDLE) return 1;
+                    for (int i = 0; test::kForkBesideAllocations && i < 3; ++i)
+                      destroy(make(&deaths));
+                    return 5;
+                  },
+                  fork),
               5);
   }
   stop = true;

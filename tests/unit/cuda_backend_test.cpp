@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <set>
 #include <thread>
@@ -362,13 +363,13 @@ TEST_F(CudaFake, ReleasedPinnedMemoryLeavesItsAddresses) {
 
 TEST_F(CudaFake, PinnedMemoryIsNotInheritedByFork) {
   open();
-  for (const gpumem_memory_flags require :
-       {gpumem_memory_flags{0}, gpumem_memory_flags{GPUMEM_MEMORY_WRITE_COMBINED}}) {
-    SCOPED_TRACE(require);
-    auto memory = create_memory(device(), request(Sort::kPinned, 10000, require));
+  for (const Request& one : {request(Sort::kPinned, 10000), request(Sort::kPinned, 20 * kMiB),
+                             request(Sort::kPinned, 10000, GPUMEM_MEMORY_WRITE_COMBINED)}) {
+    SCOPED_TRACE(testing::Message() << one.size << " bytes, flags " << one.require);
+    auto memory = create_memory(device(), one);
     ASSERT_TRUE(memory.ok());
     auto* const bytes = static_cast<volatile char*>((*memory)->facts().host_pointer);
-    for (const int at : {0, 9999}) {
+    for (const uint64_t at : {uint64_t{0}, one.size - 1}) {
       bytes[at] = 0x5A;
       // The child faults, or finds something else that was put there since.
       EXPECT_DEATH(
@@ -470,6 +471,113 @@ TEST_F(CudaFake, PiecesAreAllOrNothing) {
   }
 }
 
+// The driver's own copies cannot cross the border of two registrations (PIN-15).
+TEST_F(CudaFake, LargeMemoryIsOneRegistrationUnlessPiecesAreAskedFor) {
+  open();
+  const uint64_t size = 300 * kMiB;
+  Pages pages(size);
+  for (const bool registered : {false, true}) {
+    for (const gpumem_memory_flags pieces : {gpumem_memory_flags{0}, GPUMEM_MEMORY_IN_PIECES}) {
+      SCOPED_TRACE(testing::Message() << "registered " << registered << ", pieces " << pieces);
+      const gpumem_memory_flags require = GPUMEM_MEMORY_MAPPED | pieces;
+      const Request wanted =
+          registered ? registering(pages.get(), size, require) : request(Sort::kPinned, size, require);
+      const uint64_t before = calls("cuMemHostRegister");
+      auto memory = create_memory(device(), wanted);
+      ASSERT_TRUE(memory.ok()) << memory.error().message;
+      EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), pieces != 0 ? 2u : 1u);
+      EXPECT_EQ(calls("cuMemHostRegister"), before + (pieces != 0 ? 2 : 1));
+      EXPECT_EQ((*memory)->facts().granted & GPUMEM_MEMORY_IN_PIECES, pieces);
+      EXPECT_EQ((*memory)->facts().device_pointer, (*memory)->facts().host_pointer);
+      EXPECT_EQ((*memory)->contiguous(0), pieces != 0 ? 256 * kMiB : size);
+      EXPECT_EQ((*memory)->contiguous(256 * kMiB - 1), pieces != 0 ? 1 : size - 256 * kMiB + 1);
+      EXPECT_EQ((*memory)->contiguous(256 * kMiB), size - 256 * kMiB);
+      EXPECT_DONE((*memory)->release());
+      EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), 0u);
+    }
+  }
+}
+
+TEST_F(CudaFake, PinnedMemoryInPiecesIsAllOrNothing) {
+  open();
+  for (uint64_t k = 1; k <= 2; ++k) {
+    FAKE(fake_cuda_fail)("cuMemHostRegister", k, 0, CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
+                 create_memory(device(), request(Sort::kPinned, 300 * kMiB, GPUMEM_MEMORY_IN_PIECES)));
+    EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), 0u);
+  }
+  // One that fails to be given back keeps no other from it.
+  auto memory = create_memory(device(), request(Sort::kPinned, 300 * kMiB, GPUMEM_MEMORY_IN_PIECES));
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  FAKE(fake_cuda_fail)("cuMemHostUnregister", 1, 0, CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, (*memory)->release());
+  EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), 2u);
+  FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+  EXPECT_DONE((*memory)->release());
+}
+
+TEST_F(CudaFake, WhatTheDriverGivesAsAWholeIsNotInPieces) {
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0);
+  open();
+  Pages pages(kMiB);
+  const gpumem_memory_flags combined = GPUMEM_MEMORY_WRITE_COMBINED | GPUMEM_MEMORY_IN_PIECES;
+  for (Request one :
+       {request(Sort::kPinned, kMiB, GPUMEM_MEMORY_IN_PIECES), request(Sort::kPinned, kMiB, combined),
+        registering(pages.get(), kMiB, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_IN_PIECES)}) {
+    EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, create_memory(device(), one));
+    one.require &= ~GPUMEM_MEMORY_IN_PIECES;
+    one.prefer = GPUMEM_MEMORY_IN_PIECES;
+    auto memory = create_memory(device(), one);
+    ASSERT_TRUE(memory.ok()) << memory.error().message;
+    EXPECT_EQ((*memory)->facts().granted & GPUMEM_MEMORY_IN_PIECES, 0u);
+    EXPECT_DONE((*memory)->release());
+  }
+  // Without device pointers, pieces need no common address.
+  auto memory = create_memory(device(), registering(pages.get(), kMiB, GPUMEM_MEMORY_IN_PIECES));
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  EXPECT_DONE((*memory)->release());
+}
+
+// Pages are there before the driver is asked, which would find them one after the other under its lock.
+TEST_F(CudaFake, LargeMemoryIsTouchedBeforeItIsRegistered) {
+  open();
+  const uint64_t size = 64 * kMiB;
+  auto* const fresh =
+      static_cast<char*>(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(fresh, MAP_FAILED);
+  ASSERT_EQ(madvise(fresh, size, MADV_NOHUGEPAGE), 0);
+  fresh[size / 2] = 'k';
+  // The fake populates too, but not before it was asked.
+  FAKE(fake_cuda_fail)("cuMemHostRegister", 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, create_memory(device(), registering(fresh, size)));
+  EXPECT_EQ(platform::absent_bytes(fresh, size), 0u);
+  EXPECT_EQ(fresh[size / 2], 'k');
+  // Devices that only read need no pages of their own.
+  ASSERT_EQ(madvise(fresh, size, MADV_DONTNEED), 0);
+  FAKE(fake_cuda_fail)("cuMemHostRegister", 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
+               create_memory(device(), registering(fresh, size, GPUMEM_MEMORY_READ_ONLY)));
+  EXPECT_EQ(platform::absent_bytes(fresh, size), size);
+  munmap(fresh, size);
+}
+
+TEST_F(CudaFake, NoThreadStaysAfterLargePinnedMemory) {
+  open();
+  const auto threads = [] {
+    std::ptrdiff_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+      ++count;
+    return count;
+  };
+  const std::ptrdiff_t before = threads();
+  auto memory = create_memory(device(), request(Sort::kPinned, 64 * kMiB));
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  EXPECT_EQ(threads(), before);
+  EXPECT_EQ(platform::absent_bytes((*memory)->facts().host_pointer, 64 * kMiB), 0u);
+  EXPECT_DONE((*memory)->release());
+  EXPECT_EQ(threads(), before);
+}
+
 TEST_F(CudaFake, AReleaseIsAskedOfTheDriverOnce) {
   open();
   Pages pages(kMiB);
@@ -559,6 +667,7 @@ TEST_F(CudaFake, ACaptureElsewhereIsNotSpoiled) {
   auto stream = device().create_stream(0);
   ASSERT_TRUE(memory.ok() && stream.ok());
   EXPECT_FALSE(*(*stream)->is_capturing());
+  (*stream)->expose();
   Scope scope(device());
   ASSERT_EQ(begin(static_cast<CUstream>((*stream)->native()), CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
   EXPECT_TRUE(*(*stream)->is_capturing());
@@ -568,6 +677,40 @@ TEST_F(CudaFake, ACaptureElsewhereIsNotSpoiled) {
   EXPECT_EQ(end(static_cast<CUstream>((*stream)->native()), &graph), CUDA_SUCCESS);
   EXPECT_EQ(destroy(graph), CUDA_SUCCESS);
   EXPECT_DONE((*stream)->release());
+}
+
+// Nobody has the handle of the second stream, so the driver is not asked before an event brings it in.
+TEST_F(CudaFake, AnEventBringsAStreamIntoACapture) {
+  open();
+  const auto begin =
+      reinterpret_cast<PFN_cuStreamBeginCapture_v10010>(dlsym(fake_library(), "cuStreamBeginCapture_v2"));
+  const auto end =
+      reinterpret_cast<PFN_cuStreamEndCapture_v10000>(dlsym(fake_library(), "cuStreamEndCapture"));
+  const auto record = reinterpret_cast<PFN_cuEventRecord_v2000>(dlsym(fake_library(), "cuEventRecord"));
+  const auto destroy = reinterpret_cast<PFN_cuGraphDestroy_v10000>(dlsym(fake_library(), "cuGraphDestroy"));
+  auto first = device().create_stream(0);
+  auto second = device().create_stream(0);
+  auto event = device().create_event(0);
+  ASSERT_TRUE(first.ok() && second.ok() && event.ok());
+  EXPECT_FALSE((*second)->may_be_captured());
+  (*first)->expose();
+  Scope scope(device());
+  const auto native = static_cast<CUstream>((*first)->native());
+  ASSERT_EQ(begin(native, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  ASSERT_EQ(record(static_cast<CUevent>((*event)->native()), native), CUDA_SUCCESS);
+  EXPECT_DONE((*second)->wait_event(**event));
+  EXPECT_TRUE((*second)->may_be_captured());
+  EXPECT_TRUE(*(*second)->is_capturing());
+  CUgraph graph = nullptr;
+  // The second stream was not joined again, so this may fail; it ends the capture.
+  (void)end(native, &graph);
+  if (graph != nullptr) {
+    EXPECT_EQ(destroy(graph), CUDA_SUCCESS);
+  }
+  EXPECT_FALSE(*(*second)->is_capturing());
+  EXPECT_DONE((*event)->release());
+  EXPECT_DONE((*first)->release());
+  EXPECT_DONE((*second)->release());
 }
 
 TEST_F(CudaFake, AThreadKeepsItsModeOfHeedingCaptures) {
@@ -1149,7 +1292,7 @@ TEST_F(CudaFake, EveryCapabilityHasAReasonAndLeavesNothing) {
     if (answer.type == GPUMEM_ANSWER_TYPE_TRI) {
       EXPECT_EQ(answer.status == GPUMEM_SUCCESS, answer.value != GPUMEM_ANSWER_NO);
     }
-    EXPECT_EQ(live(FAKE_CUDA_ANY), 2u) << "only the two contexts";
+    EXPECT_EQ(live(FAKE_CUDA_ANY), 4u) << "only the two contexts, and a module in each";
   }
 }
 

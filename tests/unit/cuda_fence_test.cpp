@@ -99,9 +99,9 @@ TEST_P(CudaFences, AMarkIsOneCallAndAPollNone) {
   const uint64_t capturing = calls("cuStreamIsCapturing");
   const uint64_t marks = calls(call());
   const uint64_t number = mark(*fence, *stream);
-  EXPECT_EQ(calls("cuStreamIsCapturing") - capturing, 1u);
+  EXPECT_EQ(calls("cuStreamIsCapturing"), capturing) << "nobody has the handle";
   EXPECT_EQ(calls(call()) - marks, 1u);
-  EXPECT_EQ(calls("*") - before - (calls("cuCtxGetCurrent") - current), 2u) << "that is all";
+  EXPECT_EQ(calls("*") - before - (calls("cuCtxGetCurrent") - current), 1u) << "that is all";
   EXPECT_TRUE(passes(*fence, number));
   before = calls("*");
   for (int round = 0; round < 100; ++round)
@@ -158,6 +158,7 @@ TEST_P(CudaFences, CapturesAreNeitherMarkedNorSpoiled) {
   const StreamPointer free = make_stream();
   const FencePointer of_captured = fence_of(*captured);
   const uint64_t before = mark(*of_captured, *captured);
+  captured->expose();
   Scope scope(device());
   ASSERT_EQ(begin(static_cast<CUstream>(captured->native()), CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
   EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, of_captured->mark(*captured));

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "base/arithmetic.h"
@@ -101,6 +102,135 @@ class Current {
 
 // ---- driver calls ----
 
+// Copies 400 small pieces, from pinned to device memory and back, and looks at the bytes. Gives the calls of
+// each kind that the driver got for the two batches.
+struct BatchCalls {
+  uint64_t launches;
+  uint64_t batches;
+  uint64_t copies;
+};
+BatchCalls copy_pieces(const test::Session& session, uint64_t size, uint64_t (*calls)(const char*)) {
+  constexpr uint64_t kPieces = 400;
+  const gpumem_memory pinned = session.create(GPUMEM_KIND_PINNED, 2 * kPieces * size);
+  const gpumem_memory device = session.create(GPUMEM_KIND_DEVICE, 2 * kPieces * size);
+  unsigned char* const bytes = address(pinned);
+  const auto copy = [&](unsigned char* to, unsigned char* from, bool spread) {
+    std::vector<gpumem_copy_region> regions(kPieces, GPUMEM_COPY_REGION_INIT);
+    for (uint64_t i = 0; i < kPieces; ++i) {
+      regions[i].destination.pointer = to + (spread ? 2 : 1) * i * size;
+      regions[i].source.pointer = from + (spread ? 1 : 2) * i * size;
+      regions[i].width = size - i % 2;
+    }
+    CALL(gpumem_copy_regions, session.instance(), regions.data(), kPieces, nullptr);
+  };
+  for (uint64_t i = 0; i < kPieces * size; ++i)
+    bytes[i] = static_cast<unsigned char>(i % 251);
+  const BatchCalls before{calls("cuLaunchKernel"), calls("cuMemcpyBatchAsync"), calls("cuMemcpyAsync")};
+  copy(address(device), bytes, true);
+  std::memset(bytes, 255, 2 * kPieces * size);
+  copy(bytes, address(device), false);
+  const BatchCalls made{calls("cuLaunchKernel") - before.launches,
+                        calls("cuMemcpyBatchAsync") - before.batches, calls("cuMemcpyAsync") - before.copies};
+  uint64_t wrong = 0;
+  for (uint64_t i = 0; i < 2 * kPieces * size; ++i) {
+    // Every second piece is a byte shorter.
+    const bool copied = i < kPieces * size && i % (2 * size) != 2 * size - 1;
+    wrong += bytes[i] != (copied ? i % 251 : 255);
+  }
+  EXPECT_EQ(wrong, 0u);
+  CALL(gpumem_memory_destroy, pinned);
+  CALL(gpumem_memory_destroy, device);
+  return made;
+}
+
+TEST_F(CudaInterface, ABatchOfSmallCopiesIsAFewCalls) {
+  for (const uint64_t size : {2U, 100U, 40'000U}) {
+    const BatchCalls made = copy_pieces(*session_, size, &calls);
+    EXPECT_EQ(made.launches, 6u);
+    EXPECT_EQ(made.batches, 0u);
+    EXPECT_EQ(made.copies, 0u);
+  }
+}
+
+// The driver may lack its compiler. And it would wait for the other code's work before it loads anything.
+TEST_F(CudaInterface, ABatchWithoutTheKernelIsTheDriversOwn) {
+  const bool has_batch = cuda::load().value()->version >= 12080;
+  for (const char* const failing : {"cuModuleLoadData", "cuModuleGetFunction", ""}) {
+    SCOPED_TRACE(failing);
+    session_.reset();
+    std::optional<Current> others;
+    if (*failing == '\0') {
+      others.emplace(0);
+    } else {
+      FAKE(fake_cuda_fail)(failing, 1, 0, CUDA_ERROR_JIT_COMPILER_NOT_FOUND);
+    }
+    open();
+    const BatchCalls made = copy_pieces(*session_, 100, &calls);
+    EXPECT_EQ(made.launches, 0u);
+    EXPECT_EQ(made.batches, has_batch ? 2u : 0u);
+    EXPECT_EQ(made.copies, has_batch ? 0u : 800u);
+    const bool loaded = std::string(failing) == "cuModuleGetFunction";
+    EXPECT_EQ(live(FAKE_CUDA_MODULE), loaded ? 2u : 1u) << "one is the second device's";
+  }
+}
+
+TEST_F(CudaInterface, WhatCopiesABatchIsTriedOnce) {
+  gpumem_capability_info info = GPUMEM_CAPABILITY_INFO_INIT;
+  const auto ask = [&] {
+    const BatchCalls before{calls("cuLaunchKernel"), calls("cuMemcpyBatchAsync"), calls("cuMemcpyAsync")};
+    CALL(gpumem_device_get_capability, session_->device(), GPUMEM_CAPABILITY_COPY_BATCH, nullptr, &info);
+    return BatchCalls{calls("cuLaunchKernel") - before.launches, calls("cuMemcpyBatchAsync") - before.batches,
+                      calls("cuMemcpyAsync") - before.copies};
+  };
+  const uint64_t objects = live(FAKE_CUDA_ANY);
+  EXPECT_EQ(ask().launches, 1u);
+  EXPECT_EQ(info.value, uint64_t{GPUMEM_ANSWER_YES}) << info.reason;
+  EXPECT_NE(std::strstr(info.reason, "kernel"), nullptr) << info.reason;
+  EXPECT_EQ(ask().launches, 0u);
+  EXPECT_EQ(live(FAKE_CUDA_ANY), objects);
+
+  // A kernel that the device does not run.
+  session_.reset();
+  open();
+  FAKE(fake_cuda_fail)("cuLaunchKernel", 1, 0, CUDA_ERROR_NO_BINARY_FOR_GPU);
+  EXPECT_EQ(ask().launches, 1u);
+  EXPECT_EQ(info.value, uint64_t{GPUMEM_ANSWER_NO});
+  EXPECT_EQ(info.native_code, CUDA_ERROR_NO_BINARY_FOR_GPU);
+  EXPECT_EQ(live(FAKE_CUDA_ANY), objects);
+
+  // No kernel.
+  session_.reset();
+  FAKE(fake_cuda_fail)("cuModuleLoadData", 1, 0, CUDA_ERROR_JIT_COMPILER_NOT_FOUND);
+  open();
+  const bool has_batch = cuda::load().value()->version >= 12080;
+  const BatchCalls made = ask();
+  EXPECT_EQ(made.launches, 0u);
+  EXPECT_EQ(made.batches, has_batch ? 1u : 0u);
+  EXPECT_EQ(made.copies, 0u);
+  EXPECT_EQ(info.value, has_batch ? uint64_t{GPUMEM_ANSWER_YES} : uint64_t{GPUMEM_ANSWER_EMULATED})
+      << info.reason;
+  EXPECT_EQ(info.source, has_batch ? GPUMEM_ANSWER_FROM_TRIAL : GPUMEM_ANSWER_FROM_ATTRIBUTE);
+  EXPECT_EQ(info.status, GPUMEM_SUCCESS);
+  EXPECT_NE(std::strstr(info.reason, "cuMemcpyBatchAsync"), nullptr) << info.reason;
+  EXPECT_EQ(live(FAKE_CUDA_ANY), objects - 1) << "the module";
+}
+
+// Instances share it. Where other code keeps the context it stays there, since unloading would wait for that
+// code's work, but is not used again: the context could have been another one meanwhile.
+TEST_F(CudaInterface, TheKernelIsUsedUntilTheLastInstanceEnds) {
+  EXPECT_EQ(live(FAKE_CUDA_MODULE), 2u);
+  const Current others(0);
+  auto second = std::make_unique<test::Session>(GPUMEM_BACKEND_CUDA);
+  EXPECT_EQ(live(FAKE_CUDA_MODULE), 2u);
+  session_.reset();
+  EXPECT_EQ(copy_pieces(*second, 100, &calls).launches, 6u);
+  second.reset();
+  EXPECT_EQ(live(FAKE_CUDA_MODULE), 1u);
+  open();
+  EXPECT_EQ(live(FAKE_CUDA_MODULE), 2u) << "one more, of the second device";
+  EXPECT_EQ(copy_pieces(*session_, 100, &calls).launches, 0u);
+}
+
 // No driver seen so far is like this, but none promises that it is not.
 TEST_F(CudaInterface, ADriverThatNeedsACurrentContextGetsOne) {
   configure("FAKE_CUDA_NEEDS_CONTEXT", "1");
@@ -136,16 +266,16 @@ TEST_F(CudaInterface, TheHotCallsAskTheDriverForNothingMore) {
   unsigned char* const host = address(pinned);
   unsigned char* const there = address(on_device);
   std::memset(host, 1, kSize);
+  uint64_t asks = 0;  // whether the stream is being captured
   const auto expect_no_more = [&] {
-    // Whether the stream is being captured, and the work.
-    EXPECT_EQ(calls_of([&] { CALL(gpumem_copy_async, stream, there, host, kSize, nullptr); }), 2U);
-    EXPECT_EQ(calls_of([&] { CALL(gpumem_fill_async, stream, there, kSize, 7, 4); }), 2U);
-    EXPECT_EQ(calls_of([&] { CALL(gpumem_fill_async, stream, host, kSize, 7, 1); }), 2U);
-    EXPECT_EQ(calls_of([&] { CALL(gpumem_event_record, event, stream); }), 2U);
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_copy_async, stream, there, host, kSize, nullptr); }), asks + 1);
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_fill_async, stream, there, kSize, 7, 4); }), asks + 1);
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_fill_async, stream, host, kSize, 7, 1); }), asks + 1);
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_event_record, event, stream); }), asks + 1);
     EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
     // The query, between two changes of what the thread does to captures.
     EXPECT_EQ(calls_of([&] { CALL(gpumem_event_query, event); }), 3U);
-    EXPECT_EQ(calls_of([&] { CALL(gpumem_stream_query, stream); }), 4U) << "and whether it is captured";
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_stream_query, stream); }), asks + 3);
   };
   // A stream carries its context, whichever is current.
   expect_no_more();
@@ -153,6 +283,11 @@ TEST_F(CudaInterface, TheHotCallsAskTheDriverForNothingMore) {
     const Current current(device);
     expect_no_more();
   }
+  // Who has the native handle can capture the stream.
+  gpumem_stream_info stream_info = GPUMEM_STREAM_INFO_INIT;
+  CALL(gpumem_stream_get_info, stream, &stream_info);
+  asks = 1;
+  expect_no_more();
   // Of a memory or an address of its own the instance knows all.
   gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
   gpumem_memory_info memory_info = GPUMEM_MEMORY_INFO_INIT;
@@ -193,7 +328,8 @@ TEST_F(CudaInterface, CopiesAndFillsAreCutAtTheBordersOfPieces) {
   constexpr uint64_t kPiece = 256 * kMiB;
   const uint64_t page = platform::page_size();
   const Pages pages(2 * kPiece + page);
-  const gpumem_memory lent = session_->lend(pages.get(), 2 * kPiece + page, GPUMEM_MEMORY_MAPPED);
+  const gpumem_memory lent =
+      session_->lend(pages.get(), 2 * kPiece + page, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_IN_PIECES);
   EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), 3U);
   const gpumem_memory on_device = session_->create(GPUMEM_KIND_DEVICE, 8 * page);
   const gpumem_stream stream = session_->stream();

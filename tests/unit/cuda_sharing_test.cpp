@@ -279,7 +279,7 @@ class Exporter {
     socket_ = platform::Descriptor(ends[0]);
     const platform::Descriptor theirs(ends[1]);
     const std::string number = std::to_string(ends[1]);
-    child_ = fork();
+    child_ = test::quiet_fork();
     if (child_ == 0) {
       fcntl(ends[1], F_SETFD, 0);
       setenv(kSocketVariable, number.c_str(), 1);
@@ -1008,6 +1008,7 @@ TEST_F(CudaSharing, ACaptureElsewhereIsNotSpoiled) {
       reinterpret_cast<PFN_cuStreamEndCapture_v10000>(dlsym(fake_library(), "cuStreamEndCapture"));
   const auto destroy = reinterpret_cast<PFN_cuGraphDestroy_v10000>(dlsym(fake_library(), "cuGraphDestroy"));
   auto stream = stream_on(device());
+  stream->expose();
   {
     Scope scope(device());
     ASSERT_EQ(begin(static_cast<CUstream>(stream->native()), CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);

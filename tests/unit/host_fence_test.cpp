@@ -101,6 +101,10 @@ TEST_F(HostFences, ACapturedStreamCannotBeMarked) {
   EXPECT_EQ(refused.error().status, GPUMEM_ERROR_INVALID_STATE);
   EXPECT_NE(std::string(refused.error().message).find("captured"), std::string::npos);
   EXPECT_TRUE(passes(*fence, before)) << "polling is no use of the stream";
+  // Its last mark is none of the capture.
+  auto last = fence->mark(*stream, true);
+  ASSERT_TRUE(last.ok());
+  EXPECT_TRUE(passes(*fence, *last));
   simulation().set_capturing(*stream, false);
   EXPECT_GT(mark(*fence, *stream), before);
 }

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "../processes/asleep.h"
+#include "../asleep.h"
 #include "backends/host/backend.h"
 #include "backends/host/event.h"
 #include "backends/host/shared_event.h"
@@ -678,7 +678,7 @@ TEST_F(HostSharedEvents, AreNotCompleteBeforeTheirOperation) {
                             {}));
   while (!locked)
     std::this_thread::yield();
-  processes::wait_until_asleep(worker);
+  gpumem::test::wait_until_asleep(worker);
   EXPECT_FALSE(complete(event_there_));
   over = true;
   finish(*stream);
@@ -809,6 +809,7 @@ TEST_F(HostSharedEvents, AWaitForACompleteRecordQueuesNothing) {
   const StreamPointer other = make_stream();
   EXPECT_OK(event_->record(*stream));
   EXPECT_TRUE(completes(event_there_));
+  EXPECT_OK(stream->synchronize(kForever));  // others may see the end of a record before this process
   simulation().fail_step(1, true);
   importer_->simulation()->fail_step(1, true);
   EXPECT_OK(there->wait_event(*event_there_));
@@ -890,7 +891,7 @@ class SharedEventTest : public testing::Test {
   void start_recording_child(const std::function<void()>& more = [] {}) {
     int ends[2];
     ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    const pid_t child = fork();
+    const pid_t child = quiet_fork();
     ASSERT_GE(child, 0) << strerror(errno);
     if (child == 0) {
       auto opened = SharedEvent::open(steps_, uuid_, file_.get());
@@ -1032,7 +1033,7 @@ TEST_F(SharedEventTest, RecordsOfAnotherProcessNamespaceStayPending) {
   int hold[2];  // the recording process lives until this is closed
   ASSERT_EQ(pipe2(said, O_CLOEXEC), 0);
   ASSERT_EQ(pipe2(hold, O_CLOEXEC), 0);
-  const pid_t child = fork();
+  const pid_t child = quiet_fork();
   ASSERT_GE(child, 0) << strerror(errno);
   if (child == 0) {
     ::close(hold[1]);

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "../processes/asleep.h"
+#include "../asleep.h"
 #include "base/arithmetic.h"
 #include "host_support.h"
 #include "process_support.h"
@@ -94,7 +94,7 @@ TEST_F(HostStreamTest, SynchronizeWaitsForNothingThatCameLater) {
   });
   while (id == 0)
     std::this_thread::yield();
-  processes::wait_until_asleep(id);
+  test::wait_until_asleep(id);
   Gate second;
   EXPECT_OK(second.hold(*stream_));
   EXPECT_FALSE(returned);

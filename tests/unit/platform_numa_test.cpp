@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "platform/pages.h"
 
 namespace gpumem::platform {
@@ -62,6 +64,23 @@ TEST_F(NumaPage, APreferredNodeIsUsed) {
 }
 
 TEST(Numa, NodeOfNothingIsUnknown) { EXPECT_EQ(node_of(nullptr), -1); }
+
+TEST(Numa, AThreadStaysOnANode) {
+  const uint32_t all = allowed_processors(-1);
+  EXPECT_GE(all, 1u);
+  EXPECT_EQ(allowed_processors(1000), all) << "a node that does not exist takes nothing away";
+  EXPECT_GE(allowed_processors(0), 1u);
+  EXPECT_LE(allowed_processors(0), all);
+  std::thread([&] {
+    for (const int32_t nothing : {-1, 1000}) {
+      stay_on_node(nothing);
+      EXPECT_EQ(allowed_processors(-1), all);
+    }
+    stay_on_node(0);
+    EXPECT_EQ(allowed_processors(-1), allowed_processors(0));
+  }).join();
+  EXPECT_EQ(allowed_processors(-1), all) << "this thread was meant too";
+}
 
 }  // namespace
 }  // namespace gpumem::platform

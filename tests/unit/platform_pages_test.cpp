@@ -322,6 +322,38 @@ TEST(Pages, PopulateOfAHoleFails) {
   EXPECT_EQ(populated.error().status, GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
 }
 
+TEST(Pages, TouchBringsAllPagesOfFreshMemory) {
+  for (const uint64_t size : {uint64_t{1}, kPage + 1, 2 * kMiB, 37 * kMiB + 5 * kPage}) {
+    SCOPED_TRACE(size);
+    const uint64_t whole = round_up(size, kPage);
+    auto memory = map_anonymous(whole, kPage);
+    ASSERT_TRUE(memory);
+    ASSERT_EQ(madvise(*memory, whole, MADV_NOHUGEPAGE), 0);  // else one touch brings its neighbours
+    touch_fresh(*memory, size, 5);
+    std::vector<unsigned char> present(whole / kPage);
+    ASSERT_EQ(mincore(*memory, whole, present.data()), 0);
+    EXPECT_TRUE(
+        std::all_of(present.begin(), present.end(), [](unsigned char page) { return (page & 1) != 0; }));
+    unmap(*memory, whole);
+  }
+}
+
+TEST(Pages, AbsentBytesAreEstimated) {
+  const uint64_t size = 640 * kPage;
+  auto memory = map_anonymous(size, kPage);
+  ASSERT_TRUE(memory);
+  ASSERT_EQ(madvise(*memory, size, MADV_NOHUGEPAGE), 0);
+  EXPECT_EQ(absent_bytes(*memory, size), size);
+  EXPECT_EQ(absent_bytes(at(*memory, 100), kPage), kPage) << "on two pages";
+  ASSERT_TRUE(populate(*memory, size / 2, 1));
+  EXPECT_EQ(absent_bytes(*memory, size), size / 2);
+  EXPECT_EQ(absent_bytes(*memory, size / 2), 0u);
+  ASSERT_TRUE(populate(*memory, size, 1));
+  EXPECT_EQ(absent_bytes(*memory, size), 0u);
+  unmap(*memory, size);
+  EXPECT_EQ(absent_bytes(*memory, size), 0u) << "nothing there that could be populated";
+}
+
 TEST(Pages, LockAndUnlock) {
   SKIP_IF_LOCKING_IS_FORBIDDEN();
   const ThreePages pages(kBoth, kBoth, kBoth);

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "platform/folder.h"
+#include "platform/identity.h"
 #include "process_support.h"
 
 namespace gpumem::platform {
@@ -118,6 +119,25 @@ TEST_F(SocketTest, SaysWhenTheProcessHasNoRoomForDescriptors) {
     EXPECT_LT(got->descriptors.size(), 3U);
   }
   EXPECT_EQ(test::open_files(), before);
+}
+
+TEST_F(SocketTest, WithoutAFreeDescriptorNoProcessIsTakenForDead) {
+  auto began = own_start_time();
+  ASSERT_TRUE(began);
+  auto there = whereabouts_of(process_id(), *began);
+  ASSERT_TRUE(there);
+  EXPECT_EQ(*there, Whereabouts::kSameNetwork);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit none{0, limit.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  there = whereabouts_of(process_id(), *began);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  ASSERT_FALSE(there);
+  EXPECT_EQ(there.error().status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  auto other = whereabouts_of(process_id(), *began + 1);
+  ASSERT_TRUE(other);
+  EXPECT_EQ(*other, Whereabouts::kEnded);
 }
 
 TEST_F(SocketTest, NothingWaitsAndAFullSocketSaysSo) {

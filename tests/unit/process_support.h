@@ -26,6 +26,8 @@
 #include <sstream>
 #include <string>
 
+#include "../quiet_fork.h"
+
 namespace gpumem::test {
 
 // Number behind a key such as "VmLck:" in /proc/self/status.
@@ -118,9 +120,9 @@ inline constexpr bool kChildrenHaveThreads = !__has_feature(thread_sanitizer);
 inline constexpr bool kChildrenHaveThreads = true;
 #endif
 
-// The exit code of a forked child that returns from `code` with it.
-inline int exit_code_of(const std::function<int()>& code) {
-  const pid_t child = fork();
+// The exit code of a child, forked by `how`, that returns from `code` with it.
+inline int exit_code_of(const std::function<int()>& code, pid_t (*how)() = quiet_fork) {
+  const pid_t child = how();
   if (child == 0) _exit(code());
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;

@@ -2,6 +2,7 @@
 // The sharing thread, hubs and links, with a peer that speaks the protocol by hand, and wrongly.
 #include "core/share_server.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -20,10 +21,12 @@
 #include <random>
 #include <thread>
 
-#include "../processes/asleep.h"
+#include "../asleep.h"
 #include "core/share_channel.h"
 #include "core/share_client.h"
 #include "gpumem/gpumem.h"
+#include "platform/identity.h"
+#include "platform/pages.h"
 #include "process_support.h"
 
 namespace gpumem::core {
@@ -57,7 +60,7 @@ class Sleeper {
     });
     while (id_ == 0)
       std::this_thread::yield();
-    processes::wait_until_asleep(id_);
+    gpumem::test::wait_until_asleep(id_);
   }
   void join() { thread_.join(); }
 
@@ -214,10 +217,12 @@ Message message_of(MessageType type, const std::string& name = {}, uint64_t vers
   return message;
 }
 
-Descriptors files(size_t count) {
+constexpr uint64_t kBlock = 65536;
+
+Descriptors files(size_t count, uint64_t size = kBlock) {
   Descriptors made;
   for (size_t i = 0; i < count; ++i)
-    made.emplace_back(memfd_create("test", MFD_CLOEXEC));
+    made.emplace_back(*platform::memory_file(size, "test"));
   return made;
 }
 
@@ -225,8 +230,9 @@ Message publish_of(const std::string& name, uint32_t descriptors, uint8_t token 
   Message message = message_of(MessageType::kPublish, name);
   message.handle.way = GPUMEM_SHARE_WAY_POSIX_FD;
   message.handle.backend = GPUMEM_BACKEND_HOST;
-  message.handle.size = 4096;
+  message.handle.size = std::max(descriptors, 1U) * kBlock;
   message.handle.fd_count = descriptors;
+  EXPECT_TRUE(write_blocks(std::vector<uint64_t>(descriptors, kBlock), message.handle));
   message.handle.token.fill(token);
   message.descriptor_count = descriptors;
   return message;
@@ -348,8 +354,7 @@ TEST_F(ShareServerTest, AStormOfConnectionsLeavesNothing) {
   ASSERT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
   ASSERT_TRUE(eventually([&] { return connect(&link) == GPUMEM_SUCCESS; }));
   ASSERT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
-  EXPECT_TRUE(eventually([&] { return test::open_files() < before; })) << "one link fewer";
-  EXPECT_EQ(links(hub), 0U);
+  EXPECT_TRUE(eventually([&] { return links(hub) == 0 && test::open_files() < before; })) << "one link fewer";
 }
 
 TEST_F(ShareServerTest, WhoSaysNothingIsSentAway) {
@@ -524,9 +529,8 @@ TEST_F(ShareServerTest, WhoOnlySaysThatItTriedIsNotBelieved) {
   gpumem_memory_info made = GPUMEM_MEMORY_INFO_INIT;
   ASSERT_EQ(gpumem_memory_get_info(memory, &made, nullptr), GPUMEM_SUCCESS);
   gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
-  info.link = link;
-  EXPECT_EQ(gpumem_share_get_way(other, made.device_pointer, GPUMEM_SHARE_WAY_LEGACY,
-                                 GPUMEM_PEER_OTHER_PROCESS, &info, nullptr),
+  EXPECT_EQ(gpumem_link_get_way(link, made.device_pointer, GPUMEM_SHARE_WAY_LEGACY, GPUMEM_PEER_OTHER_PROCESS,
+                                &info, nullptr),
             GPUMEM_SUCCESS);
   EXPECT_EQ(info.status, GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(info.message).find("is not here"), std::string::npos) << info.message;
@@ -726,6 +730,45 @@ TEST_F(ShareServerTest, AKeeperRefusesWhatIsNoMemory) {
   greedy.access = GPUMEM_ACCESS_READWRITE;
   EXPECT_EQ(raw.ask(greedy, files(1)).status, GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(raw.ask(publish_of("n", 1), files(1)).type, MessageType::kPublished);
+}
+
+TEST_F(ShareServerTest, AKeeperTakesOnlyAsManyBytesAsTheHandleSays) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  gpumem_hub const hub = open_hub(desc);
+  Raw raw(address());
+  ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+  const auto answer_to = [&](Descriptors given, gpumem_backend backend = GPUMEM_BACKEND_HOST) {
+    Message message = publish_of("n", static_cast<uint32_t>(given.size()));
+    message.handle.backend = backend;
+    return raw.ask(message, std::move(given));
+  };
+  const auto with = [](Descriptor last) {
+    Descriptors given = files(2);
+    given.push_back(std::move(last));
+    return given;
+  };
+  for (const gpumem_backend backend : {GPUMEM_BACKEND_HOST, GPUMEM_BACKEND_CUDA}) {
+    EXPECT_EQ(answer_to(files(1, 2 * kBlock), backend).status, GPUMEM_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(answer_to(with(std::move(files(1, kBlock / 2)[0])), backend).status,
+              GPUMEM_ERROR_INVALID_ARGUMENT);
+    // One that can grow later.
+    Descriptor growing(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ASSERT_EQ(ftruncate(growing.get(), kBlock), 0);
+    EXPECT_EQ(answer_to(with(std::move(growing)), backend).status, GPUMEM_ERROR_INVALID_ARGUMENT);
+  }
+  // What the driver gives is a device file.
+  EXPECT_EQ(answer_to(with(Descriptor(open("/dev/null", O_RDWR | O_CLOEXEC)))).status,
+            GPUMEM_ERROR_INVALID_ARGUMENT);
+  Message wrong = publish_of("n", 2);
+  wrong.handle.size += kBlock;
+  EXPECT_EQ(raw.ask(wrong, files(2)).status, GPUMEM_ERROR_INVALID_ARGUMENT) << "more than its blocks";
+  gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
+  ASSERT_EQ(gpumem_hub_get_info(hub, &info, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(info.fd_count, 0U);
+  EXPECT_EQ(info.refused_count, 8U);
+  EXPECT_EQ(answer_to(with(Descriptor(open("/dev/null", O_RDWR | O_CLOEXEC))), GPUMEM_BACKEND_CUDA).type,
+            MessageType::kPublished);
 }
 
 TEST_F(ShareServerTest, WaitingEndsWithAVersionWithTheLinkAndWithTheHub) {
@@ -1244,8 +1287,9 @@ TEST_F(ShareServerTest, AnExporterThatLiesIsNotBelieved) {
   const auto imported_from = [&](const std::function<void(Raw&, const Message&, ShareHandle)>& grant,
                                  uint64_t timeout_ns = 0) {
     ShareHandle handle = *decode(bytes);
-    handle.exporter.instance.fill(++instances);
-    handle.token.fill(instances);
+    // Another process may run this test at the same time.
+    handle.exporter.instance = platform::random_id();
+    handle.token.fill(++instances);
     const Impostor impostor(abstract_address(handle.exporter.instance), [&](Raw& raw) {
       Message answer = message_of(MessageType::kWelcome);
       answer.token = handle.exporter.instance;
@@ -1328,7 +1372,7 @@ TEST_F(ShareServerTest, AnExporterThatLiesIsNotBelieved) {
   std::atomic<bool> given_back{false};
   EXPECT_EQ(imported_from(
                 [&](Raw& raw, const Message& asked, const ShareHandle& handle) {
-                  std::this_thread::sleep_for(100ms);
+                  std::this_thread::sleep_for(600ms);
                   granted(raw, asked, handle, own_files());
                   given_back = heard(raw).type == MessageType::kRelease || raw.hung_up;
                 },

@@ -5,6 +5,7 @@
 using System;
 using System.Collections.Concurrent;
 using System.Runtime.CompilerServices;
+using System.Runtime.ExceptionServices;
 using System.Runtime.InteropServices;
 using System.Threading;
 using GpuMem.Interop;
@@ -71,6 +72,9 @@ namespace GpuMem
 
   [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
   delegate void AfterWakeCallback(IntPtr userData, IntPtr buffer, ulong generation);
+
+  [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
+  delegate int ShortageCallback(IntPtr userData, IntPtr pool, ulong size);
 
   /// <summary>The log of the library, for the whole process. Without a log function, nothing is logged.</summary>
   public static unsafe class GpuMemLog
@@ -302,6 +306,78 @@ namespace GpuMem
       catch (Exception problem)
       {
         SleepCall.Failed("a function after waking", problem, false);
+      }
+    }
+  }
+
+  /// <summary>
+  /// The function of a pool that lacks memory. Its handle keeps it alive; the library knows a number, so that the function,
+  /// and what it refers to, does not keep a forgotten pool alive.
+  /// </summary>
+  sealed class PoolCallback
+  {
+    static readonly ShortageCallback function = Run;
+    internal static readonly IntPtr Pointer = Marshal.GetFunctionPointerForDelegate(function);
+
+    static readonly ConcurrentDictionary<long, WeakReference<PoolCallback>> known =
+        new ConcurrentDictionary<long, WeakReference<PoolCallback>>();
+    static long numbers;
+    [ThreadStatic] static ExceptionDispatchInfo thrown;
+
+    readonly long number;
+    readonly MemoryPool pool;
+    readonly Func<MemoryPool, long, bool> callback;
+
+    internal PoolCallback(MemoryPool pool, Func<MemoryPool, long, bool> callback)
+    {
+      this.pool = pool;
+      this.callback = callback;
+      number = Interlocked.Increment(ref numbers);
+      known[number] = new WeakReference<PoolCallback>(this);
+    }
+
+    /// <summary>Whether the library has it, or had it before another.</summary>
+    internal bool Installed { get; set; }
+
+    /// <summary>What the library passes to the function.</summary>
+    internal IntPtr UserData { get { return (IntPtr)number; } }
+
+    internal void Release()
+    {
+      WeakReference<PoolCallback> dropped;
+      known.TryRemove(number, out dropped);
+    }
+
+    /// <summary>Forgets what was thrown in a call of other code, before a call that may run functions.</summary>
+    internal static void Begin()
+    {
+      if (thrown != null) thrown = null;
+    }
+
+    /// <summary>Throws what the function has thrown during a call that failed.</summary>
+    internal static void Rethrow()
+    {
+      ExceptionDispatchInfo problem = thrown;
+      thrown = null;
+      if (problem != null) problem.Throw();
+    }
+
+    [MonoPInvokeCallback(typeof(ShortageCallback))]
+    static int Run(IntPtr userData, IntPtr pool, ulong size)
+    {
+      try
+      {
+        NativeThread.Prepare();
+        WeakReference<PoolCallback> reference;
+        PoolCallback found;
+        if (!known.TryGetValue((long)userData, out reference) || !reference.TryGetTarget(out found)) return 0;
+        return found.callback(found.pool, Sizes.FromNative(size)) ? 1 : 0;
+      }
+      catch (Exception problem)
+      {
+        GpuMemDiagnostics.CallbackFailed("a function of a pool that lacks memory", problem);
+        thrown = ExceptionDispatchInfo.Capture(problem);
+        return 0;
       }
     }
   }

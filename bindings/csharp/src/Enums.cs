@@ -130,6 +130,8 @@ namespace GpuMem
     Device = Constants.GPUMEM_KIND_DEVICE,
     /// <summary>One address for the CPU and all devices; its pages move. See managed.h.</summary>
     Managed = Constants.GPUMEM_KIND_MANAGED,
+    /// <summary>A block of a pool, unless its memory is PAGEABLE. See pool.h.</summary>
+    Pool = Constants.GPUMEM_KIND_POOL,
     /// <summary>Reserved addresses, and what is mapped there. See range.h.</summary>
     Virtual = Constants.GPUMEM_KIND_VIRTUAL,
     /// <summary>Memory of another process, imported through this instance. See share.h.</summary>
@@ -175,6 +177,12 @@ namespace GpuMem
     /// processes and shows them nothing else. The memory is a multiple of that block: 2 MiB on cuda.
     /// </summary>
     Shareable = Constants.GPUMEM_MEMORY_SHAREABLE,
+    /// <summary>
+    /// Pinned and registered: locked in pieces below 512 MiB, one after the other, so that no other call of the driver
+    /// waits long for a large one. Copies and fills of this library cross the borders of pieces; a copy by the driver's
+    /// own functions must not.
+    /// </summary>
+    InPieces = Constants.GPUMEM_MEMORY_IN_PIECES,
   }
 
   /// <summary>Where memory lies, or a processor.</summary>
@@ -371,6 +379,10 @@ namespace GpuMem
     StreamValueNor = Constants.GPUMEM_CAPABILITY_STREAM_VALUE_NOR,
     /// <summary><c>copy.engines</c>: copies that can run at the same time.</summary>
     CopyEngines = Constants.GPUMEM_CAPABILITY_COPY_ENGINES,
+    /// <summary>
+    /// <c>copy.batch</c>: the small copies of a batch are handed over together, see <c>gpumem_copy_regions()</c>.
+    /// </summary>
+    CopyBatch = Constants.GPUMEM_CAPABILITY_COPY_BATCH,
     /// <summary><c>peer.access</c>: queried for a pair of devices.</summary>
     PeerAccess = Constants.GPUMEM_CAPABILITY_PEER_ACCESS,
     /// <summary><c>peer.atomics</c>: queried for a pair of devices.</summary>
@@ -510,7 +522,8 @@ namespace GpuMem
     None = 0,
     /// <summary>
     /// Importers may see what else lies in the same block of the driver. Small device memory that was created without
-    /// <see cref="MemoryFlags.Shareable"/> cannot be exported otherwise, and on the host backend not at all.
+    /// <see cref="MemoryFlags.Shareable"/> cannot be exported otherwise, and on the host backend not at all. A block of
+    /// a pool needs it on both backends.
     /// </summary>
     Neighbours = Constants.GPUMEM_EXPORT_NEIGHBOURS,
   }
@@ -531,11 +544,11 @@ namespace GpuMem
   /// <summary>How an import stands.</summary>
   public enum ImportState
   {
-    /// <summary>The exporter lives, and still exports it.</summary>
+    /// <summary>The exporter lives, and still exports it; or a keeper lives, and holds it.</summary>
     Live = Constants.GPUMEM_IMPORT_LIVE,
     /// <summary>The exporter has ended the export, or withdrawn the name; the bytes are still there.</summary>
     Withdrawn = Constants.GPUMEM_IMPORT_WITHDRAWN,
-    /// <summary>The exporter has ended.</summary>
+    /// <summary>The exporter has ended; or the keeper that it was fetched from.</summary>
     PeerGone = Constants.GPUMEM_IMPORT_PEER_GONE,
     /// <summary>Nobody can tell: imported with descriptors only, or unverified.</summary>
     Unknown = Constants.GPUMEM_IMPORT_UNKNOWN,
@@ -586,6 +599,30 @@ namespace GpuMem
     /// <c>share.events</c>.
     /// </summary>
     Interprocess = Constants.GPUMEM_EVENT_INTERPROCESS,
+  }
+
+  /// <summary>Which way bytes go.</summary>
+  public enum FileDirection
+  {
+    /// <summary>The file is read.</summary>
+    ToMemory = Constants.GPUMEM_FILE_DIRECTION_TO_MEMORY,
+    /// <summary>The file is written, and becomes longer if it must.</summary>
+    FromMemory = Constants.GPUMEM_FILE_DIRECTION_FROM_MEMORY,
+  }
+
+  /// <summary>How to copy.</summary>
+  [Flags]
+  public enum FileFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>
+    /// Past the system's page cache (O_DIRECT): for what is read or written once and is larger than memory. Files in
+    /// the cache are copied faster without it. The file is opened anew for the call, unless the descriptor has O_DIRECT
+    /// already. When that is closed, the system drops the record locks of the process on the file (<c>F_SETLK</c>,
+    /// lockf). Locks by <c>F_OFD_SETLK</c> and flock stay: use those, or no flag.
+    /// </summary>
+    Direct = Constants.GPUMEM_FILE_DIRECT,
   }
 
   /// <summary>When the host backend locks pages.</summary>
@@ -685,6 +722,23 @@ namespace GpuMem
     SetAccessedBy = Constants.GPUMEM_ADVICE_SET_ACCESSED_BY,
     /// <summary>Undoes it for that location.</summary>
     UnsetAccessedBy = Constants.GPUMEM_ADVICE_UNSET_ACCESSED_BY,
+  }
+
+  /// <summary>How a pool works.</summary>
+  [Flags]
+  public enum PoolFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>
+    /// An allocation may let its stream wait for the work of another one, rather than take new memory.
+    /// </summary>
+    AllowInternalDependencies = Constants.GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
+    /// <summary>
+    /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and
+    /// poisoned where the CPU reaches them, and <c>gpumem_pool_get_block_info()</c> knows the requested size.
+    /// </summary>
+    Debug = Constants.GPUMEM_POOL_DEBUG,
   }
 
   /// <summary>Condition that ends a value wait.</summary>

@@ -231,6 +231,10 @@ namespace GpuMem
       return GrowableBuffer.Create(this, size, options);
     }
 
+    /// <summary>Makes a pool, which allocates and frees blocks fast, in the order of streams.</summary>
+    /// <param name="options">Kind, limits, access of other devices and name.</param>
+    public MemoryPool CreatePool(PoolOptions options = default(PoolOptions)) { return MemoryPool.Create(this, options); }
+
     /// <summary>
     /// Page-locks an array, so that devices can use it, until the result is disposed. Until then the array stays alive
     /// and in place. An empty array needs nothing: all calls work with the result, and its pointers are zero.

@@ -220,6 +220,38 @@ namespace GpuMem
       Error.Check(status, error, handle, nameof(GpuInstance));
     }
 
+    /// <summary>
+    /// Frees a block of any pool by its pointer alone, in the order of a stream; also of a pool that is disposed. Zero does
+    /// nothing.
+    /// </summary>
+    /// <param name="pointer">
+    /// Pointer of <see cref="MemoryPool.AllocatePointer"/>; not of a <see cref="PoolBlock"/>.
+    /// </param>
+    /// <param name="stream">
+    /// Stream behind whose work, as enqueued now, the block is free. Null: no work uses the block any more.
+    /// </param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void FreePoolBlock(IntPtr pointer, GpuStream stream = null)
+    {
+      IntPtr order = stream == null ? IntPtr.Zero : stream.Handle.Value;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_pool_free_pointer(handle.Value, pointer, order, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      GC.KeepAlive(stream);
+    }
+
+    /// <summary>Gets information about the block of a pool that has an address.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public PoolBlockInfo GetPoolBlock(IntPtr pointer)
+    {
+      gpumem_pool_block_info info = default(gpumem_pool_block_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_block_info);
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_pool_get_block_info(handle.Value, pointer, &info, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      return new PoolBlockInfo(&info);
+    }
+
     /// <summary>Undoes <see cref="GpuDevice.RegisterPointer"/>.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void UnregisterPointer(IntPtr pointer)
@@ -252,6 +284,67 @@ namespace GpuMem
     /// the regions before it are copied, and it may be copied in part.
     /// </exception>
     public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(Usable(), null, regions); }
+
+    /// <summary>
+    /// Reads bytes of a file, from an offset on, into a range of memory of any kind, and returns when they are there.
+    /// Threads of the library read on while the device copies what they have read. Where the file stands does not change.
+    /// If it fails midway, any byte of the range may have been written; <see cref="GpuMemException.Copied"/> says how many from the
+    /// start on are copied.
+    /// </summary>
+    /// <param name="destination">The range, which is filled.</param>
+    /// <param name="file">The file: <see cref="System.IO.FileStream.SafeFileHandle"/>, for example. What a stream holds in
+    /// a buffer of its own is not looked at.</param>
+    /// <param name="offset">First byte in the file.</param>
+    /// <param name="options">Progress, cancellation, and whether to bypass the page cache.</param>
+    public FileCopied ReadFile(GpuRange destination, SafeHandle file, long offset = 0,
+                               FileCopyOptions options = default(FileCopyOptions))
+    {
+      return CopyFile(FileDirection.ToMemory, destination, file, offset, options);
+    }
+
+    /// <summary>
+    /// Writes a range of memory of any kind to a file, from an offset on, and returns when it is written: it is with the
+    /// system then, not yet on the disk.
+    /// </summary>
+    /// <param name="file">The file, as for <see cref="ReadFile"/>. Its stream should be flushed first.</param>
+    /// <param name="source">The range.</param>
+    /// <param name="offset">First byte in the file.</param>
+    /// <param name="options">Progress, cancellation, and whether to bypass the page cache.</param>
+    public FileCopied WriteFile(SafeHandle file, GpuRange source, long offset = 0,
+                                FileCopyOptions options = default(FileCopyOptions))
+    {
+      return CopyFile(FileDirection.FromMemory, source, file, offset, options);
+    }
+
+    FileCopied CopyFile(FileDirection direction, GpuRange range, SafeHandle file, long offset, FileCopyOptions options)
+    {
+      Usable();
+      if (file == null) throw new ArgumentNullException(nameof(file));
+      gpumem_copy_file_desc desc = default(gpumem_copy_file_desc);
+      desc.direction = (int)direction;
+      desc.file_offset = Sizes.ToNative(offset, nameof(offset));
+      desc.pointer = range.Pointer;
+      desc.size = (ulong)range.Size;
+      bool held = false;
+      KeptMemory kept = range.Owner == null ? null : new KeptMemory(range);
+      try
+      {
+        file.DangerousAddRef(ref held);
+        desc.file_descriptor = (int)file.DangerousGetHandle();
+        return SleepCall.CopyFile(handle, options, desc, call => call(), CopyFile);
+      }
+      finally
+      {
+        kept?.Release();
+        if (held) file.DangerousRelease();
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    int CopyFile(gpumem_copy_file_desc* desc, gpumem_copy_file_info* info, gpumem_error* error)
+    {
+      return Native.gpumem_copy_file(handle.Value, desc, info, error);
+    }
 
     /// <summary>Fills memory with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
     public void Fill(GpuRange destination, uint value, int valueSize = 1)
@@ -354,12 +447,18 @@ namespace GpuMem
     /// <summary>
     /// Exports memory. Exporting it again gives the same bytes and costs little. The first byte of the range is recorded in
     /// the handle. Device memory is shared as a whole; of an <see cref="AddressRange"/>, all blocks around that byte that are
-    /// mapped one behind the other; a buffer with all its capacity. What was imported cannot be exported.
+    /// mapped one behind the other; a buffer with all its capacity; of a <see cref="PoolBlock"/>, the whole pieces of the pool
+    /// that it lies in. What was imported cannot be exported.
     /// </summary>
     /// <remarks>
     /// The export ends when the memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps), and
     /// with <see cref="Revoke"/>. While others have imported it by <see cref="ShareWay.Legacy"/>, the memory is not freed when
     /// it is disposed, but later.
+    /// <para>
+    /// A block of a pool needs <see cref="ExportFlags.Neighbours"/>, because importers see what else is in these pieces, now or
+    /// later. Exports of blocks that lie in the same pieces, with the same access, share one import. Dispose a block only after
+    /// its importers have stopped using it: the pool then hands out the same bytes again.
+    /// </para>
     /// </remarks>
     [MethodImpl(GpuMemLibrary.Bound)]
     public ShareHandle Export(GpuRange memory, ExportOptions options = default(ExportOptions))
@@ -419,25 +518,19 @@ namespace GpuMem
 
     /// <summary>
     /// Says whether memory can be shared in one way, and why not. It changes nothing, and <see cref="Export"/> does what it
-    /// says.
+    /// says. It answers from here; <see cref="Link.GetShareWay"/> asks the other process.
     /// </summary>
     /// <param name="memory">Any part of the memory.</param>
     /// <param name="way">The way; not <see cref="ShareWay.Any"/>.</param>
     /// <param name="peer">Whom it would be shared with.</param>
-    /// <param name="link">
-    /// A link to a hub in the process that would import: then the answer is that of a trial at both ends, and is kept with
-    /// the link.
-    /// </param>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess, Link link = null)
+    public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess)
     {
       Usable();
       gpumem_way_info info = default(gpumem_way_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_way_info);
-      info.link = link == null ? IntPtr.Zero : link.Value;
       gpumem_way_info* written = &info;
       While(memory, error => Native.gpumem_share_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, written, error));
-      GC.KeepAlive(link);
       return new ShareWayInfo(written);
     }
 
@@ -694,6 +787,8 @@ namespace GpuMem
       desc.backend = (int)options.Backend;
       desc.name = name;
       desc.pin_budget = Sizes.ToNative(options.PinBudget, nameof(options.PinBudget));
+      desc.transfer_threads = unchecked((uint)options.TransferThreads);
+      desc.transfer_bytes = Sizes.ToNative(options.TransferBytes, nameof(options.TransferBytes));
       gpumem_host_options host = default(gpumem_host_options);
       if (options.Host != null)
       {

@@ -56,12 +56,19 @@ namespace GpuMem
     /// <summary>Index of the region that failed, if one region of a batch did.</summary>
     public int? FailedRegion { get; private set; }
 
+    /// <summary>
+    /// Bytes that a copy between a file and memory copied before it failed, from the start on with no gap: a call for the others
+    /// goes on from there. Null if the failure is of another function.
+    /// </summary>
+    public long? Copied { get; internal set; }
+
     /// <summary>The message with all details, for a log.</summary>
     public override string ToString()
     {
       var text = new StringBuilder();
       text.Append(GetType().FullName).Append(": ").Append(Status).Append(": ").Append(Message);
       if (FailedRegion != null) text.Append(" [region ").Append(FailedRegion).Append(']');
+      if (Copied != null) text.Append(" [copied ").Append(Copied).Append(" bytes]");
       if (!string.IsNullOrEmpty(Function)) text.Append(" [").Append(Words.Find(Function) ?? Function).Append(']');
       if (NativeDomain != NativeDomain.None)
       {

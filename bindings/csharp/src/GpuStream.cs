@@ -279,7 +279,7 @@ namespace GpuMem
           gpumem_error* error = Error.Detail;
           int status = call(error);
           enqueued = status == Constants.GPUMEM_SUCCESS || (batch && status < 0 && !handle.IsDisposed);
-          if (enqueued) handle.Pending.Keep(kept);
+          if (enqueued) handle.Pending.Keep(kept, handle);
           Check(status, error);
           return enqueued;
         }
@@ -393,6 +393,22 @@ namespace GpuMem
     {
       if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuStream));
       return handle;
+    }
+
+    /// <summary>
+    /// Number of the capture into a graph that the stream is part of, for <see cref="MemoryPool.ReleaseCapture"/>; 0 if it is
+    /// not being captured.
+    /// </summary>
+    public long CaptureId
+    {
+      [MethodImpl(GpuMemLibrary.Bound)]
+      get
+      {
+        ulong number;
+        gpumem_error* error = Error.Detail;
+        Check(Native.gpumem_stream_get_capture_id(handle.Value, &number, error), error);
+        return (long)number;
+      }
     }
 
     void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(GpuStream)); }

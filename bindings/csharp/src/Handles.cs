@@ -41,6 +41,11 @@ namespace GpuMem
 
     internal virtual Printed Print() { return new Printed(Noun); }
 
+    /// <summary>
+    /// Whether the object can be freed behind the work that a stream has now, so that the work need not hold it.
+    /// </summary>
+    internal virtual bool IsOrderedBehind(StreamHandle stream) { return false; }
+
     /// <summary>Throws if a range that was made of the object is no longer part of it.</summary>
     internal virtual void RequireCurrent(GpuRange range) { }
 
@@ -830,11 +835,14 @@ namespace GpuMem
       {
         return call();
       }
-      catch (GpuMemException problem) when (IsShortage(problem.Status) && FreeAny())
+      catch (GpuMemException problem) when (MadeRoom(problem))
       {
         return call();
       }
     }
+
+    /// <summary>Whether a call that failed should be made again, because something was freed.</summary>
+    internal static bool MadeRoom(GpuMemException problem) { return IsShortage(problem.Status) && FreeAny(); }
 
     static bool IsShortage(Status status)
     {

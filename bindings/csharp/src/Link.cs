@@ -119,7 +119,7 @@ namespace GpuMem
     /// <summary>Number of the process that published it, as it counts itself.</summary>
     public int PublisherProcess { get; private set; }
 
-    /// <summary>Whether that has ended, and a keeper holds what it left.</summary>
+    /// <summary>Whether that is not connected any more, and a keeper holds what it left.</summary>
     public bool PublisherGone { get; private set; }
 
     /// <summary>As published; zeros if there is none.</summary>
@@ -250,6 +250,33 @@ namespace GpuMem
     }
 
     /// <summary>
+    /// Says whether memory of the link's instance can be shared in one way with the process of the hub, by a trial at both
+    /// ends: that process opens a small block in the same place. The answer is kept with the link. A keeper opens nothing.
+    /// </summary>
+    /// <param name="memory">Any part of the memory.</param>
+    /// <param name="way">The way; not <see cref="ShareWay.Any"/>.</param>
+    /// <param name="peer">Who that process is.</param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess)
+    {
+      Usable();
+      gpumem_way_info info = default(gpumem_way_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_way_info);
+      KeptMemory kept = memory.Owner == null ? null : new KeptMemory(memory);
+      try
+      {
+        gpumem_error* error = Error.Detail;
+        Check(Native.gpumem_link_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, &info, error), error);
+        GC.KeepAlive(this);
+      }
+      finally
+      {
+        kept?.Release();
+      }
+      return new ShareWayInfo(&info);
+    }
+
+    /// <summary>
     /// Closes the link. What was imported through it stays, and still learns how the publisher fares. A thread that waits
     /// gets an <see cref="ObjectDisposedException"/>. It may be called repeatedly, and from any thread.
     /// </summary>
@@ -369,8 +396,6 @@ namespace GpuMem
     }
 
     void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(Link)); }
-
-    internal IntPtr Value { get { return handle.Value; } }
 
     void Usable()
     {

@@ -20,6 +20,13 @@ namespace GpuMem
     /// <summary>Limit on page-locked bytes that live at once, including registered ones; 0 means no limit.</summary>
     public long PinBudget { get; set; }
 
+    /// <summary>Threads for each device that copy between it and ordinary memory, that of the caller included; 0 means as
+    /// many as help, -1 none.</summary>
+    public int TransferThreads { get; set; }
+
+    /// <summary>Page-locked memory that these threads use for a device at most, in bytes; 0 means 4 MiB for each.</summary>
+    public long TransferBytes { get; set; }
+
     /// <summary>Options of the host backend, or null for defaults. Ignored with <see cref="Backend.Cuda"/>.</summary>
     public HostOptions Host { get; set; }
 
@@ -30,7 +37,8 @@ namespace GpuMem
     public override string ToString()
     {
       return new Printed(nameof(InstanceOptions)).Add(nameof(Backend), Backend).Add(nameof(Name), Name)
-          .Add(nameof(PinBudget), PinBudget).Add(nameof(Host), Host).Add(nameof(Cuda), Cuda).ToString();
+          .Add(nameof(PinBudget), PinBudget).Add(nameof(TransferThreads), TransferThreads)
+          .Add(nameof(TransferBytes), TransferBytes).Add(nameof(Host), Host).Add(nameof(Cuda), Cuda).ToString();
     }
   }
 
@@ -276,6 +284,33 @@ namespace GpuMem
           .Add(nameof(HandleTypes), HandleTypes).Add(nameof(Require), Require).Add(nameof(Prefer), Prefer)
           .Add(nameof(Flags), Flags).Add(nameof(Accesses), Accesses).Add(nameof(Name), Name).Add(nameof(Group), Group)
           .Add(nameof(Tag), Tag).ToString();
+    }
+  }
+
+  /// <summary>Options for copies between files and memory.</summary>
+  public struct FileCopyOptions
+  {
+    /// <summary>Properties that the copy should have if possible.</summary>
+    public FileFlags Prefer { get; set; }
+
+    /// <summary>
+    /// Called on the thread of the call with the bytes that are done and all bytes: before the first byte, after about each
+    /// 64 MiB and at the end. True goes on. False ends the call with <see cref="Status.Cancelled"/>, and bytes that are
+    /// copied stay so; so does an exception, which comes out of the call.
+    /// </summary>
+    public Func<ulong, ulong, bool> Progress { get; set; }
+
+    /// <summary>
+    /// Ends the call as <see cref="Progress"/> can, at the same times, with an
+    /// <see cref="OperationCanceledException"/>, whose inner exception has <see cref="GpuMemException.Copied"/>.
+    /// </summary>
+    public CancellationToken Cancellation { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(FileCopyOptions)).Add(nameof(Prefer), Prefer).Add(nameof(Progress), Progress != null)
+          .Add(nameof(Cancellation), Cancellation.CanBeCanceled).ToString();
     }
   }
 

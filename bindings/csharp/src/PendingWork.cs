@@ -15,12 +15,26 @@ namespace GpuMem
     Exception Release();
   }
 
+  /// <summary>Memory that work in a stream needs, some of which can be freed in the order of the stream.</summary>
+  interface IOrdered : IKept
+  {
+    /// <summary>Releases what can be freed behind the work that the stream has now. False if nothing is left.</summary>
+    bool ReleaseOrdered(StreamHandle stream);
+  }
+
   /// <summary>Keeps memory from being freed.</summary>
-  sealed class KeptMemory : IKept
+  sealed class KeptMemory : IOrdered
   {
     readonly GpuHandle handle;
 
     internal KeptMemory(GpuRange range) { handle = range.HoldOwner(); }
+
+    public bool ReleaseOrdered(StreamHandle stream)
+    {
+      if (!handle.IsOrderedBehind(stream)) return true;
+      Release();
+      return false;
+    }
 
     public Exception Release()
     {
@@ -30,7 +44,7 @@ namespace GpuMem
   }
 
   /// <summary>Keeps the memory of a batch from being freed.</summary>
-  sealed class KeptBatch : IKept
+  sealed class KeptBatch : IOrdered
   {
     readonly List<GpuHandle> handles = new List<GpuHandle>();
 
@@ -68,6 +82,17 @@ namespace GpuMem
     {
       foreach (GpuHandle handle in handles) handle.DangerousRelease();
       return null;
+    }
+
+    public bool ReleaseOrdered(StreamHandle stream)
+    {
+      handles.RemoveAll(handle =>
+      {
+        if (!handle.IsOrderedBehind(stream)) return false;
+        handle.DangerousRelease();
+        return true;
+      });
+      return handles.Count != 0;
     }
 
     void Hold(GpuRange range)
@@ -136,6 +161,13 @@ namespace GpuMem
     /// <summary>
     /// Keeps something until the work that is in the stream now is complete. The caller holds the lock.
     /// </summary>
+    internal void Keep(IKept kept, StreamHandle stream)
+    {
+      var ordered = kept as IOrdered;
+      if (ordered == null || ordered.ReleaseOrdered(stream)) Keep(kept);
+    }
+
+    /// <summary>The same of what is needed in any case.</summary>
     internal void Keep(IKept kept)
     {
       if (kept == null) return;

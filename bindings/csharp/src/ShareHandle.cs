@@ -149,7 +149,7 @@ namespace GpuMem
     /// <summary>Where the memory lies.</summary>
     public Location Location { get; private set; }
 
-    /// <summary>Number of the exporting process, as its own process namespace counts.</summary>
+    /// <summary>Number of the exporting process, as its own process namespace counts. It may have ended.</summary>
     public int ExporterProcess { get; private set; }
 
     /// <summary>Bytes of the whole memory; of a buffer, its capacity; 0 for an event.</summary>

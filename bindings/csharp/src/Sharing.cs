@@ -106,7 +106,7 @@ namespace GpuMem
     /// <summary>How it stands at this moment.</summary>
     public ImportState State { get; private set; }
 
-    /// <summary>Number of the exporting process, as its own process namespace counts.</summary>
+    /// <summary>Number of the exporting process, as its own process namespace counts; of the publisher, not of a keeper.</summary>
     public int ExporterProcess { get; private set; }
 
     /// <summary>How often this process has imported it.</summary>

@@ -23,6 +23,8 @@ namespace GpuMem
 
     internal delegate int WakeFunction(gpumem_wake_desc* desc, gpumem_error* error);
 
+    internal delegate int FileFunction(gpumem_copy_file_desc* desc, gpumem_copy_file_info* info, gpumem_error* error);
+
     internal delegate int PrepareFunction(gpumem_prepare_desc* desc, gpumem_error* error);
 
     delegate int Call(gpumem_error* error);
@@ -91,6 +93,36 @@ namespace GpuMem
           return function(&given, error);
         });
       }
+    }
+
+    /// <summary>As <see cref="Sleep"/>, for a copy between a file and memory.</summary>
+    internal static FileCopied CopyFile(GpuHandle handle, FileCopyOptions options, gpumem_copy_file_desc desc,
+                                        Action<Action> during, FileFunction function)
+    {
+      var call = new SleepCall(options.Progress, options.Cancellation);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_file_desc);
+      desc.prefer = (ulong)options.Prefer;
+      desc.progress = call.ProgressPointer;
+      gpumem_copy_file_info info = default(gpumem_copy_file_info);
+      try
+      {
+        call.Make(handle, during, error =>
+        {
+          gpumem_copy_file_desc given = desc;
+          gpumem_copy_file_info written = default(gpumem_copy_file_info);
+          written.struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_file_info);
+          int status = function(&given, &written, error);
+          info = written;
+          return status;
+        });
+      }
+      catch (Exception problem)
+      {
+        GpuMemException failure = problem as GpuMemException ?? problem.InnerException as GpuMemException;
+        if (failure != null) failure.Copied = (long)info.copied;
+        throw;
+      }
+      return new FileCopied((long)info.copied, (long)info.direct);
     }
 
     internal static void Prepare(GpuHandle handle, PrepareOptions options, PrepareFunction function)

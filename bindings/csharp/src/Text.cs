@@ -34,7 +34,8 @@ namespace GpuMem
     static readonly string[] properties =
     {
       "bytes_max", "bytes_per_second", "device_bytes", "device_count", "handle_types", "links_max", "lock_mode", "lock_piece", "max_level", "names_max",
-      "numa_node", "numa_nodes", "pin_budget", "register_count_max", "same_pointer", "store_capacity", "stored_size", "versions_max",
+      "numa_node", "numa_nodes", "pin_budget", "register_count_max", "same_pointer", "store_capacity", "stored_size", "transfer_bytes",
+      "transfer_threads", "versions_max",
       "vmm_granularity",
     };
 

@@ -69,10 +69,16 @@ namespace GpuMem
         }
         lock (stream.Pending.Lock)
         {
-          // A batch that fails midway may have enqueued some of its regions.
-          enqueued = !stream.IsDisposed;
-          if (enqueued) stream.Pending.Keep(kept);
-          CopyRegions(null, stream, regions, nameof(GpuStream));
+          try
+          {
+            CopyRegions(null, stream, regions, nameof(GpuStream));
+          }
+          finally
+          {
+            // A batch that fails midway may have enqueued some of its regions.
+            enqueued = !stream.IsDisposed;
+            if (enqueued) stream.Pending.Keep(kept, stream);
+          }
         }
       }
       finally
@@ -99,8 +105,8 @@ namespace GpuMem
         lock (stream.Pending.Lock)
         {
           Error.Check(call(error), error, stream, nameof(GpuStream));
-          stream.Pending.Keep(one);
-          stream.Pending.Keep(two);
+          stream.Pending.Keep(one, stream);
+          stream.Pending.Keep(two, stream);
           stream.Pending.Keep(array);
           enqueued = true;
         }

@@ -75,6 +75,8 @@ namespace GpuMem.Tests
       range.Map(0, block);
       BufferGroup group = instance.CreateGroup("model");
       GrowableBuffer buffer = device.CreateBuffer(granule, new BufferOptions { Group = group, Tag = "weights" });
+      MemoryPool pool = device.CreatePool(new PoolOptions { Kind = MemoryKind.Pinned, Name = "steps" });
+      PoolBlock poolBlock = pool.Allocate(100);
       Hub hub = instance.OpenHub(Sharing.Address("printed"));
       Link link = instance.Connect(Sharing.Address("printed"));
       var region = new CopyRegion(new CopyOperand(new GpuRange((IntPtr)0x1000, 64), 8), new GpuRange((IntPtr)0x2000, 64), 4, 2);
@@ -94,6 +96,8 @@ namespace GpuMem.Tests
           "Width = 4, Height = 2, Depth = 1, Options = CopyOptions { Direction = Infer, SourceOrder = Stream } }", region },
         { "CudaOptions { Contexts = [0x8] }", new CudaOptions { Contexts = new[] { (IntPtr)8 } } },
         { "BufferGroup { Name = \"model\" }", group },
+        { "MemoryPool { Kind = Pinned, Device = 1, Name = \"steps\" }", pool },
+        { "PoolBlock { Pointer = 0x" + ((long)poolBlock.Pointer).ToString("x") + ", Size = 100 }", poolBlock },
         { "Hub { Path = \"" + Sharing.Address("printed") + "\" }", hub },
         { "Link { Path = \"" + Sharing.Address("printed") + "\" }", link },
         { "LinkOptions { Path = null, Token = \"secret\", Timeout = 00:00:00 }", new LinkOptions { Token = new byte[] { 1, 2 } } },
@@ -109,7 +113,7 @@ namespace GpuMem.Tests
         instance.Info, device.Info, memory.Info, stream.Info, gpuEvent.Info, instance.GetPointerInfo(pinned.HostPointer),
         device.GetCapability(Capability.PinMapHost), instance.GetStats(MemoryKind.Device), GpuInstance.Probe(Scope.Backend),
         StatusInfo.Of(Status.Busy), instance.GetUnifiedInfo(unified), block.Info, range.Info, range.GetMapping(0),
-        buffer.Info, group.Info, hub.Info, link.Info, instance.GetShareWay(memory, ShareWay.Legacy),
+        buffer.Info, group.Info, pool.Info, pool.GetClassInfo(0), poolBlock.Info, hub.Info, link.Info, instance.GetShareWay(memory, ShareWay.Legacy),
       })
       {
         string text = info.ToString();
@@ -128,10 +132,12 @@ namespace GpuMem.Tests
       block.Dispose();
       buffer.Dispose();
       group.Dispose();
+      poolBlock.Dispose();
+      pool.Dispose();
       link.Dispose();
       hub.Dispose();
       instance.Dispose();
-      foreach (object gone in new object[] { memory, pinned, stream, gpuEvent, unified, range, block, buffer, group, hub, link })
+      foreach (object gone in new object[] { memory, pinned, stream, gpuEvent, unified, range, block, buffer, group, poolBlock, pool, hub, link })
       {
         Check.That(gone.ToString().EndsWith("IsDisposed = True }"), gone.ToString());
       }
@@ -175,11 +181,13 @@ namespace GpuMem.Tests
       long granule, recommended;
       device.GetGranularity(out granule, out recommended);
       UnifiedMemory<int> unified = device.AllocateUnified<int>(16);
+      MemoryPool pool = device.CreatePool();
       var all = new List<IDisposable>
       {
         device.AllocateDevice(64), device.AllocatePinned<int>(16), device.AllocatePinned<int>(0), device.Register(new byte[64]),
         device.CreateStream(), device.CreateEvent(), unified, unified.BeginHostAccess(), device.AllocateUnified<int>(0),
         device.CreatePhysical(granule), instance.ReserveRange(granule), device.CreateBuffer(granule), instance.CreateGroup(),
+        pool.Allocate(64), pool.Allocate(0), pool,
         instance.OpenHub(Sharing.Address("gone")), instance.Connect(Sharing.Address("gone")), instance,
       };
       foreach (IDisposable one in all) one.Dispose();
@@ -217,7 +225,7 @@ namespace GpuMem.Tests
         () => device.GetDevicePointer((IntPtr)1), () => device.WrapStream(IntPtr.Zero), () => device.Allocate(MemoryKind.Device, 1),
         () => device.AllocateUnified<int>(0), () => device.CreatePhysical(granule), () => device.GetGranularity(out granule, out recommended),
         () => device.ImportPhysical(new FileDescriptorHandle(0, false), granule), () => device.CreateBuffer(0),
-        () => device.ImportPhysical(default(FabricHandle), granule),
+        () => device.ImportPhysical(default(FabricHandle), granule), () => device.CreatePool(),
       })
       {
         Check.Throws<ObjectDisposedException>(call);

@@ -17,6 +17,8 @@ namespace GpuMem.Tests
       Ranges.Run();
       Buffers.Run();
       Sleeping.Run();
+      Files.Run();
+      Pools.Run();
       Sharing.Run();
       Objects.Run();
       Collection.Run();

@@ -29,6 +29,7 @@ namespace GpuMem.Tests
       Tap.Run("sharing: memory by a handle", ByHandle);
       Tap.Run("sharing: memory that was sent with its descriptors", ByDescriptors);
       Tap.Run("sharing: with descriptors that came another way", ByOwnDescriptors);
+      Tap.Run("sharing: blocks of pools", BlocksOfPools);
       Tap.Run("sharing: what an exporter leaves", ExporterEnds);
       Tap.Run("sharing: events", Events);
       Tap.Run("sharing: imports are kept", Kept);
@@ -705,6 +706,45 @@ namespace GpuMem.Tests
       return 0;
     }
 
+    static void BlocksOfPools(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      var options = new PoolOptions { HandleTypes = HandleTypes.PosixFd };
+      var together = new ExportOptions { Flags = ExportFlags.Neighbours };
+      using (MemoryPool pool = device.CreatePool(options))
+      using (PoolBlock first = pool.Allocate(16))
+      using (PoolBlock second = pool.Allocate(16))
+      {
+        Check.Equal(HandleTypes.PosixFd, pool.Info.HandleTypes, "handle types");
+        first.CopyFrom(new[] { 1, 2, 3, 4 });
+        second.CopyFrom(new[] { 5, 6, 7, 8 });
+        Check.Fails(Status.Unsupported, () => instance.Export(second));
+        ShareHandle share = instance.Export(second, together);
+        Check.Equal(ShareWay.PosixFd, share.Info.Way, "way");
+        Check.Equal(1, share.Info.DescriptorCount, "descriptors");
+        using (ImportedMemory imported = instance.Import(share))
+        {
+          Check.Equal("5,6,7,8", Read(imported), "content");
+          imported.CopyFrom(new[] { 9, 10 });
+        }
+        var found = new int[4];
+        second.CopyTo(found);
+        Check.Equal("9,10,7,8", string.Join(",", found), "what was written through the import");
+        first.CopyTo(found);
+        Check.Equal("1,2,3,4", string.Join(",", found), "the other block");
+        Check.Equal(share.Info.Offset + 4, instance.Export(second.Slice(4, 12), together).Info.Offset, "offset of a part");
+      }
+      using (MemoryPool pool = device.CreatePool())
+      using (PoolBlock block = pool.Allocate(16))
+      {
+        Check.Equal(HandleTypes.None, pool.Info.HandleTypes, "handle types of a pool without options");
+        Check.Fails(Status.Unsupported, () => instance.Export(block, together));
+      }
+      options.Kind = MemoryKind.Pinned;
+      Check.Fails(Status.InvalidArgument, () => device.CreatePool(options));
+    }
+
     static void ExporterEnds(Scope scope)
     {
       GpuInstance instance = scope.Open();
@@ -979,6 +1019,7 @@ namespace GpuMem.Tests
         Check.Equal(0, link.GetEntries().Count, "entries");
         Check.That(link.Wait("weights", 0, TimeSpan.FromMilliseconds(5)) == null, "there is a version");
         Check.Fails(Status.NotFound, () => link.Fetch("weights"));
+        WaysOf(instance, link);
         Say("connected");
         HubEntry entry = link.Wait("weights");
         Check.Equal("weights", entry.Name, "name");
@@ -1009,10 +1050,36 @@ namespace GpuMem.Tests
           Say("withdrawn");
           Check.Eventually(() => !link.Info.Connected, "the hub ends");
           Check.Fails(Status.PeerGone, () => link.GetEntries());
+          // What is not kept is asked.
+          using (GpuMemory memory = Shareable(instance.GetDevice(0)))
+          {
+            ShareWayInfo gone = link.GetShareWay(memory, ShareWay.Legacy);
+            Check.That(gone.Status == Status.PeerGone && gone.Message.Length != 0, gone.ToString());
+          }
           Say(Read(first));
         }
       }
       return 0;
+    }
+
+    // What the process of the hub answers.
+    static void WaysOf(GpuInstance instance, Link link)
+    {
+      long seam;
+      using (AddressRange range = TwoBlocks(instance.GetDevice(0), out seam))
+      {
+        GpuRange memory = range.Slice(seam, 1);
+        ShareWayInfo same = link.GetShareWay(memory, ShareWay.PosixFd);
+        Check.That(same.IsPossible && same.DescriptorCount == 2 && !same.NeedsSocket && !same.IsSlow && same.Message == "",
+                   same.ToString());
+        ShareWayInfo across = link.GetShareWay(memory, ShareWay.PosixFd, SharePeer.OtherDevice);
+        Check.That(across.IsPossible && across.IsSlow && across.Message.Contains("on another device"), across.ToString());
+        // Nobody opens a dma-buf, which could be exported.
+        ShareWayInfo none = link.GetShareWay(memory, ShareWay.DmaBuf);
+        Check.That(none.Status == Status.Unsupported && none.DescriptorCount == 0 && !none.IsSlow &&
+                   none.Message.Contains("opens none"), none.ToString());
+        Check.Fails(Status.InvalidArgument, () => link.GetShareWay(memory, ShareWay.Any));
+      }
     }
 
     static Access AccessOf(GpuInstance instance, Link link, FetchOptions options)

@@ -104,7 +104,48 @@ namespace GpuMem.Tests
       internal IntPtr Unaligned;
     }
 
+    sealed class TemporaryFile : IDisposable
+    {
+      internal readonly FileStream File, Given;
+
+      internal TemporaryFile(byte[] content, bool onlyRead)
+      {
+        File = new FileStream(Path.GetTempFileName(), FileMode.Open, FileAccess.ReadWrite,
+                              FileShare.ReadWrite | FileShare.Delete, 4096, System.IO.FileOptions.DeleteOnClose);
+        File.Write(content, 0, content.Length);
+        File.Flush();
+        Given = onlyRead ? Again() : File;
+      }
+
+      FileStream Again()
+      {
+        return new FileStream(File.Name, FileMode.Open, FileAccess.Read, FileShare.ReadWrite | FileShare.Delete);
+      }
+
+      internal byte[] Content()
+      {
+        using (FileStream again = Again())
+        {
+          var content = new byte[again.Length];
+          for (int done = 0; done < content.Length;) done += again.Read(content, done, content.Length - done);
+          return content;
+        }
+      }
+
+      public void Dispose()
+      {
+        Given.Dispose();
+        File.Dispose();
+      }
+    }
+
     enum Condition { Geq, Eq, And, Nor }
+
+    enum PoolFlag : ulong
+    {
+      InternalDependencies = PoolFlags.AllowInternalDependencies,
+      Debug = PoolFlags.Debug,
+    }
 
     // The binding does not refuse to dispose such a group; it destroys the group after its buffers.
     sealed class GroupInUse : Exception { }
@@ -116,7 +157,17 @@ namespace GpuMem.Tests
     {
       try
       {
-        foreach (string line in lines) RunStep(line);
+        foreach (string line in lines)
+        {
+          if (!line.StartsWith("only "))
+          {
+            RunStep(line);
+          }
+          else if (Step.Words<Backend>(line.Substring(5)) != (ulong)Scope.Backend)
+          {
+            break;
+          }
+        }
       }
       finally
       {
@@ -184,6 +235,8 @@ namespace GpuMem.Tests
           : ((GpuMemory)found).Range.Pointer;
       return (IntPtr)unchecked((long)first + offset);
     }
+
+    GpuStream StreamOf(Step step) { return step.Has("stream") ? Get<GpuStream>(step.Text("stream")) : null; }
 
     GpuRange RangeAt(string text, long size) { return new GpuRange(Address(text), size); }
 
@@ -260,6 +313,56 @@ namespace GpuMem.Tests
         case "prepare": return Prepare(step);
         case "buffer_info": return CompareBuffer(step, Get<GrowableBuffer>(a[0]).Info);
         case "group_info": return CompareGroup(step, Get<BufferGroup>(a[0]).GetInfo(step.Text("tag")));
+        case "pool":
+          return Keep(step, Get<GpuDevice>(a[0]).CreatePool(new PoolOptions
+          {
+            Kind = (MemoryKind)(int)(long)step.Named<MemoryKind>("kind"),
+            Flags = (PoolFlags)step.Named<PoolFlag>("flags"),
+            Limit = step.Value("limit"),
+            ReleaseThreshold = step.Value("threshold"),
+            InitialSize = step.Value("initial"),
+            Name = step.Text("name"),
+            HandleTypes = (HandleTypes)step.Named<HandleTypes>("handle_types"),
+          }));
+        case "alloc":
+          return Keep(step, Get<MemoryPool>(a[0]).AllocatePointer(
+              unchecked((long)Step.Number(a[1])), StreamOf(step), step.Value("alignment")));
+        case "free_block":
+          Get<MemoryPool>(a[0]).Free(Address(a[1]), StreamOf(step));
+          return true;
+        case "free_pointer":
+          Get<GpuInstance>(a[0]).FreePoolBlock(Address(a[1]), StreamOf(step));
+          return true;
+        case "record_use":
+          Get<MemoryPool>(a[0]).RecordUse(Address(a[1]), StreamOf(step));
+          return true;
+        case "trim":
+          Get<MemoryPool>(a[0]).Trim(step.Value("keep"));
+          return true;
+        case "set_limit":
+          Get<MemoryPool>(a[0]).SetLimit(unchecked((long)Step.Number(a[1])));
+          return true;
+        case "set_threshold":
+          Get<MemoryPool>(a[0]).SetReleaseThreshold(unchecked((long)Step.Number(a[1])));
+          return true;
+        case "pool_info": return ComparePool(step, Get<MemoryPool>(a[0]).Info);
+        case "block_info": return CompareBlock(step);
+        case "capturing":
+          HostSimulation.SetCapturing(Get<GpuStream>(a[0]), Step.Number(a[1]) != 0);
+          return true;
+        case "capture":
+          long capture = Get<GpuStream>(a[0]).CaptureId;
+          if (step.Has("is")) Check.Equal(step.Value("is") != 0, capture != 0, "that there is one");
+          return Keep(step, capture);
+        case "release_capture":
+          Get<MemoryPool>(a[0]).ReleaseCapture(Get<long>(a[1]), StreamOf(step));
+          return true;
+        case "file": return Keep(step, new TemporaryFile(Bytes(a[0]), step.Has("access")));
+        case "expect_file":
+          Check.Equal(BitConverter.ToString(Bytes(a[1])), BitConverter.ToString(Get<TemporaryFile>(a[0]).Content()), "the file");
+          return true;
+        case "read_file":
+        case "write_file": return CopyFile(step);
         case "destroy":
           if (objects[a[0]] is BufferGroup && Get<BufferGroup>(a[0]).Info.BufferCount != 0) throw new GroupInUse();
           Get<IDisposable>(a[0]).Dispose();
@@ -415,6 +518,27 @@ namespace GpuMem.Tests
       });
     }
 
+    static bool ComparePool(Step step, PoolInfo info)
+    {
+      if (step.Has("kind")) Check.Equal((MemoryKind)step.Named<MemoryKind>("kind"), info.Kind, "kind");
+      if (step.Has("name")) Check.Equal(step.Text("name"), info.Name, "name");
+      return CompareNumbers(step, new Dictionary<string, long>
+      {
+        { "limit", info.Limit }, { "threshold", info.ReleaseThreshold }, { "live", info.LiveCount },
+        { "captures", info.CaptureCount },
+      });
+    }
+
+    bool CompareBlock(Step step)
+    {
+      IntPtr address = Address(step.Arguments[1]);
+      PoolBlockInfo info = Get<GpuInstance>(step.Arguments[0]).GetPoolBlock(address);
+      return CompareNumbers(step, new Dictionary<string, long>
+      {
+        { "offset", (long)address - (long)info.Base }, { "requested", info.RequestedSize },
+      });
+    }
+
     static bool CompareNumbers(Step step, Dictionary<string, long> known)
     {
       foreach (KeyValuePair<string, long> pair in known)
@@ -556,6 +680,32 @@ namespace GpuMem.Tests
       IntPtr first = Address(text);
       if (first != IntPtr.Zero) first = (IntPtr)((long)first + (long)distance);
       return new CopyOperand(new GpuRange(first, size), rowPitch, slicePitch);
+    }
+
+    bool CopyFile(Step step)
+    {
+      var instance = Get<GpuInstance>(step.Arguments[0]);
+      GpuRange range = RangeAt(step.Arguments[1], step.Value("size"));
+      SafeHandle file = Get<TemporaryFile>(step.Arguments[2]).Given.SafeFileHandle;
+      long offset = step.Value("offset");
+      var options = new FileCopyOptions();
+      if (step.Has("cancel")) options.Progress = (done, total) => false;
+      long? copied = null;
+      try
+      {
+        copied = (step.Operation == "read_file" ? instance.ReadFile(range, file, offset, options)
+                                                : instance.WriteFile(file, range, offset, options)).Size;
+      }
+      catch (GpuMemException problem)
+      {
+        copied = problem.Copied;
+        throw;
+      }
+      finally
+      {
+        if (step.Has("copied")) Check.Equal(step.Value("copied"), copied ?? -1, "copied");
+      }
+      return true;
     }
 
     bool Fill(Step step)

@@ -28,9 +28,9 @@ from ._arrays import (aligned_empty, aligned_empty_like, aligned_zeros, aligned_
 from ._buffers import Buffer, Registration
 from ._calls import set_log_function
 from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability,
-                     Content, Direction, DmaBufFlags, EventFlags, ExportFlags, Feature, HandleTypes, HostLock, HubFlags,
-                     ImportFlags, ImportState, Kind, Location, LogLevel, MemoryFlags, NativeDomain, PhysicalFlags, RangeFlags,
-                     SharePeer, ShareType, ShareWay, SleepFlags, SourceOrder, WaitCondition)
+                     Content, Direction, DmaBufFlags, EventFlags, ExportFlags, Feature, FileDirection, FileFlags, HandleTypes, HostLock,
+                     HubFlags, ImportFlags, ImportState, Kind, Location, LogLevel, MemoryFlags, NativeDomain, PhysicalFlags, PoolFlags,
+                     RangeFlags, SharePeer, ShareType, ShareWay, SleepFlags, SourceOrder, WaitCondition)
 from ._copies import CopyRegion
 from ._dlpack import from_dlpack
 from ._groups import Group
@@ -40,11 +40,12 @@ from ._instance import (CudaOptions, Device, HostOptions, Instance, capabilities
                         feature_supported, probe, status_info, status_name, statuses, version, version_text)
 from ._managed import HostAccess, ManagedRange
 from ._memory import Memory, View
+from ._pool import Pool, PoolBlock
 from ._ranges import Part, Physical, Range
-from ._results import (BufferInfo, CapabilityInfo, DeviceInfo, Entry, EventInfo, Granularity, GroupInfo, HubInfo,
+from ._results import (BlockInfo, BufferInfo, CapabilityInfo, DeviceInfo, Entry, EventInfo, FileCopied, Granularity, GroupInfo, HubInfo,
                        ImportInfo, InstanceInfo, KindStats, LinkInfo, ManagedInfo, MappingInfo, MemoryInfo,
-                       PhysicalInfo, PointerInfo, ProbeInfo, RangeInfo, RingInfo, ShareInfo, Stats, StatusInfo, StreamInfo,
-                       WayInfo)
+                       PhysicalInfo, PointerInfo, PoolClass, PoolInfo, ProbeInfo, RangeInfo, RingInfo, ShareInfo, Stats,
+                       StatusInfo, StreamInfo, WayInfo)
 from ._ring import RingConsumer, RingMessage, RingProducer, RingSlot, open_ring
 from ._share import ImportedMemory, ShareHandle, import_event, import_memory, receive_share, send_share
 from ._stream import Event, Stream
@@ -56,28 +57,29 @@ from .errors import (AlreadyExists, Busy, Cancelled, Closed, ContentLost, Device
 __version__ = "0.1.0"
 
 __all__ = [
-    "Access", "Advice", "AlreadyExists", "Answer", "AnswerSource", "AnswerType", "Attach", "Backend", "Buffer",
-    "BufferFlags", "BufferInfo", "BufferState", "Busy", "Cancelled", "Capability", "CapabilityInfo", "Closed",
-    "Content", "ContentLost", "CopyRegion", "CudaOptions", "Device", "DeviceInfo", "DeviceLost", "Direction",
-    "DmaBufFlags", "DriverNotFound", "DriverTooOld", "Entry", "Error", "Event", "EventFlags", "EventInfo",
-    "ExportFlags", "Feature", "Forked", "Granularity", "Group", "GroupInfo", "GrowableArray", "HandleTypes",
-    "HostAccess", "HostLock", "HostOptions", "Hub", "HubFlags", "HubInfo", "ImportFlags", "ImportInfo", "ImportState",
-    "ImportedMemory", "Instance", "InstanceInfo", "InternalError", "InvalidArgument", "InvalidState", "Kind",
-    "KindStats", "LibraryNotFound", "LimitExceeded", "Link", "LinkInfo", "Location", "LogLevel", "ManagedInfo",
-    "ManagedRange", "MappingInfo", "Memory", "MemoryFlags", "MemoryInfo", "NativeDomain", "NoAccess", "NoDevice",
-    "NoEffect", "NotFound", "NotReady", "OutOfAddressSpace", "OutOfDeviceMemory", "OutOfHostMemory", "Part",
-    "PeerGone", "PermissionDenied", "Physical", "PhysicalFlags", "PhysicalInfo", "PointerInfo", "ProbeInfo", "Range",
-    "RangeFlags", "RangeInfo", "Registration", "RingConsumer", "RingInfo", "RingMessage", "RingProducer", "RingSlot",
-    "ShareHandle", "ShareInfo", "SharePeer", "ShareType", "ShareWay", "SleepFlags", "SourceOrder", "StaleHandle",
-    "Stats", "StatusInfo", "Stream", "StreamInfo", "SymbolMissing", "Unsupported", "VersionMismatch", "View",
-    "WaitCondition", "WayInfo", "WrongKind", "aligned_empty", "aligned_empty_like", "aligned_zeros",
-    "aligned_zeros_like", "capabilities", "default_device", "default_instance", "errors", "feature_supported",
-    "from_dlpack", "host_alloc_flags", "host_register_flags", "import_event", "import_memory", "managed_empty",
-    "managed_empty_like", "managed_zeros", "managed_zeros_like", "mem_alloc", "mem_attach_flags",
-    "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod", "memcpy_htod_async", "open_ring",
-    "pagelocked_empty", "pagelocked_empty_like", "pagelocked_zeros", "pagelocked_zeros_like", "probe",
-    "receive_share", "register_host_memory", "send_share", "set_log_function", "status_info", "status_name",
-    "statuses", "version", "version_text"]
+    "Access", "Advice", "AlreadyExists", "Answer", "AnswerSource", "AnswerType", "Attach", "Backend", "BlockInfo",
+    "Buffer", "BufferFlags", "BufferInfo", "BufferState", "Busy", "Cancelled", "Capability", "CapabilityInfo",
+    "Closed", "Content", "ContentLost", "CopyRegion", "CudaOptions", "Device", "DeviceInfo", "DeviceLost",
+    "Direction", "DmaBufFlags", "DriverNotFound", "DriverTooOld", "Entry", "Error", "Event", "EventFlags",
+    "EventInfo", "ExportFlags", "Feature", "FileCopied", "FileDirection", "FileFlags", "Forked", "Granularity", "Group", "GroupInfo", "GrowableArray",
+    "HandleTypes", "HostAccess", "HostLock", "HostOptions", "Hub", "HubFlags", "HubInfo", "ImportFlags",
+    "ImportInfo", "ImportState", "ImportedMemory", "Instance", "InstanceInfo", "InternalError", "InvalidArgument",
+    "InvalidState", "Kind", "KindStats", "LibraryNotFound", "LimitExceeded", "Link", "LinkInfo", "Location",
+    "LogLevel", "ManagedInfo", "ManagedRange", "MappingInfo", "Memory", "MemoryFlags", "MemoryInfo",
+    "NativeDomain", "NoAccess", "NoDevice", "NoEffect", "NotFound", "NotReady", "OutOfAddressSpace",
+    "OutOfDeviceMemory", "OutOfHostMemory", "Part", "PeerGone", "PermissionDenied", "Physical", "PhysicalFlags",
+    "PhysicalInfo", "PointerInfo", "Pool", "PoolBlock", "PoolClass", "PoolFlags", "PoolInfo", "ProbeInfo",
+    "Range", "RangeFlags", "RangeInfo", "Registration", "RingConsumer", "RingInfo", "RingMessage", "RingProducer",
+    "RingSlot", "ShareHandle", "ShareInfo", "SharePeer", "ShareType", "ShareWay", "SleepFlags", "SourceOrder",
+    "StaleHandle", "Stats", "StatusInfo", "Stream", "StreamInfo", "SymbolMissing", "Unsupported",
+    "VersionMismatch", "View", "WaitCondition", "WayInfo", "WrongKind", "aligned_empty", "aligned_empty_like",
+    "aligned_zeros", "aligned_zeros_like", "capabilities", "default_device", "default_instance", "errors",
+    "feature_supported", "from_dlpack", "host_alloc_flags", "host_register_flags", "import_event",
+    "import_memory", "managed_empty", "managed_empty_like", "managed_zeros", "managed_zeros_like", "mem_alloc",
+    "mem_attach_flags", "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod",
+    "memcpy_htod_async", "open_ring", "pagelocked_empty", "pagelocked_empty_like", "pagelocked_zeros",
+    "pagelocked_zeros_like", "probe", "receive_share", "register_host_memory", "send_share", "set_log_function",
+    "status_info", "status_name", "statuses", "version", "version_text"]
 
 
 def __dir__() -> _List[str]:

@@ -35,6 +35,7 @@ class Kind(Code):
     REGISTERED = c.GPUMEM_KIND_REGISTERED
     DEVICE = c.GPUMEM_KIND_DEVICE
     MANAGED = c.GPUMEM_KIND_MANAGED
+    POOL = c.GPUMEM_KIND_POOL
     VIRTUAL = c.GPUMEM_KIND_VIRTUAL
     IMPORTED = c.GPUMEM_KIND_IMPORTED
     FOREIGN = c.GPUMEM_KIND_FOREIGN
@@ -53,6 +54,7 @@ class MemoryFlags(Flags):
     ATTACH_HOST = c.GPUMEM_MEMORY_ATTACH_HOST
     OVERSUBSCRIBE = c.GPUMEM_MEMORY_OVERSUBSCRIBE
     SHAREABLE = c.GPUMEM_MEMORY_SHAREABLE
+    IN_PIECES = c.GPUMEM_MEMORY_IN_PIECES
 
 
 class Location(Code):
@@ -156,6 +158,7 @@ class Capability(Code):
     STREAM_VALUE64 = c.GPUMEM_CAPABILITY_STREAM_VALUE64
     STREAM_VALUE_NOR = c.GPUMEM_CAPABILITY_STREAM_VALUE_NOR
     COPY_ENGINES = c.GPUMEM_CAPABILITY_COPY_ENGINES
+    COPY_BATCH = c.GPUMEM_CAPABILITY_COPY_BATCH
     PEER_ACCESS = c.GPUMEM_CAPABILITY_PEER_ACCESS
     PEER_ATOMICS = c.GPUMEM_CAPABILITY_PEER_ATOMICS
     VMM_DEVICE = c.GPUMEM_CAPABILITY_VMM_DEVICE
@@ -272,6 +275,19 @@ class EventFlags(Flags):
     INTERPROCESS = c.GPUMEM_EVENT_INTERPROCESS
 
 
+class FileDirection(Code):
+    """Which way bytes go."""
+
+    TO_MEMORY = c.GPUMEM_FILE_DIRECTION_TO_MEMORY
+    FROM_MEMORY = c.GPUMEM_FILE_DIRECTION_FROM_MEMORY
+
+
+class FileFlags(Flags):
+    """How to copy."""
+
+    DIRECT = c.GPUMEM_FILE_DIRECT
+
+
 class HostLock(Code):
     """When the host backend locks pages."""
 
@@ -324,6 +340,13 @@ class Advice(Code):
     UNSET_ACCESSED_BY = c.GPUMEM_ADVICE_UNSET_ACCESSED_BY
 
 
+class PoolFlags(Flags):
+    """How a pool works."""
+
+    ALLOW_INTERNAL_DEPENDENCIES = c.GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES
+    DEBUG = c.GPUMEM_POOL_DEBUG
+
+
 class WaitCondition(Code):
     """Condition that ends a value wait."""
 
@@ -369,12 +392,15 @@ PREFIXES = [
     ("GPUMEM_PEER_", SharePeer),
     ("GPUMEM_DMA_BUF_", DmaBufFlags),
     ("GPUMEM_EVENT_", EventFlags),
+    ("GPUMEM_FILE_DIRECTION_", FileDirection),
+    ("GPUMEM_FILE_", FileFlags),
     ("GPUMEM_HOST_LOCK_", HostLock),
     ("GPUMEM_HUB_", HubFlags),
     ("GPUMEM_BACKEND_", Backend),
     ("GPUMEM_LOG_", LogLevel),
     ("GPUMEM_ATTACH_", Attach),
     ("GPUMEM_ADVICE_", Advice),
+    ("GPUMEM_POOL_", PoolFlags),
     ("GPUMEM_WAIT_", WaitCondition),
     ("GPUMEM_ANSWER_", Answer),
 ]

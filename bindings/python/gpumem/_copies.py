@@ -135,9 +135,10 @@ class Copies:
             if length is None:
                 raise TypeError("the size is missing: neither operand has one")
             size = length
+            check_room("destination", room, size, f"; pass size={room} to copy only so many")
         else:
             size = u64(size, "size")
-        check_room("destination", room, size)
+            check_room("destination", room, size)
         check_room("source", length, size)
         self._await_producers(destination, source)
         self._work((kept_target, kept_source), size, c.gpumem_copy, c.gpumem_copy_async, target, origin, size,

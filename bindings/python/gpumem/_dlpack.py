@@ -153,7 +153,7 @@ class DLPackView:
 
     def _order_before(self, stream: Optional[int]) -> None:
         """Makes the consumer's stream wait for the work in flight on the memory."""
-        queues: Any = {hold for hold in self.memory._holds if hold} if self.memory else ()
+        queues: Any = self.memory._queues() if self.memory else ()
         if self.memory and queues:
             from ._stream import Stream
             # The legacy default stream is 1 in DLPack and NULL in the driver; both take 2 for the per-thread one.
@@ -168,7 +168,7 @@ class DLPackView:
             raise BufferError("the view is not contiguous and cannot be copied")
         target = (c_uint8 * max(self.nbytes, 1))()
         if self.nbytes and self.memory:
-            queues: Any = {hold for hold in self.memory._holds if hold}
+            queues: Any = self.memory._queues()
             for queue in queues:
                 queue.synchronize()
             self.memory.device.instance.copy(addressof(target), self, self.nbytes)

@@ -6,15 +6,15 @@ from __future__ import annotations
 import sys
 from ctypes import c_uint64
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Union
 
 from . import _library as c
 from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, sweep, text,
                      u32, u64)
-from ._codes import Access, HubFlags, ShareType, ShareWay
+from ._codes import Access, HubFlags, SharePeer, ShareType, ShareWay
 from ._enums import flags as flags_of
-from ._results import Entry, HubInfo, LinkInfo, known
-from ._share import ShareHandle, access_code, handle_struct, numbers_of, seconds, token_of
+from ._results import Entry, HubInfo, LinkInfo, WayInfo, known
+from ._share import ShareHandle, access_code, handle_struct, numbers_of, seconds, token_of, ways_of
 from ._waits import on_main_thread
 from .errors import Error, InvalidArgument, NotFound
 
@@ -269,6 +269,17 @@ class Link(Opened):
     def withdraw(self, name: str, version: int = 0) -> None:
         """Withdraws one version of a name from a keeper, or all if it is 0."""
         call(c.gpumem_link_withdraw, self._handle, _name(name), u64(version, "version"))
+
+    def share_way(self, pointer: Any, way: Union[ShareWay, str, int],
+                  peer: Union[SharePeer, str, int] = "other_process") -> WayInfo:
+        """Whether memory of this link's instance can be shared in one :class:`ShareWay` with the process of the hub, by a trial at
+        both ends: that process opens a small block in the same place. The answer is kept with the link. A keeper opens nothing.
+        """
+        return self.instance._way(c.gpumem_link_get_way, self._handle, pointer, way, peer)
+
+    def share_ways(self, pointer: Any, peer: Union[SharePeer, str, int] = "other_process") -> Dict[ShareWay, WayInfo]:
+        """What :meth:`share_way` says of each way."""
+        return ways_of(lambda way: self.share_way(pointer, way, peer))
 
 
 def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,

@@ -10,32 +10,39 @@ import sys
 import warnings
 import weakref
 from ctypes import c_int32, c_uint32, c_uint64, c_void_p
-from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence, SupportsIndex, Tuple, Union
 
 from . import _library as c
 from ._buffers import Buffer
 from ._calls import GONE, Unique, ask, call, create, encoded, i32, leave, leftovers, pending, size64, sweep, text, u32, u64
-from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Backend, BufferFlags, Capability, EventFlags,
-                     Feature, HandleTypes, HostLock, Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, RangeFlags)
+from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Backend, BufferFlags, Capability, EventFlags, Feature,
+                     FileDirection, FileFlags, HandleTypes, HostLock, Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags,
+                     PoolFlags, RangeFlags)
 from ._copies import Copies
 from ._enums import code, expect
 from ._enums import flags as flags_of
 from ._groups import Group
 from ._managed import HostAccess, Place, hint, place, span
 from ._memory import Memory
-from ._operands import operand
+from ._operands import check_room, operand
 from ._ranges import Physical, Range, physical_desc
-from ._results import (CapabilityInfo, DeviceInfo, Granularity, InstanceInfo, KindStats, ManagedInfo, MappingInfo,
-                       PointerInfo, ProbeInfo, Stats, StatusInfo, known)
+from ._results import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, Granularity, InstanceInfo, KindStats, ManagedInfo,
+                       MappingInfo, PointerInfo, ProbeInfo, Stats, StatusInfo, known)
 from ._share import Sharing
+from ._sleeping import Call, progress_function
 from ._stream import Event, Queue, Stream, hold, instance_closed, release
 from ._waits import LARGE, aside, on_main_thread
 from ._words import in_python, report_in_python
 from .errors import Error, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from ._pool import Pool
     from ._ranges import Accesses
     from ._ring import RingProducer
+    from ._sleeping import Progress
+    File = Union[int, BinaryIO]
 
 
 @dataclasses.dataclass
@@ -151,24 +158,40 @@ def probe(backend: Union[Backend, str, int] = "any") -> ProbeInfo:
                      text(found.name), in_python(text(found.fallback_reason)))
 
 
+def _descriptor(file: File) -> int:
+    """The number that a file object has, or that was given instead of one."""
+    if isinstance(file, SupportsIndex):
+        return i32(file, "file")
+    fileno = getattr(file, "fileno", None)
+    if fileno is None:
+        raise TypeError(f"file must be a file object or a descriptor, not a {type(file).__name__}; open a path first")
+    return i32(fileno(), "file")
+
+
 class Instance(Unique, Copies, Sharing):
     """An open backend with its devices and every object made through it.
 
     ``backend`` is a :class:`Backend`, or "any" (cuda if it can be opened, otherwise host), "cuda" or "host". After "any",
     :meth:`info` says whether and why the instance fell back to the host backend. ``pin_budget`` limits the page-locked
-    bytes that are live at once. ``host`` and ``cuda`` are the options of each backend.
+    bytes that are live at once. ``transfer_threads`` is how many threads copy between a device and ordinary memory, 0 for as
+    many as help and None for none, and ``transfer_bytes`` how much page-locked memory they use. ``host`` and ``cuda`` are the options of each backend.
 
     The end of a ``with`` block closes it, which fails if objects are live. After an exception it is closed by force.
     """
 
-    __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_ranges", "_info", "_waits", "__weakref__")
+    __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_ranges", "_pools", "_info", "_waits",
+                 "__weakref__")
     _instead = "use the object itself, or open another instance"
 
     def __init__(self, backend: Union[Backend, str, int] = "any", *, name: Optional[str] = None, pin_budget: int = 0,
+                 transfer_threads: Optional[int] = 0, transfer_bytes: int = 0,
                  host: Optional[HostOptions] = None, cuda: Optional[CudaOptions] = None) -> None:
         self._closed = True
         desc = c.gpumem_instance_desc(backend=code(Backend, backend, "backend"), name=encoded(name),
-                                      pin_budget=u64(pin_budget, "pin_budget"))
+                                      pin_budget=u64(pin_budget, "pin_budget"),
+                                      transfer_threads=c.GPUMEM_TRANSFER_OFF if transfer_threads is None
+                                      else u32(transfer_threads, "transfer_threads"),
+                                      transfer_bytes=u64(transfer_bytes, "transfer_bytes"))
         if host is not None:
             if not isinstance(host, HostOptions):
                 raise TypeError(f"host must be HostOptions, not a {type(host).__name__}")
@@ -187,6 +210,7 @@ class Instance(Unique, Copies, Sharing):
         self._devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._ranges: weakref.WeakValueDictionary[int, Range] = weakref.WeakValueDictionary()
+        self._pools: weakref.WeakValueDictionary[int, Pool] = weakref.WeakValueDictionary()
         self._waits: Optional[bool] = None
         self._closed = False
 
@@ -311,6 +335,60 @@ class Instance(Unique, Copies, Sharing):
         finally:
             release(held)
 
+    # ---- files ----
+
+    def read_file(self, destination: Any, file: File, offset: int = 0, size: Optional[int] = None, *, direct: bool = False,
+                  progress: Optional[Progress] = None) -> FileCopied:
+        """Reads bytes of a file, from an offset on, into memory of any kind.
+
+        Threads of the library read on while the device copies what they have read. ``file`` is a file object or a descriptor;
+        where it stands does not change, and what Python has in a buffer of its own for it is not looked at. Without ``size`` the
+        whole destination is filled. ``direct`` passes by the system's page cache where the file system can do that: for files
+        that are read once.
+
+        ``progress(done, total)`` is called with bytes, before the first one, after about each 64 MiB and at the end. To cancel the
+        call, raise an exception in it. Then, and if the call fails midway, any byte of the destination may have been written.
+        :attr:`Error.copied` says how many bytes from the start on are copied; so it does of a :class:`Cancelled`, or another
+        :class:`Error`, that you raise.
+        """
+        return self._copy_file(FileDirection.TO_MEMORY, destination, file, offset, size, direct, progress)
+
+    def write_file(self, file: File, source: Any, offset: int = 0, size: Optional[int] = None, *, direct: bool = False,
+                   progress: Optional[Progress] = None) -> FileCopied:
+        """Writes memory of any kind to a file, from an offset on; see :meth:`read_file`. Without ``size`` the whole source is
+        written. What is written is with the system then, not yet on the disk."""
+        return self._copy_file(FileDirection.FROM_MEMORY, source, file, offset, size, direct, progress)
+
+    def _copy_file(self, direction: FileDirection, memory: Any, file: File, offset: int, size: Optional[int], direct: bool,
+                   progress: Optional[Progress]) -> FileCopied:
+        reads = direction == FileDirection.TO_MEMORY
+        address, room, kept = operand(memory, reads)
+        if size is None:
+            if room is None:
+                raise TypeError("the size is missing: the memory has none")
+            size = room
+        size = u64(size, "size")
+        check_room("destination" if reads else "source", room, size)
+        self._await_producers(memory)
+        desc = c.gpumem_copy_file_desc(file_descriptor=_descriptor(file), direction=direction, file_offset=u64(offset, "offset"),
+                                       pointer=address or None, size=size,
+                                       prefer=FileFlags.DIRECT if direct else 0, progress=progress_function)
+        info = c.gpumem_copy_file_info()
+
+        def run() -> None:  # on another thread if it is long
+            held = hold((kept,), False)
+            try:
+                call(c.gpumem_copy_file, self._handle, desc, info)
+            finally:
+                release(held)
+        # The file must stay open until the call has returned, and who gets Ctrl-C may close it.
+        try:
+            Call(progress, patient=True).make(run, size >= LARGE)
+        except Error as problem:
+            problem.copied = info.copied
+            raise
+        return FileCopied(info.copied, info.direct)
+
     # ---- pointers ----
 
     def pointer_info(self, pointer: Any) -> PointerInfo:
@@ -345,6 +423,18 @@ class Instance(Unique, Copies, Sharing):
     def unregister(self, pointer: int) -> None:
         """Makes registered memory pageable again, by the address that was given to :meth:`Device.register_pointer`."""
         call(c.gpumem_unregister, self._handle, u64(pointer, "pointer"))
+
+    # ---- pools ----
+
+    def free_block(self, pointer: int, stream: Any = None) -> None:
+        """Frees a block of :meth:`Pool.malloc` by its address: of any pool, also of one that was closed."""
+        from ._pool import free_pointer
+        free_pointer(self, pointer, stream)
+
+    def block_info(self, pointer: Any) -> BlockInfo:
+        """Information about the block of a pool that has an address, which may lie inside of it."""
+        found = ask(c.gpumem_pool_get_block_info, c.gpumem_pool_block_info(), self._handle, operand(pointer, False)[0])
+        return BlockInfo(self._pools.get(found.pool), found.base, found.usable_size, found.requested_size)
 
     # ---- managed memory ----
 
@@ -581,6 +671,16 @@ class Device(Unique):
         from ._ring import RingProducer
         return RingProducer(self, slot_size, slot_count=slot_count, consumers_max=consumers_max,
                             consumers_first=consumers_first, name=name)
+
+    def pool(self, kind: Union[Kind, str, int] = "device", *, flags: Union[PoolFlags, str, int] = 0,
+             memory_flags: Union[MemoryFlags, str, int] = 0, handle_types: Union[HandleTypes, str, int] = 0,
+             numa_node: int = 0, limit: int = 0, release_threshold: int = 0, initial_size: int = 0, segment_size: int = 0,
+             accesses: Optional[Accesses] = None, name: Optional[str] = None) -> Pool:
+        """Makes a pool, which allocates and frees blocks of memory fast; see :class:`Pool`."""
+        from ._pool import Pool
+        return Pool(self, kind, flags=flags, memory_flags=memory_flags, handle_types=handle_types, numa_node=numa_node,
+                    limit=limit, release_threshold=release_threshold, initial_size=initial_size,
+                    segment_size=segment_size, accesses=accesses, name=name)
 
     # ---- physical memory ----
 

@@ -8,7 +8,7 @@ import struct
 import sys
 import weakref
 from ctypes import byref, c_ubyte, c_void_p
-from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Type, Union)
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Set, Tuple, Type, Union)
 
 from . import _library as c
 from . import _types
@@ -88,6 +88,10 @@ class Region(Unique):
         """Information that was asked for before, or now."""
         return self._info or self.info()
 
+    def _queues(self) -> Set[Queue]:
+        """The streams whose work in flight uses the memory."""
+        return {hold for hold in self._holds if hold}  # type: ignore[misc]
+
     def _held(self, done: str, function: str) -> NoReturn:
         """Raises because of what holds the memory."""
         if any(self._holds):
@@ -105,7 +109,7 @@ class Region(Unique):
 
     @property
     def kind(self) -> Kind:
-        """DEVICE, PINNED, REGISTERED, MANAGED or IMPORTED; VIRTUAL for a part of a range, and a buffer."""
+        """DEVICE, PINNED, REGISTERED, MANAGED or IMPORTED; VIRTUAL for a part of a range, and a buffer; POOL for a block."""
         return self._known().kind
 
     @property
@@ -211,6 +215,35 @@ class Region(Unique):
     def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
         """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
         self._place(stream).fill(self, None, value, value_size)
+
+
+class At:
+    """The bytes of memory from an offset on. In a stream it keeps the memory and is no view of it."""
+
+    __slots__ = ("_memory", "_offset")
+
+    def __init__(self, memory: Region, offset: int) -> None:
+        self._memory, self._offset = memory, u64(offset, "offset")
+        if self._offset > memory.info().size:
+            raise InvalidArgument(f"offset is {offset}, but the memory has {memory.size} bytes")
+
+    def _operand(self, writable: bool) -> Tuple[int, int, Any]:
+        address, size, kept = self._memory._operand(writable)
+        return address + self._offset, size - self._offset, kept
+
+
+class Ordered(Region):
+    """Memory that is passed on in the order of a stream, while work that was enqueued before still uses it."""
+
+    __slots__ = ()
+
+    def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
+                  stream: Optional[Stream] = None) -> None:
+        self._place(stream).copy(At(self, offset), source, size)
+
+    def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
+                stream: Optional[Stream] = None) -> None:
+        self._place(stream).copy(destination, At(self, offset), size)
 
 
 class Memory(Region, Managed):
@@ -876,7 +909,7 @@ _ArrayBase.__name__ = _ArrayBase.__qualname__ = "View"
 def _dlpack_device(memory: Region) -> Optional[Tuple[int, int]]:
     """Device type and number in DLPack, or None if DLPack has none for the memory."""
     kind, host = memory.kind, memory.device.instance.backend == Backend.HOST
-    if kind in (Kind.VIRTUAL, Kind.IMPORTED):
+    if kind in (Kind.VIRTUAL, Kind.IMPORTED, Kind.POOL):
         return memory._dlpack_device(host)
     if kind == Kind.MANAGED and not host:
         return CUDA_MANAGED, memory.device.ordinal
@@ -887,7 +920,7 @@ def _dlpack_device(memory: Region) -> Optional[Tuple[int, int]]:
 
 def _work_stream(memory: Region) -> Optional[int]:
     """The native stream to wait for before using the memory, or None if no work is in flight."""
-    queues: Any = {hold for hold in memory._holds if hold}
+    queues: Any = memory._queues()
     if not queues:
         return None
     last = queues.pop()

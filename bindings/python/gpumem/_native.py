@@ -66,6 +66,7 @@ GPUMEM_KIND_PINNED = 2
 GPUMEM_KIND_REGISTERED = 3
 GPUMEM_KIND_DEVICE = 4
 GPUMEM_KIND_MANAGED = 5
+GPUMEM_KIND_POOL = 6
 GPUMEM_KIND_VIRTUAL = 7
 GPUMEM_KIND_IMPORTED = 8
 GPUMEM_KIND_FOREIGN = 9
@@ -79,6 +80,7 @@ GPUMEM_MEMORY_NUMA_NODE = 0x40
 GPUMEM_MEMORY_ATTACH_HOST = 0x80
 GPUMEM_MEMORY_OVERSUBSCRIBE = 0x100
 GPUMEM_MEMORY_SHAREABLE = 0x200
+GPUMEM_MEMORY_IN_PIECES = 0x400
 
 # pointer.h
 GPUMEM_LOCATION_NONE = 0
@@ -142,6 +144,7 @@ GPUMEM_CAPABILITY_STREAM_VALUE32 = 40
 GPUMEM_CAPABILITY_STREAM_VALUE64 = 41
 GPUMEM_CAPABILITY_STREAM_VALUE_NOR = 42
 GPUMEM_CAPABILITY_COPY_ENGINES = 50
+GPUMEM_CAPABILITY_COPY_BATCH = 51
 GPUMEM_CAPABILITY_PEER_ACCESS = 60
 GPUMEM_CAPABILITY_PEER_ATOMICS = 61
 GPUMEM_CAPABILITY_VMM_DEVICE = 70
@@ -206,6 +209,11 @@ GPUMEM_EVENT_DISABLE_TIMING = 0x1
 GPUMEM_EVENT_BLOCKING_SYNC = 0x2
 GPUMEM_EVENT_INTERPROCESS = 0x4
 
+# file.h
+GPUMEM_FILE_DIRECTION_TO_MEMORY = 0
+GPUMEM_FILE_DIRECTION_FROM_MEMORY = 1
+GPUMEM_FILE_DIRECT = 0x1
+
 # host.h
 GPUMEM_HOST_LOCK_DEFAULT = 0
 GPUMEM_HOST_LOCK_TRY = 1
@@ -220,6 +228,7 @@ GPUMEM_HUB_STORE = 0x2
 GPUMEM_BACKEND_ANY = 0
 GPUMEM_BACKEND_CUDA = 1
 GPUMEM_BACKEND_HOST = 2
+GPUMEM_TRANSFER_OFF = 4294967295
 GPUMEM_CLOSE_CHECK = 0
 GPUMEM_CLOSE_FORCE = 1
 
@@ -240,6 +249,10 @@ GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION = 4
 GPUMEM_ADVICE_SET_ACCESSED_BY = 5
 GPUMEM_ADVICE_UNSET_ACCESSED_BY = 6
 
+# pool.h
+GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES = 0x1
+GPUMEM_POOL_DEBUG = 0x2
+
 # stream.h
 GPUMEM_WAIT_GEQ = 0
 GPUMEM_WAIT_EQ = 1
@@ -259,6 +272,7 @@ gpumem_before_sleep_function = CFUNCTYPE(c_int32, c_void_p, c_void_p)
 gpumem_after_wake_function = CFUNCTYPE(None, c_void_p, c_void_p, c_uint64)
 gpumem_host_kernel_function = CFUNCTYPE(None, c_void_p, c_void_p)
 gpumem_log_function = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
+gpumem_pool_callback = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_uint64)
 gpumem_host_function = CFUNCTYPE(None, c_void_p)
 
 
@@ -432,8 +446,8 @@ class gpumem_import_cache_desc(Growing):
 
 
 class gpumem_way_info(Growing):
-    _fields_ = [("struct_size", c_size_t), ("link", c_void_p), ("status", c_int32), ("fd_count", c_uint32),
-                ("needs_socket", c_uint32), ("slow", c_uint32), ("message", c_char * 256)]
+    _fields_ = [("struct_size", c_size_t), ("status", c_int32), ("fd_count", c_uint32), ("needs_socket", c_uint32),
+                ("slow", c_uint32), ("message", c_char * 256)]
 
 
 class gpumem_send_desc(Growing):
@@ -447,6 +461,16 @@ class gpumem_event_desc(Growing):
 class gpumem_event_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("device", c_void_p), ("device_ordinal", c_uint32), ("wrapped", c_uint32),
                 ("flags", c_uint64), ("native_event", c_void_p), ("name", c_char * 64)]
+
+
+class gpumem_copy_file_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("file_descriptor", c_int32), ("direction", c_int32),
+                ("file_offset", c_uint64), ("pointer", c_void_p), ("size", c_uint64), ("prefer", c_uint64),
+                ("progress", gpumem_progress_function), ("user_data", c_void_p)]
+
+
+class gpumem_copy_file_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("copied", c_uint64), ("direct", c_uint64)]
 
 
 class gpumem_group_desc(Growing):
@@ -513,9 +537,9 @@ class gpumem_probe_info(Growing):
 
 
 class gpumem_instance_desc(Growing):
-    _fields_ = [("struct_size", c_size_t), ("backend", c_int32), ("reserved", c_uint32), ("name", c_char_p),
+    _fields_ = [("struct_size", c_size_t), ("backend", c_int32), ("transfer_threads", c_uint32), ("name", c_char_p),
                 ("pin_budget", c_uint64), ("host", POINTER(gpumem_host_options)),
-                ("cuda", POINTER(gpumem_cuda_options))]
+                ("cuda", POINTER(gpumem_cuda_options)), ("transfer_bytes", c_uint64)]
 
 
 class gpumem_instance_info(Growing):
@@ -535,6 +559,35 @@ class gpumem_managed_info(Growing):
                 ("preferred_location_id", c_int32), ("last_prefetch_location", c_int32),
                 ("last_prefetch_location_id", c_int32), ("accessed_by_host", c_uint32),
                 ("accessed_by_devices", c_uint64)]
+
+
+class gpumem_pool_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("numa_node", c_int32), ("flags", c_uint64),
+                ("memory_flags", c_uint64), ("handle_types", c_uint64), ("limit", c_uint64),
+                ("release_threshold", c_uint64), ("initial_size", c_uint64), ("segment_size", c_uint64),
+                ("accesses", POINTER(gpumem_access_desc)), ("access_count", c_uint64), ("name", c_char_p)]
+
+
+class gpumem_pool_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("device", c_void_p), ("device_ordinal", c_uint32), ("kind", c_int32),
+                ("flags", c_uint64), ("memory_flags", c_uint64), ("handle_types", c_uint64), ("limit", c_uint64),
+                ("release_threshold", c_uint64), ("live_count", c_uint64), ("live_bytes", c_uint64),
+                ("reserved_bytes", c_uint64), ("cached_bytes", c_uint64), ("segment_count", c_uint64),
+                ("peak_live_count", c_uint64), ("peak_live_bytes", c_uint64), ("peak_reserved_bytes", c_uint64),
+                ("total_count", c_uint64), ("total_bytes", c_uint64), ("cross_stream_count", c_uint64),
+                ("wait_count", c_uint64), ("mark_count", c_uint64), ("grow_count", c_uint64),
+                ("release_count", c_uint64), ("capture_count", c_uint64), ("captured_bytes", c_uint64),
+                ("class_count", c_uint32), ("reserved", c_uint32), ("name", c_char * 64)]
+
+
+class gpumem_pool_class_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("block_size", c_uint64), ("live_count", c_uint64),
+                ("total_count", c_uint64), ("block_count", c_uint64)]
+
+
+class gpumem_pool_block_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("pool", c_void_p), ("base", c_void_p), ("usable_size", c_uint64),
+                ("requested_size", c_uint64)]
 
 
 class gpumem_ring_desc(Growing):
@@ -619,7 +672,7 @@ class gpumem_table(Growing):
                 ("gpumem_event_get_info", c_void_p), ("gpumem_event_record", c_void_p),
                 ("gpumem_event_query", c_void_p), ("gpumem_event_synchronize", c_void_p),
                 ("gpumem_event_get_elapsed_time", c_void_p), ("gpumem_event_export", c_void_p),
-                ("gpumem_event_import", c_void_p), ("gpumem_group_create", c_void_p),
+                ("gpumem_event_import", c_void_p), ("gpumem_copy_file", c_void_p), ("gpumem_group_create", c_void_p),
                 ("gpumem_group_destroy", c_void_p), ("gpumem_group_get_info", c_void_p),
                 ("gpumem_group_sleep", c_void_p), ("gpumem_group_wake", c_void_p), ("gpumem_group_prepare", c_void_p),
                 ("gpumem_host_launch", c_void_p), ("gpumem_host_kernel_view", c_void_p),
@@ -632,24 +685,35 @@ class gpumem_table(Growing):
                 ("gpumem_hub_withdraw", c_void_p), ("gpumem_link_connect", c_void_p), ("gpumem_link_close", c_void_p),
                 ("gpumem_link_get_info", c_void_p), ("gpumem_link_enumerate", c_void_p), ("gpumem_link_wait", c_void_p),
                 ("gpumem_link_fetch", c_void_p), ("gpumem_link_publish", c_void_p), ("gpumem_link_withdraw", c_void_p),
-                ("gpumem_instance_probe", c_void_p), ("gpumem_instance_open", c_void_p),
-                ("gpumem_instance_close", c_void_p), ("gpumem_instance_default", c_void_p),
-                ("gpumem_instance_get_info", c_void_p), ("gpumem_log_set_function", c_void_p),
-                ("gpumem_managed_attach", c_void_p), ("gpumem_managed_advise", c_void_p),
-                ("gpumem_managed_prefetch", c_void_p), ("gpumem_managed_prefetch_batch", c_void_p),
-                ("gpumem_managed_discard_batch", c_void_p), ("gpumem_managed_discard_and_prefetch_batch", c_void_p),
-                ("gpumem_managed_get_info", c_void_p), ("gpumem_managed_begin_host_access", c_void_p),
-                ("gpumem_managed_end_host_access", c_void_p), ("gpumem_ring_create", c_void_p),
-                ("gpumem_ring_export", c_void_p), ("gpumem_ring_open", c_void_p), ("gpumem_ring_acquire", c_void_p),
-                ("gpumem_ring_publish", c_void_p), ("gpumem_ring_wait", c_void_p), ("gpumem_ring_release", c_void_p),
-                ("gpumem_ring_finish", c_void_p), ("gpumem_ring_get_info", c_void_p), ("gpumem_ring_destroy", c_void_p),
-                ("gpumem_stats_get", c_void_p), ("gpumem_stats_get_kind", c_void_p),
+                ("gpumem_link_get_way", c_void_p), ("gpumem_instance_probe", c_void_p),
+                ("gpumem_instance_open", c_void_p), ("gpumem_instance_close", c_void_p),
+                ("gpumem_instance_default", c_void_p), ("gpumem_instance_get_info", c_void_p),
+                ("gpumem_log_set_function", c_void_p), ("gpumem_managed_attach", c_void_p),
+                ("gpumem_managed_advise", c_void_p), ("gpumem_managed_prefetch", c_void_p),
+                ("gpumem_managed_prefetch_batch", c_void_p), ("gpumem_managed_discard_batch", c_void_p),
+                ("gpumem_managed_discard_and_prefetch_batch", c_void_p), ("gpumem_managed_get_info", c_void_p),
+                ("gpumem_managed_begin_host_access", c_void_p), ("gpumem_managed_end_host_access", c_void_p),
+                ("gpumem_pool_create", c_void_p), ("gpumem_pool_destroy", c_void_p), ("gpumem_pool_alloc", c_void_p),
+                ("gpumem_pool_alloc_aligned", c_void_p), ("gpumem_pool_free", c_void_p),
+                ("gpumem_pool_free_sized", c_void_p), ("gpumem_pool_alloc_batch", c_void_p),
+                ("gpumem_pool_free_batch", c_void_p), ("gpumem_pool_alloc_native", c_void_p),
+                ("gpumem_pool_free_native", c_void_p), ("gpumem_pool_free_pointer", c_void_p),
+                ("gpumem_pool_record_use", c_void_p), ("gpumem_pool_release_capture", c_void_p),
+                ("gpumem_pool_trim", c_void_p), ("gpumem_pool_set_limit", c_void_p),
+                ("gpumem_pool_set_release_threshold", c_void_p), ("gpumem_pool_get_info", c_void_p),
+                ("gpumem_pool_get_class_info", c_void_p), ("gpumem_pool_reset_peaks", c_void_p),
+                ("gpumem_pool_get_block_info", c_void_p), ("gpumem_pool_set_callback", c_void_p),
+                ("gpumem_ring_create", c_void_p), ("gpumem_ring_export", c_void_p), ("gpumem_ring_open", c_void_p),
+                ("gpumem_ring_acquire", c_void_p), ("gpumem_ring_publish", c_void_p), ("gpumem_ring_wait", c_void_p),
+                ("gpumem_ring_release", c_void_p), ("gpumem_ring_finish", c_void_p), ("gpumem_ring_get_info", c_void_p),
+                ("gpumem_ring_destroy", c_void_p), ("gpumem_stats_get", c_void_p), ("gpumem_stats_get_kind", c_void_p),
                 ("gpumem_stats_reset_peaks", c_void_p), ("gpumem_stats_report", c_void_p),
                 ("gpumem_stream_create", c_void_p), ("gpumem_stream_wrap", c_void_p),
                 ("gpumem_stream_destroy", c_void_p), ("gpumem_stream_get_info", c_void_p),
-                ("gpumem_stream_query", c_void_p), ("gpumem_stream_synchronize", c_void_p),
-                ("gpumem_stream_wait_event", c_void_p), ("gpumem_stream_launch_host_function", c_void_p),
-                ("gpumem_stream_write_value", c_void_p), ("gpumem_stream_wait_value", c_void_p)]
+                ("gpumem_stream_get_capture_id", c_void_p), ("gpumem_stream_query", c_void_p),
+                ("gpumem_stream_synchronize", c_void_p), ("gpumem_stream_wait_event", c_void_p),
+                ("gpumem_stream_launch_host_function", c_void_p), ("gpumem_stream_write_value", c_void_p),
+                ("gpumem_stream_wait_value", c_void_p)]
 
 
 # name: (result, arguments), in the order of gpumem_table.
@@ -768,6 +832,8 @@ PROTOTYPES = {
     "gpumem_event_export": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(gpumem_error))),
     "gpumem_event_import": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(c_int32), c_uint32,
                                       POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_copy_file": (c_int32, (c_void_p, POINTER(gpumem_copy_file_desc), POINTER(gpumem_copy_file_info),
+                                   POINTER(gpumem_error))),
     "gpumem_group_create": (c_int32, (c_void_p, POINTER(gpumem_group_desc), POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_group_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_group_get_info": (c_int32, (c_void_p, c_char_p, POINTER(gpumem_group_info), POINTER(gpumem_error))),
@@ -803,6 +869,8 @@ PROTOTYPES = {
     "gpumem_link_publish": (c_int32, (c_void_p, c_char_p, POINTER(gpumem_share_handle), POINTER(gpumem_publish_desc),
                                       POINTER(c_uint64), POINTER(gpumem_error))),
     "gpumem_link_withdraw": (c_int32, (c_void_p, c_char_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_link_get_way": (c_int32, (c_void_p, c_void_p, c_int32, c_int32, POINTER(gpumem_way_info),
+                                      POINTER(gpumem_error))),
     "gpumem_instance_probe": (c_int32, (c_int32, POINTER(gpumem_probe_info), POINTER(gpumem_error))),
     "gpumem_instance_open": (c_int32, (POINTER(gpumem_instance_desc), POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_instance_close": (c_int32, (c_void_p, c_int32, POINTER(c_uint64), POINTER(gpumem_error))),
@@ -823,6 +891,31 @@ PROTOTYPES = {
                                           POINTER(gpumem_error))),
     "gpumem_managed_begin_host_access": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
     "gpumem_managed_end_host_access": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_create": (c_int32, (c_void_p, POINTER(gpumem_pool_desc), POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_pool_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_alloc": (c_int32, (c_void_p, c_uint64, c_void_p, POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_pool_alloc_aligned": (c_int32, (c_void_p, c_uint64, c_uint64, c_void_p, POINTER(c_void_p),
+                                            POINTER(gpumem_error))),
+    "gpumem_pool_free": (c_int32, (c_void_p, c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_free_sized": (c_int32, (c_void_p, c_void_p, c_uint64, c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_alloc_batch": (c_int32, (c_void_p, POINTER(c_uint64), c_uint64, c_void_p, POINTER(c_void_p),
+                                          POINTER(gpumem_error))),
+    "gpumem_pool_free_batch": (c_int32, (c_void_p, POINTER(c_void_p), c_uint64, c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_alloc_native": (c_int32, (c_void_p, c_uint64, c_void_p, POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_pool_free_native": (c_int32, (c_void_p, c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_free_pointer": (c_int32, (c_void_p, c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_record_use": (c_int32, (c_void_p, c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_release_capture": (c_int32, (c_void_p, c_uint64, c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_trim": (c_int32, (c_void_p, c_uint64, POINTER(c_uint64), POINTER(gpumem_error))),
+    "gpumem_pool_set_limit": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_pool_set_release_threshold": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_pool_get_info": (c_int32, (c_void_p, POINTER(gpumem_pool_info), POINTER(gpumem_error))),
+    "gpumem_pool_get_class_info": (c_int32, (c_void_p, c_uint32, POINTER(gpumem_pool_class_info),
+                                             POINTER(gpumem_error))),
+    "gpumem_pool_reset_peaks": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_pool_get_block_info": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_pool_block_info),
+                                             POINTER(gpumem_error))),
+    "gpumem_pool_set_callback": (c_int32, (c_void_p, gpumem_pool_callback, c_void_p, POINTER(gpumem_error))),
     "gpumem_ring_create": (c_int32, (c_void_p, POINTER(gpumem_ring_desc), POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_ring_export": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(gpumem_error))),
     "gpumem_ring_open": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(gpumem_ring_open_desc),
@@ -843,6 +936,7 @@ PROTOTYPES = {
     "gpumem_stream_wrap": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_stream_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_stream_get_info": (c_int32, (c_void_p, POINTER(gpumem_stream_info), POINTER(gpumem_error))),
+    "gpumem_stream_get_capture_id": (c_int32, (c_void_p, POINTER(c_uint64), POINTER(gpumem_error))),
     "gpumem_stream_query": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_stream_synchronize": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
     "gpumem_stream_wait_event": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),

@@ -102,9 +102,9 @@ def _cuda_array(owner: Any, interface: Any, writable: bool) -> Tuple[int, int, A
     return address or 0, size, owner
 
 
-def check_room(what: str, room: Optional[int], size: int) -> None:
+def check_room(what: str, room: Optional[int], size: int, remedy: str = "") -> None:
     if room is not None and size > room:
-        raise InvalidArgument(f"the {what} has {room} bytes, but {size} are needed")
+        raise InvalidArgument(f"the {what} has {room} bytes, but {size} are needed{remedy}")
 
 
 def operand(value: Any, writable: bool) -> Tuple[int, Optional[int], Any]:

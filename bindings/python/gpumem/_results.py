@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple, Type
 
+from . import _library as c
 from ._codes import (Access, AnswerSource, AnswerType, Backend, BufferState, Capability, EventFlags, HandleTypes, ImportState,
-                     Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, ShareType, ShareWay)
+                     Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, PoolFlags, ShareType, ShareWay)
 
 if TYPE_CHECKING:
     from ._groups import Group
+    from ._pool import Pool
     from ._ranges import Range
 
 
@@ -218,6 +220,14 @@ class BufferInfo(NamedTuple):
         return self.state != BufferState.AWAKE
 
 
+class FileCopied(NamedTuple):
+    """What :meth:`Instance.read_file` or :meth:`Instance.write_file` has copied: all bytes, and those of them that passed by the
+    system's page cache."""
+
+    size: int
+    direct: int
+
+
 class GroupInfo(NamedTuple):
     """Information about a group, or about its buffers with one tag: how many there are in each :class:`BufferState`, and the
     sums of their sizes and stores."""
@@ -281,7 +291,11 @@ class ShareInfo(NamedTuple):
 
 
 class ImportInfo(NamedTuple):
-    """Information about an import. ``import_count`` is how often this process has it imported now."""
+    """Information about an import. ``import_count`` is how often this process has it imported now.
+
+    Of what was fetched from a keeper, ``state`` is LIVE as long as the keeper lives, and ``exporter_pid`` is the publisher, which
+    may have ended.
+    """
 
     way: ShareWay
     access: Access
@@ -294,7 +308,7 @@ class ImportInfo(NamedTuple):
 class WayInfo(NamedTuple):
     """Whether memory can be shared in one way; false if it cannot.
 
-    ``status`` is 0, or that of the export or import. ``message`` says why not and what would help, or why it is ``slow``: over a
+    ``status`` is 0, or that of the export or import; ``status_name`` is its name. ``message`` says why not and what would help, or why it is ``slow``: over a
     bus or a link to another device. If ``needs_socket``, the handle alone is not enough: use :func:`send_share`, or a hub with a
     path. A dma-buf needs a socket of your own.
     """
@@ -309,6 +323,17 @@ class WayInfo(NamedTuple):
     def __bool__(self) -> bool:
         """Whether the memory can be shared so."""
         return self.status == 0
+
+    @property
+    def status_name(self) -> str:
+        """The name of the status, such as "GPUMEM_ERROR_UNSUPPORTED"."""
+        name: str = c.gpumem_status_name(self.status).decode()
+        return name
+
+    def __repr__(self) -> str:
+        """The values, with the name of the status."""
+        return (f"WayInfo(way={self.way!r}, status={self.status} ({self.status_name}), fd_count={self.fd_count}, "
+                f"needs_socket={self.needs_socket}, slow={self.slow}, message={self.message!r})")
 
 
 class HubInfo(NamedTuple):
@@ -339,7 +364,7 @@ class LinkInfo(NamedTuple):
 
 class Entry(NamedTuple):
     """One version of a name in a hub. ``fingerprint`` is None if it was published without one. ``publisher_gone``: the process
-    that published it has ended, and a keeper holds what it left."""
+    that published it is not connected any more, and a keeper holds what it left."""
 
     name: str
     version: int
@@ -372,6 +397,65 @@ class RingInfo(NamedTuple):
     released: int
     finished: bool
     name: str
+
+
+class PoolInfo(NamedTuple):
+    """Information about a pool. A ``limit`` of 0 is none, and with a ``release_threshold`` of 0 the pool keeps all.
+
+    ``live_count`` blocks live, with ``live_bytes`` usable bytes. The pool has taken ``reserved_bytes`` in ``segment_count``
+    pieces, of which no live block has ``cached_bytes``. Peaks are since they were reset, as seen when blocks move between a
+    thread and the pool; totals since the pool was made. ``cross_stream_count`` blocks were freed in one stream and allocated
+    in another. The pool has enqueued ``wait_count`` waits of one stream for another, and ``mark_count`` marks. It has taken
+    memory ``grow_count`` times, and released some ``release_count`` times. ``capture_count`` captures into graphs have
+    ``captured_bytes`` of it, live or free: see :meth:`Pool.release_capture`. For the size classes see :meth:`Pool.classes`.
+    """
+
+    device_ordinal: int
+    kind: Kind
+    flags: PoolFlags
+    memory_flags: MemoryFlags
+    handle_types: HandleTypes
+    limit: int
+    release_threshold: int
+    live_count: int
+    live_bytes: int
+    reserved_bytes: int
+    cached_bytes: int
+    segment_count: int
+    peak_live_count: int
+    peak_live_bytes: int
+    peak_reserved_bytes: int
+    total_count: int
+    total_bytes: int
+    cross_stream_count: int
+    wait_count: int
+    mark_count: int
+    grow_count: int
+    release_count: int
+    capture_count: int
+    captured_bytes: int
+    class_count: int
+    name: str
+
+
+class PoolClass(NamedTuple):
+    """A size class of a pool: blocks of ``block_size`` usable bytes. ``block_count`` are those that the pool has cut, live or
+    free."""
+
+    block_size: int
+    live_count: int
+    total_count: int
+    block_count: int
+
+
+class BlockInfo(NamedTuple):
+    """Information about a block of a pool. ``pool`` is None if it was closed. ``requested_size`` is 0 unless the pool has
+    ``PoolFlags.DEBUG``."""
+
+    pool: Optional[Pool]
+    base: int
+    usable_size: int
+    requested_size: int
 
 
 class Stats(NamedTuple):

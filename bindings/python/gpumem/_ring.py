@@ -8,36 +8,21 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple, Union
 
 from . import _library as c
-from ._calls import ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, sweep, text, u32, u64
+from ._calls import ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, size64, sweep, text, u32, u64
 from ._codes import Backend, Kind, MemoryFlags
 from ._dlpack import CUDA
 from ._hub import Opened
-from ._memory import Region
+from ._memory import Ordered
 from ._results import MemoryInfo, RingInfo
 from ._share import ShareHandle, handle_struct, instance_of, seconds
 from ._waits import on_main_thread
-from .errors import Busy, Closed, InvalidArgument, StaleHandle
+from .errors import Busy, Closed, StaleHandle
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
     from ._stream import Stream
 
 _SLICE = 50_000_000
-
-
-class _At:
-    """The bytes of a slot from an offset on. In a stream it keeps the slot and is no view of it."""
-
-    __slots__ = ("_slot", "_offset")
-
-    def __init__(self, slot: Slot, offset: int) -> None:
-        self._slot, self._offset = slot, u64(offset, "offset")
-        if self._offset > slot.info().size:
-            raise InvalidArgument(f"offset is {offset}, but the slot has {slot.size} bytes")
-
-    def _operand(self, writable: bool) -> Tuple[int, int, Any]:
-        address, size, kept = self._slot._operand(writable)
-        return address + self._offset, size - self._offset, kept
 
 
 def _order(stream: Optional[Stream]) -> Optional[int]:
@@ -49,7 +34,7 @@ def _order(stream: Optional[Stream]) -> Optional[int]:
     return stream.handle
 
 
-class Slot(Region):
+class Slot(Ordered):
     """What the slots of both sides have in common."""
 
     __slots__ = ("device", "number", "index", "_ring", "_found", "_stream", "_open", "_holds", "_info", "__weakref__")
@@ -96,14 +81,6 @@ class Slot(Region):
         if self._info is None or not self._open:
             raise StaleHandle("the slot was published or released, or its ring closed")
         return self._info
-
-    def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
-                  stream: Optional[Stream] = None) -> None:
-        self._place(stream).copy(_At(self, offset), source, size)
-
-    def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
-                stream: Optional[Stream] = None) -> None:
-        self._place(stream).copy(destination, _At(self, offset), size)
 
     def _dlpack_device(self, host: bool) -> Optional[Tuple[int, int]]:
         if host or self.device.instance.backend is not Backend.CUDA:
@@ -304,7 +281,7 @@ class RingProducer(Ring):
         self._closed = True
         if leftovers:
             sweep()
-        desc = c.gpumem_ring_desc(slot_size=u64(slot_size, "slot_size"), slot_count=u32(slot_count, "slot_count"),
+        desc = c.gpumem_ring_desc(slot_size=size64(slot_size, "slot_size"), slot_count=u32(slot_count, "slot_count"),
                                   consumers_max=u32(consumers_max, "consumers_max"),
                                   consumers_first=u32(consumers_first, "consumers_first"), name=encoded(name))
         self._opened(create(c.gpumem_ring_create, c.gpumem_ring_destroy, device.handle, desc), device.instance)

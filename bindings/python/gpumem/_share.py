@@ -294,9 +294,13 @@ class Sharing:
 
         ``pointer`` is any byte of it: an operand as in :meth:`copy`, or an address. ``way`` is a :class:`ShareWay`, by default
         the best that the memory has: "legacy" shares an allocation as a whole, "posix_fd" all blocks that are mapped one
-        behind the other around the pointer, as they lie. Of a buffer that is its capacity. ``access`` is the most that importers
-        get, "read" or "readwrite".
+        behind the other around the pointer, as they lie. Of a buffer that is its capacity; of a :class:`PoolBlock` the whole
+        pieces of the pool that it lies in. ``access`` is the most that importers get, "read" or "readwrite".
         The export ends when the memory is closed or unmapped, or with :meth:`revoke`.
+
+        A :class:`PoolBlock` needs ``flags="neighbours"``, because importers see what else is in these pieces, now or later.
+        Exports of blocks that lie in the same pieces, with the same access, share one import. Free a block only after its
+        importers have stopped using it: the pool then hands out the same bytes again.
         """
         desc = c.gpumem_export_desc(way=code(ShareWay, way, "way"), access=access_code(access),
                                     flags=flags_of(ExportFlags, flags, "flags"))
@@ -343,21 +347,23 @@ class Sharing:
                              address=address, timeout=timeout, name=name)
 
     def share_way(self, pointer: Any, way: Union[ShareWay, str, int],
-                  peer: Union[SharePeer, str, int] = "other_process", *, link: Any = None) -> WayInfo:
+                  peer: Union[SharePeer, str, int] = "other_process") -> WayInfo:
         """Whether memory can be shared in one :class:`ShareWay` with a :class:`SharePeer`, and why not. It changes nothing.
 
-        With a :class:`Link` to a hub in the process that would import, the answer is that of a trial at both ends, and is kept
-        with the link.
+        It answers from here; :meth:`Link.share_way` asks the other process.
         """
-        number, whom = code(ShareWay, way, "way"), code(SharePeer, peer, "peer")
-        found = c.gpumem_way_info(link=None if link is None else link.handle)
-        self._with(pointer, lambda address: call(c.gpumem_share_get_way, self.handle, address, number, whom, found))
+        return self._way(c.gpumem_share_get_way, self.handle, pointer, way, peer)
+
+    def _way(self, function: Callable[..., int], asked: int, pointer: Any, way: Union[ShareWay, str, int],
+             peer: Union[SharePeer, str, int]) -> WayInfo:
+        number, whom, found = code(ShareWay, way, "way"), code(SharePeer, peer, "peer"), c.gpumem_way_info()
+        self._with(pointer, lambda address: call(function, asked, address, number, whom, found))
         return WayInfo(known(ShareWay, number), found.status, found.fd_count, bool(found.needs_socket),
                        bool(found.slow), in_python(text(found.message)))
 
     def share_ways(self, pointer: Any, peer: Union[SharePeer, str, int] = "other_process") -> Dict[ShareWay, WayInfo]:
-        """The same for each way."""
-        return {way: self.share_way(pointer, way, peer) for way in ShareWay if way != ShareWay.ANY}
+        """Whether memory can be shared with a :class:`SharePeer`, and why not: what :meth:`share_way` says of each way."""
+        return ways_of(lambda way: self.share_way(pointer, way, peer))
 
     def export_dma_buf(self, pointer: Any, size: Optional[int] = None, *, prefer_pcie: bool = False) -> int:
         """A new descriptor of a dma-buf of device memory, which drivers of other devices import: of network cards, say. Close it
@@ -410,10 +416,16 @@ class Sharing:
         return RingConsumer(self._instance(), handle, timeout=timeout, name=name)
 
 
+def ways_of(function: Callable[[ShareWay], WayInfo]) -> Dict[ShareWay, WayInfo]:
+    return {way: function(way) for way in ShareWay if way != ShareWay.ANY}
+
+
 def token_of(token: Any) -> Tuple[Any, Any, int]:
     """(what to keep, address, bytes) of a token."""
     if token is None:
         return None, None, 0
+    if isinstance(token, str):
+        raise TypeError("token must be bytes, not str: encode it")
     buffer = host_buffer(token, False)
     return buffer, buffer.address, u32(buffer.size, "the size of the token")
 

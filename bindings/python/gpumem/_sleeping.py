@@ -100,14 +100,15 @@ class Call:
     user still run on the main thread.
     """
 
-    __slots__ = ("progress", "problem", "cancelled", "_requests", "_left", "__weakref__")
+    __slots__ = ("progress", "problem", "cancelled", "_patient", "_requests", "_left", "__weakref__")
 
-    def __init__(self, progress: Optional[Progress] = None) -> None:
+    def __init__(self, progress: Optional[Progress] = None, patient: bool = False) -> None:
         if progress is not None and not callable(progress):
             raise TypeError(f"progress must be callable or None, not a {type(progress).__name__}")
         self.progress = progress
         self.problem: Optional[BaseException] = None  # the first exception of a function of the user
         self.cancelled = False
+        self._patient = patient  # Ctrl-C ends the wait only when the call has returned
         self._requests: Optional[queue.SimpleQueue[Optional[_Request]]] = None
         self._left = False  # Ctrl-C has ended the wait
 
@@ -180,20 +181,18 @@ class Call:
     def _serve(self, requests: queue.SimpleQueue[Optional[_Request]]) -> None:
         """Runs the functions of the user until the call has returned."""
         interruption: Optional[BaseException] = None
-        end = 0.0
+        end: Optional[float] = None
         while True:
-            try:
-                if interruption is None:
-                    request = requests.get()  # a signal handler may raise here
-                else:
-                    request = requests.get(timeout=max(0.0, end - time.monotonic()))
+            try:  # a signal handler may raise here
+                request = requests.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
             except queue.Empty:
                 break
             except BaseException as problem:
                 if interruption is not None:
                     raise
                 interruption, self.cancelled = problem, True
-                end = time.monotonic() + _GRACE
+                if not self._patient:
+                    end = time.monotonic() + _GRACE
                 continue
             if request is None:
                 break

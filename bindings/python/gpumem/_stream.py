@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from ctypes import c_int64
+from ctypes import c_int64, c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
 from . import _library as c
@@ -139,9 +139,13 @@ class Queue:
         self.observed(mark)
         return True
 
+    def native_handle(self) -> int:
+        """The native stream; 0 is the legacy default stream."""
+        return ask(c.gpumem_stream_get_info, c.gpumem_stream_info(), self.handle).native_stream or 0
+
     def native(self) -> int:
         """The native stream, as DLPack and the CUDA array interface number it."""
-        return ask(c.gpumem_stream_get_info, c.gpumem_stream_info(), self.handle).native_stream or 1
+        return self.native_handle() or 1
 
     def order_before(self, stream: int) -> None:
         """Makes another stream, given by its handle, wait for the work that is in this one now."""
@@ -181,6 +185,18 @@ def release(held: List[Region], by: Union[Queue, bool] = False) -> None:
         memory._holds.remove(by)
 
 
+def native_stream_of(stream: Any) -> int:
+    """The native stream of a number, or of an object of cuda.core, PyTorch or CuPy."""
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        return u64(protocol()[1], "native_stream")
+    for name in ("cuda_stream", "ptr"):
+        found = getattr(stream, name, None)
+        if found is not None:
+            return u64(found, "native_stream")
+    return u64(stream, "native_stream")
+
+
 def instance_closed(instance: Instance) -> None:
     """Nothing of the instance is in flight any more."""
     for queue in list(active):
@@ -214,12 +230,13 @@ class Stream(Unique, Copies):
         self.device, self._queue, self._closed = device, Queue(device, handle), False
 
     @classmethod
-    def wrap(cls, device: Device, native_stream: int) -> Stream:
-        """Wraps a stream that other code created, such as a CUstream; 0 is the legacy default stream of the device. The
-        native stream must live until this object is closed, which does not destroy it."""
+    def wrap(cls, device: Device, native_stream: Any) -> Stream:
+        """Wraps a stream that other code created: a number such as a CUstream, where 0 is the legacy default stream of the
+        device, or an object of cuda.core, PyTorch or CuPy. It must live until this object is closed, which does not destroy
+        it."""
         self = cls.__new__(cls)
         self._open(device, create(c.gpumem_stream_wrap, c.gpumem_stream_destroy, device._handle,
-                                  u64(native_stream, "native_stream")))
+                                  native_stream_of(native_stream)))
         return self
 
     def close(self) -> None:
@@ -275,6 +292,13 @@ class Stream(Unique, Copies):
         found = ask(c.gpumem_stream_get_info, c.gpumem_stream_info(), self.handle)
         return StreamInfo(found.device_ordinal, bool(found.wrapped), found.priority, found.native_stream or 0,
                           text(found.name))
+
+    def capture_id(self) -> int:
+        """The number of the capture into a graph that the stream is part of, for :meth:`Pool.release_capture`; 0 if it is not
+        being captured."""
+        number = c_uint64()
+        call(c.gpumem_stream_get_capture_id, self.handle, number)
+        return number.value
 
     @property
     def native_stream(self) -> int:

@@ -17,6 +17,9 @@ class Error(Exception):
     code: Optional[int] = None
     #: Index of the region that failed in a call of copy_regions(); None if the failure does not belong to one region.
     region: Optional[int] = None
+    #: Bytes that a call of read_file() or write_file() copied before it failed, from the start on with no gap: a call for the others
+    #: goes on from there. None if the failure is of another function.
+    copied: Optional[int] = None
 
     def __init__(self, message: str = "", *, code: Optional[int] = None, function: str = "", native_domain: int = 0,
                  native_code: int = 0, native_name: str = "", entry_point: str = "") -> None:

@@ -4,6 +4,7 @@ them, tests/bindings/clients shows on a machine that has them."""
 
 import collections
 import contextlib
+import gc
 import importlib
 import sys
 import types
@@ -192,6 +193,7 @@ def cupy_stand_in():
         UnownedMemory=collections.namedtuple("UnownedMemory", "ptr,size,owner,device_id"),
         MemoryPointer=collections.namedtuple("MemoryPointer", "mem,offset"),
         runtime=types.SimpleNamespace(getDevice=lambda: 1, CUDARuntimeError=CUDARuntimeError, errorMemoryAllocation=2),
+        get_current_stream=lambda: chosen["stream"],
         set_allocator=lambda function: chosen.update(device=function),
         set_pinned_memory_allocator=lambda function: chosen.update(pinned=function))
     return cupy, chosen
@@ -229,6 +231,28 @@ class CupyTest(unittest.TestCase):
         with self.assertRaises(self.cupy.cuda.runtime.CUDARuntimeError) as caught:
             self.chosen["device"](1 << 50)
         self.assertEqual(caught.exception.status, 2)
+
+    def test_a_pool(self):
+        with self.instance.device(1).stream() as stream:
+            current = self.chosen["stream"] = types.SimpleNamespace(ptr=stream.native_stream)
+            self.adapter.install(pool=True)
+            found = self.chosen["device"](1000)
+            pool = self.chosen["device"].__self__.pool(1)
+            self.assertEqual((pool.kind, pool.info().name, pool.info().device_ordinal), (Kind.DEVICE, "cupy", 1))
+            self.assertEqual(self.instance.block_info(found.mem.ptr).pool, pool)
+            self.assertEqual((found.mem.size, found.mem.device_id, found.mem.owner.stream), (1000, 1, current))
+            address = found.mem.ptr
+            del found
+            self.assertEqual(pool.info().live_count, 0)
+            again = self.chosen["device"](1000)
+            self.assertEqual(again.mem.ptr, address)  # in the same stream at once
+            self.assertEqual(self.chosen["device"](0).mem.ptr, 0)
+            with self.assertRaises(self.cupy.cuda.runtime.CUDARuntimeError) as caught:
+                self.chosen["device"](1 << 50)
+            self.assertEqual(caught.exception.status, 2)
+            del again, pool, caught  # which has frames that use the pool
+            self.chosen.clear()
+            gc.collect()
 
 
 class TorchTest(Case):

@@ -4,13 +4,14 @@
 import ctypes
 import os
 import signal
+import tempfile
 import threading
 import time
 from unittest import mock
 
 import gpumem
 from gpumem import _library as c
-from gpumem import _buffers, _waits
+from gpumem import _buffers, _sleeping, _waits
 
 from .support import Case, on_cuda
 
@@ -385,6 +386,48 @@ class InterruptTest(Case):
             later.pop().run()
             self.assertEqual((buffer.info().state, buffer._changing), (gpumem.BufferState.AWAKE, False))
             buffer.sleep()
+
+    def test_a_copy_of_a_file_is_waited_for(self):
+        """The file must stay open until then."""
+        returned = []
+
+        def slow(*arguments):
+            time.sleep(0.1)  # the main thread waits by then
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(4 * _sleeping._GRACE)
+            status = copy(*arguments)
+            returned.append(status)
+            return status
+        copy = c.gpumem_copy_file
+        with tempfile.TemporaryFile(buffering=0) as file:
+            file.truncate(_waits.LARGE)
+            with mock.patch.object(c, "gpumem_copy_file", slow), self.assertRaises(KeyboardInterrupt):
+                self.instance.read_file(bytearray(_waits.LARGE), file)
+            self.assertEqual(len(returned), 1)
+            self.assertLess(returned[0], 0)  # it was cancelled
+
+    def test_a_second_ctrl_c_ends_the_wait_for_a_copy_of_a_file(self):
+        blocker = Blocker()
+        with tempfile.TemporaryFile(buffering=0) as file, mock.patch.object(c, "gpumem_copy_file", blocker):
+            file.truncate(_waits.LARGE)
+
+            def press():
+                blocker.entered.wait(LIMIT)
+                for _ in range(2):
+                    time.sleep(0.1)
+                    os.kill(os.getpid(), signal.SIGINT)
+                if not over.wait(LIMIT):
+                    blocker.release()
+            over = threading.Event()
+            thread = threading.Thread(target=press)
+            thread.start()
+            with self.assertRaises(KeyboardInterrupt):
+                self.instance.read_file(bytearray(_waits.LARGE), file)
+            self.assertFalse(blocker.left.is_set())
+            over.set()
+            thread.join()
+            blocker.release()
+            self.assertTrue(blocker.left.wait(LIMIT))
 
     def test_nothing_is_lost_if_the_handler_raises_as_a_call_returns(self):
         def then_interrupt(function):

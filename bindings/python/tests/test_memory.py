@@ -577,7 +577,10 @@ class CopyTest(Case):
                 for destination in (bytearray(16), pinned, pinned.view("u2")):
                     with self.assertRaises(gpumem.InvalidArgument) as caught:
                         where.copy(destination, memory)
-                    self.assertEqual(str(caught.exception), "the destination has 16 bytes, but 64 are needed")
+                    self.assertEqual(str(caught.exception), "the destination has 16 bytes, but 64 are needed; pass size=16 to copy only so many")
+                    with self.assertRaises(gpumem.InvalidArgument) as caught:
+                        where.copy(destination, memory, 17)
+                    self.assertEqual(str(caught.exception), "the destination has 16 bytes, but 17 are needed")
                 for source in (bytes(16), pinned, pinned.view("u2")):
                     with self.assertRaises(gpumem.InvalidArgument) as caught:
                         where.copy(memory, source, 17)

@@ -407,7 +407,7 @@ class HelpTest(unittest.TestCase):
         for cls in (gpumem.Instance, gpumem.Device, gpumem.Memory, gpumem.View, gpumem.Stream, gpumem.Event,
                     gpumem.HostAccess, gpumem.Physical, gpumem.Range, gpumem.Part, gpumem.Buffer, gpumem.Group,
                     gpumem.Registration, gpumem.GrowableArray, gpumem.ImportedMemory, gpumem.ShareHandle, gpumem.Hub,
-                    gpumem.Link):
+                    gpumem.Link, gpumem.Pool, gpumem.PoolBlock):
             self.assertFalse(re.search(r"<(?:function|built-in|method|object)\b|\bat 0x", self.help(cls)), cls)
 
     def test_no_noise_of_numbers(self):
@@ -433,7 +433,7 @@ class HelpTest(unittest.TestCase):
         for cls in (gpumem.CopyRegion, gpumem.HostOptions, gpumem.CudaOptions, gpumem.MemoryInfo, gpumem.PointerInfo,
                     gpumem.ManagedRange, gpumem.ManagedInfo, gpumem.MappingInfo, gpumem.PhysicalInfo, gpumem.RangeInfo,
                     gpumem.BufferInfo, gpumem.GroupInfo, gpumem.ShareInfo, gpumem.ImportInfo, gpumem.WayInfo, gpumem.HubInfo,
-                    gpumem.LinkInfo, gpumem.Entry):
+                    gpumem.LinkInfo, gpumem.Entry, gpumem.PoolInfo, gpumem.PoolClass, gpumem.BlockInfo):
             self.assertTrue(typing.get_type_hints(cls))
 
     def test_access_by_name(self):

@@ -150,6 +150,8 @@ class RingTest(SharingCase):
                          lambda: self.instance.import_memory(ring.export())):
                 with self.assertRaises(gpumem.InvalidArgument):
                     call()
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "slot_size is -1; it must be between 1 and "):
+                self.device.ring(-1)
             with self.assertRaises(gpumem.InvalidState):  # this process has the ring itself
                 gpumem.open_ring(ring.export())
             for call in (lambda: ring.acquire("stream"), gpumem.RingSlot, gpumem.RingMessage):

@@ -12,7 +12,7 @@ import time
 import unittest
 
 import gpumem
-from gpumem import Access, ImportState, Kind, MemoryFlags, ShareType, ShareWay
+from gpumem import Access, HandleTypes, ImportState, Kind, MemoryFlags, ShareType, ShareWay
 
 from .support import BACKEND, PACKAGE, Case, needs_numpy, numpy
 
@@ -229,7 +229,9 @@ class HandleTest(SharingCase):
             self.assertEqual(list(ways), [ShareWay.LEGACY, ShareWay.POSIX_FD, ShareWay.FABRIC, ShareWay.DMA_BUF])
             self.assertTrue(ways[ShareWay.LEGACY])
             self.assertFalse(ways[ShareWay.POSIX_FD])
-            self.assertEqual(gpumem.status_name(ways[ShareWay.POSIX_FD].status), "GPUMEM_ERROR_UNSUPPORTED")
+            self.assertEqual(ways[ShareWay.POSIX_FD].status_name, "GPUMEM_ERROR_UNSUPPORTED")
+            self.assertIn("(GPUMEM_ERROR_UNSUPPORTED)", repr(ways[ShareWay.POSIX_FD]))
+            self.assertEqual(ways[ShareWay.LEGACY].status_name, "GPUMEM_SUCCESS")
             self.assertTrue(ways[ShareWay.POSIX_FD].message)
         with self.by_descriptors() as buffer:
             info = self.instance.share_way(buffer, "posix_fd")
@@ -258,6 +260,31 @@ class HandleTest(SharingCase):
             self.assertEqual(len(fds), 1)
             self.assertFalse(os.get_inheritable(fds[0]))
             os.close(fds[0])
+
+
+    def test_blocks_of_pools(self):
+        if not self.device.capability("vmm_handle_posix_fd"):
+            self.skipTest(self.device.capability("vmm_handle_posix_fd").reason)
+        with self.device.pool(handle_types="posix_fd") as pool, pool.alloc(5) as first, pool.alloc(5) as second:
+            self.assertIs(pool.info().handle_types, HandleTypes.POSIX_FD)
+            first.copy_from(b"first")
+            second.copy_from(b"other")
+            for call in (second.export, lambda: self.instance.export(second), lambda: self.instance.export(int(second))):
+                with self.assertRaisesRegex(gpumem.Unsupported, "NEIGHBOURS"):
+                    call()
+            handle = second.export(flags="neighbours", offset=1)
+            self.assertEqual((handle.info().way, handle.info().fd_count), (ShareWay.POSIX_FD, 1))
+            self.assertEqual(self.instance.export(int(second) + 1, flags="neighbours"), handle)
+            with self.instance.import_memory(handle) as memory:
+                self.assertEqual(contents(memory, 4, memory.offset), b"ther")
+                memory.copy_from(b"xxxx", offset=memory.offset)
+            self.assertEqual((contents(first, 5), contents(second, 5)), (b"first", b"oxxxx"))
+        with self.device.pool() as pool, pool.alloc(5) as block:
+            self.assertEqual(pool.info().handle_types, 0)
+            with self.assertRaises(gpumem.Unsupported):
+                block.export(flags="neighbours")
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.device.pool("pinned", handle_types="posix_fd")
 
 
 class ProcessTest(SharingCase):
@@ -531,6 +558,7 @@ class HubTest(SharingCase):
             self.assertIsNone(link.wait("batch", timeout=0.05))
             with self.assertRaises(gpumem.NotFound):
                 link.fetch("batch")
+            self.ways_of(link)
 
             fingerprint = bytes(range(32))
             connection.send(("batch", b"first" * 1000, {"keep": 3}))
@@ -557,6 +585,23 @@ class HubTest(SharingCase):
             first.close()
             connection.send(None)
             process.join(LIMIT)
+            with self.shareable() as memory:  # What is not kept is asked.
+                gone = link.share_ways(memory)[ShareWay.LEGACY]
+            self.assertEqual(gone.status_name, "GPUMEM_ERROR_PEER_GONE")
+            self.assertTrue(gone.message)
+
+    def ways_of(self, link):
+        with self.by_descriptors() as buffer:
+            self.assertEqual(link.share_way(buffer, "posix_fd"), (ShareWay.POSIX_FD, 0, 1, False, False, ""))
+            across = link.share_way(buffer, "posix_fd", "other_device")
+            self.assertTrue(across and across.slow, across)
+            self.assertIn("on another device", across.message)
+            # Nobody opens a dma-buf, which could be exported.
+            way = link.share_way(buffer, "dma_buf")
+            self.assertEqual((gpumem.status_name(way.status), way.fd_count, way.slow), ("GPUMEM_ERROR_UNSUPPORTED", 0, False))
+            self.assertIn("opens none", way.message)
+            with self.assertRaises(gpumem.InvalidArgument):
+                link.share_way(buffer, "any")
 
     def test_a_keeper(self):
         with gpumem.Instance(BACKEND) as holder, holder.hub(self.path, flags="keeper", links_max=3, name="kept") as hub:
@@ -613,6 +658,9 @@ class HubTest(SharingCase):
                      lambda: self.instance.hub(self.path, mode=0o1000), lambda: self.instance.hub("x" * 200)):
             with self.assertRaises(gpumem.InvalidArgument):
                 call()
+        for call in (self.instance.hub, self.instance.connect):
+            with self.assertRaisesRegex(TypeError, "token must be bytes"):
+                call(self.path, token="secret")
 
     def test_a_file_for_certain_users(self):
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"gpumem-python-{os.getpid()}")

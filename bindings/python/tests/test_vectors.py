@@ -4,21 +4,23 @@
 import ctypes
 import mmap
 import os
+import tempfile
 import unittest
 from pathlib import Path
 
 import gpumem
-from gpumem import Access, CopyRegion, Kind, Location, MemoryFlags, _calls
+from gpumem import Access, CopyRegion, Kind, Location, MemoryFlags, _calls, host
 from gpumem import _library as c
 
 from .support import BACKEND
 
 KINDS = {"device": Kind.DEVICE, "pinned": Kind.PINNED, "registered": Kind.REGISTERED, "pageable": Kind.PAGEABLE,
-         "managed": Kind.MANAGED, "virtual": Kind.VIRTUAL, "imported": Kind.IMPORTED}
+         "managed": Kind.MANAGED, "virtual": Kind.VIRTUAL, "imported": Kind.IMPORTED, "pool": Kind.POOL}
 ACCESS = {"none": Access.NONE, "read": Access.READ, "readwrite": Access.READWRITE, "unknown": Access.UNKNOWN}
 COUNTERS = {"live": "live_count", "bytes": "live_bytes", "streams": "streams", "events": "events"}
 CONDITIONS = {"geq": 0, "eq": 1, "and": 2, "nor": 3}
 BUFFERS = {"stored": "stored_size", "buffers": "buffer_count", "awake": "awake_count", "asleep": "asleep_count"}
+POOLS = {"threshold": "release_threshold", "live": "live_count", "captures": "capture_count"}
 NANOSECONDS = 1e-9
 
 
@@ -28,6 +30,20 @@ class Buffer:
     def __init__(self, size):
         self.map = mmap.mmap(-1, size)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+
+class File:
+    """A temporary file without a name, and the descriptor that calls get."""
+
+    def __init__(self, content, only_read):
+        with tempfile.NamedTemporaryFile(buffering=0) as named:
+            named.write(content)
+            self.file = open(named.name, "r+b", buffering=0)
+            self.given = open(named.name, "rb", buffering=0) if only_read else self.file
+
+    def close(self):
+        self.given.close()
+        self.file.close()
 
 
 def number(text, names=()):
@@ -169,6 +185,96 @@ class Runner:
         for what, text in expected.items():
             found = getattr(info, BUFFERS.get(what, what))
             self.same(str(found), text if what in ("name", "tag", "state") else str(number(text)))
+
+    # ---- pools ----
+
+    def do_pool(self, device, kind="device", limit="0", threshold="0", initial="0", **options):
+        words = options.pop("flags", "").replace("internal_dependencies", "allow_internal_dependencies")
+        return self.names[device].pool(number(kind, KINDS), limit=number(limit), release_threshold=number(threshold),
+                                       initial_size=number(initial), flags=flags(words, gpumem.PoolFlags),
+                                       handle_types=flags(options.pop("handle_types", ""), gpumem.HandleTypes), **options)
+
+    def stream(self, name):
+        return None if name is None else self.names[name]
+
+    def do_alloc(self, pool, size, alignment="0", stream=None):
+        return self.names[pool].malloc(number(size), self.stream(stream), alignment=number(alignment))
+
+    def do_free_block(self, pool, address, stream=None):
+        self.names[pool].free(self.address(address), self.stream(stream))
+
+    def do_free_pointer(self, instance, address, stream=None):
+        self.names[instance].free_block(self.address(address), self.stream(stream))
+
+    def do_record_use(self, pool, address, stream):  # blocks are objects here
+        _calls.call(c.gpumem_pool_record_use, self.names[pool].handle, self.address(address), self.names[stream].handle)
+
+    def do_trim(self, pool, keep="0"):
+        self.names[pool].trim(number(keep))
+
+    def do_set_limit(self, pool, size):
+        self.names[pool].set_limit(number(size))
+
+    def do_set_threshold(self, pool, size):
+        self.names[pool].set_release_threshold(number(size))
+
+    def do_pool_info(self, pool, /, **expected):
+        info = self.names[pool].info()
+        for what, text in expected.items():
+            found = getattr(info, POOLS.get(what, what))
+            self.same(found, text if what == "name" else number(text, KINDS))
+
+    def do_block_info(self, instance, address, offset=None, requested=None):
+        info = self.names[instance].block_info(self.address(address))
+        if offset is not None:
+            self.same(self.address(address) - info.base, number(offset))
+        if requested is not None:
+            self.same(info.requested_size, number(requested))
+
+    def do_capturing(self, stream, capturing):
+        host.set_capturing(self.names[stream], bool(number(capturing)))
+
+    def do_capture(self, stream, **expected):
+        found = self.names[stream].capture_id()
+        if "is" in expected:
+            self.same(found != 0, bool(number(expected["is"])))
+        return found
+
+    def do_release_capture(self, pool, capture, stream=None):
+        self.names[pool].release_capture(self.names[capture], self.stream(stream))
+
+    # ---- files ----
+
+    def do_file(self, text, access="readwrite"):
+        return File(bytes.fromhex(text), access == "read")
+
+    def do_expect_file(self, file, text):
+        self.same(os.pread(self.names[file].file.fileno(), len(text), 0).hex(), text)
+
+    def do_read_file(self, instance, address, file, size, offset="0", copied=None, cancel=None):
+        self.copied(copied, lambda: self.names[instance].read_file(
+            self.address(address), self.names[file].given, number(offset), number(size), progress=cancel and self.cancel))
+
+    def do_write_file(self, instance, address, file, size, offset="0", copied=None, cancel=None):
+        self.copied(copied, lambda: self.names[instance].write_file(
+            self.names[file].given, self.address(address), number(offset), number(size), progress=cancel and self.cancel))
+
+    @staticmethod
+    def cancel(done, total):
+        raise gpumem.Cancelled("the test wants it")
+
+    def copied(self, expected, copy):
+        found = None
+        try:
+            found = copy().size
+        except gpumem.Error as error:
+            found = error.copied
+            raise
+        finally:
+            if expected is not None:
+                self.same(found, number(expected))
+
+    # ---- streams and events ----
 
     def do_record(self, event, stream):
         self.names[event].record(self.names[stream])
@@ -390,11 +496,19 @@ class VectorTest(unittest.TestCase):
         runner = Runner()
         try:
             for line in lines:
+                operation, _, backend = line.partition(" ")
+                if operation == "only":
+                    if backend != BACKEND:
+                        break
+                    continue
                 with self.subTest(line):
                     step(runner, line)
         finally:
             for instance in runner.instances:
                 instance.close(force=True)
+            for value in runner.names.values():
+                if isinstance(value, File):
+                    value.close()
 
     def test_there_are_cases(self):
         if "GPUMEM_VECTORS" not in os.environ:

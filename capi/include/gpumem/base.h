@@ -20,11 +20,11 @@
  *   #GPUMEM_ERROR_INTERNAL, with the native code in the error detail. A function lists them only where they have a
  *   meaning of their own.
  * - **Notes** such as #GPUMEM_NOT_READY are not failures. Test a status with #GPUMEM_FAILED.
- * - **Outputs** (`out_...`) are written on success only. The exceptions are `error`, and `out_failed` of
- *   gpumem_copy_regions().
+ * - **Outputs** (`out_...`) are written on success only. The exceptions are `error`, `out_failed` of
+ *   gpumem_copy_regions(), and `out_info` of gpumem_copy_file(), which a call that fails midway writes too.
  * - **error** may be NULL. Otherwise the call fills it in, on success too; see gpumem_error.
  * - **Sizes, counts and offsets** are unsigned 64-bit numbers of bytes unless the name says otherwise. A size of 0
- *   is refused, except that a copy or fill of 0 bytes succeeds and does nothing.
+ *   is refused, unless the function says otherwise: a copy or fill of 0 bytes succeeds and does nothing.
  * - **Flags** are 64-bit, and so are their constants: `flags &= ~GPUMEM_MEMORY_PORTABLE` clears one bit.
  * - **Threads.** Every function may be called from any thread. Two calls on one object are safe. If one of them
  *   destroys the object, the other either completes or fails with #GPUMEM_ERROR_STALE_HANDLE.
@@ -72,6 +72,8 @@ typedef struct gpumem_hub_s *gpumem_hub;
 typedef struct gpumem_link_s *gpumem_link;
 /** Memory that goes from one process to others again and again. See ring.h. */
 typedef struct gpumem_ring_s *gpumem_ring;
+/** Blocks of memory, allocated and freed fast. See pool.h. */
+typedef struct gpumem_pool_s *gpumem_pool;
 /** An ordered queue of work on one device. See stream.h. */
 typedef struct gpumem_stream_s *gpumem_stream;
 /** A point in a stream that can be waited for. See event.h. */

@@ -283,14 +283,20 @@ typedef int32_t gpumem_content;
 #define GPUMEM_CONTENT_DROP 3     /**< Not kept; indeterminate after waking. */
 #define GPUMEM_CONTENT_FILE 4     /**< Kept in a file without a name, which is gone with the process. */
 
-/** Called by a call that sleeps or wakes, on its thread, before the first byte and after each piece of at most 64 MiB; not at all if
- * there are no bytes. What it may do is as in gpumem_before_sleep_function. It must not close the instance.
+/** Called by a call that sleeps, wakes or copies a file, on its thread, before the first byte and after each piece; not at all if
+ * there are no bytes. A piece has at most 64 MiB if a buffer's content is copied, and the whole buffer if it is not kept; for a
+ * file it has about 64 MiB, or more if other threads are faster than the calls.
+ *
+ * During a sleep or a waking it may do what gpumem_before_sleep_function may. During gpumem_copy_file() it may call every
+ * function, also gpumem_copy_file(), but must not free or unmap the memory that is being copied, nor wait for a thread that
+ * does. Closing an instance fails in either. It must return: it must not throw or end its thread, and a child process that it
+ * forks must not return from it.
  *
  * \param user_data as in the descriptor
- * \param done bytes that are done
+ * \param done bytes that are done; of a file in any order, see `copied` in gpumem_copy_file_info
  * \param total bytes in all
- * \return 0 to go on; anything else ends the call with #GPUMEM_ERROR_CANCELLED, and what it did is undone. Once all bytes are
- *         done the value means nothing */
+ * \return 0 to go on; anything else ends the call with #GPUMEM_ERROR_CANCELLED, and what it did is undone, but for bytes of a
+ *         file that are copied. Once all bytes are done the value means nothing */
 typedef int32_t(GPUMEM_CALL *gpumem_progress_function)(void *user_data, uint64_t done, uint64_t total);
 
 /** How to sleep: a sum of GPUMEM_SLEEP_ values. */
@@ -467,7 +473,8 @@ GPUMEM_API gpumem_status gpumem_buffer_forget_registration(gpumem_buffer buffer,
 
 /** Called before a buffer sleeps, on the thread that puts it to sleep: the time to end registrations and to stop using it. It may
  * ask for information about the buffer, and note and forget registrations; it must not change the buffer otherwise, or destroy
- * it. What changes another buffer or group does not wait there: it is #GPUMEM_ERROR_BUSY if another thread changes that too.
+ * it. What changes another buffer or group does not wait there: it is #GPUMEM_ERROR_BUSY if another thread changes that too. It
+ * must return: it must not throw or end its thread, and a child process that it forks must not return from it.
  *
  * \param user_data as in the struct of callbacks
  * \param buffer the buffer

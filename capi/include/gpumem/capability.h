@@ -50,6 +50,8 @@ typedef int32_t gpumem_capability;
 /** `stream.value_nor`: value waits with #GPUMEM_WAIT_NOR. */
 #define GPUMEM_CAPABILITY_STREAM_VALUE_NOR 42
 #define GPUMEM_CAPABILITY_COPY_ENGINES 50 /**< `copy.engines`: copies that can run at the same time. */
+/** `copy.batch`: the small copies of a batch are handed over together, see gpumem_copy_regions(). */
+#define GPUMEM_CAPABILITY_COPY_BATCH 51
 #define GPUMEM_CAPABILITY_PEER_ACCESS 60  /**< `peer.access`: queried for a pair of devices. */
 #define GPUMEM_CAPABILITY_PEER_ATOMICS 61 /**< `peer.atomics`: queried for a pair of devices. */
 

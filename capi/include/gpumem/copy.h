@@ -9,8 +9,12 @@
  *
  * An operand may be memory of any kind, including ordinary pageable memory and memory of other code, by its host or
  * device address. It lies inside one object. If neither the instance nor the driver knows the address, the library
- * checks that the first and last byte can be accessed. It reports a page between them that cannot be where the CPU
- * copies: between ordinary memory, in a call that waits, and on the host backend. A driver may end the process there.
+ * checks that the first and last byte can be accessed. A page between them that cannot be is reported where the CPU
+ * copies: between ordinary memory, in a call that waits, in large copies between ordinary memory and a device, and on the
+ * host backend. Elsewhere it may end the process in the driver.
+ *
+ * On cuda, threads of the library make large copies between ordinary memory and a device, because the driver's own are
+ * several times slower (see `transfer_threads` of gpumem_instance_desc).
  */
 #ifndef GPUMEM_COPY_H
 #define GPUMEM_COPY_H
@@ -94,7 +98,8 @@ GPUMEM_API gpumem_status gpumem_copy(gpumem_instance instance, void *destination
  * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_copy()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_copy()
  * \handles
- * \blocking{only while pageable bytes are staged, or while #GPUMEM_SOURCE_ORDER_DURING_CALL reads the source}
+ * \blocking{only while pageable bytes are staged, for which earlier work of the stream may be waited for, or while
+ *         #GPUMEM_SOURCE_ORDER_DURING_CALL reads the source}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_copy_async(gpumem_stream stream, void *destination, const void *source,
@@ -195,9 +200,15 @@ typedef struct gpumem_copy_region {
  * may write bytes that another one reads or writes: a batch with such a pair is refused, and the message names both.
  * Boxes may lie in each other's gaps.
  *
+ * Regions of one row that lie in a row in the array, and side by side in memory on both sides, are one copy.
+ *
+ * On cuda, regions of one row of at most 256 KiB each, between pinned, mapped and device memory of one device, are copied together
+ * by a kernel, hundreds in one launch, where the instance was the first to use the device in the process; else by the
+ * driver's batch (12.8 and later). Capability `copy.batch` tells whether either serves; else each is a call of the driver.
+ *
  * If a region fails its check, nothing is copied. If the backend fails midway, the regions before `*out_failed` are
- * copied, the one at `*out_failed` may be copied in part, and later ones are not. No copy is running when the call
- * returns.
+ * copied, the one at `*out_failed` and those that are copied together with it may be copied in part, and later ones are not.
+ * No copy is running when the call returns.
  *
  * \param instance instance that copies
  * \param regions array of `count` regions; each has the `struct_size` of the first, which is the distance between
@@ -231,7 +242,7 @@ GPUMEM_API gpumem_status gpumem_copy_regions(gpumem_instance instance, const gpu
  * gpumem_copy_regions()). Drivers take no batches in the default stream.
  *
  * If a region fails its check, nothing is enqueued. If the backend fails midway, the regions before `*out_failed` are
- * enqueued, the one at `*out_failed` may be enqueued in part, and later ones are not. Keep the operands valid until the
+ * enqueued, the one at `*out_failed` and those that are copied together with it may be enqueued in part, and later ones are not. Keep the operands valid until the
  * stream has been observed complete.
  *
  * \param stream stream to enqueue in

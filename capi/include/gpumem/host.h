@@ -157,7 +157,11 @@ GPUMEM_API gpumem_status gpumem_host_native_stream_create(gpumem_device device, 
 GPUMEM_API gpumem_status gpumem_host_native_stream_destroy(gpumem_device device, void *native_stream,
                                                            gpumem_error *error);
 
-/** Marks a stream as being captured into a graph by other code, or removes the mark.
+/** Marks a stream as being captured into a graph by other code, or removes the mark. No graph comes of it.
+ *
+ * Marking a stream that has no mark begins a capture with a number of its own, see gpumem_stream_get_capture_id(). A second 1
+ * changes nothing, nor does a second 0. While the mark is there, only pools work in the stream: every call that would
+ * enqueue something in it, query it or wait for it fails with #GPUMEM_ERROR_INVALID_STATE.
  *
  * \param stream stream to mark
  * \param capturing 1 or 0

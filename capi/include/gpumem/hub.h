@@ -231,7 +231,7 @@ typedef struct gpumem_link_desc {
 GPUMEM_API gpumem_status gpumem_link_connect(gpumem_instance instance, const gpumem_link_desc *desc,
                                              gpumem_link *out_link, gpumem_error *error);
 
-/** Closes a link. What was imported through it stays, and still learns how the publisher fares.
+/** Closes a link. Imports made through it stay valid, and their state is still updated.
  *
  * \param link link to close; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
@@ -283,7 +283,7 @@ typedef struct gpumem_entry_info {
   gpumem_share_way way;    /**< How it is shared. */
   gpumem_access access;    /**< The most that links get. */
   int32_t publisher_pid;   /**< The process that published it, as it counts itself. */
-  uint32_t publisher_gone; /**< 1 if that has ended, and a keeper holds what it left. */
+  uint32_t publisher_gone; /**< 1 if that is not connected any more, and a keeper holds what it left. */
   uint32_t reserved;       /**< 0. */
   uint8_t fingerprint[32]; /**< As published. */
 } gpumem_entry_info;
@@ -429,6 +429,32 @@ GPUMEM_API gpumem_status gpumem_link_publish(gpumem_link link, const char *name,
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_link_withdraw(gpumem_link link, const char *name, uint64_t version,
                                               gpumem_error *error);
+
+/** Says whether memory can be shared in one way with the process of the hub that the link leads to, by a trial at both
+ * ends. What no export would give is refused without one, as gpumem_share_get_way() does.
+ *
+ * The process of the hub opens a small block of memory that is made for it in the same place, on the device that has
+ * it, or with #GPUMEM_PEER_OTHER_DEVICE on another one, and each side finds what the other one has written. A keeper
+ * opens nothing, and its answer is #GPUMEM_ERROR_UNSUPPORTED. The answer is kept with the link; one that may change,
+ * such as #GPUMEM_ERROR_BUSY, is not.
+ *
+ * \param link link to a hub in the process that would import
+ * \param pointer any byte of memory of the link's instance
+ * \param way one of the GPUMEM_SHARE_WAY_ values but ANY. No process of this library opens a dma-buf
+ * \param peer who that process is: one of the GPUMEM_PEER_ values
+ * \param[in,out] out_info receives the answer
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the answer was written to `*out_info`, whatever it is; #GPUMEM_ERROR_PEER_GONE is one if the
+ *         hub has ended
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size of `out_info`, or an unknown way or peer
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{until the hub has answered, and for driver calls; no, if the answer is kept}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_get_way(gpumem_link link, const void *pointer, gpumem_share_way way,
+                                             gpumem_share_peer peer, gpumem_way_info *out_info,
+                                             gpumem_error *error);
 
 #ifdef __cplusplus
 }

@@ -62,11 +62,16 @@ GPUMEM_API gpumem_status gpumem_instance_probe(gpumem_backend backend, gpumem_pr
 struct gpumem_host_options;
 struct gpumem_cuda_options;
 
+/** For `transfer_threads`: large copies of ordinary memory are left to the driver, as small ones are. */
+#define GPUMEM_TRANSFER_OFF UINT32_MAX
+
 /** Options for opening an instance. */
 typedef struct gpumem_instance_desc {
   size_t struct_size;     /**< `sizeof(gpumem_instance_desc)` of the caller. */
   gpumem_backend backend; /**< One of the GPUMEM_BACKEND_ values. */
-  uint32_t reserved;      /**< 0. */
+  /** Threads for each device that copy between it and ordinary memory or files, that of the caller included; 0 means as many as
+   * help, #GPUMEM_TRANSFER_OFF none. They start at the first large copies and end when none has come for 10 seconds. */
+  uint32_t transfer_threads;
   const char *
       name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
   /** Limit on page-locked bytes that live at once, including registered ones; 0 means no limit. */
@@ -75,11 +80,14 @@ typedef struct gpumem_instance_desc {
   const struct gpumem_host_options *host;
   /** Options of the cuda backend (see cuda.h), or NULL for defaults. Ignored with #GPUMEM_BACKEND_HOST. */
   const struct gpumem_cuda_options *cuda;
+  /** Page-locked memory that these threads use for a device at most, in bytes; 0 means 4 MiB for each. It counts
+   * against `pin_budget`, and is freed where other memory lacks. */
+  uint64_t transfer_bytes;
 } gpumem_instance_desc;
 
 /** Initial value of a gpumem_instance_desc. */
 #define GPUMEM_INSTANCE_DESC_INIT \
-  { sizeof(gpumem_instance_desc), 0, 0, NULL, 0, NULL, NULL }
+  { sizeof(gpumem_instance_desc), 0, 0, NULL, 0, NULL, NULL, 0 }
 
 /** Opens a backend. Several instances can be open at once; each has its own records and objects.
  *
@@ -101,7 +109,8 @@ typedef struct gpumem_instance_desc {
  * \retval GPUMEM_ERROR_FORKED see gpumem_instance_probe()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory for the library's records
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
- * \blocking{while the driver initialises and creates contexts, up to seconds}
+ * \blocking{while the driver initialises, creates contexts, and compiles the kernel for small copies at the first use on a machine,
+ *           up to seconds}
  * \threads{any thread}
  * \owner{the caller closes the instance; texts and arrays of `desc` are copied, CUDA contexts stay the caller's}
  * \since 0.1 */
@@ -143,7 +152,7 @@ GPUMEM_API gpumem_status gpumem_instance_close(gpumem_instance instance, gpumem_
 /** Gets the default instance of the process, for programs and plug-ins that do not open their own.
  *
  * The first call opens it as the environment says: `GPUMEM_BACKEND` (`any`, `cuda`, `host`), `GPUMEM_PIN_BUDGET`
- * (bytes) and the variables listed at gpumem_host_options. A process with raised privileges ignores the environment.
+ * (bytes), `GPUMEM_TRANSFER_THREADS` (a number, or `off`), `GPUMEM_TRANSFER_BYTES` and the variables listed at gpumem_host_options. A process with raised privileges ignores the environment.
  * A failed open is not remembered. A forked child gets a default instance of its own.
  *
  * \param[out] out_instance receives the instance, which is never closed

@@ -19,6 +19,7 @@ typedef int32_t gpumem_kind;
 #define GPUMEM_KIND_REGISTERED 3 /**< Memory of the caller, page-locked through this instance. */
 #define GPUMEM_KIND_DEVICE 4     /**< Memory of one device. */
 #define GPUMEM_KIND_MANAGED 5  /**< One address for the CPU and all devices; its pages move. See managed.h. */
+#define GPUMEM_KIND_POOL 6     /**< A block of a pool, unless its memory is PAGEABLE. See pool.h. */
 #define GPUMEM_KIND_VIRTUAL 7  /**< Reserved addresses, and what is mapped there. See range.h. */
 #define GPUMEM_KIND_IMPORTED 8 /**< Memory of another process, imported through this instance. See share.h. */
 #define GPUMEM_KIND_FOREIGN 9  /**< Known to the driver, but made by other code. */
@@ -43,6 +44,9 @@ typedef uint64_t gpumem_memory_flags;
 /** Device only: nothing else lies in the memory's block of the driver, so that it can be shared with other processes and shows
  * them nothing else. The memory is a multiple of that block: 2 MiB on cuda. */
 #define GPUMEM_MEMORY_SHAREABLE UINT64_C(0x200)
+/** Pinned and registered: locked in pieces below 512 MiB, one after the other, so that no other call of the driver waits long for a
+ * large one. Copies and fills of this library cross the borders of pieces; a copy by the driver's own functions must not. */
+#define GPUMEM_MEMORY_IN_PIECES UINT64_C(0x400)
 
 /** Options for an allocation. */
 typedef struct gpumem_memory_desc {
@@ -223,7 +227,8 @@ GPUMEM_API gpumem_status gpumem_malloc(gpumem_device device, gpumem_kind kind, u
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT the pointer lies inside an allocation but not at its start
  * \retval GPUMEM_ERROR_NOT_FOUND no memory of this instance is there: it never was, is freed already, or was made by
  *         other code
- * \retval GPUMEM_ERROR_WRONG_KIND the memory is registered: see gpumem_unregister(); or imported: see gpumem_memory_destroy()
+ * \retval GPUMEM_ERROR_WRONG_KIND the memory is registered: see gpumem_unregister(); or imported: see gpumem_memory_destroy(); or
+ *         a block of a pool: see gpumem_pool_free()
  * \retval GPUMEM_ERROR_BUSY see gpumem_memory_destroy()
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the memory belongs to a gpumem_buffer
  * \handles
@@ -270,7 +275,7 @@ GPUMEM_API gpumem_status gpumem_register(gpumem_device device, void *pointer, ui
  * \retval GPUMEM_SUCCESS the memory is pageable again
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL, or the pointer lies inside a registered range but not at its start
  * \retval GPUMEM_ERROR_NOT_FOUND this instance registered nothing there
- * \retval GPUMEM_ERROR_WRONG_KIND the memory was allocated, not registered: see gpumem_free()
+ * \retval GPUMEM_ERROR_WRONG_KIND the memory was allocated, not registered: see gpumem_free(); or it is a block of a pool
  * \retval GPUMEM_ERROR_BUSY see gpumem_memory_destroy()
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles

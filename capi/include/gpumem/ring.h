@@ -13,6 +13,10 @@
  *
  * The producer exports the ring, and its handle goes to other processes like one of memory: see share.h. A consumer
  * that ends, in whatever way, holds up nobody. Without their producer, consumers get #GPUMEM_ERROR_PEER_GONE.
+ *
+ * Two things on cuda are the driver's when a process is killed with work pending. The last message that its producer
+ * published in a stream may be unfinished. And a stream in which the producer acquired a slot can wait for ever for work that a
+ * killed consumer had still in its stream: acquire without a stream where that may be.
  */
 #ifndef GPUMEM_RING_H
 #define GPUMEM_RING_H
@@ -42,8 +46,8 @@ typedef struct gpumem_ring_desc {
 
 /** Creates a ring. The caller is its producer.
  *
- * It has `slot_count` times `consumers_max` plus 1 events between processes. On the host backend each of them, and the
- * memory, takes a file descriptor.
+ * It has `slot_count` * (`consumers_max` + 1) events between processes. On the host backend each of them, the memory and
+ * the ring itself take two file descriptors of the producer (`ulimit -n`).
  *
  * \param device device that gets the memory
  * \param desc options
@@ -139,8 +143,8 @@ typedef struct gpumem_ring_slot {
  * ended is not waited for.
  *
  * \param ring ring of this producer
- * \param stream stream that will fill the slot, of the ring's device: it waits for the work of the consumers. NULL: the
- *         call waits for that work
+ * \param stream stream that will fill the slot, of the ring's device: it waits for the work of the consumers, and for what
+ *         another stream of the producer filled the slot with before. NULL: the call waits for that work
  * \param timeout_ns how long to wait, or #GPUMEM_TIMEOUT_INFINITE
  * \param[in,out] out_slot receives the slot
  * \param[out] error detail of a failure, or NULL
@@ -279,13 +283,14 @@ typedef struct gpumem_ring_info {
 GPUMEM_API gpumem_status gpumem_ring_get_info(gpumem_ring ring, gpumem_ring_info *out_info,
                                               gpumem_error *error);
 
-/** Destroys a ring. A consumer leaves it: what it has not released is released. A call of another thread that waits
- * returns.
+/** Destroys a ring. A consumer leaves it: what it has not released is released, so no work may use that any more. A call of
+ * another thread that waits returns.
  *
  * \param ring ring to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the ring is destroyed
- * \retval GPUMEM_ERROR_BUSY this is the producer, and consumers have the ring: see gpumem_ring_finish()
+ * \retval GPUMEM_ERROR_BUSY this is the producer, and consumers have the ring: see gpumem_ring_finish(); or, on the host
+ *         backend, work uses its memory, and no other ring of this process has the same
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{a consumer until its work on what it has used is complete; and for driver calls}

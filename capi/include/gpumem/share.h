@@ -54,7 +54,8 @@ typedef struct gpumem_share_handle {
 /** How memory is exported: a sum of GPUMEM_EXPORT_ values. */
 typedef uint64_t gpumem_export_flags;
 /** Importers may see what else lies in the same block of the driver. Small device memory that was created without
- * #GPUMEM_MEMORY_SHAREABLE cannot be exported otherwise, and on the host backend not at all. */
+ * #GPUMEM_MEMORY_SHAREABLE cannot be exported otherwise, and on the host backend not at all. A block of a pool needs it on both
+ * backends. */
 #define GPUMEM_EXPORT_NEIGHBOURS UINT64_C(0x1)
 
 /** Options for an export. */
@@ -80,6 +81,9 @@ typedef struct gpumem_export_desc {
  * An export ends when its memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps), and
  * with gpumem_share_revoke(). Importers keep what they have imported by descriptors.
  *
+ * Of a pool, the pieces are shared that the block lies in: see pool.h. Blocks in the same pieces, with the same access, share one
+ * export, which does not end when one of them is freed.
+ *
  * \param instance instance that has the memory
  * \param pointer any byte of it, by its device address
  * \param desc options; NULL means all defaults
@@ -87,14 +91,15 @@ typedef struct gpumem_export_desc {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the handle was written to `*out_handle`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, or an unknown way, access or flag
- * \retval GPUMEM_ERROR_NOT_FOUND the instance has no memory there
+ * \retval GPUMEM_ERROR_NOT_FOUND the instance has no memory there, or it is a pool's, but no live block; or another thread freed or
+ *         unmapped it during the call
  * \retval GPUMEM_ERROR_WRONG_KIND managed, registered or ordinary memory; or imported: pass on the handle it came with
- * \retval GPUMEM_ERROR_INVALID_STATE nothing is mapped at the address; or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE nothing is mapped at the address; the memory belongs to a ring; or called from a host function
  * \retval GPUMEM_ERROR_UNSUPPORTED the memory does not have this way; the message says what would give it. Or
  *         #GPUMEM_ACCESS_READ was asked for by #GPUMEM_SHARE_WAY_LEGACY. Or the memory has neighbours: see
  *         #GPUMEM_EXPORT_NEIGHBOURS
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the driver refuses this way to this user or system
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; exports of pools that are not needed can be revoked
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
@@ -106,10 +111,10 @@ GPUMEM_API gpumem_status gpumem_share_export(gpumem_instance instance, const voi
                                              gpumem_error *error);
 
 /** Ends an export. Whoever imports the handle from now on gets #GPUMEM_ERROR_STALE_HANDLE; what has been imported
- * stays.
+ * stays. So it is with the handles of other blocks of a pool that share the export.
  *
  * \param instance instance that exported it
- * \param handle handle of memory or an event
+ * \param handle handle of memory, an event or a ring
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the export has ended
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, or damaged bytes
@@ -130,7 +135,7 @@ typedef struct gpumem_share_info {
   int32_t backend;          /**< #GPUMEM_BACKEND_CUDA or #GPUMEM_BACKEND_HOST. */
   gpumem_access access;     /**< The most that importers get. */
   gpumem_location location; /**< Where the memory lies. */
-  int32_t exporter_pid;     /**< The exporter, as its own process namespace counts. */
+  int32_t exporter_pid;     /**< The exporter, as its own process namespace counts. It may have ended. */
   uint64_t size;            /**< Bytes of the whole memory; of a buffer, its capacity. */
   uint64_t offset;          /**< Of the exported pointer in it. */
   uint64_t buffer_id;       /**< Number of the allocation in the exporter. */
@@ -167,10 +172,10 @@ GPUMEM_API gpumem_status gpumem_share_get_info(const gpumem_share_handle *handle
  * \param handle its handle
  * \param[out] out_fds receives new descriptors, which are closed on exec; or NULL with a capacity of 0
  * \param capacity room in `out_fds`
- * \param[out] out_count receives how many there are, also if the room is too small
+ * \param[out] out_count receives how many there are
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the descriptors were written, or `capacity` is 0 and only their number was
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, damaged bytes, or room for some but not for all
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, damaged bytes, or room for some but not for all; the message says how many there are
  * \retval GPUMEM_ERROR_UNSUPPORTED the handle is of a newer version of the library
  * \retval GPUMEM_ERROR_NOT_FOUND this instance has no such export, or no longer
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor
@@ -243,7 +248,7 @@ typedef struct gpumem_import_desc {
  *         for memory that is shared by #GPUMEM_SHARE_WAY_LEGACY, the exporter cannot be reached (see
  *         #GPUMEM_IMPORT_UNVERIFIED), or the handle is of a newer version of the library
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the addresses asked for are taken, or the memory is imported already at others
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or peer access is used up
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor, or holds 4,096 exports of that exporter; or peer access is used up
  * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no addresses for it, or none so high
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
@@ -259,10 +264,11 @@ GPUMEM_API gpumem_status gpumem_share_import(gpumem_instance instance, const gpu
 
 /** How an import stands: one of the GPUMEM_IMPORT_ state values. */
 typedef int32_t gpumem_import_state;
-#define GPUMEM_IMPORT_LIVE 0 /**< The exporter lives, and still exports it. */
+#define GPUMEM_IMPORT_LIVE \
+  0 /**< The exporter lives, and still exports it; or a keeper lives, and holds it. */
 #define GPUMEM_IMPORT_WITHDRAWN \
   1 /**< The exporter has ended the export, or withdrawn the name; the bytes are still there. */
-#define GPUMEM_IMPORT_PEER_GONE 2 /**< The exporter has ended. */
+#define GPUMEM_IMPORT_PEER_GONE 2 /**< The exporter has ended; or the keeper that it was fetched from. */
 #define GPUMEM_IMPORT_UNKNOWN 3   /**< Nobody can tell: imported with descriptors only, or unverified. */
 
 /** Information about an import. */
@@ -271,7 +277,7 @@ typedef struct gpumem_import_info {
   gpumem_share_way way;        /**< How it is shared. */
   gpumem_access access;        /**< What may be done here. */
   gpumem_import_state state;   /**< How it stands at this moment. */
-  int32_t exporter_pid;        /**< As in gpumem_share_info. */
+  int32_t exporter_pid;        /**< As in gpumem_share_info: of the publisher, not of a keeper. */
   uint64_t count;              /**< How often it is imported, and so must be destroyed. */
   uint64_t exporter_buffer_id; /**< Number of the allocation in the exporter. */
 } gpumem_import_info;
@@ -350,9 +356,7 @@ typedef int32_t gpumem_share_peer;
 
 /** Whether memory can be shared in one way. */
 typedef struct gpumem_way_info {
-  size_t struct_size; /**< `sizeof(gpumem_way_info)` of the caller. */
-  /** Set by the caller: a link of the instance, to a hub in the process that would import; or NULL. */
-  gpumem_link link;
+  size_t struct_size;   /**< `sizeof(gpumem_way_info)` of the caller. */
   gpumem_status status; /**< #GPUMEM_SUCCESS, or what gpumem_share_export() or the import would return. */
   uint32_t fd_count;    /**< Descriptors that an export would have. */
   /** 1 if the handle alone is not enough: use gpumem_share_send() or a hub with a path. A dma-buf needs a socket of the
@@ -363,18 +367,15 @@ typedef struct gpumem_way_info {
 } gpumem_way_info;
 
 /** Initial value of a gpumem_way_info. */
-#define GPUMEM_WAY_INFO_INIT                         \
-  {                                                  \
-    sizeof(gpumem_way_info), NULL, 0, 0, 0, 0, { 0 } \
+#define GPUMEM_WAY_INFO_INIT                   \
+  {                                            \
+    sizeof(gpumem_way_info), 0, 0, 0, 0, { 0 } \
   }
 
 /** Says whether memory can be shared in one way, and why not. It changes nothing, and gpumem_share_export() does what
  * it says.
  *
- * With a link, the answer is that of a trial at both ends: the process of the hub opens a small block of memory that is
- * made for it in the same place, on the device that has it, or with #GPUMEM_PEER_OTHER_DEVICE on another one, and each
- * side finds what the other one has written. The answer is kept with the link; one that may change, such as
- * #GPUMEM_ERROR_BUSY, is not.
+ * It answers from here, for an export without flags. gpumem_link_get_way() asks the other process.
  *
  * \param instance instance that has the memory
  * \param pointer any byte of it
@@ -383,11 +384,10 @@ typedef struct gpumem_way_info {
  * \param[in,out] out_info receives the answer
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the answer was written to `*out_info`, whatever it is
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size of `out_info`, an unknown way or peer, or a link of
- *         another instance
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size of `out_info`, or an unknown way or peer
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
- * \blocking{no; during the trial of a capability, a few milliseconds; with a link until its hub has answered}
+ * \blocking{no; during the trial of a capability, a few milliseconds}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_share_get_way(gpumem_instance instance, const void *pointer,
@@ -448,7 +448,8 @@ GPUMEM_API gpumem_status gpumem_share_send(gpumem_instance instance, const gpume
  * \retval GPUMEM_ERROR_UNSUPPORTED the message is of a newer version of the library; or nothing can be shared here
  * \retval GPUMEM_ERROR_PEER_GONE the sender has hung up
  * \retval GPUMEM_ERROR_BUSY only a part of the message came in time. The socket is of no use any more
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or 1,024 handles wait to be imported
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED 1,024 handles wait to be imported: the message stays in the socket; or the process
+ *         has no free descriptor: if the message says that the handle is lost, it must be sent again
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until a message has come}

@@ -82,7 +82,7 @@ GPUMEM_API gpumem_status gpumem_stats_get_kind(gpumem_instance instance, gpumem_
 GPUMEM_API gpumem_status gpumem_stats_reset_peaks(gpumem_instance instance, gpumem_error *error);
 
 /** Writes a report of the live objects of an instance: a line for each with its kind, name, size and device, or
- * the one line "nothing lives". Call it before closing to find leaks.
+ * the one line "nothing lives". The memory of a pool has no line beside the pool's. Call it before closing to find leaks.
  *
  * \param instance instance to query
  * \param[out] buffer receives the text, 0-terminated and truncated to fit; NULL if `capacity` is 0

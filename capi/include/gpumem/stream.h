@@ -114,6 +114,24 @@ typedef struct gpumem_stream_info {
 GPUMEM_API gpumem_status gpumem_stream_get_info(gpumem_stream stream, gpumem_stream_info *out_info,
                                                 gpumem_error *error);
 
+/** Gets the number of the capture into a graph that a stream is part of. All streams that have joined one capture answer the same,
+ * and no other capture of the process has it. It is that of `cuStreamGetCaptureInfo`.
+ *
+ * \param stream stream to query
+ * \param[out] out_capture_id receives the number, or 0 if the stream is not being captured
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the number was written to `*out_capture_id`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_capture_id` is NULL
+ * \retval GPUMEM_ERROR_INVALID_STATE a capture of the stream has failed; or called from a host function
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_stream_get_capture_id(gpumem_stream stream, uint64_t *out_capture_id,
+                                                      gpumem_error *error);
+
 /** Queries whether all work of a stream is complete. Success counts as observing that work complete.
  *
  * \param stream stream to query

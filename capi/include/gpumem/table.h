@@ -13,6 +13,7 @@
 #include "copy.h"
 #include "device.h"
 #include "event.h"
+#include "file.h"
 #include "group.h"
 #include "host.h"
 #include "hub.h"
@@ -22,6 +23,7 @@
 #include "memory.h"
 #include "physical.h"
 #include "pointer.h"
+#include "pool.h"
 #include "range.h"
 #include "ring.h"
 #include "share.h"
@@ -313,6 +315,10 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_export)(
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_import)(
     gpumem_device device, const gpumem_share_handle *handle, const int32_t *fds, uint32_t fd_count,
     gpumem_event *out_event, gpumem_error *error);
+/** Type of gpumem_copy_file(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_copy_file)(
+    gpumem_instance instance, const gpumem_copy_file_desc *desc, gpumem_copy_file_info *out_info,
+    gpumem_error *error);
 /** Type of gpumem_group_create(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_group_create)(
     gpumem_instance instance, const gpumem_group_desc *desc, gpumem_group *out_group, gpumem_error *error);
@@ -404,6 +410,10 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_publish)(
 /** Type of gpumem_link_withdraw(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_withdraw)(
     gpumem_link link, const char *name, uint64_t version, gpumem_error *error);
+/** Type of gpumem_link_get_way(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_get_way)(
+    gpumem_link link, const void *pointer, gpumem_share_way way, gpumem_share_peer peer,
+    gpumem_way_info *out_info, gpumem_error *error);
 /** Type of gpumem_instance_probe(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_instance_probe)(
     gpumem_backend backend, gpumem_probe_info *out_info, gpumem_error *error);
@@ -452,6 +462,69 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_begin_host_access)(
 /** Type of gpumem_managed_end_host_access(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_end_host_access)(
     gpumem_instance instance, const void *pointer, gpumem_error *error);
+/** Type of gpumem_pool_create(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_create)(
+    gpumem_device device, const gpumem_pool_desc *desc, gpumem_pool *out_pool, gpumem_error *error);
+/** Type of gpumem_pool_destroy(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_destroy)(gpumem_pool pool, gpumem_error *error);
+/** Type of gpumem_pool_alloc(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc)(
+    gpumem_pool pool, uint64_t size, gpumem_stream stream, void **out_pointer, gpumem_error *error);
+/** Type of gpumem_pool_alloc_aligned(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc_aligned)(
+    gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream, void **out_pointer,
+    gpumem_error *error);
+/** Type of gpumem_pool_free(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free)(
+    gpumem_pool pool, void *pointer, gpumem_stream stream, gpumem_error *error);
+/** Type of gpumem_pool_free_sized(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free_sized)(
+    gpumem_pool pool, void *pointer, uint64_t size, gpumem_stream stream, gpumem_error *error);
+/** Type of gpumem_pool_alloc_batch(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc_batch)(
+    gpumem_pool pool, const uint64_t *sizes, uint64_t count, gpumem_stream stream, void **out_pointers,
+    gpumem_error *error);
+/** Type of gpumem_pool_free_batch(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free_batch)(
+    gpumem_pool pool, void *const *pointers, uint64_t count, gpumem_stream stream, gpumem_error *error);
+/** Type of gpumem_pool_alloc_native(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc_native)(
+    gpumem_pool pool, uint64_t size, void *native_stream, void **out_pointer, gpumem_error *error);
+/** Type of gpumem_pool_free_native(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free_native)(
+    gpumem_pool pool, void *pointer, void *native_stream, gpumem_error *error);
+/** Type of gpumem_pool_free_pointer(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free_pointer)(
+    gpumem_instance instance, void *pointer, gpumem_stream stream, gpumem_error *error);
+/** Type of gpumem_pool_record_use(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_record_use)(
+    gpumem_pool pool, void *pointer, gpumem_stream stream, gpumem_error *error);
+/** Type of gpumem_pool_release_capture(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_release_capture)(
+    gpumem_pool pool, uint64_t capture_id, gpumem_stream stream, gpumem_error *error);
+/** Type of gpumem_pool_trim(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_trim)(
+    gpumem_pool pool, uint64_t keep_bytes, uint64_t *out_released, gpumem_error *error);
+/** Type of gpumem_pool_set_limit(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_set_limit)(
+    gpumem_pool pool, uint64_t bytes, gpumem_error *error);
+/** Type of gpumem_pool_set_release_threshold(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_set_release_threshold)(
+    gpumem_pool pool, uint64_t bytes, gpumem_error *error);
+/** Type of gpumem_pool_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_get_info)(
+    gpumem_pool pool, gpumem_pool_info *out_info, gpumem_error *error);
+/** Type of gpumem_pool_get_class_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_get_class_info)(
+    gpumem_pool pool, uint32_t index, gpumem_pool_class_info *out_info, gpumem_error *error);
+/** Type of gpumem_pool_reset_peaks(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_reset_peaks)(gpumem_pool pool, gpumem_error *error);
+/** Type of gpumem_pool_get_block_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_get_block_info)(
+    gpumem_instance instance, const void *pointer, gpumem_pool_block_info *out_info, gpumem_error *error);
+/** Type of gpumem_pool_set_callback(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_set_callback)(
+    gpumem_pool pool, gpumem_pool_callback callback, void *user_data, gpumem_error *error);
 /** Type of gpumem_ring_create(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_create)(
     gpumem_device device, const gpumem_ring_desc *desc, gpumem_ring *out_ring, gpumem_error *error);
@@ -507,6 +580,9 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stream_destroy)(gpumem_stream stre
 /** Type of gpumem_stream_get_info(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stream_get_info)(
     gpumem_stream stream, gpumem_stream_info *out_info, gpumem_error *error);
+/** Type of gpumem_stream_get_capture_id(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stream_get_capture_id)(
+    gpumem_stream stream, uint64_t *out_capture_id, gpumem_error *error);
 /** Type of gpumem_stream_query(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stream_query)(gpumem_stream stream, gpumem_error *error);
 /** Type of gpumem_stream_synchronize(). */
@@ -702,6 +778,8 @@ typedef struct gpumem_table {
   PFN_gpumem_event_export gpumem_event_export;
   /** gpumem_event_import(). */
   PFN_gpumem_event_import gpumem_event_import;
+  /** gpumem_copy_file(). */
+  PFN_gpumem_copy_file gpumem_copy_file;
   /** gpumem_group_create(). */
   PFN_gpumem_group_create gpumem_group_create;
   /** gpumem_group_destroy(). */
@@ -762,6 +840,8 @@ typedef struct gpumem_table {
   PFN_gpumem_link_publish gpumem_link_publish;
   /** gpumem_link_withdraw(). */
   PFN_gpumem_link_withdraw gpumem_link_withdraw;
+  /** gpumem_link_get_way(). */
+  PFN_gpumem_link_get_way gpumem_link_get_way;
   /** gpumem_instance_probe(). */
   PFN_gpumem_instance_probe gpumem_instance_probe;
   /** gpumem_instance_open(). */
@@ -792,6 +872,48 @@ typedef struct gpumem_table {
   PFN_gpumem_managed_begin_host_access gpumem_managed_begin_host_access;
   /** gpumem_managed_end_host_access(). */
   PFN_gpumem_managed_end_host_access gpumem_managed_end_host_access;
+  /** gpumem_pool_create(). */
+  PFN_gpumem_pool_create gpumem_pool_create;
+  /** gpumem_pool_destroy(). */
+  PFN_gpumem_pool_destroy gpumem_pool_destroy;
+  /** gpumem_pool_alloc(). */
+  PFN_gpumem_pool_alloc gpumem_pool_alloc;
+  /** gpumem_pool_alloc_aligned(). */
+  PFN_gpumem_pool_alloc_aligned gpumem_pool_alloc_aligned;
+  /** gpumem_pool_free(). */
+  PFN_gpumem_pool_free gpumem_pool_free;
+  /** gpumem_pool_free_sized(). */
+  PFN_gpumem_pool_free_sized gpumem_pool_free_sized;
+  /** gpumem_pool_alloc_batch(). */
+  PFN_gpumem_pool_alloc_batch gpumem_pool_alloc_batch;
+  /** gpumem_pool_free_batch(). */
+  PFN_gpumem_pool_free_batch gpumem_pool_free_batch;
+  /** gpumem_pool_alloc_native(). */
+  PFN_gpumem_pool_alloc_native gpumem_pool_alloc_native;
+  /** gpumem_pool_free_native(). */
+  PFN_gpumem_pool_free_native gpumem_pool_free_native;
+  /** gpumem_pool_free_pointer(). */
+  PFN_gpumem_pool_free_pointer gpumem_pool_free_pointer;
+  /** gpumem_pool_record_use(). */
+  PFN_gpumem_pool_record_use gpumem_pool_record_use;
+  /** gpumem_pool_release_capture(). */
+  PFN_gpumem_pool_release_capture gpumem_pool_release_capture;
+  /** gpumem_pool_trim(). */
+  PFN_gpumem_pool_trim gpumem_pool_trim;
+  /** gpumem_pool_set_limit(). */
+  PFN_gpumem_pool_set_limit gpumem_pool_set_limit;
+  /** gpumem_pool_set_release_threshold(). */
+  PFN_gpumem_pool_set_release_threshold gpumem_pool_set_release_threshold;
+  /** gpumem_pool_get_info(). */
+  PFN_gpumem_pool_get_info gpumem_pool_get_info;
+  /** gpumem_pool_get_class_info(). */
+  PFN_gpumem_pool_get_class_info gpumem_pool_get_class_info;
+  /** gpumem_pool_reset_peaks(). */
+  PFN_gpumem_pool_reset_peaks gpumem_pool_reset_peaks;
+  /** gpumem_pool_get_block_info(). */
+  PFN_gpumem_pool_get_block_info gpumem_pool_get_block_info;
+  /** gpumem_pool_set_callback(). */
+  PFN_gpumem_pool_set_callback gpumem_pool_set_callback;
   /** gpumem_ring_create(). */
   PFN_gpumem_ring_create gpumem_ring_create;
   /** gpumem_ring_export(). */
@@ -828,6 +950,8 @@ typedef struct gpumem_table {
   PFN_gpumem_stream_destroy gpumem_stream_destroy;
   /** gpumem_stream_get_info(). */
   PFN_gpumem_stream_get_info gpumem_stream_get_info;
+  /** gpumem_stream_get_capture_id(). */
+  PFN_gpumem_stream_get_capture_id gpumem_stream_get_capture_id;
   /** gpumem_stream_query(). */
   PFN_gpumem_stream_query gpumem_stream_query;
   /** gpumem_stream_synchronize(). */

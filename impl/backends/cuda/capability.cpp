@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Capabilities: by attribute, and where possible by a trial that leaves nothing behind (COM-21).
+#include <array>
+
 #include "backends/cuda/managed.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/peers.h"
+#include "backends/cuda/pieces.h"
 #include "backends/cuda/sharing.h"
 #include "base/cleanup.h"
 #include "platform/descriptor.h"
@@ -74,10 +77,12 @@ Capability try_with_memory(Device& device, const backend::MemoryRequest& request
       [&]() -> Result<std::unique_ptr<backend::Memory>> {
         auto memory = device.create_memory(request);
         if (!memory) return memory;
-        const Result<void> used = use(**memory);
-        if (used) return memory;
-        if (auto released = (*memory)->release(); !released) (void)(*memory)->release();
-        return used.error();
+        Cleanup undo([&] {
+          if (auto released = (*memory)->release(); !released) (void)(*memory)->release();
+        });
+        GPUMEM_TRY(use(**memory));
+        undo.dismiss();
+        return memory;
       },
       what);
 }
@@ -239,6 +244,42 @@ backend::MemoryRequest device_bytes(uint64_t size) {
   request.size = size;
   request.sort = backend::MemorySort::kDevice;
   return request;
+}
+
+// Copies pieces from the first half of some bytes to the second.
+Result<void> copy_together(Device& device, uint64_t address, uint64_t half) {
+  auto stream = device.create_stream(0);
+  if (!stream) return stream.error();
+  std::array<backend::Piece, Pieces::kFew> pieces;
+  const uint64_t size = half / pieces.size();
+  for (size_t i = 0; i < pieces.size(); ++i)
+    pieces[i] = {address + half + i * size, address + i * size, size};
+  size_t done = 0;
+  auto copied = (*stream)->copy_pieces(pieces, &done);
+  // Twice, as a release: the memory must not be released before they are complete.
+  auto complete = (*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE);
+  if (!complete) complete = (*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE);
+  if (copied && !complete) copied = complete.error();
+  auto released = (*stream)->release();
+  if (!released) released = (*stream)->release();
+  return copied ? released : copied;
+}
+
+Capability try_copies(Device& device) {
+  const Pieces::Way way = device.pieces().way();
+  if (way == Pieces::Way::kOneByOne) {
+    return answer(GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_ATTRIBUTE,
+                  "each copy is a call: the library's kernel is not loaded in this context, and this driver "
+                  "lacks cuMemcpyBatchAsync; install one for CUDA 12.8 or newer");
+  }
+  constexpr uint64_t kHalf = 16 * Pieces::kFew;
+  return try_with_memory(
+      device, device_bytes(2 * kHalf),
+      [&](backend::Memory& memory) {
+        return copy_together(device, address_of(memory.facts().device_pointer), kHalf);
+      },
+      way == Pieces::Way::kKernel ? "copying pieces with the library's kernel"
+                                  : "copying pieces with cuMemcpyBatchAsync");
 }
 
 Capability try_export(Device& device) {
@@ -502,6 +543,8 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       return amount(GPUMEM_ANSWER_TYPE_INT, static_cast<uint64_t>(*engines), GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the driver's attribute ASYNC_ENGINE_COUNT");
     }
+    case GPUMEM_CAPABILITY_COPY_BATCH:
+      return try_copies(*this);
     case GPUMEM_CAPABILITY_PEER_ACCESS:
       return try_peer_access(static_cast<Device&>(*peer));
     case GPUMEM_CAPABILITY_PEER_ATOMICS: {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backends/cuda/memory.h"
+#include "backends/cuda/pieces.h"
 #include "backends/cuda/pointer.h"
 #include "backends/cuda/stream.h"
 #include "base/arithmetic.h"
@@ -136,6 +137,27 @@ Outcome Stream::enqueue_rows(const backend::CopySegment& segment) {
   plane.WidthInBytes = segment.width;
   plane.Height = segment.height;
   return call([&] { return cu.Memcpy2DAsync(&plane, native_); });
+}
+
+uint64_t Stream::largest_piece() { return Pieces::kLargest; }
+
+// The kernel must be able to reach both sides: it would end the context where a copy of the driver fails.
+std::optional<backend::Piece> Stream::piece_of(const backend::CopySegment& segment) {
+  const auto address = [&](const backend::Span& span) -> uint64_t {
+    if (span.memory == nullptr || span.managed) return 0;
+    if (span.in_range) return span.home == &device_ ? address_of(span.address) : 0;
+    const auto& memory = static_cast<const Memory&>(*span.memory);
+    if (memory.owner() != nullptr) return 0;
+    if (span.on_device) return &memory.device() == &device_ ? address_of(span.address) : 0;
+    return device_address(span);
+  };
+  const backend::Piece piece{address(segment.destination), address(segment.source), segment.width};
+  if (piece.to == 0 || piece.from == 0) return std::nullopt;
+  return piece;
+}
+
+Result<void> Stream::copy_pieces(std::span<const backend::Piece> pieces, size_t* done) {
+  return device_.pieces().copy(native_, pieces, done);
 }
 
 uint64_t Stream::device_address(const backend::Span& span) {

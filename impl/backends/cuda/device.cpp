@@ -7,6 +7,7 @@
 #include "backends/cuda/fence.h"
 #include "backends/cuda/managed.h"
 #include "backends/cuda/memory.h"
+#include "backends/cuda/pieces.h"
 #include "backends/cuda/pointer.h"
 #include "backends/cuda/sharing.h"
 #include "backends/cuda/stream.h"
@@ -22,6 +23,7 @@ Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordi
       handle_(all[ordinal]),
       fences_(std::make_unique<Fences>(*this)),
       managed_(std::make_unique<Managed>(*this)),
+      pieces_(std::make_unique<Pieces>(*this)),
       virtual_memory_(std::make_unique<VirtualMemory>(*this)),
       sharing_(std::make_unique<Sharing>(*this)),
       held_peers_(all.size()) {
@@ -31,6 +33,7 @@ Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordi
 
 Device::~Device() {
   fences_->release();
+  pieces_->close();
   drop_all_peers();
   // A failure cannot be reported or handled here.
   if (retained_) cu_.DevicePrimaryCtxRelease(handle_);
@@ -42,11 +45,16 @@ Result<std::unique_ptr<Device>> Device::open(const Driver& cu, const std::vector
   GPUMEM_TRY(device->fill_facts());
   GPUMEM_TRY(device->fill_traits());
   device->context_ = context;
+  bool fresh = false;
   if (context == nullptr) {
+    unsigned flags = 0;
+    int active = 0;
+    fresh = cu.DevicePrimaryCtxGetState(device->handle_, &flags, &active).ok() && active == 0;
     GPUMEM_TRY(device->check(cu.DevicePrimaryCtxRetain(&device->context_, device->handle_), Place::kDevice,
                              "cannot retain the primary context of device %u", ordinal));
     device->retained_ = true;
   }
+  device->pieces_->open(fresh);
   return device;
 }
 
@@ -97,10 +105,11 @@ Result<void> Device::fill_traits() {
   auto tables = attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES);
   if (!tables) return tables.error();
   traits_.uses_host_page_tables = *tables != 0;
+  facts_.stages_ordinary = !traits_.uses_host_page_tables;
   auto pitch = attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH);
   if (!pitch) return pitch.error();
   facts_.pitch_max = static_cast<uint64_t>(*pitch);
-  traits_.bind_to_nearest_node = facts_.numa_node >= 0 && platform::numa_node_count() > 1;
+  traits_.near_a_node = facts_.numa_node >= 0 && platform::numa_node_count() > 1;
   GPUMEM_TRY(fill_managed_traits());
   for (const CUdevice device : all_) {
     int same = 0;

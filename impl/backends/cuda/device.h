@@ -15,6 +15,7 @@ namespace gpumem::cuda {
 
 class Fences;
 class Managed;
+class Pieces;
 class Sharing;
 class VirtualMemory;
 struct Peers;
@@ -45,13 +46,14 @@ class Device final : public backend::Device {
     bool managed = false;
     bool concurrent_managed = false;      // the CPU may use managed memory while the device does
     bool all_concurrent_managed = false;  // on all devices
-    bool bind_to_nearest_node = false;    // the machine has several nodes, and the device is near one of them
+    bool near_a_node = false;             // the machine has several nodes, and the device is near one of them
   };
   const Traits& traits() const { return traits_; }
 
   backend::Managed* managed() override;
 
   Fences& fences() const { return *fences_; }
+  Pieces& pieces() const { return *pieces_; }
   const std::atomic<bool>& lost_flag() const { return lost_; }
 
   // Makes a call on a stream or event. One that carries its context needs no current one, unless the driver
@@ -119,6 +121,7 @@ class Device final : public backend::Device {
   std::vector<CUevent> released_;  // recorded at the end of streams that were released with work pending
   const std::unique_ptr<Fences> fences_;
   const std::unique_ptr<Managed> managed_;
+  const std::unique_ptr<Pieces> pieces_;
   const std::unique_ptr<VirtualMemory> virtual_memory_;
   const std::unique_ptr<Sharing> sharing_;
   // By ordinal: the peer's context that this device holds access to, or null. Guarded by the mutex of Peers.

@@ -86,6 +86,7 @@ struct Entry<CUresult (*)(Arguments...)> {
   REQUIRED(CtxPushCurrent, 4000, "_v2")                     \
   REQUIRED(CtxPopCurrent, 4000, "_v2")                      \
   REQUIRED(CtxGetCurrent, 4000, "")                         \
+  OPTIONAL(DevicePrimaryCtxGetState, 7000, "")              \
   OPTIONAL(CtxGetDevice, 2000, "")                          \
   OPTIONAL(DeviceCanAccessPeer, 4000, "")                   \
   OPTIONAL(DeviceGetP2PAttribute, 8000, "")                 \
@@ -133,6 +134,7 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(MemcpyDtoHAsync, 3020, "_v2")                    \
   OPTIONAL(MemcpyDtoDAsync, 3020, "_v2")                    \
   OPTIONAL(Memcpy2DAsync, 3020, "_v2")                      \
+  OPTIONAL(MemcpyBatchAsync, 13000, "_v2")                  \
   OPTIONAL(MemsetD8Async, 3020, "")                         \
   OPTIONAL(MemsetD16Async, 3020, "")                        \
   OPTIONAL(MemsetD32Async, 3020, "")                        \
@@ -146,10 +148,14 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(StreamGetId, 12000, "")                          \
   OPTIONAL(ThreadExchangeStreamCaptureMode, 10010, "")      \
   OPTIONAL(StreamIsCapturing, 10000, "")                    \
+  OPTIONAL(StreamGetCaptureInfo, 10010, "")                 \
   OPTIONAL(StreamQuery, 2000, "")                           \
   OPTIONAL(StreamSynchronize, 2000, "")                     \
   OPTIONAL(StreamWaitEvent, 3020, "")                       \
   OPTIONAL(LaunchHostFunc, 10000, "")                       \
+  OPTIONAL(ModuleLoadData, 2000, "")                        \
+  OPTIONAL(ModuleGetFunction, 2000, "")                     \
+  OPTIONAL(LaunchKernel, 4000, "")                          \
   OPTIONAL(StreamWriteValue32, 11070, "_v2")                \
   OPTIONAL(StreamWriteValue64, 11070, "_v2")                \
   OPTIONAL(StreamWaitValue32, 11070, "_v2")                 \
@@ -171,9 +177,10 @@ struct Entry<CUresult (*)(Arguments...)> {
   OLDER(EventElapsedTime, 2000, "")
 
 // Older variants with another signature, by the name of their member and as above.
-#define GPUMEM_CUDA_OLDER_SIGNATURES(OLDER)   \
-  OLDER(MemAdviseDevice, MemAdvise, 8000, "") \
-  OLDER(MemPrefetchDeviceAsync, MemPrefetchAsync, 8000, "")
+#define GPUMEM_CUDA_OLDER_SIGNATURES(OLDER)                 \
+  OLDER(MemAdviseDevice, MemAdvise, 8000, "")               \
+  OLDER(MemPrefetchDeviceAsync, MemPrefetchAsync, 8000, "") \
+  OLDER(MemcpyBatchIndexAsync, MemcpyBatchAsync, 12080, "")
 
 struct Driver {
   int version = 0;

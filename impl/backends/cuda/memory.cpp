@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <thread>
 
@@ -26,12 +27,18 @@ constexpr uint64_t kAlignmentSlackMax = kBlock;
 constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-// Below this size, querying free memory and starting threads is not worth the cost.
+// Below these sizes, querying free memory, and starting threads, is not worth the cost.
 constexpr uint64_t kLargePinned = uint64_t{64} << 20;
-constexpr uint32_t kPopulateThreadsMax = 16;
+constexpr uint64_t kTouchedInParallel = uint64_t{8} << 20;
+constexpr uint64_t kTouchedByThread = uint64_t{4} << 20;
+constexpr uint32_t kTouchThreadsMax = 16;
+constexpr uint32_t kPopulateThreadsMax = 4;
 
-// Larger single calls hold driver-wide locks for too long.
+// Of memory IN_PIECES: other calls of the driver wait for a registration to end, and it takes longer the
+// larger it is (docs/measured/pinning.md).
 constexpr uint64_t kPiece = uint64_t{256} << 20;
+// Between pieces. Who waits for the driver's lock does not get it from a thread that takes it again at once.
+constexpr std::chrono::microseconds kPause{200};
 
 // If the driver is out of memory with this many registrations, the limit on registrations is reached.
 constexpr uint64_t kManyRegistrations = 8192;
@@ -50,10 +57,22 @@ Result<void*> device_pointer_of(Device& device, void* host_pointer) {
   return pointer_to(address);
 }
 
+// Whether a range is registered in pieces. The driver's own copies fail where one ends, so that is done only
+// if asked for, or if the driver would not take the range as a whole (PIN-15).
+bool in_pieces(const Device& device, uint64_t size, gpumem_memory_flags wanted) {
+  return (wanted & GPUMEM_MEMORY_IN_PIECES) != 0 || size >= largest_registration(device.cu());
+}
+
 Error unmet_alignment(uint64_t alignment) {
   return make_error(GPUMEM_ERROR_UNSUPPORTED,
                     "this memory cannot be aligned to %llu bytes; request a smaller alignment",
                     static_cast<unsigned long long>(alignment));
+}
+
+Error no_pieces(const char* which) {
+  return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                    "the driver cannot lock %s memory in pieces; do not require GPUMEM_MEMORY_IN_PIECES",
+                    which);
 }
 
 // ---- device memory ----
@@ -297,12 +316,14 @@ class DriverPinnedMemory final : public Memory {
 // way to choose a node or alignment and to keep the memory out of forked children.
 class MappedPinnedMemory final : public Memory {
  public:
-  MappedPinnedMemory(Device& device, void* base, uint64_t size, uint64_t mapped_size)
+  MappedPinnedMemory(Device& device, void* base, uint64_t size, uint64_t mapped_size, bool in_pieces)
       : Memory(device),
-        range_(device, base, size, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP, kPiece) {
+        range_(device, base, size, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP,
+               in_pieces ? kPiece : kSizeMax) {
     facts_.host_pointer = base;
     facts_.granted_size = mapped_size;
     facts_.granted = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | page_locked(device);
+    if (in_pieces) facts_.granted |= GPUMEM_MEMORY_IN_PIECES;
   }
 
   // From here on the memory owns the pages, and frees them if locking fails.
@@ -367,15 +388,21 @@ Result<std::unique_ptr<backend::Memory>> create_mapped_pinned(Device& device,
 
   const bool node_wanted = (wanted & GPUMEM_MEMORY_NUMA_NODE) != 0;
   const int32_t node = node_wanted ? request.numa_node : device.facts().numa_node;
-  if (node_wanted || device.traits().bind_to_nearest_node) {
-    auto bound = platform::bind_to_node(base, size, node);
-    if (node_wanted && !bound) return bound.error();
+  if (node_wanted) {
+    GPUMEM_TRY(platform::bind_to_node(base, size, node));
+  } else if (device.traits().near_a_node) {
+    // Bound to a node that is full, the process would be killed.
+    platform::prefer_node(base, size, node);
   }
-  const uint32_t threads =
-      size < kLargePinned ? 1 : std::clamp(std::thread::hardware_concurrency(), 1U, kPopulateThreadsMax);
-  GPUMEM_TRY(platform::populate(base, size, threads));
+  if (size < kTouchedInParallel) {
+    GPUMEM_TRY(platform::populate(base, size, 1));
+  } else {
+    platform::touch_fresh(
+        base, size, static_cast<uint32_t>(std::min<uint64_t>(size / kTouchedByThread, kTouchThreadsMax)));
+  }
 
-  auto memory = std::make_unique<MappedPinnedMemory>(device, base, request.size, size);
+  auto memory = std::make_unique<MappedPinnedMemory>(device, base, request.size, size,
+                                                     in_pieces(device, request.size, wanted));
   undo.dismiss();
   GPUMEM_TRY(memory->lock());
   if (node_wanted) memory->set_node(node);
@@ -395,6 +422,7 @@ Result<std::unique_ptr<backend::Memory>> create_pinned(Device& device, const bac
         "the driver cannot place %s pinned memory on a NUMA node; do not request GPUMEM_MEMORY_NUMA_NODE",
         write_combined ? "write-combined" : "this");
   }
+  if ((wanted & GPUMEM_MEMORY_IN_PIECES) != 0) return no_pieces(write_combined ? "write-combined" : "this");
   if (request.alignment > kAlignmentSlackMax / 2) return unmet_alignment(request.alignment);
   auto memory = std::make_unique<DriverPinnedMemory>(device);
   GPUMEM_TRY(memory->allocate(request.size, request.alignment, wanted));
@@ -445,6 +473,20 @@ class RegisteredMemory final : public Memory {
   LockedRange range_;
 };
 
+// The driver finds pages that are not there one after the other, and lets every other call wait meanwhile.
+Result<void> populate_absent(const backend::RegistrationRequest& request) {
+  if (request.size < kLargePinned) return {};
+  const uint64_t absent = platform::absent_bytes(request.pointer, request.size);
+  if (absent < request.size / 2) return {};
+  GPUMEM_TRY(platform::check_host_budget(absent));
+  const uint64_t page = platform::page_size();
+  const uint64_t begin = round_down(address_of(request.pointer), page);
+  const uint64_t end = round_up(address_of(request.pointer) + request.size, page);
+  // Where it fails, the driver says why.
+  (void)platform::populate(pointer_to(begin), end - begin, kPopulateThreadsMax);
+  return {};
+}
+
 // The driver returns one code for everything wrong with a mapping. The cause is diagnosed afterwards, so that
 // successful registrations do not pay for probing every page.
 Error explain_refusal(Device& device, const backend::RegistrationRequest& request, bool read_only,
@@ -492,6 +534,7 @@ Result<std::unique_ptr<backend::Memory>> create_registered(Device& device,
 
   // Pieces with separate device addresses would not form one range.
   const bool one_piece = (wanted & GPUMEM_MEMORY_MAPPED) != 0 && !device.traits().same_pointer;
+  if (one_piece && (wanted & GPUMEM_MEMORY_IN_PIECES) != 0) return no_pieces("mapped");
   if (one_piece && request.size > largest_registration(device.cu())) {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                       "%llu bytes exceed pin.max_single, and mapped memory cannot be split on this system; "
@@ -500,8 +543,12 @@ Result<std::unique_ptr<backend::Memory>> create_registered(Device& device,
   }
   constexpr gpumem_memory_flags kAsAsked =
       GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_IOMEMORY;
-  auto memory = std::make_unique<RegisteredMemory>(device, request, flags, one_piece ? kSizeMax : kPiece,
-                                                   (wanted & kAsAsked) | page_locked(device));
+  gpumem_memory_flags granted = (wanted & kAsAsked) | page_locked(device);
+  const bool pieces = !one_piece && in_pieces(device, request.size, wanted);
+  if (pieces) granted |= GPUMEM_MEMORY_IN_PIECES;
+  auto memory =
+      std::make_unique<RegisteredMemory>(device, request, flags, pieces ? kPiece : kSizeMax, granted);
+  if (!read_only && !io_memory) GPUMEM_TRY(populate_absent(request));
   auto locked = memory->lock();
   if (locked) return std::unique_ptr<backend::Memory>(std::move(memory));
   // Pages of I/O memory cannot be probed, so the driver's code is final.
@@ -535,6 +582,7 @@ uint64_t LockedRange::piece_end(uint64_t index) const {
 Result<void> LockedRange::lock() {
   const uint64_t pieces = piece_of(size_ - 1) + 1;
   while (locked_ < pieces) {
+    if (locked_ > 0) std::this_thread::sleep_for(kPause);
     const uint64_t begin = piece_begin(locked_);
     const Outcome outcome =
         device_.cu().MemHostRegister(pointer_to(begin), piece_end(locked_) - begin, flags_);
@@ -561,6 +609,7 @@ Result<void> LockedRange::unlock() {
     if (refused(outcome)) return unlocked;
     --locked_;
     live_registrations.fetch_sub(1, std::memory_order_relaxed);
+    if (locked_ > 0) std::this_thread::sleep_for(kPause);
     if (result.ok() && !unlocked.ok()) result = unlocked;
   }
   return result;

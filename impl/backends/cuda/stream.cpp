@@ -60,6 +60,7 @@ Result<void> Stream::create(int32_t priority) {
     return known;
   }
   find_identity();
+  conceal();
   return {};
 }
 
@@ -104,6 +105,7 @@ Result<void> Stream::wrap(CUstream native) {
 }
 
 Result<bool> Stream::is_capturing() {
+  if (!may_be_captured()) return false;
   // On another thread this handle means that thread's stream, which has other work.
   if (thread_ != 0 && is_of_other_thread()) {
     return make_error(
@@ -117,13 +119,30 @@ Result<bool> Stream::is_capturing() {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+Result<backend::Capture> Stream::capture() {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  GPUMEM_TRY(
+      device_.check_enqueued(call([&] { return device_.cu().StreamGetCaptureInfo(native_, &status, &id); }),
+                             "cannot query the capture of the stream"));
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return backend::Capture{};
+  // A thread's own default stream has the same handle on each thread.
+  return backend::Capture{id, thread_ != 0 ? ~thread_ : address_of(native_)};
+}
+
 bool Stream::is_of_other_thread() const { return thread_ != thread_number(); }
 
 Result<void> Stream::wait_event(backend::Event& event) {
   const auto awaited = static_cast<CUevent>(event.native());
-  return device_.check_enqueued(
+  GPUMEM_TRY(device_.check_enqueued(
       call([&] { return device_.cu().StreamWaitEvent(native_, awaited, CU_EVENT_WAIT_DEFAULT); }),
-      "cannot enqueue the wait for the event");
+      "cannot enqueue the wait for the event"));
+  if (may_be_captured()) return {};
+  // Other code may have recorded the event in a capture, which this stream is then part of.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const Outcome asked = call([&] { return device_.cu().StreamIsCapturing(native_, &status); });
+  if (!asked.ok() || status != CU_STREAM_CAPTURE_STATUS_NONE) expose();
+  return {};
 }
 
 Result<std::shared_ptr<backend::Fence>> Stream::fence() {

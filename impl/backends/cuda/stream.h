@@ -27,8 +27,12 @@ class Stream final : public backend::Stream {
   int32_t priority() const override { return priority_; }
   uint64_t identity() const override { return identity_; }
   Result<bool> is_capturing() override;
+  Result<backend::Capture> capture() override;
   const void* cpu_view(const backend::Span& span) override;
   Result<void> copy(const backend::CopySegment& segment) override;
+  uint64_t largest_piece() override;
+  std::optional<backend::Piece> piece_of(const backend::CopySegment& segment) override;
+  Result<void> copy_pieces(std::span<const backend::Piece> pieces, size_t* done) override;
   backend::FillWay way_of_fill(const backend::Span& destination) override;
   Result<void> fill(const backend::FillSegment& segment) override;
   Result<void> wait_event(backend::Event& event) override;

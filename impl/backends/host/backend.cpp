@@ -7,6 +7,7 @@
 #include "backends/host/host_backend.h"
 #include "backends/host/memory.h"
 #include "backends/host/stream.h"
+#include "base/text.h"
 #include "platform/numa.h"
 
 namespace gpumem::host {
@@ -98,8 +99,8 @@ Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* n
   }
   Queue& queue = **found;
   if (const uint32_t handles = queue.timeline()->handles; handles != 0) {
-    return make_error(GPUMEM_ERROR_BUSY, "%u handles still wrap the native stream; destroy them first",
-                      handles);
+    return make_error(GPUMEM_ERROR_BUSY, "%u handle%s still wrap%s the native stream; destroy %s first",
+                      handles, plural(handles), handles == 1 ? "s" : "", handles == 1 ? "it" : "them");
   }
   queue.retire(lock);
   shared_.managed.refresh(lock);
@@ -108,7 +109,10 @@ Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* n
 
 void HostBackend::set_capturing(backend::Stream& stream, bool capturing) {
   const Lock lock(shared_.mutex);
-  static_cast<HostStream&>(stream).queue().capturing = capturing;
+  static constinit std::atomic<uint64_t> last{0};
+  stream.expose();
+  std::atomic<uint64_t>& capture = static_cast<HostStream&>(stream).queue().capture;
+  if (capturing != (capture != 0)) capture = capturing ? ++last : 0;
 }
 
 void HostBackend::lose(backend::Device& device) {

@@ -209,6 +209,8 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
     case GPUMEM_CAPABILITY_COPY_ENGINES:
       return make(GPUMEM_ANSWER_TYPE_INT, std::max(1U, std::thread::hardware_concurrency()),
                   GPUMEM_ANSWER_FROM_ATTRIBUTE, "the number of processors; every stream has its own thread");
+    case GPUMEM_CAPABILITY_COPY_BATCH:
+      return always(GPUMEM_ANSWER_YES, "the CPU copies; there is no driver to call for each copy");
     case GPUMEM_CAPABILITY_PEER_ACCESS:
       if (!has_link_to(*peer)) return by_option(false, "no link in this direction");
       return with_entry(options, EntryPoint::kPeerAccess, "linked as configured");

@@ -120,6 +120,11 @@ struct Mark {
   std::shared_ptr<Timeline> timeline;
   uint64_t number = 0;
   std::shared_ptr<const Clock> before;  // null if there is nothing
+
+  void observe() const {
+    if (timeline->observed < number) timeline->observed = number;
+    if (before != nullptr) before->observe();
+  }
 };
 
 }  // namespace gpumem::host

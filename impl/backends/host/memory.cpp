@@ -177,6 +177,8 @@ Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backe
   GPUMEM_TRY(populate(shared, range->address(), size, exhausted));
   allocation.granted_size = size;
   allocation.granted |= GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
+  // All is locked in pieces here, and nobody's own copies could fail at a border.
+  allocation.granted |= (request.require | request.prefer) & GPUMEM_MEMORY_IN_PIECES;
   allocation.host_range = std::move(*range);
   allocation.host_address = allocation.device_address = allocation.host_range.address();
   if (((request.require | request.prefer) & GPUMEM_MEMORY_WRITE_COMBINED) == 0) return {};
@@ -266,7 +268,7 @@ Result<void> lock_range(Shared& shared, const backend::RegistrationRequest& requ
   if (*locked) allocation.granted |= GPUMEM_MEMORY_PAGE_LOCKED;
 
   constexpr gpumem_memory_flags kAsAsked =
-      GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY;
+      GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_IN_PIECES;
   allocation.granted |= asked & kAsAsked;
   allocation.granted_size = request.size;
   allocation.bytes = static_cast<std::byte*>(request.pointer);

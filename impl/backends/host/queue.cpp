@@ -132,6 +132,7 @@ Result<void> Queue::wait_for(const Lock& held, const Mark& mark) {
 
 void Queue::retire(const Lock& /*held*/) {
   if (!std::exchange(retired_, true)) give_back_handle(handle_);
+  capture = 0;
   wake_.notify_one();
 }
 
@@ -235,7 +236,7 @@ Result<std::vector<Mark>> Queues::marks(const Lock& held, const HostDevice& devi
   for (const Worker& worker : workers_) {
     const Queue& queue = *worker.queue;
     if (&queue.device() != &device) continue;
-    if (queue.capturing) {
+    if (queue.capture != 0) {
       return make_error(GPUMEM_ERROR_INVALID_STATE,
                         "a stream of device %u is being captured; end the capture, or say what to wait for",
                         device.facts().ordinal);

@@ -2,6 +2,7 @@
 // The operations of one stream, and the thread that runs them in order.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <initializer_list>
@@ -89,7 +90,7 @@ class Queue {
   // not waited for to the end.
   bool hold_while(const std::function<bool()>& pending);
 
-  bool capturing = false;  // guarded by Shared::mutex
+  std::atomic<uint64_t> capture{0};  // id of the simulated one, or 0; written with Shared::mutex
 
   void run();  // the thread
 

@@ -23,8 +23,7 @@ Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t 
     if (!progress.wait_for(lock, limit, over)) return false;
   }
   GPUMEM_TRY(device.require_not_lost());
-  if (timeline.observed < mark.number) timeline.observed = mark.number;
-  if (mark.before != nullptr) mark.before->observe();
+  mark.observe();
   managed.refresh(lock);
   Result<bool> observed = true;
   for (auto& failures = timeline.failures; !failures.empty() && failures.front().number <= mark.number;

@@ -108,7 +108,7 @@ Result<void> SharedEvent::take_recorder(const std::lock_guard<std::mutex>& /*hel
   recorder.process_namespace = platform::process_namespace();
   recorder.process = static_cast<uint64_t>(platform::process_id());
   recorder.start_time = *began;
-  first_ = last_ = recorder.recorded & kNumberMask;
+  first_ = last_ = recorder.recorded & (kNumberMask >> 1);  // whatever it is, as many again are left
   for (std::atomic<uint64_t>& lane : recorder.lanes)
     lane = last_;
   recorder_ = static_cast<int32_t>(index);
@@ -128,6 +128,11 @@ Result<std::shared_ptr<SharedEvent::Record>> SharedEvent::record() {
 
 void SharedEvent::publish(uint64_t number) {
   const auto recorder = static_cast<uint32_t>(recorder_.load());
+  // Only another process can have written that it is complete.
+  if (page_.recorders.at(recorder).lanes.at(number % kLanes) >= number) [[unlikely]] {
+    const std::lock_guard lock(mutex_);
+    tell_complete(number % kLanes);
+  }
   page_.recorders.at(recorder).recorded = number;
   page_.latest = number << kRecorderBits | recorder;
 }
@@ -135,14 +140,18 @@ void SharedEvent::publish(uint64_t number) {
 void SharedEvent::complete(uint64_t number) noexcept {
   const std::lock_guard lock(mutex_);
   std::erase(pending_, number);
-  const uint64_t lane = number % kLanes;
+  tell_complete(number % kLanes);
+  ++page_.changes;
+  platform::wake_all(page_.changes);
+}
+
+// How far the records of the lane are complete. Requires mutex_.
+void SharedEvent::tell_complete(uint64_t lane) noexcept {
   uint64_t complete = last_ - (last_ - lane) % kLanes;  // the highest number of the lane
   for (const uint64_t other : pending_) {
     if (other % kLanes == lane) complete = std::min(complete, other - std::min(other, kLanes));
   }
   page_.recorders.at(static_cast<size_t>(recorder_.load())).lanes.at(lane) = std::max(complete, first_);
-  ++page_.changes;
-  platform::wake_all(page_.changes);
 }
 
 // ---- records of others ----

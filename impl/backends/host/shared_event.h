@@ -114,6 +114,7 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   Result<void> take_recorder(const std::lock_guard<std::mutex>& held);
   void publish(uint64_t number);
   void complete(uint64_t number) noexcept;
+  void tell_complete(uint64_t lane) noexcept;
   bool reached(const Point& point) const;
   bool lives(const Point& point) const;
   bool all_complete(const Recorder& recorder) const;

@@ -50,6 +50,7 @@ HostStream::HostStream(Shared& shared, const Lock& /*held*/, std::shared_ptr<Que
                        int32_t priority, bool owned)
     : shared_(shared), queue_(std::move(queue)), native_(native), priority_(priority), owned_(owned) {
   ++queue_->timeline()->handles;
+  if (owned_) conceal();
 }
 
 HostStream::~HostStream() {
@@ -66,10 +67,9 @@ Result<void> HostStream::release() {
   return {};
 }
 
-Result<bool> HostStream::is_capturing() {
-  const Lock lock(shared_.mutex);
-  return queue_->capturing;
-}
+Result<bool> HostStream::is_capturing() { return queue_->capture != 0; }
+
+Result<backend::Capture> HostStream::capture() { return backend::Capture{queue_->capture, identity()}; }
 
 const void* HostStream::cpu_view(const backend::Span& span) {
   auto bytes = resolve(shared_, span, 1, 1, 1);
@@ -120,7 +120,7 @@ Result<void> HostStream::fill(const backend::FillSegment& segment) {
                          {destination->bytes.allocation.get()});
 }
 
-Result<void> HostStream::wait_event(backend::Event& event) {
+Result<void> HostStream::wait_for(backend::Event& event, bool or_end) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   const Lock lock(shared_.mutex);
   const HostEvent::Latest latest = static_cast<HostEvent&>(event).latest(lock);
@@ -128,9 +128,9 @@ Result<void> HostStream::wait_event(backend::Event& event) {
     if (latest.elsewhere->is_complete()) return queue_->require_open(lock);
     const auto wait = std::make_shared<SharedEvent::Wait>(*latest.elsewhere);
     return queue_->enqueue(
-        lock, {[queue = queue_.get(), wait]() -> Result<void> {
+        lock, {[queue = queue_.get(), wait, or_end]() -> Result<void> {
           if (queue->hold_while([&] { return !wait->over_within(SharedEvent::kLookEvery); }))
-            return wait->outcome();
+            return or_end ? Result<void>() : wait->outcome();
           return make_error(GPUMEM_ERROR_BUSY,
                             "another process did not complete its record of an event in time; the work that "
                             "waited for it was dropped");

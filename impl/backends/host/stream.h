@@ -21,12 +21,14 @@ class HostStream final : public backend::Stream {
   int32_t priority() const override { return priority_; }
   uint64_t identity() const override { return queue_->timeline()->id; }
   Result<bool> is_capturing() override;
+  Result<backend::Capture> capture() override;
   const void* cpu_view(const backend::Span& span) override;
   Result<void> require_final_source(const backend::CopySegment& copy) override;
   Result<void> copy(const backend::CopySegment& segment) override;
   backend::FillWay way_of_fill(const backend::Span&) override { return backend::FillWay::kEnqueue; }
   Result<void> fill(const backend::FillSegment& segment) override;
-  Result<void> wait_event(backend::Event& event) override;
+  Result<void> wait_event(backend::Event& event) override { return wait_for(event, false); }
+  Result<void> wait_event_or_end(backend::Event& event) override { return wait_for(event, true); }
   Result<std::shared_ptr<backend::Fence>> fence() override { return {queue_->fence()}; }
   Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override;
   Result<void> write_value(const backend::Span& word, uint64_t value, uint32_t value_size) override;
@@ -41,6 +43,9 @@ class HostStream final : public backend::Stream {
   Result<void> launch_kernel(gpumem_host_kernel_function function, void* user_data);
 
  private:
+  // `or_end`: a record whose process has ended is as good as a complete one.
+  Result<void> wait_for(backend::Event& event, bool or_end);
+
   Shared& shared_;
   const std::shared_ptr<Queue> queue_;
   void* const native_;

@@ -438,6 +438,7 @@ Result<std::unique_ptr<backend::Physical>> HostReservation::retain(uint64_t offs
   GPUMEM_TRY(shared_.steps.take("retain"));
   const Lock lock(shared_.mutex);
   const auto mapping = shared_.table.find(pointer_to(base() + offset));
+  if (!mapping) return make_error(GPUMEM_ERROR_NOT_FOUND, "the block was unmapped during the call");
   return std::unique_ptr<backend::Physical>(std::make_unique<HostPhysical>(mapping->block, facts));
 }
 

@@ -66,6 +66,7 @@ namespace GpuMem.Interop
     public const int GPUMEM_KIND_REGISTERED = 3;
     public const int GPUMEM_KIND_DEVICE = 4;
     public const int GPUMEM_KIND_MANAGED = 5;
+    public const int GPUMEM_KIND_POOL = 6;
     public const int GPUMEM_KIND_VIRTUAL = 7;
     public const int GPUMEM_KIND_IMPORTED = 8;
     public const int GPUMEM_KIND_FOREIGN = 9;
@@ -79,6 +80,7 @@ namespace GpuMem.Interop
     public const ulong GPUMEM_MEMORY_ATTACH_HOST = 0x80;
     public const ulong GPUMEM_MEMORY_OVERSUBSCRIBE = 0x100;
     public const ulong GPUMEM_MEMORY_SHAREABLE = 0x200;
+    public const ulong GPUMEM_MEMORY_IN_PIECES = 0x400;
     // pointer.h
     public const int GPUMEM_LOCATION_NONE = 0;
     public const int GPUMEM_LOCATION_DEVICE = 1;
@@ -137,6 +139,7 @@ namespace GpuMem.Interop
     public const int GPUMEM_CAPABILITY_STREAM_VALUE64 = 41;
     public const int GPUMEM_CAPABILITY_STREAM_VALUE_NOR = 42;
     public const int GPUMEM_CAPABILITY_COPY_ENGINES = 50;
+    public const int GPUMEM_CAPABILITY_COPY_BATCH = 51;
     public const int GPUMEM_CAPABILITY_PEER_ACCESS = 60;
     public const int GPUMEM_CAPABILITY_PEER_ATOMICS = 61;
     public const int GPUMEM_CAPABILITY_VMM_DEVICE = 70;
@@ -197,6 +200,10 @@ namespace GpuMem.Interop
     public const ulong GPUMEM_EVENT_DISABLE_TIMING = 0x1;
     public const ulong GPUMEM_EVENT_BLOCKING_SYNC = 0x2;
     public const ulong GPUMEM_EVENT_INTERPROCESS = 0x4;
+    // file.h
+    public const int GPUMEM_FILE_DIRECTION_TO_MEMORY = 0;
+    public const int GPUMEM_FILE_DIRECTION_FROM_MEMORY = 1;
+    public const ulong GPUMEM_FILE_DIRECT = 0x1;
     // host.h
     public const int GPUMEM_HOST_LOCK_DEFAULT = 0;
     public const int GPUMEM_HOST_LOCK_TRY = 1;
@@ -209,6 +216,7 @@ namespace GpuMem.Interop
     public const int GPUMEM_BACKEND_ANY = 0;
     public const int GPUMEM_BACKEND_CUDA = 1;
     public const int GPUMEM_BACKEND_HOST = 2;
+    public const uint GPUMEM_TRANSFER_OFF = 4294967295;
     public const int GPUMEM_CLOSE_CHECK = 0;
     public const int GPUMEM_CLOSE_FORCE = 1;
     // log.h
@@ -226,6 +234,9 @@ namespace GpuMem.Interop
     public const int GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION = 4;
     public const int GPUMEM_ADVICE_SET_ACCESSED_BY = 5;
     public const int GPUMEM_ADVICE_UNSET_ACCESSED_BY = 6;
+    // pool.h
+    public const ulong GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES = 0x1;
+    public const ulong GPUMEM_POOL_DEBUG = 0x2;
     // stream.h
     public const int GPUMEM_WAIT_GEQ = 0;
     public const int GPUMEM_WAIT_EQ = 1;

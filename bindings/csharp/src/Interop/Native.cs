@@ -274,6 +274,10 @@ namespace GpuMem.Interop
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_event_import(
         IntPtr device, gpumem_share_handle* handle, int* fds, uint fd_count, IntPtr* out_event, gpumem_error* error);
+    // file.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_copy_file(
+        IntPtr instance, gpumem_copy_file_desc* desc, gpumem_copy_file_info* out_info, gpumem_error* error);
     // group.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_group_create(
@@ -354,6 +358,9 @@ namespace GpuMem.Interop
         gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_link_withdraw(IntPtr link, IntPtr name, ulong version, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_get_way(
+        IntPtr link, IntPtr pointer, int way, int peer, gpumem_way_info* out_info, gpumem_error* error);
     // instance.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_instance_probe(int backend, gpumem_probe_info* out_info, gpumem_error* error);
@@ -398,6 +405,62 @@ namespace GpuMem.Interop
     public static extern int gpumem_managed_begin_host_access(IntPtr instance, IntPtr pointer, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_managed_end_host_access(IntPtr instance, IntPtr pointer, gpumem_error* error);
+    // pool.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_create(
+        IntPtr device, gpumem_pool_desc* desc, IntPtr* out_pool, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_destroy(IntPtr pool, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_alloc(
+        IntPtr pool, ulong size, IntPtr stream, IntPtr* out_pointer, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_alloc_aligned(
+        IntPtr pool, ulong size, ulong alignment, IntPtr stream, IntPtr* out_pointer, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_free(IntPtr pool, IntPtr pointer, IntPtr stream, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_free_sized(
+        IntPtr pool, IntPtr pointer, ulong size, IntPtr stream, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_alloc_batch(
+        IntPtr pool, ulong* sizes, ulong count, IntPtr stream, IntPtr* out_pointers, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_free_batch(
+        IntPtr pool, IntPtr* pointers, ulong count, IntPtr stream, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_alloc_native(
+        IntPtr pool, ulong size, IntPtr native_stream, IntPtr* out_pointer, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_free_native(
+        IntPtr pool, IntPtr pointer, IntPtr native_stream, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_free_pointer(
+        IntPtr instance, IntPtr pointer, IntPtr stream, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_record_use(IntPtr pool, IntPtr pointer, IntPtr stream, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_release_capture(
+        IntPtr pool, ulong capture_id, IntPtr stream, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_trim(IntPtr pool, ulong keep_bytes, ulong* out_released, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_set_limit(IntPtr pool, ulong bytes, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_set_release_threshold(IntPtr pool, ulong bytes, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_get_info(IntPtr pool, gpumem_pool_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_get_class_info(
+        IntPtr pool, uint index, gpumem_pool_class_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_reset_peaks(IntPtr pool, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_get_block_info(
+        IntPtr instance, IntPtr pointer, gpumem_pool_block_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_set_callback(
+        IntPtr pool, IntPtr callback, IntPtr user_data, gpumem_error* error);
     // ring.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_ring_create(
@@ -447,6 +510,8 @@ namespace GpuMem.Interop
     public static extern int gpumem_stream_destroy(IntPtr stream, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_stream_get_info(IntPtr stream, gpumem_stream_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_stream_get_capture_id(IntPtr stream, ulong* out_capture_id, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_stream_query(IntPtr stream, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]

@@ -410,7 +410,6 @@ namespace GpuMem.Interop
   public unsafe struct gpumem_way_info
   {
     public UIntPtr struct_size;
-    public IntPtr link;
     public int status;
     public uint fd_count;
     public uint needs_socket;
@@ -444,6 +443,28 @@ namespace GpuMem.Interop
     public ulong flags;
     public IntPtr native_event;
     public fixed byte name[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_copy_file_desc
+  {
+    public UIntPtr struct_size;
+    public int file_descriptor;
+    public int direction;
+    public ulong file_offset;
+    public IntPtr pointer;
+    public ulong size;
+    public ulong prefer;
+    public IntPtr progress;
+    public IntPtr user_data;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_copy_file_info
+  {
+    public UIntPtr struct_size;
+    public ulong copied;
+    public ulong direct;
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -600,11 +621,12 @@ namespace GpuMem.Interop
   {
     public UIntPtr struct_size;
     public int backend;
-    public uint reserved;
+    public uint transfer_threads;
     public IntPtr name;
     public ulong pin_budget;
     public gpumem_host_options* host;
     public gpumem_cuda_options* cuda;
+    public ulong transfer_bytes;
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -643,6 +665,78 @@ namespace GpuMem.Interop
     public int last_prefetch_location_id;
     public uint accessed_by_host;
     public ulong accessed_by_devices;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_pool_desc
+  {
+    public UIntPtr struct_size;
+    public int kind;
+    public int numa_node;
+    public ulong flags;
+    public ulong memory_flags;
+    public ulong handle_types;
+    public ulong limit;
+    public ulong release_threshold;
+    public ulong initial_size;
+    public ulong segment_size;
+    public gpumem_access_desc* accesses;
+    public ulong access_count;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_pool_info
+  {
+    public UIntPtr struct_size;
+    public IntPtr device;
+    public uint device_ordinal;
+    public int kind;
+    public ulong flags;
+    public ulong memory_flags;
+    public ulong handle_types;
+    public ulong limit;
+    public ulong release_threshold;
+    public ulong live_count;
+    public ulong live_bytes;
+    public ulong reserved_bytes;
+    public ulong cached_bytes;
+    public ulong segment_count;
+    public ulong peak_live_count;
+    public ulong peak_live_bytes;
+    public ulong peak_reserved_bytes;
+    public ulong total_count;
+    public ulong total_bytes;
+    public ulong cross_stream_count;
+    public ulong wait_count;
+    public ulong mark_count;
+    public ulong grow_count;
+    public ulong release_count;
+    public ulong capture_count;
+    public ulong captured_bytes;
+    public uint class_count;
+    public uint reserved;
+    public fixed byte name[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_pool_class_info
+  {
+    public UIntPtr struct_size;
+    public ulong block_size;
+    public ulong live_count;
+    public ulong total_count;
+    public ulong block_count;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_pool_block_info
+  {
+    public UIntPtr struct_size;
+    public IntPtr pool;
+    public IntPtr @base;
+    public ulong usable_size;
+    public ulong requested_size;
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -833,6 +927,7 @@ namespace GpuMem.Interop
     public IntPtr gpumem_event_get_elapsed_time;
     public IntPtr gpumem_event_export;
     public IntPtr gpumem_event_import;
+    public IntPtr gpumem_copy_file;
     public IntPtr gpumem_group_create;
     public IntPtr gpumem_group_destroy;
     public IntPtr gpumem_group_get_info;
@@ -863,6 +958,7 @@ namespace GpuMem.Interop
     public IntPtr gpumem_link_fetch;
     public IntPtr gpumem_link_publish;
     public IntPtr gpumem_link_withdraw;
+    public IntPtr gpumem_link_get_way;
     public IntPtr gpumem_instance_probe;
     public IntPtr gpumem_instance_open;
     public IntPtr gpumem_instance_close;
@@ -878,6 +974,27 @@ namespace GpuMem.Interop
     public IntPtr gpumem_managed_get_info;
     public IntPtr gpumem_managed_begin_host_access;
     public IntPtr gpumem_managed_end_host_access;
+    public IntPtr gpumem_pool_create;
+    public IntPtr gpumem_pool_destroy;
+    public IntPtr gpumem_pool_alloc;
+    public IntPtr gpumem_pool_alloc_aligned;
+    public IntPtr gpumem_pool_free;
+    public IntPtr gpumem_pool_free_sized;
+    public IntPtr gpumem_pool_alloc_batch;
+    public IntPtr gpumem_pool_free_batch;
+    public IntPtr gpumem_pool_alloc_native;
+    public IntPtr gpumem_pool_free_native;
+    public IntPtr gpumem_pool_free_pointer;
+    public IntPtr gpumem_pool_record_use;
+    public IntPtr gpumem_pool_release_capture;
+    public IntPtr gpumem_pool_trim;
+    public IntPtr gpumem_pool_set_limit;
+    public IntPtr gpumem_pool_set_release_threshold;
+    public IntPtr gpumem_pool_get_info;
+    public IntPtr gpumem_pool_get_class_info;
+    public IntPtr gpumem_pool_reset_peaks;
+    public IntPtr gpumem_pool_get_block_info;
+    public IntPtr gpumem_pool_set_callback;
     public IntPtr gpumem_ring_create;
     public IntPtr gpumem_ring_export;
     public IntPtr gpumem_ring_open;
@@ -896,6 +1013,7 @@ namespace GpuMem.Interop
     public IntPtr gpumem_stream_wrap;
     public IntPtr gpumem_stream_destroy;
     public IntPtr gpumem_stream_get_info;
+    public IntPtr gpumem_stream_get_capture_id;
     public IntPtr gpumem_stream_query;
     public IntPtr gpumem_stream_synchronize;
     public IntPtr gpumem_stream_wait_event;

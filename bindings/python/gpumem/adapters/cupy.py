@@ -7,10 +7,15 @@
 Each allocation goes to the driver. With a pool of CuPy on top, freed memory is reused:
 
     cupy.cuda.set_allocator(cupy.cuda.MemoryPool(gpumem.adapters.cupy.allocator).malloc)
+
+A pool of gpumem takes the place of both, and passes memory from one stream to another without a wait of the CPU:
+
+    cupy.cuda.set_allocator(gpumem.adapters.cupy.Pool().malloc)
 """
 
 import functools
-from typing import Any
+import threading
+from typing import Any, Dict
 
 import cupy
 
@@ -55,7 +60,37 @@ def pinned_allocator(size: int) -> Any:
     return cupy.cuda.PinnedMemoryPointer(mem, 0)
 
 
-def install() -> None:
-    """Makes CuPy take device and pinned memory from gpumem, without its pools."""
-    cupy.cuda.set_allocator(allocator)
+class Pool:
+    """A pool for each device. ``options`` are those of :meth:`gpumem.Device.pool`.
+
+    Memory is allocated in the order of CuPy's current stream, and freed in the order of the same one when CuPy drops it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options, self._lock = options, threading.Lock()
+        self._pools: Dict[int, gpumem.Pool] = {}
+
+    def pool(self, device: int) -> gpumem.Pool:
+        """The pool of a device."""
+        with self._lock:
+            found = self._pools.get(device)
+            if found is None:
+                options: Dict[str, Any] = {"name": "cupy", **self._options}
+                found = self._pools[device] = _instance().device(device).pool(**options)
+            return found
+
+    def malloc(self, size: int) -> Any:
+        """Device memory for ``cupy.cuda.set_allocator``."""
+        number = cupy.cuda.runtime.getDevice()
+        try:
+            block = self.pool(number).alloc(size, cupy.cuda.get_current_stream())
+        except MemoryError as problem:
+            raise cupy.cuda.runtime.CUDARuntimeError(_OUT_OF_MEMORY) from problem
+        return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(int(block), size, block, number), 0)
+
+
+def install(pool: bool = False) -> None:
+    """Makes CuPy take device and pinned memory from gpumem, without its pools; with ``pool``, device memory from a pool of
+    gpumem."""
+    cupy.cuda.set_allocator(Pool().malloc if pool else allocator)
     cupy.cuda.set_pinned_memory_allocator(pinned_allocator)

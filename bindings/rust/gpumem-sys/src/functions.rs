@@ -337,6 +337,11 @@ functions! {
         PFN_gpumem_event_import, gpumem_event_import(
             device: gpumem_device, handle: *const gpumem_share_handle, fds: *const i32, fd_count: u32,
             out_event: *mut gpumem_event, error: *mut gpumem_error) -> gpumem_status;
+        /// Copies bytes of a file to memory, or of memory to a file, and returns when they are
+        /// copied.
+        PFN_gpumem_copy_file, gpumem_copy_file(
+            instance: gpumem_instance, desc: *const gpumem_copy_file_desc,
+            out_info: *mut gpumem_copy_file_info, error: *mut gpumem_error) -> gpumem_status;
         /// Makes an empty group.
         PFN_gpumem_group_create, gpumem_group_create(
             instance: gpumem_instance, desc: *const gpumem_group_desc, out_group: *mut gpumem_group,
@@ -446,6 +451,11 @@ functions! {
         /// Withdraws a name, or one version of it, from a keeper.
         PFN_gpumem_link_withdraw, gpumem_link_withdraw(
             link: gpumem_link, name: *const c_char, version: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Says whether memory can be shared in one way with the process of the hub that the link
+        /// leads to, by a trial at both ends.
+        PFN_gpumem_link_get_way, gpumem_link_get_way(
+            link: gpumem_link, pointer: *const c_void, way: gpumem_share_way, peer: gpumem_share_peer,
+            out_info: *mut gpumem_way_info, error: *mut gpumem_error) -> gpumem_status;
         /// Finds out whether a backend can be opened here, without opening it.
         PFN_gpumem_instance_probe, gpumem_instance_probe(
             backend: gpumem_backend, out_info: *mut gpumem_probe_info,
@@ -508,6 +518,89 @@ functions! {
         /// Ends an access that `gpumem_managed_begin_host_access()` began.
         PFN_gpumem_managed_end_host_access, gpumem_managed_end_host_access(
             instance: gpumem_instance, pointer: *const c_void, error: *mut gpumem_error) -> gpumem_status;
+        /// Creates a pool.
+        PFN_gpumem_pool_create, gpumem_pool_create(
+            device: gpumem_device, desc: *const gpumem_pool_desc, out_pool: *mut gpumem_pool,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Destroys a pool.
+        PFN_gpumem_pool_destroy, gpumem_pool_destroy(
+            pool: gpumem_pool, error: *mut gpumem_error) -> gpumem_status;
+        /// Allocates a block.
+        PFN_gpumem_pool_alloc, gpumem_pool_alloc(
+            pool: gpumem_pool, size: u64, stream: gpumem_stream, out_pointer: *mut *mut c_void,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Allocates a block as `gpumem_pool_alloc()` does, with an alignment.
+        PFN_gpumem_pool_alloc_aligned, gpumem_pool_alloc_aligned(
+            pool: gpumem_pool, size: u64, alignment: u64, stream: gpumem_stream,
+            out_pointer: *mut *mut c_void, error: *mut gpumem_error) -> gpumem_status;
+        /// Frees a block in the order of a stream: work that is enqueued before may still use it.
+        PFN_gpumem_pool_free, gpumem_pool_free(
+            pool: gpumem_pool, pointer: *mut c_void, stream: gpumem_stream,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Frees a block as `gpumem_pool_free()` does, with its size.
+        PFN_gpumem_pool_free_sized, gpumem_pool_free_sized(
+            pool: gpumem_pool, pointer: *mut c_void, size: u64, stream: gpumem_stream,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Allocates several blocks, all or none.
+        PFN_gpumem_pool_alloc_batch, gpumem_pool_alloc_batch(
+            pool: gpumem_pool, sizes: *const u64, count: u64, stream: gpumem_stream,
+            out_pointers: *mut *mut c_void, error: *mut gpumem_error) -> gpumem_status;
+        /// Frees several blocks, in the order of the array.
+        PFN_gpumem_pool_free_batch, gpumem_pool_free_batch(
+            pool: gpumem_pool, pointers: *const *mut c_void, count: u64, stream: gpumem_stream,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Allocates a block in the order of a native stream, which needs no gpumem_stream: for
+        /// code that is handed a `cudaStream_t` at each call.
+        PFN_gpumem_pool_alloc_native, gpumem_pool_alloc_native(
+            pool: gpumem_pool, size: u64, native_stream: *mut c_void, out_pointer: *mut *mut c_void,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Frees a block in the order of a native stream.
+        PFN_gpumem_pool_free_native, gpumem_pool_free_native(
+            pool: gpumem_pool, pointer: *mut c_void, native_stream: *mut c_void,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Frees a block by its address alone: of any pool of the instance, also of one that is
+        /// destroyed.
+        PFN_gpumem_pool_free_pointer, gpumem_pool_free_pointer(
+            instance: gpumem_instance, pointer: *mut c_void, stream: gpumem_stream,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Records that work of a stream uses a block that lives, besides the stream in whose order
+        /// it will be freed.
+        PFN_gpumem_pool_record_use, gpumem_pool_record_use(
+            pool: gpumem_pool, pointer: *mut c_void, stream: gpumem_stream,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Releases the part of a pool that belongs to a capture, when its graph is not launched
+        /// any more.
+        PFN_gpumem_pool_release_capture, gpumem_pool_release_capture(
+            pool: gpumem_pool, capture_id: u64, stream: gpumem_stream,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Releases what is free, until the pool has no more than `keep_bytes`.
+        PFN_gpumem_pool_trim, gpumem_pool_trim(
+            pool: gpumem_pool, keep_bytes: u64, out_released: *mut u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Sets how many bytes the pool takes at most.
+        PFN_gpumem_pool_set_limit, gpumem_pool_set_limit(
+            pool: gpumem_pool, bytes: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Sets how many bytes the pool keeps when blocks are freed.
+        PFN_gpumem_pool_set_release_threshold, gpumem_pool_set_release_threshold(
+            pool: gpumem_pool, bytes: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about a pool.
+        PFN_gpumem_pool_get_info, gpumem_pool_get_info(
+            pool: gpumem_pool, out_info: *mut gpumem_pool_info, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about a size class.
+        PFN_gpumem_pool_get_class_info, gpumem_pool_get_class_info(
+            pool: gpumem_pool, index: u32, out_info: *mut gpumem_pool_class_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Resets the peaks of a pool to what it has now.
+        PFN_gpumem_pool_reset_peaks, gpumem_pool_reset_peaks(
+            pool: gpumem_pool, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about the block that has an address.
+        PFN_gpumem_pool_get_block_info, gpumem_pool_get_block_info(
+            instance: gpumem_instance, pointer: *const c_void, out_info: *mut gpumem_pool_block_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Sets the function that is called when the pool cannot get memory.
+        PFN_gpumem_pool_set_callback, gpumem_pool_set_callback(
+            pool: gpumem_pool, callback: gpumem_pool_callback, user_data: *mut c_void,
+            error: *mut gpumem_error) -> gpumem_status;
         /// Creates a ring.
         PFN_gpumem_ring_create, gpumem_ring_create(
             device: gpumem_device, desc: *const gpumem_ring_desc, out_ring: *mut gpumem_ring,
@@ -575,6 +668,9 @@ functions! {
         PFN_gpumem_stream_get_info, gpumem_stream_get_info(
             stream: gpumem_stream, out_info: *mut gpumem_stream_info,
             error: *mut gpumem_error) -> gpumem_status;
+        /// Gets the number of the capture into a graph that a stream is part of.
+        PFN_gpumem_stream_get_capture_id, gpumem_stream_get_capture_id(
+            stream: gpumem_stream, out_capture_id: *mut u64, error: *mut gpumem_error) -> gpumem_status;
         /// Queries whether all work of a stream is complete.
         PFN_gpumem_stream_query, gpumem_stream_query(
             stream: gpumem_stream, error: *mut gpumem_error) -> gpumem_status;

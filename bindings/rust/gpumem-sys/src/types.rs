@@ -27,6 +27,8 @@ handles! {
     gpumem_link = gpumem_link_s;
     /// Memory that goes from one process to others again and again. See ring.h.
     gpumem_ring = gpumem_ring_s;
+    /// Blocks of memory, allocated and freed fast. See pool.h.
+    gpumem_pool = gpumem_pool_s;
     /// An ordered queue of work on one device. See stream.h.
     gpumem_stream = gpumem_stream_s;
     /// A point in a stream that can be waited for. See event.h.
@@ -94,6 +96,10 @@ aliases! {
     gpumem_dma_buf_flags = u64;
     /// Properties of an event: a sum of GPUMEM_EVENT_ values.
     gpumem_event_flags = u64;
+    /// Which way bytes go: one of the GPUMEM_FILE_DIRECTION_ values.
+    gpumem_file_direction = i32;
+    /// How to copy: a sum of GPUMEM_FILE_ values.
+    gpumem_file_flags = u64;
     /// When the host backend locks pages: one of the GPUMEM_HOST_LOCK_ values.
     gpumem_host_lock_mode = i32;
     /// How a hub behaves: a sum of GPUMEM_HUB_ values.
@@ -109,18 +115,28 @@ aliases! {
     gpumem_attach = i32;
     /// Advice about managed memory: one of the GPUMEM_ADVICE_ values.
     gpumem_advice = i32;
+    /// How a pool works: a sum of GPUMEM_POOL_ values.
+    gpumem_pool_flags = u64;
     /// Condition that ends a value wait: one of the GPUMEM_WAIT_ values.
     gpumem_wait_condition = i32;
-    /// Called by a call that sleeps or wakes, on its thread, before the first byte and after each
-    /// piece of at most 64 MiB; not at all if there are no bytes. What it may do is as in
-    /// gpumem_before_sleep_function. It must not close the instance.
+    /// Called by a call that sleeps, wakes or copies a file, on its thread, before the first byte
+    /// and after each piece; not at all if there are no bytes. A piece has at most 64 MiB if a
+    /// buffer's content is copied, and the whole buffer if it is not kept; for a file it has about
+    /// 64 MiB, or more if other threads are faster than the calls. During a sleep or a waking it
+    /// may do what gpumem_before_sleep_function may. During `gpumem_copy_file()` it may call every
+    /// function, also `gpumem_copy_file()`, but must not free or unmap the memory that is being
+    /// copied, nor wait for a thread that does. Closing an instance fails in either. It must
+    /// return: it must not throw or end its thread, and a child process that it forks must not
+    /// return from it.
     gpumem_progress_function = Option<unsafe extern "C" fn(
         user_data: *mut c_void, done: u64, total: u64) -> i32>;
     /// Called before a buffer sleeps, on the thread that puts it to sleep: the time to end
     /// registrations and to stop using it. It may ask for information about the buffer, and note
     /// and forget registrations; it must not change the buffer otherwise, or destroy it. What
     /// changes another buffer or group does not wait there: it is
-    /// [`GPUMEM_ERROR_BUSY`](crate::GPUMEM_ERROR_BUSY) if another thread changes that too.
+    /// [`GPUMEM_ERROR_BUSY`](crate::GPUMEM_ERROR_BUSY) if another thread changes that too. It must
+    /// return: it must not throw or end its thread, and a child process that it forks must not
+    /// return from it.
     gpumem_before_sleep_function = Option<unsafe extern "C" fn(
         user_data: *mut c_void, buffer: gpumem_buffer) -> i32>;
     /// Called after a buffer has woken, and after a sleep that it had been told of did not happen:
@@ -137,6 +153,15 @@ aliases! {
     /// only.
     gpumem_log_function = Option<unsafe extern "C" fn(
         user_data: *mut c_void, level: gpumem_log_level, message: *const c_char)>;
+    /// Called when a pool cannot get memory, before the allocation fails: the time to free blocks
+    /// of the pool or other memory. It may call every function but those that say otherwise. An
+    /// allocation from the same pool that lacks memory fails without calling it again. Closing an
+    /// instance fails. It must return: it must not throw or end its thread, and a child process
+    /// that it forks must not return from it. Do not set the callback of another pool, nor destroy
+    /// one, from a callback if that pool's callback may do the same to this one: each would wait
+    /// for the other to return.
+    gpumem_pool_callback = Option<unsafe extern "C" fn(
+        user_data: *mut c_void, pool: gpumem_pool, size: u64) -> i32>;
     /// A function of the caller that runs in stream order. It must return: it must not throw, end
     /// its thread or wait for device work. Of gpumem it may call only what
     /// docs/threads-fork-exit.md lists under "What a host function may call". It runs with the
@@ -258,6 +283,8 @@ constants! {
     GPUMEM_KIND_DEVICE: gpumem_kind = 4;
     /// One address for the CPU and all devices; its pages move. See managed.h.
     GPUMEM_KIND_MANAGED: gpumem_kind = 5;
+    /// A block of a pool, unless its memory is PAGEABLE. See pool.h.
+    GPUMEM_KIND_POOL: gpumem_kind = 6;
     /// Reserved addresses, and what is mapped there. See range.h.
     GPUMEM_KIND_VIRTUAL: gpumem_kind = 7;
     /// Memory of another process, imported through this instance. See share.h.
@@ -289,6 +316,10 @@ constants! {
     /// with other processes and shows them nothing else. The memory is a multiple of that block: 2
     /// MiB on cuda.
     GPUMEM_MEMORY_SHAREABLE: gpumem_memory_flags = 0x200;
+    /// Pinned and registered: locked in pieces below 512 MiB, one after the other, so that no other
+    /// call of the driver waits long for a large one. Copies and fills of this library cross the
+    /// borders of pieces; a copy by the driver's own functions must not.
+    GPUMEM_MEMORY_IN_PIECES: gpumem_memory_flags = 0x400;
     // ---- pointer.h
     /// Nowhere in particular: the memory moves, or nothing is known.
     GPUMEM_LOCATION_NONE: gpumem_location = 0;
@@ -415,6 +446,9 @@ constants! {
     GPUMEM_CAPABILITY_STREAM_VALUE_NOR: gpumem_capability = 42;
     /// `copy.engines`: copies that can run at the same time.
     GPUMEM_CAPABILITY_COPY_ENGINES: gpumem_capability = 50;
+    /// `copy.batch`: the small copies of a batch are handed over together, see
+    /// `gpumem_copy_regions()`.
+    GPUMEM_CAPABILITY_COPY_BATCH: gpumem_capability = 51;
     /// `peer.access`: queried for a pair of devices.
     GPUMEM_CAPABILITY_PEER_ACCESS: gpumem_capability = 60;
     /// `peer.atomics`: queried for a pair of devices.
@@ -513,17 +547,18 @@ constants! {
     GPUMEM_SHARE_TYPE_RING: gpumem_share_type = 3;
     /// Importers may see what else lies in the same block of the driver. Small device memory that
     /// was created without [`GPUMEM_MEMORY_SHAREABLE`](crate::GPUMEM_MEMORY_SHAREABLE) cannot be
-    /// exported otherwise, and on the host backend not at all.
+    /// exported otherwise, and on the host backend not at all. A block of a pool needs it on both
+    /// backends.
     GPUMEM_EXPORT_NEIGHBOURS: gpumem_export_flags = 0x1;
     /// Import [`GPUMEM_SHARE_WAY_LEGACY`](crate::GPUMEM_SHARE_WAY_LEGACY) memory although the
     /// exporter cannot be asked. If it was freed since, the import may show other memory of the
     /// exporter, and nobody learns when a process ends.
     GPUMEM_IMPORT_UNVERIFIED: gpumem_import_flags = 0x1;
-    /// The exporter lives, and still exports it.
+    /// The exporter lives, and still exports it; or a keeper lives, and holds it.
     GPUMEM_IMPORT_LIVE: gpumem_import_state = 0;
     /// The exporter has ended the export, or withdrawn the name; the bytes are still there.
     GPUMEM_IMPORT_WITHDRAWN: gpumem_import_state = 1;
-    /// The exporter has ended.
+    /// The exporter has ended; or the keeper that it was fetched from.
     GPUMEM_IMPORT_PEER_GONE: gpumem_import_state = 2;
     /// Nobody can tell: imported with descriptors only, or unverified.
     GPUMEM_IMPORT_UNKNOWN: gpumem_import_state = 3;
@@ -550,6 +585,17 @@ constants! {
     /// [`GPUMEM_EVENT_DISABLE_TIMING`](crate::GPUMEM_EVENT_DISABLE_TIMING), and the capability
     /// `share.events`.
     GPUMEM_EVENT_INTERPROCESS: gpumem_event_flags = 0x4;
+    // ---- file.h
+    /// The file is read.
+    GPUMEM_FILE_DIRECTION_TO_MEMORY: gpumem_file_direction = 0;
+    /// The file is written, and becomes longer if it must.
+    GPUMEM_FILE_DIRECTION_FROM_MEMORY: gpumem_file_direction = 1;
+    /// Past the system's page cache (O_DIRECT): for what is read or written once and is larger than
+    /// memory. Files in the cache are copied faster without it. The file is opened anew for the
+    /// call, unless the descriptor has O_DIRECT already. When that is closed, the system drops the
+    /// record locks of the process on the file (`F_SETLK`, lockf). Locks by `F_OFD_SETLK` and flock
+    /// stay: use those, or no flag.
+    GPUMEM_FILE_DIRECT: gpumem_file_flags = 0x1;
     // ---- host.h
     /// The same as [`GPUMEM_HOST_LOCK_TRY`](crate::GPUMEM_HOST_LOCK_TRY).
     GPUMEM_HOST_LOCK_DEFAULT: gpumem_host_lock_mode = 0;
@@ -577,6 +623,9 @@ constants! {
     GPUMEM_BACKEND_CUDA: gpumem_backend = 1;
     /// CPU and operating system only, with the rules of a GPU.
     GPUMEM_BACKEND_HOST: gpumem_backend = 2;
+    /// For `transfer_threads`: large copies of ordinary memory are left to the driver, as small
+    /// ones are.
+    GPUMEM_TRANSFER_OFF: u32 = 4294967295;
     /// Fail, and list the live objects.
     GPUMEM_CLOSE_CHECK: gpumem_close_mode = 0;
     /// Wait for the instance's streams, then destroy everything.
@@ -611,6 +660,14 @@ constants! {
     GPUMEM_ADVICE_SET_ACCESSED_BY: gpumem_advice = 5;
     /// Undoes it for that location.
     GPUMEM_ADVICE_UNSET_ACCESSED_BY: gpumem_advice = 6;
+    // ---- pool.h
+    /// An allocation may let its stream wait for the work of another one, rather than take new
+    /// memory.
+    GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES: gpumem_pool_flags = 0x1;
+    /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back
+    /// for a while and poisoned where the CPU reaches them, and `gpumem_pool_get_block_info()`
+    /// knows the requested size.
+    GPUMEM_POOL_DEBUG: gpumem_pool_flags = 0x2;
     // ---- stream.h
     /// `(signed)(word - value) >= 0`, so that counters may wrap around.
     GPUMEM_WAIT_GEQ: gpumem_wait_condition = 0;
@@ -1199,7 +1256,7 @@ structs! {
         access: gpumem_access,
         /// Where the memory lies.
         location: gpumem_location,
-        /// The exporter, as its own process namespace counts.
+        /// The exporter, as its own process namespace counts. It may have ended.
         exporter_pid: i32,
         /// Bytes of the whole memory; of a buffer, its capacity.
         size: u64,
@@ -1247,7 +1304,7 @@ structs! {
         access: gpumem_access,
         /// How it stands at this moment.
         state: gpumem_import_state,
-        /// As in gpumem_share_info.
+        /// As in gpumem_share_info: of the publisher, not of a keeper.
         exporter_pid: i32,
         /// How often it is imported, and so must be destroyed.
         count: u64,
@@ -1268,9 +1325,6 @@ structs! {
     growing gpumem_way_info {
         /// `sizeof(gpumem_way_info)` of the caller.
         struct_size: usize,
-        /// Set by the caller: a link of the instance, to a hub in the process that would import; or
-        /// NULL.
-        link: gpumem_link,
         /// [`GPUMEM_SUCCESS`](crate::GPUMEM_SUCCESS), or what `gpumem_share_export()` or the import
         /// would return.
         status: gpumem_status,
@@ -1320,6 +1374,50 @@ structs! {
         native_event: *mut c_void,
         /// As given at creation.
         name: [c_char; 64],
+    }
+    // ---- file.h
+    /// What to copy.
+    growing gpumem_copy_file_desc {
+        /// `sizeof(gpumem_copy_file_desc)` of the caller.
+        struct_size: usize,
+        /// Descriptor of a file or block device. Set it: the initial value 0 is the standard input.
+        /// The file position is neither used nor changed, and without
+        /// [`GPUMEM_FILE_DIRECT`](crate::GPUMEM_FILE_DIRECT) the locks on the file stay. Do not
+        /// close the descriptor during the call: another file may get its number. If it was opened
+        /// with O_DIRECT, offset and size must satisfy the file system's alignment: see
+        /// [`GPUMEM_ERROR_INVALID_ARGUMENT`](crate::GPUMEM_ERROR_INVALID_ARGUMENT) at
+        /// `gpumem_copy_file()`.
+        file_descriptor: i32,
+        /// One of the GPUMEM_FILE_DIRECTION_ values.
+        direction: gpumem_file_direction,
+        /// First byte in the file.
+        file_offset: u64,
+        /// First byte in memory, by its host or device address; as an operand of `gpumem_copy()`.
+        pointer: *mut c_void,
+        /// Bytes; 0 succeeds and ignores the descriptor and the pointer.
+        size: u64,
+        /// A sum of GPUMEM_FILE_ values; gpumem_copy_file_info says what was possible.
+        prefer: gpumem_file_flags,
+        /// Progress and cancellation, or NULL. It is called before the first byte, after about each
+        /// 64 MiB, and at the end; threads of the library go on meanwhile, so that a call that is
+        /// cancelled may have copied all. It counts bytes in any order, so its `done`, which is
+        /// also in the message of a cancelled call, may be more or less than `copied` in the
+        /// answer.
+        progress: gpumem_progress_function,
+        /// Passed to `progress`.
+        user_data: *mut c_void,
+    }
+    /// What was copied.
+    growing gpumem_copy_file_info {
+        /// `sizeof(gpumem_copy_file_info)` of the caller.
+        struct_size: usize,
+        /// Bytes from the start on that were copied, with no gap. After a failure or a cancellation
+        /// a call for the others goes on from there.
+        copied: u64,
+        /// Bytes that bypassed the page cache, including those after a gap: after a failure it may
+        /// be more than `copied`. With a descriptor that was opened with O_DIRECT these are all,
+        /// with or without [`GPUMEM_FILE_DIRECT`](crate::GPUMEM_FILE_DIRECT).
+        direct: u64,
     }
     // ---- group.h
     /// Options for a group.
@@ -1539,7 +1637,7 @@ structs! {
         access: gpumem_access,
         /// The process that published it, as it counts itself.
         publisher_pid: i32,
-        /// 1 if that has ended, and a keeper holds what it left.
+        /// 1 if that is not connected any more, and a keeper holds what it left.
         publisher_gone: u32,
         /// 0.
         reserved: u32,
@@ -1581,8 +1679,11 @@ structs! {
         struct_size: usize,
         /// One of the GPUMEM_BACKEND_ values.
         backend: gpumem_backend,
-        /// 0.
-        reserved: u32,
+        /// Threads for each device that copy between it and ordinary memory or files, that of the
+        /// caller included; 0 means as many as help,
+        /// [`GPUMEM_TRANSFER_OFF`](crate::GPUMEM_TRANSFER_OFF) none. They start at the first large
+        /// copies and end when none has come for 10 seconds.
+        transfer_threads: u32,
         /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
         /// copied.
         name: *const c_char,
@@ -1595,6 +1696,9 @@ structs! {
         /// Options of the cuda backend (see cuda.h), or NULL for defaults. Ignored with
         /// [`GPUMEM_BACKEND_HOST`](crate::GPUMEM_BACKEND_HOST).
         cuda: *const gpumem_cuda_options,
+        /// Page-locked memory that these threads use for a device at most, in bytes; 0 means 4 MiB
+        /// for each. It counts against `pin_budget`, and is freed where other memory lacks.
+        transfer_bytes: u64,
     }
     /// Information about an open instance.
     growing gpumem_instance_info {
@@ -1656,6 +1760,144 @@ structs! {
         accessed_by_host: u32,
         /// A bit for each device, by its ordinal: set as an accessor of every page.
         accessed_by_devices: u64,
+    }
+    // ---- pool.h
+    /// Options for creating a pool.
+    growing gpumem_pool_desc {
+        /// `sizeof(gpumem_pool_desc)` of the caller.
+        struct_size: usize,
+        /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE),
+        /// [`GPUMEM_KIND_PINNED`](crate::GPUMEM_KIND_PINNED),
+        /// [`GPUMEM_KIND_MANAGED`](crate::GPUMEM_KIND_MANAGED), or
+        /// [`GPUMEM_KIND_PAGEABLE`](crate::GPUMEM_KIND_PAGEABLE) for ordinary memory of the host; 0
+        /// means [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE).
+        kind: gpumem_kind,
+        /// Node for [`GPUMEM_MEMORY_NUMA_NODE`](crate::GPUMEM_MEMORY_NUMA_NODE); otherwise 0.
+        numa_node: i32,
+        /// A sum of GPUMEM_POOL_ values.
+        flags: gpumem_pool_flags,
+        /// Properties that the memory must have, as in `gpumem_memory_create()`.
+        memory_flags: gpumem_memory_flags,
+        /// [`GPUMEM_HANDLE_TYPE_POSIX_FD`](crate::GPUMEM_HANDLE_TYPE_POSIX_FD) if blocks are to be
+        /// shared by file descriptors; of a pool of
+        /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) without memory flags only.
+        handle_types: gpumem_handle_types,
+        /// Bytes that the pool takes at most; 0 means no limit. Memory is taken in pieces: of
+        /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) of 2 MiB on today's devices, of other
+        /// kinds of 64 KiB. With a limit below one piece it takes none: a new pool serves nothing
+        /// then, one that has memory what is free in it.
+        limit: u64,
+        /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free. 0
+        /// means that all is kept.
+        release_threshold: u64,
+        /// Bytes that the pool takes when it is created, rounded up to pieces; if that exceeds the
+        /// limit, rounded down to what the limit has room for.
+        initial_size: u64,
+        /// Bytes that the pool takes at a time, at least; 0 means that it chooses.
+        segment_size: u64,
+        /// Devices besides its own that may access all blocks, `access_count` entries as in
+        /// `gpumem_range_set_access()`; of a pool of
+        /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) only. NULL means none.
+        accesses: *const gpumem_access_desc,
+        /// Number of entries; 0 with NULL.
+        access_count: u64,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Information about a pool. Threads that allocate meanwhile may or may not be counted.
+    growing gpumem_pool_info {
+        /// `sizeof(gpumem_pool_info)` of the caller.
+        struct_size: usize,
+        /// Its device.
+        device: gpumem_device,
+        /// The device's ordinal.
+        device_ordinal: u32,
+        /// Kind of its memory.
+        kind: gpumem_kind,
+        /// As it was created.
+        flags: gpumem_pool_flags,
+        /// As it was created.
+        memory_flags: gpumem_memory_flags,
+        /// As it was created.
+        handle_types: gpumem_handle_types,
+        /// Bytes that it takes at most; 0: no limit.
+        limit: u64,
+        /// Bytes that it keeps; 0: all.
+        release_threshold: u64,
+        /// Blocks that live.
+        live_count: u64,
+        /// Their usable sizes.
+        live_bytes: u64,
+        /// Bytes that the pool has taken.
+        reserved_bytes: u64,
+        /// Those of them that no live block has.
+        cached_bytes: u64,
+        /// Pieces in which it has taken them.
+        segment_count: u64,
+        /// Largest number of blocks since the peaks were reset that lived, or that a thread kept
+        /// for its next allocations. It is never below the largest `live_count`, and above it by
+        /// what threads keep. Each thread keeps, for each stream and for none: of each size class
+        /// 512 KiB, but at least 8 blocks and at most 64; and up to 16 larger blocks, of 32 MiB in
+        /// all.
+        peak_live_count: u64,
+        /// Their usable sizes at most: the same for `live_bytes`.
+        peak_live_bytes: u64,
+        /// Largest `reserved_bytes` since then.
+        peak_reserved_bytes: u64,
+        /// Blocks allocated since the pool was created, also those that a failed
+        /// `gpumem_pool_alloc_batch()` has freed again.
+        total_count: u64,
+        /// Their usable sizes.
+        total_bytes: u64,
+        /// Blocks freed in one stream and allocated in another.
+        cross_stream_count: u64,
+        /// Waits of one stream for another that the pool has enqueued.
+        wait_count: u64,
+        /// Marks that the pool has enqueued in streams.
+        mark_count: u64,
+        /// How often it has taken memory.
+        grow_count: u64,
+        /// How often it has released some.
+        release_count: u64,
+        /// Captures that have a part of it: see `gpumem_pool_release_capture()`.
+        capture_count: u64,
+        /// Bytes that captures have, live or free.
+        captured_bytes: u64,
+        /// Number of size classes: see `gpumem_pool_get_class_info()`.
+        class_count: u32,
+        /// 0.
+        reserved: u32,
+        /// As it was created.
+        name: [c_char; 64],
+    }
+    /// Information about a size class: blocks of one usable size. Larger blocks than the largest
+    /// class has are cut to measure.
+    growing gpumem_pool_class_info {
+        /// `sizeof(gpumem_pool_class_info)` of the caller.
+        struct_size: usize,
+        /// Usable bytes of each block.
+        block_size: u64,
+        /// Blocks that live.
+        live_count: u64,
+        /// Blocks allocated since the pool was created.
+        total_count: u64,
+        /// Blocks that the pool has cut, live or free.
+        block_count: u64,
+    }
+    /// Information about a block.
+    growing gpumem_pool_block_info {
+        /// `sizeof(gpumem_pool_block_info)` of the caller.
+        struct_size: usize,
+        /// Its pool; NULL if that is destroyed.
+        pool: gpumem_pool,
+        /// First byte.
+        base: *mut c_void,
+        /// Bytes that may be used.
+        usable_size: u64,
+        /// Bytes that were asked for; 0 unless the pool has
+        /// [`GPUMEM_POOL_DEBUG`](crate::GPUMEM_POOL_DEBUG).
+        requested_size: u64,
     }
     // ---- ring.h
     /// Options for creating a ring.

@@ -18,7 +18,7 @@ mod linked {
     use std::ptr;
     use std::time::Instant;
 
-    use gpumem::{sys, Backend, DeviceMemory, Instance, Pinned, Stream};
+    use gpumem::{sys, Backend, DeviceMemory, Instance, Pinned, Pool, Stream};
 
     const ROUNDS: usize = 25;
 
@@ -115,6 +115,25 @@ mod linked {
             },
             || keep(Pinned::<MaybeUninit<u8>>::uninit(&device, 64).map_or(0, |array| array.len() as u64)),
         );
+
+        let pool = Pool::new(&device).unwrap();
+        let mut raw_pool = ptr::null_mut();
+        // SAFETY: as above.
+        assert_eq!(unsafe { sys::gpumem_pool_create(raw_device, ptr::null(), &mut raw_pool, error) }, 0);
+        let in_c = || unsafe {
+            let mut pointer = ptr::null_mut();
+            sys::gpumem_pool_alloc(raw_pool, 1000, raw_stream, &mut pointer, error);
+            sys::gpumem_pool_free_sized(raw_pool, pointer, 1000, raw_stream, error);
+        };
+        compare("allocate and free a block of a pool", 50_000, in_c, || {
+            keep(pool.alloc::<u8>(1000, Some(&stream)).map_or(0, |block| block.len() as u64));
+        });
+        compare("allocate and free a block of a pool, raw", 50_000, in_c, || {
+            // SAFETY: nothing uses the block.
+            keep(pool.alloc_raw(1000, Some(&stream)).map_or(0, |pointer| unsafe {
+                u64::from(pool.free_sized_raw(pointer, 1000, Some(&stream)).is_ok())
+            }));
+        });
 
         // SAFETY: nothing uses its memory any more.
         unsafe { sys::gpumem_instance_close(raw_instance, sys::GPUMEM_CLOSE_FORCE, ptr::null_mut(), error) };

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gpumem::{
     Access, AddressRange, Advice, Backend, Buffer, BufferCallbacks, BufferFlags, BufferOptions, Content,
     DeviceMemory, Error, ErrorKind, Event, Group, HandleTypes, HostOptions, Instance, InstanceOptions, Kind,
-    Managed, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Place, PrepareOptions, Processor,
-    Region, RegisterOptions, Registered, SleepOptions, Stream, WaitCondition, WakeOptions, WriteCombined,
+    Managed, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Place, Pool, PoolOptions,
+    PrepareOptions, Processor, Region, RegisterOptions, Registered, SleepOptions, Stream, WaitCondition,
+    WakeOptions, WriteCombined,
 };
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -236,6 +237,33 @@ fn sleep() -> Result<(), Error> {
     Ok(())
 }
 
+fn pools() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+    let stream = Stream::new(&device)?;
+
+    let pool = Pool::with_options(&device, &PoolOptions::new().limit(1 << 30).name("steps"))?;
+    let staging = Pool::with_options(&device, &PoolOptions::new().kind(Kind::PINNED))?;
+    for step in 0..10u32 {
+        // The CPU writes it, so it is freed when the copy was observed complete.
+        let mut sent = staging.alloc::<u32>(1000, None)?;
+        sent.host_mut()?.fill(step);
+        // Freed at once, while the copy may run: the next step gets the same memory behind it.
+        let block = pool.alloc::<u32>(1000, Some(&stream))?;
+        stream.copy(&block, &sent)?;
+    }
+    println!("{} blocks from {} bytes", pool.info()?.total_count, pool.info()?.reserved_bytes);
+
+    // Called when the pool lacks memory: free what can be made again.
+    let cache = Arc::new(Mutex::new(vec![pool.alloc::<u8>(1 << 20, None)?]));
+    let shared = Arc::downgrade(&cache);
+    pool.set_callback(move |_| shared.upgrade().map_or(false, |cache| lock(&cache).pop().is_some()))?;
+
+    assert!(pool.alloc::<u8>(1 << 31, None).is_err());
+    assert!(lock(&cache).is_empty());
+    Ok(())
+}
+
 fn queries() -> Result<(), Error> {
     let instance = Instance::open(Backend::ANY)?;
     let device = instance.device(0)?;
@@ -290,6 +318,7 @@ fn main() -> Result<(), Error> {
     managed()?;
     ranges()?;
     buffers()?;
+    pools()?;
     sleep()?;
     queries()?;
     errors()?;

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::library::{c, call};
 use crate::managed::Managed;
+use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
 use crate::ring::RingSlice;
 use crate::share::ImportedSlice;
@@ -31,7 +32,8 @@ pub(crate) mod sealed {
     use crate::buffer::Hold;
     use crate::error::Error;
     use crate::memory::Memory;
-    use crate::stream::StreamInner;
+    use crate::pool::PoolInner;
+    use crate::stream::{Stream, StreamInner};
     use crate::uses::Use;
 
     /// The elements of an operand.
@@ -54,6 +56,8 @@ pub(crate) mod sealed {
         Memory(Memory),
         /// A part of a range of addresses or of a buffer.
         Part(Use),
+        /// The pool of a block that is freed in the order of the work.
+        Pool(Arc<PoolInner>),
         /// A share that keeps others from writing the array.
         Shared(Arc<dyn Send + Sync>),
         /// A function that may not have run.
@@ -78,13 +82,14 @@ pub(crate) mod sealed {
         diagnostic::on_unimplemented(
             message = "work in a stream cannot use `{Self}`",
             label = "the work runs later, and nothing would keep this from being freed or accessed until then",
-            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `RingSlice`, `ImportedSlice`, `&Buffer` and `BufferSlice`; from a slice there is `Stream::copy_from_slice`"
+            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `RingSlice`, `ImportedSlice`, `&Buffer`, `BufferSlice`, `&PoolBlock` and `PoolSlice`; from a slice there is `Stream::copy_from_slice`"
         )
     )]
     pub trait Enqueue {
         /// What the [`Pending`](crate::Pending) keeps, and its wait returns.
         type Returned: 'static;
-        fn keep(&self) -> Keep;
+        /// What the stream keeps, into which work with this is about to be enqueued.
+        fn keep(&self, stream: &Stream) -> Keep;
         fn returned(self) -> Self::Returned;
     }
 }
@@ -133,27 +138,27 @@ impl Span {
 }
 
 /// An operand that a copy of elements `T` can read: `&[T]`, `&Vec<T>`, an array in any kind of memory by reference,
-/// or a part of device memory, of a buffer, of a range of addresses or of imported memory. A stream also takes arrays by value; see [`Enqueue`].
+/// or a part of device memory, of a buffer, of a block of a pool, of a range of addresses or of imported memory. A stream also takes arrays by value; see [`Enqueue`].
 #[cfg_attr(
     gpumem_diagnostics,
     diagnostic::on_unimplemented(
         message = "`{Self}` cannot be the source of this copy",
         label = "the copy cannot read this",
-        note = "a source is a slice, `&Vec` or `&[_; N]`, a reference to an array in any kind of memory, a `DeviceSlice`, `BufferSlice`, `RangeSlice`, `RingSlice` or `ImportedSlice`, whose elements have the type of those of the destination; a stream also takes arrays by value"
+        note = "a source is a slice, `&Vec` or `&[_; N]`, a reference to an array in any kind of memory, a `DeviceSlice`, `BufferSlice`, `PoolSlice`, `RangeSlice`, `RingSlice` or `ImportedSlice`, whose elements have the type of those of the destination; a stream also takes arrays by value"
     )
 )]
 pub trait Source<T>: sealed::Source<T> {}
 impl<T, S: sealed::Source<T>> Source<T> for S {}
 
 /// An operand that a copy of elements `T` can write: `&mut [T]`, `&mut [MaybeUninit<T>]`, an array in any kind of
-/// memory by unique reference, device memory, a buffer, or a part of these by any reference, or a part of a range of
+/// memory by unique reference, device memory, a buffer, a block of a pool, or a part of these by any reference, or a part of a range of
 /// addresses or of imported memory. A stream also takes arrays by value; see [`Enqueue`].
 #[cfg_attr(
     gpumem_diagnostics,
     diagnostic::on_unimplemented(
         message = "`{Self}` cannot be the destination of this copy or fill",
         label = "the call cannot write this",
-        note = "a destination is `&mut` to a slice, `Vec` or array in host memory, `&DeviceMemory`, `&Buffer`, a `DeviceSlice`, `BufferSlice`, `RangeSlice`, `RingSlice` or `ImportedSlice`, whose elements have the type of those of the source; a stream also takes arrays by value"
+        note = "a destination is `&mut` to a slice, `Vec` or array in host memory, `&DeviceMemory`, `&Buffer`, `&PoolBlock`, a `DeviceSlice`, `BufferSlice`, `PoolSlice`, `RangeSlice`, `RingSlice` or `ImportedSlice`, whose elements have the type of those of the source; a stream also takes arrays by value"
     )
 )]
 pub trait Destination<T>: sealed::Destination<T> {}
@@ -166,7 +171,8 @@ impl<T, D: sealed::Destination<T>> Destination<T> for D {}
 /// * an `Arc` of these as a source: nothing else can have it exclusively while the work runs;
 /// * [`&DeviceMemory`](DeviceMemory), [`DeviceSlice`], [`RangeSlice`], [`RingSlice`] and [`ImportedSlice`]: safe code of the CPU cannot
 ///   access it, and the stream keeps it alive;
-/// * [`&Buffer`](Buffer) and [`BufferSlice`]: the same, since the buffer gives the CPU nothing that a stream uses.
+/// * [`&Buffer`](Buffer), [`BufferSlice`], [`&PoolBlock`](PoolBlock) and [`PoolSlice`]: the same, since they give the CPU nothing
+///   that a stream uses.
 ///
 /// Ordinary slices are not among them; see [`Stream::copy_from_slice`].
 pub trait Enqueue: sealed::Enqueue {}
@@ -219,7 +225,7 @@ macro_rules! host_arrays {
             fn returned(self) -> Self {
                 self
             }
-            fn keep(&self) -> Keep {
+            fn keep(&self, _: &Stream) -> Keep {
                 self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
             }
         }
@@ -228,7 +234,7 @@ macro_rules! host_arrays {
             fn returned(self) -> Self {
                 self
             }
-            fn keep(&self) -> Keep {
+            fn keep(&self, _: &Stream) -> Keep {
                 Keep::Shared(self.clone())
             }
         }
@@ -276,7 +282,7 @@ uninitialised_arrays! {
 impl<T: Element> sealed::Enqueue for &DeviceMemory<T> {
     type Returned = ();
     fn returned(self) {}
-    fn keep(&self) -> Keep {
+    fn keep(&self, _: &Stream) -> Keep {
         self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
     }
 }
@@ -293,7 +299,7 @@ impl<T: Element + Copy> sealed::Destination<T> for DeviceSlice<'_, T> {
 impl<T: Element> sealed::Enqueue for DeviceSlice<'_, T> {
     type Returned = ();
     fn returned(self) {}
-    fn keep(&self) -> Keep {
+    fn keep(&self, _: &Stream) -> Keep {
         self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
     }
 }
@@ -311,7 +317,7 @@ impl<T: Element + Copy> sealed::Destination<T> for RangeSlice<'_, T> {
 impl<T: Element> sealed::Enqueue for RangeSlice<'_, T> {
     type Returned = ();
     fn returned(self) {}
-    fn keep(&self) -> Keep {
+    fn keep(&self, _: &Stream) -> Keep {
         self.begin_use().map_or(Keep::Nothing, Keep::Part)
     }
 }
@@ -329,7 +335,7 @@ impl<T: Element + Copy> sealed::Destination<T> for RingSlice<'_, T> {
 impl<T: Element> sealed::Enqueue for RingSlice<'_, T> {
     type Returned = ();
     fn returned(self) {}
-    fn keep(&self) -> Keep {
+    fn keep(&self, _: &Stream) -> Keep {
         Keep::Shared(self.share())
     }
 }
@@ -347,7 +353,7 @@ impl<T: Element + Copy> sealed::Destination<T> for ImportedSlice<'_, T> {
 impl<T: Element> sealed::Enqueue for ImportedSlice<'_, T> {
     type Returned = ();
     fn returned(self) {}
-    fn keep(&self) -> Keep {
+    fn keep(&self, _: &Stream) -> Keep {
         Keep::Memory(self.operand().0.share())
     }
 }
@@ -367,7 +373,7 @@ macro_rules! buffers {
         impl<T: Element> sealed::Enqueue for $operand {
             type Returned = ();
             fn returned(self) {}
-            fn keep(&self) -> Keep {
+            fn keep(&self, _: &Stream) -> Keep {
                 self.as_slice().begin_use().map_or(Keep::Nothing, Keep::Part)
             }
         }
@@ -376,6 +382,32 @@ macro_rules! buffers {
 buffers! {
     &Buffer<T>;
     BufferSlice<'_, T>;
+}
+
+macro_rules! pool_blocks {
+    ($($operand:ty;)*) => {$(
+        impl<T: Element + Copy> sealed::Source<T> for $operand {
+            fn span(&self) -> Span {
+                Span::of_slice(self.as_ptr(), self.len())
+            }
+        }
+        impl<T: Element + Copy> sealed::Destination<T> for $operand {
+            fn span(&mut self) -> Span {
+                Span::of_slice(self.as_ptr(), self.len())
+            }
+        }
+        impl<T: Element> sealed::Enqueue for $operand {
+            type Returned = ();
+            fn returned(self) {}
+            fn keep(&self, stream: &Stream) -> Keep {
+                self.as_slice().keep_for(stream)
+            }
+        }
+    )*};
+}
+pool_blocks! {
+    &PoolBlock<T>;
+    PoolSlice<'_, T>;
 }
 
 /// Options for a copy by addresses.

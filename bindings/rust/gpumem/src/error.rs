@@ -198,6 +198,7 @@ struct Detail {
     entry_point: Cow<'static, str>,
     message: Cow<'static, str>,
     region: Option<usize>,
+    copied: Option<u64>,
     /// What the program called, if it is not the counterpart of `function`.
     called: Option<&'static str>,
 }
@@ -258,6 +259,13 @@ impl Error {
         self.detail.region
     }
 
+    /// Bytes that a copy between a file and memory copied before it failed, from the start on with no gap: a call for the
+    /// others goes on from there. `None` if the failure is of another function.
+    #[must_use]
+    pub fn copied(&self) -> Option<u64> {
+        self.detail.copied
+    }
+
     /// The same failure, of what the program called.
     pub(crate) fn called_as(mut self, name: &'static str) -> Self {
         self.detail.called = Some(name);
@@ -267,6 +275,11 @@ impl Error {
     /// What the program called.
     fn called(&self) -> &str {
         self.detail.called.unwrap_or_else(|| words::function(self.function()))
+    }
+
+    pub(crate) fn after_bytes(mut self, copied: u64) -> Self {
+        self.detail.copied = Some(copied);
+        self
     }
 
     pub(crate) fn of_region(mut self, index: usize) -> Self {
@@ -293,6 +306,7 @@ impl Error {
                 entry_point: Cow::Borrowed(""),
                 message: message.into(),
                 region: None,
+                copied: None,
                 called: None,
             }),
         }
@@ -335,6 +349,9 @@ impl fmt::Debug for Error {
             .field("message", &self.message());
         if let Some(region) = self.region() {
             fields.field("region", &region);
+        }
+        if let Some(copied) = self.copied() {
+            fields.field("copied", &copied);
         }
         if self.native_domain() != NativeDomain::NONE {
             fields
@@ -468,6 +485,7 @@ unsafe fn from_detail(status: Status, detail: &MaybeUninit<sys::gpumem_error>) -
                 entry_point: text_at(detail.entry_point.as_ptr()),
                 message: Cow::Owned(words::translate(&text_at(detail.message.as_ptr()))),
                 region: None,
+                copied: None,
                 called: None,
             }),
         }

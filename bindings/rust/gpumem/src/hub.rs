@@ -15,14 +15,14 @@ use gpumem_sys as sys;
 
 #[cfg(doc)]
 use crate::codes::ImportState;
-use crate::codes::{Access, HubFlags, ShareType, ShareWay};
+use crate::codes::{Access, HubFlags, SharePeer, ShareType, ShareWay};
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{array_text, Error, Rejected, Status};
 use crate::instance::{c_pointer, c_text, Inner, Instance};
 use crate::library::{c, call};
 use crate::memory::Remains;
-use crate::share::{limit, ShareHandle};
+use crate::share::{limit, place_of, Share, ShareHandle, WayInfo};
 use crate::stream::nanoseconds;
 
 /// Bytes that `Debug` does not show.
@@ -669,6 +669,20 @@ impl Link {
         Ok(())
     }
 
+    /// Says whether memory of the link's instance can be shared in one way with the process of the hub, by a trial at both
+    /// ends: that process opens a small block in the same place. The answer is kept with the link. A keeper opens nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for [`ShareWay::ANY`], and for an unknown way or peer. A hub that has ended is an
+    /// answer.
+    pub fn share_way(&self, memory: impl Share, way: ShareWay, peer: SharePeer) -> Result<WayInfo, Error> {
+        let (pointer, _, _hold) = place_of(&memory)?;
+        let mut info = sys::gpumem_way_info::default();
+        // SAFETY: the struct is writable and has its own size; any address may be given.
+        unsafe { call!(gpumem_link_get_way(self.handle, pointer, way.0, peer.0, &mut info)) }?;
+        Ok(WayInfo::of(&info))
+    }
+
     /// Information about the link.
     ///
     /// # Errors
@@ -756,7 +770,7 @@ pub struct Entry {
     pub access: Access,
     /// The process that published it, as it counts itself.
     pub publisher_pid: i32,
-    /// Whether that has ended, and a keeper holds what it left.
+    /// Whether that is not connected any more, and a keeper holds what it left.
     pub publisher_gone: bool,
     /// As published; zeros if there is none.
     pub fingerprint: [u8; 32],

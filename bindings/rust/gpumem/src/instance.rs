@@ -144,6 +144,8 @@ pub struct InstanceOptions {
     backend: Backend,
     name: Option<String>,
     pin_budget: u64,
+    transfer_threads: u32,
+    transfer_bytes: u64,
     host: Option<HostOptions>,
     cuda: Option<CudaOptions>,
 }
@@ -173,6 +175,21 @@ impl InstanceOptions {
     #[must_use]
     pub fn pin_budget(mut self, bytes: u64) -> Self {
         self.pin_budget = bytes;
+        self
+    }
+
+    /// Threads for each device that copy between it and ordinary memory, that of the caller included; 0 means as many
+    /// as help, [`TRANSFER_OFF`](crate::sys::GPUMEM_TRANSFER_OFF) none.
+    #[must_use]
+    pub fn transfer_threads(mut self, threads: u32) -> Self {
+        self.transfer_threads = threads;
+        self
+    }
+
+    /// Page-locked memory that these threads use for a device at most, in bytes; 0 means 4 MiB for each.
+    #[must_use]
+    pub fn transfer_bytes(mut self, bytes: u64) -> Self {
+        self.transfer_bytes = bytes;
         self
     }
 
@@ -371,6 +388,8 @@ impl Instance {
             backend: options.backend.0,
             name: c_pointer(&name),
             pin_budget: options.pin_budget,
+            transfer_threads: options.transfer_threads,
+            transfer_bytes: options.transfer_bytes,
             host: host.as_ref().map_or(ptr::null(), |host| host),
             cuda: cuda.as_ref().map_or(ptr::null(), |cuda| cuda),
             ..Default::default()

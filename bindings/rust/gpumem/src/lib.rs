@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! The memory of GPUs: device, pinned, write-combined, registered and managed memory, ranges of addresses, buffers
-//! that grow, streams and events, on a GPU or on the CPU with the rules of a GPU.
+//! that grow, pools, streams and events, on a GPU or on the CPU with the rules of a GPU.
 //!
 //! ```
 //! use gpumem::{DeviceMemory, Instance, Pinned};
@@ -22,6 +22,7 @@
 //!   own: [`Pinned`] memory is always mapped, and has a [`device_address`](Pinned::device_address).
 //! * [`Managed`] is an array that the CPU and devices share. The CPU accesses it through a guard.
 //! * [`Buffer`] is an array that grows in place and can sleep, and a [`Group`] puts many to sleep as one.
+//! * A [`Pool`] allocates and frees blocks fast, in the order of streams.
 //! * [`Physical`] is memory without an address, to be mapped into an [`AddressRange`].
 //! * [`Instance::export`] shares memory with other processes, [`Imported`] is memory of another one, and a [`Hub`] has
 //!   such memory under names. A [`RingProducer`] passes messages to each [`RingConsumer`] of other processes.
@@ -70,6 +71,7 @@ mod device;
 mod element;
 mod error;
 mod event;
+mod file;
 mod group;
 pub mod host;
 mod hub;
@@ -79,6 +81,7 @@ pub mod log;
 mod managed;
 mod memory;
 mod physical;
+mod pool;
 mod range;
 mod ring;
 mod share;
@@ -96,15 +99,17 @@ pub use buffer::{
 };
 pub use codes::{
     Access, Advice, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability, Content,
-    Direction, DmaBufFlags, EventFlags, ExportFlags, Feature, HandleTypes, HubFlags, ImportFlags,
-    ImportState, Kind, Location, LockMode, LogLevel, MemoryFlags, NativeDomain, PhysicalFlags, RangeFlags,
-    SharePeer, ShareType, ShareWay, SleepFlags, SourceOrder, WaitCondition,
+    Direction, DmaBufFlags, EventFlags, ExportFlags, Feature, FileDirection, FileFlags, HandleTypes,
+    HubFlags, ImportFlags, ImportState, Kind, Location, LockMode, LogLevel, MemoryFlags, NativeDomain,
+    PhysicalFlags, PoolFlags, RangeFlags, SharePeer, ShareType, ShareWay, SleepFlags, SourceOrder,
+    WaitCondition,
 };
 pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Region, Returned, Source};
 pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
 pub use element::{Element, FillValue};
 pub use error::{Error, ErrorKind, Rejected, Status, StatusInfo};
 pub use event::{Event, EventInfo};
+pub use file::{FileCopied, FileOptions};
 pub use group::{Group, GroupInfo, GroupOptions};
 pub use hub::{Entry, FetchOptions, Hub, HubInfo, HubOptions, Link, LinkInfo, LinkOptions, PublishOptions};
 pub use instance::{
@@ -116,6 +121,7 @@ pub use library::load_from;
 pub use managed::{HostAccess, HostAccessMut, Managed, ManagedInfo, ManagedRange, Place};
 pub use memory::{Memory, MemoryInfo, MemoryOptions, RegisterOptions};
 pub use physical::{FabricHandle, Granularity, Physical, PhysicalInfo, PhysicalOptions};
+pub use pool::{Pool, PoolBlock, PoolBlockInfo, PoolClassInfo, PoolInfo, PoolOptions, PoolSlice};
 pub use range::{AddressRange, MappingInfo, RangeInfo, RangeOptions, RangeSlice};
 pub use ring::{
     RingConsumer, RingInfo, RingMessage, RingMessages, RingOpenOptions, RingOptions, RingProducer, RingSlice,
@@ -153,6 +159,8 @@ const _: () = {
     send_and_sync::<BufferAccessMut<'static, u8>>();
     send_and_sync::<BufferRegistration>();
     send_and_sync::<Group>();
+    send_and_sync::<Pool>();
+    send_and_sync::<PoolBlock<u8>>();
     send_and_sync::<ShareHandle>();
     send_and_sync::<Imported>();
     send_and_sync::<Hub>();

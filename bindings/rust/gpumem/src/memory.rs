@@ -17,6 +17,7 @@ use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Hexadecim
 use crate::instance::{c_pointer, c_text, Inner};
 use crate::library::{c, call};
 use crate::managed::Turns;
+use crate::pool::{Freeing, PoolCallback};
 use crate::sleep::Callbacks;
 
 /// Options for an allocation.
@@ -160,6 +161,11 @@ pub(crate) enum Remains {
     Link(sys::gpumem_link),
     /// A side of a ring.
     Ring(sys::gpumem_ring),
+    /// A pool, with the function that the library calls.
+    #[allow(dead_code)] // It is only dropped.
+    Pool(sys::gpumem_pool, Option<Box<PoolCallback>>),
+    /// A block of a pool.
+    Block(Freeing),
 }
 
 // SAFETY: handles are numbers to C.
@@ -187,6 +193,8 @@ impl Remains {
                 Self::Hub(handle) => call!(gpumem_hub_close(*handle)),
                 Self::Link(handle) => call!(gpumem_link_close(*handle)),
                 Self::Ring(handle) => call!(gpumem_ring_destroy(*handle)),
+                Self::Pool(handle, _) => call!(gpumem_pool_destroy(*handle)),
+                Self::Block(freeing) => freeing.release().map(|()| Status::SUCCESS),
             }
         };
         match result {

@@ -471,7 +471,7 @@ impl RingSlot<'_> {
 
     /// Bytes that may be filled.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.found.size
     }
 
@@ -693,7 +693,7 @@ impl RingMessage<'_> {
 
     /// Bytes of the message.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.found.size
     }
 

@@ -25,10 +25,12 @@ use crate::element::Element;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{array_text, Error, Rejected, Status};
+#[cfg(doc)]
 use crate::hub::Link;
 use crate::instance::{c_pointer, c_text, Instance};
 use crate::library::{c, call};
 use crate::memory::{Memory, MemoryInfo};
+use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
 use crate::size::bytes_of;
 use crate::stream::nanoseconds;
@@ -161,7 +163,7 @@ pub struct ShareInfo {
     pub access: Access,
     /// Where the memory lies.
     pub location: Location,
-    /// The exporter, as its own process namespace counts.
+    /// The exporter, as its own process namespace counts. It may have ended.
     pub exporter_pid: i32,
     /// Bytes of the whole memory; of a buffer, its capacity; 0 for an event.
     pub size: u64,
@@ -237,11 +239,16 @@ mod places {
 use places::{Place, Shared};
 
 /// Memory that can be shared with other processes, if it was created for it: [`&DeviceMemory`](DeviceMemory),
-/// [`DeviceSlice`], [`RangeSlice`], [`&Buffer`](Buffer), [`BufferSlice`] and [`&Memory`](Memory).
+/// [`DeviceSlice`], [`RangeSlice`], [`&Buffer`](Buffer), [`BufferSlice`], [`&PoolBlock`](PoolBlock), [`PoolSlice`] and
+/// [`&Memory`](Memory).
 ///
 /// * Device memory: with [`MemoryFlags::SHAREABLE`], or [`ExportFlags::NEIGHBOURS`].
 /// * Ranges and buffers: their physical memory was created with [`HandleTypes::POSIX_FD`] or
 ///   [`HandleTypes::FABRIC`].
+/// * Blocks of pools: the pool was made with [`HandleTypes::POSIX_FD`], or with [`MemoryFlags::SHAREABLE`] for
+///   [`ShareWay::LEGACY`]. Pass [`ExportFlags::NEIGHBOURS`]: importers see what else is in the same pieces of the pool,
+///   now or later. Free a block only after its importers have stopped using it: the pool then hands out the same bytes
+///   again.
 pub trait Share: places::Shared {}
 impl<S: places::Shared> Share for S {}
 
@@ -264,6 +271,8 @@ shared! {
     RangeSlice<'_, T>;
     &Buffer<T>;
     BufferSlice<'_, T>;
+    &PoolBlock<T>;
+    PoolSlice<'_, T>;
 }
 
 impl Shared for &Memory {
@@ -275,7 +284,7 @@ impl Shared for &Memory {
 }
 
 /// Address and size of shared memory, and what keeps it in its place.
-fn place_of(memory: &impl Share) -> Result<(*mut c_void, u64, Option<Hold>), Error> {
+pub(crate) fn place_of(memory: &impl Share) -> Result<(*mut c_void, u64, Option<Hold>), Error> {
     let place = memory.place()?;
     Ok((place.address as *mut c_void, place.bytes, place.hold?))
 }
@@ -298,8 +307,9 @@ impl Instance {
     /// Exports memory. Exporting it again gives the same bytes and costs little.
     ///
     /// The first byte of the operand is recorded in the handle. Device memory is shared as a whole; of a range, all blocks
-    /// around that byte that are mapped one behind the other; a buffer with all its capacity. What was imported cannot be
-    /// exported.
+    /// around that byte that are mapped one behind the other; a buffer with all its capacity; of a block of a pool, the
+    /// whole pieces of the pool that it lies in. Exports of blocks that lie in the same pieces, with the same access, share
+    /// one import. What was imported cannot be exported.
     ///
     /// The export ends when the memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps),
     /// and with [`revoke`](Self::revoke). While others have imported it by [`ShareWay::LEGACY`], the memory cannot be
@@ -376,29 +386,13 @@ impl Instance {
     }
 
     /// Says whether memory can be shared in one way, and why not. It changes nothing, and [`export`](Self::export) does
-    /// what it says.
+    /// what it says. It answers from here; [`Link::share_way`] asks the other process.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for [`ShareWay::ANY`], and for an unknown way or peer.
     pub fn share_way(&self, memory: impl Share, way: ShareWay, peer: SharePeer) -> Result<WayInfo, Error> {
         let (pointer, _, _hold) = place_of(&memory)?;
         self.share_way_raw(pointer, way, peer)
-    }
-
-    /// As [`share_way`](Self::share_way), for the process of a hub: by a trial at both ends. The answer is kept with the
-    /// link.
-    ///
-    /// # Errors
-    /// As [`share_way`](Self::share_way), and for a link of another instance.
-    pub fn share_way_by(
-        &self,
-        link: &Link,
-        memory: impl Share,
-        way: ShareWay,
-        peer: SharePeer,
-    ) -> Result<WayInfo, Error> {
-        let (pointer, _, _hold) = place_of(&memory)?;
-        self.way_of(link.handle(), pointer, way, peer)
     }
 
     /// As [`share_way`](Self::share_way), for the memory at an address.
@@ -412,26 +406,10 @@ impl Instance {
         way: ShareWay,
         peer: SharePeer,
     ) -> Result<WayInfo, Error> {
-        self.way_of(ptr::null_mut(), pointer, way, peer)
-    }
-
-    fn way_of(
-        &self,
-        link: sys::gpumem_link,
-        pointer: *const c_void,
-        way: ShareWay,
-        peer: SharePeer,
-    ) -> Result<WayInfo, Error> {
-        let mut info = sys::gpumem_way_info { link, ..Default::default() };
+        let mut info = sys::gpumem_way_info::default();
         // SAFETY: the struct is writable and has its own size; any address may be given.
         unsafe { call!(gpumem_share_get_way(self.inner.handle, pointer, way.0, peer.0, &mut info)) }?;
-        Ok(WayInfo {
-            status: Status(info.status),
-            fd_count: info.fd_count,
-            needs_socket: info.needs_socket != 0,
-            slow: info.slow != 0,
-            message: translate(&array_text(&info.message)),
-        })
+        Ok(WayInfo::of(&info))
     }
 
     /// Sends a handle over a Unix socket, with its descriptors and a connection to this process. It needs no right to
@@ -582,6 +560,16 @@ pub struct WayInfo {
 }
 
 impl WayInfo {
+    pub(crate) fn of(info: &sys::gpumem_way_info) -> Self {
+        Self {
+            status: Status(info.status),
+            fd_count: info.fd_count,
+            needs_socket: info.needs_socket != 0,
+            slow: info.slow != 0,
+            message: translate(&array_text(&info.message)),
+        }
+    }
+
     /// Whether the memory can be shared in this way.
     #[must_use]
     pub fn is_possible(&self) -> bool {
@@ -898,7 +886,7 @@ pub struct ImportInfo {
     pub access: Access,
     /// How it stands at this moment.
     pub state: ImportState,
-    /// The exporter, as its own process namespace counts.
+    /// The exporter, as its own process namespace counts: the publisher, not a keeper.
     pub exporter_pid: i32,
     /// How often this process has imported it.
     pub count: u64,

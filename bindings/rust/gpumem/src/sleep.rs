@@ -26,7 +26,7 @@ use crate::instance::{c_pointer, c_text};
 use crate::stream::Stream;
 
 /// A function that hears how many bytes of how many are done.
-type Progress<'a> = Box<dyn FnMut(u64, u64) -> ControlFlow<()> + 'a>;
+pub(crate) type Progress<'a> = Box<dyn FnMut(u64, u64) -> ControlFlow<()> + 'a>;
 
 /// Options for putting buffers to sleep. A [`Content`] converts to them.
 ///
@@ -326,7 +326,7 @@ pub(crate) fn with_panics<R>(call: impl FnOnce() -> R) -> R {
 }
 
 /// Runs a function of the program; `None` if it panicked.
-fn caught<R>(function: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn caught<R>(function: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(function)) {
         Ok(result) => Some(result),
         Err(payload) => {
@@ -348,7 +348,7 @@ fn caught<R>(function: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-fn to_c(progress: &mut Option<Progress<'_>>) -> (sys::gpumem_progress_function, *mut c_void) {
+pub(crate) fn to_c(progress: &mut Option<Progress<'_>>) -> (sys::gpumem_progress_function, *mut c_void) {
     match progress {
         Some(function) => (Some(report_progress), (function as *mut Progress<'_>).cast()),
         None => (None, ptr::null_mut()),

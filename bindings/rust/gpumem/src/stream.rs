@@ -154,6 +154,7 @@ impl Keep {
         match self {
             Self::Memory(memory) if !memory.has_backing() => drop(memory),
             Self::Function(function) => function.discard(),
+            Self::Pool(pool) => drop(pool),
             Self::Part(used) => used.abandon(),
             Self::Earlier(..) => {}
             other => mem::forget(other),
@@ -441,6 +442,18 @@ impl Stream {
         })
     }
 
+    /// The number of the capture into a graph that the stream is part of, for
+    /// [`Pool::release_capture`](crate::Pool::release_capture); 0 if it is not being captured.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState) if the capture has failed, and in a host function.
+    pub fn capture_id(&self) -> Result<u64, Error> {
+        let mut number = 0;
+        // SAFETY: the output is writable.
+        unsafe { call!(gpumem_stream_get_capture_id(self.handle(), &mut number)) }?;
+        Ok(number)
+    }
+
     /// Whether all work is complete.
     ///
     /// # Errors
@@ -542,8 +555,10 @@ impl Stream {
         if described.regions.iter().all(|region| region.width == 0) {
             return Ok(self.pending(returned(regions), 0));
         }
-        let keeps: Vec<_> =
-            regions.iter().flat_map(|region| [region.destination.keep(), region.source.keep()]).collect();
+        let keeps: Vec<_> = regions
+            .iter()
+            .flat_map(|region| [region.destination.keep(self), region.source.keep(self)])
+            .collect();
         // SAFETY: as in `enqueue_copy`; the boxes lie within their operands.
         let result = unsafe { self.copy_regions_raw(&described.regions) };
         // After a failure too: some of the regions may be enqueued.
@@ -581,7 +596,7 @@ impl Stream {
         destination: D,
         source: S,
     ) -> Enqueued<(Returned<D>, Returned<S>)> {
-        let keeps = [destination.keep(), source.keep()];
+        let keeps = [destination.keep(self), source.keep(self)];
         self.enqueue((destination.returned(), source.returned()), keeps, || {
             let copy = checked?;
             // SAFETY: the stream keeps the operands alive, and only the `Pending` could give access to them; if it is
@@ -602,7 +617,7 @@ impl Stream {
         D: Destination<T> + Enqueue,
     {
         let checked = CheckedCopy::new(&mut destination, &source);
-        let keep = destination.keep();
+        let keep = destination.keep(self);
         let options = CopyOptions { source_order: SourceOrder::DURING_CALL, ..CopyOptions::new() };
         self.enqueue(destination.returned(), [keep], || {
             let copy = checked?;
@@ -617,7 +632,7 @@ impl Stream {
         checked: Result<CheckedFill, Error>,
         destination: D,
     ) -> Enqueued<Returned<D>> {
-        let keep = destination.keep();
+        let keep = destination.keep(self);
         self.enqueue(destination.returned(), [keep], || {
             let fill = checked?;
             // SAFETY: as in `enqueue_copy`.

@@ -22,9 +22,9 @@ use gpumem::{
     Access, AddressRange, Backend, Buffer, BufferOptions, Capability, Device, DeviceMemory, DmaBufFlags,
     Error, ErrorKind, Event, EventFlags, ExportFlags, ExportOptions, FetchOptions, HandleTypes, Hub,
     HubFlags, HubOptions, ImportOptions, ImportState, Imported, Instance, Kind, Link, LinkOptions, Memory,
-    MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Processor, PublishOptions, Region,
-    Rejected, RingConsumer, RingOpenOptions, RingOptions, RingProducer, SendOptions, ShareHandle, SharePeer,
-    ShareType, ShareWay, Status, Stream, WaitCondition,
+    MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Pool, PoolOptions, Processor,
+    PublishOptions, Region, Rejected, RingConsumer, RingOpenOptions, RingOptions, RingProducer, SendOptions,
+    ShareHandle, SharePeer, ShareType, ShareWay, Status, Stream, WaitCondition,
 };
 
 /// Elements in 2 MiB.
@@ -533,7 +533,7 @@ fn memory_has_a_name_in_a_hub() {
 }
 
 fn follow_a_name(mut socket: &UnixStream) {
-    with_device(|instance, _| {
+    with_device(|instance, device| {
         let mut path = [0; 40];
         socket.read_exact(&mut path).unwrap();
         let path = String::from_utf8(path.to_vec()).unwrap().trim().to_owned();
@@ -550,6 +550,19 @@ fn follow_a_name(mut socket: &UnixStream) {
         assert!(link.entries().unwrap().is_empty());
         assert_eq!(link.wait_for("weights", 0, Duration::from_millis(5)).unwrap(), None);
         assert_eq!(link.fetch("weights").unwrap_err().kind(), ErrorKind::NotFound);
+        let (mine, _) = two_blocks(device);
+        let whole = mine.slice::<u8>(0, 1).unwrap();
+        let way = link.share_way(whole, ShareWay::POSIX_FD, SharePeer::OTHER_PROCESS).unwrap();
+        assert_eq!((way.status, way.fd_count, way.needs_socket), (Status::SUCCESS, 2, false), "{way:?}");
+        assert_eq!((way.slow, way.message.as_str()), (false, ""));
+        let way = link.share_way(whole, ShareWay::POSIX_FD, SharePeer::OTHER_DEVICE).unwrap();
+        assert!(way.is_possible() && way.slow && way.message.contains("on another device"), "{way:?}");
+        // Nobody opens a dma-buf, which could be exported.
+        let way = link.share_way(whole, ShareWay::DMA_BUF, SharePeer::OTHER_PROCESS).unwrap();
+        assert_eq!((way.status, way.fd_count, way.slow), (Status::UNSUPPORTED, 0, false));
+        assert!(way.message.contains("opens none"), "{way:?}");
+        let error = link.share_way(whole, ShareWay::ANY, SharePeer::OTHER_PROCESS).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 
         tell(socket);
         let entry = link.wait("weights", 0).unwrap();
@@ -595,6 +608,10 @@ fn follow_a_name(mut socket: &UnixStream) {
         wait(socket);
         soon("the hub has ended", || !link.info().unwrap().connected);
         assert_eq!(link.entries().unwrap_err().kind(), ErrorKind::PeerGone);
+        // What is not kept is asked.
+        let alone = shareable(device, LEN);
+        let way = link.share_way(&alone, ShareWay::LEGACY, SharePeer::OTHER_PROCESS).unwrap();
+        assert_eq!((way.status, way.message.is_empty()), (Status::PEER_GONE, false), "{way:?}");
         assert_eq!(read(instance, &first, 0).unwrap(), [1, 2, 3, 4]);
         drop(first);
         link.close().unwrap();
@@ -787,6 +804,49 @@ fn what_the_cpu_borrows_is_not_shared() {
 }
 
 #[test]
+fn blocks_of_pools_are_shared() {
+    with_device(|instance, device| {
+        let options = PoolOptions::new().handle_types(HandleTypes::POSIX_FD);
+        let pool = Pool::with_options(device, &options).unwrap();
+        assert_eq!(pool.info().unwrap().handle_types, HandleTypes::POSIX_FD);
+        let blocks = [0, 1].map(|_| pool.alloc::<u32>(4, None).unwrap());
+        instance.copy(&blocks[0], &[1, 2, 3, 4]).unwrap();
+        instance.copy(&blocks[1], &[5, 6, 7, 8]).unwrap();
+        let (alone, together) = (ExportOptions::new(), ExportOptions::new().flags(ExportFlags::NEIGHBOURS));
+        for result in [
+            instance.export(&blocks[1], &alone),
+            instance.export(blocks[1].as_slice(), &alone),
+            instance.export_raw(blocks[1].as_ptr().cast(), &alone),
+        ] {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.message().contains("ExportFlags::NEIGHBOURS"), "{error}");
+        }
+
+        let handle = instance.export(&blocks[1], &together).unwrap();
+        let info = handle.info().unwrap();
+        assert_eq!((info.way, info.fd_count), (ShareWay::POSIX_FD, 1));
+        let imported = Imported::new(instance, &handle).unwrap();
+        assert_eq!(read(instance, &imported, 0).unwrap(), [5, 6, 7, 8]);
+        instance.fill(imported.slice::<u32>(0, 4).unwrap(), 9u32).unwrap();
+        for (block, expected) in blocks.iter().zip([[1, 2, 3, 4], [9; 4]]) {
+            let mut found = [0; 4];
+            instance.copy(&mut found, block).unwrap();
+            assert_eq!(found, expected);
+        }
+        let inside = instance.export(blocks[1].slice(1..).unwrap(), &together).unwrap();
+        assert_eq!(inside.info().unwrap().offset, info.offset + 4);
+
+        let pool = Pool::new(device).unwrap();
+        assert_eq!(pool.info().unwrap().handle_types, HandleTypes::NONE);
+        let plain = pool.alloc::<u32>(4, None).unwrap();
+        assert_eq!(instance.export(&plain, &together).unwrap_err().kind(), ErrorKind::Unsupported);
+        let error = Pool::with_options(device, &options.kind(Kind::PINNED)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    });
+}
+
+#[test]
 fn handles_are_not_trusted() {
     with_device(|instance, device| {
         let memory = shareable(device, LEN);
@@ -877,7 +937,7 @@ fn a_ring_has_slots() {
         // Without consumers, messages are lost.
         for number in 0..10 {
             let slot = producer.acquire(None).unwrap();
-            assert_eq!((slot.number(), slot.index(), slot.bytes()), (number, number as u32 % 3, SLOT));
+            assert_eq!((slot.number(), slot.index(), slot.size()), (number, number as u32 % 3, SLOT));
             let address = info.base + u64::from(slot.index()) * info.slot_stride;
             assert_eq!(slot.slice::<u8>(0, 1).unwrap().device_address(), address);
             assert_eq!(slot.slice::<u8>(1, 1000).unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -953,7 +1013,7 @@ fn consume(mut socket: &UnixStream) {
         if let Some(stream) = &stream {
             stream.synchronize().unwrap();
         }
-        let bytes = found.bytes() as usize;
+        let bytes = found.size() as usize;
         assert_eq!(contents(&instance, found.slice(0, bytes).unwrap()), message(next));
         next += 1;
     }
@@ -1014,7 +1074,7 @@ fn a_producer_that_dies_is_reported() {
         let messages: Vec<_> = consumer.messages(None).take(3).map(Result::unwrap).collect();
         for (found, number) in messages.iter().zip(0..) {
             assert_eq!((found.number(), found.tag()), (number, tag(number)));
-            let bytes = found.bytes() as usize;
+            let bytes = found.size() as usize;
             assert_eq!(contents(instance, found.slice(0, bytes).unwrap()), message(number));
         }
         // In the reverse order, as variables are dropped.

@@ -7,15 +7,21 @@ mod common;
 
 use std::collections::HashMap;
 use std::convert::TryFrom;
+use std::fs::{remove_file, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
 use std::os::raw::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use gpumem::{
-    sys, Access, Backend, Buffer, BufferFlags, BufferOptions, BufferRegistration, BufferState, Capability,
-    Content, CopyOptions, Device, Direction, Error, Event, EventFlags, ExportFlags, ExportOptions, Group,
-    GroupOptions, HandleTypes, ImportOptions, Imported, Instance, InstanceOptions, Kind, Memory, MemoryFlags,
-    MemoryOptions, PrepareOptions, Processor, RegisterOptions, Rejected, ShareHandle, SharePeer, ShareWay,
-    SleepOptions, SourceOrder, Status, Stream, StreamOptions, WaitCondition, WakeOptions,
+    host, sys, Access, Backend, Buffer, BufferFlags, BufferOptions, BufferRegistration, BufferState,
+    Capability, Content, CopyOptions, Device, Direction, Error, Event, EventFlags, ExportFlags,
+    ExportOptions, FileOptions, Group, GroupOptions, HandleTypes, ImportOptions, Imported, Instance,
+    InstanceOptions, Kind, Memory, MemoryFlags, MemoryOptions, Pool, PoolFlags, PoolOptions, PrepareOptions,
+    Processor, RegisterOptions, Rejected, ShareHandle, SharePeer, ShareWay, SleepOptions, SourceOrder,
+    Status, Stream, StreamOptions, WaitCondition, WakeOptions,
 };
 
 /// Ordinary memory, page aligned.
@@ -37,8 +43,14 @@ enum Object {
     Registration(BufferRegistration, sys::gpumem_buffer),
     /// The number of one that was forgotten.
     Forgotten(u64),
+    Pool(Pool),
+    DestroyedPool(sys::gpumem_pool),
+    DestroyedStream(sys::gpumem_stream),
     Handle(ShareHandle),
     Imported(Imported),
+    Capture(u64),
+    /// A file without a name, and what the calls get.
+    File(File, File),
 }
 
 const ACCESSES: [(&str, u64); 4] = [("none", 0), ("read", 1), ("readwrite", 3), ("unknown", 4)];
@@ -112,6 +124,7 @@ fn kind(text: Option<&str>) -> Checked<Kind> {
         ("pageable", Kind::PAGEABLE.0 as u64),
         ("unknown", Kind::UNKNOWN.0 as u64),
         ("managed", Kind::MANAGED.0 as u64),
+        ("pool", Kind::POOL.0 as u64),
         ("virtual", Kind::VIRTUAL.0 as u64),
         ("foreign", Kind::FOREIGN.0 as u64),
     ];
@@ -141,6 +154,33 @@ fn buffer_flags(text: Option<&str>) -> Checked<BufferFlags> {
     text.map_or(Ok(BufferFlags::NONE), |text| {
         text.split(',').try_fold(BufferFlags::NONE, |all, flag| Ok(all | BufferFlags(named(flag, &names)?)))
     })
+}
+
+fn handle_types(step: &Step<'_>) -> Checked<HandleTypes> {
+    let names = [("posix_fd", HandleTypes::POSIX_FD.0), ("fabric", HandleTypes::FABRIC.0)];
+    step.text("handle_types").map_or(Ok(HandleTypes::NONE), |text| {
+        text.split(',').try_fold(HandleTypes::NONE, |all, name| Ok(all | HandleTypes(named(name, &names)?)))
+    })
+}
+
+fn pool_options(step: &Step<'_>) -> Checked<PoolOptions> {
+    let names =
+        [("internal_dependencies", PoolFlags::ALLOW_INTERNAL_DEPENDENCIES.0), ("debug", PoolFlags::DEBUG.0)];
+    let mut options = PoolOptions::new()
+        .limit(step.number_or("limit", 0)?)
+        .release_threshold(step.number_or("threshold", 0)?)
+        .initial_size(step.number_or("initial", 0)?);
+    for flag in step.text("flags").iter().flat_map(|text| text.split(',')) {
+        options = options.flags(PoolFlags(named(flag, &names)?));
+    }
+    options = options.handle_types(handle_types(step)?);
+    if step.text("kind").is_some() {
+        options = options.kind(kind(step.text("kind"))?);
+    }
+    if let Some(name) = step.text("name") {
+        options = options.name(name);
+    }
+    Ok(options)
 }
 
 fn content(step: &Step<'_>) -> Checked<Content> {
@@ -189,12 +229,31 @@ fn set_capacity(buffer: &mut Buffer<u8>, bytes: usize) -> Result<(), Error> {
     }
 }
 
+/// The handle that `Debug` shows, such as `Stream(0x1)`.
+fn shown_handle(object: &impl std::fmt::Debug) -> Checked<u64> {
+    let text = format!("{object:?}");
+    let digits = text.split_once("(0x").map_or("", |(_, digits)| digits.trim_end_matches(')'));
+    u64::from_str_radix(digits, 16).map_err(|error| error.to_string())
+}
+
 fn bytes_of(hex: &str) -> Checked<Vec<u8>> {
     (0..hex.len() / 2)
         .map(|index| {
             u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).map_err(|error| error.to_string())
         })
         .collect()
+}
+
+/// A file without a name, and a second one on it that may only be read if asked for.
+fn temporary_file(content: &[u8], only_read: bool) -> std::io::Result<(File, File)> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("gpumem-vectors-{}-{}", std::process::id(), number));
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    let given = if only_read { File::open(&path) } else { file.try_clone() };
+    remove_file(&path)?;
+    file.write_all(content)?;
+    Ok((file, given?))
 }
 
 fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Checked<()> {
@@ -238,7 +297,9 @@ impl Runner {
         memory: Memory(Memory);
         growable: Growable(Buffer<u8>);
         group: Group(Group);
+        pool: Pool(Pool);
         handle: Handle(ShareHandle);
+        capture: Capture(u64);
     }
 
     fn growable_mut(&mut self, name: &str) -> Checked<&mut Buffer<u8>> {
@@ -323,6 +384,10 @@ impl Runner {
 
     /// Runs a step and checks its comparisons. Returns its status.
     fn run(&mut self, step: &Step<'_>) -> Checked<Status> {
+        // Its stream may be one that was destroyed.
+        if step.word(0)? == "alloc" {
+            return self.alloc(step);
+        }
         let stream = step.text("stream").map(|name| self.stream(name)).transpose()?;
         match step.word(0)? {
             "open" => {
@@ -393,23 +458,27 @@ impl Runner {
             "close" => self.close(step),
             "destroy" => match self.objects.remove(step.word(1)?) {
                 Some(Object::Memory(memory)) => self.closed(step, memory.close(), Object::Memory),
-                Some(Object::Stream(stream)) => self.closed(step, stream.close(), Object::Stream),
+                Some(Object::Stream(stream)) => {
+                    let handle = shown_handle(&stream)? as sys::gpumem_stream;
+                    let result = stream.close();
+                    self.destroyed(step, result, Object::Stream, Object::DestroyedStream(handle))
+                }
+                Some(Object::Pool(pool)) => {
+                    let handle = pool.handle();
+                    let result = pool.close();
+                    self.destroyed(step, result, Object::Pool, Object::DestroyedPool(handle))
+                }
                 Some(Object::Event(event)) => self.closed(step, event.close(), Object::Event),
                 Some(Object::Growable(buffer)) => self.closed(step, buffer.close(), Object::Growable),
                 Some(Object::Group(group)) => self.closed(step, group.close(), Object::Group),
                 Some(Object::Imported(import)) => self.closed(step, import.close(), Object::Imported),
-                _ => Err("only a memory, stream, event, buffer, group or import can be destroyed".to_owned()),
+                _ => Err(format!("{} cannot be destroyed", step.word(1)?)),
             },
             "growable" => {
                 let mut options = BufferOptions::new()
                     .reserve(step.number_or("reserve", 0)?)
-                    .flags(buffer_flags(step.text("flags"))?);
-                if let Some(types) = step.text("handle_types") {
-                    let names = [("posix_fd", HandleTypes::POSIX_FD.0), ("fabric", HandleTypes::FABRIC.0)];
-                    for name in types.split(',') {
-                        options = options.handle_types(HandleTypes(named(name, &names)?));
-                    }
-                }
+                    .flags(buffer_flags(step.text("flags"))?)
+                    .handle_types(handle_types(step)?);
                 if let Some(name) = step.text("name") {
                     options = options.name(name);
                 }
@@ -507,10 +576,47 @@ impl Runner {
                     }
                 }
             }
+            "pool" => {
+                let result = Pool::with_options(self.device(step.word(1)?)?, &pool_options(step)?);
+                self.made(step, result.map(Object::Pool))
+            }
+            "record_use" => {
+                let stream = stream.ok_or("stream is missing")?;
+                Ok(status_of(self.pool(step.word(1)?)?.record_use_raw(self.address(step.word(2)?)?, stream)))
+            }
+            "trim" => Ok(status_of(self.pool(step.word(1)?)?.trim(step.number_or("keep", 0)?))),
+            "set_limit" => Ok(status_of(self.pool(step.word(1)?)?.set_limit(number(step.word(2)?)?))),
+            "set_threshold" => {
+                Ok(status_of(self.pool(step.word(1)?)?.set_release_threshold(number(step.word(2)?)?)))
+            }
+            "pool_info" => self.pool_info(step),
+            "block_info" => {
+                let pointer = self.address(step.word(2)?)?;
+                match self.instance(step.word(1)?)?.block_info(pointer) {
+                    Err(error) => Ok(error.status()),
+                    Ok(info) => {
+                        let offset = (pointer as u64).wrapping_sub(info.base as u64);
+                        equal("the offset", offset, step.number_or("offset", offset)?)?;
+                        let requested = info.requested_size;
+                        equal("the requested size", requested, step.number_or("requested", requested)?)?;
+                        Ok(Status::SUCCESS)
+                    }
+                }
+            }
             // SAFETY, for all that follows: the operands of a case live to its end, and nothing but it uses them.
             "free" => unsafe {
                 Ok(status_of(self.instance(step.word(1)?)?.free(self.address(step.word(2)?)?)))
             },
+            "free_block" => {
+                let (pool, pointer) = (self.pool(step.word(1)?)?, self.address(step.word(2)?)?);
+                // SAFETY: see above.
+                Ok(status_of(unsafe { pool.free_raw(pointer, stream) }))
+            }
+            "free_pointer" => {
+                let (instance, pointer) = (self.instance(step.word(1)?)?, self.address(step.word(2)?)?);
+                // SAFETY: see above.
+                Ok(status_of(unsafe { instance.free_block(pointer, stream) }))
+            }
             "register_pointer" => {
                 let (device, pointer) = (self.device(step.word(1)?)?, self.address(step.word(2)?)?);
                 let (size, require) = (step.number_or("size", 0)?, flags(step.text("require"))?);
@@ -780,6 +886,37 @@ impl Runner {
                     }
                 }
             }
+            "capturing" => {
+                let capturing = number(step.word(2)?)? != 0;
+                Ok(status_of(host::stream_set_capturing(self.stream(step.word(1)?)?, capturing)))
+            }
+            "capture" => {
+                let result = self.stream(step.word(1)?)?.capture_id();
+                if let Ok(found) = result {
+                    let found = u64::from(found != 0);
+                    equal("that there is one", found, step.number_or("is", found)?)?;
+                }
+                self.made(step, result.map(Object::Capture))
+            }
+            "release_capture" => {
+                let (pool, capture) = (self.pool(step.word(1)?)?, *self.capture(step.word(2)?)?);
+                // SAFETY: there is no graph.
+                Ok(status_of(unsafe { pool.release_capture(capture, stream) }))
+            }
+            "file" => {
+                let made = temporary_file(&bytes_of(step.word(1)?)?, step.text("access").is_some());
+                let (file, given) = made.map_err(|error| error.to_string())?;
+                self.made(step, Ok(Object::File(file, given)))
+            }
+            "expect_file" => {
+                let (mut file, _) = self.files(step.word(1)?)?;
+                let mut found = Vec::new();
+                file.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;
+                file.read_to_end(&mut found).map_err(|error| error.to_string())?;
+                equal("the file", found, bytes_of(step.word(2)?)?)?;
+                Ok(Status::SUCCESS)
+            }
+            "read_file" | "write_file" => self.copy_file(step),
             "cache" => {
                 let idle = Duration::from_nanos(step.number_or("idle", 0)?);
                 let instance = self.instance(step.word(1)?)?;
@@ -800,6 +937,33 @@ impl Runner {
         }
     }
 
+    fn files(&self, name: &str) -> Checked<(&File, &File)> {
+        match self.objects.get(name) {
+            Some(Object::File(file, given)) => Ok((file, given)),
+            _ => Err(format!("{name} is not a file")),
+        }
+    }
+
+    fn copy_file(&self, step: &Step<'_>) -> Checked<Status> {
+        let (instance, pointer) = (self.instance(step.word(1)?)?, self.address(step.word(2)?)?);
+        let (_, file) = self.files(step.word(3)?)?;
+        let (offset, size) = (step.number_or("offset", 0)?, step.number_or("size", 0)?);
+        let mut options = FileOptions::new();
+        if step.text("cancel").is_some() {
+            options = options.progress(|_, _| ControlFlow::Break(()));
+        }
+        // SAFETY: the operands of a case live to its end, and nothing but it uses them.
+        let result = unsafe {
+            match step.word(0)? {
+                "read_file" => instance.read_file_raw(pointer, file, offset, size, options),
+                _ => instance.write_file_raw(file, offset, pointer, size, options),
+            }
+        };
+        let copied = result.as_ref().map_or_else(Error::copied, |copied| Some(copied.bytes));
+        equal("copied", copied, step.text("copied").map(number).transpose()?.or(copied))?;
+        Ok(status_of(result))
+    }
+
     /// One that was forgotten has no object any more, so the library is called itself.
     fn forget(&mut self, step: &Step<'_>) -> Checked<Status> {
         let name = step.word(2)?;
@@ -813,6 +977,54 @@ impl Runner {
             }
             Some(Object::Forgotten(number)) => Ok(Status(raw_forget(handle, number))),
             _ => Err(format!("{name} is not a registration of this buffer")),
+        }
+    }
+
+    /// A pool or stream that was destroyed has no object any more, so the library is called itself.
+    fn alloc(&mut self, step: &Step<'_>) -> Checked<Status> {
+        let (name, size, alignment) =
+            (step.word(1)?, number(step.word(2)?)?, step.text("alignment").map(number).transpose()?);
+        let pool = match self.objects.get(name) {
+            Some(Object::DestroyedPool(pool)) => return Ok(Status(raw_alloc(*pool, size, ptr::null_mut()))),
+            _ => self.pool(name)?,
+        };
+        let stream = match step.text("stream").map(|name| (name, self.objects.get(name))) {
+            Some((_, Some(Object::DestroyedStream(stream)))) => {
+                return Ok(Status(raw_alloc(pool.handle(), size, *stream)));
+            }
+            Some((name, _)) => Some(self.stream(name)?),
+            None => None,
+        };
+        let result = match alignment {
+            Some(alignment) => pool.alloc_aligned_raw(size, alignment, stream),
+            None => pool.alloc_raw(size, stream),
+        };
+        self.made(step, result.map(Object::Pointer))
+    }
+
+    /// As [`alloc`](Self::alloc), the library itself is asked for a pool that was destroyed.
+    fn pool_info(&self, step: &Step<'_>) -> Checked<Status> {
+        let name = step.word(1)?;
+        if let Some(Object::DestroyedPool(pool)) = self.objects.get(name) {
+            return Ok(Status(raw_pool_info(*pool)));
+        }
+        match self.pool(name)?.info() {
+            Err(error) => Ok(error.status()),
+            Ok(info) => {
+                if step.text("kind").is_some() {
+                    equal("the kind", info.kind, kind(step.text("kind"))?)?;
+                }
+                equal("the name", info.name.as_str(), step.text("name").unwrap_or(&info.name))?;
+                for (name, found) in [
+                    ("limit", info.limit),
+                    ("threshold", info.release_threshold),
+                    ("live", info.live_count),
+                    ("captures", info.capture_count),
+                ] {
+                    equal(name, found, step.number_or(name, found)?)?;
+                }
+                Ok(Status::SUCCESS)
+            }
         }
     }
 
@@ -844,6 +1056,20 @@ impl Runner {
         }
     }
 
+    /// As [`closed`](Self::closed); `after` takes the place of the object, for steps that use its stale handle.
+    fn destroyed<T>(
+        &mut self,
+        step: &Step<'_>,
+        result: Result<(), Rejected<T>>,
+        object: impl FnOnce(T) -> Object,
+        after: Object,
+    ) -> Checked<Status> {
+        if result.is_ok() {
+            self.objects.insert(step.word(1)?.to_owned(), after);
+        }
+        self.closed(step, result, object)
+    }
+
     fn close(&mut self, step: &Step<'_>) -> Checked<Status> {
         let instance = match self.objects.remove(step.word(1)?) {
             Some(Object::Instance(instance)) => instance,
@@ -858,11 +1084,9 @@ impl Runner {
         self.closed(step, result, Object::Instance)
     }
 
-    /// The crate has no other mode, so this calls the library itself, with the handle that `Debug` shows.
+    /// The crate has no other mode, so this calls the library itself.
     fn close_in_another_way(&mut self, step: &Step<'_>, instance: Instance, mode: u64) -> Checked<Status> {
-        let text = format!("{instance:?}");
-        let digits = text.trim_start_matches("Instance(0x").trim_end_matches(')');
-        let handle = u64::from_str_radix(digits, 16).map_err(|error| error.to_string())?;
+        let handle = shown_handle(&instance)?;
         self.objects.insert(step.word(1)?.to_owned(), Object::Instance(instance));
         Ok(Status(raw_close(handle, mode as i32)))
     }
@@ -895,6 +1119,38 @@ fn raw_forget(buffer: sys::gpumem_buffer, registration: u64) -> i32 {
     unsafe { forget(buffer, registration, std::ptr::null_mut()) }
 }
 
+#[cfg(feature = "load")]
+fn raw_alloc(pool: sys::gpumem_pool, size: u64, stream: sys::gpumem_stream) -> i32 {
+    let library = gpumem::sys::Library::open().unwrap();
+    let alloc = library.gpumem_pool_alloc().unwrap();
+    let mut pointer = ptr::null_mut();
+    // SAFETY: any handles may be given, and the output is writable.
+    unsafe { alloc(pool, size, stream, &mut pointer, ptr::null_mut()) }
+}
+
+#[cfg(feature = "load")]
+fn raw_pool_info(pool: sys::gpumem_pool) -> i32 {
+    let library = gpumem::sys::Library::open().unwrap();
+    let get_info = library.gpumem_pool_get_info().unwrap();
+    let mut info = sys::gpumem_pool_info::default();
+    // SAFETY: any handle may be given; the struct is writable and has its own size.
+    unsafe { get_info(pool, &mut info, ptr::null_mut()) }
+}
+
+#[cfg(not(feature = "load"))]
+fn raw_alloc(pool: sys::gpumem_pool, size: u64, stream: sys::gpumem_stream) -> i32 {
+    let mut pointer = ptr::null_mut();
+    // SAFETY: any handles may be given, and the output is writable.
+    unsafe { sys::gpumem_pool_alloc(pool, size, stream, &mut pointer, ptr::null_mut()) }
+}
+
+#[cfg(not(feature = "load"))]
+fn raw_pool_info(pool: sys::gpumem_pool) -> i32 {
+    let mut info = sys::gpumem_pool_info::default();
+    // SAFETY: any handle may be given; the struct is writable and has its own size.
+    unsafe { sys::gpumem_pool_get_info(pool, &mut info, ptr::null_mut()) }
+}
+
 #[cfg(not(feature = "load"))]
 fn raw_forget(buffer: sys::gpumem_buffer, registration: u64) -> i32 {
     // SAFETY: any number and handle may be given.
@@ -911,6 +1167,12 @@ fn raw_close(handle: u64, mode: i32) -> i32 {
 /// Runs the steps of a case.
 fn run_case(lines: &[(usize, &str)]) -> Checked<()> {
     let mut runner = Runner { objects: HashMap::new(), handles: HashMap::new() };
+    let backend = if common::backend() == Backend::HOST { "host" } else { "cuda" };
+    let lines = match lines.split_first().map(|((_, text), rest)| (text.strip_prefix("only "), rest)) {
+        Some((Some(only), rest)) if only == backend => rest,
+        Some((Some(_), _)) => &[],
+        _ => lines,
+    };
     let result = lines.iter().try_for_each(|(line, text)| {
         let step = Step::parse(text);
         let checked = runner.run(&step).and_then(|status| {

@@ -44,6 +44,8 @@ codes! {
         DEVICE = GPUMEM_KIND_DEVICE,
         /// One address for the CPU and all devices; its pages move. See managed.h.
         MANAGED = GPUMEM_KIND_MANAGED,
+        /// A block of a pool, unless its memory is PAGEABLE. See pool.h.
+        POOL = GPUMEM_KIND_POOL,
         /// Reserved addresses, and what is mapped there. See range.h.
         VIRTUAL = GPUMEM_KIND_VIRTUAL,
         /// Memory of another process, imported through this instance. See share.h.
@@ -157,6 +159,9 @@ codes! {
         STREAM_VALUE_NOR = GPUMEM_CAPABILITY_STREAM_VALUE_NOR,
         /// `copy.engines`: copies that can run at the same time.
         COPY_ENGINES = GPUMEM_CAPABILITY_COPY_ENGINES,
+        /// `copy.batch`: the small copies of a batch are handed over together, see
+        /// `gpumem_copy_regions()`.
+        COPY_BATCH = GPUMEM_CAPABILITY_COPY_BATCH,
         /// `peer.access`: queried for a pair of devices.
         PEER_ACCESS = GPUMEM_CAPABILITY_PEER_ACCESS,
         /// `peer.atomics`: queried for a pair of devices.
@@ -264,11 +269,11 @@ codes! {
     }
     /// How an import stands.
     ImportState: i32 {
-        /// The exporter lives, and still exports it.
+        /// The exporter lives, and still exports it; or a keeper lives, and holds it.
         LIVE = GPUMEM_IMPORT_LIVE,
         /// The exporter has ended the export, or withdrawn the name; the bytes are still there.
         WITHDRAWN = GPUMEM_IMPORT_WITHDRAWN,
-        /// The exporter has ended.
+        /// The exporter has ended; or the keeper that it was fetched from.
         PEER_GONE = GPUMEM_IMPORT_PEER_GONE,
         /// Nobody can tell: imported with descriptors only, or unverified.
         UNKNOWN = GPUMEM_IMPORT_UNKNOWN,
@@ -287,6 +292,13 @@ codes! {
         /// A process in other process, mount, network and user namespaces, of the same user
         /// outside.
         CONTAINER = GPUMEM_PEER_CONTAINER,
+    }
+    /// Which way bytes go.
+    FileDirection: i32 {
+        /// The file is read.
+        TO_MEMORY = GPUMEM_FILE_DIRECTION_TO_MEMORY,
+        /// The file is written, and becomes longer if it must.
+        FROM_MEMORY = GPUMEM_FILE_DIRECTION_FROM_MEMORY,
     }
     /// When the host backend locks pages.
     LockMode: i32 {
@@ -388,6 +400,10 @@ flags! {
         /// shared with other processes and shows them nothing else. The memory is a multiple of
         /// that block: 2 MiB on cuda.
         SHAREABLE = GPUMEM_MEMORY_SHAREABLE,
+        /// Pinned and registered: locked in pieces below 512 MiB, one after the other, so that no
+        /// other call of the driver waits long for a large one. Copies and fills of this library
+        /// cross the borders of pieces; a copy by the driver's own functions must not.
+        IN_PIECES = GPUMEM_MEMORY_IN_PIECES,
     }
     /// Properties of physical memory.
     PhysicalFlags: u64 {
@@ -436,7 +452,7 @@ flags! {
     ExportFlags: u64 {
         /// Importers may see what else lies in the same block of the driver. Small device memory
         /// that was created without [`MemoryFlags::SHAREABLE`] cannot be exported otherwise, and on
-        /// the host backend not at all.
+        /// the host backend not at all. A block of a pool needs it on both backends.
         NEIGHBOURS = GPUMEM_EXPORT_NEIGHBOURS,
     }
     /// How a handle is imported.
@@ -462,6 +478,15 @@ flags! {
         /// the capability `share.events`.
         INTERPROCESS = GPUMEM_EVENT_INTERPROCESS,
     }
+    /// How to copy.
+    FileFlags: u64 {
+        /// Past the system's page cache (O_DIRECT): for what is read or written once and is larger
+        /// than memory. Files in the cache are copied faster without it. The file is opened anew
+        /// for the call, unless the descriptor has O_DIRECT already. When that is closed, the
+        /// system drops the record locks of the process on the file (`F_SETLK`, lockf). Locks by
+        /// `F_OFD_SETLK` and flock stay: use those, or no flag.
+        DIRECT = GPUMEM_FILE_DIRECT,
+    }
     /// How a hub behaves.
     HubFlags: u64 {
         /// Links may publish and withdraw too: handles by [`ShareWay::POSIX_FD`]. What they publish
@@ -472,6 +497,16 @@ flags! {
         /// is taken back: it survives the keeper's end, until it is withdrawn. Needs
         /// [`HubFlags::KEEPER`], and `$NOTIFY_SOCKET`. For one hub of a process at a time.
         STORE = GPUMEM_HUB_STORE,
+    }
+    /// How a pool works.
+    PoolFlags: u64 {
+        /// An allocation may let its stream wait for the work of another one, rather than take new
+        /// memory.
+        ALLOW_INTERNAL_DEPENDENCIES = GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
+        /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept
+        /// back for a while and poisoned where the CPU reaches them, and
+        /// `gpumem_pool_get_block_info()` knows the requested size.
+        DEBUG = GPUMEM_POOL_DEBUG,
     }
 }
 

@@ -1,0 +1,1108 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Pools, which allocate and free blocks fast, in the order of streams.
+
+using System;
+using System.Collections.Generic;
+using System.Runtime.CompilerServices;
+using System.Threading;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>Options for a pool. 0 as a number means its default.</summary>
+  public struct PoolOptions
+  {
+    /// <summary>
+    /// Device memory unless set, <see cref="MemoryKind.Pinned"/>, <see cref="MemoryKind.Managed"/>, or
+    /// <see cref="MemoryKind.Pageable"/> for ordinary memory of the host.
+    /// </summary>
+    public MemoryKind Kind { get; set; }
+
+    /// <summary>Node for <see cref="GpuMem.MemoryFlags.NumaNode"/>; otherwise 0.</summary>
+    public int NumaNode { get; set; }
+
+    /// <summary>How the pool works.</summary>
+    public PoolFlags Flags { get; set; }
+
+    /// <summary>Properties that the memory must have; otherwise the call fails.</summary>
+    public MemoryFlags MemoryFlags { get; set; }
+
+    /// <summary>
+    /// <see cref="GpuMem.HandleTypes.PosixFd"/> if blocks are to be shared by file descriptors. Only for a pool of device
+    /// memory without <see cref="MemoryFlags"/>.
+    /// </summary>
+    public HandleTypes HandleTypes { get; set; }
+
+    /// <summary>Bytes that the pool takes at most; no limit by default.</summary>
+    public long Limit { get; set; }
+
+    /// <summary>Bytes that the pool keeps when blocks are freed; all by default.</summary>
+    public long ReleaseThreshold { get; set; }
+
+    /// <summary>Bytes that the pool takes when it is created.</summary>
+    public long InitialSize { get; set; }
+
+    /// <summary>Bytes that the pool takes at a time, at least; by default it chooses.</summary>
+    public long SegmentSize { get; set; }
+
+    /// <summary>Devices besides its own that may access all blocks of a pool of device memory; or null.</summary>
+    public ProcessorAccess[] Accesses { get; set; }
+
+    /// <summary>For messages and reports, up to 63 bytes.</summary>
+    public string Name { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PoolOptions)).Add(nameof(Kind), Kind).Add(nameof(NumaNode), NumaNode)
+          .Add(nameof(Flags), Flags).Add(nameof(MemoryFlags), MemoryFlags).Add(nameof(HandleTypes), HandleTypes)
+          .Add(nameof(Limit), Limit).Add(nameof(ReleaseThreshold), ReleaseThreshold)
+          .Add(nameof(InitialSize), InitialSize).Add(nameof(SegmentSize), SegmentSize).Add(nameof(Accesses), Accesses)
+          .Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>
+  /// Information about a pool, as it was when it was queried. Threads that allocate meanwhile may or may not be counted.
+  /// </summary>
+  public sealed unsafe class PoolInfo
+  {
+    internal PoolInfo(gpumem_pool_info* info)
+    {
+      DeviceOrdinal = (int)info->device_ordinal;
+      Kind = (MemoryKind)info->kind;
+      Flags = (PoolFlags)info->flags;
+      MemoryFlags = (MemoryFlags)info->memory_flags;
+      HandleTypes = (HandleTypes)info->handle_types;
+      Limit = Sizes.FromNative(info->limit);
+      ReleaseThreshold = Sizes.FromNative(info->release_threshold);
+      LiveCount = Sizes.FromNative(info->live_count);
+      LiveBytes = Sizes.FromNative(info->live_bytes);
+      ReservedBytes = Sizes.FromNative(info->reserved_bytes);
+      CachedBytes = Sizes.FromNative(info->cached_bytes);
+      SegmentCount = Sizes.FromNative(info->segment_count);
+      PeakLiveCount = Sizes.FromNative(info->peak_live_count);
+      PeakLiveBytes = Sizes.FromNative(info->peak_live_bytes);
+      PeakReservedBytes = Sizes.FromNative(info->peak_reserved_bytes);
+      TotalCount = Sizes.FromNative(info->total_count);
+      TotalBytes = Sizes.FromNative(info->total_bytes);
+      CrossStreamCount = Sizes.FromNative(info->cross_stream_count);
+      WaitCount = Sizes.FromNative(info->wait_count);
+      MarkCount = Sizes.FromNative(info->mark_count);
+      GrowCount = Sizes.FromNative(info->grow_count);
+      ReleaseCount = Sizes.FromNative(info->release_count);
+      CaptureCount = Sizes.FromNative(info->capture_count);
+      CapturedBytes = Sizes.FromNative(info->captured_bytes);
+      ClassCount = (int)info->class_count;
+      Name = Text.Read(info->name, 64);
+    }
+
+    /// <summary>Ordinal of its device.</summary>
+    public int DeviceOrdinal { get; private set; }
+
+    /// <summary>Kind of its memory.</summary>
+    public MemoryKind Kind { get; private set; }
+
+    /// <summary>As given at creation.</summary>
+    public PoolFlags Flags { get; private set; }
+
+    /// <summary>As given at creation.</summary>
+    public MemoryFlags MemoryFlags { get; private set; }
+
+    /// <summary>As given at creation.</summary>
+    public HandleTypes HandleTypes { get; private set; }
+
+    /// <summary>Bytes that it takes at most; 0 if there is no limit.</summary>
+    public long Limit { get; private set; }
+
+    /// <summary>Bytes that it keeps when blocks are freed; 0 if it keeps all.</summary>
+    public long ReleaseThreshold { get; private set; }
+
+    /// <summary>Blocks that live.</summary>
+    public long LiveCount { get; private set; }
+
+    /// <summary>Their usable sizes.</summary>
+    public long LiveBytes { get; private set; }
+
+    /// <summary>Bytes that the pool has taken.</summary>
+    public long ReservedBytes { get; private set; }
+
+    /// <summary>Those of them that no live block has.</summary>
+    public long CachedBytes { get; private set; }
+
+    /// <summary>Pieces in which it has taken them.</summary>
+    public long SegmentCount { get; private set; }
+
+    /// <summary>
+    /// Largest <see cref="LiveCount"/> since the peaks were reset, as seen when blocks move between a thread and the pool.
+    /// </summary>
+    public long PeakLiveCount { get; private set; }
+
+    /// <summary>Largest <see cref="LiveBytes"/> since then, seen in the same way.</summary>
+    public long PeakLiveBytes { get; private set; }
+
+    /// <summary>Largest <see cref="ReservedBytes"/> since then.</summary>
+    public long PeakReservedBytes { get; private set; }
+
+    /// <summary>Blocks allocated since the pool was created.</summary>
+    public long TotalCount { get; private set; }
+
+    /// <summary>Their usable sizes.</summary>
+    public long TotalBytes { get; private set; }
+
+    /// <summary>Blocks freed in one stream and allocated in another.</summary>
+    public long CrossStreamCount { get; private set; }
+
+    /// <summary>Waits of one stream for another that the pool has enqueued.</summary>
+    public long WaitCount { get; private set; }
+
+    /// <summary>Marks that the pool has enqueued in streams.</summary>
+    public long MarkCount { get; private set; }
+
+    /// <summary>How often it has taken memory.</summary>
+    public long GrowCount { get; private set; }
+
+    /// <summary>How often it has released some.</summary>
+    public long ReleaseCount { get; private set; }
+
+    /// <summary>Captures into graphs that have a part of it; see <see cref="MemoryPool.ReleaseCapture"/>.</summary>
+    public long CaptureCount { get; private set; }
+
+    /// <summary>Bytes that captures have, live or free.</summary>
+    public long CapturedBytes { get; private set; }
+
+    /// <summary>Number of size classes; see <see cref="MemoryPool.GetClassInfo"/>.</summary>
+    public int ClassCount { get; private set; }
+
+    /// <summary>As given at creation.</summary>
+    public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PoolInfo)).Add(nameof(DeviceOrdinal), DeviceOrdinal).Add(nameof(Kind), Kind)
+          .Add(nameof(Flags), Flags).Add(nameof(MemoryFlags), MemoryFlags).Add(nameof(HandleTypes), HandleTypes)
+          .Add(nameof(Limit), Limit).Add(nameof(ReleaseThreshold), ReleaseThreshold)
+          .Add(nameof(LiveCount), LiveCount).Add(nameof(LiveBytes), LiveBytes)
+          .Add(nameof(ReservedBytes), ReservedBytes).Add(nameof(CachedBytes), CachedBytes)
+          .Add(nameof(SegmentCount), SegmentCount).Add(nameof(PeakLiveCount), PeakLiveCount).Add(nameof(PeakLiveBytes), PeakLiveBytes)
+          .Add(nameof(PeakReservedBytes), PeakReservedBytes).Add(nameof(TotalCount), TotalCount)
+          .Add(nameof(TotalBytes), TotalBytes).Add(nameof(CrossStreamCount), CrossStreamCount)
+          .Add(nameof(WaitCount), WaitCount).Add(nameof(MarkCount), MarkCount).Add(nameof(GrowCount), GrowCount)
+          .Add(nameof(ReleaseCount), ReleaseCount).Add(nameof(CaptureCount), CaptureCount)
+          .Add(nameof(CapturedBytes), CapturedBytes).Add(nameof(ClassCount), ClassCount).Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>Information about a size class of a pool: blocks of one usable size.</summary>
+  public sealed unsafe class PoolClassInfo
+  {
+    internal PoolClassInfo(gpumem_pool_class_info* info)
+    {
+      BlockSize = Sizes.FromNative(info->block_size);
+      LiveCount = Sizes.FromNative(info->live_count);
+      TotalCount = Sizes.FromNative(info->total_count);
+      BlockCount = Sizes.FromNative(info->block_count);
+    }
+
+    /// <summary>Usable bytes of each block.</summary>
+    public long BlockSize { get; private set; }
+
+    /// <summary>Blocks that live.</summary>
+    public long LiveCount { get; private set; }
+
+    /// <summary>Blocks allocated since the pool was created.</summary>
+    public long TotalCount { get; private set; }
+
+    /// <summary>Blocks that the pool has cut, live or free.</summary>
+    public long BlockCount { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PoolClassInfo)).Add(nameof(BlockSize), BlockSize).Add(nameof(LiveCount), LiveCount)
+          .Add(nameof(TotalCount), TotalCount).Add(nameof(BlockCount), BlockCount).ToString();
+    }
+  }
+
+  /// <summary>Information about a block of a pool.</summary>
+  public sealed unsafe class PoolBlockInfo
+  {
+    readonly IntPtr pool;
+
+    internal PoolBlockInfo(gpumem_pool_block_info* info)
+    {
+      pool = info->pool;
+      Base = info->@base;
+      UsableSize = Sizes.FromNative(info->usable_size);
+      RequestedSize = Sizes.FromNative(info->requested_size);
+    }
+
+    /// <summary>First byte.</summary>
+    public IntPtr Base { get; private set; }
+
+    /// <summary>Bytes that may be used.</summary>
+    public long UsableSize { get; private set; }
+
+    /// <summary>Bytes that were asked for; 0 unless the pool has <see cref="PoolFlags.Debug"/>.</summary>
+    public long RequestedSize { get; private set; }
+
+    /// <summary>Whether its pool was disposed.</summary>
+    public bool IsOfDisposedPool { get { return pool == IntPtr.Zero; } }
+
+    /// <summary>Whether it is a block of this pool.</summary>
+    public bool IsOf(MemoryPool pool)
+    {
+      if (pool == null) throw new ArgumentNullException(nameof(pool));
+      return this.pool != IntPtr.Zero && pool.Handle.Raw == this.pool;
+    }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PoolBlockInfo)).Add(nameof(Base), Base).Add(nameof(UsableSize), UsableSize)
+          .Add(nameof(RequestedSize), RequestedSize).Add(nameof(IsOfDisposedPool), IsOfDisposedPool).ToString();
+    }
+  }
+
+  /// <summary>
+  /// A source of blocks of memory, fast enough to allocate for every piece of work: it takes large pieces of one kind of
+  /// memory and cuts blocks from them. Blocks are allocated and freed in the order of a stream, so that work of the stream
+  /// may use them at once, and a free does not wait for the work before it.
+  /// </summary>
+  public sealed unsafe class MemoryPool : IDisposable
+  {
+    readonly PoolHandle handle;
+    readonly GpuDevice device;
+
+    MemoryPool(GpuDevice device, PoolHandle handle)
+    {
+      this.device = device;
+      this.handle = handle;
+    }
+
+    /// <summary>Device given at creation.</summary>
+    public GpuDevice Device
+    {
+      get
+      {
+        Usable();
+        return device;
+      }
+    }
+
+    /// <summary>Information about the pool as it is now. The object does not change with the pool.</summary>
+    public PoolInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return handle.IsDisposed; } }
+
+    internal PoolHandle Handle { get { return handle; } }
+
+    /// <summary>Allocates a block. Its contents are indeterminate.</summary>
+    /// <param name="size">Bytes; a block of none needs no memory, and its pointer is zero.</param>
+    /// <param name="stream">
+    /// Stream in whose order the block is allocated and freed. Null: the block is freed when all work that uses it has been
+    /// observed complete.
+    /// </param>
+    /// <param name="alignment">Power of two in bytes; 0 means 16 in memory of the host, 256 elsewhere.</param>
+    public PoolBlock Allocate(long size, GpuStream stream = null, long alignment = 0)
+    {
+      Sizes.ToNative(size, nameof(size));
+      Sizes.ToNative(alignment, nameof(alignment));
+      var block = new BlockHandle(Usable(), HandleOf(stream), size);
+      try
+      {
+        IntPtr pointer;
+        try
+        {
+          pointer = AllocateNative(size, alignment, stream);
+        }
+        catch (GpuMemException problem) when (Forgotten.MadeRoom(problem))
+        {
+          pointer = AllocateNative(size, alignment, stream);
+        }
+        block.Fill(pointer);
+      }
+      catch
+      {
+        block.AbandonAll();
+        throw;
+      }
+      return new PoolBlock(this, block, size);
+    }
+
+    /// <summary>Allocates several blocks, all or none.</summary>
+    /// <param name="sizes">Bytes of each block.</param>
+    /// <param name="stream">As for one block.</param>
+    public PoolBlock[] Allocate(long[] sizes, GpuStream stream = null)
+    {
+      Usable();
+      RequireSizes(sizes);
+      var handles = new List<BlockHandle>();
+      var blocks = new PoolBlock[sizes.Length];
+      try
+      {
+        foreach (long size in sizes) handles.Add(new BlockHandle(handle, HandleOf(stream), size));
+        for (int i = 0; i < blocks.Length; ++i) blocks[i] = new PoolBlock(this, handles[i], sizes[i]);
+        IntPtr[] pointers = AllocatePointers(sizes, stream);
+        for (int i = 0; i < pointers.Length; ++i) handles[i].Fill(pointers[i]);
+      }
+      catch
+      {
+        foreach (BlockHandle one in handles) one.AbandonAll();
+        throw;
+      }
+      return blocks;
+    }
+
+    /// <summary>Allocates a block and returns only its pointer: for code that frees blocks itself.</summary>
+    public IntPtr AllocatePointer(long size, GpuStream stream = null, long alignment = 0)
+    {
+      Usable();
+      Sizes.ToNative(size, nameof(size));
+      Sizes.ToNative(alignment, nameof(alignment));
+      return Forgotten.Retry(() => AllocateNative(size, alignment, stream));
+    }
+
+    /// <summary>Allocates several blocks, all or none, and returns only their pointers.</summary>
+    public IntPtr[] AllocatePointers(long[] sizes, GpuStream stream = null)
+    {
+      Usable();
+      RequireSizes(sizes);
+      ulong[] native = Array.ConvertAll(sizes, size => (ulong)size);
+      return Forgotten.Retry(() => AllocateNative(native, stream));
+    }
+
+    /// <summary>
+    /// Allocates a block in the order of a native stream, and returns only its pointer: for code that is handed a
+    /// <c>cudaStream_t</c> at each call.
+    /// </summary>
+    /// <param name="size">Bytes; 0 gives zero.</param>
+    /// <param name="nativeStream">A live stream of the pool's device; zero is the legacy default stream.</param>
+    public IntPtr AllocateNative(long size, IntPtr nativeStream)
+    {
+      Usable();
+      Sizes.ToNative(size, nameof(size));
+      return Forgotten.Retry(() => AllocateInNative(size, nativeStream));
+    }
+
+    /// <summary>
+    /// Frees a block, as its <c>Dispose</c> does, but throws if that fails; the block lives then.
+    /// </summary>
+    /// <param name="block">A block of this pool.</param>
+    /// <param name="stream">
+    /// Stream behind whose work, as enqueued now, the block is free; the work of the block's own stream is waited for as
+    /// well. Null: the block's own stream.
+    /// </param>
+    public void Free(PoolBlock block, GpuStream stream = null)
+    {
+      Usable();
+      if (block == null) throw new ArgumentNullException(nameof(block));
+      if (block.Pool != this) throw new ArgumentException("the block is of another pool; call that", nameof(block));
+      block.Handle.Free(HandleOf(stream));
+      block.Dispose();
+      GC.KeepAlive(stream);
+    }
+
+    /// <summary>Frees a block by its pointer, in the order of a stream. Zero does nothing.</summary>
+    /// <param name="pointer">Pointer of <see cref="AllocatePointer"/>; not of a <see cref="PoolBlock"/>.</param>
+    /// <param name="stream">
+    /// Stream behind whose work, as enqueued now, the block is free. Null: no work uses the block any more.
+    /// </param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void Free(IntPtr pointer, GpuStream stream = null)
+    {
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_free(handle.Value, pointer, Value(stream), error), error);
+      GC.KeepAlive(stream);
+    }
+
+    /// <summary>The same, with the bytes that were asked for.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void Free(IntPtr pointer, long size, GpuStream stream = null)
+    {
+      ulong bytes = Sizes.ToNative(size, nameof(size));
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_free_sized(handle.Value, pointer, bytes, Value(stream), error), error);
+      GC.KeepAlive(stream);
+    }
+
+    /// <summary>
+    /// Frees blocks by their pointers, one after the other, until one cannot be freed; the message has its index.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void Free(IntPtr[] pointers, GpuStream stream = null)
+    {
+      Usable();
+      if (pointers == null) throw new ArgumentNullException(nameof(pointers));
+      gpumem_error* error = Error.Detail;
+      fixed (IntPtr* first = pointers)
+      {
+        Check(Native.gpumem_pool_free_batch(handle.Value, first, (ulong)pointers.Length, Value(stream), error), error);
+      }
+      GC.KeepAlive(stream);
+    }
+
+    /// <summary>Frees a block by its pointer, in the order of a native stream. Zero does nothing.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void FreeNative(IntPtr pointer, IntPtr nativeStream)
+    {
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_free_native(handle.Value, pointer, nativeStream, error), error);
+    }
+
+    /// <summary>
+    /// Records that work of a stream uses a block, besides the stream in whose order it will be freed: work of other code,
+    /// such as a kernel. The free then waits for the work that the stream has by then, without holding up the caller.
+    /// </summary>
+    public void RecordUse(PoolBlock block, GpuStream stream)
+    {
+      Usable();
+      if (block == null) throw new ArgumentNullException(nameof(block));
+      if (block.Size != 0) RecordUse(block.Pointer, stream);
+      GC.KeepAlive(block);
+    }
+
+    /// <summary>The same by the block's pointer.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void RecordUse(IntPtr pointer, GpuStream stream)
+    {
+      Usable();
+      if (stream == null) throw new ArgumentNullException(nameof(stream));
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_record_use(handle.Value, pointer, Value(stream), error), error);
+      GC.KeepAlive(stream);
+    }
+
+    /// <summary>
+    /// Releases the part of the pool that belongs to a capture into a graph, when the graph is not launched any more. Blocks
+    /// that live are ordinary blocks from then on.
+    /// </summary>
+    /// <param name="captureId">Number of <see cref="GpuStream.CaptureId"/>.</param>
+    /// <param name="stream">
+    /// Stream behind whose work, as enqueued now, the graph does not run any more. Null: it runs no more.
+    /// </param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void ReleaseCapture(long captureId, GpuStream stream = null)
+    {
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_release_capture(handle.Value, (ulong)captureId, Value(stream), error), error);
+      GC.KeepAlive(stream);
+    }
+
+    /// <summary>
+    /// Releases what is free, until the pool has no more than some bytes. Blocks that live stay, and so do those whose work
+    /// is not complete.
+    /// </summary>
+    /// <param name="keep">Bytes that the pool may keep, live or free.</param>
+    /// <returns>Bytes that were released.</returns>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public long Trim(long keep = 0)
+    {
+      ulong bytes = Sizes.ToNative(keep, nameof(keep)), released;
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_trim(handle.Value, bytes, &released, error), error);
+      return Sizes.FromNative(released);
+    }
+
+    /// <summary>
+    /// Sets how many bytes the pool takes at most; 0 means no limit. One below what it has releases nothing.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void SetLimit(long size)
+    {
+      ulong bytes = Sizes.ToNative(size, nameof(size));
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_set_limit(handle.Value, bytes, error), error);
+    }
+
+    /// <summary>Sets how many bytes the pool keeps when blocks are freed; 0 means that all is kept.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void SetReleaseThreshold(long size)
+    {
+      ulong bytes = Sizes.ToNative(size, nameof(size));
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_set_release_threshold(handle.Value, bytes, error), error);
+    }
+
+    /// <summary>
+    /// Gets information about a size class; larger numbers have larger blocks. There are
+    /// <see cref="PoolInfo.ClassCount"/> of them.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public PoolClassInfo GetClassInfo(int index)
+    {
+      Usable();
+      if (index < 0) throw new ArgumentOutOfRangeException(nameof(index), index, "pass 0 or a positive number");
+      gpumem_pool_class_info info = default(gpumem_pool_class_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_class_info);
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_get_class_info(handle.Value, (uint)index, &info, error), error);
+      return new PoolClassInfo(&info);
+    }
+
+    /// <summary>Resets the peaks to what the pool has now.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void ResetPeaks()
+    {
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_reset_peaks(handle.Value, error), error);
+    }
+
+    /// <summary>
+    /// Sets a function to call when the pool cannot get memory, before an allocation fails: the time to dispose blocks or
+    /// other memory. It takes the place of the one set before, which is not running when this returns. It runs on the
+    /// thread that allocates, on several at once if several do. What it throws comes out of the allocation.
+    /// </summary>
+    /// <param name="callback">
+    /// Gets the pool and the bytes that it lacks; returns whether to try the allocation again. Or null for none. The pool
+    /// keeps it alive until it is replaced or the pool is disposed.
+    /// </param>
+    public void SetCallback(Func<MemoryPool, long, bool> callback)
+    {
+      Usable();
+      handle.SetCallback(callback == null ? null : new PoolCallback(this, callback));
+      GC.KeepAlive(this);
+    }
+
+    /// <summary>
+    /// Destroys the pool, and waits for the work that was enqueued before blocks were freed. Blocks that live stay usable;
+    /// the memory is freed with the last of them. It may be called repeatedly, and from any thread.
+    /// </summary>
+    public void Dispose()
+    {
+      Leftovers.Sweep();
+      handle.Dispose();
+    }
+
+    /// <summary>Its name, kind and device.</summary>
+    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+
+    internal static MemoryPool Create(GpuDevice device, PoolOptions options)
+    {
+      Sizes.ToNative(options.Limit, nameof(options.Limit));
+      Sizes.ToNative(options.ReleaseThreshold, nameof(options.ReleaseThreshold));
+      Sizes.ToNative(options.InitialSize, nameof(options.InitialSize));
+      Sizes.ToNative(options.SegmentSize, nameof(options.SegmentSize));
+      Leftovers.Sweep();
+      MemoryKind kind = options.Kind == 0 ? MemoryKind.Device : options.Kind;
+      var handle = new PoolHandle(device.Instance.Handle, kind, device.Ordinal, options.Name);
+      try
+      {
+        Forgotten.Retry(() =>
+        {
+          using (var name = new CText(options.Name)) CreateNative(device, handle, options, name.Pointer);
+          return handle;
+        });
+      }
+      catch
+      {
+        handle.Abandon();
+        throw;
+      }
+      return new MemoryPool(device, handle);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void CreateNative(GpuDevice device, PoolHandle handle, PoolOptions options, IntPtr name)
+    {
+      ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
+      gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
+      gpumem_pool_desc desc = default(gpumem_pool_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_desc);
+      desc.kind = (int)options.Kind;
+      desc.numa_node = options.NumaNode;
+      desc.flags = (ulong)options.Flags;
+      desc.memory_flags = (ulong)options.MemoryFlags;
+      desc.handle_types = (ulong)options.HandleTypes;
+      desc.limit = (ulong)options.Limit;
+      desc.release_threshold = (ulong)options.ReleaseThreshold;
+      desc.initial_size = (ulong)options.InitialSize;
+      desc.segment_size = (ulong)options.SegmentSize;
+      desc.access_count = (ulong)native.Length;
+      desc.name = name;
+      gpumem_error* error = Error.Detail;
+      fixed (gpumem_access_desc* first = native)
+      {
+        desc.accesses = first;
+        IntPtr value;
+        Error.Check(Native.gpumem_pool_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
+                    nameof(GpuInstance));
+        handle.Attach(value);
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    IntPtr AllocateNative(long size, long alignment, GpuStream stream)
+    {
+      IntPtr pool = handle.Value, order = Value(stream), pointer;
+      gpumem_error* error = Error.Detail;
+      PoolCallback.Begin();
+      int status = alignment == 0
+          ? Native.gpumem_pool_alloc(pool, (ulong)size, order, &pointer, error)
+          : Native.gpumem_pool_alloc_aligned(pool, (ulong)size, (ulong)alignment, order, &pointer, error);
+      CheckCalling(status, error);
+      GC.KeepAlive(stream);
+      return pointer;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    IntPtr[] AllocateNative(ulong[] sizes, GpuStream stream)
+    {
+      // Not an empty array, whose address would be null.
+      var pointers = new IntPtr[Math.Max(sizes.Length, 1)];
+      gpumem_error* error = Error.Detail;
+      PoolCallback.Begin();
+      fixed (ulong* first = sizes)
+      fixed (IntPtr* out_pointers = pointers)
+      {
+        CheckCalling(Native.gpumem_pool_alloc_batch(handle.Value, first, (ulong)sizes.Length, Value(stream), out_pointers,
+                                                    error), error);
+      }
+      GC.KeepAlive(stream);
+      Array.Resize(ref pointers, sizes.Length);
+      return pointers;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    IntPtr AllocateInNative(long size, IntPtr nativeStream)
+    {
+      IntPtr pointer;
+      gpumem_error* error = Error.Detail;
+      PoolCallback.Begin();
+      CheckCalling(Native.gpumem_pool_alloc_native(handle.Value, (ulong)size, nativeStream, &pointer, error), error);
+      return pointer;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    PoolInfo GetInfo()
+    {
+      gpumem_pool_info info = default(gpumem_pool_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_info);
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_pool_get_info(handle.Value, &info, error), error);
+      return new PoolInfo(&info);
+    }
+
+    static StreamHandle HandleOf(GpuStream stream) { return stream == null ? null : stream.Handle; }
+
+    static IntPtr Value(GpuStream stream) { return stream == null ? IntPtr.Zero : stream.Handle.Value; }
+
+    static void RequireSizes(long[] sizes)
+    {
+      if (sizes == null) throw new ArgumentNullException(nameof(sizes));
+      foreach (long size in sizes) Sizes.ToNative(size, nameof(sizes));
+    }
+
+    PoolHandle Usable()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(MemoryPool));
+      return handle;
+    }
+
+    void Check(int status, gpumem_error* error)
+    {
+      Error.Check(status, error, handle, nameof(MemoryPool));
+      GC.KeepAlive(this);
+    }
+
+    // Of a call in which the callback may have run.
+    void CheckCalling(int status, gpumem_error* error)
+    {
+      if (status < 0) PoolCallback.Rethrow();
+      Check(status, error);
+    }
+  }
+
+  /// <summary>
+  /// A block of a <see cref="MemoryPool"/>. <see cref="Dispose"/> frees it in the order of its stream, and does not wait:
+  /// the work that was enqueued before still has the memory. Work of other streams that this binding enqueued is known to
+  /// the pool, which waits for it, too. A block without a stream is freed when all such work has been observed complete.
+  /// Name the streams of other code's work with <see cref="MemoryPool.RecordUse(PoolBlock, GpuStream)"/>.
+  /// </summary>
+  public sealed unsafe class PoolBlock : IDisposable
+  {
+    readonly MemoryPool pool;
+    readonly BlockHandle handle;
+    readonly long size;
+
+    internal PoolBlock(MemoryPool pool, BlockHandle handle, long size)
+    {
+      this.pool = pool;
+      this.handle = handle;
+      this.size = size;
+    }
+
+    /// <summary>The pool that it was allocated from, which may be disposed.</summary>
+    public MemoryPool Pool
+    {
+      get
+      {
+        Usable();
+        return pool;
+      }
+    }
+
+    /// <summary>
+    /// First byte: an address of the CPU for pinned and ordinary memory, otherwise one of devices.
+    /// </summary>
+    public IntPtr Pointer
+    {
+      get
+      {
+        Usable();
+        return handle.Raw;
+      }
+    }
+
+    /// <summary>Bytes that were asked for.</summary>
+    public long Size
+    {
+      get
+      {
+        Usable();
+        return size;
+      }
+    }
+
+    /// <summary>Information about the block; null for one of no bytes.</summary>
+    public PoolBlockInfo Info
+    {
+      get
+      {
+        Usable();
+        PoolBlockInfo info = size == 0 ? null : pool.Handle.GetBlock(handle.Raw);
+        GC.KeepAlive(this);
+        return info;
+      }
+    }
+
+    /// <summary>The whole block, as an operand of a copy or fill.</summary>
+    public GpuRange Range
+    {
+      get
+      {
+        Usable();
+        return new GpuRange(handle, 0, handle.Raw, size);
+      }
+    }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return handle.IsDisposed; } }
+
+    internal BlockHandle Handle { get { return handle; } }
+
+    /// <summary>The whole block, as an operand of a copy or fill.</summary>
+    public static implicit operator GpuRange(PoolBlock block)
+    {
+      if (block == null) throw new ArgumentNullException(nameof(block));
+      return block.Range;
+    }
+
+    /// <summary>The whole block without gaps between rows and slices, as an operand of a region.</summary>
+    public static implicit operator CopyOperand(PoolBlock block) { return new CopyOperand(block); }
+
+    /// <summary>A part of the block, as an operand of a copy or fill.</summary>
+    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
+
+    /// <summary>
+    /// Waits for the work of the block's stream, copies an array to the start of the block, and returns when it is copied.
+    /// </summary>
+    public void CopyFrom<T>(T[] source)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Usable();
+      using (var array = new PinnedArray<T>(source)) CopyNow(Slice(0, array.Size), array.Range);
+    }
+
+    /// <summary>
+    /// Waits for the work of the block's stream, copies from the start of the block to an array, and returns when it is
+    /// copied.
+    /// </summary>
+    public void CopyTo<T>(T[] destination)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Usable();
+      using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(0, array.Size));
+    }
+
+#if NETCOREAPP3_0_OR_GREATER
+    /// <summary>
+    /// Waits for the work of the block's stream, and gets the elements for the CPU. Do not use the span after
+    /// <see cref="Dispose"/>, or while work uses the block. Bytes that do not make a whole element are left out.
+    /// </summary>
+    /// <exception cref="InvalidOperationException">The pool is not of pinned or ordinary memory.</exception>
+    /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
+    public Span<T> GetSpan<T>()
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Usable();
+      if (!handle.OnHost)
+      {
+        throw new InvalidOperationException(
+            "the CPU has no such access to the block; use a pool of MemoryKind.Pinned or MemoryKind.Pageable, or copy");
+      }
+      handle.WaitForStream();
+      GC.KeepAlive(this);
+      return new Span<T>((void*)handle.Raw, checked((int)(size / Elements<T>.Size)));
+    }
+#endif
+
+    /// <summary>
+    /// Frees the block. It may be called repeatedly, and from any thread. <see cref="MemoryPool.Free(PoolBlock, GpuStream)"/>
+    /// does the same, but throws if that fails.
+    /// </summary>
+    public void Dispose() { handle.Dispose(); }
+
+    /// <summary>Its pointer and size.</summary>
+    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+
+    void CopyNow(GpuRange destination, GpuRange source)
+    {
+      handle.WaitForStream();
+      Transfer.Copy(pool.Handle.Instance, null, destination, source, default(CopyOptions));
+      GC.KeepAlive(this);
+    }
+
+    void Usable()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(PoolBlock));
+    }
+  }
+
+  sealed unsafe class PoolHandle : GpuHandle
+  {
+    readonly object gate = new object();
+    readonly List<PoolCallback> callbacks = new List<PoolCallback>();
+    readonly MemoryKind kind;
+    readonly int device;
+    readonly string name;
+
+    internal PoolHandle(InstanceHandle instance, MemoryKind kind, int device, string name) : base(instance)
+    {
+      Instance = instance;
+      this.kind = kind;
+      this.device = device;
+      this.name = name;
+    }
+
+    internal InstanceHandle Instance { get; private set; }
+
+    /// <summary>Whether the CPU may use its blocks in place.</summary>
+    internal bool OnHost { get { return kind == MemoryKind.Pinned || kind == MemoryKind.Pageable; } }
+
+    internal override string Noun { get { return nameof(MemoryPool); } }
+
+    internal override Printed Print()
+    {
+      return base.Print().Add("Kind", kind).Add("Device", device).AddIf("Name", name);
+    }
+
+    /// <summary>Gets what the library knows of a block, also if the pool is disposed.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal PoolBlockInfo GetBlock(IntPtr pointer)
+    {
+      gpumem_pool_block_info info = default(gpumem_pool_block_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_block_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_pool_get_block_info(Instance.Value, pointer, &info, error), error, Instance,
+                  nameof(GpuInstance));
+      return new PoolBlockInfo(&info);
+    }
+
+    /// <summary>Replaces the function that is called when memory is short; null for none.</summary>
+    internal void SetCallback(PoolCallback function)
+    {
+      PoolCallback[] former;
+      lock (gate)
+      {
+        // Those of a call that runs at the same time may be the ones that stay.
+        former = callbacks.FindAll(one => one.Installed).ToArray();
+        if (function != null) callbacks.Add(function);
+      }
+      try
+      {
+        SetCallbackNative(function);
+      }
+      catch
+      {
+        lock (gate) Drop(function);
+        throw;
+      }
+      lock (gate)
+      {
+        if (function != null) function.Installed = true;
+        foreach (PoolCallback one in former) Drop(one);
+      }
+    }
+
+    void Drop(PoolCallback function)
+    {
+      if (function == null) return;
+      callbacks.Remove(function);
+      function.Release();
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    void SetCallbackNative(PoolCallback function)
+    {
+      IntPtr pointer = function == null ? IntPtr.Zero : PoolCallback.Pointer;
+      IntPtr data = function == null ? IntPtr.Zero : function.UserData;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_pool_set_callback(Value, pointer, data, error), error, this, Noun);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    protected override int Destroy(IntPtr value, gpumem_error* error) { return Native.gpumem_pool_destroy(value, error); }
+
+    protected override void ReleaseKept()
+    {
+      lock (gate)
+      {
+        foreach (PoolCallback one in callbacks) one.Release();
+        callbacks.Clear();
+      }
+    }
+  }
+
+  /// <summary>
+  /// A block, whose value is its address. It holds its stream, in whose order it is freed. The collector is told nothing of
+  /// its bytes, which the pool has either way.
+  /// </summary>
+  sealed unsafe class BlockHandle : GpuHandle
+  {
+    readonly PoolHandle pool;
+    readonly StreamHandle stream;
+    readonly long size;
+    int freed;
+
+    internal BlockHandle(PoolHandle pool, StreamHandle stream, long size) : base(pool.Instance)
+    {
+      this.pool = pool;
+      this.size = size;
+      if (stream == null) return;
+      try
+      {
+        stream.Hold();
+      }
+      catch
+      {
+        Abandon();
+        throw;
+      }
+      this.stream = stream;
+    }
+
+    internal bool OnHost { get { return pool.OnHost; } }
+
+    internal override string Noun { get { return nameof(PoolBlock); } }
+
+    internal override Printed Print() { return base.Print().Add("Pointer", Raw).Add("Size", size); }
+
+    /// <summary>Takes what the library has allocated; for no bytes, that is nothing.</summary>
+    internal void Fill(IntPtr pointer)
+    {
+      if (pointer != IntPtr.Zero)
+      {
+        Attach(pointer);
+        return;
+      }
+      ReleaseKept();
+      ReleaseParent();
+    }
+
+    /// <summary>Releases everything after a failed allocation.</summary>
+    internal void AbandonAll()
+    {
+      ReleaseKept();
+      Abandon();
+    }
+
+    /// <summary>
+    /// Makes sure that the free comes after the work that a stream has, so that the work need not hold the block.
+    /// </summary>
+    internal override bool IsOrderedBehind(StreamHandle other)
+    {
+      if (other == stream) return true;
+      // Who frees without a stream says that no work uses the block.
+      return stream != null && RecordUse(other) >= 0;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    int RecordUse(StreamHandle other)
+    {
+      return Native.gpumem_pool_record_use(pool.Raw, Raw, other.Raw, Error.Detail);
+    }
+
+    /// <summary>Waits for the work of the stream, which may still use the memory, also for a block before.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal void WaitForStream()
+    {
+      if (stream == null || IsInvalid) return;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_stream_synchronize(stream.Raw, Constants.GPUMEM_TIMEOUT_INFINITE, error);
+      Error.Check(status, error, this, Noun);
+    }
+
+    /// <summary>Frees the block in the order of a stream, and of its own.</summary>
+    internal void Free(StreamHandle other)
+    {
+      if (IsInvalid) return;
+      Hold();
+      try
+      {
+        if (Interlocked.Exchange(ref freed, 1) != 0) throw new ObjectDisposedException(Noun);
+        try
+        {
+          if (other != null && stream != null && other != stream) Check(RecordUse(stream));
+          Check(FreeNative(other ?? stream, Error.Detail));
+        }
+        catch
+        {
+          Volatile.Write(ref freed, 0);
+          throw;
+        }
+      }
+      finally
+      {
+        DangerousRelease();
+      }
+    }
+
+    void Check(int status) { Error.Check(status, Error.Detail, this, Noun); }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    int FreeNative(StreamHandle on, gpumem_error* error)
+    {
+      IntPtr order = on == null ? IntPtr.Zero : on.Raw;
+      int status = Native.gpumem_pool_free_sized(pool.Raw, Raw, (ulong)size, order, error);
+      // The pool may be destroyed.
+      return status == Constants.GPUMEM_ERROR_STALE_HANDLE
+          ? Native.gpumem_pool_free_pointer(pool.Instance.Raw, Raw, order, error)
+          : status;
+    }
+
+    protected override int Destroy(IntPtr value, gpumem_error* error)
+    {
+      return Volatile.Read(ref freed) != 0 ? Constants.GPUMEM_SUCCESS : FreeNative(stream, error);
+    }
+
+    protected override void ReleaseKept()
+    {
+      if (stream != null) stream.DangerousRelease();
+    }
+  }
+}

@@ -1,0 +1,794 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// PoolOptions are options for a pool. The zero value makes one of device memory.
+type PoolOptions struct {
+	Kind             Kind              // KindDevice, KindPinned, KindManaged, or KindPageable for ordinary memory; 0 means KindDevice.
+	Flags            PoolFlags         // PoolAllowInternalDependencies, PoolDebug.
+	MemoryFlags      MemoryFlags       // Properties that the memory must have; otherwise the call fails.
+	HandleTypes      HandleTypes       // HandleTypePOSIXFD if blocks are to be shared by file descriptors; of a pool of KindDevice without MemoryFlags only.
+	NUMANode         int32             // Node for MemoryNUMANode; otherwise 0.
+	Limit            uint64            // Bytes that the pool takes at most; 0 means no limit.
+	ReleaseThreshold uint64            // Bytes that it keeps when blocks are freed; 0 means that it keeps all.
+	InitialSize      uint64            // Bytes that it takes at once.
+	SegmentSize      uint64            // Bytes that it takes at a time, at least; 0 means that it chooses.
+	Accesses         []ProcessorAccess // Devices besides its own that may access all blocks; of a pool of KindDevice only.
+	Name             string            // For messages and reports, up to 63 bytes.
+}
+
+// Pool takes large pieces of memory from the driver or the system and cuts them into blocks. A block that fits into what it
+// has costs no driver call and no lock. It may be used from any goroutine, and each block may be freed by any.
+//
+// A block is allocated and freed in the order of a stream. It may be used at once by work of that stream, and what was
+// enqueued before the free still has it. Work of another stream gets the memory only when that is complete. A nil stream
+// means that nothing uses a freed block any more, and that everyone may get it at once. A stream that is being captured into
+// a graph gets blocks that belong to the capture until [Pool.ReleaseCapture].
+type Pool struct {
+	device   *Device
+	kind     Kind
+	handle   uintptr
+	done     atomic.Bool
+	setting  sync.Mutex     // Of the callback.
+	callback atomic.Uintptr // Its number; 0 if there is none.
+}
+
+func (p *Pool) id() C.uintptr_t {
+	if p == nil {
+		return 0
+	}
+	return C.uintptr_t(p.handle)
+}
+
+// NewPool makes a pool.
+func (d *Device) NewPool(options PoolOptions) (*Pool, error) {
+	const name = "Device.NewPool"
+	if err := checkTexts(name, options.Name); err != nil {
+		return nil, err
+	}
+	accesses, _, err := nativeAccesses(name, options.Accesses)
+	if err != nil {
+		return nil, err
+	}
+	desc := nativePoolDesc{
+		kind:             int32(options.Kind),
+		numaNode:         options.NUMANode,
+		flags:            uint64(options.Flags),
+		memoryFlags:      uint64(options.MemoryFlags),
+		handleTypes:      uint64(options.HandleTypes),
+		limit:            options.Limit,
+		releaseThreshold: options.ReleaseThreshold,
+		initialSize:      options.InitialSize,
+		segmentSize:      options.SegmentSize,
+		accessCount:      uint64(len(accesses)),
+	}
+	desc.structSize = unsafe.Sizeof(desc)
+	var first *C.uint8_t
+	if len(accesses) > 0 {
+		first = (*C.uint8_t)(unsafe.Pointer(&accesses[0]))
+	}
+	result := C.gpumem_go_pool_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), first, options.Name)
+	runtime.KeepAlive(d)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	p := &Pool{device: d, kind: options.Kind, handle: uintptr(result.value)}
+	if p.kind == 0 {
+		p.kind = KindDevice
+	}
+	// That is always safe, because blocks outlive the pool.
+	closeWhenCollected(p, func(p *Pool) outcome {
+		if p.device.instance.closed() {
+			return outcomeGone
+		}
+		return outcomeOf(p.Close())
+	})
+	return p, nil
+}
+
+// Close closes the pool. It waits until the work before the frees is complete; the host backend in strict mode fails with
+// [ErrBusy] until that was observed. Blocks that live stay usable, and the memory goes back with the last one. The callback
+// of the pool must not call it.
+func (p *Pool) Close() error {
+	if p == nil || p.handle == 0 || p.done.Load() {
+		return nil
+	}
+	err := changing(func() C.gpumem_go_result { return C.gpumem_go_pool_destroy(p.id()) })
+	if err == nil || isGone(err) {
+		if !p.done.Swap(true) {
+			closedByHand(p)
+			poolCallbacks.take(p.callback.Swap(0))
+		}
+		err = nil
+	}
+	runtime.KeepAlive(p)
+	return err
+}
+
+// Device returns the device that the pool was made for.
+func (p *Pool) Device() *Device {
+	if p == nil {
+		return nil
+	}
+	return p.device
+}
+
+// Kind returns the kind of the pool's memory.
+func (p *Pool) Kind() Kind {
+	if p == nil {
+		return 0
+	}
+	return p.kind
+}
+
+// order is the stream in whose order a block is allocated or freed; the zero value is none.
+type order struct {
+	stream   *Stream
+	native   uintptr // Without a Stream.
+	isNative bool
+}
+
+// request is an allocation to make.
+type request struct {
+	pool, stream    C.uintptr_t
+	size, alignment C.uint64_t
+	isNative        bool
+}
+
+func (r request) call() C.gpumem_go_block {
+	switch {
+	case r.isNative:
+		return C.gpumem_go_pool_alloc_native(r.pool, r.size, r.stream)
+	case r.alignment != 0:
+		return C.gpumem_go_pool_alloc_aligned(r.pool, r.size, r.alignment, r.stream)
+	}
+	return C.gpumem_go_pool_alloc(r.pool, r.size, r.stream)
+}
+
+// allocate returns the address of a new block, and how a callback ended that did not return. The callback of a pool
+// allocates on the thread that waits for it, by which the library knows that it must not call the callback again.
+func (r request) allocate() C.gpumem_go_block {
+	waiting := asideHere()
+	if waiting == nil {
+		return r.call()
+	}
+	made := make(chan C.gpumem_go_block)
+	waiting.changes <- func() { made <- r.call() }
+	return <-made
+}
+
+func (p *Pool) block(r request, in order) (*PoolBlock, error) {
+	r.pool = p.id()
+	made := r.allocate()
+	runtime.KeepAlive(p)
+	runtime.KeepAlive(in.stream)
+	err := failure(made.result)
+	goesOn(made.unwound)
+	if err != nil {
+		return nil, err
+	}
+	return p.made(uint64(made.result.value), uint64(r.size), in), nil
+}
+
+func (p *Pool) made(address, size uint64, in order) *PoolBlock {
+	b := &PoolBlock{pool: p, in: in}
+	b.address, b.size = address, size
+	if p.kind != KindDevice {
+		b.host = address
+	}
+	closeWhenCollected(b, (*PoolBlock).closeDropped)
+	return b
+}
+
+// Alloc allocates a block in the order of a stream, or without one if that is nil. Its contents are indeterminate. It is
+// aligned to 16 bytes in memory of the host, and to 256 in other kinds. A block of 0 bytes has no address.
+func (p *Pool) Alloc(size uint64, stream *Stream) (*PoolBlock, error) {
+	return p.block(request{size: C.uint64_t(size), stream: stream.id()}, order{stream: stream})
+}
+
+// AllocAligned is Alloc with an alignment: a power of two in bytes, or 0 for that of Alloc.
+func (p *Pool) AllocAligned(size, alignment uint64, stream *Stream) (*PoolBlock, error) {
+	return p.block(request{size: C.uint64_t(size), alignment: C.uint64_t(alignment), stream: stream.id()},
+		order{stream: stream})
+}
+
+// AllocNative is Alloc in the order of a stream of other code, as [Device.WrapStream] takes it: a CUstream, where 0 is the
+// legacy default stream.
+func (p *Pool) AllocNative(size uint64, native uintptr) (*PoolBlock, error) {
+	return p.block(request{size: C.uint64_t(size), stream: C.uintptr_t(native), isNative: true},
+		order{native: native, isNative: true})
+}
+
+// AllocBatch allocates a block of each size in the order of a stream, all or none.
+func (p *Pool) AllocBatch(sizes []uint64, stream *Stream) ([]*PoolBlock, error) {
+	if len(sizes) == 0 {
+		return nil, nil
+	}
+	addresses := make([]uint64, len(sizes))
+	call := func() C.gpumem_go_block {
+		return C.gpumem_go_pool_alloc_batch(p.id(), (*C.uint8_t)(unsafe.Pointer(&sizes[0])), C.uint64_t(len(sizes)),
+			stream.id(), (*C.uint8_t)(unsafe.Pointer(&addresses[0])))
+	}
+	var made C.gpumem_go_block
+	if waiting := asideHere(); waiting != nil {
+		done := make(chan C.gpumem_go_block)
+		waiting.changes <- func() { done <- call() }
+		made = <-done
+	} else {
+		made = call()
+	}
+	runtime.KeepAlive(p)
+	runtime.KeepAlive(stream)
+	err := failure(made.result)
+	goesOn(made.unwound)
+	if err != nil {
+		return nil, err
+	}
+	blocks := make([]*PoolBlock, len(sizes))
+	for index, address := range addresses {
+		blocks[index] = p.made(address, sizes[index], order{stream: stream})
+	}
+	return blocks, nil
+}
+
+// FreeBatch frees blocks of the pool in the order of a stream, one after the other. Those that were freed before, and nil,
+// are skipped. If one cannot be freed, those before it are freed, and it and all behind it are not. A nil stream means
+// that no work uses the blocks any more.
+func (p *Pool) FreeBatch(blocks []*PoolBlock, stream *Stream) (err error) {
+	const name = "Pool.FreeBatch"
+	var seized []*PoolBlock
+	freed := 0
+	defer func() {
+		for index, b := range seized {
+			b.settle(index < freed)
+			if index < freed {
+				closedByHand(b)
+			}
+		}
+	}()
+	var addresses []uint64
+	for _, b := range blocks {
+		if b == nil || b.pool == nil {
+			continue
+		}
+		if b.pool != p {
+			return refusal(ErrInvalidArgument, name, "a block of %d bytes at %#x is of another pool", b.size, b.address)
+		}
+		mine, err := b.seize(name)
+		if err != nil {
+			return err
+		}
+		if mine {
+			seized = append(seized, b)
+			addresses = append(addresses, b.address)
+		}
+	}
+	if len(seized) == 0 {
+		return nil
+	}
+	in := order{stream: stream}
+	for _, b := range seized {
+		if err := b.recordOthers(in); err != nil {
+			return err
+		}
+	}
+	if p.done.Load() {
+		for ; freed < len(seized); freed++ {
+			if err := p.free(seized[freed].address, seized[freed].size, in); err != nil {
+				return calledAs(name, err)
+			}
+		}
+		return nil
+	}
+	err = failure(C.gpumem_go_pool_free_batch(p.id(), (*C.uint8_t)(unsafe.Pointer(&addresses[0])),
+		C.uint64_t(len(addresses)), C.uintptr_t(stream.id())))
+	runtime.KeepAlive(p)
+	runtime.KeepAlive(stream)
+	if err == nil || p.device.instance.closed() {
+		freed = len(seized)
+		return nil
+	}
+	// Only the message says where the call has ended.
+	if _, scanErr := fmt.Sscanf(err.(*Error).Message, "pointers[%d]:", &freed); scanErr != nil {
+		freed = 0
+	}
+	return err
+}
+
+// Malloc allocates a block and returns only its address. Free it with [Pool.Free] or [Instance.FreeBlock].
+func (p *Pool) Malloc(size uint64, stream *Stream) (Address, error) {
+	made := request{pool: p.id(), size: C.uint64_t(size), stream: stream.id()}.allocate()
+	runtime.KeepAlive(p)
+	runtime.KeepAlive(stream)
+	err := failure(made.result)
+	goesOn(made.unwound)
+	return RawAddress(uint64(made.result.value)), err
+}
+
+// Free frees a block of Malloc in the order of a stream. The address of a PoolBlock is refused: call [PoolBlock.Free].
+func (p *Pool) Free(address Address, stream *Stream) error {
+	if address.owner != nil {
+		return refusal(ErrInvalidArgument, "Pool.Free", "the address belongs to an object; free the object")
+	}
+	err := failure(C.gpumem_go_pool_free(p.id(), C.uint64_t(address.value), stream.id()))
+	runtime.KeepAlive(p)
+	runtime.KeepAlive(stream)
+	return err
+}
+
+// FreeBlock is [Pool.Free] for a block of any pool of the instance, also of one that was closed.
+func (i *Instance) FreeBlock(address Address, stream *Stream) error {
+	if address.owner != nil {
+		return refusal(ErrInvalidArgument, "Instance.FreeBlock", "the address belongs to an object; free the object")
+	}
+	err := failure(C.gpumem_go_pool_free_pointer(i.id(), C.uint64_t(address.value), stream.id()))
+	runtime.KeepAlive(i)
+	runtime.KeepAlive(stream)
+	return err
+}
+
+// free frees a block of this pool, which may be closed.
+func (p *Pool) free(address, size uint64, in order) error {
+	defer runtime.KeepAlive(in.stream)
+	if !p.done.Load() {
+		var err error
+		if in.isNative {
+			err = failure(C.gpumem_go_pool_free_native(p.id(), C.uint64_t(address), C.uintptr_t(in.native)))
+		} else {
+			err = failure(C.gpumem_go_pool_free_sized(p.id(), C.uint64_t(address), C.uint64_t(size), in.stream.id()))
+		}
+		runtime.KeepAlive(p)
+		if err == nil || !isGone(err) {
+			return err
+		}
+	}
+	// The pool is closed, unless it is the stream.
+	instance := p.device.instance
+	stream := in.stream
+	if in.isNative && !instance.closed() {
+		wrapped, err := p.device.WrapStream(in.native)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = wrapped.Close() }()
+		stream = wrapped
+	}
+	err := failure(C.gpumem_go_pool_free_pointer(instance.id(), C.uint64_t(address), stream.id()))
+	if err != nil && instance.closed() {
+		return nil // The block has ended with it.
+	}
+	return err
+}
+
+// Trim releases what is free, until the pool has no more than that many bytes, and returns the bytes that it has released.
+// Blocks that live stay, and so do freed ones whose work is not complete. The callback of the pool must not call it.
+func (p *Pool) Trim(keep uint64) (released uint64, err error) {
+	err = changing(func() C.gpumem_go_result {
+		result := C.gpumem_go_pool_trim(p.id(), C.uint64_t(keep))
+		released = uint64(result.value)
+		return result
+	})
+	runtime.KeepAlive(p)
+	return released, err
+}
+
+// ReleaseCapture releases the part of the pool that belongs to a capture into a graph, by the number of [Stream.CaptureID],
+// when the graph is not launched any more: behind the work that the stream has now, or at once if that is nil. Blocks that
+// live are ordinary blocks from then on.
+func (p *Pool) ReleaseCapture(captureID uint64, stream *Stream) error {
+	err := failure(C.gpumem_go_pool_release_capture(p.id(), C.uint64_t(captureID), stream.id()))
+	runtime.KeepAlive(p)
+	runtime.KeepAlive(stream)
+	return err
+}
+
+// SetLimit sets how many bytes the pool takes at most; 0 means no limit. It releases nothing: see Trim.
+func (p *Pool) SetLimit(bytes uint64) error {
+	err := failure(C.gpumem_go_pool_set_limit(p.id(), C.uint64_t(bytes)))
+	runtime.KeepAlive(p)
+	return err
+}
+
+// SetReleaseThreshold sets how many bytes the pool keeps when blocks are freed; 0 means that it keeps all.
+func (p *Pool) SetReleaseThreshold(bytes uint64) error {
+	err := failure(C.gpumem_go_pool_set_release_threshold(p.id(), C.uint64_t(bytes)))
+	runtime.KeepAlive(p)
+	return err
+}
+
+// ResetPeaks resets the peaks of the pool to what it has now.
+func (p *Pool) ResetPeaks() error {
+	err := failure(C.gpumem_go_pool_reset_peaks(p.id()))
+	runtime.KeepAlive(p)
+	return err
+}
+
+// PoolInfo is information about a pool. What other goroutines allocate meanwhile may or may not be counted.
+type PoolInfo struct {
+	DeviceOrdinal     int // Ordinal of its device.
+	Kind              Kind
+	Flags             PoolFlags   // As given at creation.
+	MemoryFlags       MemoryFlags // As given at creation.
+	HandleTypes       HandleTypes // As given at creation.
+	Limit             uint64      // Bytes that it takes at most; 0: no limit.
+	ReleaseThreshold  uint64      // Bytes that it keeps; 0: all.
+	LiveCount         uint64      // Blocks that live.
+	LiveBytes         uint64      // Their usable sizes.
+	ReservedBytes     uint64      // Bytes that the pool has taken.
+	CachedBytes       uint64      // Those of them that no live block has.
+	SegmentCount      uint64      // Pieces in which it has taken them.
+	PeakLiveCount     uint64      // Largest LiveCount since the peaks were reset, as seen when blocks move between a thread and the pool.
+	PeakLiveBytes     uint64      // Largest LiveBytes since then, seen in the same way.
+	PeakReservedBytes uint64      // Largest ReservedBytes since then.
+	TotalCount        uint64      // Blocks allocated since the pool was made.
+	TotalBytes        uint64      // Their usable sizes.
+	CrossStreamCount  uint64      // Blocks freed in one stream and allocated in another.
+	WaitCount         uint64      // Waits of one stream for another that the pool has enqueued.
+	MarkCount         uint64      // Marks that the pool has enqueued in streams.
+	GrowCount         uint64      // How often it has taken memory.
+	ReleaseCount      uint64      // How often it has released some.
+	CaptureCount      uint64      // Captures into graphs that have a part of it; see [Pool.ReleaseCapture].
+	CapturedBytes     uint64      // Bytes that captures have, live or free.
+	ClassCount        int         // Number of size classes.
+	Name              string      // As given at creation.
+}
+
+// Info gets information about the pool.
+func (p *Pool) Info() (PoolInfo, error) {
+	var info nativePoolInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_pool_get_info(p.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(p)
+	if err != nil {
+		return PoolInfo{}, err
+	}
+	return PoolInfo{
+		DeviceOrdinal:     int(info.deviceOrdinal),
+		Kind:              Kind(info.kind),
+		Flags:             PoolFlags(info.flags),
+		MemoryFlags:       MemoryFlags(info.memoryFlags),
+		HandleTypes:       HandleTypes(info.handleTypes),
+		Limit:             info.limit,
+		ReleaseThreshold:  info.releaseThreshold,
+		LiveCount:         info.liveCount,
+		LiveBytes:         info.liveBytes,
+		ReservedBytes:     info.reservedBytes,
+		CachedBytes:       info.cachedBytes,
+		SegmentCount:      info.segmentCount,
+		PeakLiveCount:     info.peakLiveCount,
+		PeakLiveBytes:     info.peakLiveBytes,
+		PeakReservedBytes: info.peakReservedBytes,
+		TotalCount:        info.totalCount,
+		TotalBytes:        info.totalBytes,
+		CrossStreamCount:  info.crossStreamCount,
+		WaitCount:         info.waitCount,
+		MarkCount:         info.markCount,
+		GrowCount:         info.growCount,
+		ReleaseCount:      info.releaseCount,
+		CaptureCount:      info.captureCount,
+		CapturedBytes:     info.capturedBytes,
+		ClassCount:        int(info.classCount),
+		Name:              text(info.name[:]),
+	}, nil
+}
+
+// PoolClass is a size class of a pool: blocks of one usable size.
+type PoolClass struct {
+	BlockSize  uint64 // Usable bytes of each block.
+	LiveCount  uint64 // Blocks that live.
+	TotalCount uint64 // Blocks allocated since the pool was made.
+	BlockCount uint64 // Blocks that the pool has cut, live or free.
+}
+
+// Classes gets the size classes of the pool, from small to large. Larger blocks than the last one has are cut to measure.
+func (p *Pool) Classes() ([]PoolClass, error) {
+	info, err := p.Info()
+	if err != nil {
+		return nil, err
+	}
+	classes := make([]PoolClass, info.ClassCount)
+	for index := range classes {
+		var class nativePoolClassInfo
+		class.structSize = unsafe.Sizeof(class)
+		err := failure(C.gpumem_go_pool_get_class_info(p.id(), C.uint32_t(index), (*C.uint8_t)(unsafe.Pointer(&class))))
+		runtime.KeepAlive(p)
+		if err != nil {
+			return nil, err
+		}
+		classes[index] = PoolClass{class.blockSize, class.liveCount, class.totalCount, class.blockCount}
+	}
+	return classes, nil
+}
+
+// poolCallback is the callback of a pool.
+type poolCallback struct {
+	function func(size uint64) bool
+	instance uintptr // Handle of the instance of the pool.
+}
+
+// poolCallbacks has the callbacks of all pools.
+var poolCallbacks table[*poolCallback]
+
+// unwound is how a callback ended that did not return.
+type unwound struct{ panics panicBox }
+
+// unwounds has those that belong to calls that are about to return.
+var unwounds table[*unwound]
+
+// freed calls the callback, and reports whether the allocation should be tried again.
+func (c *poolCallback) freed(size uint64) (yes bool) {
+	if c == nil {
+		return false
+	}
+	how := &unwound{}
+	returned := how.panics.runAside(func() { yes = c.function(size) })
+	if !returned || how.panics.first.Load() != nil {
+		C.gpumem_go_set_unwound(C.uintptr_t(unwounds.add(how)))
+		return false
+	}
+	return yes
+}
+
+// goesOn continues the panic or Goexit of a callback in the goroutine whose call has called it.
+func goesOn(number C.uintptr_t) {
+	if number == 0 {
+		return
+	}
+	if caught := unwounds.take(uintptr(number)).panics.first.Load(); caught != nil {
+		panic(caught.Value)
+	}
+	runtime.Goexit()
+}
+
+// SetCallback sets the function that is called when the pool cannot get memory, with the bytes that it lacks; nil means
+// none. It is the time to free blocks of the pool or other memory. If it returns true, the allocation is tried again.
+// It may allocate from this pool, but is not called again then; it must not call Close, Trim and SetCallback of the pool.
+// The allocation waits while it runs, on a goroutine of its own. If it panics or calls runtime.Goexit, that goes on in
+// the goroutine that allocates. When SetCallback returns, the one before is not running. A function that refers to the
+// pool keeps it from being collected until it is closed, or another function is set.
+func (p *Pool) SetCallback(function func(size uint64) bool) error {
+	if p == nil {
+		return failure(C.gpumem_go_pool_set_callback(0, 0))
+	}
+	// Not Lock, because a callback that calls this would wait for itself.
+	if !p.setting.TryLock() {
+		return refusal(ErrBusy, "Pool.SetCallback", "another goroutine is setting the callback")
+	}
+	defer p.setting.Unlock()
+	number := uintptr(0)
+	if p.device != nil && function != nil {
+		number = poolCallbacks.add(&poolCallback{function, p.device.instance.handle})
+	}
+	err := changing(func() C.gpumem_go_result { return C.gpumem_go_pool_set_callback(p.id(), C.uintptr_t(number)) })
+	runtime.KeepAlive(p)
+	if err != nil {
+		poolCallbacks.take(number)
+		return err
+	}
+	poolCallbacks.take(p.callback.Swap(number))
+	if p.done.Load() || p.device.instance.closed() {
+		poolCallbacks.take(number) // It was closed meanwhile.
+	}
+	return nil
+}
+
+// PoolBlock is a block of a [Pool]. Free passes it back. It may be used by work of the stream that it was allocated in; other
+// work, and the CPU, must be ordered behind that stream.
+type PoolBlock struct {
+	block
+	pool *Pool
+	in   order
+}
+
+func (b *PoolBlock) closeDropped() outcome {
+	switch {
+	case b.pool.device.instance.closed():
+		return outcomeGone
+	case b.shown.Load() || !b.streams.observe():
+		return outcomeKept
+	}
+	return outcomeOf(b.FreeOn(nil)) // All of its work is complete.
+}
+
+// Free frees the block in the order of the stream that it was allocated in; without one, no work may use it any more. A
+// second call does nothing. Work of other streams that was enqueued through this package is waited for too, without
+// holding up the caller; for work of other code there, see RecordUse. While a View uses the block, it fails with
+// [ErrBusy]. The block may be freed after its pool was closed.
+func (b *PoolBlock) Free() error {
+	if b == nil {
+		return nil
+	}
+	return b.free("PoolBlock.Free", b.in)
+}
+
+// FreeOn is Free in the order of another stream. Nil means that no work uses the block any more.
+func (b *PoolBlock) FreeOn(stream *Stream) error {
+	return b.free("PoolBlock.FreeOn", order{stream: stream})
+}
+
+// FreeNative is Free in the order of a stream of other code; see [Pool.AllocNative].
+func (b *PoolBlock) FreeNative(native uintptr) error {
+	return b.free("PoolBlock.FreeNative", order{native: native, isNative: true})
+}
+
+func (b *PoolBlock) free(name string, in order) error {
+	if b == nil || b.pool == nil {
+		return nil
+	}
+	done, err := b.gate.close(name, func() error {
+		if err := b.recordOthers(in); err != nil {
+			return err
+		}
+		return b.pool.free(b.address, b.size, in)
+	})
+	if done {
+		closedByHand(b)
+	}
+	runtime.KeepAlive(b)
+	return err
+}
+
+// recordOthers records the use of the block by work of other streams than the one in whose order it is freed. Without such
+// a stream, the caller says that there is none.
+func (b *PoolBlock) recordOthers(in order) error {
+	if in.stream == nil && !in.isNative {
+		return nil
+	}
+	for _, work := range b.streams.others(in.stream.work()) {
+		if in.isNative && work.native() == in.native {
+			continue // It is the same stream.
+		}
+		err := b.record(C.uintptr_t(work.handle))
+		if err != nil && !(b.pool.done.Load() || b.pool.device.instance.closed()) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *PoolBlock) record(stream C.uintptr_t) error {
+	err := failure(C.gpumem_go_pool_record_use(b.pool.id(), C.uint64_t(b.address), stream))
+	runtime.KeepAlive(b)
+	return err
+}
+
+// RecordUse records that work of a stream uses the block, besides the stream in whose order it will be freed. The memory
+// is then not reused before the work is complete that the stream has at the time of the free.
+func (b *PoolBlock) RecordUse(stream *Stream) error {
+	const name = "PoolBlock.RecordUse"
+	if b == nil || b.pool == nil {
+		return refusal(ErrInvalidArgument, name, "the block is nil")
+	}
+	if err := b.enter(name); err != nil {
+		return err
+	}
+	defer b.leave()
+	err := b.record(stream.id())
+	runtime.KeepAlive(stream)
+	return err
+}
+
+// Pool returns the pool of the block.
+func (b *PoolBlock) Pool() *Pool {
+	if b == nil {
+		return nil
+	}
+	return b.pool
+}
+
+// Size returns the number of bytes that were asked for.
+func (b *PoolBlock) Size() uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.size
+}
+
+// At returns the address of the byte at an offset, for copies and fills.
+func (b *PoolBlock) At(offset uint64) Address {
+	if b == nil {
+		return Address{}
+	}
+	return Address{&b.block, b.address + offset}
+}
+
+// gone reports whether the bytes must not be touched any more.
+func (b *PoolBlock) gone() bool {
+	return b == nil || b.pool == nil || b.closed() || b.pool.device.instance.closed()
+}
+
+// DevicePtr returns the address of the first byte for devices, for use by kernels and other code; 0 if there is none, or the
+// block is freed. It does not keep the block alive.
+func (b *PoolBlock) DevicePtr() DevicePtr {
+	if b.gone() || b.size == 0 {
+		return 0
+	}
+	b.shown.Store(true)
+	if b.pool.kind == KindDevice || b.pool.kind == KindManaged {
+		return DevicePtr(b.address)
+	}
+	address, err := b.pool.device.DevicePointer(b.At(0))
+	if err != nil {
+		return 0
+	}
+	return address
+}
+
+// Bytes returns a block of pinned or ordinary memory as a slice, which is valid until Free. It is nil for device memory, for
+// managed memory, which the CPU may not touch at any time, and after Free.
+func (b *PoolBlock) Bytes() []byte {
+	if b.gone() || b.pool.kind == KindManaged {
+		return nil
+	}
+	return sliceOf[byte](&b.block, b.size)
+}
+
+// View calls a function with the block as a slice, which is valid until the function returns. Meanwhile the block cannot be
+// freed and its instance cannot be closed: that fails with ErrBusy. For managed memory it first waits until the CPU may
+// touch it.
+func (b *PoolBlock) View(use func(bytes []byte) error) error {
+	const name = "PoolBlock.View"
+	if b == nil || b.pool == nil {
+		return refusal(ErrInvalidArgument, name, "the block is nil")
+	}
+	return b.view(b.pool.device.instance, b.pool.kind == KindManaged, name, func() error {
+		return use(unsafe.Slice((*byte)(pointerTo(b.host)), int(b.size)))
+	})
+}
+
+// BlockInfo is information about a block of a pool.
+type BlockInfo struct {
+	Base          uint64 // First byte.
+	UsableSize    uint64 // Bytes that may be used.
+	RequestedSize uint64 // Bytes that were asked for; 0 unless the pool has PoolDebug.
+	PoolClosed    bool   // Its pool was closed.
+}
+
+// Info gets information about the block.
+func (b *PoolBlock) Info() (BlockInfo, error) {
+	const name = "PoolBlock.Info"
+	if b == nil || b.pool == nil {
+		return BlockInfo{}, refusal(ErrInvalidArgument, name, "the block is nil")
+	}
+	if err := b.enter(name); err != nil {
+		return BlockInfo{}, err
+	}
+	defer b.leave()
+	if b.size == 0 {
+		return BlockInfo{PoolClosed: b.pool.done.Load()}, nil
+	}
+	info, err := b.pool.device.instance.blockInfo(b.address)
+	return info, calledAs(name, err)
+}
+
+// BlockInfo gets information about the block of a pool that has an address, which may lie inside of it.
+func (i *Instance) BlockInfo(address Address) (BlockInfo, error) {
+	if err := address.enter("Instance.BlockInfo", 1); err != nil {
+		return BlockInfo{}, err
+	}
+	defer address.leave()
+	// The result has a number by which the memory can be used unseen.
+	return i.blockInfo(address.Number())
+}
+
+func (i *Instance) blockInfo(address uint64) (BlockInfo, error) {
+	var info nativePoolBlockInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_pool_get_block_info(i.id(), C.uint64_t(address), (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(i)
+	if err != nil {
+		return BlockInfo{}, err
+	}
+	return BlockInfo{info.base, info.usableSize, info.requestedSize, info.pool == 0}, nil
+}

@@ -1,0 +1,674 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Pools: blocks of memory at the price of a few loads and stores."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import re
+import sys
+import threading
+import weakref
+from ctypes import c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
+
+from . import _library as c
+from ._calls import (GONE, Unique, ask, call, calling_back, create, destroy_quietly, encoded, i32, leave, leftovers,
+                     report_unraisable, sweep, text, u64)
+from ._codes import HandleTypes, Kind, MemoryFlags, PoolFlags
+from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
+from ._enums import code
+from ._enums import flags as flags_of
+from ._managed import Managed
+from ._memory import Ordered
+from ._ranges import access_entries, access_structs
+from ._results import MemoryInfo, PoolClass, PoolInfo, known
+from ._stream import Stream, native_stream_of
+from ._waits import aside, on_main_thread
+from .errors import Busy, Error, InvalidArgument, StaleHandle
+
+if TYPE_CHECKING:
+    from ._instance import Device, Instance
+    from ._ranges import Accesses
+    from ._stream import Queue
+
+    Callback = Callable[["Pool", int], object]
+
+_CHOICE = "device, pinned, managed, pageable"
+_ident = threading.get_ident
+# Where a batch has ended, in the message of its failure.
+_ENDED = re.compile(r"pointers\[(\d+)\]: ")
+
+
+class _Order:
+    """The stream in whose order a block is allocated or freed: none, one of this package, or one of other code."""
+
+    __slots__ = ("stream", "handle", "native")
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.native = stream, False  # which is kept alive
+        self.handle: Optional[int] = None
+        if isinstance(stream, Stream):
+            self.handle = stream.handle
+        elif stream is not None:
+            self.handle, self.native = native_stream_of(stream), True
+
+    def same(self, other: _Order) -> bool:
+        return self.handle == other.handle and self.native == other.native
+
+
+_NONE = _Order(None)
+_MANY = 1 << 63
+
+
+class Pool(Unique):
+    """Large pieces of memory, cut into blocks that are allocated and freed fast. ``device.pool()`` makes it.
+
+    ``kind`` is "device", "pinned", "managed", or "pageable" for ordinary memory. ``memory_flags`` are properties that the
+    memory must have. ``handle_types`` are "posix_fd" if blocks are to be shared by file descriptors; of a pool of "device"
+    memory without ``memory_flags`` only. The pool takes at most ``limit`` bytes, and keeps what is freed, or with
+    ``release_threshold`` that many bytes. It takes ``initial_size`` bytes at once, and then at least ``segment_size`` bytes at
+    a time. ``accesses`` are those of other devices, as in :meth:`Range.set_access`. ``flags`` are :class:`PoolFlags`.
+
+    Blocks are allocated and freed in the order of a stream: a :class:`Stream`, or one of other code as :meth:`Stream.wrap`
+    takes it. A block may be used at once by work of that stream, and what was enqueued before the free still has it. Work of
+    other streams gets the memory only when that is complete. Without a stream, nothing may use a block any more when it is
+    freed, and everyone may get it at once.
+
+    A stream that is being captured into a graph gets blocks that belong to the capture until :meth:`release_capture`.
+
+    The pool is closed by :meth:`close`, at the end of a ``with`` block, or when nothing refers to it and its blocks any more.
+    """
+
+    __slots__ = ("device", "kind", "memory_flags", "_handle", "_closed", "_callback", "_number", "_name", "__weakref__")
+    _instead = "use the object itself: pools work from any thread"
+
+    if TYPE_CHECKING:
+        device: Device
+        kind: Kind
+        memory_flags: MemoryFlags
+
+    def __init__(self, device: Device, kind: Union[Kind, str, int] = "device", *, flags: Union[PoolFlags, str, int] = 0,
+                 memory_flags: Union[MemoryFlags, str, int] = 0, handle_types: Union[HandleTypes, str, int] = 0,
+                 numa_node: int = 0, limit: int = 0, release_threshold: int = 0, initial_size: int = 0,
+                 segment_size: int = 0, accesses: Optional[Accesses] = None, name: Optional[str] = None) -> None:
+        self._closed = True
+        if leftovers:
+            sweep()
+        desc = c.gpumem_pool_desc(
+            kind=code(Kind, kind, "kind", _CHOICE), numa_node=i32(numa_node, "numa_node"),
+            flags=flags_of(PoolFlags, flags, "flags"), memory_flags=flags_of(MemoryFlags, memory_flags, "memory_flags"),
+            handle_types=flags_of(HandleTypes, handle_types, "handle_types"), limit=u64(limit, "limit"),
+            release_threshold=u64(release_threshold, "release_threshold"),
+            initial_size=u64(initial_size, "initial_size"), segment_size=u64(segment_size, "segment_size"),
+            name=encoded(name))
+        if accesses is not None:
+            entries = access_entries(accesses, device.instance)
+            desc.accesses, desc.access_count = access_structs(entries), len(entries)
+        self._callback: Optional[Callback] = None
+        self.device, self._number, self._name = device, 0, name or ""
+        self.kind = known(Kind, desc.kind or int(Kind.DEVICE))
+        self.memory_flags = MemoryFlags(desc.memory_flags)
+        self._handle = create(c.gpumem_pool_create, c.gpumem_pool_destroy, device.handle, desc)
+        self._closed = False
+        device.instance._pools[self._handle] = self
+
+    # ---- blocks ----
+
+    def alloc(self, size: int, stream: Any = None, *, alignment: int = 0) -> PoolBlock:
+        """Allocates a block in the order of a stream, or without one. Its contents are indeterminate. It is aligned to 16
+        bytes in memory of the host, and to 256 in other kinds, or to ``alignment``. A block of 0 bytes has no address."""
+        order = _NONE if stream is None else _Order(stream)
+        # The usual case, kept short. What fails is called again, for the detail of the error.
+        if not (self._callback or alignment or order.native or leftovers) and size.__class__ is int and 0 <= size < _MANY:
+            out = c_void_p()
+            try:
+                if c.gpumem_pool_alloc(self._handle, size, order.handle, out, None) == 0:
+                    return PoolBlock._of(self, out.value or 0, size, order)
+            except BaseException:  # a signal handler raised as the call returned
+                if out.value:
+                    _free(_quietly, self, out.value, size, order)
+                raise
+        address = self._allocate(u64(size, "size"), order, u64(alignment, "alignment"))
+        return PoolBlock._of(self, address, size, order)
+
+    def _allocate(self, size: int, order: _Order, alignment: int) -> int:
+        if leftovers:
+            sweep()
+        out = c_void_p()
+        try:
+            if alignment:
+                with order_handle(self, order) as handle:
+                    self._call(c.gpumem_pool_alloc_aligned, self._handle, size, alignment, handle, out)
+            elif order.native:
+                self._call(c.gpumem_pool_alloc_native, self._handle, size, order.handle, out)
+            else:
+                self._call(c.gpumem_pool_alloc, self._handle, size, order.handle, out)
+            return out.value or 0
+        except BaseException:  # a signal handler raised as the call returned
+            if out.value:
+                _free(_quietly, self, out.value, size, order)
+            raise
+
+    def alloc_batch(self, sizes: Iterable[int], stream: Any = None) -> List[PoolBlock]:
+        """Allocates a block of each size in the order of a stream, all or none."""
+        wanted = [u64(size, "size") for size in sizes]
+        if leftovers:
+            sweep()
+        order, count = _Order(stream), len(wanted)
+        if not count:
+            return []
+        out = (c_void_p * count)()
+        try:
+            with order_handle(self, order) as handle:
+                self._call(c.gpumem_pool_alloc_batch, self._handle, (c_uint64 * count)(*wanted), count, handle, out)
+            return [PoolBlock._of(self, address or 0, size, order) for address, size in zip(out, wanted)]
+        except BaseException:
+            for address, size in zip(out, wanted):
+                if address:
+                    _free(_quietly, self, address, size, order)
+            raise
+
+    def free_batch(self, blocks: Iterable[Optional[PoolBlock]], stream: Any = "own") -> None:
+        """Frees blocks as :meth:`PoolBlock.free` does, those of a stream in one call. Those that were freed before, and None,
+        are skipped. If one cannot be freed, those before it are freed, and it and all behind it are not."""
+        found: List[Tuple[PoolBlock, _Order]] = []
+        taken: List[PoolBlock] = []
+        try:
+            for block in blocks:
+                if block is None:
+                    continue
+                if not isinstance(block, PoolBlock):
+                    raise TypeError(f"blocks must be gpumem.PoolBlock, not a {type(block).__name__}")
+                if block.pool is not self:
+                    raise InvalidArgument("a block is of another pool")
+                if not block._take():  # freed, or there twice
+                    continue
+                taken.append(block)
+                found.append((block, block._release_order(stream)))
+            while found:
+                order = found[0][1]
+                count = next((at for at, (_, other) in enumerate(found) if not other.same(order)), len(found))
+                self._free_batch([block for block, _ in found[:count]], order, taken)
+                del found[:count]
+        finally:
+            for block in taken:
+                block._open = True
+
+    def _free_batch(self, blocks: List[PoolBlock], order: _Order, taken: List[PoolBlock]) -> None:
+        freed = len(blocks)
+        try:
+            if self._closed or order.native:
+                for freed, block in enumerate(blocks):
+                    _free(call, self, block._start, block._size, order)
+                freed = len(blocks)
+            else:
+                call(c.gpumem_pool_free_batch, self._handle, (c_void_p * freed)(*(block._start for block in blocks)), freed,
+                     order.handle)
+        except Error as problem:
+            if not self.device.instance._closed:
+                ended = _ENDED.match(problem.message)
+                freed = int(ended[1]) if ended else freed if self._closed or order.native else 0
+                raise
+        finally:
+            for block in blocks[:freed]:
+                block._freed = True
+                taken.remove(block)
+
+    # ---- plain addresses ----
+
+    def malloc(self, size: int, stream: Any = None, *, alignment: int = 0) -> int:
+        """Allocates a block and returns only its address. Free it with :meth:`free` or :meth:`Instance.free_block`."""
+        return self._allocate(u64(size, "size"), _Order(stream), u64(alignment, "alignment"))
+
+    def free(self, pointer: int, stream: Any = None) -> None:
+        """Frees a block of :meth:`malloc` in the order of a stream. Without one, no work uses it any more."""
+        order = _Order(stream)
+        function = c.gpumem_pool_free_native if order.native else c.gpumem_pool_free
+        call(function, self._handle, u64(pointer, "pointer"), order.handle)
+
+    # ---- the pool itself ----
+
+    def trim(self, keep: int = 0) -> int:
+        """Releases what is free, until the pool has no more than ``keep`` bytes, and returns the bytes that it has released.
+        Blocks that live stay, and so do freed ones whose work is not complete."""
+        released = c_uint64()
+        call(c.gpumem_pool_trim, self._handle, u64(keep, "keep"), released)
+        return released.value
+
+    def release_capture(self, capture_id: int, stream: Any = None) -> None:
+        """Releases what belongs to a capture into a graph, by the number of :meth:`Stream.capture_id`, when the graph is not
+        launched any more: behind the work that ``stream`` has now, or at once. Blocks that live are ordinary ones then."""
+        with order_handle(self, _Order(stream)) as handle:
+            call(c.gpumem_pool_release_capture, self._handle, u64(capture_id, "capture_id"), handle)
+
+    def set_limit(self, bytes: int) -> None:
+        """Sets how many bytes the pool takes at most; 0 means no limit. It releases nothing: see :meth:`trim`."""
+        call(c.gpumem_pool_set_limit, self._handle, u64(bytes, "bytes"))
+
+    def set_release_threshold(self, bytes: int) -> None:
+        """Sets how many bytes the pool keeps when blocks are freed; 0 means that it keeps all."""
+        call(c.gpumem_pool_set_release_threshold, self._handle, u64(bytes, "bytes"))
+
+    def reset_peaks(self) -> None:
+        """Resets the peaks of the pool to what it has now."""
+        call(c.gpumem_pool_reset_peaks, self._handle)
+
+    def info(self) -> PoolInfo:
+        """Information about the pool. What other threads allocate meanwhile may or may not be counted."""
+        found = ask(c.gpumem_pool_get_info, c.gpumem_pool_info(), self._handle)
+        return PoolInfo(
+            found.device_ordinal, known(Kind, found.kind), PoolFlags(found.flags), MemoryFlags(found.memory_flags),
+            HandleTypes(found.handle_types), found.limit, found.release_threshold, found.live_count, found.live_bytes,
+            found.reserved_bytes, found.cached_bytes, found.segment_count, found.peak_live_count, found.peak_live_bytes,
+            found.peak_reserved_bytes, found.total_count, found.total_bytes, found.cross_stream_count, found.wait_count,
+            found.mark_count, found.grow_count, found.release_count, found.capture_count, found.captured_bytes,
+            found.class_count, text(found.name))
+
+    def classes(self) -> List[PoolClass]:
+        """The size classes, from small to large. Larger blocks than the last one has are cut to measure."""
+        found = []
+        for number in range(self.info().class_count):
+            one = ask(c.gpumem_pool_get_class_info, c.gpumem_pool_class_info(), self._handle, number)
+            found.append(PoolClass(one.block_size, one.live_count, one.total_count, one.block_count))
+        return found
+
+    def set_callback(self, function: Optional[Callback]) -> None:
+        """Sets the function that is called when the pool cannot get memory; None for none.
+
+        ``function(pool, size)`` is the time to free blocks of the pool or other memory: ``size`` bytes are missing. If what it
+        returns is true, the allocation is tried again. It runs on the thread that allocates, and an exception in it is raised
+        there. It may allocate from the pool, but is not called again then; it must not call :meth:`close`, :meth:`trim` and
+        :meth:`set_callback` of the pool. The pool keeps it until another one is set.
+        """
+        if function is not None and not callable(function):
+            raise TypeError(f"the callback must be callable or None, not a {type(function).__name__}")
+        if function is None:
+            call(c.gpumem_pool_set_callback, self._handle, c.gpumem_pool_callback(), None)
+            self._callback = None
+            return
+        self._number = self._number or next(_numbers)
+        _called[self._number] = self
+        call(c.gpumem_pool_set_callback, self._handle, _callback_function, self._number)
+        self._callback = function
+
+    def _call(self, function: Callable[..., int], *arguments: Any) -> int:
+        """Calls a function that may call the callback. Its exception is raised here."""
+        if self._callback is None:
+            return call(function, *arguments)
+        thread = _ident()
+        former = _allocating.get(thread)
+        problems = _allocating[thread] = []
+        try:
+            return call(function, *arguments)
+        except Error:
+            if not problems:
+                raise
+            raise problems.pop()
+        finally:
+            del problems
+            if former is None:
+                del _allocating[thread]
+            else:
+                _allocating[thread] = former
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Closes the pool. It waits until the work before the frees is complete; the host backend in strict mode raises Busy
+        until that was observed. Blocks that live stay usable, and the memory goes back with the last one. A second call does
+        nothing."""
+        if self._closed:
+            return
+        if on_main_thread() and _ident() not in _allocating:
+            aside(self._destroy)  # which answers Ctrl-C
+        else:
+            self._destroy()
+
+    def _destroy(self) -> None:
+        try:
+            call(c.gpumem_pool_destroy, self._handle)
+        except Error as problem:
+            if problem.code not in GONE:
+                raise
+        self._closed = True
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.close, problem)
+
+    def __repr__(self) -> str:
+        name = f" {self._name!r}" if self._name else ""
+        try:
+            info = self.info()
+        except Exception as problem:
+            return f"<gpumem.Pool{name}, closed>" if self._closed else f"<gpumem.Pool{name}: {problem}>"
+        return (f"<gpumem.Pool{name}: {self.kind}, {info.live_count} block{'s' * (info.live_count != 1)} in "
+                f"{info.reserved_bytes} bytes, device {self.device.ordinal}>")
+
+    @property
+    def handle(self) -> int:
+        """The ``gpumem_pool`` of the C interface."""
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool was closed."""
+        return self._closed
+
+
+class order_handle:
+    """The handle of the stream of an order, for a function that takes no stream of other code."""
+
+    __slots__ = ("_pool", "_order", "_wrapped")
+
+    def __init__(self, pool: Pool, order: _Order) -> None:
+        self._pool, self._order = pool, order
+
+    def __enter__(self) -> Optional[int]:
+        self._wrapped = Stream.wrap(self._pool.device, self._order.handle or 0) if self._order.native else None
+        return self._order.handle if self._wrapped is None else self._wrapped.handle
+
+    def __exit__(self, *_: Any) -> None:
+        if self._wrapped is not None:
+            self._wrapped.close()
+
+
+def _quietly(function: Callable[..., int], *arguments: Any) -> int:
+    return function(*arguments, None)
+
+
+def _free(run: Callable[..., int], pool: Pool, address: int, size: int, order: _Order) -> int:
+    """Frees a block of a pool, which may be closed, with a function that makes calls."""
+    if not pool._closed:
+        arguments: Tuple[Any, ...]
+        if order.native:
+            arguments = c.gpumem_pool_free_native, pool._handle, address, order.handle
+        else:
+            arguments = c.gpumem_pool_free_sized, pool._handle, address, size, order.handle
+        status = _quietly(*arguments)
+        if status not in GONE:
+            return status if status >= 0 or run is _quietly else run(*arguments)  # again, for the detail of the error
+    # The pool is closed, unless it is the stream.
+    with order_handle(pool, order) as handle:
+        return run(c.gpumem_pool_free_pointer, pool.device.instance._handle, address, handle)
+
+
+def free_pointer(instance: Instance, pointer: int, stream: Any) -> None:
+    """Frees a block by its address alone."""
+    address, order = u64(pointer, "pointer"), _Order(stream)
+    if not order.native:
+        call(c.gpumem_pool_free_pointer, instance._handle, address, order.handle)
+        return
+    # The stream is one of the device of the block.
+    info = ask(c.gpumem_pointer_get_info, c.gpumem_pointer_info(), instance._handle, address)
+    with Stream.wrap(instance.device(info.device_ordinal), order.handle) as wrapped:
+        call(c.gpumem_pool_free_pointer, instance._handle, address, wrapped.handle)
+
+
+class PoolBlock(Ordered, Managed):
+    """A block of a :class:`Pool`: :meth:`Pool.alloc` returns it. It is copied, filled, viewed and given to other libraries as
+    memory is.
+
+    It may be used by work of the stream that it was allocated in; order other work, and the CPU, behind that stream. It is
+    freed by :meth:`free`, at the end of a ``with`` block, or when nothing refers to it any more.
+    """
+
+    __slots__ = ("device", "pool", "_start", "_size", "_order", "_holds", "_info", "_open", "_freed", "_wrapped",
+                 "__weakref__")
+
+    if TYPE_CHECKING:
+        pool: Pool
+        _start: int
+        _size: int
+        _order: _Order
+        _open: bool
+        _freed: bool
+        _wrapped: Optional[Dict[Optional[int], Stream]]
+
+    def __init__(self) -> None:
+        raise TypeError("get blocks from Pool.alloc()")
+
+    @classmethod
+    def _of(cls, pool: Pool, address: int, size: int, order: _Order) -> PoolBlock:
+        self = _new(cls)
+        self.device, self.pool, self._start, self._size, self._order = pool.device, pool, address, size, order
+        self._holds, self._info, self._freed, self._wrapped = [], None, False, None
+        self._open = True  # see Memory
+        return self  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return (f"<gpumem.PoolBlock: {self.pool.kind}, {self._size} bytes, device {self.device.ordinal}"
+                f"{', freed' if self._freed else ''}>")
+
+    # ---- its end ----
+
+    def free(self, stream: Any = "own") -> None:
+        """Frees the block in the order of a stream, by default the one that it was allocated in. None, and no stream at the
+        allocation, means that no work uses it any more. A second call does nothing.
+
+        Work of other streams that was enqueued through this package is waited for too, without holding up the caller; for
+        work of other code there, see :meth:`record_use`. Raises BufferError while a view of the block is alive, and Busy if
+        there is no stream and work that uses the block was not observed complete. The block may be freed after its pool was
+        closed.
+        """
+        try:
+            del self._open  # before what holds it is counted, as in Memory
+        except AttributeError:
+            return
+        order = self._order
+        # The usual case, kept short, as in `alloc`.
+        if stream == "own" and not (self._holds or order.native) and c.gpumem_pool_free_sized(
+                self.pool._handle, self._start, self._size, order.handle, None) == 0:
+            self._freed = True
+            return
+        try:
+            _free(call, self.pool, self._start, self._size, self._release_order(stream))
+        except Exception as problem:
+            if not (getattr(problem, "code", None) in GONE and self.device.instance._closed):
+                self._open = True
+                raise
+        except BaseException:  # a signal handler raised, and nobody knows whether before or after the call
+            self._freed = True
+            raise
+        self._freed = True
+        self._wrapped = None
+
+    def _take(self) -> bool:
+        """Whether this call frees the block, and not another one."""
+        try:
+            del self._open
+            return True
+        except AttributeError:
+            return False
+
+    def _release_order(self, stream: Any) -> _Order:
+        """The order in which the block is freed. Checks what holds it, and records the use by other streams."""
+        if isinstance(stream, str):
+            if stream != "own":
+                raise InvalidArgument(f'stream is {stream!r}; it must be "own", None, a Stream or a stream of other code')
+            order = self._order
+            if isinstance(order.stream, Stream) and order.stream.closed:
+                order = _NONE  # it has waited for its work
+        else:
+            order = _Order(stream)
+        if not self._holds:
+            return order
+        if any(by is None or by is False for by in self._holds):
+            raise BufferError("the block cannot be freed while views of it are alive, or another thread copies or fills it; drop "
+                              "arrays, memoryviews and tensors of other libraries first, for example with del")
+        others: Set[Any] = {by for by in self._holds if by and by is not getattr(order.stream, "_queue", None)}
+        if others and order.handle is None and not order.native:
+            raise Busy("work in a stream uses the block and was not observed complete; synchronize the stream first, or free the "
+                       "block in its order", function="gpumem_pool_free")
+        if not self.pool._closed:
+            for queue in others:
+                if order.native and queue.native_handle() == order.handle:
+                    continue  # it is the same stream
+                call(c.gpumem_pool_record_use, self.pool._handle, self._start, queue.handle)
+        return order
+
+    def record_use(self, stream: Any) -> None:
+        """Records that work of a stream uses the block, besides the stream in whose order it will be freed. The memory is not
+        reused before the work is complete that the stream has at the time of the free."""
+        self.info()
+        if stream is None:
+            raise TypeError("stream must be a stream, not None")
+        order = _Order(stream)
+        if order.native:
+            order = _Order(self._wrap(order))
+        call(c.gpumem_pool_record_use, self.pool._handle, self._start, order.handle)
+
+    def __enter__(self) -> PoolBlock:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.free, problem)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the block was freed."""
+        return not hasattr(self, "_open")
+
+    # ---- its memory ----
+
+    @property
+    def size(self) -> int:
+        """Bytes that were asked for."""
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """The same as :attr:`size`."""
+        return self._size
+
+    @property
+    def stream(self) -> Any:
+        """The stream that it was allocated in, or None."""
+        return self._order.stream
+
+    def info(self) -> MemoryInfo:
+        """Information about the memory of the block. ``granted_size`` are the bytes that may be used."""
+        if self._freed:
+            raise StaleHandle("the block was freed")
+        instance, usable = self.device.instance, 0
+        host: Optional[int] = self._start
+        device: Optional[int] = self._start
+        if self._start:
+            usable = ask(c.gpumem_pool_get_block_info, c.gpumem_pool_block_info(), instance._handle, self._start).usable_size
+            if self.pool.kind not in (Kind.DEVICE, Kind.MANAGED):
+                device = ask(c.gpumem_pointer_get_info, c.gpumem_pointer_info(), instance._handle, self._start).device_pointer
+        if self.pool.kind == Kind.DEVICE:
+            host = None
+        flags = self.pool.memory_flags
+        self._info = MemoryInfo(Kind.POOL, -1, self.device.ordinal, host, device, self._size, usable, 0, flags, flags, 0,
+                                self.pool._name)
+        return self._info
+
+    def _of_device(self) -> Device:
+        return self.device
+
+    def _dlpack_device(self, host: bool) -> Optional[Tuple[int, int]]:
+        kind = self.pool.kind
+        if kind == Kind.DEVICE:
+            return None if host else (CUDA, self.device.ordinal)
+        if host or kind == Kind.PAGEABLE:
+            return CPU, 0
+        return (CUDA_MANAGED, self.device.ordinal) if kind == Kind.MANAGED else (CUDA_HOST, 0)
+
+    def _wrap(self, order: _Order) -> Stream:
+        """A stream of other code as one of this package, which lives as long as the block."""
+        wrapped = self._wrapped = self._wrapped or {}
+        if order.handle not in wrapped:
+            wrapped[order.handle] = Stream.wrap(self.device, order.handle)
+        return wrapped[order.handle]
+
+    def _queues(self) -> Set[Queue]:
+        """Other libraries come behind the stream of the allocation, too: the memory may have been freed in it."""
+        queues = super()._queues()
+        stream = self._order.stream
+        if self._order.native:
+            stream = self._wrap(self._order)
+        if stream is not None and not stream.closed:
+            queues.add(stream._queue)
+        return queues
+
+
+_new: Any = object.__new__
+
+# ---- the callback ----
+
+# Threads that allocate from a pool with a callback, each with the exceptions of the callback.
+_allocating: Dict[int, List[BaseException]] = {}
+# Pools with a callback, by the number that is passed as user data.
+_called: weakref.WeakValueDictionary[int, Pool] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+def _lacking(number: int, _: Any, size: int) -> int:
+    function: Optional[Callback] = None
+    try:
+        pool = _called.get(number)
+        function = None if pool is None else pool._callback
+        return 0 if function is None or pool is None else int(bool(function(pool, size)))
+    except BaseException as problem:
+        problems = _allocating.get(_ident())
+        if problems is None:  # other code allocates from the pool
+            report_unraisable(function)
+        else:
+            problems.append(problem)
+        return 0
+
+
+_c: Any = c
+_callback_function = _c.gpumem_pool_callback(_lacking)
+# It is never freed, because a thread of the library may be about to call it.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback_function))
+
+
+@atexit.register
+def _at_exit() -> None:
+    """The library must not call into an interpreter that has ended."""
+    for pool in list(_called.values()):
+        if not pool.closed and pool._callback is not None:
+            c.gpumem_pool_set_callback(pool.handle, c.gpumem_pool_callback(), None, None)
+
+
+# The names of the module are gone at the end of the interpreter, but not what a function encloses.
+def _pool_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Pool], None]:
+    def __del__(self: Pool) -> None:
+        """Closes the pool unless it was closed."""
+        try:
+            if self._closed or finalizing():
+                return
+        except AttributeError:
+            return
+        destroy(last.gpumem_pool_destroy, self._handle)
+    return __del__
+
+
+def _block_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], free: Callable[..., int],
+                     quietly: Callable[..., int], none: _Order, threads: Set[int], last: Any) -> Callable[[PoolBlock], None]:
+    def __del__(self: PoolBlock) -> None:
+        """Frees the block in the order of its stream unless it was freed."""
+        try:
+            if self._freed or finalizing() or not self._start:
+                return
+        except AttributeError:
+            return
+        pool, size, order = self.pool, self._size, self._order
+        if not (threads or order.native or pool._closed) and last.gpumem_pool_free_sized(
+                pool._handle, self._start, size, order.handle, None) == 0:
+            return
+        if getattr(order.stream, "closed", False):
+            order = none
+        destroy(lambda address, _: free(quietly, pool, address, size, order), self._start)
+    return __del__
+
+
+Pool.__del__ = _pool_finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
+PoolBlock.__del__ = _block_finalizer(  # type: ignore[attr-defined]
+    sys.is_finalizing, destroy_quietly, _free, _quietly, _NONE, calling_back, c)

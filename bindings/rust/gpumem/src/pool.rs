@@ -1,0 +1,1256 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Pools, which allocate and free blocks fast, in the order of streams.
+
+use std::fmt;
+use std::mem::{align_of, size_of};
+use std::ops::RangeBounds;
+use std::os::raw::c_void;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use gpumem_sys as sys;
+
+use crate::codes::{Access, HandleTypes, Kind, MemoryFlags, PoolFlags};
+use crate::copy::sealed::Keep;
+use crate::device::Device;
+use crate::element::Element;
+use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
+use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
+use crate::library::{c, call};
+use crate::memory::Remains;
+use crate::range::{describe_accesses, first_access};
+use crate::size::bytes_of;
+use crate::sleep::{caught, with_panics};
+use crate::stream::Stream;
+use crate::typed::part_of;
+use crate::uses::{Parts, Use, Uses};
+
+/// The alignment that every block has.
+const ALIGNMENT: usize = 16;
+
+/// Options for a pool.
+#[derive(Clone, Debug, Default)]
+pub struct PoolOptions {
+    kind: Option<Kind>,
+    numa_node: i32,
+    flags: PoolFlags,
+    require: MemoryFlags,
+    handle_types: HandleTypes,
+    limit: u64,
+    release_threshold: u64,
+    initial_size: u64,
+    segment_size: u64,
+    accesses: Vec<(Processor, Access)>,
+    name: Option<String>,
+}
+
+impl PoolOptions {
+    /// The defaults: device memory without a limit, of which all is kept.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The kind of memory: [`Kind::DEVICE`], [`Kind::PINNED`], [`Kind::MANAGED`], or [`Kind::PAGEABLE`] for ordinary
+    /// memory of the host.
+    #[must_use]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = Some(kind);
+        self
+    }
+
+    /// Pinned memory only: the NUMA node that the pages must lie on.
+    #[must_use]
+    pub fn numa_node(mut self, node: i32) -> Self {
+        self.require |= MemoryFlags::NUMA_NODE;
+        self.numa_node = node;
+        self
+    }
+
+    /// How the pool works, such as [`PoolFlags::DEBUG`].
+    #[must_use]
+    pub fn flags(mut self, flags: PoolFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// Properties that the memory must have; otherwise the call fails.
+    #[must_use]
+    pub fn require(mut self, flags: MemoryFlags) -> Self {
+        self.require |= flags;
+        self
+    }
+
+    /// [`HandleTypes::POSIX_FD`] if blocks are to be shared by file descriptors. Only for a pool of device memory without
+    /// [`require`](Self::require).
+    #[must_use]
+    pub fn handle_types(mut self, types: HandleTypes) -> Self {
+        self.handle_types |= types;
+        self
+    }
+
+    /// Bytes that the pool takes at most; 0 means no limit.
+    #[must_use]
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// Bytes that the pool keeps when blocks are freed; 0 means that all is kept.
+    #[must_use]
+    pub fn release_threshold(mut self, bytes: u64) -> Self {
+        self.release_threshold = bytes;
+        self
+    }
+
+    /// Bytes that the pool takes when it is made.
+    #[must_use]
+    pub fn initial_size(mut self, bytes: u64) -> Self {
+        self.initial_size = bytes;
+        self
+    }
+
+    /// Bytes that the pool takes at a time, at least; 0 means that it chooses.
+    #[must_use]
+    pub fn segment_size(mut self, bytes: u64) -> Self {
+        self.segment_size = bytes;
+        self
+    }
+
+    /// What a device besides its own may do with all blocks of a pool of device memory; call it again for each.
+    #[must_use]
+    pub fn access(mut self, processor: Processor, access: Access) -> Self {
+        self.accesses.push((processor, access));
+        self
+    }
+
+    /// A name for messages and reports, up to 63 bytes.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+/// A function that a pool calls when it lacks memory, behind a thin pointer.
+pub(crate) struct PoolCallback(Box<dyn Fn(u64) -> bool + Send + Sync>);
+
+/// # Safety
+/// `user_data` is a `PoolCallback` that lives.
+unsafe extern "C" fn run_callback(user_data: *mut c_void, _: sys::gpumem_pool, size: u64) -> i32 {
+    // SAFETY: the caller's promise.
+    let callback = unsafe { &*user_data.cast::<PoolCallback>() };
+    caught(|| (callback.0)(size)).unwrap_or(false).into()
+}
+
+/// The one owner of a pool.
+pub struct PoolInner {
+    handle: sys::gpumem_pool,
+    instance: Arc<Inner>,
+    /// Whether the CPU may access its blocks.
+    on_host: bool,
+    /// Whether the blocks are used through their addresses alone, since the pool is destroyed.
+    closed: AtomicBool,
+    /// Whether it has a callback, readable without its lock.
+    calls_back: AtomicBool,
+    callback: Mutex<Option<Box<PoolCallback>>>,
+}
+
+// SAFETY: a handle is a number to C, and every function may be called from any thread.
+unsafe impl Send for PoolInner {}
+// SAFETY: as above.
+unsafe impl Sync for PoolInner {}
+
+impl Drop for PoolInner {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Acquire) {
+            let callback = lock(&self.callback).take();
+            Remains::Pool(self.handle, callback).release_or_keep(&self.instance);
+        }
+    }
+}
+
+/// How a block is freed. Everything in it stays valid after the pool, the stream and the instance are gone.
+#[derive(Clone, Copy)]
+pub(crate) struct Freeing {
+    pool: sys::gpumem_pool,
+    instance: sys::gpumem_instance,
+    pointer: *mut c_void,
+    bytes: u64,
+    /// NULL if the block is freed without a stream.
+    stream: sys::gpumem_stream,
+}
+
+// SAFETY: handles are numbers to C, and the pointer is only passed to it.
+unsafe impl Send for Freeing {}
+// SAFETY: as above.
+unsafe impl Sync for Freeing {}
+
+impl Freeing {
+    /// Frees the block in the order of a stream. It may have been allocated from a pool that is destroyed.
+    fn free_on(&self, stream: sys::gpumem_stream) -> Result<(), Error> {
+        // SAFETY: nothing uses the block any more, apart from work that the order of the stream covers.
+        match unsafe { call!(gpumem_pool_free_sized(self.pool, self.pointer, self.bytes, stream)) } {
+            Err(error) if error.kind() == ErrorKind::StaleHandle => {
+                // The pool is destroyed, or the stream is.
+                // SAFETY: as above.
+                unsafe { call!(gpumem_pool_free_pointer(self.instance, self.pointer, stream)) }
+            }
+            result => result,
+        }
+        .map(drop)
+        .map_err(|error| error.called_as("PoolBlock::close"))
+    }
+
+    /// Frees the block in the order of its stream.
+    pub(crate) fn release(&self) -> Result<(), Error> {
+        match self.free_on(self.stream) {
+            // A stream is destroyed when its work was observed complete.
+            Err(error) if error.kind() == ErrorKind::StaleHandle && !self.stream.is_null() => {
+                self.free_on(ptr::null_mut())
+            }
+            result => result,
+        }
+    }
+
+    fn release_or_keep(self, instance: &Inner) {
+        // Only a failure needs more than the call.
+        if self.release().is_err() {
+            Remains::Block(self).release_or_keep(instance);
+        }
+    }
+}
+
+/// Uses of a block in streams that the library does not order before its free.
+struct Others {
+    uses: Uses,
+    pool: Arc<PoolInner>,
+    /// How to free the block when the last use ends, after the block itself was dropped.
+    freeing: Mutex<Option<Freeing>>,
+}
+
+impl Parts for Others {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        if let Some(freeing) = lock(&self.freeing).take() {
+            freeing.release_or_keep(&self.pool.instance);
+        }
+    }
+}
+
+/// For C: no stream stands for no order.
+fn order(stream: Option<&Stream>) -> sys::gpumem_stream {
+    stream.map_or(ptr::null_mut(), Stream::handle)
+}
+
+/// A source of blocks of memory, fast enough to allocate for every piece of work.
+///
+/// It takes large pieces of one kind of memory and cuts blocks from them. An allocation that it can serve from what it
+/// has makes no driver call and takes no lock.
+///
+/// Blocks are allocated and freed in the order of a stream: work of that stream may use them at once, and a drop does not
+/// wait for the work that was enqueued before. Without a stream, a block is freed once all work that uses it has been
+/// observed complete.
+///
+/// A stream that is being captured into a graph gets blocks that belong to the capture until [`Pool::release_capture`].
+///
+/// The blocks keep the pool. The last owner destroys it, which waits for the work that was enqueued before the frees.
+///
+/// ```
+/// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
+/// # let device = instance.device(0)?;
+/// use gpumem::{Pool, Stream};
+///
+/// let pool = Pool::new(&device)?;
+/// let stream = Stream::new(&device)?;
+/// for step in 0..10u32 {
+///     let block = pool.alloc::<u32>(1000, Some(&stream))?;
+///     stream.fill(&block, step)?;
+///     // Dropped while the fill may run: the next step gets the same memory, in the order of the stream.
+/// }
+/// stream.synchronize()?;
+/// assert_eq!(pool.info()?.live_count, 0);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct Pool {
+    inner: Arc<PoolInner>,
+}
+
+impl Pool {
+    /// Makes a pool of device memory.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_create()`.
+    pub fn new(device: &Device) -> Result<Self, Error> {
+        Self::with_options(device, &PoolOptions::new())
+    }
+
+    /// As [`new`](Self::new), with options. For memory of the host, the device is the one that it is pinned for.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_create()`.
+    pub fn with_options(device: &Device, options: &PoolOptions) -> Result<Self, Error> {
+        device.instance.retry();
+        let name = c_text(options.name.as_deref(), "PoolOptions::name")?;
+        let accesses = describe_accesses(&options.accesses);
+        let kind = options.kind.unwrap_or(Kind::DEVICE);
+        let desc = sys::gpumem_pool_desc {
+            kind: kind.0,
+            numa_node: options.numa_node,
+            flags: options.flags.0,
+            memory_flags: options.require.0,
+            handle_types: options.handle_types.0,
+            limit: options.limit,
+            release_threshold: options.release_threshold,
+            initial_size: options.initial_size,
+            segment_size: options.segment_size,
+            accesses: first_access(&accesses),
+            access_count: accesses.len() as u64,
+            name: c_pointer(&name),
+            ..Default::default()
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the struct, its entries and its text live during the call; the output is writable.
+        unsafe { call!(gpumem_pool_create(device.handle, &desc, &mut handle)) }?;
+        Ok(Self {
+            inner: Arc::new(PoolInner {
+                handle,
+                instance: device.instance.clone(),
+                on_host: kind == Kind::PINNED || kind == Kind::PAGEABLE,
+                closed: AtomicBool::new(false),
+                calls_back: AtomicBool::new(false),
+                callback: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Allocates a block of `len` elements with indeterminate values, in the order of a stream. Without one, no work may
+    /// use the block when it is freed, so it is kept until all of it has been observed complete.
+    ///
+    /// A block without bytes is valid, and nothing is allocated for it.
+    ///
+    /// # Errors
+    /// If `len` elements are more than can be addressed, and as `gpumem_pool_alloc()`.
+    pub fn alloc<T: Element>(&self, len: usize, stream: Option<&Stream>) -> Result<PoolBlock<T>, Error> {
+        self.alloc_aligned(len, 0, stream)
+    }
+
+    /// As [`alloc`](Self::alloc), with an alignment in bytes, a power of two. It is at least that of the elements; 0 asks
+    /// for no more.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), and as `gpumem_pool_alloc_aligned()`.
+    pub fn alloc_aligned<T: Element>(
+        &self,
+        len: usize,
+        alignment: u64,
+        stream: Option<&Stream>,
+    ) -> Result<PoolBlock<T>, Error> {
+        const FUNCTION: &str = "Pool::alloc";
+        let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
+        let alignment = match align_of::<T>() {
+            natural if natural > ALIGNMENT && alignment != 0 => alignment.max(natural as u64),
+            natural if natural > ALIGNMENT => natural as u64,
+            _ => alignment,
+        };
+        self.inner.instance.retry();
+        self.run(|| {
+            let pointer = self.alloc_bytes(bytes, alignment, stream)?;
+            self.block(pointer, len, bytes, stream).checked(FUNCTION)
+        })
+    }
+
+    /// Allocates a block for each length, all or none; see [`alloc`](Self::alloc).
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), and [`ErrorKind::InvalidArgument`] if the elements need more alignment than 16 bytes.
+    pub fn alloc_batch<T: Element>(
+        &self,
+        lens: &[usize],
+        stream: Option<&Stream>,
+    ) -> Result<Vec<PoolBlock<T>>, Error> {
+        const FUNCTION: &str = "Pool::alloc_batch";
+        if align_of::<T>() > ALIGNMENT {
+            let message = "the elements need more alignment than a batch has; call Pool::alloc for each";
+            return Err(Error::invalid(FUNCTION, message));
+        }
+        let sizes = lens.iter().map(|len| bytes_of::<T>(*len, FUNCTION).map(|bytes| bytes as u64));
+        let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
+        self.inner.instance.retry();
+        self.run(|| {
+            let pointers = self.alloc_pointers(&sizes, stream)?;
+            let blocks = pointers.into_iter().zip(lens).zip(&sizes);
+            let made = blocks.map(|((pointer, len), bytes)| self.block(pointer, *len, *bytes, stream));
+            Ok(made.collect())
+        })
+    }
+
+    /// Makes a call in which the library may call the callback. If that panics, the panic goes on after the call.
+    fn run<R>(&self, call: impl FnOnce() -> R) -> R {
+        if self.inner.calls_back.load(Ordering::Acquire) {
+            with_panics(call)
+        } else {
+            call()
+        }
+    }
+
+    fn alloc_bytes(&self, bytes: u64, alignment: u64, stream: Option<&Stream>) -> Result<*mut c_void, Error> {
+        let (handle, stream, mut pointer) = (self.inner.handle, order(stream), ptr::null_mut());
+        // SAFETY: the output is writable.
+        unsafe {
+            if alignment == 0 {
+                call!(gpumem_pool_alloc(handle, bytes, stream, &mut pointer))
+            } else {
+                call!(gpumem_pool_alloc_aligned(handle, bytes, alignment, stream, &mut pointer))
+            }
+        }?;
+        Ok(pointer)
+    }
+
+    fn alloc_pointers(&self, sizes: &[u64], stream: Option<&Stream>) -> Result<Vec<*mut c_void>, Error> {
+        let mut pointers = vec![ptr::null_mut(); sizes.len()];
+        let (handle, count) = (self.inner.handle, sizes.len() as u64);
+        let first = sizes.first().map_or(ptr::null(), |_| sizes.as_ptr());
+        // SAFETY: there are as many sizes, and as many places for addresses.
+        unsafe {
+            call!(gpumem_pool_alloc_batch(handle, first, count, order(stream), pointers.as_mut_ptr()))
+        }?;
+        Ok(pointers)
+    }
+
+    fn block<T: Element>(
+        &self,
+        pointer: *mut c_void,
+        len: usize,
+        bytes: u64,
+        stream: Option<&Stream>,
+    ) -> PoolBlock<T> {
+        let (pool, instance) = (self.inner.handle, self.inner.instance.handle);
+        let start = NonNull::new(pointer.cast::<T>());
+        PoolBlock {
+            pool: self.inner.clone(),
+            freeing: start.map(|_| Freeing { pool, instance, pointer, bytes, stream: order(stream) }),
+            start: start.unwrap_or_else(NonNull::dangling),
+            len,
+            others: Mutex::default(),
+        }
+    }
+
+    /// Allocates a block and returns only its address, NULL for 0 bytes: for code that frees blocks itself.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_alloc()`.
+    pub fn alloc_raw(&self, bytes: u64, stream: Option<&Stream>) -> Result<*mut c_void, Error> {
+        self.run(|| self.alloc_bytes(bytes, 0, stream))
+    }
+
+    /// As [`alloc_raw`](Self::alloc_raw), with an alignment in bytes, a power of two.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_alloc_aligned()`.
+    pub fn alloc_aligned_raw(
+        &self,
+        bytes: u64,
+        alignment: u64,
+        stream: Option<&Stream>,
+    ) -> Result<*mut c_void, Error> {
+        self.run(|| self.alloc_bytes(bytes, alignment, stream))
+    }
+
+    /// Allocates a block of each size, all or none, and returns only their addresses.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_alloc_batch()`.
+    pub fn alloc_batch_raw(&self, sizes: &[u64], stream: Option<&Stream>) -> Result<Vec<*mut c_void>, Error> {
+        self.run(|| self.alloc_pointers(sizes, stream))
+    }
+
+    /// Allocates a block in the order of a native stream, and returns only its address.
+    ///
+    /// # Safety
+    /// It must be a live stream of the pool's device: a `CUstream`, a stream of
+    /// [`host::native_stream_create`](crate::host::native_stream_create), or NULL for the legacy default stream.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_alloc_native()`.
+    pub unsafe fn alloc_native(&self, bytes: u64, native: *mut c_void) -> Result<*mut c_void, Error> {
+        let mut pointer = ptr::null_mut();
+        let handle = self.inner.handle;
+        // SAFETY: the output is writable; the rest is the caller's promise.
+        self.run(|| unsafe { call!(gpumem_pool_alloc_native(handle, bytes, native, &mut pointer)) })?;
+        Ok(pointer)
+    }
+
+    /// Frees a block by its address, in the order of a stream. NULL does nothing.
+    ///
+    /// # Safety
+    /// Nothing may use the block any more, except work that is enqueued in the stream, or ordered before what is; without
+    /// a stream, all work on it must have been observed complete. It must not be a [`PoolBlock`].
+    ///
+    /// # Errors
+    /// As `gpumem_pool_free()`.
+    pub unsafe fn free_raw(&self, pointer: *mut c_void, stream: Option<&Stream>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { call!(gpumem_pool_free(self.inner.handle, pointer, order(stream))) }?;
+        Ok(())
+    }
+
+    /// As [`free_raw`](Self::free_raw), with the bytes that were asked for.
+    ///
+    /// # Safety
+    /// As [`free_raw`](Self::free_raw).
+    ///
+    /// # Errors
+    /// As `gpumem_pool_free_sized()`.
+    pub unsafe fn free_sized_raw(
+        &self,
+        pointer: *mut c_void,
+        bytes: u64,
+        stream: Option<&Stream>,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { call!(gpumem_pool_free_sized(self.inner.handle, pointer, bytes, order(stream))) }?;
+        Ok(())
+    }
+
+    /// Frees blocks by their addresses, one after the other, until one cannot be freed. The message of that failure has
+    /// its index.
+    ///
+    /// # Safety
+    /// As [`free_raw`](Self::free_raw), of each.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_free_batch()`.
+    pub unsafe fn free_batch_raw(
+        &self,
+        pointers: &[*mut c_void],
+        stream: Option<&Stream>,
+    ) -> Result<(), Error> {
+        let first = pointers.first().map_or(ptr::null(), |_| pointers.as_ptr());
+        let count = pointers.len() as u64;
+        // SAFETY: there are as many addresses; the rest is the caller's promise.
+        unsafe { call!(gpumem_pool_free_batch(self.inner.handle, first, count, order(stream))) }?;
+        Ok(())
+    }
+
+    /// Frees a block by its address, in the order of a native stream. NULL does nothing.
+    ///
+    /// # Safety
+    /// As [`free_raw`](Self::free_raw) and [`alloc_native`](Self::alloc_native).
+    ///
+    /// # Errors
+    /// As `gpumem_pool_free_native()`.
+    pub unsafe fn free_native(&self, pointer: *mut c_void, native: *mut c_void) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { call!(gpumem_pool_free_native(self.inner.handle, pointer, native)) }?;
+        Ok(())
+    }
+
+    /// Records that work of a stream uses a block, given by its address, besides the stream in whose order it will be
+    /// freed. See [`PoolBlock::record_use`].
+    ///
+    /// # Errors
+    /// As `gpumem_pool_record_use()`.
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
+    pub fn record_use_raw(&self, pointer: *mut c_void, stream: &Stream) -> Result<(), Error> {
+        // SAFETY: any address may be given.
+        unsafe { call!(gpumem_pool_record_use(self.inner.handle, pointer, stream.handle())) }?;
+        Ok(())
+    }
+
+    /// Releases what is free, until the pool has no more than `keep` bytes, and returns how many it has released. Blocks
+    /// that live stay, and so do those whose work is not complete.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] in the callback and in a host function.
+    pub fn trim(&self, keep: u64) -> Result<u64, Error> {
+        let mut released = 0;
+        // SAFETY: the output is writable.
+        unsafe { call!(gpumem_pool_trim(self.inner.handle, keep, &mut released)) }?;
+        Ok(released)
+    }
+
+    /// Releases the part of the pool that belongs to a capture into a graph, by the number of
+    /// [`Stream::capture_id`]. Blocks that live are ordinary blocks from then on.
+    ///
+    /// # Safety
+    /// The graph must not run any more, apart from launches that are enqueued in the stream now: others get the memory
+    /// that it uses.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the pool has no part of such a capture, and as `gpumem_pool_release_capture()`.
+    pub unsafe fn release_capture(&self, capture_id: u64, stream: Option<&Stream>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { call!(gpumem_pool_release_capture(self.inner.handle, capture_id, order(stream))) }?;
+        Ok(())
+    }
+
+    /// Sets how many bytes the pool takes at most; 0 means no limit. One below what it has releases nothing.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_set_limit()`.
+    pub fn set_limit(&self, bytes: u64) -> Result<(), Error> {
+        // SAFETY: only a handle and a number.
+        unsafe { call!(gpumem_pool_set_limit(self.inner.handle, bytes)) }?;
+        Ok(())
+    }
+
+    /// Sets how many bytes the pool keeps when blocks are freed; 0 means that all is kept.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_set_release_threshold()`.
+    pub fn set_release_threshold(&self, bytes: u64) -> Result<(), Error> {
+        // SAFETY: only a handle and a number.
+        unsafe { call!(gpumem_pool_set_release_threshold(self.inner.handle, bytes)) }?;
+        Ok(())
+    }
+
+    /// Sets the function that is called when the pool cannot get memory, before an allocation fails: the time to free
+    /// blocks or other memory. It gets the bytes that are lacking, and returns true if the allocation should be tried
+    /// again. The function before is dropped.
+    ///
+    /// It runs on the thread that allocates, on several at once if several do. If it panics, the allocation is not tried
+    /// again, and the panic goes on after it. It keeps what it owns until it is replaced or the pool is destroyed; if it
+    /// owns a share of the pool, that is never.
+    ///
+    /// ```
+    /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+    /// use std::sync::{Arc, Mutex};
+    /// use gpumem::{Pool, PoolBlock, PoolOptions};
+    ///
+    /// let pool = Pool::with_options(&device, &PoolOptions::new().limit(32 << 20))?;
+    /// // Results that can be computed again.
+    /// let cache = Arc::new(Mutex::new(vec![pool.alloc::<u8>(20 << 20, None)?]));
+    /// let shared = Arc::downgrade(&cache);
+    /// pool.set_callback(move |_| {
+    ///     shared.upgrade().map_or(false, |cache| cache.lock().unwrap().pop().is_some())
+    /// })?;
+    /// let block = pool.alloc::<u8>(20 << 20, None)?;
+    /// assert!(cache.lock().unwrap().is_empty());
+    /// # Ok::<(), gpumem::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] in the callback and in a host function, and [`ErrorKind::Busy`] while another thread
+    /// sets one. The function before stays.
+    pub fn set_callback(&self, function: impl Fn(u64) -> bool + Send + Sync + 'static) -> Result<(), Error> {
+        self.replace_callback(Some(Box::new(PoolCallback(Box::new(function)))))
+    }
+
+    /// Drops the function that [`set_callback`](Self::set_callback) set.
+    ///
+    /// # Errors
+    /// As [`set_callback`](Self::set_callback).
+    pub fn clear_callback(&self) -> Result<(), Error> {
+        self.replace_callback(None)
+    }
+
+    fn replace_callback(&self, fresh: Option<Box<PoolCallback>>) -> Result<(), Error> {
+        // Waiting could never end: who holds the lock may wait for the callback that calls this.
+        let mut current = match self.inner.callback.try_lock() {
+            Ok(current) => current,
+            Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
+            Err(TryLockError::WouldBlock) => {
+                let message = "another thread sets the callback of the pool now; try again when it has";
+                return Err(Error::own(ErrorKind::Busy, Status::BUSY, "Pool::set_callback", message));
+            }
+        };
+        let (function, user_data): (sys::gpumem_pool_callback, _) = match &fresh {
+            Some(fresh) => (Some(run_callback), &**fresh as *const PoolCallback as *mut c_void),
+            None => (None, ptr::null_mut()),
+        };
+        // Before the call, because the function may run before that returns.
+        let called_back = self.inner.calls_back.swap(true, Ordering::AcqRel);
+        // SAFETY: what C calls lives until it has been replaced, or the pool is destroyed.
+        let set = unsafe { call!(gpumem_pool_set_callback(self.inner.handle, function, user_data)) };
+        self.inner
+            .calls_back
+            .store(if set.is_ok() { fresh.is_some() } else { called_back }, Ordering::Release);
+        set?;
+        let before = std::mem::replace(&mut *current, fresh);
+        drop(current);
+        drop(before);
+        Ok(())
+    }
+
+    /// Information about the pool.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn info(&self) -> Result<PoolInfo, Error> {
+        let mut info = sys::gpumem_pool_info::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_pool_get_info(self.inner.handle, &mut info)) }?;
+        Ok(PoolInfo {
+            device_ordinal: info.device_ordinal,
+            kind: Kind(info.kind),
+            flags: PoolFlags(info.flags),
+            memory_flags: MemoryFlags(info.memory_flags),
+            handle_types: HandleTypes(info.handle_types),
+            limit: info.limit,
+            release_threshold: info.release_threshold,
+            live_count: info.live_count,
+            live_bytes: info.live_bytes,
+            reserved_bytes: info.reserved_bytes,
+            cached_bytes: info.cached_bytes,
+            segment_count: info.segment_count,
+            peak_live_count: info.peak_live_count,
+            peak_live_bytes: info.peak_live_bytes,
+            peak_reserved_bytes: info.peak_reserved_bytes,
+            total_count: info.total_count,
+            total_bytes: info.total_bytes,
+            cross_stream_count: info.cross_stream_count,
+            wait_count: info.wait_count,
+            mark_count: info.mark_count,
+            grow_count: info.grow_count,
+            release_count: info.release_count,
+            capture_count: info.capture_count,
+            captured_bytes: info.captured_bytes,
+            class_count: info.class_count,
+            name: array_text(&info.name),
+        })
+    }
+
+    /// Information about each size class, from the smallest blocks to the largest.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn classes(&self) -> Result<impl Iterator<Item = Result<PoolClassInfo, Error>> + '_, Error> {
+        Ok((0..self.info()?.class_count).map(|index| self.class(index)))
+    }
+
+    /// Information about the size class with this index, below [`PoolInfo::class_count`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there is none.
+    pub fn class(&self, index: u32) -> Result<PoolClassInfo, Error> {
+        let mut info = sys::gpumem_pool_class_info::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_pool_get_class_info(self.inner.handle, index, &mut info)) }?;
+        Ok(PoolClassInfo {
+            block_size: info.block_size,
+            live_count: info.live_count,
+            total_count: info.total_count,
+            block_count: info.block_count,
+        })
+    }
+
+    /// Resets the peaks to what the pool has now.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn reset_peaks(&self) -> Result<(), Error> {
+        // SAFETY: only a handle.
+        unsafe { call!(gpumem_pool_reset_peaks(self.inner.handle)) }?;
+        Ok(())
+    }
+
+    /// Handle for calls of [`sys`](crate::sys). They must not destroy the pool or change its callback.
+    #[must_use]
+    pub fn handle(&self) -> sys::gpumem_pool {
+        self.inner.handle
+    }
+
+    /// Destroys the pool at once, even if blocks live: they stay usable, and the memory goes back with the last one.
+    /// Waits for the work that was enqueued before the frees.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] on a strict host backend if work that uses freed blocks was not observed complete, and
+    /// [`ErrorKind::InvalidState`] in the callback and in a host function. The pool is returned unchanged.
+    pub fn close(self) -> Result<(), Rejected<Self>> {
+        // SAFETY: only a handle, which is not used any more except to free blocks.
+        match unsafe { close_c(self.inner.handle) } {
+            Ok(()) => {
+                self.inner.closed.store(true, Ordering::Release);
+                drop(lock(&self.inner.callback).take());
+                Ok(())
+            }
+            Err(error) => Err(Rejected::new(self, error)),
+        }
+    }
+}
+
+/// Destroys a pool, which may be gone with its instance.
+///
+/// # Safety
+/// The pool is not used any more except to free blocks.
+unsafe fn close_c(handle: sys::gpumem_pool) -> Result<(), Error> {
+    Remains::Pool(handle, None).release()
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Pool").field(&self.inner.handle).finish()
+    }
+}
+
+/// A block of a [`Pool`]: an array that is freed in the order of its stream.
+///
+/// Copies and fills take it by reference, or a part of it, a [`PoolSlice`]. The CPU accesses a block of pinned or
+/// ordinary memory through [`host`](Self::host) and [`host_mut`](Self::host_mut).
+///
+/// Dropping it does not wait. Work in its stream that was enqueued before still has the memory. Work of other streams that
+/// was enqueued by this crate is known to the pool, which waits for it, too; work of other code is not, so name its stream
+/// with [`record_use`](Self::record_use), or order it before the drop. If the stream of the block is gone by then, so is
+/// its work.
+///
+/// ```
+/// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
+/// # let device = instance.device(0)?;
+/// use gpumem::{Kind, Pool, PoolOptions, Stream};
+///
+/// let stream = Stream::new(&device)?;
+/// let there = Pool::new(&device)?.alloc::<u32>(3, Some(&stream))?;
+/// let staging = Pool::with_options(&device, &PoolOptions::new().kind(Kind::PINNED))?;
+///
+/// let mut sent = staging.alloc::<u32>(3, Some(&stream))?;
+/// sent.host_mut()?.copy_from_slice(&[1, 2, 3]);
+/// stream.copy(&there, &sent)?;
+/// drop(sent);
+/// let mut received = staging.alloc::<u32>(2, Some(&stream))?;
+/// stream.copy(&received, there.slice(1..).unwrap())?;
+/// // This waits for the work of the stream.
+/// assert_eq!(received.host()?, [2, 3]);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+///
+/// While the CPU has borrowed the elements, no work can be given the block:
+///
+/// ```compile_fail,E0502
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// # let stream = gpumem::Stream::new(&device)?;
+/// # let pool = gpumem::Pool::with_options(&device, &gpumem::PoolOptions::new().kind(gpumem::Kind::PINNED))?;
+/// let mut block = pool.alloc::<u32>(3, Some(&stream))?;
+/// let values = block.host_mut()?;
+/// stream.fill(&block, 7u32)?;
+/// values[0] = 1;
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct PoolBlock<T: Element> {
+    pool: Arc<PoolInner>,
+    /// `None` if it has no bytes, or was freed.
+    freeing: Option<Freeing>,
+    start: NonNull<T>,
+    len: usize,
+    /// Made when the first use begins that the library does not order before the free.
+    others: Mutex<Option<Arc<Others>>>,
+}
+
+// SAFETY: the block owns its elements, as a box does.
+unsafe impl<T: Element + Send> Send for PoolBlock<T> {}
+// SAFETY: a shared block gives no elements.
+unsafe impl<T: Element + Sync> Sync for PoolBlock<T> {}
+
+impl<T: Element> Drop for PoolBlock<T> {
+    fn drop(&mut self) {
+        let others = self.others.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match (self.freeing.take(), others.take()) {
+            // The last use frees it.
+            (Some(freeing), Some(others)) => *lock(&others.freeing) = Some(freeing),
+            (Some(freeing), None) => freeing.release_or_keep(&self.pool.instance),
+            (None, _) => {}
+        }
+    }
+}
+
+impl<T: Element> PoolBlock<T> {
+    fn checked(self, function: &'static str) -> Result<Self, Error> {
+        if self.freeing.is_some() && self.start.as_ptr() as usize % align_of::<T>() != 0 {
+            let message = "the library returned memory that is not aligned for the elements";
+            return Err(Error::own(ErrorKind::Internal, Status::INTERNAL, function, message));
+        }
+        Ok(self)
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first element, for code that orders its accesses itself.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut T {
+        self.start.as_ptr()
+    }
+
+    /// Address of the first element for kernels. It must not be used if the block has no bytes.
+    ///
+    /// # Errors
+    /// For a block of host memory as [`Device::device_address`].
+    pub fn device_address(&self) -> Result<u64, Error> {
+        if !self.pool.on_host || self.freeing.is_none() {
+            return Ok(self.start.as_ptr() as u64);
+        }
+        let instance = Instance { inner: self.pool.instance.clone() };
+        let info = instance.pointer_info(self.start.as_ptr().cast())?;
+        match info.device_address {
+            0 => Err(Error::own(
+                ErrorKind::NoAccess,
+                Status::NO_ACCESS,
+                "PoolBlock::device_address",
+                "ordinary memory of the host has no device address; use a pool of Kind::PINNED",
+            )),
+            address => Ok(address),
+        }
+    }
+
+    /// A part of the block, as an operand of copies and fills; `None` if the range exceeds the block.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<PoolSlice<'_, T>> {
+        let (start, len) = part_of(self.len, &range)?;
+        Some(PoolSlice { whole: self, start, len })
+    }
+
+    /// The whole block as a part of itself.
+    #[must_use]
+    pub fn as_slice(&self) -> PoolSlice<'_, T> {
+        PoolSlice { whole: self, start: 0, len: self.len }
+    }
+
+    /// Information about the block; `None` for one without bytes.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn info(&self) -> Result<Option<PoolBlockInfo>, Error> {
+        let instance = Instance { inner: self.pool.instance.clone() };
+        self.freeing.map(|freeing| instance.block_info(freeing.pointer)).transpose()
+    }
+
+    /// The elements for the CPU, to read. The pool must be of [`Kind::PINNED`] or [`Kind::PAGEABLE`].
+    ///
+    /// It waits for the work of the block's stream, because that may still write the memory, also for a block that had it
+    /// before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoAccess`] for other kinds; [`ErrorKind::Busy`] if work of another stream uses the block that was not
+    /// observed complete; [`ErrorKind::DeviceLost`] if that work never will be; and as [`Stream::synchronize`].
+    pub fn host(&mut self) -> Result<&[T], Error> {
+        self.for_cpu("PoolBlock::host")?;
+        // SAFETY: the CPU may read the elements. Any bits are values, and as the memory comes from the library, there are
+        // some. No work uses the block, and none can begin while it is borrowed mutably.
+        Ok(unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) })
+    }
+
+    /// The elements for the CPU, to read and write. See [`host`](Self::host).
+    ///
+    /// # Errors
+    /// As [`host`](Self::host).
+    pub fn host_mut(&mut self) -> Result<&mut [T], Error> {
+        self.for_cpu("PoolBlock::host_mut")?;
+        // SAFETY: as above; and the CPU may write.
+        Ok(unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
+    }
+
+    fn for_cpu(&mut self, function: &'static str) -> Result<(), Error> {
+        let freeing = match self.freeing {
+            Some(freeing) => freeing,
+            None => return Ok(()),
+        };
+        let refused = |kind, status, message| Err(Error::own(kind, status, function, message));
+        if !self.pool.on_host {
+            let message =
+                "the CPU has no such access to the block; use a pool of Kind::PINNED or Kind::PAGEABLE, or copy";
+            return refused(ErrorKind::NoAccess, Status::NO_ACCESS, message);
+        }
+        if let Some(others) = &*lock(&self.others) {
+            others.uses.refuse((0, u64::MAX), "block", function)?;
+            if others.uses.are_abandoned() {
+                let message = "the device was lost while work used the block, and the work may go on";
+                return refused(ErrorKind::DeviceLost, Status::DEVICE_LOST, message);
+            }
+        }
+        if freeing.stream.is_null() {
+            return Ok(());
+        }
+        // SAFETY: only a handle.
+        match unsafe { call!(gpumem_stream_synchronize(freeing.stream, sys::GPUMEM_TIMEOUT_INFINITE)) } {
+            // It is destroyed, and so its work was observed complete.
+            Err(error) if error.kind() == ErrorKind::StaleHandle => Ok(()),
+            result => result.map(drop).map_err(|error| error.called_as(function)),
+        }
+    }
+
+    /// Records that work of a stream uses the block that other code enqueues, such as a kernel. The free then waits for
+    /// the work that the stream has by then, without holding up the caller.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_record_use()`.
+    pub fn record_use(&self, stream: &Stream) -> Result<(), Error> {
+        match &self.freeing {
+            Some(freeing) => freeing.record_use(stream.handle()),
+            None => Ok(()),
+        }
+    }
+
+    /// Frees the block in the order of its stream. Dropping it does the same, but cannot report a failure.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if work of another stream uses it that was not observed complete, and as
+    /// `gpumem_pool_free()`. The block is returned unchanged.
+    pub fn close(self) -> Result<(), Rejected<Self>> {
+        self.free(Freeing::release)
+    }
+
+    /// Frees the block in the order of another stream, after the work that both have now.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close), and as `gpumem_pool_record_use()`.
+    pub fn free_on(self, stream: &Stream) -> Result<(), Rejected<Self>> {
+        let on = stream.handle();
+        self.free(|freeing| {
+            if !freeing.stream.is_null() && freeing.stream != on {
+                match freeing.record_use(freeing.stream) {
+                    // The stream is destroyed, and so its work was observed complete.
+                    Err(error) if error.kind() == ErrorKind::StaleHandle && !freeing.stream_lives() => {}
+                    result => result?,
+                }
+            }
+            freeing.free_on(on)
+        })
+    }
+
+    fn free(mut self, free: impl FnOnce(&Freeing) -> Result<(), Error>) -> Result<(), Rejected<Self>> {
+        let freeing = match self.freeing {
+            Some(freeing) => freeing,
+            None => return Ok(()),
+        };
+        let used = match lock(&self.others).as_ref() {
+            Some(others) => others.uses.refuse((0, u64::MAX), "block", "PoolBlock::close"),
+            None => Ok(()),
+        };
+        match used.and_then(|()| free(&freeing)) {
+            // It went with its instance.
+            Err(error) if !error.kind().is_closed() => Err(Rejected::new(self, error)),
+            _ => {
+                self.freeing = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes that work is about to be enqueued that uses a part, and returns what the stream must keep for it.
+    fn keep_for(&self, on: &Stream, start: usize, len: usize) -> Keep {
+        let bytes = |elements: usize| (elements * size_of::<T>()) as u64;
+        let freeing = match self.freeing {
+            Some(freeing) if bytes(len) != 0 => freeing,
+            _ => return Keep::Nothing,
+        };
+        let ordered = freeing.stream == on.handle()
+            // The CPU must know of the work, and so must a free without a stream.
+            || !(self.pool.on_host || freeing.stream.is_null()) && freeing.record_use(on.handle()).is_ok();
+        if ordered {
+            return Keep::Pool(self.pool.clone());
+        }
+        let mut others = lock(&self.others);
+        let others = others.get_or_insert_with(|| {
+            Arc::new(Others { uses: Uses::default(), pool: self.pool.clone(), freeing: Mutex::default() })
+        });
+        Use::begin(others.clone(), bytes(start), bytes(len)).map_or(Keep::Nothing, Keep::Part)
+    }
+}
+
+impl Freeing {
+    fn record_use(&self, stream: sys::gpumem_stream) -> Result<(), Error> {
+        // SAFETY: only handles and the address of a block that lives.
+        unsafe { call!(gpumem_pool_record_use(self.pool, self.pointer, stream)) }?;
+        Ok(())
+    }
+
+    fn stream_lives(&self) -> bool {
+        let mut info = sys::gpumem_stream_info::default();
+        let query = || {
+            // SAFETY: the struct is writable and has its own size.
+            unsafe { call!(gpumem_stream_get_info(self.stream, &mut info)) }
+        };
+        !matches!({ query }(), Err(error) if error.kind() == ErrorKind::StaleHandle)
+    }
+}
+
+impl<T: Element> fmt::Debug for PoolBlock<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("PoolBlock").field("len", &self.len).field("start", &self.start).finish()
+    }
+}
+
+/// A part of a [`PoolBlock`], as an operand of copies and fills.
+#[derive(Debug)]
+pub struct PoolSlice<'a, T: Element> {
+    whole: &'a PoolBlock<T>,
+    start: usize,
+    len: usize,
+}
+
+impl<T: Element> Clone for PoolSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Element> Copy for PoolSlice<'_, T> {}
+
+impl<T: Element> PoolSlice<'_, T> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first element, for code that orders its accesses itself.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut T {
+        self.whole.as_ptr().wrapping_add(self.start)
+    }
+
+    /// Address of the first element for kernels.
+    ///
+    /// # Errors
+    /// As [`PoolBlock::device_address`].
+    pub fn device_address(&self) -> Result<u64, Error> {
+        Ok(self.whole.device_address()? + (self.start * size_of::<T>()) as u64)
+    }
+
+    pub(crate) fn as_slice(&self) -> Self {
+        *self
+    }
+
+    pub(crate) fn keep_for(&self, on: &Stream) -> Keep {
+        self.whole.keep_for(on, self.start, self.len)
+    }
+}
+
+impl Instance {
+    /// Frees a block of any pool of the instance by its address alone, in the order of a stream; also of a pool that is
+    /// destroyed.
+    ///
+    /// # Safety
+    /// As [`Pool::free_raw`].
+    ///
+    /// # Errors
+    /// As `gpumem_pool_free_pointer()`.
+    pub unsafe fn free_block(&self, pointer: *mut c_void, stream: Option<&Stream>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { call!(gpumem_pool_free_pointer(self.inner.handle, pointer, order(stream))) }?;
+        Ok(())
+    }
+
+    /// Information about the block of a pool that has an address.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if no pool of the instance has a live block there.
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
+    pub fn block_info(&self, pointer: *const c_void) -> Result<PoolBlockInfo, Error> {
+        let mut info = sys::gpumem_pool_block_info::default();
+        // SAFETY: the struct is writable and has its own size; any address may be queried.
+        unsafe { call!(gpumem_pool_get_block_info(self.inner.handle, pointer, &mut info)) }?;
+        Ok(PoolBlockInfo {
+            pool: info.pool,
+            base: info.base,
+            usable_size: info.usable_size,
+            requested_size: info.requested_size,
+        })
+    }
+}
+
+/// Information about a pool. Threads that allocate meanwhile may or may not be counted.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PoolInfo {
+    /// Ordinal of its device.
+    pub device_ordinal: u32,
+    /// Kind of its memory.
+    pub kind: Kind,
+    /// As given at creation.
+    pub flags: PoolFlags,
+    /// As given at creation.
+    pub memory_flags: MemoryFlags,
+    /// As given at creation.
+    pub handle_types: HandleTypes,
+    /// Bytes that it takes at most; 0 if there is no limit.
+    pub limit: u64,
+    /// Bytes that it keeps when blocks are freed; 0 if it keeps all.
+    pub release_threshold: u64,
+    /// Blocks that live.
+    pub live_count: u64,
+    /// Their usable sizes.
+    pub live_bytes: u64,
+    /// Bytes that the pool has taken.
+    pub reserved_bytes: u64,
+    /// Those of them that no live block has.
+    pub cached_bytes: u64,
+    /// Pieces in which it has taken them.
+    pub segment_count: u64,
+    /// Largest `live_count` since the peaks were reset, as seen when blocks move between a thread and the pool.
+    pub peak_live_count: u64,
+    /// Largest `live_bytes` since then, seen in the same way.
+    pub peak_live_bytes: u64,
+    /// Largest `reserved_bytes` since then.
+    pub peak_reserved_bytes: u64,
+    /// Blocks allocated since the pool was created.
+    pub total_count: u64,
+    /// Their usable sizes.
+    pub total_bytes: u64,
+    /// Blocks freed in one stream and allocated in another.
+    pub cross_stream_count: u64,
+    /// Waits of one stream for another that the pool has enqueued.
+    pub wait_count: u64,
+    /// Marks that the pool has enqueued in streams.
+    pub mark_count: u64,
+    /// How often it has taken memory.
+    pub grow_count: u64,
+    /// How often it has released some.
+    pub release_count: u64,
+    /// Captures into graphs that have a part of it: [`Pool::release_capture`].
+    pub capture_count: u64,
+    /// Bytes that captures have, live or free.
+    pub captured_bytes: u64,
+    /// Number of size classes: [`Pool::classes`].
+    pub class_count: u32,
+    /// As given at creation.
+    pub name: String,
+}
+
+/// Information about a size class of a pool: blocks of one usable size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolClassInfo {
+    /// Usable bytes of each block.
+    pub block_size: u64,
+    /// Blocks that live.
+    pub live_count: u64,
+    /// Blocks allocated since the pool was created.
+    pub total_count: u64,
+    /// Blocks that the pool has cut, live or free.
+    pub block_count: u64,
+}
+
+/// Information about a block of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolBlockInfo {
+    /// Handle of its pool; NULL if that is destroyed.
+    pub pool: sys::gpumem_pool,
+    /// First byte.
+    pub base: *mut c_void,
+    /// Bytes that may be used.
+    pub usable_size: u64,
+    /// Bytes that were asked for; 0 unless the pool has [`PoolFlags::DEBUG`].
+    pub requested_size: u64,
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/* Blocks of a pool, with a stream and without: see docs/pools.md. */
+#include "common.h"
+
+static int32_t free_something(void* user_data, gpumem_pool pool, uint64_t size) {
+  (void)pool;
+  (void)size;
+  ++*(int*)user_data;
+  return 0; /* nothing to free: let the allocation fail */
+}
+
+/* The host backend only marks the stream; others call cuStreamBeginCapture() and launch a graph. */
+static void use_in_capture(gpumem_pool pool, gpumem_stream stream) {
+  if (gpumem_host_stream_set_capturing(stream, 1, NULL) != GPUMEM_SUCCESS) return;
+
+  /* While the stream is being captured: */
+  uint64_t capture;
+  TRY(gpumem_stream_get_capture_id(stream, &capture, &error));
+  void* block;
+  TRY(gpumem_pool_alloc(pool, 1 << 20, stream, &block, &error));
+  /* Kernels that are enqueued in the stream now, and run whenever the graph is launched, use the block. */
+  TRY(gpumem_pool_free(pool, block, stream, &error));
+
+  TRY(gpumem_host_stream_set_capturing(stream, 0, &error));
+
+  /* When the graph is not launched any more: */
+  TRY(gpumem_pool_release_capture(pool, capture, NULL, &error));
+}
+
+/* One process would export, and another one import; this one does both. */
+static void share_block(gpumem_instance instance, gpumem_device device) {
+  gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+  desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_pool pool;
+  TRY(gpumem_pool_create(device, &desc, &pool, &error));
+  void* block;
+  TRY(gpumem_pool_alloc(pool, 4096, NULL, &block, &error));
+  TRY(gpumem_fill(instance, block, 4096, 7, 1, &error));
+
+  gpumem_export_desc export_desc = GPUMEM_EXPORT_DESC_INIT;
+  export_desc.flags = GPUMEM_EXPORT_NEIGHBOURS; /* importers may see other blocks of the pool */
+  gpumem_share_handle handle;
+  TRY(gpumem_share_export(instance, block, &export_desc, &handle, &error));
+
+  void* pointer;
+  gpumem_memory memory;
+  TRY(gpumem_share_import(instance, &handle, NULL, 0, NULL, &pointer, &memory, &error));
+  unsigned char byte = 0;
+  TRY(gpumem_copy(instance, &byte, pointer, 1, NULL, &error));
+  printf("the shared block holds %d\n", byte);
+  TRY(gpumem_memory_destroy(memory, &error));
+
+  /* Nobody uses it any more. */
+  TRY(gpumem_pool_free(pool, block, NULL, &error));
+  TRY(gpumem_pool_destroy(pool, &error));
+}
+
+int main(void) {
+  gpumem_instance instance;
+  gpumem_device device;
+  gpumem_stream stream;
+  TRY(gpumem_instance_open(NULL, &instance, &error));
+  TRY(gpumem_device_get(instance, 0, &device, &error));
+  TRY(gpumem_stream_create(device, NULL, &stream, &error));
+
+  gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+  desc.limit = (uint64_t)32 << 20;
+  desc.name = "activations";
+  gpumem_pool pool;
+  TRY(gpumem_pool_create(device, &desc, &pool, &error));
+
+  /* The block may be used in `stream` at once, and what is enqueued before the free still has it. */
+  void* block;
+  TRY(gpumem_pool_alloc(pool, 1 << 20, stream, &block, &error));
+  TRY(gpumem_fill_async(stream, block, 1 << 20, 7, 1, &error));
+  TRY(gpumem_pool_free(pool, block, stream, &error));
+
+  /* Without a stream: at the free, no work uses the block any more. */
+  TRY(gpumem_pool_alloc(pool, 4096, NULL, &block, &error));
+  TRY(gpumem_fill(instance, block, 4096, 7, 1, &error));
+  TRY(gpumem_pool_free(pool, block, NULL, &error));
+
+  use_in_capture(pool, stream);
+  share_block(instance, device);
+
+  int calls = 0;
+  TRY(gpumem_pool_set_callback(pool, free_something, &calls, &error));
+  if (gpumem_pool_alloc(pool, (uint64_t)64 << 20, stream, &block, &error) == GPUMEM_ERROR_LIMIT_EXCEEDED)
+    printf("after %d call of the callback: %s\n", calls, error.message);
+
+  TRY(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, &error));
+  TRY(gpumem_pool_destroy(pool, &error));
+  TRY(gpumem_stream_destroy(stream, &error));
+  print_live_objects(instance);
+  TRY(gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, NULL, &error));
+  return 0;
+}

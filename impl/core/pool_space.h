@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Where in the memory of a pool chunks and large blocks lie: best fit, with neighbours joined at once.
+//
+// Free memory has an order: that of the stream in which it was freed, until the work before is complete.
+// Neighbours join if they have the same order. Not thread-safe: guarded by the pool's lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <new>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace gpumem::core {
+
+// Memory for the nodes of maps and sets, with room ahead: what must not fail half way takes none.
+class PoolNodes {
+ public:
+  PoolNodes() = default;
+  PoolNodes(const PoolNodes&) = delete;
+  PoolNodes& operator=(const PoolNodes&) = delete;
+  ~PoolNodes();
+  // From now on so many nodes need no memory. Throws std::bad_alloc.
+  void prepare(size_t count) {
+    while (free_ < count)
+      put(::operator new(kNode));
+  }
+  void* take() {
+    if (first_ == nullptr) return ::operator new(kNode);
+    --free_;
+    return std::exchange(first_, *static_cast<void**>(first_));
+  }
+  void put(void* node) noexcept {
+    *static_cast<void**>(node) = first_;
+    first_ = node;
+    ++free_;
+  }
+  static constexpr size_t kNode = 128;
+
+ private:
+  void* first_ = nullptr;
+  size_t free_ = 0;
+};
+
+template <class T>
+class PoolNodeAllocator {
+ public:
+  using value_type = T;
+  explicit PoolNodeAllocator(PoolNodes& nodes) : nodes_(&nodes) {}
+  template <class U>
+  PoolNodeAllocator(const PoolNodeAllocator<U>& other) : nodes_(&other.nodes()) {}  // NOLINT: converts
+  T* allocate(size_t /*one*/) {
+    static_assert(sizeof(T) <= PoolNodes::kNode);
+    return static_cast<T*>(nodes_->take());
+  }
+  void deallocate(T* node, size_t /*one*/) noexcept { nodes_->put(node); }
+  PoolNodes& nodes() const { return *nodes_; }
+  template <class U>
+  bool operator==(const PoolNodeAllocator<U>& other) const {
+    return nodes_ == &other.nodes();
+  }
+
+ private:
+  PoolNodes* nodes_;
+};
+
+// A call that throws has changed nothing.
+class PoolSpace {
+ public:
+  PoolSpace() : places_(PoolNodeAllocator<int>(nodes_)), free_(PoolNodeAllocator<int>(nodes_)) {}
+
+  // From now on so many calls need no memory. Throws std::bad_alloc.
+  void prepare(size_t calls) { nodes_.prepare(calls * kNodesOfCall); }
+  using Order = uint32_t;
+  static constexpr Order kAny = 0;  // everyone may have it
+
+  // New memory, free for all. What has the same group may join where it is adjacent.
+  void add(uint64_t base, uint64_t size, uint64_t group);
+  // Takes back memory that is free for all.
+  void remove(uint64_t base, uint64_t size);
+
+  // The smallest place for so many bytes, free for all or in the order; no value if there is none.
+  std::optional<uint64_t> take(uint64_t size, uint64_t alignment, Order order);
+  // The same from neighbours that lie in the order or are free for all, together.
+  std::optional<uint64_t> take_joined(uint64_t size, uint64_t alignment, Order order);
+  // Frees what was taken. `epoch` counts the marks of the order.
+  void give(uint64_t base, Order order, uint64_t epoch);
+  uint64_t size_of(uint64_t base) const { return places_.at(base).size; }
+  // The work of the order is complete up to an epoch.
+  void pass(Order order, uint64_t epoch);
+
+  // Largest place of an order, or of one that could be joined.
+  uint64_t largest(Order order) const;
+  // Bytes free at the end of a group, up to the address `end`.
+  uint64_t tail(uint64_t end, Order order) const;
+  // The same at the beginning of one, from `begin` on.
+  uint64_t head(uint64_t begin, Order order) const;
+  // Bytes that are free in the order.
+  uint64_t free_bytes(Order order) const;
+  uint64_t taken_bytes() const { return taken_; }
+  uint64_t total_bytes() const { return total_; }
+
+  // Calls `function(base, size)` for each place that is free for all, from high addresses on.
+  template <class F>
+  void for_each_free(F function) const {
+    for (auto place = places_.rbegin(); place != places_.rend(); ++place) {
+      if (!place->second.taken && place->second.order == kAny) function(place->first, place->second.size);
+    }
+  }
+  // Places that are free for all, by size: the one behind (size, base), or nothing. Needs no memory.
+  std::optional<std::pair<uint64_t, uint64_t>> next_free(uint64_t size, uint64_t base) const;
+  // Whether the records fit together; for tests.
+  bool consistent() const;
+
+ private:
+  struct Place {
+    uint64_t size = 0;
+    uint64_t group = 0;
+    uint64_t epoch = 0;  // of its order: that of the latest free in it
+    Order order = kAny;
+    bool taken = false;
+  };
+  static constexpr size_t kNodesOfCall = 8;
+  template <class K, class V>
+  using Map = std::map<K, V, std::less<K>, PoolNodeAllocator<std::pair<const K, V>>>;
+  using Places = Map<uint64_t, Place>;
+  using FreePlace = std::pair<uint64_t, uint64_t>;  // size and base
+  using Free = std::set<FreePlace, std::less<FreePlace>, PoolNodeAllocator<FreePlace>>;
+
+  Free& free_of(Order order) {
+    return free_.try_emplace(order, PoolNodeAllocator<FreePlace>(nodes_)).first->second;
+  }
+  void list(Places::iterator place) {
+    free_of(place->second.order).emplace(place->second.size, place->first);
+  }
+  void unlist(Places::iterator place) {
+    const auto found = free_.find(place->second.order);
+    found->second.erase({place->second.size, place->first});
+    if (found->second.empty()) free_.erase(found);
+  }
+  // Joins a free place with its neighbours of the same order, and lists it.
+  void join(Places::iterator place);
+  static bool touch(Places::const_iterator first, Places::const_iterator second) {
+    return first->first + first->second.size == second->first && first->second.group == second->second.group;
+  }
+  // Cuts [base, base + size) out of a free place, which is not listed; the rests are.
+  Places::iterator cut(Places::iterator place, uint64_t base, uint64_t size);
+  std::optional<std::pair<uint64_t, uint64_t>> best(Order order, uint64_t size, uint64_t alignment) const;
+
+  PoolNodes nodes_;  // first, since the others end in it
+  Places places_;
+  Map<Order, Free> free_;
+  uint64_t taken_ = 0;
+  uint64_t total_ = 0;
+};
+
+}  // namespace gpumem::core

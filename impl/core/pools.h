@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The pools of an instance, also those that are destroyed while blocks of them live.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace gpumem::core {
+
+class PoolCore;
+
+class Pools {
+ public:
+  void add(std::shared_ptr<PoolCore> core);
+  void remove(const PoolCore& core) noexcept;
+  std::vector<std::shared_ptr<PoolCore>> all() const;
+  // Bytes that the other pools have released.
+  uint64_t trim_others(const PoolCore& core);
+  // A stream ends, while it can still be marked.
+  void end_stream(uint64_t key) noexcept;
+  // The instance ends.
+  void clear() noexcept;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<PoolCore>> pools_;
+  std::atomic<size_t> count_{0};
+};
+
+}  // namespace gpumem::core

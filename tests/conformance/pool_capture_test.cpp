@@ -1,0 +1,748 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Pools and streams that are being captured into a graph (STR-22, POOL-14).
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "pools.h"
+#ifdef HAVE_CUDA_HEADERS
+#include "cuda_raw.h"
+#endif
+
+namespace conformance {
+namespace {
+
+constexpr uint64_t kKiB = uint64_t{1} << 10;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr int kRelaxed = 2;                                    // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr std::array<uint64_t, 2> kSizes{4 * kKiB, 2 * kMiB};  // a small block, and a large one
+
+void release(gpumem_pool pool, uint64_t capture, gpumem_stream stream = nullptr) {
+  EXPECT_OK(gpumem_pool_release_capture(pool, capture, stream, why()));
+}
+
+// A stream of other code, wrapped, and what is captured in it.
+class Captured {
+ public:
+  explicit Captured(gpumem_device device) : device_(device), native_(device) {
+    gpumem_stream made = nullptr;
+    EXPECT_OK(gpumem_stream_wrap(device, native_.get(), &made, why()));
+    stream_ = Stream(made);
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  ~Captured() {
+#ifdef HAVE_CUDA_HEADERS
+    if (executable_ != nullptr) {
+      const PrimaryContext context(ordinal_of(device_));
+      EXPECT_EQ(raw().cuGraphExecDestroy(executable_), CUDA_SUCCESS);
+    }
+#endif
+  }
+  operator gpumem_stream() const { return stream_; }  // NOLINT: stands for the handle in every call
+  void* native() const { return native_.get(); }
+
+  // Answers the capture's number. `mode` is 0 for the strictest one, to kRelaxed.
+  uint64_t begin(int mode = 0) {
+    if (on_host()) native_.begin_capture(stream_);
+#ifdef HAVE_CUDA_HEADERS
+    if (!on_host()) {
+      const PrimaryContext context(ordinal_of(device_));
+      EXPECT_EQ(
+          raw().cuStreamBeginCapture(static_cast<CUstream>(native()), static_cast<CUstreamCaptureMode>(mode)),
+          CUDA_SUCCESS);
+    }
+#endif
+    return number();
+  }
+  uint64_t number() const {
+    uint64_t number = 0;
+    EXPECT_OK(gpumem_stream_get_capture_id(stream_, &number, why()));
+    return number;
+  }
+  // Answers the number of nodes. The graph can be launched from then on, on cuda.
+  size_t end() {
+    size_t nodes = 0;
+    if (on_host()) native_.end_capture(stream_);
+#ifdef HAVE_CUDA_HEADERS
+    if (!on_host()) {
+      const PrimaryContext context(ordinal_of(device_));
+      CUgraph graph = nullptr;
+      EXPECT_EQ(raw().cuStreamEndCapture(static_cast<CUstream>(native()), &graph), CUDA_SUCCESS);
+      if (graph == nullptr) return 0;
+      EXPECT_EQ(raw().cuGraphGetNodes(graph, nullptr, &nodes), CUDA_SUCCESS);
+      EXPECT_EQ(raw().cuGraphInstantiate(&executable_, graph, 0), CUDA_SUCCESS);
+      EXPECT_EQ(raw().cuGraphDestroy(graph), CUDA_SUCCESS);
+    }
+#endif
+    return nodes;
+  }
+#ifdef HAVE_CUDA_HEADERS
+  void launch() {
+    const PrimaryContext context(ordinal_of(device_));
+    EXPECT_EQ(raw().cuGraphLaunch(executable_, static_cast<CUstream>(native())), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuStreamSynchronize(static_cast<CUstream>(native())), CUDA_SUCCESS);
+  }
+#endif
+
+ private:
+  gpumem_device device_;
+  NativeStream native_;
+  Stream stream_;
+#ifdef HAVE_CUDA_HEADERS
+  CUgraphExec executable_ = nullptr;
+#endif
+};
+
+// Whether one of many allocations, in the stream, has an address. They are freed again.
+bool hands_out(gpumem_pool pool, const void* block, uint64_t size, gpumem_stream stream = nullptr) {
+  const size_t many = size > kMiB ? 12 : 96;
+  std::vector<void*> taken;
+  bool found = false;
+  void* pointer = nullptr;
+  // A lack of memory ends it as well: then it was all handed out.
+  while (taken.size() < many && !found &&
+         gpumem_pool_alloc(pool, size, stream, &pointer, nullptr) == GPUMEM_SUCCESS) {
+    taken.push_back(pointer);
+    found = pointer == block;
+  }
+  EXPECT_FALSE(taken.empty());
+  for (void* const one : taken)
+    give(pool, one, stream);
+  return found;
+}
+
+// The same for a block that must be found among all that is free, once the marks in the streams have passed.
+// All others are held meanwhile: a pool hands out first what no mark stands before.
+bool is_free(gpumem_pool pool, const void* block, uint64_t size, gpumem_stream stream = nullptr) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const size_t many = size > kMiB ? 100 : 800;
+  std::vector<void*> held;
+  bool found = false;
+  while (!found && std::chrono::steady_clock::now() < deadline) {
+    void* pointer = nullptr;
+    if (gpumem_pool_alloc(pool, size, stream, &pointer, nullptr) == GPUMEM_SUCCESS) {
+      held.push_back(pointer);
+      found = pointer == block;
+    }
+    if (held.size() >= many || pointer == nullptr) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (void* const one : held)
+    give(pool, one, stream);
+  return found;
+}
+
+TEST(PoolCapture, str_22_the_number_of_a_capture) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  Captured first(instance.device());
+  Captured second(instance.device());
+  EXPECT_EQ(first.number(), 0U);
+  const uint64_t one = first.begin(kRelaxed);  // the other graph is instantiated beside it
+  const uint64_t two = second.begin(kRelaxed);
+  EXPECT_NE(one, 0U);
+  EXPECT_NE(two, 0U);
+  EXPECT_NE(one, two);
+  EXPECT_EQ(first.number(), one);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stream_get_capture_id(first, nullptr, why()));
+  EXPECT_EQ(second.end(), 0U);
+  EXPECT_EQ(first.end(), 0U);
+  EXPECT_EQ(first.number(), 0U);
+  const uint64_t three = first.begin();
+  EXPECT_TRUE(three != one && three != two && three != 0);
+  first.end();
+}
+
+TEST(PoolCapture, str_22_blocks_belong_to_their_capture_until_it_is_released) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const gpumem_kind kind :
+       {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED, GPUMEM_KIND_PAGEABLE}) {
+    for (const uint64_t size : kSizes) {
+      SCOPED_TRACE(kind);
+      SCOPED_TRACE(size);
+      const Pool pool = create_pool(instance.device(), kind);
+      Captured captured(instance.device());
+      const Stream other = create_stream(instance.device());
+      // What the stream has free already is no reason to mix.
+      void* const before = take(pool, size, captured);
+      give(pool, before, captured);
+      const uint64_t capture = captured.begin();
+      void* const first = take(pool, size, captured);
+      void* const second = take(pool, size, captured);
+      EXPECT_NE(first, second);
+      EXPECT_NE(first, before) << "its work was not seen complete, and may be used outside";
+      give(pool, first, captured);
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, first, captured, why()));
+      EXPECT_EQ(take(pool, size, captured), first) << "the order of the capture";
+      give(pool, first, captured);
+      EXPECT_EQ(captured.end(), 0U) << "nodes";
+      EXPECT_EQ(info_of(pool).capture_count, 1U);
+      EXPECT_EQ(info_of(pool).captured_bytes, 2 * size);
+      EXPECT_EQ(info_of(pool).live_count, 1U);
+      for (const gpumem_stream stream :
+           {gpumem_stream{}, other.get(), static_cast<gpumem_stream>(captured)}) {
+        EXPECT_FALSE(hands_out(pool, first, size, stream)) << "freed, but of the graph";
+        EXPECT_FALSE(hands_out(pool, second, size, stream)) << "live";
+      }
+      // Another capture is another part.
+      const uint64_t next = captured.begin();
+      EXPECT_FALSE(hands_out(pool, first, size, captured));
+      captured.end();
+      EXPECT_EQ(info_of(pool).capture_count, 2U);
+      release(pool, next);
+      trim(pool);
+      EXPECT_EQ(info_of(pool).captured_bytes, 2 * size) << "trim passes it over";
+      EXPECT_GE(info_of(pool).reserved_bytes, 2 * size);
+
+      release(pool, capture);
+      EXPECT_EQ(info_of(pool).capture_count, 0U);
+      EXPECT_EQ(info_of(pool).captured_bytes, 0U);
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_release_capture(pool, capture, nullptr, why()));
+      EXPECT_TRUE(is_free(pool, first, size)) << "given back";
+      EXPECT_FALSE(hands_out(pool, second, size)) << "still live";
+      give(pool, second);
+      EXPECT_TRUE(is_free(pool, second, size));
+      EXPECT_EQ(info_of(pool).live_count, 0U);
+      EXPECT_TRUE(all_goes_back(pool));
+    }
+  }
+}
+
+TEST(PoolCapture, str_22_a_free_from_outside_waits_for_the_release) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    for (const bool by_pointer : {false, true}) {
+      SCOPED_TRACE(size);
+      SCOPED_TRACE(by_pointer);
+      const Pool pool = create_pool(instance.device());
+      Captured captured(instance.device());
+      GatedStream other(instance.device());
+      const uint64_t capture = captured.begin();
+      void* const plain = take(pool, size, captured);
+      void* const ordered = take(pool, size, captured);
+      if (by_pointer) {
+        EXPECT_OK(gpumem_pool_free_pointer(instance, plain, nullptr, why()));
+        EXPECT_OK(gpumem_pool_free_pointer(instance, ordered, other, why()));
+      } else {
+        give(pool, plain);
+        give(pool, ordered, other);
+      }
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, plain, nullptr, why()));
+      EXPECT_EQ(info_of(pool).live_count, 0U);
+      EXPECT_FALSE(hands_out(pool, plain, size, captured)) << "nor may the capture itself have it";
+      captured.end();
+      EXPECT_FALSE(hands_out(pool, plain, size));
+      EXPECT_FALSE(hands_out(pool, ordered, size, other));
+      trim(pool);
+      EXPECT_GE(info_of(pool).captured_bytes, 2 * size);
+      release(pool, capture);
+      EXPECT_TRUE(is_free(pool, plain, size));
+      EXPECT_FALSE(hands_out(pool, ordered, size)) << "behind the work of its stream";
+      other.finish();
+      EXPECT_TRUE(all_goes_back(pool));
+    }
+  }
+}
+
+TEST(PoolCapture, str_22_an_ordinary_block_that_a_capture_frees_or_uses_is_kept_back) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    Captured second(instance.device());
+    void* const freed = take(pool, size, captured);
+    void* const used = take(pool, size);
+    void* const of_two = take(pool, size);
+    const uint64_t capture = captured.begin(kRelaxed);  // the other graph is instantiated beside it
+    const uint64_t other = second.begin(kRelaxed);
+    void* const own = take(pool, 16, captured);
+    give(pool, freed, captured);
+    EXPECT_OK(gpumem_pool_record_use(pool, used, captured, why()));
+    EXPECT_OK(gpumem_pool_record_use(pool, of_two, captured, why()));
+    EXPECT_OK(gpumem_pool_record_use(pool, of_two, second, why()));
+    // Allocated by this capture, and used by the other one.
+    void* const lent = take(pool, size, captured);
+    EXPECT_OK(gpumem_pool_record_use(pool, lent, second, why()));
+    give(pool, lent, captured);
+    give(pool, used);
+    EXPECT_FALSE(hands_out(pool, freed, size, captured));
+    second.end();
+    captured.end();
+    give(pool, of_two);
+    EXPECT_EQ(info_of(pool).capture_count, 2U);
+    for (void* const block : {freed, used, of_two, lent})
+      EXPECT_FALSE(hands_out(pool, block, size));
+    release(pool, capture);
+    EXPECT_TRUE(is_free(pool, used, size));
+    EXPECT_FALSE(hands_out(pool, of_two, size)) << "one graph is left";
+    EXPECT_FALSE(hands_out(pool, lent, size));
+    release(pool, other);
+    EXPECT_TRUE(is_free(pool, of_two, size));
+    EXPECT_TRUE(is_free(pool, lent, size));
+    EXPECT_TRUE(is_free(pool, freed, size, captured));
+    give(pool, own);
+    trim(pool);
+    EXPECT_EQ(info_of(pool).live_count, 0U);
+    EXPECT_EQ(info_of(pool).captured_bytes, 0U);
+  }
+}
+
+TEST(PoolCapture, str_22_a_pool_may_hear_of_a_capture_first_by_a_free) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    void* const block = take(pool, size, captured);
+    const uint64_t capture = captured.begin();
+    give(pool, block, captured);
+    EXPECT_FALSE(hands_out(pool, block, size, captured));
+    captured.end();
+    for (const gpumem_stream stream : {gpumem_stream{}, static_cast<gpumem_stream>(captured)})
+      EXPECT_FALSE(hands_out(pool, block, size, stream)) << "the graph uses it";
+    release(pool, capture);
+    EXPECT_TRUE(is_free(pool, block, size, captured));
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
+TEST(PoolCapture, str_22_a_use_that_is_recorded_outside_is_waited_for_too) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    GatedStream other(instance.device());
+    const uint64_t capture = captured.begin();
+    void* const block = take(pool, size, captured);
+    EXPECT_OK(gpumem_pool_record_use(pool, block, other, why()));
+    give(pool, block, captured);
+    EXPECT_FALSE(hands_out(pool, block, size, captured)) << "the other stream uses it";
+    captured.end();
+    release(pool, capture);
+    EXPECT_FALSE(hands_out(pool, block, size));
+    other.finish();
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
+TEST(PoolCapture, str_22_a_release_behind_the_work_of_a_stream) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    GatedStream launches(instance.device());
+    const uint64_t capture = captured.begin();
+    void* const block = take(pool, size, captured);
+    give(pool, block, captured);
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_pool_release_capture(pool, capture, captured, why()));
+    captured.end();
+    release(pool, capture, launches);
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_release_capture(pool, capture, nullptr, why()));
+    EXPECT_FALSE(hands_out(pool, block, size)) << "the graph runs";
+    EXPECT_FALSE(hands_out(pool, block, size, launches));
+    trim(pool);
+    EXPECT_EQ(info_of(pool).captured_bytes, size);
+    launches.finish();
+    EXPECT_TRUE(all_goes_back(pool));
+    EXPECT_EQ(info_of(pool).captured_bytes, 0U);
+  }
+}
+
+// Nobody else knows whether the capture goes on: its owner must.
+TEST(PoolCapture, str_22_a_release_during_the_capture) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    const uint64_t capture = captured.begin(kRelaxed);
+    void* const block = take(pool, size, captured);
+    give(pool, block, captured);
+    EXPECT_FALSE(hands_out(pool, block, size));
+    release(pool, capture);
+    EXPECT_EQ(info_of(pool).capture_count, 0U);
+    EXPECT_TRUE(is_free(pool, block, size));
+    give(pool, take(pool, size, captured), captured);
+    EXPECT_EQ(info_of(pool).capture_count, 1U) << "a new part";
+    captured.end();
+    release(pool, capture);
+    EXPECT_EQ(info_of(pool).capture_count, 0U);
+  }
+}
+
+TEST(PoolCapture, str_22_memory_that_is_lacking_and_limits) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, 0, 8 * kMiB);
+  Captured captured(instance.device());
+  // The ordinary cache has it all, in small blocks.
+  const Stream other = create_stream(instance.device());
+  std::vector<void*> blocks;
+  for (int i = 0; i < 7; ++i)
+    blocks.push_back(take(pool, kMiB));
+  for (void* const block : blocks)
+    give(pool, block);
+  const uint64_t capture = captured.begin();
+  void* const block = take(pool, 6 * kMiB, captured);
+  void* none = &instance;
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 6 * kMiB, captured, &none, why()));
+  EXPECT_EQ(none, &instance);
+  give(pool, block, captured);
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 6 * kMiB, other, &none, why()))
+      << "memory of a capture is no cache";
+  // In the capture it is, also in pieces.
+  void* const half = take(pool, 3 * kMiB, captured);
+  EXPECT_GE(half, block);
+  EXPECT_LT(static_cast<uint8_t*>(half), static_cast<uint8_t*>(block) + 6 * kMiB);
+  const std::array<uint64_t, 3> sizes{kMiB, 16, 0};
+  std::array<void*, 3> many{};
+  EXPECT_OK(gpumem_pool_alloc_batch(pool, sizes.data(), sizes.size(), captured, many.data(), why()));
+  EXPECT_OK(gpumem_pool_free_batch(pool, many.data(), many.size(), captured, why()));
+  captured.end();
+  EXPECT_EQ(info_of(pool).live_count, 1U);
+  release(pool, capture);
+  give(pool, half);
+  give(pool, take(pool, 6 * kMiB, other), other);
+}
+
+TEST(PoolCapture, str_22_destroying_a_pool_ends_its_parts) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  const gpumem_stats before = stats(instance);
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+    for (const bool live : {false, true}) {
+      SCOPED_TRACE(flags);
+      SCOPED_TRACE(live);
+      Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, flags);
+      Captured captured(instance.device());
+      const Stream other = create_stream(instance.device());
+      captured.begin();
+      void* const block = take(pool, 3 * kMiB, captured);
+      for (const uint64_t size : kSizes) {
+        give(pool, take(pool, size, captured), captured);
+        give(pool, take(pool, size, captured), other);
+      }
+      if (!live) give(pool, block, captured);
+      captured.end();
+      EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));
+      if (live) {
+        EXPECT_GT(stats(instance).live_count, before.live_count);
+        EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+      }
+      EXPECT_EQ(stats(instance).live_count, before.live_count) << "the memory goes back with the pool";
+    }
+  }
+}
+
+TEST(PoolCapture, str_22_a_pool_grows_much_during_a_capture) {
+  REQUIRE_FOREIGN();
+  Instance instance =
+      open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 512 * kMiB; });
+  for (const int mode : {0, 1, 2}) {
+    SCOPED_TRACE(mode);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    const Stream other = create_stream(instance.device());
+    const uint64_t capture = captured.begin(mode);
+    void* const own = take(pool, 100 * kMiB, captured);
+    void* const outside = take(pool, 100 * kMiB, other);
+    EXPECT_EQ(captured.end(), 0U);
+    give(pool, outside, other);
+    give(pool, own);
+    release(pool, capture);
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
+TEST(PoolCapture, str_22_a_destroyed_pool_has_no_parts) {
+  REQUIRE_FOREIGN();
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+    for (const uint64_t size : kSizes) {
+      for (const bool made_in_capture : {false, true}) {
+        SCOPED_TRACE(flags);
+        SCOPED_TRACE(size);
+        SCOPED_TRACE(made_in_capture);
+        Instance instance = open_instance();
+        {
+          Captured captured(instance.device());
+          Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, flags);
+          void* block = made_in_capture ? nullptr : take(pool, size);
+          captured.begin();
+          if (made_in_capture) block = take(pool, size, captured);
+          pool.destroy();
+          EXPECT_OK(gpumem_pool_free_pointer(instance, block, captured, why()));
+          EXPECT_EQ(captured.end(), 0U) << "the capture is not spoiled";
+        }
+        EXPECT_OK(gpumem_instance_close(instance.release(), GPUMEM_CLOSE_CHECK, nullptr, why()));
+      }
+    }
+  }
+}
+
+TEST(PoolCapture, str_12_what_a_stream_freed_before_its_capture_outlives_it) {
+  if (!on_host())
+    SKIP_RULE("a driver cannot mark a captured stream, so these blocks stay until the pool ends (pool.h)");
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    for (const bool pending : {false, true}) {
+      SCOPED_TRACE(size);
+      SCOPED_TRACE(pending);
+      const Pool pool = create_pool(instance.device());
+      GatedStream gate(instance.device());
+      Stream stream = create_stream(instance.device());
+      void* const block = take(pool, size, stream);
+      void* const later = take(pool, size, stream);
+      EXPECT_OK(fill_on(instance, stream, block, size, 6, 1, why()));
+      if (pending) {
+        const Event opened = create_event(instance.device());
+        EXPECT_OK(gpumem_event_record(opened, gate, why()));
+        EXPECT_OK(gpumem_stream_wait_event(stream, opened, why()));
+      }
+      EXPECT_OK(gpumem_pool_record_use(pool, later, stream, why()));
+      give(pool, block, stream);
+      EXPECT_OK(gpumem_host_stream_set_capturing(stream, 1, why()));
+      stream.destroy();
+      give(pool, later);
+      if (pending) {
+        EXPECT_FALSE(hands_out(pool, block, size)) << "its work is pending";
+      }
+      gate.finish();
+      EXPECT_TRUE(is_free(pool, block, size));
+      EXPECT_TRUE(all_goes_back(pool));
+    }
+  }
+}
+
+// A pool that may let streams wait for each other records no event in a stream that is being captured.
+TEST(PoolCapture, com_28_an_internal_dependency_keeps_out_of_captures) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  const Pool pool =
+      create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES));
+  GatedStream gate(instance.device());
+  const Event opened = create_event(instance.device());
+  EXPECT_OK(gpumem_event_record(opened, gate, why()));
+  Captured captured(instance.device());
+  const Stream other = create_stream(instance.device());
+  const auto take_many = [&](gpumem_stream stream) {
+    std::vector<void*> blocks(300);  // more than a thread keeps
+    for (void*& block : blocks)
+      block = take(pool, 4 * kKiB, stream);
+    return blocks;
+  };
+  const auto give_all = [&](const std::vector<void*>& blocks, gpumem_stream stream) {
+    for (void* const block : blocks)
+      give(pool, block, stream);
+  };
+  const std::vector<void*> first = take_many(captured);
+  EXPECT_OK(gpumem_stream_wait_event(captured, opened, why()));
+  give_all(first, captured);
+  captured.begin(kRelaxed);
+  const std::vector<void*> second = take_many(other);
+  EXPECT_EQ(info_of(pool).wait_count, 0U);
+  EXPECT_EQ(captured.end(), 0U) << "the capture is whole, and has no node";
+  give_all(second, other);
+  gate.finish();
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
+TEST(PoolCapture, str_22_a_debug_pool) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), GPUMEM_KIND_PAGEABLE, GPUMEM_POOL_DEBUG);
+  Captured captured(instance.device());
+  const uint64_t capture = captured.begin();
+  auto* const block = static_cast<uint8_t*>(take(pool, 1000, captured));
+  std::memset(block, 7, 1000);
+  block[1000] = 1;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block, captured, why()));
+  block[1000] = 0xFD;
+  give(pool, block);
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, captured, why()));
+  EXPECT_TRUE(std::all_of(block, block + 1000, [](uint8_t byte) { return byte == 7; })) << "of the graph";
+  give(pool, take(pool, 1000, captured), captured);
+  captured.end();
+  release(pool, capture);
+  EXPECT_EQ(info_of(pool).captured_bytes, 0U);
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
+TEST(PoolCapture, str_22_native_streams) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured captured(instance.device());
+    void* const ordinary = take(pool, size);
+    const uint64_t capture = captured.begin();
+    void* first = nullptr;
+    void* second = nullptr;
+    ASSERT_OK(gpumem_pool_alloc_native(pool, size, captured.native(), &first, why()));
+    EXPECT_OK(gpumem_pool_free_native(pool, first, captured.native(), why()));
+    ASSERT_OK(gpumem_pool_alloc_native(pool, size, captured.native(), &second, why()));
+    EXPECT_EQ(first, second);
+    void* const third = take(pool, size, captured);
+    EXPECT_NE(third, first);
+    EXPECT_OK(gpumem_pool_free_native(pool, second, captured.native(), why()));
+    EXPECT_EQ(take(pool, size, captured), second) << "it is the same stream";
+    EXPECT_OK(gpumem_pool_free_native(pool, ordinary, captured.native(), why()));
+    captured.end();
+    EXPECT_FALSE(hands_out(pool, ordinary, size));
+    give(pool, third);
+    EXPECT_EQ(info_of(pool).live_count, 1U);
+    release(pool, capture);
+    EXPECT_EQ(info_of(pool).capture_count, 0U);
+    give(pool, second);
+    EXPECT_TRUE(is_free(pool, second, size));
+  }
+}
+
+#ifdef HAVE_CUDA_HEADERS
+
+// Lets `to` wait for what `from` has, so that it joins the capture or comes back to it.
+void order(gpumem_device device, const Captured& from, const Captured& to) {
+  const PrimaryContext context(ordinal_of(device));
+  CUevent event = nullptr;
+  ASSERT_EQ(raw().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  EXPECT_EQ(raw().cuEventRecord(event, static_cast<CUstream>(from.native())), CUDA_SUCCESS);
+  EXPECT_EQ(raw().cuStreamWaitEvent(static_cast<CUstream>(to.native()), event, 0), CUDA_SUCCESS);
+  EXPECT_EQ(raw().cuEventDestroy(event), CUDA_SUCCESS);
+}
+
+TEST(PoolCapture, str_22_streams_that_join_a_capture_share_its_part_but_no_blocks) {
+  if (on_host()) GTEST_SKIP() << "captures of the host backend have one stream";
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured first(instance.device());
+    Captured second(instance.device());
+    const uint64_t capture = first.begin();
+    order(instance.device(), first, second);
+    EXPECT_EQ(second.number(), capture);
+    void* const block = take(pool, size, first);
+    give(pool, block, second);
+    EXPECT_FALSE(hands_out(pool, block, size, first)) << "the other stream has it until its free";
+    EXPECT_EQ(take(pool, size, second), block);
+    give(pool, block, second);
+    void* const used = take(pool, size, first);
+    EXPECT_OK(gpumem_pool_record_use(pool, used, first, why()));
+    give(pool, used, first);
+    EXPECT_EQ(take(pool, size, first), used) << "its own use holds nothing up";
+    EXPECT_OK(gpumem_pool_record_use(pool, used, second, why()));
+    give(pool, used, first);
+    EXPECT_FALSE(hands_out(pool, used, size, first));
+    order(instance.device(), second, first);
+    first.end();
+    EXPECT_EQ(info_of(pool).capture_count, 1U);
+    release(pool, capture);
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
+TEST(PoolCapture, str_22_a_graph_finds_its_blocks_each_time) {
+  if (on_host()) GTEST_SKIP() << "the host backend has no graphs";
+  Instance instance = open_instance();
+  for (const int mode : {0, 1, 2}) {
+    if (mode != 0 && kThreadSanitizer) break;  // the modes differ for the threads that do not capture
+    for (const uint64_t size : kSizes) {
+      SCOPED_TRACE(mode);
+      SCOPED_TRACE(size);
+      const Memory results = alloc_device(instance.device(), 2 * size);
+      const auto result = reinterpret_cast<CUdeviceptr>(results.device());
+      const Pool pool = create_pool(instance.device());
+      Captured captured(instance.device());
+      const auto stream = static_cast<CUstream>(captured.native());
+      const Stream other = create_stream(instance.device());
+      give(pool, take(pool, size, captured), captured);
+      const uint64_t capture = captured.begin(mode);
+      {
+        const PrimaryContext context(ordinal_of(instance.device()));
+        // The second block lies where the first one was. Between the fills, the pool grows, trims and fails.
+        for (unsigned char i = 0; i < 2; ++i) {
+          void* const block = take(pool, size, captured);
+          const auto address = reinterpret_cast<CUdeviceptr>(block);
+          EXPECT_EQ(raw().cuMemsetD8Async(address, i + 1, size, stream), CUDA_SUCCESS);
+          EXPECT_EQ(raw().cuMemcpyDtoDAsync(result + i * size, address, size, stream), CUDA_SUCCESS);
+          give(pool, block, captured);
+          give(pool, take(pool, 5 * kMiB, other), other);
+          trim(pool);
+        }
+      }
+      EXPECT_EQ(captured.end(), 4U) << "nodes: two fills and two copies";
+      for (int round = 0; round < 3; ++round) {
+        std::vector<void*> blocks;
+        for (int i = 0; i < 10; ++i) {
+          blocks.push_back(take(pool, size, round == 0 ? other.get() : nullptr));
+          EXPECT_OK(fill_on(instance, nullptr, blocks.back(), size, 0xEE, 1, why()));
+        }
+        EXPECT_OK(fill_on(instance, nullptr, results.device(), 2 * size, 0, 1, why()));
+        captured.launch();
+        std::vector<uint8_t> bytes(2 * size);
+        EXPECT_OK(copy_on(instance, nullptr, bytes.data(), results.device(), bytes.size(), nullptr, why()));
+        const auto middle = bytes.begin() + static_cast<ptrdiff_t>(size);
+        EXPECT_TRUE(std::all_of(bytes.begin(), middle, [](uint8_t byte) { return byte == 1; }));
+        EXPECT_TRUE(std::all_of(middle, bytes.end(), [](uint8_t byte) { return byte == 2; }));
+        // And nobody else's bytes were written.
+        for (void* const block : blocks) {
+          EXPECT_OK(copy_on(instance, nullptr, bytes.data(), block, size, nullptr, why()));
+          EXPECT_TRUE(std::all_of(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size),
+                                  [](uint8_t byte) { return byte == 0xEE; }));
+          give(pool, block);
+        }
+        trim(pool);
+      }
+      release(pool, capture);
+      trim(pool);
+      EXPECT_EQ(info_of(pool).captured_bytes, 0U);
+    }
+  }
+}
+
+TEST(PoolCapture, pool_14_a_stream_whose_capture_failed_is_refused) {
+  if (on_host()) GTEST_SKIP() << "captures of the host backend do not fail";
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  Captured captured(instance.device());
+  void* const ordinary = take(pool, 4096, captured);
+  const uint64_t capture = captured.begin();
+  void* const block = take(pool, 4096, captured);
+  const PrimaryContext context(ordinal_of(instance.device()));
+  const auto stream = static_cast<CUstream>(captured.native());
+  EXPECT_NE(raw().cuStreamSynchronize(stream), CUDA_SUCCESS);  // spoils it
+  void* none = &instance;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_pool_alloc(pool, 4096, captured, &none, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_pool_alloc_native(pool, 4096, captured.native(), &none, why()));
+  uint64_t number = 7;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_get_capture_id(captured, &number, why()));
+  EXPECT_EQ(number, 7U);
+  EXPECT_EQ(none, &instance);
+  give(pool, block, captured);
+  give(pool, ordinary, captured);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(raw().cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_FALSE(hands_out(pool, block, 4096));
+  release(pool, capture);
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
+#endif
+
+}  // namespace
+}  // namespace conformance

@@ -1,0 +1,1398 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The rules of pools (STR-10 to STR-18, STR-23, POOL).
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pools.h"
+
+namespace conformance {
+namespace {
+
+constexpr uint64_t kKiB = uint64_t{1} << 10;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+constexpr uint64_t kLong = 60'000'000'000;
+
+constexpr std::array kKinds{GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED,
+                            GPUMEM_KIND_PAGEABLE};
+constexpr std::array<uint64_t, 12> kSizes{
+    1, 16, 17, 255, 256, 4 * kKiB, 4 * kKiB + 1, 100 * kKiB, 1 * kMiB, 1 * kMiB + 1, 3 * kMiB, 5 * kMiB + 7};
+
+std::string report_of(gpumem_instance instance) {
+  std::array<char, 4000> text{};
+  EXPECT_OK(gpumem_stats_report(instance, text.data(), text.size(), nullptr, why()));
+  return text.data();
+}
+
+TEST(Pool, pool_1_blocks_are_distinct_aligned_and_hold_their_bytes) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    const Pool pool = create_pool(instance.device(), pool_desc(kind));
+    const uint64_t alignment = kind == GPUMEM_KIND_DEVICE || kind == GPUMEM_KIND_MANAGED ? 256 : 16;
+    std::map<uint64_t, uint64_t> blocks;
+    for (int round = 0; round < 3; ++round) {
+      for (const uint64_t size : kSizes) {
+        void* const pointer = take(pool, size);
+        ASSERT_NE(pointer, nullptr);
+        const auto address = reinterpret_cast<uint64_t>(pointer);
+        EXPECT_EQ(address % alignment, 0U) << size;
+        const auto behind = blocks.lower_bound(address);
+        if (behind != blocks.end()) {
+          EXPECT_LE(address + size, behind->first);
+        }
+        if (behind != blocks.begin()) {
+          EXPECT_LE(std::prev(behind)->first + std::prev(behind)->second, address);
+        }
+        blocks[address] = size;
+      }
+    }
+    uint32_t seed = 1;
+    for (const auto& [address, size] : blocks)
+      put_pattern(instance, reinterpret_cast<void*>(address), size, seed++);
+    seed = 1;
+    for (const auto& [address, size] : blocks)
+      EXPECT_TRUE(holds_pattern(instance, reinterpret_cast<void*>(address), size, seed++)) << size;
+    EXPECT_EQ(info_of(pool).live_count, blocks.size());
+    for (const auto& [address, size] : blocks)
+      give(pool, reinterpret_cast<void*>(address));
+    EXPECT_EQ(info_of(pool).live_count, 0U);
+    EXPECT_EQ(info_of(pool).live_bytes, 0U);
+    trim(pool);
+    EXPECT_EQ(info_of(pool).reserved_bytes, 0U);
+  }
+}
+
+TEST(Pool, pool_2_alignments_up_to_many_mebibytes) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  std::vector<void*> blocks;
+  for (uint64_t alignment = 1; alignment <= 8 * kMiB; alignment *= 2) {
+    for (const uint64_t size : {uint64_t{1}, uint64_t{300}, 70 * kKiB}) {
+      void* pointer = nullptr;
+      ASSERT_OK(gpumem_pool_alloc_aligned(pool, size, alignment, nullptr, &pointer, why()));
+      EXPECT_EQ(reinterpret_cast<uint64_t>(pointer) % alignment, 0U) << size << " at " << alignment;
+      give(pool, pointer);
+      blocks.push_back(pointer);
+    }
+  }
+  void* kept = &instance;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_alloc_aligned(pool, 1, 3, nullptr, &kept, why()));
+  EXPECT_EQ(kept, &instance);
+}
+
+TEST(Pool, pool_3_no_bytes_are_null) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  void* pointer = &instance;
+  EXPECT_OK(gpumem_pool_alloc(pool, 0, nullptr, &pointer, why()));
+  EXPECT_EQ(pointer, nullptr);
+  EXPECT_OK(gpumem_pool_free(pool, nullptr, nullptr, why()));
+  EXPECT_EQ(info_of(pool).total_count, 0U);
+}
+
+TEST(Pool, pool_3_nothing_to_do_succeeds_in_a_host_function) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const Stream stream = create_stream(instance.device());
+  struct State {
+    gpumem_instance instance;
+    gpumem_pool pool;
+    gpumem_stream stream;
+  } state{instance, pool, stream};
+  const auto function = [](void* user_data) {
+    const State it = *static_cast<State*>(user_data);
+    for (const gpumem_stream in : {gpumem_stream{}, it.stream}) {
+      void* pointer = user_data;
+      EXPECT_OK(gpumem_pool_alloc(it.pool, 0, in, &pointer, why()));
+      EXPECT_EQ(pointer, nullptr);
+      pointer = user_data;
+      EXPECT_OK(gpumem_pool_alloc_aligned(it.pool, 0, 4096, in, &pointer, why()));
+      EXPECT_EQ(pointer, nullptr);
+      EXPECT_OK(gpumem_pool_alloc_batch(it.pool, nullptr, 0, in, nullptr, why()));
+      EXPECT_OK(gpumem_pool_free(it.pool, nullptr, in, why()));
+      EXPECT_OK(gpumem_pool_free_sized(it.pool, nullptr, 0, in, why()));
+      EXPECT_OK(gpumem_pool_free_batch(it.pool, nullptr, 0, in, why()));
+      EXPECT_OK(gpumem_pool_free_pointer(it.instance, nullptr, in, why()));
+    }
+    void* pointer = user_data;
+    EXPECT_OK(gpumem_pool_alloc_native(it.pool, 0, nullptr, &pointer, why()));
+    EXPECT_EQ(pointer, nullptr);
+    EXPECT_OK(gpumem_pool_free_native(it.pool, nullptr, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_pool_alloc(it.pool, 1, nullptr, &pointer, why()));
+  };
+  EXPECT_OK(gpumem_stream_launch_host_function(stream, function, &state, why()));
+  stream.synchronize();
+}
+
+TEST(Pool, pool_4_mistakes_are_found) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const Pool other = create_pool(instance.device());
+  for (const uint64_t size : {uint64_t{512}, 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    auto* const block = static_cast<uint8_t*>(take(pool, size));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block + 1, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block + 256, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(other, block, nullptr, why()));
+    give(pool, block);
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND,
+                  gpumem_pool_record_use(pool, block, create_stream(instance.device()), why()));
+  }
+  uint8_t byte = 0;
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, &byte, nullptr, why()));
+  void* kept = &byte;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_alloc(pool, UINT64_MAX, nullptr, &kept, why()));
+  EXPECT_EQ(kept, &byte);
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_IMPORTED);
+  gpumem_pool made = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_create(instance.device(), &desc, &made, why()));
+  desc = pool_desc();
+  desc.flags = 64;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_create(instance.device(), &desc, &made, why()));
+  desc = pool_desc();
+  desc.limit = 1;
+  desc.initial_size = 2;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_create(instance.device(), &desc, &made, why()));
+  EXPECT_EQ(made, nullptr);
+}
+
+TEST(Pool, pool_5_batches_are_all_or_none) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc();
+  desc.limit = 16 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  const std::array<uint64_t, 4> sizes{100, 0, 2 * kMiB, 4 * kKiB};
+  std::array<void*, 4> blocks{};
+  ASSERT_OK(gpumem_pool_alloc_batch(pool, sizes.data(), sizes.size(), nullptr, blocks.data(), why()));
+  EXPECT_EQ(blocks[1], nullptr);
+  EXPECT_EQ(info_of(pool).live_count, 3U);
+  const std::array<uint64_t, 2> large{4 * kMiB, 64 * kMiB};
+  std::array<void*, 2> kept{&instance, &instance};
+  gpumem_error detail = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                gpumem_pool_alloc_batch(pool, large.data(), large.size(), nullptr, kept.data(), &detail));
+  const std::string message = detail.message;
+  EXPECT_EQ(message.find("sizes[1]: no block of 67108864 bytes"), 0U) << message;
+  EXPECT_NE(message.find("the blocks before it are freed again"), std::string::npos) << message;
+  EXPECT_EQ(kept[0], &instance);
+  EXPECT_EQ(info_of(pool).live_count, 3U);
+  EXPECT_OK(gpumem_pool_free_batch(pool, blocks.data(), blocks.size(), nullptr, why()));
+  EXPECT_EQ(info_of(pool).live_count, 0U);
+}
+
+TEST(Pool, pool_6_debug_finds_what_was_overwritten) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_PINNED, GPUMEM_POOL_DEBUG));
+  auto* const block = static_cast<uint8_t*>(take(pool, 100));
+  gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
+  ASSERT_OK(gpumem_pool_get_block_info(instance, block + 99, &info, why()));
+  EXPECT_EQ(info.base, block);
+  EXPECT_EQ(info.requested_size, 100U);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free_sized(pool, block, 99, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block + 1, nullptr, why()));
+  for (uint8_t* const byte : {block - 1, block + 100}) {
+    const uint8_t before = *byte;
+    *byte ^= 1;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block, nullptr, why()));
+    *byte = before;
+  }
+  EXPECT_OK(gpumem_pool_free_sized(pool, block, 100, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, nullptr, why()));
+  void* const another = take(pool, 100);
+  EXPECT_NE(another, block) << "a freed block is kept back for a while";
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_get_block_info(instance, block, &info, why()));
+  // What still lives is named by the report.
+  std::array<char, 1000> report{};
+  EXPECT_OK(gpumem_stats_report(instance, report.data(), report.size(), nullptr, why()));
+  EXPECT_NE(std::string(report.data()).find("pool tested: 1 live block"), std::string::npos) << report.data();
+  give(pool, another);
+}
+
+TEST(Pool, pool_7_a_callback_may_free) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc();
+  desc.limit = 8 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  struct State {
+    gpumem_pool pool;
+    void* held;
+    int calls;
+  } state{pool, take(pool, 7 * kMiB), 0};
+  const auto callback = [](void* user_data, gpumem_pool, uint64_t) -> int32_t {
+    auto* const it = static_cast<State*>(user_data);
+    ++it->calls;
+    void* more = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(it->pool, 6 * kMiB, nullptr, &more, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_pool_trim(it->pool, 0, nullptr, why()));
+    if (it->held == nullptr) return 0;
+    give(it->pool, it->held);
+    it->held = nullptr;
+    return 1;
+  };
+  EXPECT_OK(gpumem_pool_set_callback(pool, callback, &state, why()));
+  void* const block = take(pool, 7 * kMiB);
+  EXPECT_EQ(state.calls, 1);
+  void* more = nullptr;
+  gpumem_error detail = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 2 * kMiB, nullptr, &more, &detail));
+  EXPECT_EQ(state.calls, 2);
+  EXPECT_NE(std::string(detail.message).find("would have fitted"), std::string::npos) << detail.message;
+  EXPECT_OK(gpumem_pool_set_callback(pool, nullptr, nullptr, why()));
+  give(pool, block);
+}
+
+TEST(Pool, pool_8_other_pools_make_room) {
+  Instance instance = open_instance();
+  const Pool first = create_pool(instance.device());
+  const Pool second = create_pool(instance.device());
+  uint64_t size = 2 * kMiB;
+  std::vector<void*> blocks;
+  uint64_t room = 0;
+  ASSERT_OK(gpumem_device_get_memory(instance.device(), &room, nullptr, why()));
+  if (room > uint64_t{4} << 30) GTEST_SKIP() << "a device with so much memory takes too long to fill";
+  while (true) {
+    void* block = nullptr;
+    if (gpumem_pool_alloc(first, size, nullptr, &block, nullptr) != GPUMEM_SUCCESS) break;
+    blocks.push_back(block);
+  }
+  ASSERT_FALSE(blocks.empty());
+  void* block = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, gpumem_pool_alloc(second, size, nullptr, &block, why()));
+  for (void* const one : blocks)
+    give(first, one);
+  give(second, take(second, size));
+  EXPECT_LT(info_of(first).reserved_bytes, blocks.size() * size);
+}
+
+// What cannot fit takes no memory from others meanwhile, and releases nothing.
+TEST(Pool, pool_7_what_never_fits_is_refused_at_once) {
+  Instance instance =
+      open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 256 * kMiB; });
+  uint64_t room = 0;
+  uint64_t total = 0;
+  ASSERT_OK(gpumem_device_get_memory(instance.device(), &room, &total, why()));
+  const Pool other = create_pool(instance.device());
+  give(other, take(other, 4 * kMiB));
+  const Pool pool = create_pool(instance.device());
+  give(pool, take(pool, 4 * kMiB));
+  void* none = nullptr;
+  gpumem_error detail = GPUMEM_ERROR_INIT;
+  const gpumem_stats before = stats(instance);
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                gpumem_pool_alloc(pool, total + 2 * kMiB, nullptr, &none, &detail));
+  EXPECT_NE(std::string(detail.message).find("the search ended at the device's memory"), std::string::npos)
+      << detail.message;
+  EXPECT_GE(info_of(pool).reserved_bytes, 4 * kMiB);
+  EXPECT_GE(info_of(other).reserved_bytes, 4 * kMiB);
+  EXPECT_EQ(info_of(pool).peak_reserved_bytes, info_of(pool).reserved_bytes);
+  EXPECT_EQ(stats(instance).live_count, before.live_count);
+  // What does not fit beside the rest is refused before it takes a piece, after all others were asked.
+  if (total > 8 * kGiB || room < 128 * kMiB) return;
+  const Memory rest = alloc_device(instance.device(), 64 * kMiB);
+  std::atomic<bool> stop{false};
+  std::atomic<int> refused{0};
+  std::thread thread([&] {
+    void* more = nullptr;
+    while (!stop) {
+      EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                    gpumem_pool_alloc(pool, total - 32 * kMiB, nullptr, &more, why()));
+      ++refused;
+    }
+  });
+  const int rounds = kSanitized ? 15 : 50;
+  for (int i = 0; i < rounds || refused < rounds; ++i)
+    const Memory fits = alloc_device(instance.device(), 32 * kMiB);
+  stop = true;
+  thread.join();
+  EXPECT_EQ(info_of(other).reserved_bytes, 0U) << "released for it";
+}
+
+TEST(Pool, pool_9_threads_share_a_pool) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_PINNED));
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 300;
+  // Each thread frees what another one has allocated, and checks that nobody else had the block.
+  std::array<std::vector<uint64_t*>, kThreads> passed;
+  for (int turn = 0; turn < 3; ++turn) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        std::vector<uint64_t*> mine = std::move(passed[static_cast<size_t>(t)]);
+        for (uint64_t* const block : mine) {
+          EXPECT_EQ(*block, reinterpret_cast<uint64_t>(block));
+          give(pool, block);
+        }
+        mine.clear();
+        for (int i = 0; i < kRounds; ++i) {
+          auto* const block = static_cast<uint64_t*>(take(pool, 64 + static_cast<uint64_t>(i % 7) * 1000));
+          *block = reinterpret_cast<uint64_t>(block);
+          if (i % 3 == 0) {
+            give(pool, block);
+          } else {
+            mine.push_back(block);
+          }
+        }
+        passed[static_cast<size_t>(t)] = std::move(mine);
+      });
+    }
+    for (auto& thread : threads)
+      thread.join();
+    std::rotate(passed.begin(), passed.begin() + 1, passed.end());
+  }
+  for (auto& blocks : passed) {
+    for (uint64_t* const block : blocks)
+      give(pool, block);
+  }
+  EXPECT_EQ(info_of(pool).live_count, 0U);
+  trim(pool);
+  EXPECT_EQ(info_of(pool).reserved_bytes, 0U) << "threads that have ended keep nothing";
+}
+
+TEST(Pool, pool_10_trim_takes_what_other_threads_keep) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  give(pool, take(pool, 4 * kKiB));
+  std::thread([&] { EXPECT_NE(trim(pool), 0U); }).join();
+  EXPECT_EQ(info_of(pool).reserved_bytes, 0U);
+  give(pool, take(pool, 4 * kKiB));
+  EXPECT_NE(info_of(pool).reserved_bytes, 0U);
+}
+
+TEST(Pool, str_10_a_block_is_used_in_its_stream_at_once) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const Stream stream = create_stream(instance.device());
+  std::vector<uint8_t> bytes(4 * kKiB);
+  fill_pattern(bytes.data(), bytes.size(), 3);
+  std::vector<uint8_t> back(bytes.size());
+  void* const block = take(pool, bytes.size(), stream);
+  EXPECT_OK(copy_on(instance, stream, block, bytes.data(), bytes.size(), nullptr, why()));
+  EXPECT_OK(copy_on(instance, stream, back.data(), block, bytes.size(), nullptr, why()));
+  give(pool, block, stream);
+  stream.synchronize();
+  EXPECT_TRUE(has_pattern(back.data(), back.size(), 3));
+}
+
+TEST(Pool, str_11_work_before_the_free_has_the_block) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    GatedStream stream(instance.device());
+    std::vector<uint8_t> bytes(size);
+    fill_pattern(bytes.data(), bytes.size(), 5);
+    const Memory source = alloc_pinned(instance.device(), size);
+    const Memory target = alloc_pinned(instance.device(), size);
+    std::memcpy(source.host(), bytes.data(), size);
+    void* const block = take(pool, size, stream);
+    EXPECT_OK(copy_on(instance, stream, block, source.host(), size, nullptr, why()));
+    EXPECT_OK(copy_on(instance, stream, target.host(), block, size, nullptr, why()));
+    give(pool, block, stream);
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, stream, why()));
+    gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_get_block_info(instance, block, &info, why()));
+    stream.finish();
+    EXPECT_TRUE(has_pattern(target.host(), size, 5));
+  }
+}
+
+TEST(Pool, str_12_another_stream_gets_a_block_when_its_work_is_complete) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {1 * kMiB, 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    GatedStream held(instance.device());
+    const Stream other = create_stream(instance.device());
+    void* const block = take(pool, size, held);
+    give(pool, block, held);
+    EXPECT_EQ(take(pool, size, held), block) << "the same stream gets it at once";
+    give(pool, block, held);
+    std::set<void*> taken;
+    for (int i = 0; i < 12; ++i) {
+      void* const one = take(pool, size, other);
+      EXPECT_NE(one, block) << "its work is not complete";
+      taken.insert(one);
+    }
+    void* const unordered = take(pool, size);
+    EXPECT_NE(unordered, block);
+    held.finish();
+    bool reused = false;
+    for (int i = 0; i < 40 && !reused; ++i) {
+      void* const one = take(pool, size, other);
+      taken.insert(one);
+      reused = one == block;
+    }
+    EXPECT_TRUE(reused);
+    for (void* const one : taken)
+      give(pool, one, other);
+    give(pool, unordered);
+    other.synchronize();
+  }
+}
+
+TEST(Pool, str_12_a_dependency_is_inserted_if_the_pool_may) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES);
+  const Pool pool = create_pool(instance.device(), desc);
+  GatedStream held(instance.device());
+  Stream other = create_stream(instance.device());
+  std::vector<void*> blocks;
+  // All blocks of the chunk are freed in the held stream, more than a thread keeps.
+  for (int i = 0; i < 16; ++i)
+    blocks.push_back(take(pool, 1 * kMiB, held));
+  for (void* const block : blocks)
+    give(pool, block, held);
+  std::vector<void*> again;
+  for (int i = 0; i < 16 && info_of(pool).wait_count == 0; ++i)
+    again.push_back(take(pool, 1 * kMiB, other));
+  EXPECT_NE(info_of(pool).wait_count, 0U);
+  EXPECT_NE(std::find(blocks.begin(), blocks.end(), again.back()), blocks.end());
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(other, 1, why()));
+  held.finish();
+  other.synchronize();
+  for (void* const block : again)
+    give(pool, block, other);
+}
+
+TEST(Pool, str_12_destroyed_streams_leave_their_blocks) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  for (int i = 0; i < 50; ++i) {
+    const Stream stream = create_stream(instance.device());
+    for (const uint64_t size : {1 * kMiB, 3 * kMiB}) {
+      void* const block = take(pool, size, stream);
+      give(pool, block, stream);
+    }
+    stream.synchronize();
+  }
+  EXPECT_LE(info_of(pool).reserved_bytes, 60 * kMiB);
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
+TEST(Pool, str_13_memory_stays_up_to_the_threshold) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  EXPECT_EQ(info_of(pool).release_threshold, 0U) << "no limit";
+  give(pool, take(pool, 8 * kMiB));
+  EXPECT_GE(info_of(pool).reserved_bytes, 8 * kMiB);
+  void* const live = take(pool, 2 * kMiB);
+  EXPECT_NE(trim(pool, 4 * kMiB), 0U);
+  const uint64_t kept = info_of(pool).reserved_bytes;
+  EXPECT_LE(kept, 8 * kMiB);
+  EXPECT_GE(kept, 2 * kMiB);
+  EXPECT_OK(gpumem_pool_set_release_threshold(pool, 2 * kMiB, why()));
+  EXPECT_EQ(info_of(pool).release_threshold, 2 * kMiB);
+  give(pool, take(pool, 8 * kMiB));
+  EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB);
+  put_pattern(instance, live, 2 * kMiB, 9);
+  trim(pool);
+  EXPECT_TRUE(holds_pattern(instance, live, 2 * kMiB, 9)) << "live blocks stay";
+  // Nor is anything taken away from work.
+  GatedStream stream(instance.device());
+  EXPECT_OK(gpumem_pool_set_release_threshold(pool, 0, why()));
+  void* const used = take(pool, 4 * kMiB, stream);
+  EXPECT_OK(fill_on(instance, stream, used, 4 * kMiB, 7, 1, why()));
+  give(pool, used, stream);
+  trim(pool);
+  EXPECT_GE(info_of(pool).reserved_bytes, 6 * kMiB);
+  stream.finish();
+  trim(pool);
+  EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB);
+  give(pool, live);
+}
+
+TEST(Pool, str_14_without_a_stream_a_block_is_free_at_once) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const Stream stream = create_stream(instance.device());
+  for (const uint64_t size : {1 * kMiB, 3 * kMiB}) {
+    void* const block = take(pool, size, stream);
+    give(pool, block);
+    EXPECT_EQ(take(pool, size), block) << size;
+    give(pool, block);
+  }
+}
+
+TEST(Pool, str_15_statistics) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  std::vector<void*> blocks;
+  for (int i = 0; i < 100; ++i)
+    blocks.push_back(take(pool, 4 * kKiB));
+  blocks.push_back(take(pool, 3 * kMiB));
+  gpumem_pool_info info = info_of(pool);
+  EXPECT_EQ(info.live_count, 101U);
+  EXPECT_EQ(info.live_bytes, 400 * kKiB + 3 * kMiB);
+  EXPECT_EQ(info.total_count, 101U);
+  EXPECT_GE(info.peak_live_bytes, info.live_bytes);
+  EXPECT_EQ(info.cached_bytes, info.reserved_bytes - info.live_bytes);
+  EXPECT_STREQ(info.name, "tested");
+  uint64_t in_classes = 0;
+  for (uint32_t i = 0; i < info.class_count; ++i) {
+    gpumem_pool_class_info one = GPUMEM_POOL_CLASS_INFO_INIT;
+    ASSERT_OK(gpumem_pool_get_class_info(pool, i, &one, why()));
+    EXPECT_GE(one.block_count, one.live_count);
+    in_classes += one.live_count;
+  }
+  EXPECT_EQ(in_classes, 100U);
+  gpumem_pool_class_info none = GPUMEM_POOL_CLASS_INFO_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_pool_get_class_info(pool, info.class_count, &none, why()));
+  for (void* const block : blocks)
+    give(pool, block);
+  EXPECT_EQ(info_of(pool).live_bytes, 0U);
+  EXPECT_GE(info_of(pool).peak_live_bytes, info.live_bytes);
+  EXPECT_OK(gpumem_pool_reset_peaks(pool, why()));
+  EXPECT_LT(info_of(pool).peak_live_bytes, info.live_bytes);
+}
+
+TEST(Pool, str_15_a_peak_is_never_below_what_lived) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const auto use_three = [&] {
+    std::array<void*, 3> blocks{};
+    for (void*& block : blocks)
+      block = take(pool, 4 * kKiB);
+    for (void* const block : blocks)
+      give(pool, block);
+  };
+  use_three();
+  EXPECT_GE(info_of(pool).peak_live_count, 3U);
+  EXPECT_LE(info_of(pool).peak_live_bytes, 512 * kKiB) << "with what the thread keeps";
+  // Now from what the thread keeps, which the pool does not see.
+  EXPECT_OK(gpumem_pool_reset_peaks(pool, why()));
+  use_three();
+  EXPECT_GE(info_of(pool).peak_live_count, 3U);
+  EXPECT_GE(info_of(pool).peak_live_bytes, 12 * kKiB);
+  // When threads keep nothing, it is exact.
+  trim(pool);
+  EXPECT_OK(gpumem_pool_reset_peaks(pool, why()));
+  EXPECT_EQ(info_of(pool).peak_live_count, 0U);
+  EXPECT_EQ(info_of(pool).peak_live_bytes, 0U);
+}
+
+// The growth fails, but what it got before suffices together with the block that debug mode had kept back.
+TEST(Pool, str_15_a_peak_counts_what_a_failed_growth_has_taken) {
+  Instance instance =
+      open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 64 * kMiB; });
+  const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG);
+  give(pool, take(pool, 3 * kMiB / 2));
+  uint64_t room = 0;
+  ASSERT_OK(gpumem_device_get_memory(instance.device(), &room, nullptr, why()));
+  if (room > uint64_t{4} << 30)
+    SKIP_RULE("all but 4 MiB of the device is to be taken, and so large a device is not the test's alone");
+  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+  desc.kind = GPUMEM_KIND_DEVICE;
+  desc.size = room - 4 * kMiB;
+  const Memory rest = create_memory(instance.device(), desc);
+  give(pool, take(pool, 5 * kMiB));
+  const gpumem_pool_info info = info_of(pool);
+  EXPECT_EQ(info.reserved_bytes, 6 * kMiB);
+  EXPECT_EQ(info.peak_reserved_bytes, info.reserved_bytes);
+}
+
+TEST(Pool, str_15_larger_blocks_that_a_thread_keeps_are_free) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    const Pool pool = create_pool(instance.device(), pool_desc(kind));
+    std::vector<void*> blocks;
+    for (int i = 0; i < 14; ++i)
+      blocks.push_back(take(pool, i % 2 == 0 ? 2 * kMiB : 3 * kMiB - 1));
+    EXPECT_EQ(info_of(pool).live_count, 14U);
+    EXPECT_EQ(info_of(pool).live_bytes, 35 * kMiB);
+    for (void* const block : blocks) {
+      give(pool, block);
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, nullptr, why()));
+      gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_get_block_info(instance, block, &info, why()));
+    }
+    EXPECT_EQ(info_of(pool).live_count, 0U);
+    EXPECT_EQ(info_of(pool).live_bytes, 0U);
+    // Each is served once, and only to its own size.
+    std::set<void*> taken;
+    for (int i = 0; i < 14; ++i) {
+      void* const block = take(pool, i % 2 == 0 ? 2 * kMiB : 3 * kMiB);
+      EXPECT_TRUE(taken.insert(block).second);
+      gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
+      EXPECT_OK(gpumem_pool_get_block_info(instance, block, &info, why()));
+      EXPECT_EQ(info.usable_size, i % 2 == 0 ? 2 * kMiB : 3 * kMiB);
+    }
+    EXPECT_EQ(info_of(pool).live_bytes, 35 * kMiB);
+    EXPECT_EQ(info_of(pool).total_count, 28U);
+    EXPECT_EQ(info_of(pool).total_bytes, 70 * kMiB);
+    for (void* const block : taken)
+      give(pool, block);
+    // In a range there is room, unless the thread holds on to what it keeps.
+    if (kind == GPUMEM_KIND_DEVICE && !on_host()) {
+      const uint64_t reserved = info_of(pool).reserved_bytes;
+      give(pool, take(pool, 30 * kMiB));
+      EXPECT_EQ(info_of(pool).reserved_bytes, reserved);
+    }
+    (void)trim(pool);
+    EXPECT_EQ(info_of(pool).reserved_bytes, 0U);
+    EXPECT_EQ(info_of(pool).live_count, 0U);
+    EXPECT_EQ(info_of(pool).live_bytes, 0U);
+    // With a threshold nothing is kept back.
+    EXPECT_OK(gpumem_pool_set_release_threshold(pool, kMiB, why()));
+    give(pool, take(pool, 2 * kMiB));
+    EXPECT_EQ(info_of(pool).reserved_bytes, 0U);
+  }
+}
+
+TEST(Pool, str_16_blocks_outlive_their_pool) {
+  Instance instance = open_instance();
+  const gpumem_stats before = stats(instance);
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    Pool pool = create_pool(instance.device());
+    void* const block = take(pool, size);
+    gpumem_pool const gone = pool;
+    pool.destroy();
+    void* none = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_pool_alloc(gone, 1, nullptr, &none, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_pool_free(gone, block, nullptr, why()));
+    put_pattern(instance, block, size, 4);
+    EXPECT_TRUE(holds_pattern(instance, block, size, 4));
+    gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
+    EXPECT_OK(gpumem_pool_get_block_info(instance, block, &info, why()));
+    EXPECT_EQ(info.pool, nullptr);
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_pool_free_pointer(instance, static_cast<uint8_t*>(block) + 1, nullptr, why()));
+    EXPECT_NE(stats(instance).live_count, before.live_count);
+    EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free_pointer(instance, block, nullptr, why()));
+    EXPECT_EQ(stats(instance).live_count, before.live_count) << "the memory goes back with the last block";
+  }
+}
+
+// What the strict host backend refuses to take away goes back later.
+TEST(Pool, str_16_memory_of_a_destroyed_pool_goes_back_later) {
+  if (!on_host()) SKIP_RULE("only the strict host backend refuses to free what nobody has observed complete");
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    for (const bool at_close : {false, true}) {
+      SCOPED_TRACE(size);
+      SCOPED_TRACE(at_close);
+      Instance instance = open_instance();
+      const gpumem_stats before = stats(instance);
+      {
+        const Stream stream = create_stream(instance.device());
+        Pool pool = create_pool(instance.device());
+        void* const block = take(pool, size);
+        EXPECT_OK(fill_on(instance, stream, block, size, 6, 1, why()));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        pool.destroy();
+        EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+        EXPECT_NE(stats(instance).live_count, before.live_count) << "nobody has observed the fill";
+        EXPECT_NE(report_of(instance).find("of a destroyed pool, and in use"), std::string::npos)
+            << report_of(instance);
+        stream.synchronize();
+        if (!at_close) {
+          EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free_pointer(instance, block, nullptr, why()));
+          EXPECT_EQ(stats(instance).live_count, before.live_count);
+        }
+      }
+      EXPECT_OK(gpumem_instance_close(instance.release(), GPUMEM_CLOSE_CHECK, nullptr, why()));
+    }
+  }
+}
+
+TEST(Pool, str_16_a_limit_holds) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    gpumem_pool_desc desc = pool_desc(kind);
+    desc.limit = 4 * kMiB;
+    const Pool pool = create_pool(instance.device(), desc);
+    void* const block = take(pool, 3 * kMiB);
+    void* more = &instance;
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 3 * kMiB, nullptr, &more, why()));
+    EXPECT_EQ(more, &instance);
+    EXPECT_LE(info_of(pool).reserved_bytes, 4 * kMiB);
+    EXPECT_OK(gpumem_pool_set_limit(pool, 8 * kMiB, why()));
+    more = take(pool, 3 * kMiB);
+    EXPECT_LE(info_of(pool).reserved_bytes, 8 * kMiB);
+    give(pool, more);
+    give(pool, block);
+  }
+}
+
+TEST(Pool, str_16_an_initial_size_stays_below_the_limit) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    gpumem_pool_desc desc = pool_desc(kind);
+    desc.limit = desc.initial_size = 3 * kMiB + 5;
+    const Pool pool = create_pool(instance.device(), desc);
+    const uint64_t taken = info_of(pool).reserved_bytes;
+    EXPECT_GE(taken, 2 * kMiB);
+    EXPECT_LE(taken, desc.limit);
+    const Pool fitting = create_pool(instance.device(), [&] {
+      desc.initial_size = desc.limit = 4 * kMiB;
+      return desc;
+    }());
+    EXPECT_EQ(info_of(fitting).reserved_bytes, 4 * kMiB);
+  }
+}
+
+// No time plays a part: without streams a block is free at once. Holes below 2 MiB cannot go back to the
+// driver.
+TEST(Pool, pool_16_holes_are_used_again_or_go_back) {
+  constexpr uint64_t kBytes = 160 * kMiB;
+  Instance instance =
+      open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 256 * kMiB; });
+  struct Block {
+    void* pointer;
+    uint64_t size;
+  };
+  struct Load {
+    gpumem_pool pool;
+    std::vector<Block> blocks;
+    uint64_t live = 0;
+    uint64_t peak = 0;
+    void fill_with(uint64_t size) {
+      while (live + size <= kBytes) {
+        blocks.push_back({take(pool, size), size});
+        live += size;
+      }
+      peak = std::max(peak, live);
+    }
+    void keep_each(size_t step) {
+      std::vector<Block> kept;
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        if (i % step == 0) {
+          kept.push_back(blocks[i]);
+        } else {
+          give(pool, blocks[i].pointer);
+          live -= blocks[i].size;
+        }
+      }
+      blocks = std::move(kept);
+    }
+  };
+  const std::array<void (*)(Load&), 4> patterns{
+      [](Load& load) {  // all goes, and larger blocks come
+        for (uint64_t size = 3 * kMiB / 2; size <= 40 * kMiB; size = size * 3 / 2) {
+          load.fill_with(size);
+          load.keep_each(SIZE_MAX);
+          load.keep_each(SIZE_MAX);
+        }
+      },
+      [](Load& load) {  // every second goes
+        for (uint64_t size = 4 * kMiB; size <= 16 * kMiB; size *= 2) {
+          load.fill_with(size);
+          load.keep_each(2);
+        }
+      },
+      [](Load& load) {  // few stay, and large ones come
+        load.fill_with(5 * kMiB);
+        load.keep_each(16);
+        load.fill_with(24 * kMiB);
+        load.fill_with(kMiB);
+      },
+      [](Load& load) {  // just above powers of two
+        for (uint64_t size = 32 * kMiB; size >= 2 * kMiB; size /= 2)
+          load.fill_with(size + 1);
+        load.keep_each(3);
+        for (uint64_t size = 16 * kMiB; size >= 2 * kMiB; size /= 2)
+          load.fill_with(size + 1);
+      },
+  };
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    SCOPED_TRACE(i);
+    const Pool pool = create_pool(instance.device());
+    void* none = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                  gpumem_pool_alloc(pool, uint64_t{1} << 50, nullptr, &none, why()))
+        << "and does not count";
+    Load load{pool, {}};
+    patterns[i](load);
+    EXPECT_GT(load.peak, kBytes * 7 / 8);
+    EXPECT_LE(info_of(pool).peak_reserved_bytes, load.peak / 8 * 9);
+    for (const Block& block : load.blocks)
+      give(pool, block.pointer);
+  }
+}
+
+TEST(Pool, str_16_a_limit_below_one_piece_is_named) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    gpumem_pool_desc desc = pool_desc(kind);
+    desc.limit = 32 * kKiB;
+    const Pool pool = create_pool(instance.device(), desc);
+    for (const uint64_t size : {uint64_t{64}, 3 * kMiB}) {
+      void* none = &instance;
+      gpumem_error detail = GPUMEM_ERROR_INIT;
+      EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, size, nullptr, &none, &detail));
+      const std::string message = detail.message;
+      EXPECT_NE(message.find("limit of 32768 bytes is below one piece"), std::string::npos) << message;
+      EXPECT_NE(message.find("no block would have fitted"), std::string::npos) << message;
+    }
+    EXPECT_OK(gpumem_pool_set_limit(pool, kind == GPUMEM_KIND_DEVICE ? 2 * kMiB : 64 * kKiB, why()));
+    give(pool, take(pool, 64));
+  }
+}
+
+TEST(Pool, str_18_pool_memory_is_told_apart) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+    SCOPED_TRACE(kind);
+    const Pool pool = create_pool(instance.device(), pool_desc(kind));
+    for (const uint64_t size : {uint64_t{4096}, 3 * kMiB}) {
+      auto* const block = static_cast<uint8_t*>(take(pool, size));
+      const gpumem_pointer_info info = pointer_info(instance, block + 100);
+      EXPECT_EQ(info.kind, GPUMEM_KIND_POOL);
+      EXPECT_EQ(info.base, block);
+      EXPECT_EQ(info.size, size);
+      EXPECT_EQ(info.memory, nullptr);
+      EXPECT_EQ(info.location, kind == GPUMEM_KIND_DEVICE ? GPUMEM_LOCATION_DEVICE : GPUMEM_LOCATION_HOST);
+      EXPECT_EQ(device_access(instance, block, 0), GPUMEM_ACCESS_READWRITE);
+      EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_free(instance, block, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_unregister(instance, block, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_register(instance.device(), block, 16, 0, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill_on(instance, nullptr, block, size + 1, 1, 1, why()));
+      EXPECT_OK(fill_on(instance, nullptr, block, size, 1, 1, why()));
+      gpumem_pool_block_info owner = GPUMEM_POOL_BLOCK_INFO_INIT;
+      EXPECT_OK(gpumem_pool_get_block_info(instance, block + 1, &owner, why()));
+      EXPECT_EQ(owner.pool, pool.get());
+      EXPECT_EQ(owner.base, block);
+      EXPECT_EQ(owner.usable_size, size);
+      give(pool, block);
+      EXPECT_NE(pointer_info(instance, block).kind, GPUMEM_KIND_POOL);
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fill_on(instance, nullptr, block, 16, 1, 1, why()));
+    }
+  }
+}
+
+TEST(Pool, str_18_ordinary_memory_of_a_pool_is_pageable) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_PAGEABLE));
+  for (const uint64_t size : {uint64_t{4096}, 3 * kMiB}) {
+    auto* const block = static_cast<uint8_t*>(take(pool, size));
+    const gpumem_pointer_info info = pointer_info(instance, block + 100);
+    EXPECT_EQ(info.kind, GPUMEM_KIND_PAGEABLE);
+    EXPECT_EQ(info.base, nullptr);
+    EXPECT_EQ(info.size, 0U);
+    EXPECT_EQ(info.host_pointer, block + 100);
+    gpumem_pool_block_info owner = GPUMEM_POOL_BLOCK_INFO_INIT;
+    EXPECT_OK(gpumem_pool_get_block_info(instance, block + 100, &owner, why()));
+    EXPECT_EQ(owner.pool, pool.get());
+    EXPECT_EQ(owner.base, block);
+    EXPECT_EQ(owner.usable_size, size);
+    give(pool, block);
+  }
+}
+
+TEST(Pool, str_23_recorded_uses_are_waited_for) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {1 * kMiB, 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    const Stream stream = create_stream(instance.device());
+    GatedStream other(instance.device());
+    void* const block = take(pool, size, stream);
+    EXPECT_OK(fill_on(instance, other, block, size, 6, 1, why()));
+    EXPECT_OK(gpumem_pool_record_use(pool, block, other, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_pool_record_use(pool, static_cast<uint8_t*>(block) + 1, other, why()));
+    give(pool, block, stream);
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, stream, why()));
+    std::vector<void*> taken;
+    for (int i = 0; i < 10; ++i) {
+      taken.push_back(take(pool, size, stream));
+      EXPECT_NE(taken.back(), block) << "the other stream uses it";
+    }
+    other.finish();
+    bool reused = false;
+    for (int i = 0; i < 40 && !reused; ++i) {
+      taken.push_back(take(pool, size, stream));
+      reused = taken.back() == block;
+    }
+    EXPECT_TRUE(reused);
+    for (void* const one : taken)
+      give(pool, one, stream);
+    stream.synchronize();
+  }
+}
+
+TEST(Pool, str_23_a_recorded_stream_may_end_before_the_free) {
+  Instance instance = open_instance();
+  const gpumem_stats before = stats(instance);
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    for (const bool busy : {false, true}) {
+      SCOPED_TRACE(size);
+      SCOPED_TRACE(busy);
+      Pool pool = create_pool(instance.device());
+      const Stream native = create_stream(instance.device());
+      gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+      ASSERT_OK(gpumem_stream_get_info(native, &info, why()));
+      const Stream stream = create_stream(instance.device());
+      void* const block = take(pool, size, stream);
+      {
+        gpumem_stream made = nullptr;
+        ASSERT_OK(gpumem_stream_wrap(instance.device(), info.native_stream, &made, why()));
+        const Owned<gpumem_stream, gpumem_stream_destroy> wrapped(made);
+        if (busy) {
+          EXPECT_OK(fill_on(instance, wrapped, block, size, 6, 1, why()));
+        }
+        EXPECT_OK(gpumem_pool_record_use(pool, block, wrapped, why()));
+      }
+      give(pool, block, stream);
+      stream.synchronize();
+      native.synchronize();
+      EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));
+      EXPECT_EQ(stats(instance).live_count, before.live_count) << "the memory goes back with the pool";
+    }
+  }
+}
+
+TEST(Pool, str_23_destroying_waits_for_the_stream_of_a_recorded_free) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    Pool pool = create_pool(instance.device());
+    GatedStream other(instance.device());
+    GatedStream stream(instance.device());
+    void* const block = take(pool, size, stream);
+    EXPECT_OK(gpumem_pool_record_use(pool, block, other, why()));
+    EXPECT_OK(fill_on(instance, stream, block, size, 6, 1, why()));
+    give(pool, block, stream);
+    std::atomic<bool> returned{false};
+    gpumem_status status = GPUMEM_NOT_READY;
+    std::thread thread([&] {
+      status = gpumem_pool_destroy(pool, why());
+      returned = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    other.finish();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_FALSE(returned) << "the block is still filled";
+    stream.finish();
+    thread.join();
+    EXPECT_OK(status);
+    pool.release();
+  }
+}
+
+// Nobody else has observed it.
+TEST(Pool, str_23_a_pool_observes_the_work_before_its_frees) {
+  Instance instance = open_instance();
+  const auto live_before = stats(instance).live_count;
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    for (const bool trimmed : {false, true}) {
+      SCOPED_TRACE(size);
+      SCOPED_TRACE(trimmed);
+      Pool pool = create_pool(instance.device());
+      GatedStream stream(instance.device());
+      for (int i = 0; i < 3; ++i) {
+        void* const block = take(pool, size, stream);
+        EXPECT_OK(fill_on(instance, stream, block, size, 6, 1, why()));
+        give(pool, block, stream);
+      }
+      std::thread opener([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        stream.open();
+      });
+      if (trimmed) {
+        EXPECT_TRUE(all_goes_back(pool));
+      }
+      EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));
+      opener.join();
+      EXPECT_EQ(stats(instance).live_count, live_before);
+    }
+  }
+}
+
+TEST(Pool, pool_10_trim_takes_what_was_freed_under_pending_work) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    for (const bool recorded : {false, true}) {
+      SCOPED_TRACE(size);
+      SCOPED_TRACE(recorded);
+      const Pool pool = create_pool(instance.device());
+      const Stream stream = create_stream(instance.device());
+      GatedStream held(instance.device());
+      const gpumem_stream in = recorded ? stream.get() : held.get();
+      void* const block = take(pool, size, in);
+      EXPECT_OK(fill_on(instance, held, block, size, 6, 1, why()));
+      if (recorded) {
+        EXPECT_OK(gpumem_pool_record_use(pool, block, held, why()));
+      }
+      give(pool, block, in);
+      EXPECT_EQ(trim(pool), 0U) << "its work is not complete";
+      held.finish();
+      trim(pool);
+      EXPECT_EQ(info_of(pool).reserved_bytes, 0U) << "once is enough";
+    }
+  }
+}
+
+// Blocks of another stream may become free at the moment in which the pool makes new ones.
+TEST(Pool, pool_10_trim_takes_what_was_made_and_not_needed) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const Stream one = create_stream(instance.device());
+  const Stream other = create_stream(instance.device());
+  for (int round = 0; round < (kSanitized ? 500 : 2000); ++round) {
+    give(pool, take(pool, 4 * kKiB, one), one);
+    give(pool, take(pool, 4 * kKiB, other), other);
+    ASSERT_TRUE(all_goes_back(pool)) << "round " << round;
+  }
+}
+
+TEST(Pool, str_23_work_of_a_recorded_stream_that_ended_is_waited_for) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {1 * kMiB, 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    GatedStream held(instance.device());
+    gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+    ASSERT_OK(gpumem_stream_get_info(held, &info, why()));
+    void* const block = take(pool, size);
+    {
+      gpumem_stream made = nullptr;
+      ASSERT_OK(gpumem_stream_wrap(instance.device(), info.native_stream, &made, why()));
+      const Owned<gpumem_stream, gpumem_stream_destroy> wrapped(made);
+      EXPECT_OK(fill_on(instance, wrapped, block, size, 6, 1, why()));
+      EXPECT_OK(gpumem_pool_record_use(pool, block, wrapped, why()));
+    }
+    give(pool, block);
+    trim(pool);
+    EXPECT_NE(info_of(pool).reserved_bytes, 0U) << "the block is still filled";
+    void* const next = take(pool, size);
+    EXPECT_NE(next, block);
+    give(pool, next);
+    held.finish();
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
+TEST(Pool, str_23_the_stream_of_a_recorded_free_may_end_first) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+      SCOPED_TRACE(size);
+      SCOPED_TRACE(flags);
+      const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, flags));
+      GatedStream held(instance.device());
+      {
+        const Stream stream = create_stream(instance.device());
+        void* const block = take(pool, size, stream);
+        if (flags == 0) {
+          EXPECT_OK(fill_on(instance, held, block, size, 6, 1, why()));
+          EXPECT_OK(gpumem_pool_record_use(pool, block, held, why()));
+        }
+        give(pool, block, stream);
+      }
+      held.finish();
+      trim(pool);
+      EXPECT_EQ(info_of(pool).reserved_bytes, 0U);
+    }
+  }
+}
+
+// Neither the quarantine nor the poison of a debug pool may meet work that still uses the block.
+TEST(Pool, str_23_a_debug_pool_waits_for_a_recorded_use) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+    for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+      SCOPED_TRACE(kind);
+      SCOPED_TRACE(size);
+      const Pool pool = create_pool(instance.device(), pool_desc(kind, GPUMEM_POOL_DEBUG));
+      GatedStream held(instance.device());
+      auto* const block = static_cast<uint8_t*>(take(pool, size));
+      if (kind == GPUMEM_KIND_PINNED) std::memset(block, 7, size);
+      EXPECT_OK(fill_on(instance, held, block, size, 6, 1, why()));
+      EXPECT_OK(gpumem_pool_record_use(pool, block, held, why()));
+      give(pool, block);
+      EXPECT_EQ(info_of(pool).live_count, 0U);
+      if (kind == GPUMEM_KIND_PINNED) {
+        EXPECT_TRUE(std::all_of(block, block + size, [](uint8_t byte) { return byte == 7; })) << "in use";
+      }
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, nullptr, why()));
+      for (int i = 0; i < 100; ++i) {
+        void* const other = take(pool, size);
+        EXPECT_NE(other, block);
+        give(pool, other);
+      }
+      if (kind == GPUMEM_KIND_DEVICE) {  // the driver waits for the device when pinned memory is released
+        trim(pool);
+        EXPECT_NE(info_of(pool).reserved_bytes, 0U);
+      }
+      held.finish();
+      EXPECT_TRUE(all_goes_back(pool));
+    }
+  }
+}
+
+// Runs a call that must not wait for a gate, and says whether it has returned in time.
+template <class Call>
+bool returns(Call call, GatedStream& gate) {
+  std::atomic<bool> done{false};
+  std::thread thread([&] {
+    call();
+    done = true;
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!done && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  const bool in_time = done;
+  if (!in_time) gate.open();
+  thread.join();
+  return in_time;
+}
+
+TEST(Pool, pool_11_destroying_holds_up_no_other_call) {
+  Instance instance = open_instance();
+  Pool pool = create_pool(instance.device());
+  GatedStream held(instance.device());
+  void* const block = take(pool, 3 * kMiB, held);
+  EXPECT_OK(fill_on(instance, held, block, 3 * kMiB, 6, 1, why()));
+  give(pool, block, held);
+  const gpumem_pool handle = pool.release();
+  std::thread destroyer([&] { EXPECT_OK(gpumem_pool_destroy(handle, why())); });
+  gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
+  while (gpumem_pool_get_info(handle, &info, nullptr) == GPUMEM_SUCCESS)
+    std::this_thread::yield();
+  EXPECT_TRUE(returns(
+      [&] {
+        create_stream(instance.device()).destroy();
+        const Pool other = create_pool(instance.device());
+        give(other, take(other, kMiB));
+      },
+      held));
+  held.finish();
+  destroyer.join();
+}
+
+TEST(Pool, pool_11_blocks_are_freed_while_it_is_destroyed) {
+  Instance instance = open_instance();
+  const auto live_before = stats(instance).live_count;
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+    for (int round = 0; round < 40; ++round) {
+      Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, flags));
+      GatedStream held(instance.device());
+      void* const used = take(pool, 4 * kKiB, held);
+      EXPECT_OK(fill_on(instance, held, used, 4 * kKiB, 6, 1, why()));
+      give(pool, used, held);
+      std::array<void*, 16> blocks{};
+      for (void*& block : blocks)
+        block = take(pool, 4 * kKiB);
+      std::vector<std::thread> threads;
+      threads.emplace_back([&] { EXPECT_OK(gpumem_pool_destroy(pool.release(), why())); });
+      for (size_t first = 0; first < 2; ++first) {
+        threads.emplace_back([&, first] {
+          for (size_t i = first; i < blocks.size(); i += 2)
+            EXPECT_OK(gpumem_pool_free_pointer(instance, blocks[i], nullptr, why()));
+        });
+      }
+      held.open();
+      for (std::thread& thread : threads)
+        thread.join();
+    }
+  }
+  create_pool(instance.device()).destroy();  // sees to what is left
+  EXPECT_EQ(stats(instance).live_count, live_before);
+}
+
+TEST(Pool, pool_11_only_the_last_block_of_a_destroyed_pool_waits) {
+  Instance instance = open_instance();
+  const auto live_before = stats(instance).live_count;
+  Pool pool = create_pool(instance.device());
+  GatedStream held(instance.device());
+  void* const block = take(pool, 3 * kMiB, held);
+  void* const last = take(pool, 3 * kMiB);
+  pool.destroy();
+  EXPECT_OK(fill_on(instance, held, block, 3 * kMiB, 6, 1, why()));
+  EXPECT_TRUE(returns([&] { EXPECT_OK(gpumem_pool_free_pointer(instance, block, held, why())); }, held));
+  held.finish();
+  EXPECT_OK(gpumem_pool_free_pointer(instance, last, nullptr, why()));
+  EXPECT_EQ(stats(instance).live_count, live_before);
+}
+
+// Three threads with a stream each take and give at random, also each other's blocks. What each block holds
+// is written and read in stream order, so a block that two had at once is found.
+TEST(Pool, pool_15_a_random_walk_of_threads) {
+  Instance instance = open_instance();
+  constexpr size_t kThreads = 3;
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES}) {
+    const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, flags));
+    struct Block {
+      uint32_t* pointer;
+      uint32_t value;
+      uint64_t words;
+    };
+    struct Handed {
+      std::mutex mutex;
+      std::vector<Block> blocks;
+    };
+    std::array<Handed, kThreads> handed;  // without a stream: all work on them is complete
+    std::vector<Stream> streams;
+    for (size_t i = 0; i < kThreads; ++i)
+      streams.push_back(create_stream(instance.device()));
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        const gpumem_stream stream = streams[t];
+        std::mt19937 random(static_cast<uint32_t>(t + 1));
+        std::vector<Block> mine;
+        const auto check = [&](const Block& block, gpumem_stream in) {
+          std::array<uint32_t, 2> seen{};
+          EXPECT_OK(copy_on(instance, in, seen.data(), block.pointer, 4, nullptr, why()));
+          EXPECT_OK(
+              copy_on(instance, in, seen.data() + 1, block.pointer + block.words - 1, 4, nullptr, why()));
+          if (in != nullptr) {
+            EXPECT_OK(gpumem_stream_synchronize(in, kLong, why()));
+          }
+          EXPECT_EQ(seen[0], block.value);
+          EXPECT_EQ(seen[1], block.value);
+        };
+        for (uint32_t step = 0; step < 250; ++step) {
+          const auto what = static_cast<uint32_t>(random() % 10);
+          if (what < 5) {
+            const uint64_t size = uint64_t{4} << random() % 20;
+            Block block{static_cast<uint32_t*>(take(pool, size, stream)),
+                        step << 8 | static_cast<uint32_t>(t), size / 4};
+            if (block.pointer == nullptr) continue;
+            EXPECT_OK(fill_on(instance, stream, block.pointer, size, block.value, 4, why()));
+            mine.push_back(block);
+          } else if (what < 8 && !mine.empty()) {
+            std::swap(mine[random() % mine.size()], mine.back());
+            if (what == 7) check(mine.back(), stream);
+            give(pool, mine.back().pointer, stream);
+            mine.pop_back();
+          } else if (what == 8 && !mine.empty()) {
+            check(mine.back(), stream);
+            Handed& other = handed[(t + 1) % kThreads];
+            const std::lock_guard lock(other.mutex);
+            other.blocks.push_back(mine.back());
+            mine.pop_back();
+          } else {
+            const std::lock_guard lock(handed[t].mutex);
+            for (const Block& block : handed[t].blocks) {
+              check(block, nullptr);
+              give(pool, block.pointer);
+            }
+            handed[t].blocks.clear();
+            if (step % 20 == 0) trim(pool, 8 * kMiB);
+          }
+          if (mine.size() > 20) {
+            give(pool, mine.front().pointer, stream);
+            mine.erase(mine.begin());
+          }
+        }
+        for (const Block& block : mine) {
+          check(block, stream);
+          give(pool, block.pointer, stream);
+        }
+      });
+    }
+    for (auto& thread : threads)
+      thread.join();
+    for (Handed& rest : handed) {
+      for (const Block& block : rest.blocks)
+        give(pool, block.pointer);
+    }
+    EXPECT_EQ(info_of(pool).live_count, 0U);
+    for (const Stream& stream : streams)
+      stream.synchronize();
+  }
+}
+
+TEST(Pool, pool_11_a_native_stream_needs_no_wrapper) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const Stream stream = create_stream(instance.device());
+  gpumem_stream_info native = GPUMEM_STREAM_INFO_INIT;
+  ASSERT_OK(gpumem_stream_get_info(stream, &native, why()));
+  void* block = nullptr;
+  ASSERT_OK(gpumem_pool_alloc_native(pool, 4096, native.native_stream, &block, why()));
+  EXPECT_OK(gpumem_pool_free_native(pool, block, native.native_stream, why()));
+  EXPECT_EQ(take(pool, 4096, stream), block) << "it is the same stream";
+  give(pool, block, stream);
+  stream.synchronize();
+}
+
+TEST(Pool, pool_12_a_forked_child_is_refused) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_PAGEABLE));
+  void* const block = take(pool, 64);
+  const ProcessResult result = in_forked_child([&] {
+    void* none = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_pool_alloc(pool, 64, nullptr, &none, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_pool_free(pool, block, nullptr, why()));
+    std::thread([] {}).join();
+  });
+  EXPECT_CHILD_OK(result);
+  give(pool, block);
+}
+
+TEST(Pool, pool_13_closing_names_what_lives) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc();
+  gpumem_pool pool = nullptr;
+  ASSERT_OK(gpumem_pool_create(instance.device(), &desc, &pool, why()));
+  (void)take(pool, 5000);
+  gpumem_error detail = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, &detail));
+  EXPECT_NE(std::string(detail.message).find("tested"), std::string::npos) << detail.message;
+  EXPECT_OK(gpumem_instance_close(instance.release(), GPUMEM_CLOSE_FORCE, nullptr, why()));
+  void* none = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_CLOSED, gpumem_pool_alloc(pool, 1, nullptr, &none, why()));
+}
+
+TEST(Pool, pool_13_its_memory_is_not_listed_beside_it) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    Pool pool = create_pool(instance.device(), kind);
+    void* const block = take(pool, 3 * kMiB);
+    void* const small = take(pool, 5000);
+    const std::string report = report_of(instance);
+    EXPECT_EQ(report.find("pool tested: 2 live block"), 0U) << report;
+    EXPECT_EQ(report.find('\n'), std::string::npos) << report;
+    gpumem_error detail = GPUMEM_ERROR_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, &detail));
+    const std::string message = detail.message;
+    EXPECT_EQ(message.find("alive: 1 pool; destroy it, or"), 0U) << message;
+    EXPECT_EQ(message.find("more in"), std::string::npos) << message;
+    {
+      gpumem_memory_desc own = memory_desc(GPUMEM_KIND_PINNED, 4096);
+      own.name = "beside";
+      const Memory beside = create_memory(instance.device(), own);
+      EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, &detail));
+      const std::string both = detail.message;
+      EXPECT_EQ(both.find("alive: 1 pinned (4096 bytes), 1 pool; destroy them"), 0U) << both;
+      EXPECT_NE(both.find("beside"), std::string::npos) << both;
+    }
+    // What outlives the pool is all that can be named.
+    pool.destroy();
+    const std::string left = report_of(instance);
+    EXPECT_EQ(left.find("pool tested"), std::string::npos) << left;
+    if (kind != GPUMEM_KIND_PAGEABLE) {
+      EXPECT_NE(left.find("of a destroyed pool with live blocks; gpumem_pool_free_pointer() frees them"),
+                std::string::npos)
+          << left;
+      EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, &detail));
+    }
+    EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+    EXPECT_OK(gpumem_pool_free_pointer(instance, small, nullptr, why()));
+    EXPECT_EQ(report_of(instance), "nothing lives");
+  }
+}
+
+}  // namespace
+}  // namespace conformance

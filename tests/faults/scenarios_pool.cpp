@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Scenarios of pools.
+#include <dlfcn.h>
+
+#include <array>
+
+#ifdef HAVE_CUDA_HEADERS
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#endif
+
+#include "scenario.h"
+
+namespace faults {
+namespace {
+
+Step of_many(Step step) {
+  step.exhausted = GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
+  step.of_many = true;
+  return step;
+}
+
+Step create_pool(gpumem_kind kind, gpumem_pool_flags flags = 0, uint64_t initial_size = 0) {
+  return of_many({"gpumem_pool_create", [=](World& w) {
+                    gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+                    desc.kind = kind;
+                    desc.flags = flags;
+                    desc.initial_size = initial_size;
+                    desc.name = "a name that is longer than a short string";
+                    return gpumem_pool_create(w.out.device[0], &desc, &w.out.pool[0], &w.error);
+                  }});
+}
+
+// Into Out::block.
+Step take(size_t slot, uint64_t size, int stream = -1) {
+  return of_many({"gpumem_pool_alloc", [=](World& w) {
+                    return gpumem_pool_alloc(w.out.pool[0], size,
+                                             stream < 0 ? nullptr : w.out.stream[static_cast<size_t>(stream)],
+                                             &w.out.block[slot], &w.error);
+                  }});
+}
+
+Step give(size_t slot, int stream = -1) {
+  return of_many({"gpumem_pool_free", [=](World& w) {
+                    const gpumem_status status = gpumem_pool_free(
+                        w.out.pool[0], w.out.block[slot],
+                        stream < 0 ? nullptr : w.out.stream[static_cast<size_t>(stream)], &w.error);
+                    if (status == GPUMEM_SUCCESS) unset(w.out.block[slot]);
+                    return status;
+                  }});
+}
+
+Step info() { return CALL(gpumem_pool_get_info, w.out.pool[0], &w.out.pool_info); }
+
+Step block_info() {
+  return CALL(gpumem_pool_get_block_info, w.out.instance, w.out.block[0], &w.out.pool_block_info);
+}
+
+Step batch() {
+  return of_many({"gpumem_pool_alloc_batch", [](World& w) {
+                    const std::array<uint64_t, 2> sizes{3000, 3 * kMiB};
+                    return gpumem_pool_alloc_batch(w.out.pool[0], sizes.data(), sizes.size(), nullptr,
+                                                   w.out.some_blocks, &w.error);
+                  }});
+}
+
+// Ends `count` places.
+Step ends(const char* function, void* (Out::*places)[2], std::function<gpumem_status(World&)> call) {
+  return of_many({function, [=](World& w) {
+                    const gpumem_status status = call(w);
+                    if (status == GPUMEM_SUCCESS) unset(w.out.*places);
+                    return status;
+                  }});
+}
+
+Step ends_block(const char* function, std::function<gpumem_status(World&)> call) {
+  return of_many({function, [=](World& w) {
+                    const gpumem_status status = call(w);
+                    if (status == GPUMEM_SUCCESS) unset(w.out.block[0]);
+                    return status;
+                  }});
+}
+
+// A pool that has memory: what it takes for an allocation that then fails stays with it. Taking some is under
+// faults where a pool begins with it.
+std::vector<Step> warm(Step create, std::vector<Step> more = {}) {
+  more.insert(more.begin(), {std::move(create), take(0, 3000), take(1, 9 * kMiB), give(0), give(1)});
+  return more;
+}
+
+// Begins or ends a capture of the first stream, as other code does.
+Step capture(bool begin) {
+  return {begin ? "the begin of a capture" : "the end of a capture", [=](World& w) {
+            if (w.backend == GPUMEM_BACKEND_HOST)
+              return gpumem_host_stream_set_capturing(w.out.stream[0], begin ? 1 : 0, &w.error);
+            int code = 1;
+#ifdef HAVE_CUDA_HEADERS
+            gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+            (void)gpumem_stream_get_info(w.out.stream[0], &info, nullptr);
+            auto* const stream = static_cast<CUstream>(info.native_stream);
+            void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+            const auto find = [&](const char* name) { return dlsym(driver, name); };
+            if (begin) {
+              code = reinterpret_cast<PFN_cuStreamBeginCapture_v10010>(find("cuStreamBeginCapture_v2"))(
+                  stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+            } else {
+              CUgraph graph = nullptr;
+              code =
+                  reinterpret_cast<PFN_cuStreamEndCapture_v10000>(find("cuStreamEndCapture"))(stream, &graph);
+              if (graph != nullptr)
+                code |= reinterpret_cast<PFN_cuGraphDestroy_v10000>(find("cuGraphDestroy"))(graph);
+            }
+            dlclose(driver);
+#endif
+            return code == 0 ? GPUMEM_SUCCESS : GPUMEM_ERROR_INTERNAL;
+          }};
+}
+
+int32_t no_more(void* /*user_data*/, gpumem_pool /*pool*/, uint64_t /*size*/) { return 0; }
+
+void few_units(gpumem_instance_desc&, gpumem_host_options& host) {
+  host.vmm_granularity = kMiB;
+  host.lock_mode = GPUMEM_HOST_LOCK_OFF;
+  host.fill = GPUMEM_TOGGLE_OFF;
+}
+
+}  // namespace
+
+std::vector<Scenario> pool_scenarios() {
+  std::vector<Scenario> all;
+  const Step destroy = ENDING_CALL(gpumem_pool_destroy, w.out.pool[0]);
+  for (const gpumem_kind kind :
+       {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED, GPUMEM_KIND_PAGEABLE}) {
+    all.push_back(
+        {"a pool of kind " + std::to_string(kind), kBoth, {}, {create_pool(kind), info(), destroy}});
+    all.push_back({"blocks of kind " + std::to_string(kind),
+                   kBoth,
+                   warm(create_pool(kind)),
+                   {take(0, 3000), take(1, 3 * kMiB), give(0), give(1)}});
+  }
+  all.push_back(
+      {"a pool that begins with memory", kBoth, {}, {create_pool(GPUMEM_KIND_DEVICE, 0, kMiB), destroy}});
+  all.push_back(
+      {"what a pool can tell",
+       kBoth,
+       {create_pool(GPUMEM_KIND_DEVICE), take(0, 3000)},
+       {block_info(), CALL(gpumem_pool_get_class_info, w.out.pool[0], 3, &w.out.pool_class_info),
+        CALL(gpumem_pool_reset_peaks, w.out.pool[0]), CALL(gpumem_pool_set_limit, w.out.pool[0], 64 * kMiB),
+        CALL(gpumem_pool_set_release_threshold, w.out.pool[0], 0),
+        CALL(gpumem_pool_set_callback, w.out.pool[0], no_more, nullptr)}});
+  all.push_back(
+      {"blocks in streams",
+       kBoth,
+       warm(create_pool(GPUMEM_KIND_DEVICE), {create_stream(0), create_stream(1)}),
+       {take(0, 3000, 0), CALL(gpumem_pool_record_use, w.out.pool[0], w.out.block[0], w.out.stream[1]),
+        give(0, 0), take(1, 3 * kMiB, 1), give(1, 1), synchronize(0), synchronize(1)}});
+  all.push_back({"batches of blocks",
+                 kBoth,
+                 warm(create_pool(GPUMEM_KIND_DEVICE)),
+                 {batch(), ends("gpumem_pool_free_batch", &Out::some_blocks, [](World& w) {
+                    return gpumem_pool_free_batch(w.out.pool[0], w.out.some_blocks, 2, nullptr, &w.error);
+                  })}});
+  all.push_back(
+      {"frees by other names",
+       kBoth,
+       warm(create_pool(GPUMEM_KIND_DEVICE)),
+       {of_many(CALL(gpumem_pool_alloc_aligned, w.out.pool[0], 100, kMiB, nullptr, &w.out.block[0])),
+        ends_block("gpumem_pool_free_sized",
+                   [](World& w) {
+                     return gpumem_pool_free_sized(w.out.pool[0], w.out.block[0], 100, nullptr, &w.error);
+                   }),
+        take(0, 500), ends_block("gpumem_pool_free_pointer", [](World& w) {
+          return gpumem_pool_free_pointer(w.out.instance, w.out.block[0], nullptr, &w.error);
+        })}});
+  all.push_back({"blocks of a native stream",
+                 kBoth,
+                 warm(create_pool(GPUMEM_KIND_DEVICE)),
+                 {of_many(CALL(gpumem_pool_alloc_native, w.out.pool[0], 700, nullptr, &w.out.block[0])),
+                  ends_block("gpumem_pool_free_native",
+                             [](World& w) {
+                               return gpumem_pool_free_native(w.out.pool[0], w.out.block[0], nullptr,
+                                                              &w.error);
+                             }),
+                  of_many(CALL(gpumem_pool_trim, w.out.pool[0], 0, &w.out.number[0]))}});
+  all.back().idle_streams = 1;  // the default stream of the device
+  all.push_back({"a pool that looks for mistakes",
+                 kBoth,
+                 warm(create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG)),
+                 {take(0, 3000), block_info(), give(0)}});
+  // A failure leaves the capture whole: it ends well.
+  all.push_back(
+      {"blocks of a capture",
+       kBoth,
+       warm(create_pool(GPUMEM_KIND_DEVICE), {create_stream(0), create_stream(1), capture(true)}),
+       {CALL(gpumem_stream_get_capture_id, w.out.stream[0], &w.out.number[0]), take(0, 3000, 0), give(0, 0),
+        take(0, 3000, 0), take(1, 4 * kMiB, 0), give(1, 0), take(1, 3 * kMiB, 0),
+        CALL(gpumem_pool_record_use, w.out.pool[0], w.out.block[0], w.out.stream[0]),
+        CALL(gpumem_pool_record_use, w.out.pool[0], w.out.block[1], w.out.stream[1]), give(0), give(1, 0),
+        info(), CALL(gpumem_pool_release_capture, w.out.pool[0], w.out.number[0], w.out.stream[1])},
+       [](World& w) {
+         EXPECT_EQ(capture(false).call(w), GPUMEM_SUCCESS);
+         gpumem_pool_info now = GPUMEM_POOL_INFO_INIT;
+         EXPECT_EQ(gpumem_pool_get_info(w.out.pool[0], &now, nullptr), GPUMEM_SUCCESS);
+         EXPECT_EQ(now.live_count, 0U);
+         EXPECT_EQ(now.capture_count, 0U);
+       }});
+  for (Scenario& scenario : all) {
+    scenario.options = few_units;
+    scenario.granularity = kMiB;
+  }
+  return all;
+}
+
+}  // namespace faults

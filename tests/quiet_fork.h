@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// fork() for tests whose child allocates memory.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "asleep.h"
+
+namespace gpumem::test {
+
+// A forked child waits for ever for a lock of the allocator that AddressSanitizer or ThreadSanitizer puts in
+// place, if another thread held it at the fork. glibc's own allocator has no such flaw.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kForkBesideAllocations = false;
+#elif defined(__has_feature)
+inline constexpr bool kForkBesideAllocations =
+    !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer);
+#else
+inline constexpr bool kForkBesideAllocations = true;
+#endif
+
+// A child that hangs all the same is ended by SIGALRM, if it calls alarm() with this.
+inline constexpr unsigned kHangSeconds = 300;
+
+// Whether each thread but the calling one sleeps: then none is in the middle of an allocation.
+inline bool others_sleep() {
+  std::error_code problem;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", problem)) {
+    const pid_t thread = std::stoi(task.path().filename());
+    if (thread != gettid() && !is_asleep(thread)) return false;
+  }
+  return true;
+}
+
+// With a sanitizer, first waits until the other threads sleep: 10 s at most, for a test that keeps them busy
+// hangs now and then.
+inline pid_t quiet_fork() {
+  constexpr int kLooks = 3;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  // One that was asleep may have been woken by one that was looked at later.
+  for (int quiet = kForkBesideAllocations ? kLooks : 0;
+       quiet < kLooks && std::chrono::steady_clock::now() < end;) {
+    quiet = others_sleep() ? quiet + 1 : 0;
+    if (quiet < kLooks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return fork();
+}
+
+}  // namespace gpumem::test

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Where blocks of a pool lie: classes, the map of blocks, and best fit against a model.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "core/pool_blocks.h"
+#include "core/pool_classes.h"
+#include "core/pool_space.h"
+
+namespace gpumem::core {
+namespace {
+
+TEST(PoolClasses, waste_at_most_an_eighth) {
+  for (const uint64_t granule : {UINT64_C(16), UINT64_C(256)}) {
+    const PoolClasses classes(granule);
+    ASSERT_LE(classes.count(), PoolClasses::kCountMax);
+    EXPECT_EQ(classes.size_of(classes.count() - 1), PoolClasses::kSmallMax);
+    for (uint32_t i = 1; i < classes.count(); ++i)
+      ASSERT_LT(classes.size_of(i - 1), classes.size_of(i));
+    for (uint64_t size = 1; size <= PoolClasses::kSmallMax; size += size < 5000 ? 1 : 311) {
+      const uint32_t index = classes.index_of(size);
+      const uint64_t block = classes.size_of(index);
+      ASSERT_GE(block, size);
+      ASSERT_EQ(block % granule, 0U);
+      if (index != 0) {
+        ASSERT_LT(classes.size_of(index - 1), size) << "the smallest that fits";
+      }
+      if (size > 8 * granule) {
+        ASSERT_LE((block - size) * 8, block) << size;
+      }
+      const uint64_t chunk = PoolClasses::chunk_size(block);
+      ASSERT_LE((chunk % block) * 8, chunk) << size;
+    }
+    for (uint64_t alignment = 1; alignment <= PoolClasses::kPage; alignment *= 2) {
+      const uint32_t index = classes.index_of(100, alignment);
+      ASSERT_LT(index, classes.count());
+      ASSERT_EQ(classes.size_of(index) % alignment, 0U);
+    }
+  }
+}
+
+TEST(PoolBlocks, every_address_finds_its_block) {
+  PoolBlocks blocks;
+  ASSERT_TRUE(blocks.open());
+  const PoolClasses classes(16);
+  const uint64_t base = (uint64_t{1} << 46) + 5 * PoolClasses::kPage;
+  ASSERT_TRUE(blocks.reserve(base, uint64_t{1} << 33));
+  EXPECT_FALSE(blocks.reserve(uint64_t{1} << 50, 4096));
+  std::mt19937_64 random(1);
+  for (uint32_t i = 0; i < classes.count(); ++i) {
+    const uint64_t size = classes.size_of(i);
+    const uint64_t chunk = PoolClasses::chunk_size(size);
+    PoolRun* const run = blocks.make_run(i, size, static_cast<uint32_t>(chunk / size));
+    run->set_place(base, size);
+    blocks.set(base, chunk, run);
+    for (uint32_t n = 0; n < run->count; ++n) {
+      const uint64_t first = run->address_of_block(n);
+      for (const uint64_t offset : {uint64_t{0}, size - 1, random() % size}) {
+        ASSERT_EQ(blocks.run_at(first + offset), run);
+        ASSERT_EQ(run->index_of(first + offset), n) << size << " + " << offset;
+      }
+    }
+    PoolBlocks::Block found;
+    EXPECT_FALSE(blocks.find(base, &found));
+    run->state(0).store(PoolRun::kLive);
+    ASSERT_TRUE(blocks.find(base + size - 1, &found));
+    EXPECT_EQ(found.base, base);
+    EXPECT_EQ(found.size, size);
+    if (chunk % size != 0) {
+      EXPECT_FALSE(blocks.find(base + chunk - 1, &found)) << "behind the last block";
+    }
+    blocks.clear(base, chunk);
+    blocks.recycle(run);
+    EXPECT_EQ(blocks.run_at(base), nullptr);
+  }
+}
+
+// Takes and gives at random, in several orders, and keeps a list of who has what.
+TEST(PoolSpace, random_model) {
+  constexpr uint64_t kPage = PoolClasses::kPage;
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937_64 random(seed);
+    PoolSpace space;
+    struct Given {
+      uint64_t size;
+      PoolSpace::Order order;
+      uint64_t epoch;
+    };
+    std::map<uint64_t, uint64_t> taken;
+    std::map<uint64_t, Given> given;  // by page, what its last free was
+    uint64_t end = uint64_t{1} << 40;
+    std::array<uint64_t, 3> epochs = {1, 1, 1000};  // each order counts its own
+    std::array<uint64_t, 3> passed{};
+    space.add(end, 64 * kPage, 1);
+    end += 64 * kPage;
+    for (int step = 0; step < 600; ++step) {
+      const auto order = static_cast<PoolSpace::Order>(random() % 3);
+      const uint64_t size = (1 + random() % 12) * kPage;
+      switch (random() % 6) {
+        case 0:
+        case 1:
+        case 2: {
+          const uint64_t alignment = kPage << random() % 4;
+          auto base = space.take(size, alignment, order);
+          if (!base) base = space.take_joined(size, alignment, order);
+          if (!base) {
+            space.add(end, 32 * kPage, seed % 2 == 0 ? 1 : end);
+            end += 32 * kPage;
+            break;
+          }
+          ASSERT_EQ(*base % alignment, 0U);
+          const auto behind = taken.lower_bound(*base);
+          if (behind != taken.end()) {
+            ASSERT_LE(*base + size, behind->first);
+          }
+          if (behind != taken.begin()) {
+            ASSERT_LE(std::prev(behind)->first + std::prev(behind)->second, *base);
+          }
+          for (uint64_t page = *base; page < *base + size; page += kPage) {
+            const auto last = given.find(page);
+            if (last == given.end()) continue;
+            const bool may = last->second.order == PoolSpace::kAny || last->second.order == order ||
+                             last->second.epoch <= passed[last->second.order];
+            ASSERT_TRUE(may) << "memory of another order";
+          }
+          taken[*base] = size;
+          break;
+        }
+        case 3:
+        case 4: {
+          if (taken.empty()) break;
+          auto one = taken.begin();
+          std::advance(one, static_cast<ptrdiff_t>(random() % taken.size()));
+          space.give(one->first, order, epochs[order]);
+          for (uint64_t page = one->first; page < one->first + one->second; page += kPage)
+            given[page] = {one->second, order, epochs[order]};
+          taken.erase(one);
+          ++epochs[order];
+          break;
+        }
+        default:
+          if (order == PoolSpace::kAny) break;
+          passed[order] = std::max(passed[order], epochs[order] - 1 - random() % 10 % epochs[order]);
+          space.pass(order, passed[order]);
+      }
+      ASSERT_TRUE(space.consistent()) << "seed " << seed << " step " << step;
+    }
+    for (const auto& [base, size] : taken)
+      space.give(base, 1, epochs[1]);
+    // The latest epoch of each is all that it takes.
+    space.pass(1, epochs[1]);
+    space.pass(2, epochs[2]);
+    ASSERT_TRUE(space.consistent());
+    EXPECT_EQ(space.taken_bytes(), 0U);
+    if (seed % 2 == 0) {
+      EXPECT_EQ(space.largest(PoolSpace::kAny), space.total_bytes()) << "all joined";
+    }
+    std::vector<std::pair<uint64_t, uint64_t>> places;
+    space.for_each_free([&](uint64_t base, uint64_t size) { places.emplace_back(base, size); });
+    for (const auto& [base, size] : places)
+      space.remove(base, size);
+    EXPECT_EQ(space.total_bytes(), 0U);
+  }
+}
+
+}  // namespace
+}  // namespace gpumem::core
