@@ -252,6 +252,8 @@ TEST(ThreadRecord, ManyUsesOfManyThreadsAreToldApart) {
 TEST(ThreadRecord, PassingUsesAreToldFromOthers) {
   Worker other;
   Use use;
+  // A record brings its count along from the thread that had it before.
+  other.do_now([] { (void)thread_record(); });
   const PassingUses before = passing_uses(object(0));
   EXPECT_FALSE(before.any_of);
   other.do_now([&] { use = Use(thread_record(), object(0)); });
