@@ -45,7 +45,7 @@ bool is_marked(const gpumem_entry_info& entry) {
                      [](uint8_t byte) { return byte != 0; });
 }
 
-void print_text(const gpumem_link_info& hub, const std::vector<gpumem_entry_info>& entries) {
+void print_hub(const gpumem_link_info& hub, const std::vector<gpumem_entry_info>& entries) {
   using enum Table::Align;
   std::cout << (hub.keeper != 0 ? "Keeper " : "Hub ") << shown(hub.path);
   if (hub.pid != 0) std::cout << ", process " << hub.pid;
@@ -99,7 +99,7 @@ void raise_descriptor_limit() {
 int hub_list(const HubOptions& options) {
   const Link link = connect_to_hub(open_instance(kBackend), options.hub);
   const std::vector<gpumem_entry_info> entries = entries_of(link);
-  (options.json ? print_entries_json : print_text)(link_info(link), entries);
+  (options.json ? print_entries_json : print_hub)(link_info(link), entries);
   return kExitSuccess;
 }
 

@@ -162,8 +162,8 @@ void print_brief(const std::vector<BackendAnswer>& backends, const std::string& 
   std::cout << list.text();
 }
 
-void print_text(const std::vector<BackendAnswer>& backends, const std::string& opened,
-                const std::vector<DeviceAnswer>& devices) {
+void print_backends(const std::vector<BackendAnswer>& backends, const std::string& opened,
+                    const std::vector<DeviceAnswer>& devices) {
   std::cout << "gpumem " << gpumem_version_text() << "\n\nBackends\n";
   Table table;
   for (const BackendAnswer& answer : backends) {
@@ -267,7 +267,7 @@ int info(const InfoOptions& options) {
   if (options.json) {
     print_all_json(backends, opened, devices, options.brief);
   } else {
-    (options.brief ? print_brief : print_text)(backends, opened, devices);
+    (options.brief ? print_brief : print_backends)(backends, opened, devices);
   }
   if (problem.empty()) return kExitSuccess;
   flush_output();

@@ -117,7 +117,7 @@ std::string decimal(double value, int digits) {
   return text.data();
 }
 
-void print_text(const Report& report) {
+void print_report(const Report& report) {
   using enum Table::Align;
   // A file name may have spaces, so it is not wrapped.
   const std::string file = shown(report.file) + ":";
@@ -346,7 +346,7 @@ int move(const MoveOptions& options) {
   try {
     const Report report = move_file(instance, options);
     require_nothing_lives(instance);
-    (options.json ? print_report_json : print_text)(report);
+    (options.json ? print_report_json : print_report)(report);
   } catch (const Interrupted&) {
     require_nothing_lives(instance);
     throw;

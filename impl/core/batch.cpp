@@ -10,26 +10,26 @@
 namespace gpumem::core {
 namespace {
 
-struct Range {
+struct Extent {
   const void* object;
   uint64_t begin;
   uint64_t end;
 };
 
-Range range_of(const Box& box) { return {box.object, box.first, box.first + box.extent}; }
+Extent range_of(const Box& box) { return {box.object, box.first, box.first + box.extent}; }
 
-bool before(const Range& left, const Range& right) {
+bool before(const Extent& left, const Extent& right) {
   if (left.object != right.object) return std::less<>()(left.object, right.object);
   return left.begin < right.begin;
 }
 
-bool meet(const Range& left, const Range& right) {
+bool meet(const Extent& left, const Extent& right) {
   return left.object == right.object && left.begin < right.end && right.begin < left.end;
 }
 
 // Looks at whole extents, gaps included: false is certain.
 bool may_depend(std::span<const BoxPair> entries) {
-  std::vector<Range> written;
+  std::vector<Extent> written;
   written.reserve(entries.size());
   for (const BoxPair& entry : entries)
     written.push_back(range_of(entry.written));
@@ -38,7 +38,7 @@ bool may_depend(std::span<const BoxPair> entries) {
   }
   if (std::adjacent_find(written.begin(), written.end(), meet) != written.end()) return true;
   return std::any_of(entries.begin(), entries.end(), [&](const BoxPair& entry) {
-    const Range read = range_of(entry.read);
+    const Extent read = range_of(entry.read);
     const auto next = std::lower_bound(written.begin(), written.end(), read, before);
     if (next != written.end() && meet(*next, read)) return true;
     return next != written.begin() && meet(*(next - 1), read);
@@ -46,7 +46,7 @@ bool may_depend(std::span<const BoxPair> entries) {
 }
 
 // Rows and columns of an object whose bytes are laid out as a plane.
-struct Rectangle {
+struct BoxRectangle {
   uint64_t top;
   uint64_t bottom;
   uint64_t left;
@@ -78,20 +78,20 @@ class Plane {
   // the columns of all rectangles that it crosses.
   bool any_written_meets() const {
     std::vector<uint64_t> columns;
-    std::vector<const Rectangle*> starting;
-    for (const Rectangle& each : rectangles_) {
+    std::vector<const BoxRectangle*> starting;
+    for (const BoxRectangle& each : rectangles_) {
       columns.push_back(each.left);
       columns.push_back(each.right);
       starting.push_back(&each);
     }
     std::sort(columns.begin(), columns.end());
     columns.erase(std::unique(columns.begin(), columns.end()), columns.end());
-    std::vector<const Rectangle*> ending = starting;
+    std::vector<const BoxRectangle*> ending = starting;
     std::sort(starting.begin(), starting.end(), [](auto* one, auto* two) { return one->top < two->top; });
     std::sort(ending.begin(), ending.end(), [](auto* one, auto* two) { return one->bottom < two->bottom; });
     std::array<Crossed, 2> crossed{Crossed(columns), Crossed(columns)};  // read, written
     auto ended = ending.begin();
-    for (const Rectangle* each : starting) {
+    for (const BoxRectangle* each : starting) {
       for (; (*ended)->bottom <= each->top; ++ended)
         crossed.at((*ended)->written).change(**ended, -1);
       if (crossed[1].meets(*each) || (each->written && crossed[0].meets(*each))) return true;
@@ -124,12 +124,12 @@ class Plane {
    public:
     explicit Crossed(const std::vector<uint64_t>& columns)
         : columns_(columns), lefts_(columns.size()), rights_(columns.size()) {}
-    void change(const Rectangle& rectangle, int64_t amount) {
+    void change(const BoxRectangle& rectangle, int64_t amount) {
       lefts_.add(index(rectangle.left), amount);
       rights_.add(index(rectangle.right), amount);
     }
     // All that begin before its right end, less those that end before its left one.
-    bool meets(const Rectangle& rectangle) const {
+    bool meets(const BoxRectangle& rectangle) const {
       return lefts_.before(index(rectangle.right)) > rights_.before(index(rectangle.left) + 1);
     }
 
@@ -161,23 +161,23 @@ class Plane {
   }
 
   const uint64_t pitch_;
-  std::vector<Rectangle> rectangles_;
+  std::vector<BoxRectangle> rectangles_;
 };
 
-struct Side {
+struct BoxSide {
   const Box* box;
   bool written;
 };
 
 // The same exactly.
 bool do_depend(std::span<const BoxPair> entries) {
-  std::vector<Side> sides;
+  std::vector<BoxSide> sides;
   sides.reserve(2 * entries.size());
   for (const BoxPair& entry : entries) {
     sides.push_back({&entry.written, true});
     sides.push_back({&entry.read, false});
   }
-  const auto by_object = [](const Side& one, const Side& two) {
+  const auto by_object = [](const BoxSide& one, const BoxSide& two) {
     return std::less<>()(one.box->object, two.box->object);
   };
   std::sort(sides.begin(), sides.end(), by_object);

@@ -38,10 +38,10 @@ struct All {
   std::condition_variable ended;
 };
 
-constinit platform::PerProcess<All> all;
+constinit platform::PerProcess<All> all_functions;
 
-Id add(Entry entry) {
-  All& functions = all.get();
+Id add_function(Entry entry) {
+  All& functions = all_functions.get();
   const std::lock_guard lock(functions.mutex);
   const Id id = functions.last + 1;
   functions.entries.emplace(id, std::move(entry));
@@ -49,7 +49,7 @@ Id add(Entry entry) {
 }
 
 void remove(Id id) noexcept {
-  All& functions = all.get();
+  All& functions = all_functions.get();
   std::map<Id, Entry>::node_type removed;  // outlives the lock, because destroying it may be slow
   const std::lock_guard lock(functions.mutex);
   removed = functions.entries.extract(id);
@@ -59,7 +59,7 @@ void remove(Id id) noexcept {
 // Drops the entries that have not begun, and waits for those that run.
 template <class Chosen>
 void end_where(Chosen chosen) {
-  All* const functions = all.find();
+  All* const functions = all_functions.find();
   if (functions == nullptr) return;  // none was ever enqueued
   std::map<Id, Entry> dropped;
   std::unique_lock lock(functions->mutex);
@@ -77,7 +77,7 @@ void end_where(Chosen chosen) {
 // What the backend calls, with pointer_to(id) as its argument.
 void GPUMEM_CALL run(void* argument) {
   const Id id = address_of(argument);
-  All& functions = all.get();
+  All& functions = all_functions.get();
   const Entry* entry = nullptr;
   {
     const std::lock_guard lock(functions.mutex);
@@ -123,7 +123,7 @@ Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem
   entry.owner = &instance;
   entry.mask = platform::SignalMask::of_this_thread();
   entry.function = [function, user_data] { function(user_data); };
-  const Id id = add(std::move(entry));
+  const Id id = add_function(std::move(entry));
   Cleanup drop([&] { remove(id); });
   GPUMEM_TRY(stream.launch_host_function(run, pointer_to(id), false));
   drop.dismiss();
@@ -137,7 +137,7 @@ Result<void> launch_internal(Device& device, backend::Stream& stream, const Regi
   entry.device = &device;
   entry.writes = writes;
   entry.function = std::move(function);
-  const Id id = add(std::move(entry));
+  const Id id = add_function(std::move(entry));
   Cleanup drop([&] {
     // What the function keeps alive may be in use by what was enqueued before it.
     if (wait_for(stream)) remove(id);

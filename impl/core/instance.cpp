@@ -83,6 +83,10 @@ Result<uint64_t> Instance::open(const OpenRequest& request) {
   return *handle;
 }
 
+Error instance_closed() {
+  return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+}
+
 Result<std::shared_lock<std::shared_mutex>> Instance::stay_open() {
   if (!closing_) {
     std::shared_lock lock(lifecycle_, std::try_to_lock);
@@ -91,7 +95,7 @@ Result<std::shared_lock<std::shared_mutex>> Instance::stay_open() {
       std::this_thread::yield();
     if (!closing_) return lock;
   }
-  return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+  return instance_closed();
 }
 
 Device* Instance::find_device(const std::array<uint8_t, 16>& uuid) const {

@@ -33,6 +33,9 @@ struct OpenRequest {
   backend::OpenRequest options;
 };
 
+// What a call answers that finds its instance closed meanwhile.
+Error instance_closed();
+
 class Instance {
  public:
   // The handle of a new instance.

@@ -24,14 +24,14 @@ namespace {
 
 constexpr std::string_view kFilePrefix = "gpumem-file-";
 constexpr std::string_view kVersionPrefix = "gpumem-version-";
-constexpr std::array<char, 8> kMagic{'g', 'p', 'm', 'k', 'e', 'e', 'p', '1'};
+constexpr std::array<char, 8> kKeptMagic{'g', 'p', 'm', 'k', 'e', 'e', 'p', '1'};
 constexpr uint32_t kFilesMax = kMessageDescriptorsMax;
 constexpr uint64_t kSendTime = 1'000'000'000;  // for all descriptors of a version
 constexpr uint64_t kOtherDescriptors = 24;     // that a keeper has beside them
 
 // A memory file begins with it; the IDs of the files follow.
 struct StoredHead {
-  std::array<char, 8> magic = kMagic;
+  std::array<char, 8> magic = kKeptMagic;
   uint64_t number = 0;
   uint32_t user = 0;
   uint32_t file_count = 0;
@@ -91,7 +91,7 @@ std::optional<KeeperStore::Record> read_record(int file, std::vector<std::string
   if (!platform::read_file(file, 0, &head, sizeof head)) return std::nullopt;
   const uint64_t rest = facts.size - sizeof head;
   auto handle = decode(head.handle);
-  if (head.magic != kMagic || head.file_count == 0 || head.file_count > kFilesMax ||
+  if (head.magic != kKeptMagic || head.file_count == 0 || head.file_count > kFilesMax ||
       rest != head.file_count * sizeof(uint64_t) || head.name.back() != '\0' || head.number == 0 || !handle ||
       handle->fd_count != head.file_count || handle->type != GPUMEM_SHARE_TYPE_MEMORY ||
       handle->way != GPUMEM_SHARE_WAY_POSIX_FD || !is_valid_name(head.name.data()))

@@ -599,7 +599,7 @@ Result<void> Ring::check_waiting() const {
   if (stopped_.load(std::memory_order_relaxed)) [[unlikely]]
     return destroyed();
   if (!instance().share_server().is_running()) [[unlikely]]
-    return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+    return instance_closed();
   if (producer_) return {};
   GPUMEM_TRY(check_peer());
   if (control_->place(place_).word.load(std::memory_order_relaxed) != word_) [[unlikely]] {

@@ -11,8 +11,8 @@
 namespace gpumem::core {
 namespace {
 
-constexpr std::array<char, 8> kMagic{'g', 'p', 'u', 'm', 'e', 'm', 'R', 'G'};
-constexpr uint32_t kVersion = 2;
+constexpr std::array<char, 8> kRingMagic{'g', 'p', 'u', 'm', 'e', 'm', 'R', 'G'};
+constexpr uint32_t kRingVersion = 2;
 constexpr uint64_t kLine = 128;
 
 // At the beginning of the producer's file.
@@ -98,8 +98,8 @@ Result<std::shared_ptr<RingControl>> RingControl::create(const RingShape& shape,
   auto control = std::make_shared<RingControl>(shape, own->view, *view);
   undo.dismiss();
   undo_own.dismiss();
-  *static_cast<Head*>(own->view) = {kMagic, kVersion,       shape.slot_count, shape.place_count,
-                                    0,      shape.slot_size};
+  *static_cast<Head*>(own->view) = {kRingMagic, kRingVersion,   shape.slot_count, shape.place_count,
+                                    0,          shape.slot_size};
   return control;
 }
 
@@ -114,15 +114,15 @@ Result<std::shared_ptr<RingControl>> RingControl::open(const platform::Descripto
   if (!own) return own.error();
   Cleanup undo_own([&] { platform::unmap(*own, own_facts.size); });
   const Head head = *static_cast<const Head*>(*own);
-  if (head.magic != kMagic) return no_ring();
-  if (head.version > kVersion) {
+  if (head.magic != kRingMagic) return no_ring();
+  if (head.version > kRingVersion) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
                       "the ring is of version %u, and this library knows version %u; use a library as new as "
                       "the producer's",
-                      head.version, kVersion);
+                      head.version, kRingVersion);
   }
   const RingShape shape{head.slot_count, head.place_count, head.slot_size};
-  if (head.version != kVersion || !shape.is_valid()) return no_ring();
+  if (head.version != kRingVersion || !shape.is_valid()) return no_ring();
   const Layout layout(shape);
   if (layout.producer_size != own_facts.size || layout.consumers_size != facts.size) return no_ring();
   auto view = platform::map_file(file, facts.size, nullptr);

@@ -12,8 +12,8 @@ namespace gpumem::core {
 
 namespace {
 
-constexpr std::array<char, 8> kMagic{'g', 'p', 'u', 'm', 'e', 'm', 'S', 'H'};
-constexpr uint16_t kVersion = 1;
+constexpr std::array<char, 8> kHandleMagic{'g', 'p', 'u', 'm', 'e', 'm', 'S', 'H'};
+constexpr uint16_t kHandleVersion = 1;
 
 // The bytes, in the order of the machine: a GPU and all that use it have the same.
 struct Bytes {
@@ -81,8 +81,8 @@ Error no_handle() {
 
 gpumem_share_handle encode(const ShareHandle& handle) {
   Bytes bytes{};
-  bytes.magic = kMagic;
-  bytes.version = kVersion;
+  bytes.magic = kHandleMagic;
+  bytes.version = kHandleVersion;
   bytes.type = static_cast<uint8_t>(handle.type);
   bytes.way = static_cast<uint8_t>(handle.way);
   bytes.backend = static_cast<uint8_t>(handle.backend);
@@ -109,14 +109,14 @@ uint64_t check_value(const gpumem_share_handle& bytes) { return std::bit_cast<By
 
 Result<ShareHandle> decode(const gpumem_share_handle& given) {
   const Bytes bytes = std::bit_cast<Bytes>(given);
-  if (bytes.magic != kMagic || bytes.zero != 0 || bytes.check != check_of(bytes)) return no_handle();
-  if (bytes.version > kVersion) {
+  if (bytes.magic != kHandleMagic || bytes.zero != 0 || bytes.check != check_of(bytes)) return no_handle();
+  if (bytes.version > kHandleVersion) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
                       "the share handle is of version %u, and this library knows version %u; use a library "
                       "as new as the exporter's",
-                      bytes.version, kVersion);
+                      bytes.version, kHandleVersion);
   }
-  if (bytes.version != kVersion || !is_plausible(bytes)) return no_handle();
+  if (bytes.version != kHandleVersion || !is_plausible(bytes)) return no_handle();
   ShareHandle handle;
   handle.type = bytes.type;
   handle.way = bytes.way;

@@ -13,7 +13,7 @@
 namespace gpumem::core {
 namespace {
 
-constexpr std::array<uint8_t, 4> kMagic{'g', 'p', 'm', 's'};
+constexpr std::array<uint8_t, 4> kMessageMagic{'g', 'p', 'm', 's'};
 constexpr size_t kTextMax = 255;
 static_assert(std::endian::native == std::endian::little);
 
@@ -379,7 +379,7 @@ Result<void> check_count(const Message& message) {
 }
 
 void write_header(Writer& out, const MessageHeader& header) {
-  out.array(kMagic);
+  out.array(kMessageMagic);
   out.number(kProtocolVersion);
   out.number(static_cast<uint16_t>(header.type));
   out.number(header.size);
@@ -417,7 +417,7 @@ Result<MessageHeader> decode_header(std::span<const uint8_t> bytes) {
   Reader in(bytes.first(kMessageHeaderSize));
   std::array<uint8_t, 4> magic{};
   in.array(magic);
-  if (magic != kMagic) return bad_message("it does not begin as one of gpumem");
+  if (magic != kMessageMagic) return bad_message("it does not begin as one of gpumem");
   const auto version = in.number<uint16_t>();
   if (version != kProtocolVersion) {
     return make_error(

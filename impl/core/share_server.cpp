@@ -31,7 +31,6 @@ constexpr uint32_t kNever = 0;  // still told of a hang-up
 constexpr uint32_t kToRead = EPOLLIN;
 constexpr uint32_t kToWrite = EPOLLOUT;
 constexpr uint64_t kMessageTime = 5'000'000'000;
-constexpr uint64_t kLeaseTime = 30'000'000'000;
 constexpr size_t kConnectionsMax = 1024;  // beside those of hubs
 constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
@@ -44,10 +43,6 @@ constexpr auto kRecentTime = std::chrono::seconds(1);
 constexpr auto kSoon = std::chrono::milliseconds(5);
 constexpr auto kPauseTime = std::chrono::milliseconds(100);
 constexpr auto kQuietTime = std::chrono::seconds(10);  // before the log is told the same again
-
-Error closed() {
-  return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
-}
 
 Error violation(const char* what) {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
@@ -121,7 +116,7 @@ Result<void> ShareServer::start() {
   if (running_.load(std::memory_order_acquire)) return {};
   GPUMEM_TRY(can_share());
   const std::lock_guard lock(mutex_);
-  if (stopped_) return closed();
+  if (stopped_) return instance_closed();
   if (thread_.joinable()) return {};
   auto poll = checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
   if (!poll) return poll.error();
@@ -185,7 +180,7 @@ void ShareServer::stop() noexcept {
     }
   }
   for (const auto& client : clients)
-    client->abandon(closed());
+    client->abandon(instance_closed());
   const uint64_t one = 1;
   (void)!write(stop_event_.get(), &one, sizeof one);
 }
@@ -1135,7 +1130,7 @@ ShareServer::Hub* ShareServer::find_hub(uint64_t id) {
 Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_ns) {
   GPUMEM_TRY(start());
   const std::lock_guard lock(mutex_);
-  if (stopped_) return closed();
+  if (stopped_) return instance_closed();
   auto grant = instance_.exports().claim(token);
   if (!grant) return grant.error();
   Connection* ours = nullptr;
@@ -1204,7 +1199,7 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
   auto listener = platform::Listener::open(request.address, request.mode);
   if (!listener) return listener.error();
   const std::lock_guard lock(mutex_);
-  if (stopped_) return closed();
+  if (stopped_) return instance_closed();
   const uint64_t id = ++last_id_;
   Hub& hub = hubs_.emplace(id, Hub(std::move(request))).first->second;
   Cleanup undo([&] {
@@ -1272,7 +1267,7 @@ void ShareServer::close_hub(uint64_t id) noexcept {
 Result<uint64_t> ShareServer::publish(uint64_t id, HubTable::Request request) {
   const std::lock_guard lock(mutex_);
   Hub* const hub = find_hub(id);
-  if (hub == nullptr) return closed();
+  if (hub == nullptr) return instance_closed();
   const std::string name = request.name;
   request.user = platform::own_user();
   std::vector<Token> gone;
@@ -1288,7 +1283,7 @@ Result<uint64_t> ShareServer::publish(uint64_t id, HubTable::Request request) {
 Result<void> ShareServer::withdraw(uint64_t id, const std::string& name, uint64_t version) {
   const std::lock_guard lock(mutex_);
   Hub* const hub = find_hub(id);
-  if (hub == nullptr) return closed();
+  if (hub == nullptr) return instance_closed();
   std::vector<Token> gone;
   GPUMEM_TRY(withdraw_from(*hub, name, version, platform::own_user(), &gone));
   for (const Token& token : gone)
@@ -1317,7 +1312,7 @@ HubCounts ShareServer::counts(uint64_t id) const {
 
 Result<void> ShareServer::watch(const std::shared_ptr<ShareClient>& client) {
   const std::lock_guard lock(mutex_);
-  if (stopped_) return closed();
+  if (stopped_) return instance_closed();
   client->id_ = ++last_id_;
   clients_.emplace(client->id_, client);
   if (auto added = add_to_poll(client->socket(), client->id_, kToRead); !added) {

@@ -25,6 +25,9 @@ namespace gpumem::core {
 class Instance;
 class ShareClient;
 
+constexpr uint64_t kLeaseTime =
+    30'000'000'000;  // of a name, in nanoseconds, unless its publisher says another
+
 struct HubRequest {
   std::string address;
   uint32_t mode = 0600;

@@ -22,8 +22,7 @@ using platform::Sending;
 using platform::SocketType;
 using platform::Waited;
 
-constexpr uint64_t kLeaseTime = 30'000'000'000;
-constexpr auto kPause = std::chrono::milliseconds(2);
+constexpr auto kLookAgain = std::chrono::milliseconds(2);
 
 Result<SocketType> check_socket(int socket) {
   const SocketType type = platform::socket_type(socket);
@@ -31,10 +30,6 @@ Result<SocketType> check_socket(int socket) {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                     "descriptor %d is not a connected Unix socket of type SOCK_STREAM or SOCK_SEQPACKET",
                     socket);
-}
-
-Error closed() {
-  return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
 }
 
 // `begun` says whether a part of the message is in the socket.
@@ -54,10 +49,11 @@ Result<void> send_packet(int socket, const Packet& packet, platform::Deadline de
     }
     const auto now = std::chrono::steady_clock::now();
     const bool later = sent->state == Sending::kLater;
-    auto waited = later ? platform::wait_for(stop_event, false, std::min(deadline, now + kPause), stop_event)
-                        : platform::wait_for(socket, true, deadline, stop_event);
+    auto waited =
+        later ? platform::wait_for(stop_event, false, std::min(deadline, now + kLookAgain), stop_event)
+              : platform::wait_for(socket, true, deadline, stop_event);
     if (!waited) return waited.error();
-    if (*waited == Waited::kWoken) return closed();
+    if (*waited == Waited::kWoken) return instance_closed();
     if (later && now < deadline) continue;
     if (*waited == Waited::kTimeout) {
       return make_error(GPUMEM_ERROR_BUSY, "%s",
@@ -81,9 +77,9 @@ Error lost(const Error& why) {
 }
 
 // Reads messages of the library, and nothing behind them.
-class Reader {
+class StreamReader {
  public:
-  Reader(int socket, SocketType type, platform::Deadline deadline, int stop_event)
+  StreamReader(int socket, SocketType type, platform::Deadline deadline, int stop_event)
       : socket_(socket), stream_(type == SocketType::kStream), deadline_(deadline), stop_event_(stop_event) {}
 
   // Whether a message has begun before the deadline.
@@ -116,7 +112,7 @@ class Reader {
     while (done == 0 || (stream_ && done < size)) {
       auto waited = platform::wait_for(socket_, false, deadline_, stop_event_);
       if (!waited) return waited.error();
-      if (*waited == Waited::kWoken) return closed();
+      if (*waited == Waited::kWoken) return instance_closed();
       if (*waited == Waited::kTimeout) {
         if (!begun_) return size_t{0};
         return make_error(GPUMEM_ERROR_BUSY,
@@ -198,7 +194,7 @@ Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_n
   Imports& imports = instance.imports();
   GPUMEM_TRY(imports.reserve_received());
   Cleanup room([&] { imports.give_up_received(); });
-  Reader reader(socket, *type, platform::deadline_after(timeout_ns), server.stop_event());
+  StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.stop_event());
   Assembler assembler;
   std::optional<Incoming> incoming;
   while (!incoming) {

@@ -117,7 +117,7 @@ Result<std::unique_ptr<TrialBlock>> TrialBlock::make(Instance& instance, const T
   if (!created) return created.error();
   block->buffer_ = *created;
   const auto buffer = acquire<Buffer>(platform::thread_record(), *created);
-  if (!buffer) return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+  if (!buffer) return instance_closed();
   block->pointer_ = buffer->base();
   return block;
 }

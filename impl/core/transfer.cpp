@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint32_t kMostSlots = 4;
 constexpr uint32_t kMostWorkers = 63;
-constexpr auto kPause = std::chrono::seconds(1);       // before something that failed is tried again
+constexpr auto kRetryPause = std::chrono::seconds(1);  // before something that failed is tried again
 constexpr auto kSpin = std::chrono::microseconds(50);  // of a caller for the last piece, before it sleeps
 
 void pause_briefly() {
@@ -383,7 +383,7 @@ bool Transfer::prepare(Lane& lane) {
   log(GPUMEM_LOG_DEBUG, "a thread has no page-locked memory to copy with: %s", opened.error().message);
   const std::lock_guard lock(mutex_);
   close(lane);
-  next_try_ = Clock::now() + kPause;
+  next_try_ = Clock::now() + kRetryPause;
   return false;
 }
 
@@ -533,7 +533,7 @@ void Transfer::start_workers(uint32_t count) {
     } catch (const std::exception&) {
       worker->running = false;
       --alive_;
-      next_try_ = Clock::now() + kPause;
+      next_try_ = Clock::now() + kRetryPause;
       return;
     }
   }

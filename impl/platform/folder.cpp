@@ -13,7 +13,7 @@
 namespace gpumem::platform {
 namespace {
 
-Status status_of(int error) {
+Status status_of_folder(int error) {
   switch (error) {
     case ENOENT:
       return GPUMEM_ERROR_NOT_FOUND;
@@ -35,7 +35,8 @@ Status status_of(int error) {
 Result<void> make_private_folder(const std::string& path) {
   const Quoted shown(path.c_str());
   const auto failed = [&](const char* entry_point, const char* what) {
-    return system_error(status_of(errno), errno, entry_point, (std::string(what) + shown.text()).c_str());
+    return system_error(status_of_folder(errno), errno, entry_point,
+                        (std::string(what) + shown.text()).c_str());
   };
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return failed("mkdir", "cannot make the folder ");
   struct stat status {};
@@ -50,7 +51,7 @@ Result<void> make_private_folder(const std::string& path) {
 Result<std::string> current_folder() {
   char path[PATH_MAX];
   if (getcwd(path, sizeof path) != nullptr) return std::string(path);
-  return system_error(status_of(errno), errno, "getcwd",
+  return system_error(status_of_folder(errno), errno, "getcwd",
                       "the current folder is not known; pass a whole path");
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kFirstInherited = 3;
 constexpr int kInheritedMax = 65536;
-constexpr auto kPause = std::chrono::milliseconds(2);
+constexpr auto kAnswerPause = std::chrono::milliseconds(2);
 
 std::optional<int> number_of(const char* name) {
   const char* const text = environment(name);
@@ -67,7 +67,7 @@ Result<void> Notifier::send(const std::string& text, int file_descriptor, Deadli
     if (sent->state == Sending::kDone) return {};
     const bool late = std::chrono::steady_clock::now() >= deadline;
     if (!late && sent->state == Sending::kLater) {
-      std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(kAnswerPause);
       continue;
     }
     auto waited = late ? Waited::kTimeout : wait_for(socket_.get(), true, deadline);

@@ -51,7 +51,7 @@ Result<Address> address_of_text(const std::string& text) {
   return address;
 }
 
-Status status_of(int error) {
+Status status_of_socket(int error) {
   switch (error) {
     case ENOENT:
       return GPUMEM_ERROR_NOT_FOUND;
@@ -87,7 +87,7 @@ Status status_of(int error) {
 Error socket_error(int error, const char* entry_point, const char* what) {
   if (error == EMFILE || error == ENFILE)
     what = "there is no free file descriptor; close some, or raise the limit (ulimit -n)";
-  return system_error(status_of(error), error, entry_point, what);
+  return system_error(status_of_socket(error), error, entry_point, what);
 }
 
 Result<Descriptor> new_socket(int type = SOCK_SEQPACKET) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Every public header compiles alone, in each language standard, without a warning; Clang's -Weverything has nothing to
-say about a use of every macro; and two translation units that include all headers link.
+"""Every public header compiles alone, and all of them in each language standard, without a warning; Clang's
+-Weverything has nothing to say about a use of every macro; and two translation units that include all headers link.
 Usage: header_matrix.py INCLUDE_FOLDER HEADER..."""
 
 import re
@@ -90,9 +90,11 @@ def main():
                 if compile_text(compiler, language, standard, include, EMPTY).returncode:
                     tap.skip(f"{compiler} {standard}", f"this {family} does not know -std={standard}")
                     continue
-                tap.check(f"{compiler} {standard}: each header alone",
-                          [compile_text(compiler, language, standard, include,
-                                        f"#include <gpumem/{path.name}>\n").stderr for path in headers])
+                # What a header needs, it needs in every standard.
+                if standard == standards[0]:
+                    tap.check(f"{compiler} {standard}: each header alone",
+                              [compile_text(compiler, language, standard, include,
+                                            f"#include <gpumem/{path.name}>\n").stderr for path in headers])
                 # The second copy of the includes proves the guards.
                 tap.check(f"{compiler} {standard}: every macro, with {'-Weverything' if family == 'clang' else 'more warnings'}",
                           compile_text(compiler, language, standard, include, all_of_them + uses,

@@ -390,6 +390,7 @@ namespace {
 
 constexpr uint64_t kPatternStep = 0x9E3779B97F4A7C15u;
 constexpr uint64_t kPatternSeed = 0xD1B54A32D192ED03u;
+constexpr uint64_t kPatternPiece = 32 * 1024;
 
 }  // namespace
 
@@ -399,8 +400,10 @@ uint8_t pattern_byte(uint32_t seed, uint64_t position) {
 
 namespace {
 
-// Into memory of its caller alone: ThreadSanitizer need not see each byte.
-__attribute__((no_sanitize("thread"))) uint64_t make_pattern(uint8_t* bytes, uint64_t size, uint64_t mixed) {
+// Into memory of its caller alone: no sanitizer need see each byte.
+__attribute__((no_sanitize("address", "thread", "undefined"))) uint64_t make_pattern(uint8_t* bytes,
+                                                                                     uint64_t size,
+                                                                                     uint64_t mixed) {
   for (uint64_t i = 0; i < size; ++i) {
     mixed += kPatternStep;
     bytes[i] = static_cast<uint8_t>(mixed >> 56);
@@ -408,45 +411,93 @@ __attribute__((no_sanitize("thread"))) uint64_t make_pattern(uint8_t* bytes, uin
   return mixed;
 }
 
+::testing::AssertionResult differs(const uint8_t* found, const uint8_t* expected, uint64_t at, uint64_t count,
+                                   uint64_t size) {
+  const auto [wrong, right] = std::mismatch(found, found + count, expected);
+  return ::testing::AssertionFailure() << "byte " << at + static_cast<uint64_t>(wrong - found) << " of "
+                                       << size << " is " << int{*wrong} << " instead of " << int{*right};
+}
+
 }  // namespace
 
-void fill_pattern(void* host_memory, uint64_t size, uint32_t seed) {
-  auto* bytes = static_cast<uint8_t*>(host_memory);
-  std::array<uint8_t, 4096> some;
+// Piece by piece, since fresh memory of this size costs more than all that is done with it.
+void pattern_pieces(uint64_t size, uint32_t seed, const PatternPiece& use) {
+  std::array<uint8_t, kPatternPiece> some;
   uint64_t mixed = seed * kPatternSeed;
   for (uint64_t at = 0; at < size; at += some.size()) {
     const uint64_t count = std::min<uint64_t>(some.size(), size - at);
     mixed = make_pattern(some.data(), count, mixed);
-    std::memcpy(bytes + at, some.data(), count);
+    if (!use(some.data(), at, count)) return;
   }
+}
+
+void fill_pattern(void* host_memory, uint64_t size, uint32_t seed) {
+  auto* bytes = static_cast<uint8_t*>(host_memory);
+  pattern_pieces(size, seed, [&](const uint8_t* piece, uint64_t at, uint64_t count) {
+    std::memcpy(bytes + at, piece, count);
+    return true;
+  });
 }
 
 ::testing::AssertionResult has_pattern(const void* host_memory, uint64_t size, uint32_t seed) {
   const auto* bytes = static_cast<const uint8_t*>(host_memory);
-  std::vector<uint8_t> expected(size);
-  make_pattern(expected.data(), size, seed * kPatternSeed);
-  if (size == 0 || std::memcmp(bytes, expected.data(), size) == 0) return ::testing::AssertionSuccess();
-  for (uint64_t i = 0; i < size; ++i) {
-    if (bytes[i] != pattern_byte(seed, i)) {
-      return ::testing::AssertionFailure() << "byte " << i << " of " << size << " is " << int{bytes[i]}
-                                           << " instead of " << int{pattern_byte(seed, i)};
-    }
-  }
-  return ::testing::AssertionSuccess();
+  auto result = ::testing::AssertionSuccess();
+  pattern_pieces(size, seed, [&](const uint8_t* piece, uint64_t at, uint64_t count) {
+    if (std::memcmp(bytes + at, piece, count) == 0) return true;
+    result = differs(bytes + at, piece, at, count, size);
+    return false;
+  });
+  return result;
 }
 
 void put_pattern(gpumem_instance instance, void* destination, uint64_t size, uint32_t seed) {
-  std::vector<uint8_t> bytes(size);
-  fill_pattern(bytes.data(), size, seed);
-  EXPECT_OK(gpumem_copy(instance, destination, bytes.data(), size, nullptr, why()));
+  auto* bytes = static_cast<uint8_t*>(destination);
+  pattern_pieces(size, seed, [&](const uint8_t* piece, uint64_t at, uint64_t count) {
+    const gpumem_status status = gpumem_copy(instance, bytes + at, piece, count, nullptr, why());
+    EXPECT_OK(status);
+    return status == GPUMEM_SUCCESS;
+  });
 }
 
 ::testing::AssertionResult holds_pattern(gpumem_instance instance, const void* source, uint64_t size,
                                          uint32_t seed) {
-  std::vector<uint8_t> bytes(size);
-  const gpumem_status status = gpumem_copy(instance, bytes.data(), source, size, nullptr, why());
-  if (status != GPUMEM_SUCCESS) return status_is("GPUMEM_SUCCESS", "copy of the bytes", 0, status);
-  return has_pattern(bytes.data(), size, seed);
+  const auto* bytes = static_cast<const uint8_t*>(source);
+  std::array<uint8_t, kPatternPiece> found;
+  auto result = ::testing::AssertionSuccess();
+  pattern_pieces(size, seed, [&](const uint8_t* piece, uint64_t at, uint64_t count) {
+    const gpumem_status status = gpumem_copy(instance, found.data(), bytes + at, count, nullptr, why());
+    if (status != GPUMEM_SUCCESS) {
+      result = status_is("GPUMEM_SUCCESS", "copy of the bytes", 0, status);
+    } else if (std::memcmp(found.data(), piece, count) != 0) {
+      result = differs(found.data(), piece, at, count, size);
+    }
+    return static_cast<bool>(result);
+  });
+  return result;
+}
+
+bool all_are(const void* host_memory, uint64_t size, uint8_t value) {
+  const auto* bytes = static_cast<const uint8_t*>(host_memory);
+  return size == 0 || (bytes[0] == value && std::memcmp(bytes, bytes + 1, size - 1) == 0);
+}
+
+::testing::AssertionResult holds_only(gpumem_instance instance, const void* source, uint64_t size,
+                                      uint8_t value) {
+  const auto* bytes = static_cast<const uint8_t*>(source);
+  std::array<uint8_t, kPatternPiece> found;
+  for (uint64_t at = 0; at < size; at += found.size()) {
+    const uint64_t count = std::min<uint64_t>(found.size(), size - at);
+    found.fill(static_cast<uint8_t>(~value));
+    const gpumem_status status = gpumem_copy(instance, found.data(), bytes + at, count, nullptr, why());
+    if (status != GPUMEM_SUCCESS) return status_is("GPUMEM_SUCCESS", "copy of the bytes", 0, status);
+    if (all_are(found.data(), count, value)) continue;
+    const auto* const wrong =
+        std::find_if(found.begin(), found.end(), [&](uint8_t byte) { return byte != value; });
+    return ::testing::AssertionFailure()
+           << "byte " << at + static_cast<uint64_t>(wrong - found.begin()) << " of " << size << " is "
+           << int{*wrong} << " instead of " << int{value};
+  }
+  return ::testing::AssertionSuccess();
 }
 
 // ---- gates ----

@@ -217,12 +217,20 @@ uint64_t page_size();
 
 // Bytes that depend on seed and position, so that shifted, missing or foreign bytes are found.
 uint8_t pattern_byte(uint32_t seed, uint64_t position);
+// Calls `use` with each piece of the pattern, where it lies and its size, until it returns false.
+using PatternPiece = std::function<bool(const uint8_t* piece, uint64_t at, uint64_t count)>;
+void pattern_pieces(uint64_t size, uint32_t seed, const PatternPiece& use);
 void fill_pattern(void* host_memory, uint64_t size, uint32_t seed);
 ::testing::AssertionResult has_pattern(const void* host_memory, uint64_t size, uint32_t seed);
 // The same for memory of any kind, through synchronous copies.
 void put_pattern(gpumem_instance instance, void* destination, uint64_t size, uint32_t seed);
 ::testing::AssertionResult holds_pattern(gpumem_instance instance, const void* source, uint64_t size,
                                          uint32_t seed);
+
+// Whether all bytes are `value`.
+bool all_are(const void* host_memory, uint64_t size, uint8_t value);
+::testing::AssertionResult holds_only(gpumem_instance instance, const void* source, uint64_t size,
+                                      uint8_t value);
 
 // ---- holding a stream ----
 

@@ -460,7 +460,7 @@ uint64_t shared_bytes() {
 TEST_F(Conformance, hst_2_a_million_small_blocks) {
   HOST_ONLY();
   // The records of a sanitizer take more memory and time than those of the library.
-  constexpr uint64_t kCount = kThreadSanitizer ? 20'000 : kSanitized ? 100'000 : 1'000'000;
+  constexpr uint64_t kCount = kThreadSanitizer ? 20'000 : kSanitized ? 40'000 : 1'000'000;
   std::printf("%" PRIu64 " blocks%s\n", kCount, kSanitized ? ", fewer because of the sanitizer" : "");
   const Instance instance = open_with([](gpumem_host_options& host) { host = GPUMEM_HOST_OPTIONS_INIT; });
   const gpumem_device device = instance.device();

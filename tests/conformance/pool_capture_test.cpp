@@ -573,7 +573,7 @@ TEST(PoolCapture, str_22_a_debug_pool) {
   block[1000] = 0xFD;
   give(pool, block);
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, captured, why()));
-  EXPECT_TRUE(std::all_of(block, block + 1000, [](uint8_t byte) { return byte == 7; })) << "of the graph";
+  EXPECT_TRUE(all_are(block, 1000, 7)) << "of the graph";
   give(pool, take(pool, 1000, captured), captured);
   captured.end();
   release(pool, capture);
@@ -693,16 +693,11 @@ TEST(PoolCapture, str_22_a_graph_finds_its_blocks_each_time) {
         }
         EXPECT_OK(fill_on(instance, nullptr, results.device(), 2 * size, 0, 1, why()));
         captured.launch();
-        std::vector<uint8_t> bytes(2 * size);
-        EXPECT_OK(copy_on(instance, nullptr, bytes.data(), results.device(), bytes.size(), nullptr, why()));
-        const auto middle = bytes.begin() + static_cast<ptrdiff_t>(size);
-        EXPECT_TRUE(std::all_of(bytes.begin(), middle, [](uint8_t byte) { return byte == 1; }));
-        EXPECT_TRUE(std::all_of(middle, bytes.end(), [](uint8_t byte) { return byte == 2; }));
+        EXPECT_TRUE(holds_only(instance, results.device(), size, 1));
+        EXPECT_TRUE(holds_only(instance, results.device() + size, size, 2));
         // And nobody else's bytes were written.
         for (void* const block : blocks) {
-          EXPECT_OK(copy_on(instance, nullptr, bytes.data(), block, size, nullptr, why()));
-          EXPECT_TRUE(std::all_of(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size),
-                                  [](uint8_t byte) { return byte == 0xEE; }));
+          EXPECT_TRUE(holds_only(instance, block, size, 0xEE));
           give(pool, block);
         }
         trim(pool);

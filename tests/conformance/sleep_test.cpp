@@ -1488,7 +1488,7 @@ TEST_F(Sleep, buf_21_a_failing_step_is_undone) {
       return true;
     };
     uint64_t passed = 0;
-    for (uint64_t step = 1; passed < 8 && step < 200; step += kThreadSanitizer ? 2 : 1) {
+    for (uint64_t step = 1; passed < 8 && step < 200; step += kSanitized ? 2 : 1) {
       SCOPED_TRACE(step);
       const bool down = fails(step, [&] { return group.sleep(sleep_in(content)); });
       if (down) {

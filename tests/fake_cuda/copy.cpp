@@ -120,8 +120,8 @@ void stage(Operand& source) {
   size_t size = 0;
   for (const Span& span : source.spans)
     size += span.size;
-  auto copy = std::make_shared<std::vector<char>>(size);
-  std::vector<Span> staged = {{copy->data(), size}};
+  const std::shared_ptr<char[]> copy(new char[size]);
+  std::vector<Span> staged = {{copy.get(), size}};
   move_bytes(staged, source.spans);
   source.spans = std::move(staged);
   source.bytes = {copy};

@@ -10,7 +10,6 @@ namespace fake {
 namespace {
 
 constexpr size_t kMaximumPeers = 8;
-constexpr int kGreatestPriority = -5;
 
 struct AttributeValue {
   int number;

@@ -29,6 +29,9 @@
 
 namespace fake {
 
+// Of streams; the least is 0.
+constexpr int kGreatestPriority = -5;
+
 // Bodies of the entry points; the prototypes are the Toolkit's.
 #define ENTRY(base, symbol, version, rules) decltype(::symbol) symbol;
 #include "entries.inc"

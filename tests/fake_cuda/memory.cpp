@@ -263,12 +263,12 @@ Answer ask_nothing(CUpointer_attribute attribute, uintptr_t address) {
 }
 
 // The piece of memory of the system's that an allocation lies in.
-struct Piece {
+struct SystemPiece {
   uintptr_t start;
   size_t size;
 };
 
-Piece piece_around(const Located& found) {
+SystemPiece system_piece_around(const Located& found) {
   const Memory& memory = *found.memory;
   if (memory.kind == Kind::kMapping) return {memory.address, memory.size};
   if (memory.slab && found.start == memory.address) return {memory.slab->address, memory.slab->backing->size};
@@ -319,9 +319,9 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return {true, access_of_device(memory)};
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return {true, piece_around(found).size};
+      return {true, system_piece_around(found).size};
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return {true, piece_around(found).start};
+      return {true, system_piece_around(found).start};
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return {true, mapping ? memory.block->id : memory.id};
     default:

@@ -14,8 +14,6 @@ thread_local bool t_in_host_function = false;
 
 namespace {
 
-constexpr int kGreatestPriority = -5;
-
 void merge(Clock& into, const Clock& from) {
   for (const auto& [stream, number] : from)
     into[stream] = std::max(into[stream], number);

@@ -35,10 +35,10 @@ struct Kept {
   uint64_t last = 0;
 };
 
-constinit platform::PerProcess<Kept> kept;
+constinit platform::PerProcess<Kept> kept_memory;
 
 uint64_t keep(std::shared_ptr<void> block) {
-  Kept& all = kept.get();
+  Kept& all = kept_memory.get();
   const std::lock_guard lock(all.mutex);
   all.blocks.emplace(all.last + 1, std::move(block));
   return ++all.last;
@@ -46,7 +46,7 @@ uint64_t keep(std::shared_ptr<void> block) {
 
 void CUDA_CB stop_keeping(void* number) {
   std::map<uint64_t, std::shared_ptr<void>>::node_type freed;  // outlives the lock
-  Kept& all = kept.get();
+  Kept& all = kept_memory.get();
   const std::lock_guard lock(all.mutex);
   freed = all.blocks.extract(address_of(number));
 }

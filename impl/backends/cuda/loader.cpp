@@ -41,7 +41,7 @@ GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_SAME_SIGNATURE)
 
 // No lock: a child forked while another thread holds it would wait forever. Two threads that load at once
 // find the same library, and one of their tables is kept.
-constinit std::atomic<const Driver*> kept{nullptr};
+constinit std::atomic<const Driver*> the_driver{nullptr};
 
 // Process in which cuInit succeeded, plus 1; 0 if none. Set before cuInit runs, because a child forked
 // meanwhile has a half-initialized driver whose locks nobody releases.
@@ -148,7 +148,7 @@ Result<std::unique_ptr<Driver>> resolve(void* library) {
 }
 
 Result<const Driver*> find_driver() {
-  if (const Driver* driver = kept.load(std::memory_order_acquire)) return driver;
+  if (const Driver* driver = the_driver.load(std::memory_order_acquire)) return driver;
   auto library = platform::load_library("libcuda.so.1", GPUMEM_ERROR_DRIVER_NOT_FOUND);
   if (!library) {
     Error error = make_error(GPUMEM_ERROR_DRIVER_NOT_FOUND,
@@ -163,7 +163,7 @@ Result<const Driver*> find_driver() {
   if (!driver) return driver.error();
   unload.dismiss();
   const Driver* expected = nullptr;
-  if (kept.compare_exchange_strong(expected, driver->get())) return driver->release();
+  if (the_driver.compare_exchange_strong(expected, driver->get())) return driver->release();
   return expected;
 }
 

@@ -15,7 +15,7 @@
 namespace gpumem::cuda {
 namespace {
 
-constexpr uint64_t kAlignmentSlackMax = uint64_t{2} << 20;
+constexpr uint64_t kManagedSlackMax = uint64_t{2} << 20;
 
 // Shared by hints, held alone by a query of several attributes: the driver reads them one by one (measured),
 // and they are to be of one moment (MAN-28).
@@ -143,7 +143,7 @@ struct Arrays {
 
 Result<std::unique_ptr<backend::Memory>> create_managed(Device& device,
                                                         const backend::MemoryRequest& request) {
-  if (request.alignment > std::max(kAlignmentSlackMax, request.size / 8)) {
+  if (request.alignment > std::max(kManagedSlackMax, request.size / 8)) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
                       "managed memory cannot be aligned to %llu bytes; request a smaller alignment",
                       static_cast<unsigned long long>(request.alignment));

@@ -23,8 +23,6 @@ namespace {
 constexpr uint64_t kDriverAlignment = 256;
 // The driver allocates in units of this size, so an alignment may waste as much (COM-3).
 constexpr uint64_t kAlignmentSlackMax = kBlock;
-// Larger requests fail without searching for an address range.
-constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 // Below these sizes, querying free memory, and starting threads, is not worth the cost.

@@ -6,6 +6,9 @@
 
 namespace gpumem::cuda {
 
+// Larger requests fail without searching for an address range.
+inline constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
+
 class Memory : public backend::Memory {
  public:
   explicit Memory(Device& device) : device_(device) {}

@@ -7,11 +7,11 @@
 namespace gpumem::cuda {
 namespace {
 
-constinit platform::PerProcess<Peers> all;
+constinit platform::PerProcess<Peers> all_peers;
 
 }  // namespace
 
-Peers& peers() { return all.get(); }
+Peers& peers() { return all_peers.get(); }
 
 Result<bool> Device::can_access_peer(backend::Device& peer) {
   int can = 0;

@@ -12,7 +12,7 @@
 namespace gpumem::cuda {
 namespace {
 
-constexpr const char* kNotEnqueued = "the copies cannot be enqueued";
+constexpr const char* kPiecesNotEnqueued = "the copies cannot be enqueued";
 constexpr const char* kName = "gpumem_copy_pieces";
 constexpr unsigned kThreads = 128;
 constexpr uint64_t kBytesOfBlock = uint64_t{kThreads} * 16 * 2;
@@ -166,7 +166,7 @@ Result<void> Pieces::copy(CUstream stream, std::span<const backend::Piece> piece
   const Way way = pieces.size() < kFew ? Way::kOneByOne : this->way();
   const size_t most = way == Way::kKernel ? kLaunch : way == Way::kBatch ? kBatch : 1;
   const Scope scope(device_);
-  GPUMEM_TRY(device_.check_enqueued(scope.outcome(), kNotEnqueued));
+  GPUMEM_TRY(device_.check_enqueued(scope.outcome(), kPiecesNotEnqueued));
   for (*done = 0; *done < pieces.size(); *done = std::min(*done + most, pieces.size())) {
     const auto some = pieces.subspan(*done, std::min(most, pieces.size() - *done));
     const backend::Piece& first = some.front();
@@ -174,7 +174,7 @@ Result<void> Pieces::copy(CUstream stream, std::span<const backend::Piece> piece
         way == Way::kKernel  ? launch(stream, some)
         : way == Way::kBatch ? batch(stream, some)
                              : device_.cu().MemcpyAsync(first.to, first.from, first.size, stream),
-        kNotEnqueued));
+        kPiecesNotEnqueued));
   }
   return {};
 }

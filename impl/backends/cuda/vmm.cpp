@@ -14,9 +14,6 @@
 namespace gpumem::cuda {
 namespace {
 
-// Larger requests fail without searching for an address range.
-constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
-
 unsigned long long number(uint64_t value) { return value; }
 
 // ---- physical memory ----

@@ -19,8 +19,6 @@ namespace gpumem::host {
 
 namespace {
 
-constexpr uint64_t kLargeSize = uint64_t{16} << 20;  // smaller ones do not hurt a full system
-constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 constexpr uint64_t kUnguardedMax = uint64_t{64} << 10;  // a guard is one more map, of which there are few
 
 // Behind a view, a page that stays inaccessible, so that an overrun faults.

@@ -11,6 +11,7 @@
 
 #include "backends/host/current_device.h"
 #include "backends/host/device.h"
+#include "backends/host/memory.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "platform/descriptor.h"
@@ -21,10 +22,6 @@
 namespace gpumem::host {
 
 namespace {
-
-constexpr int kFreshByte = 0xA5;                     // COM-14
-constexpr uint64_t kLargeSize = uint64_t{16} << 20;  // as for other memory
-constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
 Status exhausted(const HostBlock& block) {
   return block.facts.on_device() ? GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY : GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
@@ -39,12 +36,12 @@ Error located(Error error, const HostBlock& block) {
 
 // What the file of a block is called, so that an importer knows it: where the memory lies, and its
 // properties.
-struct FileName {
+struct BlockFileName {
   char text[96];
 };
 
-FileName file_name(const BlockPlace& place, gpumem_physical_flags granted, gpumem_handle_types types) {
-  FileName name;
+BlockFileName file_name(const BlockPlace& place, gpumem_physical_flags granted, gpumem_handle_types types) {
+  BlockFileName name;
   std::snprintf(name.text, sizeof name.text, "gpumem-block-%s-%" PRIx64 "-%" PRIx64, place.text, granted,
                 types);
   return name;
@@ -163,8 +160,8 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::create(
     if (auto fits = platform::check_host_budget(size); !fits) return located(fits.error(), *block);
   }
   GPUMEM_TRY(shared_.steps.take("memfd_create"));
-  const FileName name = file_name(place_of(device_, request.location, block->facts.location_id),
-                                  block->facts.granted, request.handle_types);
+  const BlockFileName name = file_name(place_of(device_, request.location, block->facts.location_id),
+                                       block->facts.granted, request.handle_types);
   auto file = platform::memory_file(size, name.text);
   if (!file) return located(file.error(), *block);
   block->file = *file;
