@@ -2,6 +2,10 @@
 // Chunks of slots that are never freed, and a list of free slots.
 #include "core/handles.h"
 
+#include <cstring>
+
+#include "platform/identity.h"
+
 namespace gpumem::core {
 
 const char* type_name(Type type) {
@@ -87,11 +91,26 @@ void give_free_slot(uint32_t index) {
   } while (!free_list.compare_exchange_weak(head, wanted, std::memory_order_acq_rel));
 }
 
+// Of every slot; 0 until the first object is made. The upper half of the numbers is left to count with.
+constinit std::atomic<uint32_t> first_generation{0};
+
+uint32_t choose_first_generation() {
+  const platform::Id random = platform::random_id();
+  uint32_t wanted = 0;
+  std::memcpy(&wanted, random.data(), sizeof wanted);
+  wanted = wanted >> 1 | 1;
+  uint32_t known = 0;
+  return first_generation.compare_exchange_strong(known, wanted) ? wanted : known;
+}
+
 Slot* chunk_for(uint32_t index) {
   std::atomic<Slot*>& place = chunks[index / kChunkSlots];
   Slot* chunk = place.load(std::memory_order_acquire);
   if (chunk == nullptr) {
     auto* fresh = new Slot[kChunkSlots];
+    const uint64_t word = uint64_t{choose_first_generation()} << 32;
+    for (uint32_t at = 0; at < kChunkSlots; ++at)
+      fresh[at].word.store(word, std::memory_order_relaxed);
     if (place.compare_exchange_strong(chunk, fresh, std::memory_order_acq_rel)) return fresh;
     delete[] fresh;
   }
@@ -154,7 +173,8 @@ Error refusal(uint64_t handle, Type type) {
   }
   const uint64_t word = slot->word.load(std::memory_order_acquire);
   const uint32_t current = generation_of(word);
-  if (generation == 0 || generation > current || (generation == current && state_of(word) == kFree)) {
+  if (generation < first_generation.load() || generation > current ||
+      (generation == current && state_of(word) == kFree)) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed has never been a %s handle",
                       type_name(type));
   }

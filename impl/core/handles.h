@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The table that turns handle values into objects. A value is a slot and a generation, so a destroyed, forged
-// or mistyped handle is always recognised and never reaches another object (COM-11).
+// or mistyped handle is always recognised and never reaches another object (COM-11). Generations begin at a
+// random number, so that another copy of the library in the process has other values.
 //
 // Finding an object writes nothing that threads share. Whoever destroys it waits for the threads that use it:
 // see platform/thread_record.h.
@@ -41,7 +42,7 @@ constexpr uint32_t generation_of(uint64_t word) { return static_cast<uint32_t>(w
 constexpr uint64_t state_of(uint64_t word) { return word & kStateMask; }
 
 struct Slot {
-  std::atomic<uint64_t> word{uint64_t{1} << 32};  // generation 1, free
+  std::atomic<uint64_t> word{0};  // free, with the first generation once its chunk is in use
   std::atomic<Object*> object{nullptr};
   std::atomic<uint32_t> next_free{0};
 };

@@ -36,6 +36,30 @@ static int use(PFN_gpumem_table_get get, void* symbol, const char* name) {
   return of_one_file(&table, symbol, name) && round_trip() == 0;
 }
 
+/* What has a handle in one copy has none in the other. */
+static int keep_apart(PFN_gpumem_table_get one, PFN_gpumem_table_get other) {
+  PFN_gpumem_table_get const get[2] = {one, other};
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+  gpumem_table tables[2];
+  gpumem_instance instances[2] = {NULL, NULL};
+  int apart = 1;
+  int i;
+  desc.backend = GPUMEM_BACKEND_HOST;
+  for (i = 0; i < 2; ++i) {
+    memset(&tables[i], 0, sizeof tables[i]);
+    tables[i].struct_size = sizeof tables[i];
+    if (GPUMEM_FAILED(get[i](GPUMEM_VERSION, &tables[i], NULL))) return 0;
+    if (GPUMEM_FAILED(tables[i].gpumem_instance_open(&desc, &instances[i], NULL))) return 0;
+  }
+  for (i = 0; i < 2; ++i) {
+    if (!GPUMEM_FAILED(tables[1 - i].gpumem_instance_close(instances[i], GPUMEM_CLOSE_CHECK, NULL, NULL)) ||
+        GPUMEM_FAILED(tables[i].gpumem_instance_close(instances[i], GPUMEM_CLOSE_CHECK, NULL, NULL)))
+      apart = 0;
+  }
+  if (!apart) fprintf(stderr, "one copy closed an instance of the other\n");
+  return apart;
+}
+
 int main(int argc, char** argv) {
   PFN_gpumem_table_get get = NULL;
   void* other = argc == 2 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
@@ -46,6 +70,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   memcpy(&get, &theirs, sizeof get);
+  if (!keep_apart(get, gpumem_table_get)) return 1;
   if (!use(get, theirs, "loaded")) return 1;
   return use(gpumem_table_get, own, "linked") ? 0 : 1;
 }

@@ -148,6 +148,8 @@ TEST(Handles, ForgedAndMistypedValuesAreRefused) {
   EXPECT_EQ(status_of<Stranger>(other_type), GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(status_of(handle + (uint64_t{1} << 32)), GPUMEM_ERROR_INVALID_ARGUMENT);  // a generation to come
   EXPECT_EQ(status_of(handle & 0xffffffff), GPUMEM_ERROR_INVALID_ARGUMENT);           // generation 0
+  // As in a copy of the library that began to count elsewhere.
+  EXPECT_EQ(status_of((handle & 0xffffffff) | uint64_t{1} << 32), GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(status_of(UINT64_MAX), GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(status_of(handle | 0xffffff), GPUMEM_ERROR_INVALID_ARGUMENT);
   int on_stack = 0;
