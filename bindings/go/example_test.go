@@ -812,6 +812,11 @@ func overASocket() error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(received == handle)
-	return nil
+	sent, err := handle.Info()
+	if err != nil {
+		return err
+	}
+	came, err := received.Info()
+	fmt.Println(came == sent) // The handles differ: what was received says how it came.
+	return err
 }

@@ -100,6 +100,15 @@ Result<void> check_origin(const ImportRequest& request, const Instance& instance
   return {};
 }
 
+// A handle of what its exporter has recorded.
+Result<void> check_part(const ShareHandle& handle, const ShareHandle& recorded) {
+  if (handle.size == recorded.size && handle.offset < recorded.size) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the share handle names %" PRIu64 " bytes at offset %" PRIu64
+                    ", and its exporter has recorded %" PRIu64 " bytes; pass its bytes on as they are",
+                    handle.size, handle.offset, recorded.size);
+}
+
 CreatedMemory at_offset(CreatedMemory whole, const ImportRequest& request) {
   whole.pointer = pointer_to(address_of(whole.pointer) + request.handle.offset);
   return whole;
@@ -209,7 +218,7 @@ Result<gpumem_access> Imports::access_for(const ImportRequest& request) const {
 }
 
 // The claims that another one stands in for: withdrawn ones, and those of the same export over a connection
-// that has ended. A keeper that begins again has the exports that it had.
+// that has ended. A hub that its process opens again may have the exports that it had.
 std::vector<Claim>::iterator Imports::superseded(std::vector<Claim>& claims, const Claim& fresh) {
   const bool lives = fresh.state() == GPUMEM_IMPORT_LIVE;
   return std::partition(claims.begin(), claims.end(), [&](const Claim& claim) {
@@ -219,11 +228,34 @@ std::vector<Claim>::iterator Imports::superseded(std::vector<Claim>& claims, con
   });
 }
 
-const Claim* Imports::claim_of(const Import& import, const Token& token) {
-  for (const Claim& held : import.claims) {
-    if (held.token() == token) return &held;
+// A process is believed about its own memory, by all its connections. What nobody granted is of the memory of
+// another import only where the driver itself finds it by the ticket: the descriptors of a driver look alike.
+bool Imports::Granted::is_same(const ImportSource& source) const {
+  const ShareHandle& other = source.recorded;
+  const bool legacy = recorded.way == GPUMEM_SHARE_WAY_LEGACY;
+  if (by != source.granter || recorded.way != other.way || recorded.size != other.size ||
+      recorded.exporter != other.exporter || recorded.buffer_id != other.buffer_id ||
+      recorded.device_uuid != other.device_uuid || recorded.location != other.location ||
+      recorded.numa_node != other.numa_node || files != source.files)
+    return false;
+  if (!by) return legacy && recorded.payload == other.payload;
+  return legacy || (recorded.token == other.token && recorded.payload == other.payload);
+}
+
+const Claim* Imports::Import::claim_for(const ShareHandle& handle, bool from_peer) const {
+  const Origin& from = handle.origin;
+  const Claim* best = nullptr;
+  for (const Claim& held : claims) {
+    if (held.peer() == nullptr || held.token() != handle.token) continue;
+    const SharePeer& peer = *held.peer();
+    // Descriptors that nobody granted belong to the handle that brought them.
+    const bool same =
+        granted.by ? peer.origin().process == from.process : peer.origin().connection == from.connection;
+    const bool from_exporter = granted.by && peer.exporter() == handle.exporter.instance;
+    if (!(from.connection != 0 && same) && !(from_exporter && !from_peer)) continue;
+    if (best == nullptr || held.state() < best->state()) best = &held;
   }
-  return nullptr;
+  return best;
 }
 
 // Both backends refuse the same addresses in the same way.
@@ -246,44 +278,85 @@ Result<void> Imports::check_address(const ImportRequest& request) const {
   return {};
 }
 
-Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
-                               const Claim* fresh, CreatedMemory* out) {
-  decltype(received_)::node_type unneeded;  // let go of without the lock
-  const std::lock_guard lock(mutex_);
-  const auto known = imports_.find(key);
-  if (known == imports_.end() || known->second.ending) return false;
-  Import& import = known->second;
-  const Claim* const claim = claim_of(import, request.handle.token);
-  if (claim == nullptr) return false;  // another export of the same memory
-  const gpumem_import_state state = claim->state();
-  if (state == GPUMEM_IMPORT_PEER_GONE && import.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
-    return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");
-  // The exporter is asked: a hub may have published it again.
-  if (state == GPUMEM_IMPORT_WITHDRAWN) return false;
-  // So is one to which there is a new connection.
-  if (state == GPUMEM_IMPORT_PEER_GONE) {
-    const auto received = received_.find(request.handle.token);
-    const SharePeer* const peer = fresh != nullptr              ? fresh->peer().get()
-                                  : received != received_.end() ? received->second.peer.get()
-                                                                : nullptr;
-    if (peer != nullptr && !peer->gone()) return false;
-  }
-  if (request.handle.offset >= import.recorded.size) return bad_blocks();
-  GPUMEM_TRY(check_files(request.file_descriptors, import.files));
+Imports::ReceivedKey Imports::key_of_received(const ShareHandle& handle) {
+  return {handle.token, handle.origin.connection};
+}
+
+Result<CreatedMemory> Imports::join(Import& import, const ImportRequest& request) {
+  GPUMEM_TRY(check_part(request.handle, import.granted.recorded));
+  GPUMEM_TRY(check_files(request.file_descriptors, import.granted.files));
   if (request.address != nullptr && request.address != import.created.pointer) {
     return make_error(GPUMEM_ERROR_ALREADY_EXISTS,
                       "the memory is imported already, at %p, where it stays; pass that address, or NULL",
                       import.created.pointer);
   }
-  const CreatedMemory created = at_offset(import.created, request);
-  if (given != nullptr) {
-    if (shortcuts_.empty()) shortcuts_.resize(kShortcuts);
-    shortcuts_[check_value(*given) % kShortcuts] = {*given, &import, request.handle.token, created};
+  // A ring destroys what it owns, and nobody else does.
+  if (request.for_ring != import.for_ring) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      import.for_ring
+                          ? "the memory is that of a ring; open it with gpumem_ring_open()"
+                          : "the memory of the ring was imported as something else; destroy that");
   }
   ++import.count;
-  if (!received_.empty()) [[unlikely]]
-    unneeded = received_.extract(request.handle.token);
-  *out = created;
+  return at_offset(import.created, request);
+}
+
+Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
+                               CreatedMemory* out) {
+  decltype(received_)::node_type unneeded;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  const auto received = received_.find(key_of_received(request.handle));
+  const bool from_peer = request.peer != nullptr || received != received_.end();
+  const auto [first, last] = imports_.equal_range(key);
+  for (auto known = first; known != last; ++known) {
+    Import& import = known->second;
+    const Claim* const claim = import.claim_for(request.handle, from_peer);
+    if (import.ending || claim == nullptr) continue;
+    const gpumem_import_state state = claim->state();
+    if (state == GPUMEM_IMPORT_PEER_GONE && import.granted.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
+      return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");
+    // The exporter is asked: a hub may have published it again.
+    if (state == GPUMEM_IMPORT_WITHDRAWN) continue;
+    // So is one to which there is a new connection.
+    if (state == GPUMEM_IMPORT_PEER_GONE && received != received_.end() && !received->second.peer->gone())
+      continue;
+    auto joined = join(import, request);
+    if (!joined) return joined.error();
+    *out = *joined;
+    if (given != nullptr) {
+      if (shortcuts_.empty()) shortcuts_.resize(kShortcuts);
+      shortcuts_[check_value(*given) % kShortcuts] = {*given, &import, request.handle, *out};
+    }
+    if (received != received_.end()) unneeded = received_.extract(received);
+    return true;
+  }
+  return false;
+}
+
+Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, ImportSource& source,
+                               CreatedMemory* out) {
+  std::vector<Claim> over;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  const auto [first, last] = imports_.equal_range(key);
+  const auto known = std::find_if(
+      first, last, [&](const auto& one) { return !one.second.ending && one.second.granted.is_same(source); });
+  if (known == last) return false;
+  std::vector<Claim>& claims = known->second.claims;
+  claims.reserve(claims.size() + 1);
+  over.reserve(claims.size());
+  auto joined = join(known->second, request);
+  if (!joined) return joined.error();
+  *out = *joined;
+  // One claim is enough, but that of the exporter's own address also stands for handles that came otherwise.
+  const auto stands_for = [&](const Claim& held) {
+    return held.state() == GPUMEM_IMPORT_LIVE && held.token() == source.claim.token() &&
+           (held.peer()->exporter() != Token{} || source.claim.peer()->exporter() == Token{});
+  };
+  if (!source.granter || std::any_of(claims.begin(), claims.end(), stands_for)) return true;
+  const auto end = superseded(claims, source.claim);
+  std::move(end, claims.end(), std::back_inserter(over));
+  claims.erase(end, claims.end());
+  claims.push_back(std::move(source.claim));
   return true;
 }
 
@@ -292,7 +365,7 @@ std::optional<CreatedMemory> Imports::import_again(const gpumem_share_handle& gi
   if (shortcuts_.empty() || !received_.empty()) return {};
   const Shortcut& known = shortcuts_[check_value(given) % kShortcuts];
   if (known.import == nullptr || std::memcmp(&known.given, &given, sizeof given) != 0) return {};
-  const Claim* const claim = claim_of(*known.import, known.token);
+  const Claim* const claim = known.import->claim_for(known.handle, false);
   if (known.import->ending || claim == nullptr || claim->state() != GPUMEM_IMPORT_LIVE) return {};
   ++known.import->count;
   return known.created;
@@ -300,14 +373,19 @@ std::optional<CreatedMemory> Imports::import_again(const gpumem_share_handle& gi
 
 bool Imports::has(const Token& token) const {
   const std::lock_guard lock(mutex_);
-  return received_.contains(token) || std::any_of(imports_.begin(), imports_.end(), [&](const auto& known) {
-           return claim_of(known.second, token) != nullptr;
-         });
+  const auto received = received_.lower_bound({token, 0});
+  if (received != received_.end() && received->first.first == token) return true;
+  return std::any_of(imports_.begin(), imports_.end(), [&](const auto& known) {
+    const std::vector<Claim>& claims = known.second.claims;
+    return std::any_of(claims.begin(), claims.end(),
+                       [&](const Claim& held) { return held.token() == token; });
+  });
 }
 
-std::optional<Imports::Received> Imports::take_received(const Token& token) {
+std::optional<Imports::Received> Imports::take_received(const ImportRequest& request) {
+  if (request.peer != nullptr) return std::nullopt;
   const std::lock_guard lock(mutex_);
-  auto node = received_.extract(token);
+  auto node = received_.extract(key_of_received(request.handle));
   if (node.empty()) return std::nullopt;
   return std::move(node.mapped());
 }
@@ -316,7 +394,7 @@ void Imports::put_back(std::optional<Received> received) noexcept {
   if (!received) return;
   try {
     const std::lock_guard lock(mutex_);
-    received_.try_emplace(received->handle.token, std::move(*received));
+    received_.try_emplace(key_of_received(received->handle), std::move(*received));
   } catch (const std::bad_alloc&) {
     // Then it has to be sent again.
   }
@@ -346,6 +424,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
       peer = std::move(*connected);
     }
   }
+  source.files = files_of(source.descriptors);
   if (peer == nullptr) {
     source.claim = Claim(nullptr, given.token);
     return source;
@@ -358,6 +437,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
     source.claim = Claim(std::move(peer), given.token);
     return source;
   }
+  source.granter = peer->origin().process;
   source.claim = Claim(std::move(peer), given.token);
   const ShareHandle& recorded = grant->handle;
   if (recorded.token != given.token || recorded.way != given.way || recorded.type != given.type ||
@@ -367,21 +447,25 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "the share handle is not what its exporter has recorded; pass its bytes on as they are");
   }
-  GPUMEM_TRY(check_files(request.file_descriptors, files_of(grant->descriptors)));
+  source.files = files_of(grant->descriptors);
+  GPUMEM_TRY(check_files(request.file_descriptors, source.files));
+  if (given.type == GPUMEM_SHARE_TYPE_MEMORY) GPUMEM_TRY(check_part(given, recorded));
   source.recorded = recorded;
   source.descriptors = std::move(grant->descriptors);
   return source;
 }
 
-std::list<Imports::Kept> Imports::take_kept(const Key& key, const void* address) noexcept {
+std::list<Imports::Kept> Imports::take_kept(const Key& key, const ImportSource& source,
+                                            const void* address) noexcept {
   std::list<Kept> taken;
   const auto fits = [&](const Kept& one) {
-    return one.key == key && (address == nullptr || address == one.mapping->facts().device_pointer);
+    return one.key == key && one.granted.is_same(source) &&
+           (address == nullptr || address == one.mapping->facts().device_pointer);
   };
   const std::lock_guard lock(mutex_);
   const auto kept = std::find_if(kept_.begin(), kept_.end(), fits);
   if (kept == kept_.end()) return taken;
-  kept_bytes_ -= kept->recorded.size;
+  kept_bytes_ -= kept->granted.recorded.size;
   taken.splice(taken.end(), kept_, kept);
   return taken;
 }
@@ -392,7 +476,7 @@ void Imports::keep_again(std::list<Kept> kept) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (idle_ns_ != 0) {
-      kept_bytes_ += kept.front().recorded.size;
+      kept_bytes_ += kept.front().granted.recorded.size;
       kept_.splice(kept_.begin(), kept);
     }
   }
@@ -444,22 +528,20 @@ NewImport import_of(const ShareHandle& recorded, const ImportRequest& request, c
 Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request, DeviceObject& device,
                                    gpumem_access access, ImportSource source) {
   const ShareHandle& recorded = source.recorded;
-  if (request.handle.offset >= recorded.size) return bad_blocks();
   NewImport wanted = import_of(recorded, request, source.claim);
-  std::list<Kept> kept = take_kept(key, request.address);  // the mapping that there is, or nothing
+  std::list<Kept> kept = take_kept(key, source, request.address);  // the mapping that there is, or nothing
   // What nobody has any more must not be in the way.
   if (request.address != nullptr && kept.empty()) flush_cache();
   Cleanup again([&] { keep_again(std::move(kept)); });
-  Import import;
+  Import import(source);
   // What the records need comes before what cannot be undone without a driver call.
   import.claims.reserve(kept.empty() ? 1 : kept.front().claims.size() + 1);
-  import.recorded = recorded;
-  import.files = files_of(source.descriptors);
+  import.for_ring = request.for_ring;
   import.count = 1;
-  std::map<Key, Import> place;
-  place.try_emplace(key);
-  std::map<const Memory*, Key> by_memory;
-  by_memory.emplace(nullptr, key);
+  Table place;
+  const auto added = place.emplace(key, std::move(import));
+  decltype(places_) by_memory;
+  by_memory.emplace(nullptr, added);
   const auto make = [&]() -> Result<std::unique_ptr<backend::Memory>> {
     if (!kept.empty()) return std::move(kept.front().mapping);
     return open_mapping(request, device.device(), access, source);
@@ -469,17 +551,16 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   again.dismiss();
   if (!kept.empty()) {
     std::vector<Claim>& claims = kept.front().claims;
-    std::move(claims.begin(), superseded(claims, source.claim), std::back_inserter(import.claims));
+    std::move(claims.begin(), superseded(claims, source.claim), std::back_inserter(added->second.claims));
   }
-  import.claims.push_back(std::move(source.claim));
-  import.memory = made->memory;
-  import.created = made->created;
+  added->second.claims.push_back(std::move(source.claim));
+  added->second.memory = made->memory;
+  added->second.created = made->created;
   auto node = by_memory.extract(by_memory.begin());
   node.key() = made->memory;
-  place.begin()->second = std::move(import);
   const std::lock_guard lock(mutex_);
   imports_.merge(place);
-  keys_.insert(std::move(node));
+  places_.insert(std::move(node));
   return made->created;
 }
 
@@ -492,7 +573,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   GPUMEM_TRY(check_address(request));
   const Key key = key_of(request.handle, (*device)->device().ordinal(), *access);
   CreatedMemory created;
-  auto counted = count_up(key, request, given, nullptr, &created);
+  auto counted = count_up(key, request, given, &created);
   if (!counted) return counted.error();
   if (*counted) return created;
   const platform::CancellationHeld held;  // only here may it wait
@@ -501,35 +582,19 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   GPUMEM_TRY(outside_host_function());
   const auto open = instance_.stay_open();
   if (!open) return open.error();
-  std::optional<Received> received = take_received(request.handle.token);
+  std::optional<Received> received = take_received(request);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (!source && has_ended(source.error())) again.dismiss();
   if (!source) return source.error();
   if ((*access & ~source->recorded.access) != 0) return only_reading();
   const std::lock_guard changes(changes_);
-  // Another thread may have imported it meanwhile; by another export, perhaps.
-  counted = count_up(key, request, nullptr, &source->claim, &created);
+  // Another thread may have imported it meanwhile; or it was, by another export or over another connection.
+  counted = count_up(key, request, *source, &created);
   if (!counted) return counted.error();
   if (*counted) {
     again.dismiss();
     return created;
-  }
-  {
-    std::vector<Claim> over;  // let go of without the lock
-    const std::lock_guard lock(mutex_);
-    if (const auto known = imports_.find(key); known != imports_.end()) {
-      std::vector<Claim>& claims = known->second.claims;
-      claims.reserve(claims.size() + 1);
-      over.reserve(claims.size());
-      const auto last = superseded(claims, source->claim);
-      std::move(last, claims.end(), std::back_inserter(over));
-      claims.erase(last, claims.end());
-      claims.push_back(std::move(source->claim));
-      ++known->second.count;
-      again.dismiss();
-      return at_offset(known->second.created, request);
-    }
   }
   auto made = map(key, request, **device, *access, std::move(*source));
   if (!made) return made.error();
@@ -540,7 +605,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
 Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_type type) {
   GPUMEM_TRY(check_origin(request, instance_, type));
   GPUMEM_TRY(check_not_own(request.handle));
-  std::optional<Received> received = take_received(request.handle.token);
+  std::optional<Received> received = take_received(request);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (source || has_ended(source.error())) again.dismiss();
@@ -596,7 +661,7 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
   GPUMEM_TRY(outside_host_function());
   auto facet = device.device().sharing();
   if (!facet) return facet.error();
-  std::optional<Received> received = take_received(request.handle.token);
+  std::optional<Received> received = take_received(request);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (!source && has_ended(source.error())) again.dismiss();
@@ -614,19 +679,20 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
 
 Result<gpumem_import_info> Imports::info(const Memory& memory) const {
   const std::lock_guard lock(mutex_);
-  const auto key = keys_.find(&memory);
-  if (key == keys_.end()) {
+  const auto place = places_.find(&memory);
+  if (place == places_.end()) {
     return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory is %s memory; it was not imported",
                       memory.traits().name);
   }
-  const Import& import = imports_.at(key->second);
+  const auto& [key, import] = *place->second;
+  const ShareHandle& recorded = import.granted.recorded;
   gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
-  info.way = import.recorded.way;
-  info.access = std::get<gpumem_access>(key->second);
+  info.way = recorded.way;
+  info.access = std::get<gpumem_access>(key);
   info.state = import.state();
-  info.exporter_pid = import.recorded.exporter.pid;
+  info.exporter_pid = recorded.exporter.pid;
   info.count = import.count;
-  info.exporter_buffer_id = import.recorded.buffer_id;
+  info.exporter_buffer_id = recorded.buffer_id;
   return info;
 }
 
@@ -634,9 +700,9 @@ Result<void> Imports::destroy(Ref<Memory> memory) {
   // The last one, or nothing left to count.
   const auto count_down = [&](bool ends) {
     const std::lock_guard lock(mutex_);
-    const auto key = keys_.find(memory.get());
-    if (key == keys_.end()) return true;
-    Import& import = imports_.at(key->second);
+    const auto place = places_.find(memory.get());
+    if (place == places_.end()) return true;
+    Import& import = place->second->second;
     if (import.count > 1) {
       --import.count;
       return true;
@@ -651,7 +717,7 @@ Result<void> Imports::destroy(Ref<Memory> memory) {
   auto destroyed = destroy_mapping(std::move(memory));
   if (destroyed) return destroyed;
   const std::lock_guard lock(mutex_);
-  if (const auto key = keys_.find(ended); key != keys_.end()) imports_.at(key->second).ending = false;
+  if (const auto place = places_.find(ended); place != places_.end()) place->second->second.ending = false;
   return destroyed;
 }
 
@@ -659,27 +725,26 @@ bool Imports::keep_mapped(Memory& memory) noexcept {
   std::list<Kept> too_much;
   {
     const std::lock_guard lock(mutex_);
-    const auto key = keys_.find(&memory);
-    if (idle_ns_ == 0 || key == keys_.end()) return false;
-    Import& import = imports_.at(key->second);
-    const uint64_t size = import.recorded.size;
-    if (import.recorded.way != GPUMEM_SHARE_WAY_POSIX_FD || (bytes_max_ != 0 && size > bytes_max_))
-      return false;
+    const auto place = places_.find(&memory);
+    if (idle_ns_ == 0 || place == places_.end()) return false;
+    Import& import = place->second->second;
+    const ShareHandle& recorded = import.granted.recorded;
+    const uint64_t size = recorded.size;
+    if (recorded.way != GPUMEM_SHARE_WAY_POSIX_FD || (bytes_max_ != 0 && size > bytes_max_)) return false;
+    if (!import.granted.by) return false;  // nobody would find it
     if (import.state() == GPUMEM_IMPORT_WITHDRAWN) return false;
     try {
-      kept_.emplace_back();
+      kept_.push_back({place->second->first, import.granted, {}, nullptr, {}});
     } catch (...) {
       return false;
     }
     Kept& kept = kept_.back();
-    kept.key = key->second;
-    kept.recorded = import.recorded;
     kept.claims = std::move(import.claims);
     kept.mapping = memory.take_backend();
     kept.until = Clock::now() + std::chrono::nanoseconds(std::min(idle_ns_, uint64_t{INT64_MAX} / 2));
     kept_bytes_ += size;
     while (bytes_max_ != 0 && kept_bytes_ > bytes_max_) {
-      kept_bytes_ -= kept_.front().recorded.size;
+      kept_bytes_ -= kept_.front().granted.recorded.size;
       too_much.splice(too_much.end(), kept_, kept_.begin());
     }
   }
@@ -691,15 +756,15 @@ bool Imports::keep_mapped(Memory& memory) noexcept {
 void Imports::forget(const Memory& memory) noexcept {
   std::vector<Claim> claims;  // let go of without the lock
   const std::lock_guard lock(mutex_);
-  const auto key = keys_.find(&memory);
-  if (key == keys_.end()) return;
-  const auto import = imports_.find(key->second);
+  const auto place = places_.find(&memory);
+  if (place == places_.end()) return;
+  const auto import = place->second;
   claims = std::move(import->second.claims);
   for (Shortcut& one : shortcuts_) {
     if (one.import == &import->second) one.import = nullptr;
   }
   imports_.erase(import);
-  keys_.erase(key);
+  places_.erase(place);
 }
 
 // ---- what was received, and what is kept mapped ----
@@ -718,8 +783,7 @@ void Imports::drop_expired() {
   std::erase_if(received_, [now = Clock::now()](const auto& one) {
     const Received& received = one.second;
     // Descriptors are enough for an import, also without their exporter.
-    return received.until <= now || (received.handle.way == GPUMEM_SHARE_WAY_LEGACY &&
-                                     received.peer != nullptr && received.peer->gone());
+    return received.until <= now || (received.handle.way == GPUMEM_SHARE_WAY_LEGACY && received.peer->gone());
   });
 }
 
@@ -736,19 +800,21 @@ void Imports::give_up_received() noexcept {
   --reserved_;
 }
 
-Result<void> Imports::keep(const ShareHandle& handle, platform::Descriptors descriptors,
-                           std::shared_ptr<SharePeer> peer, Clock::time_point until, bool reserved) {
+Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors descriptors,
+                                  std::shared_ptr<SharePeer> peer, Clock::time_point until, bool reserved) {
+  handle.origin = peer->origin();
   {
     const std::lock_guard lock(mutex_);
     drop_expired();
     if (reserved) --reserved_;
-    if (!reserved && received_.size() + reserved_ >= kReceivedMax && !received_.contains(handle.token))
+    if (!reserved && received_.size() + reserved_ >= kReceivedMax &&
+        !received_.contains(key_of_received(handle)))
       return too_many_received();
-    received_.insert_or_assign(handle.token,
+    received_.insert_or_assign(key_of_received(handle),
                                Received{handle, std::move(descriptors), std::move(peer), until});
   }
   tidy_later();
-  return {};
+  return handle;
 }
 
 // What the driver refuses to unmap is tried again with the next ones, and when the instance is closed.
@@ -774,7 +840,7 @@ void Imports::drop_kept(std::list<Kept> kept) noexcept {
 std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) {
   std::list<Kept> expired;
   while (!kept_.empty() && kept_.front().until <= now) {
-    kept_bytes_ -= kept_.front().recorded.size;
+    kept_bytes_ -= kept_.front().granted.recorded.size;
     expired.splice(expired.end(), kept_, kept_.begin());
   }
   return expired;
@@ -846,7 +912,7 @@ Result<void> Imports::set_cache(uint64_t idle_ns, uint64_t bytes_max) {
       kept_bytes_ = 0;
     }
     while (bytes_max_ != 0 && kept_bytes_ > bytes_max_) {
-      kept_bytes_ -= kept_.front().recorded.size;
+      kept_bytes_ -= kept_.front().granted.recorded.size;
       too_much.splice(too_much.end(), kept_, kept_.begin());
     }
   }
@@ -876,7 +942,7 @@ bool Imports::flush_cache() noexcept {
 
 void Imports::stop() noexcept {
   flush_cache();
-  std::map<Token, Received> given_up;
+  decltype(received_) given_up;
   const std::lock_guard lock(mutex_);
   idle_ns_ = 0;
   given_up.swap(received_);

@@ -34,6 +34,7 @@ struct ImportRequest {
   uint64_t timeout_ns = 0;  // for the exporter's answer
   std::string name;
   std::shared_ptr<SharePeer> peer;  // who has it, if that is known; or null
+  bool for_ring = false;            // which owns the import
 };
 
 // An export that is held in another process, until this is destroyed.
@@ -68,7 +69,9 @@ class Claim {
 struct ImportSource {
   ShareHandle recorded;  // what the exporter knows; without one, what the handle says
   platform::Descriptors descriptors;
+  std::vector<platform::FileId> files;  // of the descriptors
   Claim claim;
+  std::optional<ProcessId> granter;  // of the claim, if that was granted
 };
 
 // The sizes of the blocks; `descriptors` lose the file that they were in. INVALID_ARGUMENT if the two do not
@@ -109,11 +112,12 @@ class Imports {
   // Room for a handle that is about to be received, and kept or given up. LIMIT_EXCEEDED if too many wait.
   Result<void> reserve_received();
   void give_up_received() noexcept;
-  // Keeps what came with a handle until it is imported, or until then. LIMIT_EXCEEDED if too many wait.
-  // `peer` may be null. `reserved`: in the room that was reserved for it, which there is in any case.
-  Result<void> keep(const ShareHandle& handle, platform::Descriptors descriptors,
-                    std::shared_ptr<SharePeer> peer, std::chrono::steady_clock::time_point until,
-                    bool reserved = false);
+  // Keeps what came with a handle until it is imported, or until then. The handle to import it by, which says
+  // from where it came. LIMIT_EXCEEDED if too many wait. `reserved`: in the room that was reserved for it,
+  // which there is in any case.
+  Result<ShareHandle> keep(ShareHandle handle, platform::Descriptors descriptors,
+                           std::shared_ptr<SharePeer> peer, std::chrono::steady_clock::time_point until,
+                           bool reserved = false);
 
   Result<void> set_cache(uint64_t idle_ns, uint64_t bytes_max);
   Result<void> flush_for_user();
@@ -124,22 +128,38 @@ class Imports {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Of one mapping: whose memory, which, for which device, with which access.
+  // Where to look for an import: what a handle says of the memory, for which device, with which access.
+  // Anybody can say anything, so what is found there is of the same memory only if the same process granted
+  // the same.
   using Key = std::tuple<Token, uint64_t, uint32_t, gpumem_access>;
+  struct Granted {
+    std::optional<ProcessId> by;
+    ShareHandle recorded;
+    std::vector<platform::FileId> files;
+
+    explicit Granted(const ImportSource& source)
+        : by(source.granter), recorded(source.recorded), files(source.files) {}
+    bool is_same(const ImportSource& source) const;
+  };
   struct Import {
+    explicit Import(const ImportSource& source) : granted(source) {}
     Memory* memory = nullptr;
     CreatedMemory created;
-    ShareHandle recorded;
-    std::vector<platform::FileId> files;  // of the descriptors
+    Granted granted;
     std::vector<Claim> claims;
     uint64_t count = 0;
+    bool for_ring = false;
     bool ending = false;
 
     gpumem_import_state state() const;
+    // The best claim of what the handle names, by where the handle came from; null if there is none. If it
+    // did not come `from_peer`, that of its exporter will do.
+    const Claim* claim_for(const ShareHandle& handle, bool from_peer) const;
   };
+  using Table = std::multimap<Key, Import>;
   struct Kept {
     Key key;
-    ShareHandle recorded;
+    Granted granted;
     std::vector<Claim> claims;
     std::unique_ptr<backend::Memory> mapping;
     Clock::time_point until;
@@ -154,23 +174,28 @@ class Imports {
   struct Shortcut {
     gpumem_share_handle given{};
     Import* import = nullptr;
-    Token token{};
+    ShareHandle handle;
     CreatedMemory created;
   };
   static constexpr size_t kShortcuts = 64;
+  using ReceivedKey = std::pair<Token, uint64_t>;  // of an export, and the connection that it came over
 
-  static const Claim* claim_of(const Import& import, const Token& token);
   static std::vector<Claim>::iterator superseded(std::vector<Claim>& claims, const Claim& fresh);
   static Key key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access);
   Result<DeviceObject*> device_for(const ImportRequest& request) const;
   Result<gpumem_access> access_for(const ImportRequest& request) const;
   Result<void> check_address(const ImportRequest& request) const;
-  // One more of an import that is there, with what was exported of it; false if there is none, or if it is to
-  // be held by another connection. `fresh` may be null: a claim that was made for it meanwhile.
+  static ReceivedKey key_of_received(const ShareHandle& handle);
+  // One more of an import that fits the request. The pointer to what the handle is of.
+  static Result<CreatedMemory> join(Import& import, const ImportRequest& request);
+  // By a handle that was imported before, from where it came from; false if somebody is to be asked.
   Result<bool> count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
-                        const Claim* fresh, CreatedMemory* out);
+                        CreatedMemory* out);
+  // By what was granted. Takes the claim; false if that memory is not imported.
+  Result<bool> count_up(const Key& key, const ImportRequest& request, ImportSource& source,
+                        CreatedMemory* out);
   // What came with a handle, if anything did. Put back by the one who cannot import it.
-  std::optional<Received> take_received(const Token& token);
+  std::optional<Received> take_received(const ImportRequest& request);
   void put_back(std::optional<Received> received) noexcept;
   Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
   Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,
@@ -178,7 +203,7 @@ class Imports {
                                                         const ImportSource& source) const;
   Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
                             gpumem_access access, ImportSource source);
-  std::list<Kept> take_kept(const Key& key, const void* address) noexcept;
+  std::list<Kept> take_kept(const Key& key, const ImportSource& source, const void* address) noexcept;
   void keep_again(std::list<Kept> kept) noexcept;
   void drop_kept(std::list<Kept> kept) noexcept;
   std::list<Kept> take_expired(Clock::time_point now);
@@ -188,8 +213,8 @@ class Imports {
   Instance& instance_;
   std::mutex changes_;        // while a mapping is made or ended. Before mutex_
   mutable std::mutex mutex_;  // guards the rest
-  std::map<Key, Import> imports_;
-  std::map<const Memory*, Key> keys_;
+  Table imports_;
+  std::map<const Memory*, Table::iterator> places_;
   std::vector<Shortcut> shortcuts_;  // none, or kShortcuts, by the check value of the handle
   std::list<Kept> kept_;             // the oldest first
   std::list<Kept> stuck_;            // to be unmapped, which the driver refused
@@ -198,7 +223,7 @@ class Imports {
   uint64_t bytes_max_ = 0;
   void drop_expired();  // requires mutex_
 
-  std::map<Token, Received> received_;
+  std::map<ReceivedKey, Received> received_;
   size_t reserved_ = 0;  // for more of them
   bool tidying_ = false;
 };

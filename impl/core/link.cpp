@@ -132,10 +132,8 @@ Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const
   request.fingerprint = fingerprint;
   auto answer = call(std::move(request), MessageType::kGranted);
   if (!answer) return answer.error();
-  const ShareHandle& handle = answer->message.handle;
-  GPUMEM_TRY(instance().imports().keep(handle, std::move(answer->descriptors), holder_,
-                                       platform::deadline_after(kKeepTime)));
-  return handle;
+  return instance().imports().keep(answer->message.handle, std::move(answer->descriptors), holder_,
+                                   platform::deadline_after(kKeepTime));
 }
 
 Result<void> Link::need_keeper() const {

@@ -264,6 +264,7 @@ Result<ShareHandle> Ring::read_handle(const gpumem_share_handle& bytes, gpumem_s
       handle->exporter.instance != exported_.exporter.instance ||
       handle->device_uuid != exported_.device_uuid)
     return nonsense("it has a handle of something else");
+  handle->origin = peer_->origin();
   return handle;
 }
 
@@ -382,6 +383,7 @@ Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t time
   request.timeout_ns = timeout_ns;
   request.name = name_;
   request.peer = peer_;
+  request.for_ring = true;
   auto memory = instance().imports().import_memory(request, nullptr);
   if (!memory) return memory.error();
   memory_ = memory->handle;

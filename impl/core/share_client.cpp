@@ -43,8 +43,8 @@ std::string abstract_address(const Token& instance) {
   return text;
 }
 
-ShareClient::ShareClient(ShareServer& server, platform::Descriptor socket)
-    : server_(server), channel_(std::move(socket)) {}
+ShareClient::ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin)
+    : SharePeer(origin), server_(server), channel_(std::move(socket)) {}
 
 ShareClient::~ShareClient() {
   server_.forget(*this);
@@ -54,7 +54,9 @@ ShareClient::~ShareClient() {
 
 Result<std::shared_ptr<ShareClient>> ShareClient::open(ShareServer& server, platform::Descriptor socket) {
   GPUMEM_TRY(server.start());
-  auto client = std::make_shared<ShareClient>(server, std::move(socket));
+  auto origin = origin_of(socket.get());
+  if (!origin) return origin.error();
+  auto client = std::make_shared<ShareClient>(server, std::move(socket), *origin);
   GPUMEM_TRY(server.watch(client));
   return client;
 }

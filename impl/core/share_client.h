@@ -27,7 +27,7 @@ class ShareClient final : public SharePeer {
  public:
   // Takes a connected socket. Starts the sharing thread.
   static Result<std::shared_ptr<ShareClient>> open(ShareServer& server, platform::Descriptor socket);
-  ShareClient(ShareServer& server, platform::Descriptor socket);
+  ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin);
   ~ShareClient() override;
 
   // Asks, and waits for an answer of that type. The refusal of the other side, PEER_GONE, BUSY.

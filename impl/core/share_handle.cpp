@@ -39,7 +39,11 @@ struct Bytes {
   Token token;
   std::array<uint8_t, 64> payload;
   uint64_t process_namespace;
-  std::array<uint8_t, 40> unused;
+  uint64_t origin_start_time;
+  uint64_t origin_connection;
+  int32_t origin_pid;
+  uint32_t origin_user;
+  std::array<uint8_t, 16> unused;
   uint64_t zero;  // outside the check, which is much quicker for 240 bytes than for more
   uint64_t check;
 };
@@ -101,6 +105,10 @@ gpumem_share_handle encode(const ShareHandle& handle) {
   bytes.instance = handle.exporter.instance;
   bytes.token = handle.token;
   bytes.payload = handle.payload;
+  bytes.origin_start_time = handle.origin.process.start_time;
+  bytes.origin_connection = handle.origin.connection;
+  bytes.origin_pid = handle.origin.process.pid;
+  bytes.origin_user = handle.origin.process.user;
   bytes.check = check_of(bytes);
   return std::bit_cast<gpumem_share_handle>(bytes);
 }
@@ -132,6 +140,7 @@ Result<ShareHandle> decode(const gpumem_share_handle& given) {
   handle.exporter = {bytes.boot, bytes.instance, bytes.pid, bytes.start_time, bytes.process_namespace};
   handle.token = bytes.token;
   handle.payload = bytes.payload;
+  handle.origin = {{bytes.origin_pid, bytes.origin_user, bytes.origin_start_time}, bytes.origin_connection};
   return handle;
 }
 

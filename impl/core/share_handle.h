@@ -23,6 +23,22 @@ struct ExporterId {
   int32_t pid = 0;                 // in its own namespace
   uint64_t start_time = 0;         // of the process, in clock ticks after the boot
   uint64_t process_namespace = 0;  // in which it has that pid
+  bool operator==(const ExporterId&) const = default;
+};
+
+// A process, as the system names it to this one.
+struct ProcessId {
+  int32_t pid = 0;
+  uint32_t user = 0;
+  uint64_t start_time = 0;
+  bool operator==(const ProcessId&) const = default;
+};
+
+// How a handle came into this process: over which connection, and which process is at its other end. Zeros in
+// a handle that the caller got by other means.
+struct Origin {
+  ProcessId process;
+  uint64_t connection = 0;
 };
 
 struct ShareHandle {
@@ -39,6 +55,7 @@ struct ShareHandle {
   std::array<uint8_t, 16> device_uuid{};
   ExporterId exporter;
   Token token{};
+  Origin origin;  // set by whoever receives it; what another process says there is not used
   // LEGACY: the driver's handle. POSIX_FD: what write_blocks() writes.
   std::array<uint8_t, 64> payload{};
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/share_peer.h"
 
+#include <cstring>
+
 #include "core/instance.h"
 #include "core/share_client.h"
 #include "core/share_server.h"
@@ -42,6 +44,19 @@ Error not_there(const ExporterId& exporter) {
 
 }  // namespace
 
+Result<Origin> SharePeer::origin_of(int socket) {
+  auto facts = platform::peer_of(socket);
+  if (!facts) return facts.error();
+  Origin origin;
+  const platform::Id random = platform::random_id();
+  std::memcpy(&origin.connection, random.data(), sizeof origin.connection);
+  auto began = platform::start_time_of(facts->process);
+  if (!began) return began.error();
+  origin.process = {facts->process, facts->user, *began};
+  if (facts->process == 0 || *began == 0) origin.process = {0, facts->user, origin.connection};
+  return origin;
+}
+
 Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const ExporterId& exporter,
                                                       uint64_t timeout_ns) {
   ShareServer& server = instance.share_server();
@@ -81,6 +96,7 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
   if (welcome->message.token != exporter.instance) {
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another instance answers at the address of the exporter");
   }
+  (*client)->exporter_ = exporter.instance;
   return server.add_peer(exporter.instance, std::move(*client));
 }
 

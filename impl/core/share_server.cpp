@@ -947,6 +947,14 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
         "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives its "
         "process; use a buffer with GPUMEM_HANDLE_TYPE_POSIX_FD in handle_types");
   }
+  // Nobody publishes under the name of another process that the system shows here.
+  if (handle.exporter.process_namespace == platform::process_namespace() &&
+      handle.exporter.pid != connection.process) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "process %d exported the handle, and process %d publishes it; publish it where it was "
+                      "exported",
+                      handle.exporter.pid, connection.process);
+  }
   GPUMEM_TRY(check_descriptors(handle, incoming.descriptors));
   const gpumem_access access = message.access != 0 ? message.access : GPUMEM_ACCESS_READ;
   if (access > handle.access)

@@ -213,9 +213,10 @@ Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_n
   auto client = ShareClient::open(server, std::move(end));
   if (!client) return lost(client.error());
   room.dismiss();
-  GPUMEM_TRY(imports.keep(incoming->message.handle, std::move(descriptors), std::move(*client),
-                          platform::deadline_after(incoming->message.version), true));
-  *handle = incoming->message.handle;
+  auto kept = imports.keep(incoming->message.handle, std::move(descriptors), std::move(*client),
+                           platform::deadline_after(incoming->message.version), true);
+  if (!kept) return kept.error();
+  *handle = *kept;
   return GPUMEM_SUCCESS;
 }
 

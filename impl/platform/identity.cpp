@@ -103,11 +103,13 @@ ProcessFacts facts_of(int32_t process) {
 
 }  // namespace
 
-Result<uint64_t> own_start_time() {
-  const ProcessFacts facts = facts_of(process_id());
+Result<uint64_t> start_time_of(int32_t process) {
+  const ProcessFacts facts = facts_of(process);
   if (!facts.asked) return no_descriptor();
   return facts.start_time;
 }
+
+Result<uint64_t> own_start_time() { return start_time_of(process_id()); }
 
 uint64_t process_namespace() {
   struct stat status {};

@@ -18,7 +18,8 @@ Id random_id();
 Result<Id> boot_id();
 // In its own process namespace.
 int32_t process_id();
-// When this process began, in clock ticks after the boot; 0 where the system does not tell. LIMIT_EXCEEDED.
+// When a process began, in clock ticks after the boot; 0 where the system does not tell. LIMIT_EXCEEDED.
+Result<uint64_t> start_time_of(int32_t process);
 Result<uint64_t> own_start_time();
 // The namespace in which this process has its number; 0 if the system does not tell.
 uint64_t process_namespace();

@@ -440,7 +440,11 @@ TEST_F(Ipc, ipc_12) {
   ASSERT_OK(gpumem_share_receive(instance_, exporter.socket(), GPUMEM_TIMEOUT_INFINITE, &received, why()));
   char answer[sizeof(gpumem_share_handle) + 16];
   ASSERT_TRUE(receive_bytes(exporter.socket(), answer, sizeof answer));
-  EXPECT_EQ(std::memcmp(&handle, &received, sizeof handle), 0);
+  const gpumem_share_info sent = share_info(handle);
+  const gpumem_share_info came = share_info(received);
+  EXPECT_EQ(came.size, sent.size);
+  EXPECT_EQ(came.buffer_id, sent.buffer_id);
+  EXPECT_EQ(came.exporter_pid, sent.exporter_pid);
   const Import made = import(received, GPUMEM_ACCESS_READWRITE);
   EXPECT_TRUE(holds_pattern(instance_, made.pointer, 3 * kMiB, 6));
   EXPECT_EQ(info_of(made.memory).state, GPUMEM_IMPORT_LIVE);
@@ -583,6 +587,11 @@ TEST_F(Ipc, ipc_13) {
       gpumem_import_info imported = GPUMEM_IMPORT_INFO_INIT;
       EXPECT_OK(gpumem_memory_get_import_info(memory, &imported, why()));
       EXPECT_EQ(imported.state, GPUMEM_IMPORT_UNKNOWN);
+      gpumem_memory again = nullptr;
+      ASSERT_OK(gpumem_share_import(other, &handle, fds.data(), count, nullptr, &pointer, &again, why()));
+      EXPECT_NE(again, memory) << "nobody says that it is the same";
+      EXPECT_TRUE(holds_pattern(other, pointer, kSize, 7));
+      EXPECT_OK(gpumem_memory_destroy(again, why()));
       EXPECT_OK(gpumem_memory_destroy(memory, why()));
     }
     for (const int32_t fd : fds) {
@@ -1729,8 +1738,55 @@ TEST_F(Hub, hub_7_a_keeper_keeps_what_its_publisher_frees) {
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fetch_status(link, "state"));
 }
 
+// One process grants it, over whichever connection.
+TEST_F(Hub, hub_9) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
+  const Link link = connect();
+  for (const bool blocks : {false, true}) {
+    const uint64_t number = blocks ? exporter.buffer(kSize) : exporter.alloc(kSize);
+    exporter.put(number, 0, kSize, 26);
+    const gpumem_share_handle handle = exporter.share(number);
+    ASSERT_EQ(exporter.publish("it", handle, 0, 0, GPUMEM_ACCESS_READWRITE), GPUMEM_SUCCESS);
+    ASSERT_EQ(exporter.send(handle), GPUMEM_SUCCESS);
+    gpumem_share_handle received{};
+    ASSERT_OK(gpumem_share_receive(instance_, exporter.socket(), GPUMEM_TIMEOUT_INFINITE, &received, why()));
+    char answer[sizeof(gpumem_share_handle) + 16];
+    ASSERT_TRUE(receive_bytes(exporter.socket(), answer, sizeof answer));
+    std::vector<Import> imports;
+    for (const gpumem_share_handle& one : {fetch(link, "it"), received, handle, received, handle})
+      imports.push_back(import(one));
+    for (const Import& made : imports)
+      EXPECT_EQ(made.memory.get(), imports.front().memory.get());
+    EXPECT_EQ(info_of(imports.front().memory).count, imports.size());
+    EXPECT_TRUE(holds_pattern(instance_, imports.front().pointer, kSize, 26));
+    imports.clear();
+    EXPECT_TRUE(eventually([&] { return exporter.destroy(number) == GPUMEM_SUCCESS; }));
+  }
+}
+
+// Another process with the same memory: what it grants is an import of its own.
+TEST_F(Hub, hub_9_from_a_keeper) {
+  Exporter keeper;
+  ASSERT_EQ(keeper.open_hub(path(), {}, GPUMEM_HUB_KEEPER), GPUMEM_SUCCESS);
+  Exporter publisher;
+  const uint64_t number = publisher.buffer(kSize);
+  publisher.put(number, 0, kSize, 27);
+  const gpumem_share_handle handle = publisher.share(number, 0, GPUMEM_ACCESS_READ);
+  ASSERT_EQ(publisher.deposit(path(), "state", handle), GPUMEM_SUCCESS);
+  const Import kept = import(fetch(connect(), "state"));
+  const Import made = import(handle);
+  EXPECT_NE(kept.memory.get(), made.memory.get());
+  EXPECT_EQ(info_of(kept.memory).count, 1u);
+  publisher.kill();
+  EXPECT_TRUE(has_state(made.memory, GPUMEM_IMPORT_PEER_GONE));
+  EXPECT_EQ(info_of(kept.memory).state, GPUMEM_IMPORT_LIVE);
+  EXPECT_TRUE(holds_pattern(instance_, kept.pointer, kSize, 27));
+  EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 27));
+}
+
 // Another keeper that has the same export stands for one that began again with its store.
-TEST_F(Hub, hub_7_an_import_finds_a_keeper_that_began_again) {
+TEST_F(Hub, hub_7_an_import_outlives_a_keeper_that_began_again) {
   auto keeper = std::make_unique<Exporter>();
   Exporter publisher;
   const uint64_t number = publisher.buffer(kSize);
@@ -1751,25 +1807,13 @@ TEST_F(Hub, hub_7_an_import_finds_a_keeper_that_began_again) {
   Import first = import_of_state();
   EXPECT_EQ(state_of(first), GPUMEM_IMPORT_LIVE);
   begin_again(first);
-  Import second = import_of_state();
-  EXPECT_EQ(second.memory.get(), first.memory.get()) << "one mapping";
-  EXPECT_EQ(state_of(first), GPUMEM_IMPORT_LIVE);
-  first.memory.destroy();
+  const Import second = import_of_state();
   EXPECT_EQ(state_of(second), GPUMEM_IMPORT_LIVE);
-  EXPECT_EQ(info_of(second.memory.get()).count, 1U);
-  EXPECT_TRUE(holds_pattern(instance_, second.pointer, kSize, 25));
-  // Also one that is kept mapped, and again.
-  gpumem_import_cache_desc cache = GPUMEM_IMPORT_CACHE_DESC_INIT;
-  cache.idle_ns = 60'000'000'000;
-  EXPECT_OK(gpumem_share_set_cache(instance_, &cache, why()));
-  begin_again(second);
-  second.memory.destroy();
-  Import third = import_of_state();
-  EXPECT_EQ(third.pointer, second.pointer) << "it was kept";
-  EXPECT_EQ(state_of(third), GPUMEM_IMPORT_LIVE);
-  begin_again(third);
-  const Import fourth = import_of_state();
-  EXPECT_EQ(state_of(fourth), GPUMEM_IMPORT_LIVE);
+  EXPECT_EQ(state_of(first), GPUMEM_IMPORT_PEER_GONE) << "that was another process";
+  publisher.put(number, 0, kSize, 26);
+  EXPECT_TRUE(holds_pattern(instance_, second.pointer, kSize, 26)) << "the memory is the same";
+  first.memory.destroy();
+  EXPECT_TRUE(holds_pattern(instance_, second.pointer, kSize, 26));
   publisher.kill();  // it has links to keepers that are gone
 }
 

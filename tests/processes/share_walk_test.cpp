@@ -300,6 +300,7 @@ class Walk {
     gpumem_share_handle handle{};
     gpumem_access allowed = 0;
     gpumem_access access = 0;
+    std::optional<Via> from;
   };
   std::optional<Wanted> any_import(int process, int owner = -1) {
     const Party& party = model_.party(process);
@@ -307,9 +308,10 @@ class Walk {
     wanted.access = below(2) == 0 ? 0 : any_access();
     if (!party.received.empty() && below(2) == 0) {
       const auto at = one_of(party.received);
-      wanted.number = at.first;
+      wanted.number = at.first.first;
       wanted.handle = at.second.handle;
       wanted.allowed = at.second.access;
+      wanted.from = at.second.via;
       return wanted;
     }
     const auto number = any_export(owner);
@@ -321,6 +323,9 @@ class Walk {
     wanted.allowed = model_.exported(*number).access;
     return wanted;
   }
+  static gpumem_status apply(Model& model, int process, const Wanted& wanted) {
+    return model.import(process, wanted.number, wanted.allowed, wanted.access, wanted.from);
+  }
   static Order order_of(const Wanted& wanted) {
     Order order = order_of(kImport);
     order.handle = wanted.handle;
@@ -329,18 +334,21 @@ class Walk {
   }
   std::string text_of(int process, const Wanted& wanted) const {
     return name_of(process) + " imports export " + std::to_string(wanted.number) + " with access " +
-           std::to_string(wanted.access);
+           std::to_string(wanted.access) + (wanted.from ? ", as it came" : "");
   }
   void note_import(int process, uint64_t number) {
     Import& import = model_.party(process).imports.at(model_.last_import);
     if (import.number == 0) import.number = number;
     if (import.number != number) fail("the memory was mapped a second time");
+    for (const auto& [key, other] : model_.party(process).imports) {
+      if (&other != &import && other.number == number) fail("two processes granted it, and it is one import");
+    }
   }
   void import(int process) {
     if (const auto wanted = any_import(process)) import(process, *wanted);
   }
   void import(int process, const Wanted& wanted) {
-    const gpumem_status expected = model_.import(process, wanted.number, wanted.allowed, wanted.access);
+    const gpumem_status expected = apply(model_, process, wanted);
     const Answer answer = ask(process, order_of(wanted));
     if (expect(answer, expected, text_of(process, wanted))) note_import(process, answer.number);
   }
@@ -394,10 +402,9 @@ class Walk {
                name_of(process) + " sends export " + std::to_string(*number))) {
       const Answer answer = ask(other, order_of(kReceive), ends[1]);
       if (expect(answer, GPUMEM_SUCCESS, name_of(other) + " receives it")) {
-        model_.party(other).received[*number] = {
-            {process, model_.party(process).life, ++model_.last_number, -1},
-            answer.handle,
-            model_.exported(*number).access};
+        const Via via{process, model_.party(process).life, ++model_.last_number, -1};
+        model_.party(other).received[{*number, via.number}] = {via, answer.handle,
+                                                               model_.exported(*number).access};
       }
     }
     close(ends[0]);
@@ -540,7 +547,7 @@ class Walk {
         got.size != known.size || got.access != found->access)
       return fail("another handle was fetched than the one of export ", found->exported);
     say("  and gets export ", found->exported);
-    model_.party(process).received[found->exported] = {via, answer.handle, found->access};
+    model_.party(process).received[{found->exported, via.number}] = {via, answer.handle, found->access};
     model_.note_fetch(process, via, found->exported, found->access);
   }
   void look_for() {
@@ -661,8 +668,8 @@ class Walk {
     Model before = model_;
     Model after = model_;
     after.kill(other);
-    const gpumem_status early = before.import(process, wanted->number, wanted->allowed, wanted->access);
-    const gpumem_status late = after.import(process, wanted->number, wanted->allowed, wanted->access);
+    const gpumem_status early = apply(before, process, *wanted);
+    const gpumem_status late = apply(after, process, *wanted);
     before.kill(other);
     tell(process, order_of(*wanted));
     pause();
@@ -674,8 +681,18 @@ class Walk {
     if (answer.status != early && answer.status != late && !ending)
       return fail("the import returned ", gpumem_status_name(answer.status), " (", answer.text, "), and not ",
                   gpumem_status_name(early), " or ", gpumem_status_name(late));
+    Model without = model_;
     model_ = answer.status == early ? before : after;
-    if (answer.status == GPUMEM_SUCCESS) note_import(process, answer.number);
+    if (answer.status != GPUMEM_SUCCESS) return;
+    const auto& imports = without.party(process).imports;
+    const bool known = std::any_of(imports.begin(), imports.end(),
+                                   [&](const auto& one) { return one.second.number == answer.number; });
+    if (known || !wanted->from) return note_import(process, answer.number);
+    // What came is imported with or without a grant. Nobody can see which.
+    expect(ask(process, order_of(kDrop, answer.number)), GPUMEM_SUCCESS, name_of(process) + " destroys that");
+    without.kill(other);
+    without.party(process).received.erase({wanted->number, wanted->from->number});
+    model_ = without;
   }
 
   void take_step() {
@@ -813,9 +830,9 @@ class Walk {
     }
     for (int process = 0; process < kProcesses; ++process) {
       drop_all(process);
-      const std::map<int, Received> rest = model_.party(process).received;
-      for (const auto& [number, received] : rest)
-        import(process, Wanted{number, received.handle, received.access, 0});
+      const auto rest = model_.party(process).received;
+      for (const auto& [from, received] : rest)
+        import(process, Wanted{from.first, received.handle, received.access, 0, received.via});
       drop_all(process);
       for (int hub = 0; hub < kHubs; ++hub)
         close_link(process, hub);

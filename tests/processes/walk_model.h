@@ -65,6 +65,9 @@ struct Key {
   bool blocks = false;
   int number = 0;  // of the export, or of the object that is shared as a whole
   gpumem_access access = 0;
+  int granter = 0;  // a process in its life; or what came over one connection of it, and was not granted
+  uint64_t life = 0;
+  uint64_t connection = 0;
   auto operator<=>(const Key&) const = default;
 };
 
@@ -86,8 +89,8 @@ struct Party {
   bool alive = false;
   uint64_t life = 0;
   std::map<Key, Import> imports;
-  std::map<int, Received> received;        // by export
-  std::map<Fetch, gpumem_access> fetched;  // what may be claimed from hubs
+  std::map<std::pair<int, uint64_t>, Received> received;  // by export and connection
+  std::map<Fetch, gpumem_access> fetched;                 // what may be claimed from hubs
   std::optional<Via> links[kHubs];
 };
 
@@ -203,8 +206,8 @@ struct Model {
           if (belongs(claim.exported) && !gone(claim.via)) return true;
         }
       }
-      for (const auto& [number, received] : party.received) {
-        if (belongs(number) && received.via.hub < 0 && !gone(received.via)) return true;
+      for (const auto& [from, received] : party.received) {
+        if (belongs(from.first) && received.via.hub < 0 && !gone(received.via)) return true;
       }
     }
     return false;
@@ -239,59 +242,75 @@ struct Model {
     dead.fetched.clear();
   }
 
-  // With a handle that allows so much.
-  gpumem_status import(int process, int number, gpumem_access allowed, gpumem_access wanted) {
+  // The best claim by which the handle was imported from where it came from.
+  std::optional<Claim> claim_for(const Key& key, const Import& import, int number,
+                                 const std::optional<Via>& from) const {
+    std::optional<Claim> best;
+    for (const Claim& claim : import.claims) {
+      const bool fits = !from                 ? key.connection == 0 && claim.via.number == 0
+                        : key.connection == 0 ? key.granter == from->process && key.life == from->life
+                                              : key.connection == from->number;
+      if (claim.exported == number && fits && (!best || state(claim) < state(*best))) best = claim;
+    }
+    return best;
+  }
+  // With a handle that allows so much, and that came so; or not from a connection.
+  gpumem_status import(int process, int number, gpumem_access allowed, gpumem_access wanted,
+                       const std::optional<Via>& from) {
     Party& importer = party(process);
     const bool blocks = object_of(number).blocks;
     const int owner = object_of(number).owner;
     if (wanted == 0) wanted = allowed;
     if ((wanted & ~allowed) != 0) return GPUMEM_ERROR_NO_ACCESS;
     if (wanted == GPUMEM_ACCESS_READ && !blocks) return GPUMEM_ERROR_UNSUPPORTED;
-    const Key key{blocks, blocks ? number : exported(number).object, wanted};
-    last_import = key;
-    const auto known = importer.imports.find(key);
-    if (known != importer.imports.end()) {
-      for (const Claim& claim : known->second.claims) {
-        if (claim.exported != number || state(claim) == GPUMEM_IMPORT_WITHDRAWN) continue;
-        if (!blocks && gone(claim.via)) return GPUMEM_ERROR_PEER_GONE;
-        ++known->second.count;
-        importer.received.erase(number);
-        return GPUMEM_SUCCESS;
-      }
+    Key key{blocks, blocks ? number : exported(number).object, wanted, 0, 0, 0};
+    const auto forget = [&](gpumem_status status) {
+      if (from) importer.received.erase({number, from->number});
+      return status;
+    };
+    for (auto& [known, import] : importer.imports) {
+      if (known.blocks != blocks || known.number != key.number || known.access != wanted) continue;
+      const auto claim = claim_for(known, import, number, from);
+      if (!claim || state(*claim) == GPUMEM_IMPORT_WITHDRAWN) continue;
+      if (!blocks && gone(claim->via)) return GPUMEM_ERROR_PEER_GONE;
+      if (gone(claim->via) && from && !gone(*from)) continue;
+      last_import = known;
+      ++import.count;
+      return forget(GPUMEM_SUCCESS);
     }
     if (!blocks && owner == process && exported(number).life == importer.life)
       return GPUMEM_ERROR_INVALID_STATE;
-    Via via{owner, exported(number).life, 0, -1};
-    const auto received = importer.received.find(number);
-    const bool complete = received != importer.received.end();
-    if (complete) via = received->second.via;
-    const auto ended = [&](gpumem_status status) {
-      if (complete) importer.received.erase(received);
-      return status;
-    };
+    const Via via = from ? *from : Via{owner, exported(number).life, 0, -1};
+    key.granter = via.process;
+    key.life = via.life;
     if (gone(via)) {
-      if (!blocks || !complete) return ended(GPUMEM_ERROR_PEER_GONE);
+      if (!blocks || !from) return forget(GPUMEM_ERROR_PEER_GONE);
+      key.connection = via.number;
     } else {
       const auto fetched = importer.fetched.find({via.hub, via.number, number});
       const bool granted = via.hub < 0 ? exported(number).live
                                        : is_published(via.hub, number) && fetched != importer.fetched.end();
-      if (!granted) return ended(GPUMEM_ERROR_STALE_HANDLE);
+      if (!granted) return forget(GPUMEM_ERROR_STALE_HANDLE);
       // Who is granted it again over the same connection is told again when it ends.
       for (auto& [other, import] : importer.imports) {
         for (Claim& claim : import.claims) {
           if (claim.exported == number && same(claim.via, via)) claim.withdrawn = false;
         }
       }
-      // What is kept of a hub's handle is used first, whichever handle is imported.
       if (via.hub >= 0 && (wanted & ~fetched->second) != 0) return GPUMEM_ERROR_NO_ACCESS;
     }
+    last_import = key;
     Import& import = importer.imports[key];
     import.object = exported(number).object;
     ++import.count;
+    const auto stands_for = [&](const Claim& claim) {
+      return state(claim) == GPUMEM_IMPORT_LIVE && claim.exported == number &&
+             (claim.via.number == 0 || via.number != 0);
+    };
+    if (std::any_of(import.claims.begin(), import.claims.end(), stands_for)) return forget(GPUMEM_SUCCESS);
     std::erase_if(import.claims, [&](const Claim& claim) { return state(claim) == GPUMEM_IMPORT_WITHDRAWN; });
     import.claims.push_back({number, via, false});
-    if (complete) importer.received.erase(received);
-    return GPUMEM_SUCCESS;
+    return forget(GPUMEM_SUCCESS);
   }
 
   // In its own hub, or over a link.

@@ -22,6 +22,8 @@
 #include <thread>
 
 #include "../asleep.h"
+#include "core/imports.h"
+#include "core/instance.h"
 #include "core/share_channel.h"
 #include "core/share_client.h"
 #include "gpumem/gpumem.h"
@@ -1423,6 +1425,405 @@ TEST_F(ShareServerTest, AProcessHoldsAsManyExportsAsItMay) {
   EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_ERROR_BUSY);
   holder.reset();
   EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS) << "all claims ended with the connection";
+}
+
+// ---- what a peer says of another exporter ----
+
+// Device memory or a buffer that is shared; its bytes all have one value.
+struct SharedBytes {
+  gpumem_memory memory = nullptr;
+  gpumem_share_handle whole{};
+  gpumem_share_handle inside{};  // of its second half
+};
+SharedBytes share_bytes(gpumem_instance instance, uint64_t size, uint8_t value, bool blocks) {
+  SharedBytes made;
+  gpumem_device device = nullptr;
+  EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  void* pointer = nullptr;
+  if (blocks) {
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = desc.reserve = size;
+    desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+    gpumem_buffer buffer = nullptr;
+    EXPECT_EQ(gpumem_buffer_create(device, &desc, &buffer, nullptr), GPUMEM_SUCCESS);
+    gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+    EXPECT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
+    pointer = info.base;
+  } else {
+    gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+    desc.kind = GPUMEM_KIND_DEVICE;
+    desc.size = size;
+    desc.require = GPUMEM_MEMORY_SHAREABLE;
+    EXPECT_EQ(gpumem_memory_create(device, &desc, &made.memory, nullptr), GPUMEM_SUCCESS);
+    gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+    EXPECT_EQ(gpumem_memory_get_info(made.memory, &info, nullptr), GPUMEM_SUCCESS);
+    pointer = info.device_pointer;
+  }
+  EXPECT_EQ(gpumem_fill(instance, pointer, size, value, 1, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_share_export(instance, pointer, nullptr, &made.whole, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_share_export(instance, static_cast<uint8_t*>(pointer) + size / 2, nullptr, &made.inside,
+                                nullptr),
+            GPUMEM_SUCCESS);
+  return made;
+}
+
+constexpr uint64_t kLarge = uint64_t{4} << 20;
+constexpr uint8_t kGenuine = 0xA1;
+constexpr uint8_t kForged = 0xF0;
+
+// The process that exports. It sends its handles, and then each one that it is asked for with its connection.
+class GenuineExporter {
+ public:
+  GenuineExporter() {
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_), 0);
+    child_ = test::quiet_fork();
+    if (child_ == 0) {
+      close(ends_[0]);
+      _exit(run());
+    }
+    close(ends_[1]);
+    EXPECT_EQ(recv(ends_[0], &handles, sizeof handles, MSG_WAITALL), ssize_t{sizeof handles});
+  }
+  GenuineExporter(const GenuineExporter&) = delete;
+  GenuineExporter& operator=(const GenuineExporter&) = delete;
+  ~GenuineExporter() {
+    end();
+    close(ends_[0]);
+  }
+  // Sends the blocks over socket().
+  void send_blocks() const { EXPECT_EQ(write(ends_[0], "s", 1), 1); }
+  int socket() const { return ends_[0]; }
+  void end() {
+    const pid_t child = std::exchange(child_, -1);
+    if (child < 0) return;
+    shutdown(ends_[0], SHUT_WR);
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+
+  struct Handles {
+    gpumem_share_handle memory{};
+    gpumem_share_handle inside{};
+    gpumem_share_handle blocks{};
+  } handles;
+
+ private:
+  int run() {
+    Opened instance;
+    const Handles made{share_bytes(instance, kLarge, kGenuine, false).whole,
+                       share_bytes(instance, kLarge, kGenuine, false).inside,
+                       share_bytes(instance, kLarge, kGenuine, true).whole};
+    if (testing::Test::HasFailure() || write(ends_[1], &made, sizeof made) != ssize_t{sizeof made}) return 1;
+    for (char order = 0; read(ends_[1], &order, 1) == 1;) {
+      if (gpumem_share_send(instance, &made.blocks, ends_[1], nullptr, nullptr) != GPUMEM_SUCCESS) return 1;
+    }
+    return 0;
+  }
+
+  int ends_[2] = {-1, -1};
+  pid_t child_ = -1;
+};
+
+// A hub that gives its own memory whatever handle it likes.
+class LyingHub {
+ public:
+  // Shares `own`, memory of this process. What it says of it is the truth at first.
+  LyingHub(const std::string& address, const gpumem_share_handle& own)
+      : raw_(abstract_address(decode(own)->exporter.instance)) {
+    const ShareHandle handle = *decode(own);
+    EXPECT_EQ(raw_.hello(handle.exporter.instance).type, MessageType::kWelcome);
+    Message claim = message_of(MessageType::kClaim);
+    claim.token = handle.token;
+    said = raw_.ask(claim).handle;
+    hub_.emplace(address, [this](Raw& link) { speak(link); });
+  }
+  ~LyingHub() {
+    over_ = true;
+    hub_.reset();
+  }
+
+  // Before it is asked.
+  ShareHandle said;
+
+ private:
+  void speak(Raw& link) {
+    Raw holder(welcome(link));
+    while (!over_ && !(link.hung_up && holder.hung_up)) {
+      for (Raw* const from : {&link, &holder}) {
+        const auto asked = from->next(2ms);
+        if (!asked || asked->message.type == MessageType::kRelease) continue;
+        Message granted = message_of(MessageType::kGranted);
+        granted.handle = said;
+        Descriptors copies;
+        for (const Descriptor& one : raw_.received) {
+          auto copy = platform::duplicate(one.get());
+          copies.push_back(std::move(*copy));
+        }
+        reply(*from, asked->message, granted, std::move(copies));
+      }
+    }
+  }
+
+  Raw raw_;
+  std::atomic<bool> over_{false};
+  std::optional<Impostor> hub_;
+};
+
+class ForgedHandleTest : public ShareServerTest {
+ public:
+  struct Imported {
+    gpumem_status status = GPUMEM_ERROR_INTERNAL;
+    gpumem_memory memory = nullptr;
+    void* pointer = nullptr;
+  };
+  Imported import(const gpumem_share_handle& handle) {
+    Imported made;
+    made.status =
+        gpumem_share_import(other, &handle, nullptr, 0, nullptr, &made.pointer, &made.memory, nullptr);
+    return made;
+  }
+  // The first byte of what was imported.
+  int byte_of(const Imported& made) {
+    uint8_t byte = 0;
+    EXPECT_EQ(made.status, GPUMEM_SUCCESS);
+    if (made.status != GPUMEM_SUCCESS) return -1;
+    EXPECT_EQ(gpumem_copy(other, &byte, made.pointer, 1, nullptr, nullptr), GPUMEM_SUCCESS);
+    return byte;
+  }
+  gpumem_import_info info_of(const Imported& made) {
+    gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
+    EXPECT_EQ(gpumem_memory_get_import_info(made.memory, &info, nullptr), GPUMEM_SUCCESS);
+    return info;
+  }
+  gpumem_link link() {
+    gpumem_link made = nullptr;
+    EXPECT_EQ(connect(&made), GPUMEM_SUCCESS);
+    return made;
+  }
+  gpumem_share_handle fetch(gpumem_link link) {
+    gpumem_share_handle handle{};
+    EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+    return handle;
+  }
+  // What `hub` says of its memory is what is true of the other one, but for what it needs itself.
+  static void forge(LyingHub& hub, const gpumem_share_handle& genuine, bool same_token) {
+    const ShareHandle handle = *decode(genuine);
+    hub.said.exporter = handle.exporter;
+    hub.said.buffer_id = handle.buffer_id;
+    if (same_token) hub.said.token = handle.token;
+  }
+};
+
+// Its memory has 4 KiB, and the genuine handle is of a byte 2 MiB behind the first.
+TEST_F(ForgedHandleTest, TheIdOfAnotherExporterGivesNobodyItsImports) {
+  const GenuineExporter genuine;
+  for (const bool same_token : {false, true}) {
+    LyingHub hub(address(), share_bytes(instance, 4096, kForged, false).whole);
+    forge(hub, genuine.handles.inside, same_token);
+    gpumem_link const hub_link = link();
+    const Imported forged = import(fetch(hub_link));
+    EXPECT_EQ(byte_of(forged), kForged) << "a hub may share its own memory";
+    const Imported made = import(genuine.handles.inside);
+    EXPECT_EQ(byte_of(made), kGenuine);
+    EXPECT_NE(made.memory, forged.memory);
+    const Imported again = import(genuine.handles.inside);
+    EXPECT_EQ(again.memory, made.memory);
+    EXPECT_EQ(info_of(made).count, 2U);
+    EXPECT_EQ(info_of(forged).count, 1U);
+    const Imported last = import(fetch(hub_link));
+    EXPECT_EQ(byte_of(last), kForged) << "nor the other way round";
+    for (const Imported& one : {made, again, forged, last})
+      EXPECT_EQ(gpumem_memory_destroy(one.memory, nullptr), GPUMEM_SUCCESS);
+  }
+}
+
+TEST_F(ForgedHandleTest, BlocksUnderTheTokenOfAnotherExporterAreNotMistakenForIts) {
+  const GenuineExporter genuine;
+  for (const bool genuine_first : {false, true}) {
+    LyingHub hub(address(), share_bytes(instance, kLarge, kForged, true).whole);
+    forge(hub, genuine.handles.blocks, true);
+    Imported made;
+    if (genuine_first) made = import(genuine.handles.blocks);
+    const Imported forged = import(fetch(link()));
+    if (!genuine_first) made = import(genuine.handles.blocks);
+    EXPECT_EQ(byte_of(forged), kForged);
+    EXPECT_EQ(byte_of(made), kGenuine);
+    for (const Imported& one : {made, forged})
+      EXPECT_EQ(gpumem_memory_destroy(one.memory, nullptr), GPUMEM_SUCCESS);
+  }
+}
+
+TEST_F(ForgedHandleTest, WhatWasFetchedIsImportedByTheHandleThatWasFetched) {
+  const GenuineExporter genuine;
+  for (const gpumem_share_handle& handle : {genuine.handles.memory, genuine.handles.blocks}) {
+    const bool blocks = decode(handle)->way == GPUMEM_SHARE_WAY_POSIX_FD;
+    LyingHub hub(address(), share_bytes(instance, kLarge, kForged, blocks).whole);
+    forge(hub, handle, true);
+    const gpumem_share_handle fetched = fetch(link());
+    EXPECT_EQ(byte_of(import(handle)), kGenuine);
+    EXPECT_EQ(byte_of(import(fetched)), kForged) << "it waits for its own";
+  }
+}
+
+// Also memory that stays mapped after its import.
+TEST_F(ForgedHandleTest, WhatIsKeptMappedIsOfOneExporter) {
+  gpumem_import_cache_desc cache = GPUMEM_IMPORT_CACHE_DESC_INIT;
+  cache.idle_ns = 3600'000'000'000;
+  ASSERT_EQ(gpumem_share_set_cache(other, &cache, nullptr), GPUMEM_SUCCESS);
+  const GenuineExporter genuine;
+  LyingHub hub(address(), share_bytes(instance, kLarge, kForged, true).whole);
+  forge(hub, genuine.handles.blocks, true);
+  const Imported forged = import(fetch(link()));
+  EXPECT_EQ(byte_of(forged), kForged);
+  EXPECT_EQ(gpumem_memory_destroy(forged.memory, nullptr), GPUMEM_SUCCESS);
+  const Imported made = import(genuine.handles.blocks);
+  EXPECT_EQ(byte_of(made), kGenuine);
+  EXPECT_EQ(gpumem_memory_destroy(made.memory, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(import(genuine.handles.blocks).pointer, made.pointer) << "its own is kept";
+}
+
+// A hub that lives keeps no import of an exporter that has ended looking alive, even if it has the same
+// memory.
+TEST_F(ForgedHandleTest, TheStateIsThatOfWhoGrantedIt) {
+  GenuineExporter genuine;
+  const Imported made = import(genuine.handles.blocks);
+  EXPECT_EQ(byte_of(made), kGenuine);
+  {
+    LyingHub hub(address(), share_bytes(instance, kLarge, kForged, true).whole);
+    forge(hub, genuine.handles.blocks, true);
+    const Imported forged = import(fetch(link()));
+    EXPECT_EQ(byte_of(forged), kForged);
+    genuine.end();
+    EXPECT_TRUE(eventually([&] { return info_of(made).state == GPUMEM_IMPORT_PEER_GONE; }));
+    EXPECT_EQ(info_of(forged).state, GPUMEM_IMPORT_LIVE);
+  }
+}
+
+// Its descriptors may be used without it, but only for the handle that they came with.
+TEST_F(ForgedHandleTest, AConnectionToAnExporterThatEndedProvesNothingOfDescriptors) {
+  GenuineExporter genuine;
+  // Whoever was given an end of a connection of the exporter passes it on, with other descriptors.
+  genuine.send_blocks();
+  std::vector<uint8_t> bytes(kPacketMax);
+  ASSERT_EQ(*platform::wait_for(genuine.socket(), false, soon()), platform::Waited::kReady);
+  auto got = platform::receive_some(genuine.socket(), bytes);
+  ASSERT_TRUE(got);
+  ASSERT_GE(got->descriptors.size(), 2U);
+  bytes.resize(got->size);
+  Message pass = *decode_message(bytes);
+  const gpumem_share_handle own = share_bytes(instance, kLarge, kForged, true).whole;
+  Descriptors descriptors;
+  descriptors.push_back(std::move(got->descriptors.front()));
+  int32_t number = -1;
+  uint32_t count = 0;
+  ASSERT_EQ(gpumem_share_get_fds(instance, &own, &number, 1, &count, nullptr), GPUMEM_SUCCESS);
+  descriptors.emplace_back(number);
+  auto ends = platform::socket_pair();
+  ASSERT_TRUE(ends);
+  for (const Packet& packet : split_message(pass, std::move(descriptors)))
+    ASSERT_TRUE(platform::send_some(ends->ours.get(), packet.bytes, packet.descriptors));
+  gpumem_share_handle received{};
+  ASSERT_EQ(gpumem_share_receive(other, ends->theirs.get(), GPUMEM_TIMEOUT_INFINITE, &received, nullptr),
+            GPUMEM_SUCCESS);
+  genuine.end();
+  const Imported forged = import(received);
+  EXPECT_EQ(byte_of(forged), kForged) << "whoever sent it could write there anyway";
+  EXPECT_EQ(import(received).memory, forged.memory);
+  EXPECT_EQ(import(genuine.handles.blocks).status, GPUMEM_ERROR_PEER_GONE);
+}
+
+// Two publishers, one after the other, who say the same of their memory.
+TEST_F(ForgedHandleTest, AKeeperThatGrantsOtherFilesGrantsOtherMemory) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  const SharedBytes bytes[] = {share_bytes(instance, kLarge, kForged, true),
+                               share_bytes(instance, kLarge, kGenuine, true)};
+  for (const SharedBytes& one : bytes) {
+    Raw publisher(address());
+    ASSERT_TRUE(publisher.hello().keeper);
+    Message publish = message_of(MessageType::kPublish, "n");
+    publish.handle = *decode(one.whole);
+    publish.handle.token.fill(1);
+    publish.handle.buffer_id = 1;
+    publish.descriptor_count = publish.handle.fd_count;
+    std::vector<int32_t> numbers(publish.handle.fd_count, -1);
+    uint32_t count = 0;
+    ASSERT_EQ(
+        gpumem_share_get_fds(instance, &one.whole, numbers.data(), publish.handle.fd_count, &count, nullptr),
+        GPUMEM_SUCCESS);
+    Descriptors descriptors;
+    for (const int32_t number : numbers)
+      descriptors.emplace_back(number);
+    ASSERT_EQ(publisher.ask(publish, std::move(descriptors)).type, MessageType::kPublished);
+    EXPECT_EQ(byte_of(import(fetch(link()))), &one == bytes ? kForged : kGenuine);
+    EXPECT_EQ(publisher.ask(message_of(MessageType::kWithdraw, "n")).type, MessageType::kDone);
+  }
+}
+
+TEST_F(ForgedHandleTest, SizesAndOffsetsAreTheExportersOnEveryPath) {
+  const GenuineExporter genuine;
+  for (const gpumem_share_handle& given : {genuine.handles.memory, genuine.handles.blocks}) {
+    ShareHandle larger = *decode(given);
+    larger.size *= 2;
+    ShareHandle beyond = larger;
+    beyond.offset = kLarge;
+    const auto refused = [&](const char* when) {
+      for (const ShareHandle& handle : {larger, beyond})
+        EXPECT_EQ(import(encode(handle)).status, GPUMEM_ERROR_INVALID_ARGUMENT) << when;
+    };
+    refused("the first import");
+    const Imported made = import(given);
+    EXPECT_EQ(byte_of(made), kGenuine);
+    refused("what is imported already");
+    EXPECT_EQ(info_of(made).count, 1U);
+  }
+}
+
+TEST_F(ForgedHandleTest, NobodyPublishesInTheNameOfAProcessThatTheKeeperSees) {
+  const GenuineExporter genuine;
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  Raw publisher(address());
+  ASSERT_TRUE(publisher.hello().keeper);
+  Message publish = publish_of("n", 1);
+  publish.handle.exporter = decode(genuine.handles.blocks)->exporter;
+  EXPECT_EQ(publisher.ask(publish, files(1)).status, GPUMEM_ERROR_PERMISSION_DENIED);
+  publish.handle.exporter.pid = getpid();
+  EXPECT_EQ(publisher.ask(publish, files(1)).type, MessageType::kPublished);
+}
+
+TEST_F(ForgedHandleTest, ARingOwnsNothingThatWasImportedAsSomethingElse) {
+  const GenuineExporter genuine;
+  ImportRequest request;
+  request.handle = *decode(genuine.handles.memory);
+  request.for_ring = true;
+  const auto memory_of = [](uint64_t handle) { return acquire<Memory>(platform::thread_record(), handle); };
+  const Imported made = import(genuine.handles.memory);
+  Ref<Memory> memory = memory_of(reinterpret_cast<uintptr_t>(made.memory));
+  ASSERT_TRUE(memory);
+  const std::shared_ptr<Instance> owner = memory->shared_instance();
+  memory = {};
+  auto owned = owner->imports().import_memory(request, nullptr);
+  ASSERT_FALSE(owned);
+  EXPECT_EQ(owned.error().status, GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(info_of(made).count, 1U);
+  EXPECT_EQ(gpumem_memory_destroy(made.memory, nullptr), GPUMEM_SUCCESS);
+  owned = owner->imports().import_memory(request, nullptr);
+  ASSERT_TRUE(owned) << owned.error().message;
+  EXPECT_EQ(import(genuine.handles.memory).status, GPUMEM_ERROR_INVALID_ARGUMENT);
+  // The ring of another producer, which does not answer, names that memory.
+  auto ends = platform::socket_pair();
+  ASSERT_TRUE(ends);
+  auto producer = ShareClient::open(owner->share_server(), std::move(ends->theirs));
+  ASSERT_TRUE(producer);
+  ends->ours = Descriptor();
+  request.peer = *producer;
+  request.handle.origin = (*producer)->origin();
+  EXPECT_FALSE(owner->imports().import_memory(request, nullptr));
+  EXPECT_TRUE(destroy_memory(memory_of(owned->handle)));
 }
 
 }  // namespace

@@ -355,7 +355,8 @@ typedef struct gpumem_fetch_desc {
   }
 
 /** Fetches the handle of a name. Its descriptors and connection are kept until gpumem_share_import() or
- * gpumem_event_import(), or for 30 seconds.
+ * gpumem_event_import(), or for 30 seconds. The handle says over which link it came, so its bytes differ from the
+ * exporter's.
  *
  * \param link link to the hub
  * \param name the name

@@ -217,8 +217,11 @@ typedef struct gpumem_import_desc {
 
 /** Imports memory.
  *
- * A memory is mapped once in a process, for each device and access: importing it again gives the same gpumem_memory and
- * counts, and as many calls of gpumem_memory_destroy() end it. The exporter sees the last one.
+ * What one process grants of a memory is mapped once, for each device and access: importing it again gives the same
+ * gpumem_memory and counts, and as many calls of gpumem_memory_destroy() end it. The exporter sees the last one.
+ *
+ * A handle that was received or fetched is imported from where it came, and any other one from its exporter. What a
+ * handle says of its exporter is not believed.
  *
  * Imported memory cannot be exported or published. A third process imports the same handle, or fetches it from the hub
  * itself; to publish the bytes, copy them to memory of your own.
@@ -434,7 +437,7 @@ GPUMEM_API gpumem_status gpumem_share_send(gpumem_instance instance, const gpume
                                            gpumem_error *error);
 
 /** Receives a handle that gpumem_share_send() sent. Its descriptors and connection are kept until it is imported, or
- * for the sender's lease.
+ * for the sender's lease. The handle says over which connection it came, so its bytes differ from the exporter's.
  *
  * \param instance instance that will import it
  * \param socket_fd a connected Unix socket; it stays the caller's
