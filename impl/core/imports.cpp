@@ -382,10 +382,9 @@ bool Imports::has(const Token& token) const {
   });
 }
 
-std::optional<Imports::Received> Imports::take_received(const ImportRequest& request) {
-  if (request.peer != nullptr) return std::nullopt;
+std::optional<Imports::Received> Imports::take_received(const ShareHandle& handle) {
   const std::lock_guard lock(mutex_);
-  auto node = received_.extract(key_of_received(request.handle));
+  auto node = received_.extract(key_of_received(handle));
   if (node.empty()) return std::nullopt;
   return std::move(node.mapped());
 }
@@ -582,7 +581,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   GPUMEM_TRY(outside_host_function());
   const auto open = instance_.stay_open();
   if (!open) return open.error();
-  std::optional<Received> received = take_received(request);
+  std::optional<Received> received = take_received(request.handle);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (!source && has_ended(source.error())) again.dismiss();
@@ -605,7 +604,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
 Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_type type) {
   GPUMEM_TRY(check_origin(request, instance_, type));
   GPUMEM_TRY(check_not_own(request.handle));
-  std::optional<Received> received = take_received(request);
+  std::optional<Received> received = take_received(request.handle);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (source || has_ended(source.error())) again.dismiss();
@@ -661,7 +660,7 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
   GPUMEM_TRY(outside_host_function());
   auto facet = device.device().sharing();
   if (!facet) return facet.error();
-  std::optional<Received> received = take_received(request);
+  std::optional<Received> received = take_received(request.handle);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (!source && has_ended(source.error())) again.dismiss();

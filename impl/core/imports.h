@@ -195,7 +195,7 @@ class Imports {
   Result<bool> count_up(const Key& key, const ImportRequest& request, ImportSource& source,
                         CreatedMemory* out);
   // What came with a handle, if anything did. Put back by the one who cannot import it.
-  std::optional<Received> take_received(const ImportRequest& request);
+  std::optional<Received> take_received(const ShareHandle& handle);
   void put_back(std::optional<Received> received) noexcept;
   Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
   Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,
