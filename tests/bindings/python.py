@@ -115,8 +115,8 @@ def sources(tap, package):
         tap.skip(name, "pyflakes is not installed")
 
 
-def types(tap, package):
-    """mypy finds nothing in the package, nor in programs that use it. With a planted fault it finds that."""
+def types(tap, package, source):
+    """mypy finds nothing in the package, nor in programs that use it, the guide among them. With a planted fault it finds that."""
     name = "mypy finds nothing"
     interpreter = interpreter_with("mypy", "numpy")
     if interpreter is None:
@@ -132,6 +132,11 @@ def types(tap, package):
     tap.check(name, "" if status == 0 else output)
     status, output = mypy(*sorted((package / "examples").glob("*.py")))
     tap.check("mypy finds nothing in the samples", "" if status == 0 else output)
+    guide = package / "typed_guide.py"
+    guide.write_text("\n".join(code_of(source / "docs" / "python.md")), encoding="utf-8")
+    # Its functions stand without types, for brevity.
+    status, output = mypy("--allow-untyped-defs", "--allow-untyped-calls", guide)
+    tap.check("mypy finds nothing in the guide", "" if status == 0 else output)
     status, output = mypy(planted)
     found = status == 1 and 'unexpected keyword argument "pinned"' in output.lower() and 'type "str"' in output
     tap.check("mypy finds wrong arguments", "" if found else output)
@@ -191,7 +196,7 @@ def main():
         sources(tap, package)
         if stage.GATE:
             tap.finish()
-        types(tap, package)
+        types(tap, package, source)
         building(tap, staged, package, Path(folder))
     tap.finish()
 

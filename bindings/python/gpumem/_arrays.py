@@ -18,7 +18,7 @@ from ._stream import Stream
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ._memory import Array
+    from ._memory import Array, ViewArray
 
 
 class host_alloc_flags:
@@ -58,7 +58,7 @@ def _order_of(array: Array) -> str:
     return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
 
 
-def _empty(shape: Shape, dtype: Any, order: str, kind: str, require: int, device: Optional[Device]) -> Array:
+def _empty(shape: Shape, dtype: Any, order: str, kind: str, require: int, device: Optional[Device]) -> ViewArray:
     import numpy
     dtype = numpy.dtype(dtype)
     if dtype.hasobject:
@@ -67,13 +67,13 @@ def _empty(shape: Shape, dtype: Any, order: str, kind: str, require: int, device
     if order not in ("C", "F"):
         raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
     if size == 0:
-        return numpy.empty(shape, dtype, "F" if order == "F" else "C")
+        return numpy.empty(shape, dtype, "F" if order == "F" else "C")  # type: ignore[return-value]
     memory = Memory(device or default_device(), size, kind, require=require)
     return memory.numpy(dtype, shape, order=order)
 
 
 def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
-                     device: Optional[Device] = None) -> Array:
+                     device: Optional[Device] = None) -> ViewArray:
     """An array in page-locked memory with indeterminate contents.
 
     ``mem_flags`` is a sum of :class:`host_alloc_flags`; each is granted or the call fails. The memory is close to
@@ -83,7 +83,7 @@ def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int 
 
 
 def pagelocked_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
-                     device: Optional[Device] = None) -> Array:
+                     device: Optional[Device] = None) -> ViewArray:
     """As :func:`pagelocked_empty`, filled with zeros."""
     array = pagelocked_empty(shape, dtype, order, mem_flags, device=device)
     array.fill(0)
@@ -91,19 +91,19 @@ def pagelocked_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int 
 
 
 def pagelocked_empty_like(array: Array, mem_flags: int = 0, *,
-                          device: Optional[Device] = None) -> Array:
+                          device: Optional[Device] = None) -> ViewArray:
     """As :func:`pagelocked_empty`, with shape, type and order of another array."""
     return pagelocked_empty(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
 
 
 def pagelocked_zeros_like(array: Array, mem_flags: int = 0, *,
-                          device: Optional[Device] = None) -> Array:
+                          device: Optional[Device] = None) -> ViewArray:
     """As :func:`pagelocked_zeros`, with shape, type and order of another array."""
     return pagelocked_zeros(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
 
 
 def managed_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
-                  device: Optional[Device] = None) -> Array:
+                  device: Optional[Device] = None) -> ViewArray:
     """An array in managed memory with indeterminate contents.
 
     ``mem_flags`` is GLOBAL, which 0 means as well, or HOST of :class:`mem_attach_flags`. Where ``device``, by default device
@@ -117,7 +117,7 @@ def managed_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0
 
 
 def managed_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
-                  device: Optional[Device] = None) -> Array:
+                  device: Optional[Device] = None) -> ViewArray:
     """As :func:`managed_empty`, filled with zeros."""
     array = managed_empty(shape, dtype, order, mem_flags, device=device)
     if isinstance(array.base, View):
@@ -126,12 +126,12 @@ def managed_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0
     return array
 
 
-def managed_empty_like(array: Array, mem_flags: int = 0, *, device: Optional[Device] = None) -> Array:
+def managed_empty_like(array: Array, mem_flags: int = 0, *, device: Optional[Device] = None) -> ViewArray:
     """As :func:`managed_empty`, with shape, type and order of another array."""
     return managed_empty(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
 
 
-def managed_zeros_like(array: Array, mem_flags: int = 0, *, device: Optional[Device] = None) -> Array:
+def managed_zeros_like(array: Array, mem_flags: int = 0, *, device: Optional[Device] = None) -> ViewArray:
     """As :func:`managed_zeros`, with shape, type and order of another array."""
     return managed_zeros(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
 
@@ -166,7 +166,7 @@ def aligned_zeros_like(array: Array, alignment: int = 4096) -> Array:
     return aligned_zeros(array.shape, array.dtype, _order_of(array), alignment)
 
 
-def register_host_memory(ary: Array, flags: int = 0, *, device: Optional[Device] = None) -> Array:
+def register_host_memory(ary: Array, flags: int = 0, *, device: Optional[Device] = None) -> ViewArray:
     """Page-locks the memory of an array in place, and returns an array over the same bytes.
 
     The memory becomes pageable again by ``base.unregister()`` of the returned array, or when it and all views of it are

@@ -266,7 +266,7 @@ class Buffer(Region):
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
+        leave(self, self.close, problem, self._queues())
 
     # ---- its bytes ----
 

@@ -12,7 +12,7 @@ import threading
 import time
 from ctypes import c_void_p
 from operator import index
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, NoReturn, Optional, Set, SupportsIndex, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, NoReturn, Optional, Set, SupportsIndex, Tuple, Union
 
 from . import _library as c
 from ._codes import LogLevel, NativeDomain
@@ -172,14 +172,17 @@ class Unique:
         self._refuse_copy("pickled", self._elsewhere)
 
 
-def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException]) -> None:
-    """Closes at the end of a with block. The exception of the block stays; if closing fails too, it says so in a note."""
-    if problem is None:
-        close()
-        return
+def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException], queues: Iterable[Queue] = ()) -> None:
+    """Closes at the end of a with block, after the work of streams that use the thing. The exception of the block stays; if
+    closing fails too, it says so in a note."""
     try:
+        if problem is None:  # else the work may never end
+            for queue in queues:
+                queue.settle()
         close()
     except Exception as second:
+        if problem is None:
+            raise
         if hasattr(problem, "add_note"):  # from Python 3.11 on
             problem.add_note(f"{thing!r} could not be closed: {type(second).__name__}: {second}")
 

@@ -102,7 +102,8 @@ class GrowableArray(Unique):
     # ---- changes ----
 
     def append(self, row: Any) -> None:
-        """Adds a row: what numpy makes an array of its type and shape of. Without numpy it is a number, or a buffer with the
+        """Adds a row: what numpy makes an array of its type and shape of. As in numpy's own operations, values may lose
+        precision, but not their kind: adding 1.5 to integers raises TypeError. Without numpy it is a number, or a buffer with the
         bytes of the row. If the call fails, nothing has changed."""
         self._add([row])
 
@@ -130,6 +131,7 @@ class GrowableArray(Unique):
             rows = memoryview(rows)
         elif not (hasattr(rows, "__array__") or hasattr(rows, "__getitem__")):
             rows = list(rows)  # an iterator or a set
+        _check_cast(numpy, rows, self._dtype)
         items: Array = numpy.asarray(rows, self._dtype)
         if items.shape[1:] != self._row and (items.size or len(items.shape) != 1):
             raise InvalidArgument(f"the rows have shape {items.shape[1:]}, but those of the array have {self._row}")
@@ -213,7 +215,7 @@ class GrowableArray(Unique):
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
+        leave(self, self.close, problem, self.buffer._queues())
 
     def __repr__(self) -> str:
         return f"<gpumem.GrowableArray: {self.typestr} rows of shape {self._row} in {self.buffer!r}>"
@@ -225,6 +227,23 @@ def _numpy() -> Any:
     except ImportError:
         return None
     return numpy
+
+
+def _check_cast(numpy: Any, rows: Any, dtype: Any) -> None:
+    """Fails for rows that cannot be cast by numpy's rule "same_kind". Python's integers only have to fit."""
+    target, given = numpy.dtype(dtype), numpy.asarray(rows)
+    if target.kind not in "biufc" or given.dtype.kind not in "biufc" or not given.size:
+        return
+    if given.dtype.kind in "iu" and not any(map(_has_type, (rows, *rows))):
+        if target.kind in "iu" and not numpy.iinfo(target).min <= given.min() <= given.max() <= numpy.iinfo(target).max:
+            raise InvalidArgument(f"a value does not fit into the type {target}")
+    elif not numpy.can_cast(given.dtype, target, "same_kind"):
+        raise TypeError(f"rows of type {given.dtype} are not cast to {target}, which is of another kind; convert them with "
+                        "astype() first")
+
+
+def _has_type(value: Any) -> bool:
+    return hasattr(value, "dtype") or isinstance(value, (array.array, memoryview))
 
 
 def _check_writable(buffer: Buffer) -> None:

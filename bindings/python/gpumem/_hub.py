@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from ctypes import c_uint64
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Union, overload
 
 from . import _library as c
 from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, sweep, text,
@@ -232,6 +232,12 @@ class Link(Opened):
             except NotFound:
                 return entries
             entries.append(_entry(found))
+
+    @overload
+    def wait(self, name: str, after: int = 0, timeout: None = None) -> Entry: ...
+
+    @overload
+    def wait(self, name: str, after: int = 0, timeout: Optional[float] = None) -> Optional[Entry]: ...
 
     def wait(self, name: str, after: int = 0, timeout: Optional[float] = None) -> Optional[Entry]:
         """Waits until a name has a version after a given one, and returns the newest; None if ``timeout`` seconds have passed. 0

@@ -36,13 +36,13 @@ from ._words import in_python, report_in_python
 from .errors import Error, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import IO
 
     from ._pool import Pool
     from ._ranges import Accesses
     from ._ring import RingProducer
     from ._sleeping import Progress
-    File = Union[int, BinaryIO]
+    File = Union[int, IO[bytes]]
 
 
 @dataclasses.dataclass

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 
+    class ViewArray(numpy.ndarray[Any, numpy.dtype[Any]]):
+        """What type checkers take an array over a view for. It is a plain array."""
+
+        @property
+        def base(self) -> View: ...  # type: ignore[override]
+
 Shape = Union[int, Sequence[int]]
 
 _DEVICE = int(Kind.DEVICE)
@@ -168,7 +174,7 @@ class Region(Unique):
         """A memoryview of the bytes of host memory."""
         return self.view().buffer()
 
-    def numpy(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> Array:
+    def numpy(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> ViewArray:
         """Host memory as a numpy array without a copy; its ``base`` is a view that keeps the memory alive. Raises
         BufferError for device memory."""
         return self.view(dtype, shape, offset=offset, order=order).numpy()
@@ -199,12 +205,16 @@ class Region(Unique):
 
     def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
                   stream: Optional[Stream] = None) -> None:
-        """Copies bytes of any other operand into the memory, or enqueues the copy. See :meth:`Instance.copy`."""
+        """Copies bytes of any other operand into the memory, or enqueues the copy. See :meth:`Instance.copy`. An array in
+        Fortran order raises InvalidArgument."""
+        _check_order(source)
         self._place(stream).copy(self.view(offset=offset), source, size)
 
     def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
                 stream: Optional[Stream] = None) -> None:
-        """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`."""
+        """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`. An array in
+        Fortran order raises InvalidArgument."""
+        _check_order(destination)
         self._place(stream).copy(destination, self.view(offset=offset), size)
 
     def export(self, *, way: Union[ShareWay, str, int] = "any", access: Union[Access, str, int, None] = None,
@@ -215,6 +225,20 @@ class Region(Unique):
     def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
         """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
         self._place(stream).fill(self, None, value, value_size)
+
+
+def _order_of(value: Any) -> Optional[str]:
+    """The order of a view, memoryview or array of several dimensions: "C" or "F", or None if both or neither is right."""
+    flags = getattr(value, "flags", value)
+    rows, columns = getattr(flags, "c_contiguous", False), getattr(flags, "f_contiguous", False)
+    return None if rows == columns else "C" if rows else "F"
+
+
+def _check_order(operand: Any) -> None:
+    """Fails for an array in Fortran order, whose elements would change their places."""
+    if _order_of(operand) == "F":
+        raise InvalidArgument(f"this {type(operand).__name__} object is in Fortran order, but memory has the bytes of rows; pass "
+                              "its transpose or a copy in C order")
 
 
 class At:
@@ -239,10 +263,12 @@ class Ordered(Region):
 
     def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
                   stream: Optional[Stream] = None) -> None:
+        _check_order(source)
         self._place(stream).copy(At(self, offset), source, size)
 
     def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
                 stream: Optional[Stream] = None) -> None:
+        _check_order(destination)
         self._place(stream).copy(destination, At(self, offset), size)
 
 
@@ -429,7 +455,7 @@ class Memory(Region, Managed):
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
+        leave(self, self.close, problem, self._queues())
 
     def __repr__(self) -> str:
         try:
@@ -712,6 +738,8 @@ class View(Unique, DLPackView, Managed):
             return
         if self.memory is None:
             raise InvalidArgument("the memory belongs to another library; only single elements can be set here")
+        if {_order_of(part), _order_of(value)} == {"C", "F"}:
+            raise InvalidArgument("one side is in C order and the other in Fortran order, and bytes are copied as they lie")
         self.memory.device.instance._copy_exactly(part, value)
 
     def __iter__(self) -> Iterator[Any]:
@@ -727,7 +755,17 @@ class View(Unique, DLPackView, Managed):
     @property
     def contiguous(self) -> bool:
         """Whether there are no gaps between the elements."""
-        return 0 in self.shape or any(self.strides == strides_of(self.shape, self.itemsize, order) for order in "CF")
+        return self.c_contiguous or self.f_contiguous
+
+    @property
+    def c_contiguous(self) -> bool:
+        """Whether the elements lie in C order, without gaps."""
+        return 0 in self.shape or self.strides == strides_of(self.shape, self.itemsize, "C")
+
+    @property
+    def f_contiguous(self) -> bool:
+        """Whether the elements lie in Fortran order, without gaps."""
+        return 0 in self.shape or self.strides == strides_of(self.shape, self.itemsize, "F")
 
     def _operand(self, writable: bool) -> Tuple[int, int, View]:
         if writable and self.readonly and self.memory is None:
@@ -854,14 +892,14 @@ class View(Unique, DLPackView, Managed):
             found["descr"] = self._descr
         return found
 
-    def numpy(self) -> Array:
+    def numpy(self) -> ViewArray:
         """Host memory as a numpy array without a copy. Its ``base`` is a view that keeps the memory alive. Raises
         BufferError for device memory."""
         import numpy
         if not self._host_accessible():
             raise BufferError(self._reason())
         base = self._part(_ArrayBase, self.address, self.shape, self.strides)
-        array: Array = numpy.asarray(base)
+        array: ViewArray = numpy.asarray(base)  # type: ignore[assignment]
         base._lent = [weakref.ref(array)]
         return array
 

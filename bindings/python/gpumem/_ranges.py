@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from ._instance import Device, Instance
     from ._stream import Queue
 
-    Accesses = Union[Mapping[Place, Union[Access, str, int]], Iterable[Tuple[Place, Union[Access, str, int]]]]
+    # A Mapping of Place would refuse {device: "read"}, since the type of its keys is invariant.
+    Accesses = Union[Mapping[Any, Union[Access, str, int]], Iterable[Tuple[Place, Union[Access, str, int]]]]
 
 _DEVICE = int(Location.DEVICE)
 _FABRIC_BYTES = ctypes.sizeof(c.gpumem_fabric_handle)
@@ -393,7 +394,7 @@ class Range(Unique):
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
+        leave(self, self.close, problem, {queue for part in list(self._parts) for queue in part._queues()})
 
     # ---- what it knows ----
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple, Union, overload
 
 from . import _library as c
 from ._calls import ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, size64, sweep, text, u32, u64
@@ -292,6 +292,12 @@ class RingProducer(Ring):
         call(c.gpumem_ring_export, self._handle, struct)
         return ShareHandle._of(struct, self.instance)
 
+    @overload
+    def acquire(self, stream: Optional[Stream] = None, timeout: None = None) -> RingSlot: ...
+
+    @overload
+    def acquire(self, stream: Optional[Stream] = None, timeout: Optional[float] = None) -> Optional[RingSlot]: ...
+
     def acquire(self, stream: Optional[Stream] = None, timeout: Optional[float] = None) -> Optional[RingSlot]:
         """The next slot, once all consumers have released it; None if ``timeout`` seconds have passed.
 
@@ -344,6 +350,12 @@ class RingConsumer(Ring):
             sweep()
         desc = c.gpumem_ring_open_desc(timeout_ns=seconds(timeout), name=encoded(name))
         self._opened(create(c.gpumem_ring_open, c.gpumem_ring_destroy, instance.handle, handle_struct(handle), desc), instance)
+
+    @overload
+    def wait(self, stream: Optional[Stream] = None, timeout: None = None) -> RingMessage: ...
+
+    @overload
+    def wait(self, stream: Optional[Stream] = None, timeout: Optional[float] = None) -> Optional[RingMessage]: ...
 
     def wait(self, stream: Optional[Stream] = None, timeout: Optional[float] = None) -> Optional[RingMessage]:
         """The next message; None if ``timeout`` seconds have passed. Several can be held. Raises Closed if the producer has

@@ -139,6 +139,15 @@ class Queue:
         self.observed(mark)
         return True
 
+    def settle(self) -> None:
+        """Waits until the work that uses something is complete. Work of a lost device is."""
+        if self.uses and not self.closed:
+            try:
+                self.synchronize()
+            except Error as problem:
+                if problem.code not in (*GONE, c.GPUMEM_ERROR_DEVICE_LOST):
+                    raise
+
     def native_handle(self) -> int:
         """The native stream; 0 is the legacy default stream."""
         return ask(c.gpumem_stream_get_info, c.gpumem_stream_info(), self.handle).native_stream or 0
@@ -246,12 +255,7 @@ class Stream(Unique, Copies):
         """
         if self._closed:
             return
-        if self._queue.uses and not self._queue.closed:
-            try:
-                self._queue.synchronize()
-            except Error as problem:
-                if problem.code not in (*GONE, c.GPUMEM_ERROR_DEVICE_LOST):
-                    raise
+        self._queue.settle()
         self._closed = True
         try:
             call(c.gpumem_stream_destroy, self._queue.handle)

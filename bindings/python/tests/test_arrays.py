@@ -161,6 +161,32 @@ class ArrayTest(Case):
             stream.synchronize()
         self.assertTrue((received == sent).all())
 
+    def test_fortran_order(self):
+        """The elements keep their places, or the copy is refused."""
+        array = numpy.arange(12, dtype="i4").reshape(3, 4)
+        columns, read = numpy.asfortranarray(array), numpy.zeros((3, 4), "i4")
+        with self.pinned(48) as memory, self.device.pool() as pool, pool.alloc(48) as block:
+            def view(order):
+                return memory.view("i4", (3, 4), order=order)
+
+            self.assertEqual((view("C").c_contiguous, view("C").f_contiguous), (True, False))
+            self.assertEqual((view("F").c_contiguous, view("F").f_contiguous), (False, True))
+            for call in (lambda: memory.copy_from(columns), lambda: memory.copy_to(columns),
+                         lambda: memory.copy_from(view("F")), lambda: memory.copy_from(memoryview(columns)),
+                         lambda: block.copy_from(columns), lambda: block.copy_to(columns),
+                         lambda: view("C").__setitem__(..., columns), lambda: view("F").__setitem__(..., array)):
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "Fortran order"):
+                    call()
+            memory.copy_from(columns.T)
+            memory.copy_to(read.reshape(4, 3))
+            self.assertTrue((read.reshape(4, 3) == array.T).all())
+            view("F")[...] = columns
+            self.assertTrue((view("F").numpy() == array).all())
+            view("C")[...] = array
+            memory.copy_to(read)
+            self.assertTrue((read == array).all())
+            memory.copy_from(numpy.asfortranarray(array[:1]))  # a row has both orders
+
     def test_free_by_the_base(self):
         found = gpumem.pagelocked_zeros(100, "u1", device=self.device)
         base, part = found.base, found[10:20]

@@ -234,6 +234,31 @@ class NumpyTest(GrowableCase):
             self.assertEqual((rows.shape, kept.tolist()), ((1, 3), [[0, 0, 0]]))
             del kept
 
+    def test_casts(self):
+        """As numpy's "same_kind", but Python's integers only have to fit."""
+        with self.growable(0, "i4") as numbers, self.growable(0, "u1") as bytes_, self.growable(0, "f4") as floats:
+            for good in (True, 2, numpy.int64(3), numpy.uint8(4)):
+                numbers.append(good)
+            numbers.extend(numpy.arange(5, 7))
+            self.assertEqual(numbers.array.tolist(), [1, 2, 3, 4, 5, 6])
+            for wrong in (1.5, 1j, numpy.float32(1), numpy.array(1.5)):
+                with self.assertRaises(TypeError):
+                    numbers.append(wrong)
+            for rows in ([1, 2.5], numpy.arange(3.0), array.array("d", [1])):
+                with self.assertRaises(TypeError):
+                    numbers.extend(rows)
+            self.assertEqual(len(numbers), 6)
+            bytes_.extend([255, 0])
+            for big in (256, -1):
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "fit into the type uint8"):
+                    bytes_.append(big)
+            for wrong in (numpy.int64(1), array.array("i", [1])):
+                with self.assertRaises(TypeError):
+                    bytes_.append(wrong)
+            floats.extend([1, 2.5])
+            floats.append(numpy.float64(0.1))
+            self.assertEqual((bytes_.array.tolist(), floats.array[:2].tolist()), ([255, 0], [1, 2.5]))
+
     def test_many_rows(self):
         """Another thread writes them, so that Ctrl-C is answered."""
         count = _waits.LARGE // 4

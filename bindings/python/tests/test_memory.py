@@ -592,6 +592,24 @@ class CopyTest(Case):
                 memory.copy_from(memoryview(bytes(64))[::2])
             del source, destination
 
+    def test_with_stream_and_memory_in_any_order(self):
+        """The memory that is closed first waits for the stream."""
+        unit = self.device.physical_granularity().recommended
+        stream, release = self.held_stream()
+        releasing = threading.Timer(0.05, release)
+        with stream, self.device.memory(64) as memory, self.device.buffer(64) as buffer, \
+                self.instance.reserve(unit) as addresses, self.device.physical(unit) as block:
+            addresses.map(0, block)
+            addresses.set_access(0, unit, {self.device: "readwrite"})
+            part = addresses.part()
+            for target in (memory, buffer, part):
+                target.fill(1, stream=stream)
+                with self.assertRaises(gpumem.Busy):
+                    (addresses if target is part else target).close()
+            releasing.start()
+        releasing.join()
+        self.assertTrue(memory.closed and buffer.closed and addresses.closed and stream.closed)
+
     def test_rectangles(self):
         with self.device.memory(64) as memory:
             memory.fill(0)
