@@ -87,19 +87,19 @@ namespace GpuMem
     /// <summary>Waits until the work is complete or the timeout expires. False if it expired.</summary>
     public bool Synchronize(TimeSpan timeout) { return Synchronize(Timeout.ToNanoseconds(timeout)); }
 
-    /// <summary>Gets the time between the records of an earlier event of the same device and this one.</summary>
+    /// <summary>Gets the time from the record of this event to that of a later one of the same device.</summary>
     /// <returns>
-    /// Nanoseconds, negative if this event was recorded first; null if one of the records is not complete. The
+    /// Nanoseconds, negative if the other event was recorded first; null if one of the records is not complete. The
     /// resolution on cuda is about half a microsecond.
     /// </returns>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public long? GetElapsedNanoseconds(GpuEvent start)
+    public long? GetElapsedNanoseconds(GpuEvent end)
     {
       Usable();
-      if (start == null) throw new ArgumentNullException(nameof(start));
+      if (end == null) throw new ArgumentNullException(nameof(end));
       long nanoseconds;
       gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_event_get_elapsed_time(start.handle.Value, handle.Value, &nanoseconds, error);
+      int status = Native.gpumem_event_get_elapsed_time(handle.Value, end.handle.Value, &nanoseconds, error);
       Check(status, error);
       return status == Constants.GPUMEM_NOT_READY ? (long?)null : nanoseconds;
     }

@@ -205,8 +205,8 @@ namespace GpuMem
       try
       {
         MemoryInfo info = GetInfo(handle.Value, handle);
-        // The collector accounts for registered arrays itself.
-        if (info.Kind != MemoryKind.Registered) handle.Weigh(info.GrantedSize);
+        // The collector accounts for registered arrays itself. When a device is full, an allocation collects.
+        if (info.Kind != MemoryKind.Registered && info.Kind != MemoryKind.Device) handle.Weigh(info.GrantedSize);
         return new GpuMemory(device, handle, info);
       }
       catch

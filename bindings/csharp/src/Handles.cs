@@ -205,7 +205,7 @@ namespace GpuMem
     /// <summary>Keeps an array in place until it is no longer registered.</summary>
     internal void Keep(GCHandle pinned) { array = pinned; }
 
-    /// <summary>Lets the collector, to which every object is small, know the bytes behind this one.</summary>
+    /// <summary>Reports the bytes of the host behind this object to the collector, to which every object is small.</summary>
     internal void Weigh(long bytes)
     {
       weight = bytes;
@@ -283,13 +283,17 @@ namespace GpuMem
 
   sealed unsafe class HubHandle : GpuHandle
   {
-    readonly string path;
+    readonly string path, name;
 
-    internal HubHandle(InstanceHandle instance, string path) : base(instance) { this.path = path; }
+    internal HubHandle(InstanceHandle instance, string path, string name) : base(instance)
+    {
+      this.path = path;
+      this.name = name;
+    }
 
     internal override string Noun { get { return nameof(Hub); } }
 
-    internal override Printed Print() { return base.Print().AddIf("Path", path); }
+    internal override Printed Print() { return base.Print().AddIf("Path", path).AddIf("Name", name); }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
@@ -408,7 +412,7 @@ namespace GpuMem
 
     internal override Printed Print() { return Info == null ? base.Print() : Info.Print(base.Print()); }
 
-    /// <summary>Lets the collector, to which every object is small, know the bytes behind this one.</summary>
+    /// <summary>Reports the bytes of the host behind this object to the collector, to which every object is small.</summary>
     internal void Weigh(long bytes)
     {
       weight = bytes;
@@ -448,21 +452,13 @@ namespace GpuMem
     internal object Lock { get { return mappings; } }
 
     /// <summary>Notes a mapping. The caller holds the lock.</summary>
-    internal void Mapped(long offset, long bytes)
-    {
-      mappings[offset] = bytes;
-      GC.AddMemoryPressure(bytes);
-    }
+    internal void Mapped(long offset, long bytes) { mappings[offset] = bytes; }
 
     /// <summary>Forgets the mappings that lie in a part, one behind the other. The caller holds the lock.</summary>
     internal void Unmapped(long offset, long bytes)
     {
       long end = offset + bytes, length;
-      for (; offset < end && mappings.TryGetValue(offset, out length); offset += length)
-      {
-        mappings.Remove(offset);
-        GC.RemoveMemoryPressure(length);
-      }
+      for (; offset < end && mappings.TryGetValue(offset, out length); offset += length) mappings.Remove(offset);
     }
 
     // The addresses can be released only when nothing is mapped.
@@ -480,13 +476,6 @@ namespace GpuMem
         }
       }
       return Native.gpumem_range_release(value, error);
-    }
-
-    protected override void ReleaseKept()
-    {
-      // Of an instance that was closed by force.
-      foreach (long bytes in mappings.Values) GC.RemoveMemoryPressure(bytes);
-      mappings.Clear();
     }
 
     /// <summary>Finds the first mappings that lie one behind the other.</summary>
@@ -705,7 +694,8 @@ namespace GpuMem
         if (endsViews || !same) Volatile.Write(ref changeCount, changeCount + 1);
         if (now == null) return;
         Volatile.Write(ref info, now);
-        if (!freed) Weigh(now.StoreCapacity + (now.State == BufferState.Awake ? now.Capacity : 0));
+        bool onHost = now.Location.Kind != Location.Device && now.State == BufferState.Awake;
+        if (!freed) Weigh(now.StoreCapacity + (onHost ? now.Capacity : 0));
       }
     }
 
@@ -756,7 +746,7 @@ namespace GpuMem
       return Native.gpumem_buffer_forget_registration(Raw, registration, error);
     }
 
-    // The collector, to which every object is small, should know the bytes behind this one.
+    // Reports the bytes of the host behind this object to the collector, to which every object is small.
     void Weigh(long now)
     {
       if (now > weight) GC.AddMemoryPressure(now - weight);

@@ -218,13 +218,13 @@ namespace GpuMem
       handle.Dispose();
     }
 
-    /// <summary>Its path.</summary>
+    /// <summary>Its path and name.</summary>
     public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
 
     internal static Hub Open(GpuInstance instance, HubOptions options)
     {
       Leftovers.Sweep();
-      var handle = new HubHandle(instance.Handle, options.Path);
+      var handle = new HubHandle(instance.Handle, options.Path, options.Name);
       try
       {
         using (var path = new CText(options.Path))

@@ -867,7 +867,7 @@ namespace GpuMem
     /// </summary>
     public void Dispose() { handle.Dispose(); }
 
-    /// <summary>Its pointer and size.</summary>
+    /// <summary>Its pointer, its size and the name of its pool.</summary>
     public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
 
     void CopyNow(GpuRange destination, GpuRange source)
@@ -900,6 +900,8 @@ namespace GpuMem
     }
 
     internal InstanceHandle Instance { get; private set; }
+
+    internal string Name { get { return name; } }
 
     /// <summary>Whether the CPU may use its blocks in place.</summary>
     internal bool OnHost { get { return kind == MemoryKind.Pinned || kind == MemoryKind.Pageable; } }
@@ -1010,7 +1012,10 @@ namespace GpuMem
 
     internal override string Noun { get { return nameof(PoolBlock); } }
 
-    internal override Printed Print() { return base.Print().Add("Pointer", Raw).Add("Size", size); }
+    internal override Printed Print()
+    {
+      return base.Print().Add("Pointer", Raw).Add("Size", size).AddIf("Pool", pool.Name);
+    }
 
     /// <summary>Takes what the library has allocated; for no bytes, that is nothing.</summary>
     internal void Fill(IntPtr pointer)

@@ -111,7 +111,7 @@ namespace GpuMem
       {
         using (var name = new CText(options.Name)) CreateNative(device, handle, size, options, name.Pointer);
       });
-      made.handle.Weigh(made.info.Size);
+      if (made.info.Location.Kind != Location.Device) made.handle.Weigh(made.info.Size);
       return made;
     }
 

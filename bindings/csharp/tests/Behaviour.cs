@@ -1108,7 +1108,7 @@ namespace GpuMem.Tests
         Check.Equal(EventFlags.BlockingSync, end.Info.Flags, "flags");
         Check.Equal(!Scope.IsHost, end.Info.NativeEvent != IntPtr.Zero, "native event");
         Check.That(end.Query(), "never recorded is complete");
-        Check.Fails(Status.InvalidState, () => end.GetElapsedNanoseconds(start));
+        Check.Fails(Status.InvalidState, () => start.GetElapsedNanoseconds(end));
         start.Record(stream);
         end.Record(stream);
         using (new Gate(stream))
@@ -1150,12 +1150,12 @@ namespace GpuMem.Tests
         using (new Gate(stream))
         {
           end.Record(stream);
-          Check.Equal(null, end.GetElapsedNanoseconds(start), "time of a record that is not complete");
+          Check.Equal(null, start.GetElapsedNanoseconds(end), "time of a record that is not complete");
           Thread.Sleep(20);
         }
-        long? time = end.GetElapsedNanoseconds(start);
+        long? time = start.GetElapsedNanoseconds(end);
         Check.That(time >= 0, "the time is " + time);
-        Check.Equal(-time, start.GetElapsedNanoseconds(end), "time back");
+        Check.Equal(-time, end.GetElapsedNanoseconds(start), "time back");
         // The fake driver has its own clock.
         if (Scope.IsHost) Check.That(time >= 20 * 1000 * 1000 && time < 100L * 1000 * 1000 * 1000, "the time is " + time);
       }

@@ -27,7 +27,8 @@ namespace GpuMem.Tests
       Tap.Run("empty arrays", EmptyArrays);
       Tap.Run("forgotten memory makes room when the device is full", RoomOnDevice);
       Tap.Run("forgotten memory makes room in the pin budget", RoomInBudget);
-      Tap.Run("forgotten memory makes the collector run", Pressure);
+      Tap.Run("forgotten memory of the host makes the collector run", Pressure);
+      Tap.Run("device memory does not make the collector run", NoPressure);
       Tap.Run("spans", Spans);
     }
 
@@ -77,7 +78,7 @@ namespace GpuMem.Tests
       GrowableBuffer buffer = device.CreateBuffer(granule, new BufferOptions { Group = group, Tag = "weights" });
       MemoryPool pool = device.CreatePool(new PoolOptions { Kind = MemoryKind.Pinned, Name = "steps" });
       PoolBlock poolBlock = pool.Allocate(100);
-      Hub hub = instance.OpenHub(Sharing.Address("printed"));
+      Hub hub = instance.OpenHub(new HubOptions { Path = Sharing.Address("printed"), Name = "models" });
       Link link = instance.Connect(Sharing.Address("printed"));
       var region = new CopyRegion(new CopyOperand(new GpuRange((IntPtr)0x1000, 64), 8), new GpuRange((IntPtr)0x2000, 64), 4, 2);
       InstanceStats stats = instance.Stats;
@@ -97,8 +98,8 @@ namespace GpuMem.Tests
         { "CudaOptions { Contexts = [0x8] }", new CudaOptions { Contexts = new[] { (IntPtr)8 } } },
         { "BufferGroup { Name = \"model\" }", group },
         { "MemoryPool { Kind = Pinned, Device = 1, Name = \"steps\" }", pool },
-        { "PoolBlock { Pointer = 0x" + ((long)poolBlock.Pointer).ToString("x") + ", Size = 100 }", poolBlock },
-        { "Hub { Path = \"" + Sharing.Address("printed") + "\" }", hub },
+        { "PoolBlock { Pointer = 0x" + ((long)poolBlock.Pointer).ToString("x") + ", Size = 100, Pool = \"steps\" }", poolBlock },
+        { "Hub { Path = \"" + Sharing.Address("printed") + "\", Name = \"models\" }", hub },
         { "Link { Path = \"" + Sharing.Address("printed") + "\" }", link },
         { "LinkOptions { Path = null, Token = \"secret\", Timeout = 00:00:00 }", new LinkOptions { Token = new byte[] { 1, 2 } } },
         { "FabricHandle { Bytes = " + string.Concat(Enumerable.Repeat("07", 64)) + " }", new FabricHandle(Enumerable.Repeat((byte)7, 64).ToArray()) },
@@ -391,7 +392,7 @@ namespace GpuMem.Tests
     {
       Scope.HostOnly();
       if (Type.GetType("Mono.Runtime") != null) throw new TestSkipped("Mono's collector does not heed memory pressure");
-      GpuInstance instance = scope.Open(new InstanceOptions { Host = new HostOptions { DeviceBytes = 1L << 40 } });
+      GpuInstance instance = scope.Open(new InstanceOptions());
       GpuDevice device = instance.GetDevice(0);
       long before = Check.FinalizedObjects();
       // Far too few objects for a collection, if only their own size counted.
@@ -399,12 +400,34 @@ namespace GpuMem.Tests
       {
         for (int i = 0; i < 200 && GpuMemDiagnostics.FinalizedObjects == before; ++i)
         {
-          device.AllocateDevice(64 << 20);
+          device.AllocateUnified<byte>(64 << 20);
           Thread.Sleep(1);
         }
       });
       Check.That(GpuMemDiagnostics.FinalizedObjects != before, "the collector did not run");
       Check.Eventually(() => instance.Stats.LiveObjects == 0, "the finalizers");
+    }
+
+    static void NoPressure(Scope scope)
+    {
+      Scope.HostOnly();
+      GpuInstance instance = scope.Open(new InstanceOptions { Host = new HostOptions { DeviceBytes = 1L << 40 } });
+      GpuDevice device = instance.GetDevice(0);
+      long granule, recommended;
+      device.GetGranularity(out granule, out recommended);
+      int before = GC.CollectionCount(0);
+      for (int i = 0; i < 200; ++i)
+      {
+        device.AllocateDevice(64 << 20).Dispose();
+        using (PhysicalMemory block = device.CreatePhysical(32 * granule))
+        using (AddressRange range = device.Instance.ReserveRange(32 * granule))
+        {
+          range.Map(0, block);
+        }
+        device.CreateBuffer(32 * granule).Dispose();
+      }
+      // The objects themselves may fill the youngest generation once.
+      Check.That(GC.CollectionCount(0) - before <= 1, GC.CollectionCount(0) - before + " collections");
     }
 
     static void Spans(Scope scope)

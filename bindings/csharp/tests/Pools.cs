@@ -116,7 +116,7 @@ namespace GpuMem.Tests
       PoolBlock small = pool.Allocate(400), large = pool.Allocate(24 << 20), aligned = pool.Allocate(10, null, 1 << 16);
       Check.Equal(0L, (long)small.Pointer % 256 + (long)aligned.Pointer % (1 << 16), "alignment");
       Check.That(small.Pool == pool && small.Size == 400 && small.Range.Size == 400, "block");
-      Check.That(small.ToString().EndsWith(", Size = 400 }") && small.ToString().StartsWith("PoolBlock { Pointer = 0x"), small.ToString());
+      Check.That(small.ToString().EndsWith(", Size = 400, Pool = \"steps\" }") && small.ToString().StartsWith("PoolBlock { Pointer = 0x"), small.ToString());
       PoolBlockInfo found = instance.GetPoolBlock(small.Pointer + 399);
       Check.Equal(found.ToString(), small.Info.ToString(), "block info");
       Check.That(found.Base == small.Pointer && found.UsableSize >= 400 && found.RequestedSize == 0, found.ToString());

@@ -377,7 +377,7 @@ namespace GpuMem.Tests
           return objects[a[0]] is GpuStream ? Get<GpuStream>(a[0]).Query() : Get<GpuEvent>(a[0]).Query();
         case "synchronize": return Synchronize(step);
         case "elapsed":
-          long? time = Get<GpuEvent>(a[1]).GetElapsedNanoseconds(Get<GpuEvent>(a[0]));
+          long? time = Get<GpuEvent>(a[0]).GetElapsedNanoseconds(Get<GpuEvent>(a[1]));
           Check.That(time == null || time >= 0, "the time is negative");
           return time != null;
         case "copy": return Copy(step);
