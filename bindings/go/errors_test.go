@@ -50,11 +50,11 @@ func TestNotesAreNotFailures(t *testing.T) {
 	if streamDone || eventDone || limited || streamErr != nil || eventErr != nil || limitedErr != nil {
 		t.Errorf("while the stream waits: %v %v, %v %v, %v %v", streamDone, streamErr, eventDone, eventErr, limited, limitedErr)
 	}
-	_, err := Elapsed(start, end)
+	_, err := start.Elapsed(end)
 	expect(t, err, NotReady)
 	word.Slice()[0] = 1
 	must(t, s.Synchronize())
-	_, err = Elapsed(start, end)
+	_, err = start.Elapsed(end)
 	must(t, err)
 }
 

@@ -137,17 +137,18 @@ func (e *Event) SynchronizeContext(ctx context.Context) error {
 	return waitFor(ctx, e.Synchronize, e.SynchronizeFor)
 }
 
-// Elapsed returns the time between two complete records of one device; negative if end was recorded first. Both events
-// must have been created with timing. If one of the records is not complete, the error is NotReady.
-func Elapsed(start, end *Event) (time.Duration, error) {
-	result := C.gpumem_go_event_get_elapsed_time(start.id(), end.id())
-	runtime.KeepAlive(start)
+// Elapsed returns the time from the record of the event to that of another one of the same device; negative if end was
+// recorded first. Both events must have been created with timing. If one of the records is not complete, the error is
+// NotReady.
+func (e *Event) Elapsed(end *Event) (time.Duration, error) {
+	result := C.gpumem_go_event_get_elapsed_time(e.id(), end.id())
+	runtime.KeepAlive(e)
 	runtime.KeepAlive(end)
 	if err := failure(result); err != nil {
 		return 0, err
 	}
 	if Status(result.status) == NotReady {
-		return 0, refusal(NotReady, "gpumem.Elapsed", "the work of an event is not complete")
+		return 0, refusal(NotReady, "Event.Elapsed", "the work of an event is not complete")
 	}
 	return time.Duration(int64(result.value)), nil
 }

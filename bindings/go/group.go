@@ -170,10 +170,10 @@ func (g *Group) Sleep(options SleepOptions) error {
 	})
 }
 
-// SleepContext is Sleep until the context is done. Then it undoes what it did, and returns the error of the context. The
-// wait for work, before the first byte is copied, does not end with the context.
+// SleepContext is Sleep until the context is done. Then it undoes what it did, and returns the error of the context. If that
+// takes longer, because it waits for work, the call goes on alone; see [GrowableBuffer.SleepContext].
 func (g *Group) SleepContext(ctx context.Context, options SleepOptions) error {
-	return untilDone(ctx, &options.Progress, func() error { return g.Sleep(options) })
+	return leaveOnceDone(ctx, &options.Progress, func() error { return g.Sleep(options) })
 }
 
 // Wake wakes the buffers as one; those that are awake stay as they are. If it fails, those that it woke sleep again, and

@@ -264,10 +264,11 @@ func (b *GrowableBuffer) Sleep(options SleepOptions) error {
 	})
 }
 
-// SleepContext is Sleep until the context is done. Then the buffer stays awake, and it returns the error of the context.
-// The wait for work, before the first byte is copied, does not end with the context.
+// SleepContext is Sleep until the context is done. Then the buffer stays awake, and it returns the error of the context. Once
+// all bytes are copied, the call ends by itself. If it cannot end soon, because it waits for work, it is left to be undone
+// alone: until then, other changes of the buffer wait.
 func (b *GrowableBuffer) SleepContext(ctx context.Context, options SleepOptions) error {
-	return untilDone(ctx, &options.Progress, func() error { return b.Sleep(options) })
+	return leaveOnceDone(ctx, &options.Progress, func() error { return b.Sleep(options) })
 }
 
 // Wake wakes the buffer at the same address, with its size, the access of each processor, and the content that was kept;

@@ -90,7 +90,7 @@ func TestUseAfterClose(t *testing.T) {
 	_, infoErr := m.Info()
 	_, queryErr := s.Query()
 	_, eventErr := e.Query()
-	_, elapsedErr := Elapsed(e, e)
+	_, elapsedErr := e.Elapsed(e)
 	_, pointerErr := i.Pointer(place)
 	_, accessErr := i.PointerAccess(place, LocationHost, 0)
 	region := Region{Destination: Operand{Address: other.At(0)}, Source: Operand{Address: place}, Width: 16}
@@ -362,7 +362,7 @@ func TestNothingAtAll(t *testing.T) {
 	_, eventQueryErr := e.Query()
 	_, forErr := s.SynchronizeFor(-1)
 	_, eventForErr := e.SynchronizeFor(-1)
-	_, elapsedErr := Elapsed(e, e)
+	_, elapsedErr := e.Elapsed(e)
 	_, pointerErr := i.Pointer(none)
 	_, devicePointerErr := d.DevicePointer(none)
 	_, viewErr := k.View(none, 1, AccessRead)

@@ -19,6 +19,8 @@ type MemoryOptions struct {
 	Prefer    MemoryFlags // Properties that the memory should have if possible.
 	NUMANode  int32       // Node for MemoryNUMANode; otherwise 0.
 	Name      string      // For messages and reports, up to 63 bytes.
+
+	Uninitialized bool // NewPinned leaves the contents indeterminate. Zeroing them costs a pass over the memory.
 }
 
 // RegisterOptions are options for registering existing memory.

@@ -131,7 +131,9 @@ func TestHostOptions(t *testing.T) {
 	if answer.Value != AnswerYes || answer.Name != "peer.access" {
 		t.Errorf("the capability is %+v", answer)
 	}
-	p := newPinned[byte](t, devices[0], 4096)
+	p, err := NewPinned[byte](devices[0], 4096, MemoryOptions{Uninitialized: true})
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Close()) })
 	if p.Slice()[4095] != 0xA5 {
 		t.Error("fresh memory is not filled")
 	}
@@ -224,6 +226,42 @@ func TestTypedMemory(t *testing.T) {
 	}
 }
 
+func TestPinnedMemoryIsZeroed(t *testing.T) {
+	onHost(t) // It can fill fresh memory with a pattern.
+	d := device(t, Options{Host: &HostOptions{Fill: ToggleOn}})
+	zeroed := newPinned[uint32](t, d, 1000)
+	for i, value := range zeroed.Slice() {
+		if value != 0 {
+			t.Fatalf("number %d is %#x", i, value)
+		}
+	}
+	fresh, err := NewPinned[uint32](d, 1000, MemoryOptions{Uninitialized: true})
+	must(t, err)
+	if value := fresh.Slice()[999]; value == 0 {
+		t.Error("it was zeroed although nobody asked for that")
+	}
+	must(t, fresh.Close())
+}
+
+func TestFaultInAClosedSlice(t *testing.T) {
+	if inChild() {
+		b, err := NewBuffer[int32](1)
+		must(t, err)
+		values := b.Slice()
+		must(t, b.Close())
+		defer func() { _ = recover() }()
+		values[0] = 1
+		return
+	}
+	output, err := child(t)
+	lines := strings.SplitN(output, "\n", 4)
+	// The guide shows these lines.
+	if err == nil || len(lines) < 4 || !strings.HasPrefix(lines[0], "unexpected fault address 0x") || lines[1] != "fatal error: fault" ||
+		!strings.HasPrefix(lines[2], "[signal SIGSEGV: segmentation violation code=") {
+		t.Errorf("%v:\n%s", err, output)
+	}
+}
+
 // None of these may reach the library with a wrong size, or panic.
 func TestTypesAndLengthsThatAreRefused(t *testing.T) {
 	d := device(t)
@@ -235,6 +273,8 @@ func TestTypesAndLengthsThatAreRefused(t *testing.T) {
 	_, function := NewBuffer[func()](1)
 	_, channel := NewBuffer[chan int](1)
 	_, unsafePointer := NewBuffer[unsafe.Pointer](1)
+	_, truth := NewPinned[bool](d, 1, MemoryOptions{}) // A byte of 2 would be neither true nor false.
+	_, nestedTruth := NewBuffer[struct{ inner [2]bool }](1)
 	_, nothing := NewPinned[struct{}](d, 1, MemoryOptions{})
 	_, emptyArray := NewBuffer[[0]int](1)
 	_, zero := NewPinned[int32](d, 0, MemoryOptions{})
@@ -248,9 +288,10 @@ func TestTypesAndLengthsThatAreRefused(t *testing.T) {
 	_, flag := NewPinned[int64](d, 1, MemoryOptions{Require: MemoryReadOnly})
 	_, mapped := MapFile[*int](os.Stdin, false)
 	place := newMemory(t, d, KindDevice, 64).At(0)
-	for number, err := range []error{pointer, text, slice, nested, interfaceErr, function, channel, unsafePointer, nothing,
-		emptyArray, zero, zeroBuffer, negative, overflow, wraps, bufferOverflow, alignment, name, flag, mapped,
-		CopyFromSlice(d.Instance(), place, []*int{nil}), CopyToSlice(d.Instance(), []string{""}, place)} {
+	for number, err := range []error{pointer, text, slice, nested, interfaceErr, function, channel, unsafePointer, truth,
+		nestedTruth, nothing, emptyArray, zero, zeroBuffer, negative, overflow, wraps, bufferOverflow, alignment, name, flag, mapped,
+		CopyFromSlice(d.Instance(), place, []*int{nil}), CopyToSlice(d.Instance(), []string{""}, place),
+		CopyToSlice(d.Instance(), []bool{true}, place)} {
 		if !errors.Is(err, ErrInvalidArgument) {
 			t.Errorf("number %d: %v", number, err)
 		}
@@ -523,9 +564,9 @@ func TestStreamsAndEvents(t *testing.T) {
 	must(t, quick.Synchronize())
 	complete, err = quick.Query()
 	must(t, err)
-	elapsed, elapsedErr := Elapsed(first, second)
+	elapsed, elapsedErr := first.Elapsed(second)
 	must(t, elapsedErr)
-	backwards, err := Elapsed(second, first)
+	backwards, err := second.Elapsed(first)
 	must(t, err)
 	if !complete || elapsed < 0 || backwards != -elapsed {
 		t.Errorf("complete %v, %v elapsed, %v backwards", complete, elapsed, backwards)

@@ -73,7 +73,7 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_event_create", "Device.NewEvent"},
 	{"gpumem_event_destroy", "Event.Close"},
 	{"gpumem_event_export", "Event.Export"},
-	{"gpumem_event_get_elapsed_time", "gpumem.Elapsed"},
+	{"gpumem_event_get_elapsed_time", "Event.Elapsed"},
 	{"gpumem_event_get_info", "Event.Info"},
 	{"gpumem_event_import", "Device.ImportEvent"},
 	{"gpumem_event_query", "Event.Query"},

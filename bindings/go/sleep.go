@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/cgo"
 	"sync/atomic"
+	"time"
 	"unsafe"
 )
 
@@ -121,6 +122,53 @@ func (o *PrepareOptions) run(prepare func(desc *C.uint8_t, directory *C.char) C.
 	return changing(func() C.gpumem_go_result { return prepare((*C.uint8_t)(unsafe.Pointer(&desc)), directory) })
 }
 
+// leaveAfter is how long a call that was cancelled may take to undo what it did, before its caller leaves it alone.
+const leaveAfter = 40 * time.Millisecond
+
+// leaveOnceDone is untilDone for a call that may wait for work, which a context cannot end. Then the call goes on alone on
+// a goroutine of its own, until it asks the progress function.
+func leaveOnceDone(ctx context.Context, progress *func(done, total uint64) bool, call func() error) error {
+	if ctx.Done() == nil || asideHere() != nil {
+		return untilDone(ctx, progress, call)
+	}
+	const running, leaving, ending = 0, 1, 2
+	var state atomic.Int32
+	given := *progress
+	*progress = func(done, total uint64) bool {
+		if done == total {
+			state.CompareAndSwap(running, ending) // Nothing cancels the call any more.
+		}
+		return given == nil || given(done, total)
+	}
+	var err error
+	var panics panicBox
+	returned, finished := false, make(chan struct{})
+	go func() {
+		defer close(finished)
+		panics.guard(func() { err = untilDone(ctx, progress, call) })
+		returned = true
+	}()
+	select {
+	case <-finished:
+	case <-ctx.Done():
+		select {
+		case <-finished:
+		case <-time.After(leaveAfter):
+			if state.CompareAndSwap(running, leaving) {
+				return ctx.Err()
+			}
+			<-finished
+		}
+	}
+	if caught := panics.first.Load(); caught != nil {
+		panic(caught.Value)
+	}
+	if !returned {
+		runtime.Goexit()
+	}
+	return err
+}
+
 // untilDone makes a call with this progress function, and ends it once the context is done.
 func untilDone(ctx context.Context, progress *func(done, total uint64) bool, call func() error) error {
 	if err := ctx.Err(); err != nil {
@@ -128,7 +176,7 @@ func untilDone(ctx context.Context, progress *func(done, total uint64) bool, cal
 	}
 	given, ended := *progress, error(nil)
 	*progress = func(done, total uint64) bool {
-		if given != nil && !given(done, total) {
+		if ended = ctx.Err(); ended != nil || given != nil && !given(done, total) {
 			return false
 		}
 		ended = ctx.Err()

@@ -326,6 +326,48 @@ func TestSleepEndsWithItsContext(t *testing.T) {
 	must(t, g.Close())
 }
 
+// A call that waits for work ends with its context, and is undone when the work is complete.
+func TestSleepLeavesWorkWithItsContext(t *testing.T) {
+	d, unit := rangeDevice(t)
+	g, err := d.Instance().NewGroup(GroupOptions{})
+	must(t, err)
+	b, err := d.NewGrowableBuffer(BufferOptions{Size: unit, Reserve: unit, Group: g})
+	must(t, err)
+	must(t, d.Instance().Fill(b.At(0), unit, 'c', 1))
+	for name, sleep := range map[string]func(context.Context, SleepOptions) error{"buffer": b.SleepContext, "group": g.SleepContext} {
+		s, open := newStream(t, d), make(chan struct{})
+		must(t, s.Launch(func() { <-open }))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		result := make(chan error, 1)
+		go func() {
+			result <- sleep(ctx, SleepOptions{Content: ContentDrop, Progress: func(uint64, uint64) bool {
+				t.Errorf("%s: progress after its context", name)
+				return true
+			}})
+		}()
+		select {
+		case err := <-result:
+			if err != context.DeadlineExceeded {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s: it waits for work although its context is done", name)
+		}
+		cancel()
+		close(open)
+		must(t, b.SetCapacity(0)) // Which waits until it is undone.
+		if info := infoOf(t, b); info.State != BufferStateAwake {
+			t.Errorf("%s: %+v", name, info)
+		}
+		if got := contentOf(t, b, unit-1, 1); got != "c" {
+			t.Errorf("%s: there is %q", name, got)
+		}
+		must(t, s.Synchronize())
+	}
+	must(t, b.Close())
+	must(t, g.Close())
+}
+
 func TestCallbacksOfBuffers(t *testing.T) {
 	d, unit := rangeDevice(t)
 	before := setCallbacksCount()

@@ -14,12 +14,12 @@ import (
 )
 
 // checkType refuses types that cannot lie in memory of C: those with pointers, which the garbage collector would not see
-// there, and those without a size.
+// there, those with bools, which a device could give a value that is neither true nor false, and those without a size.
 func checkType[T any](function string) error {
 	kind := reflect.TypeOf((*T)(nil)).Elem()
-	if hasPointers(kind) {
+	if has := notNumbers(kind); has != "" {
 		return refusal(ErrInvalidArgument, function,
-			"the type %v has pointers; only numbers, and arrays and structs of numbers, can lie outside of Go's memory", kind)
+			"the type %v has %s; only numbers, and arrays and structs of numbers, can lie outside of Go's memory", kind, has)
 	}
 	if kind.Size() == 0 {
 		return refusal(ErrInvalidArgument, function, "the type %v has no size", kind)
@@ -27,23 +27,26 @@ func checkType[T any](function string) error {
 	return nil
 }
 
-func hasPointers(kind reflect.Type) bool {
+// notNumbers names the elements of a type that are not numbers; "" if there are none.
+func notNumbers(kind reflect.Type) string {
 	switch kind.Kind() {
-	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint,
+	case reflect.Bool:
+		return "bools"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint,
 		reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr, reflect.Float32,
 		reflect.Float64, reflect.Complex64, reflect.Complex128:
-		return false
+		return ""
 	case reflect.Array:
-		return hasPointers(kind.Elem())
+		return notNumbers(kind.Elem())
 	case reflect.Struct:
 		for i := 0; i < kind.NumField(); i++ {
-			if hasPointers(kind.Field(i).Type) {
-				return true
+			if has := notNumbers(kind.Field(i).Type); has != "" {
+				return has
 			}
 		}
-		return false
+		return ""
 	}
-	return true
+	return "pointers"
 }
 
 // sizeOf returns the size of that many values in bytes.
@@ -66,12 +69,18 @@ type Pinned[T any] struct {
 	length int
 }
 
-// NewPinned allocates pinned memory for that many values. Its contents are indeterminate. The call sets Kind and Size of
-// the options.
+// NewPinned allocates pinned memory for that many values, which are zero unless the options say Uninitialized. The call sets
+// Kind and Size of the options.
 func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinned[T], error) {
 	memory, err := newTyped[T]("gpumem.NewPinned", KindPinned, device, length, options)
 	if err != nil {
 		return nil, err
+	}
+	if !options.Uninitialized {
+		bytes := unsafe.Slice((*byte)(pointerTo(memory.host)), memory.size)
+		for i := range bytes {
+			bytes[i] = 0
+		}
 	}
 	return &Pinned[T]{memory, length}, nil
 }

@@ -500,7 +500,7 @@ func (c *vectorCase) run() error {
 		}](c, 0)
 		return noteOf(limited.SynchronizeFor(time.Duration(c.option("timeout"))))
 	case "elapsed":
-		_, err := Elapsed(at[*Event](c, 0), at[*Event](c, 1))
+		_, err := at[*Event](c, 0).Elapsed(at[*Event](c, 1))
 		return err
 	case "copy":
 		return c.copier().CopyWith(c.address(1), c.address(2), c.option("size"), c.copyOptions())
