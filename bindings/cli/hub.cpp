@@ -12,6 +12,7 @@
 #include <cstring>
 #include <iostream>
 #include <string_view>
+#include <vector>
 
 #include "commands.h"
 #include "file.h"
@@ -47,10 +48,18 @@ bool is_marked(const gpumem_entry_info& entry) {
 
 void print_hub(const gpumem_link_info& hub, const std::vector<gpumem_entry_info>& entries) {
   using enum Table::Align;
-  std::cout << (hub.keeper != 0 ? "Keeper " : "Hub ") << shown(hub.path);
-  if (hub.pid != 0) std::cout << ", process " << hub.pid;
-  std::cout << (entries.empty() ? ": nothing is published\n" : "\n\n");
+  std::vector<std::string> parts = {hub.keeper != 0 ? "Keeper" : "Hub", shown(hub.path)};
+  if (hub.pid != 0) {
+    parts.back() += ',';
+    parts.push_back("process " + std::to_string(hub.pid));
+  }
+  if (entries.empty()) {
+    parts.back() += ':';
+    parts.emplace_back("nothing is published");
+  }
+  std::cout << filled(parts);
   if (entries.empty()) return;
+  std::cout << '\n';
   Table table({"NAME", "VERSION", "TYPE", "SIZE", "WAY", "ACCESS", "PUBLISHER", "FINGERPRINT"},
               {kLeft, kRight, kLeft, kRight}, "");
   for (const gpumem_entry_info& entry : entries) {
@@ -107,9 +116,10 @@ int hub_withdraw(const WithdrawOptions& options) {
   const Link link = connect_to_hub(open_instance(kBackend), options.hub);
   require_keeper(link);
   call(gpumem_link_withdraw, link.get(), options.name.c_str(), options.version);
-  std::cout << shown(options.name);
-  if (options.version != 0) std::cout << " version " << options.version;
-  std::cout << " is withdrawn from " << shown(link_info(link).path) << '\n';
+  std::vector<std::string> parts = {shown(options.name)};
+  if (options.version != 0) parts.push_back("version " + std::to_string(options.version));
+  parts.insert(parts.end(), {"is withdrawn from", shown(link_info(link).path)});
+  std::cout << filled(parts);
   return kExitSuccess;
 }
 
@@ -145,11 +155,13 @@ int keep(const KeepOptions& options) {
   const Hub keeper = open_hub(open_instance(kBackend), options.hub, flags);
   raise_descriptor_limit();  // after the library has seen what the next keeper will begin with
   const gpumem_hub_info info = hub_info(keeper);
-  std::cout << "Keeper at " << shown(info.path);
+  std::vector<std::string> parts = {"Keeper at", shown(info.path)};
   if (info.version_count != 0) {
-    std::cout << ", took back " << info.version_count << (info.version_count == 1 ? " version" : " versions");
+    parts.back() += ',';
+    parts.push_back("took back " + std::to_string(info.version_count) +
+                    (info.version_count == 1 ? " version" : " versions"));
   }
-  std::cout << '\n';
+  std::cout << filled(parts) << "Stays until Ctrl-C or SIGTERM.\n";
   flush_output();
   notify_ready();
   wait_for_interrupt(-1);

@@ -97,8 +97,9 @@ struct Report {
   std::string file;
   std::string hash;
   std::string backend;
-  std::string raw;   // name of what is compared with; empty if there is nothing
-  std::string note;  // why it is missing, for all paths or some
+  std::string no_gpu;  // why it is the host backend that was not asked for; empty if it was, or is not
+  std::string raw;     // name of what is compared with; empty if there is nothing
+  std::string note;    // why it is missing, for all paths or some
   gpumem_device_info device;
   uint64_t size = 0;
   uint64_t wanted_chunk = 0;  // 0: as fits the device
@@ -129,8 +130,10 @@ void print_report(const Report& report) {
   }
   std::cout << wrapped("XXH3 " + report.hash)
             << wrapped("Device " + std::to_string(report.device.ordinal) + " of " + report.backend + ": " +
-                       report.device.name)
-            << wrapped("Chunks of " + size_text(report.chunk) +
+                       report.device.name);
+  if (!report.no_gpu.empty())
+    std::cout << wrapped("No GPU, so the host backend simulates one: " + report.no_gpu);
+  std::cout << wrapped("Chunks of " + size_text(report.chunk) +
                        (report.wanted_chunk > report.size
                             ? " (the whole file, not " + size_text(report.wanted_chunk) + ")"
                             : "") +
@@ -290,7 +293,9 @@ Report move_file(gpumem_instance instance, const MoveOptions& options) {
   report.file = options.file;
   report.size = file.size();
   report.passes = options.repeat;
-  report.backend = backend_name(instance_info(instance).backend);
+  const gpumem_instance_info info = instance_info(instance);
+  report.backend = backend_name(info.backend);
+  report.no_gpu = info.fallback_reason;
   report.device = device_info(device);
   choose_chunks(report, options.chunk, free_bytes);
   const uint64_t capacity = report.chunk * report.in_flight;

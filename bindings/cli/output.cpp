@@ -129,6 +129,22 @@ std::string wrapped(const std::string& text, const std::string& indent) {
   return all;
 }
 
+std::string filled(const std::vector<std::string>& parts) {
+  const size_t width = terminal_width(STDOUT_FILENO);
+  std::string all;
+  size_t used = 0;  // of the last line
+  for (const std::string& part : parts) {
+    if (used != 0) {
+      const bool fits = used + 1 + part.size() <= width;
+      all += fits ? ' ' : '\n';
+      used = fits ? used + 1 : 0;
+    }
+    all += part;
+    used += part.size();
+  }
+  return all + '\n';
+}
+
 std::string Table::row_text(const Row& row, const std::vector<size_t>& widths, size_t terminal) const {
   // Narrower texts are hard to read.
   constexpr size_t kNarrowest = 24;

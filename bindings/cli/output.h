@@ -36,6 +36,10 @@ size_t terminal_width(int descriptor);
 // own.
 std::string wrapped(const std::string& text, const std::string& indent = "");
 
+// Parts with a space between them, in lines of the terminal's width. Within a part, as within a file name
+// with spaces, no line breaks.
+std::string filled(const std::vector<std::string>& parts);
+
 // Columns as wide as their widest cell, two spaces apart; lines end without spaces. The last column is for
 // long texts: it is wrapped to the terminal, beside the others if there is room, otherwise below them. Where
 // the terminal is too narrow for the other columns, each row becomes a list with a line for each cell.

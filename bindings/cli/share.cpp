@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "commands.h"
 #include "file.h"
@@ -130,11 +131,17 @@ void share_file(gpumem_instance instance, const ShareOptions& options) {
   } else {
     call(gpumem_hub_publish, hub.get(), options.name.c_str(), &shared.handle(), &desc, &version);
   }
-  std::cout << shown(options.name) << " version " << version << ": " << shared.fingerprint().size
-            << " bytes of " << shown(options.file) << ", XXH3 " << shared.fingerprint().text() << ", at "
-            << shown(path) << '\n';
+  const bool stays = !keeper || options.stay || options.wait_stdin;  // otherwise the keeper has the bytes
+  std::cout << filled({shown(options.name) + " version " + std::to_string(version) + ':',
+                       std::to_string(shared.fingerprint().size) + " bytes", "of", shown(options.file) + ',',
+                       "XXH3 " + shared.fingerprint().text() + ',', "at", shown(path)});
+  if (stays) {
+    std::cout << wrapped(std::string("Stays until Ctrl-C or SIGTERM") +
+                         (options.wait_stdin ? ", or until the standard input ends" : "") +
+                         (keeper ? ", or until the keeper ends" : "") + '.');
+  }
   flush_output();
-  if (keeper && !options.stay && !options.wait_stdin) return;  // the keeper has the bytes
+  if (!stays) return;
   std::optional<KeeperWatch> watch;
   if (keeper) watch.emplace(keeper, options.name);
   wait_for_interrupt(options.wait_stdin ? STDIN_FILENO : -1);
@@ -294,9 +301,13 @@ void attach_file(gpumem_instance instance, const AttachOptions& options) {
     verify(read_all(instance, found.bytes, fingerprint.size, &file));
     file.finish();
   }
-  std::cout << found.name() << ": " << fingerprint.size << " bytes verified, XXH3 " << fingerprint.text();
-  if (options.file) std::cout << ", written to " << shown(*options.file);
-  std::cout << '\n';
+  std::vector<std::string> parts = {found.name() + ':', std::to_string(fingerprint.size) + " bytes verified,",
+                                    "XXH3 " + fingerprint.text()};
+  if (options.file) {
+    parts.back() += ',';
+    parts.insert(parts.end(), {"written to", shown(*options.file)});
+  }
+  std::cout << filled(parts);
 }
 
 // Runs until done or interrupted; nothing may be left in either case.

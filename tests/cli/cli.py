@@ -501,6 +501,18 @@ def case_move_fits_the_terminal():
         require_within(80, run_host("move", path).out)
 
 
+def case_move_says_when_there_is_no_gpu():
+    if FAKE_CUDA is None:
+        raise Skipped("the cuda backend is not built")
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 5000)
+        variables = {"LD_LIBRARY_PATH": FAKE_CUDA, "FAKE_CUDA_FAIL": "cuInit:1:always:100"}
+        outcome = run("move", path, variables=variables)
+        require(outcome.status == 0 and "No GPU, so the host backend simulates one: " in words_of(outcome.out), str(outcome))
+        require_within(80, outcome.out)
+        require("No GPU" not in run_host("move", path, variables=variables).out, "the host backend was asked for")
+
+
 def case_move_tells_how_it_was_asked():
     with tempfile.TemporaryDirectory() as folder:
         path = make_file(folder, 70000)
@@ -788,12 +800,18 @@ def case_move_on_the_gpu():
 
 @contextlib.contextmanager
 def staying(*arguments, variables=None, program=(PROGRAM,), pass_fds=()):
-    """A command that prints one line and stays; yields the process and the line."""
+    """A command that says something and stays; yields the process and what it said, as one line. The program's own commands
+    say in the end what ends them."""
     with subprocess.Popen([*program, *map(os.fspath, arguments)], env=environment(**(variables or {})), pass_fds=pass_fds,
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            line = process.stdout.readline().decode()
-            if not line:
+            lines = [process.stdout.readline().decode()]
+            own = arguments[0] in COMMANDS
+            while own and lines[-1] and not lines[-1].startswith("Stays until Ctrl-C or SIGTERM"):
+                require_within(80, lines[-1])
+                lines.append(process.stdout.readline().decode())
+            line = words_of("".join(lines[:-1] if own else lines)) + "\n"
+            if not lines[-1]:
                 raise Failed(f"exit status {process.wait()}\n{process.stderr.read().decode()}")
             yield process, line
         finally:
@@ -826,7 +844,8 @@ def share_and_attach(backend, variables_of):
                     outcome = run("attach", "--name", "gr\u00fcn", "--hub", hub, "--backend", backend, *target, variables=importer)
                 written = f", written to {copy}" if target else ""
                 require(outcome.status == 0 and outcome.err == "", str(outcome))
-                require(outcome.out == f"gr\u00fcn version 1: {17 * MIB + 3} bytes verified, XXH3 {found[1]}{written}\n", str(outcome))
+                require_within(80, outcome.out)
+                require(words_of(outcome.out) == f"gr\u00fcn version 1: {17 * MIB + 3} bytes verified, XXH3 {found[1]}{written}", str(outcome))
             require(copy.read_bytes() == path.read_bytes(), "other bytes were written")
             require_end(process)
         require(not hub.exists(), "the socket file is left")
