@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "backends/cuda/memory.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "platform/descriptor.h"
