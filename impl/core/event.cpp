@@ -52,16 +52,7 @@ Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_fla
   });
 }
 
-Result<void> destroy_event(Ref<Event> event) {
-  Exports& exports = event->instance().exports();
-  if (exports.unused()) return destroy_object(std::move(event), release_event);
-  GPUMEM_TRY(exports.begin_end(*event));
-  const std::shared_ptr<Instance> instance = event->shared_instance();
-  const Event* const object = event.get();
-  auto destroyed = destroy_object(std::move(event), release_event);
-  if (!destroyed) instance->exports().cancel_end(*object);
-  return destroyed;
-}
+Result<void> destroy_event(Ref<Event> event) { return destroy_object(std::move(event), release_event); }
 
 Result<void> release_event(Event& event) {
   GPUMEM_TRY(event.backend().release());

@@ -574,8 +574,9 @@ Result<Grant> Exports::claim(const Token& token) {
     ++found->claims;
     found->tell();
   }
+  Cleanup undo([&] { unclaim(token); });
   auto grant = grant_of(found);
-  if (!grant) unclaim(token);
+  if (grant) undo.dismiss();
   return grant;
 }
 

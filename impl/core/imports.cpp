@@ -836,7 +836,7 @@ void Imports::drop_kept(std::list<Kept> kept) noexcept {
   stuck_.splice(stuck_.end(), kept);
 }
 
-std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) {
+std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) noexcept {
   std::list<Kept> expired;
   while (!kept_.empty() && kept_.front().until <= now) {
     kept_bytes_ -= kept_.front().granted.recorded.size;
@@ -845,21 +845,17 @@ std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) {
   return expired;
 }
 
-std::optional<std::chrono::nanoseconds> Imports::tidy() {
+std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
   std::list<Kept> expired;
-  std::vector<Received> given_up;
+  decltype(received_) given_up;  // let go of without the lock
   std::optional<std::chrono::nanoseconds> next;
   {
     const std::lock_guard lock(mutex_);
     const Clock::time_point now = Clock::now();
     expired = take_expired(now);
-    for (auto one = received_.begin(); one != received_.end();) {
-      if (one->second.until > now) {
-        ++one;
-        continue;
-      }
-      given_up.push_back(std::move(one->second));
-      one = received_.erase(one);
+    for (auto at = received_.begin(); at != received_.end();) {
+      const auto one = at++;
+      if (one->second.until <= now) given_up.insert(received_.extract(one));
     }
     Clock::time_point due = Clock::time_point::max();
     if (!kept_.empty()) due = kept_.front().until;

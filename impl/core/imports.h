@@ -206,9 +206,9 @@ class Imports {
   std::list<Kept> take_kept(const Key& key, const ImportSource& source, const void* address) noexcept;
   void keep_again(std::list<Kept> kept) noexcept;
   void drop_kept(std::list<Kept> kept) noexcept;
-  std::list<Kept> take_expired(Clock::time_point now);
+  std::list<Kept> take_expired(Clock::time_point now) noexcept;
   void tidy_later();
-  std::optional<std::chrono::nanoseconds> tidy();
+  std::optional<std::chrono::nanoseconds> tidy() noexcept;
 
   Instance& instance_;
   std::mutex changes_;        // while a mapping is made or ended. Before mutex_

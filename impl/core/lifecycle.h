@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/cleanup.h"
+#include "core/exports.h"
 #include "core/handles.h"
 #include "core/host_function.h"
 #include "core/instance.h"
@@ -38,19 +39,27 @@ Result<uint64_t> make_object(DeviceObject& device, bool wrapped, std::string nam
 template <class T>
 Result<void> destroy_object(Ref<T> object, Result<void> (*release)(T&)) {
   GPUMEM_TRY(outside_host_function());
-  const auto open = object->instance().stay_open();
+  Instance& instance = object->instance();
+  const auto open = instance.stay_open();
   if (!open) return open.error();
   GPUMEM_TRY(not_used_by_this_thread(*object));
+  Exports& exports = instance.exports();
+  GPUMEM_TRY(exports.begin_end(*object));
+  Cleanup still_shared([&, shared = object.get()] { exports.cancel_end(*shared); });
   if (!handles::end(*object, End::kDestroyed)) {
+    still_shared.dismiss();  // that is up to whoever destroys it
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this %s during the call",
                       type_name(T::kType));
   }
   platform::fence_all_threads();
   platform::wait_for_uses(object.get());
-  if (auto released = release(*object); !released) {
+  auto released = exports.begin_end(*object);  // exported meanwhile, perhaps
+  if (released) released = release(*object);
+  if (!released) {
     handles::revive(*object);
     return released;
   }
+  still_shared.dismiss();
   T* const gone = object.get();
   object = {};
   handles::remove(gone);

@@ -531,7 +531,10 @@ Result<void> destroy_ring(Ref<Ring> ring) {
     }
   }
   Cleanup still_shared([&, object = ring.get()] { exports.cancel_end(*object); });
-  if (!handles::end(*ring, End::kDestroyed)) return destroyed();
+  if (!handles::end(*ring, End::kDestroyed)) {
+    still_shared.dismiss();  // that is up to whoever destroys it
+    return destroyed();
+  }
   bool complete = !ring->stopped_.exchange(true);  // else an earlier call could not destroy all
   RingControl::Signals& signals = ring->control_->signals();
   RingControl::Word& signal = ring->producer_ ? signals.released : signals.published;

@@ -466,9 +466,10 @@ void ShareServer::accept_all(Listening& listening) {
     }
     if (!socket) {
       // Those who wait would wake the thread again and again.
-      if (Clock::now() >= quiet_until_)
+      if (Clock::now() >= quiet_until_) {
         note(std::string("nobody can connect for now: ") + socket.error().message);
-      quiet_until_ = Clock::now() + kQuietTime;
+        quiet_until_ = Clock::now() + kQuietTime;
+      }
       pause_listeners(true);
       look_until(Clock::now() + kPauseTime);
       return;
@@ -609,13 +610,21 @@ void ShareServer::update(Connection& connection) noexcept {
   (void)epoll_ctl(poll_.get(), EPOLL_CTL_MOD, channel.socket(), &event);
 }
 
-void ShareServer::answer(Connection& connection, Message message, platform::Descriptors descriptors) {
+// Who cannot be answered is hung up on, and asks again.
+void ShareServer::answer(Connection& connection, Message message,
+                         platform::Descriptors descriptors) noexcept {
   if (connection.doomed) return;
-  if (auto sent = connection.channel.send(std::move(message), std::move(descriptors)); !sent) {
-    doom(connection, nullptr);
-    return;
+  bool sent = false;
+  try {
+    sent = static_cast<bool>(connection.channel.send(std::move(message), std::move(descriptors)));
+  } catch (const std::bad_alloc&) {
+    // It did not go out, not even in part.
   }
-  update(connection);
+  if (sent) {
+    update(connection);
+  } else {
+    doom(connection, nullptr);
+  }
 }
 
 void ShareServer::refuse(Connection& connection, uint64_t number, const Error& error) {
@@ -865,7 +874,12 @@ Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) 
     instance_.background().start();
     instance_.background().add(
         [this, id = connection.id, shared]() -> std::optional<std::chrono::nanoseconds> {
-          Message reply = answer_trial(instance_, *shared);
+          Message reply = message_of(MessageType::kTried);
+          try {
+            reply = answer_trial(instance_, *shared);
+          } catch (const std::bad_alloc&) {
+            reply.status = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+          }
           reply.number = shared->message.number;
           finish_trial(id, std::move(reply));
           return std::nullopt;
@@ -885,11 +899,7 @@ void ShareServer::finish_trial(uint64_t id, Message reply) noexcept {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   found->second->trying = false;
-  try {
-    answer(*found->second, std::move(reply));
-  } catch (const std::bad_alloc&) {
-    doom(*found->second, nullptr);
-  }
+  answer(*found->second, std::move(reply));
   bury();
 }
 
@@ -1039,16 +1049,21 @@ Result<void> ShareServer::withdraw_from(Hub& hub, const std::string& name, uint6
   return done;
 }
 
-void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) {
+void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) noexcept {
   const Hub* const hub = find_hub(hub_id);
   for (const auto& [id, connection] : connections_) {
     if (connection->hub != hub_id || hub == nullptr) continue;
     auto& waits = connection->waits;
     for (size_t i = 0; i < waits.size();) {
       Message reply = message_of(MessageType::kEntry);
-      if (waits[i].name != name || !hub->table.newest(name, waits[i].after, &reply.entry)) {
-        ++i;
-        continue;
+      try {
+        if (waits[i].name != name || !hub->table.newest(name, waits[i].after, &reply.entry)) {
+          ++i;
+          continue;
+        }
+      } catch (const std::bad_alloc&) {
+        doom(*connection, nullptr);  // or it would wait for the version after
+        break;
       }
       reply.number = waits[i].number;
       waits.erase(waits.begin() + static_cast<std::ptrdiff_t>(i));
@@ -1058,7 +1073,7 @@ void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) {
 }
 
 // Those who have it from a hub; 0: all.
-void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) {
+void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) noexcept {
   for (const auto& [id, connection] : connections_) {
     if (hub != 0 && connection->hub != hub) continue;
     connection->fetched.erase(token);
@@ -1072,18 +1087,21 @@ void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) {
 // ---- how they end ----
 
 // Deleted in bury(), because the caller may be going through all connections.
-void ShareServer::doom(Connection& connection, const Error* error) {
+void ShareServer::doom(Connection& connection, const Error* error) noexcept {
   if (connection.doomed) return;
   connection.doomed = true;
-  if (error != nullptr) {
-    if (Hub* const hub = find_hub(connection.hub)) ++hub->refused;
-    note("hung up on process " + std::to_string(connection.process) + " of user " +
-         std::to_string(connection.user) + ": " + error->message);
-  }
+  any_doomed_ = true;
   ignore(connection.channel.socket());
   platform::hang_up(connection.channel.socket());
   unclaim(connection);
-  doomed_.push_back(connection.id);
+  if (error == nullptr) return;
+  if (Hub* const hub = find_hub(connection.hub)) ++hub->refused;
+  try {
+    note("hung up on process " + std::to_string(connection.process) + " of user " +
+         std::to_string(connection.user) + ": " + error->message);
+  } catch (const std::bad_alloc&) {
+    // Only the line is lost.
+  }
 }
 
 void ShareServer::unclaim(Connection& connection) noexcept {
@@ -1098,12 +1116,13 @@ void ShareServer::unclaim(Connection& connection) noexcept {
 }
 
 void ShareServer::bury() noexcept {
-  for (const uint64_t id : doomed_) {
-    const auto gone = connections_.find(id);
-    if (gone == connections_.end()) continue;
-    const Connection& connection = *gone->second;
+  if (!std::exchange(any_doomed_, false)) return;
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    const auto one = at++;
+    const Connection& connection = *one->second;
+    if (!connection.doomed) continue;
     if (connection.role == Role::kLink) {
-      if (Hub* const hub = find_hub(connection.hub)) hub->table.publisher_has_ended(id);
+      if (Hub* const hub = find_hub(connection.hub)) hub->table.publisher_has_ended(connection.id);
       // What was fetched may still be imported.
       const auto holder = connections_.find(connection.partner);
       if (holder != connections_.end() && holder->second->claims.empty()) {
@@ -1111,9 +1130,8 @@ void ShareServer::bury() noexcept {
         look_until(holder->second->lease_until);
       }
     }
-    connections_.erase(gone);
+    connections_.erase(one);
   }
-  doomed_.clear();
 }
 
 void ShareServer::note(std::string line) {
@@ -1128,7 +1146,7 @@ void ShareServer::leave_store(Hub& hub) noexcept {
   });
 }
 
-ShareServer::Hub* ShareServer::find_hub(uint64_t id) {
+ShareServer::Hub* ShareServer::find_hub(uint64_t id) noexcept {
   const auto found = hubs_.find(id);
   return found != hubs_.end() ? &found->second : nullptr;
 }
@@ -1141,12 +1159,11 @@ Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_n
   if (stopped_) return instance_closed();
   auto grant = instance_.exports().claim(token);
   if (!grant) return grant.error();
+  Cleanup give_back([&] { instance_.exports().unclaim(token); });
   Connection* ours = nullptr;
   auto end = hand_out(Role::kHolder, 0, &ours);
-  if (!end) {
-    instance_.exports().unclaim(token);
-    return end.error();
-  }
+  if (!end) return end.error();
+  give_back.dismiss();
   ours->lent = token;
   ours->lease_until = platform::deadline_after(lease_ns != 0 ? lease_ns : kLeaseTime);
   look_until(ours->lease_until);

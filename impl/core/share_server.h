@@ -199,18 +199,18 @@ class ShareServer {
   static void leave_store(Hub& hub) noexcept;
   Result<void> withdraw_from(Hub& hub, const std::string& name, uint64_t version, uint32_t user,
                              std::vector<Token>* gone);
-  void answer(Connection& connection, Message message, platform::Descriptors descriptors = {});
+  void answer(Connection& connection, Message message, platform::Descriptors descriptors = {}) noexcept;
   void refuse(Connection& connection, uint64_t number, const Error& error);
   // Refuses, and hangs up.
   void turn_away(Connection& connection, uint64_t number, const Error& error);
-  void tell_waiting(uint64_t hub, const std::string& name);
-  void tell_withdrawn(uint64_t hub, const Token& token);
+  void tell_waiting(uint64_t hub, const std::string& name) noexcept;
+  void tell_withdrawn(uint64_t hub, const Token& token) noexcept;
   void tell_all_withdrawn(Connection& connection) noexcept;
   void update(Connection& connection) noexcept;
-  void doom(Connection& connection, const Error* error);
+  void doom(Connection& connection, const Error* error) noexcept;
   void bury() noexcept;
   void unclaim(Connection& connection) noexcept;
-  Hub* find_hub(uint64_t id);
+  Hub* find_hub(uint64_t id) noexcept;
   void note(std::string line);
 
   Instance& instance_;
@@ -240,7 +240,7 @@ class ShareServer {
   std::map<uint64_t, Listening> listeners_;
   std::map<uint64_t, Hub> hubs_;
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
-  std::vector<uint64_t> doomed_;
+  bool any_doomed_ = false;
   std::map<uint64_t, std::weak_ptr<ShareClient>> clients_;
   std::map<Token, std::weak_ptr<SharePeer>> peers_;
   // The last ones that imports came from: connecting anew takes longer than an import.

@@ -159,6 +159,10 @@ int main(int argc, char** argv) {
     faults::add("coverage", "there_are_many_scenarios", faults::there_are_many_scenarios);
     faults::add("channel", "sending_without_memory", faults::run_sending_without_memory);
     faults::add("channel", "receiving_without_memory", faults::run_receiving_without_memory);
+    faults::add("serving", "without_memory_on_the_sharing_threads",
+                [] { faults::run_serving_without_memory(faults::Kind::kServingAllocation); });
+    faults::add("serving", "without_memory_elsewhere",
+                [] { faults::run_serving_without_memory(faults::Kind::kAllocation); });
     faults::add_all(faults::common_scenarios());
   }
   return RUN_ALL_TESTS();

@@ -9,7 +9,7 @@
 
 namespace faults {
 
-enum class Kind { kDriver, kSystem, kAllocation };
+enum class Kind { kDriver, kSystem, kAllocation, kServingAllocation };
 
 // The k-th call of a kind fails, from 1, and if `forever` every later one too. `code` is the CUresult of a
 // driver call, and for a system call it chooses among the errno values that are natural for it.
@@ -21,7 +21,7 @@ struct Fault {
 };
 
 // Counts calls of all threads from now on: those that the library makes on its own threads fail as well, but
-// for the sharing thread's.
+// for the sharing threads', of which only the allocations of kServingAllocation fail.
 void arm(const Fault& fault);
 void disarm();
 

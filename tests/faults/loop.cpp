@@ -494,6 +494,7 @@ void check_failure(const Step& step, const Fault& fault, const gpumem_error& err
   EXPECT_EQ(std::strchr(error.message, '\n'), nullptr) << error.message;
   switch (fault.kind) {
     case Kind::kAllocation:
+    case Kind::kServingAllocation:
       EXPECT_EQ(status, GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
       EXPECT_EQ(error.native_domain, GPUMEM_NATIVE_NONE);
       break;

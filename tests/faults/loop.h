@@ -19,6 +19,8 @@ void run_log_in_child();
 // A connection carries messages, and has no memory.
 void run_sending_without_memory();
 void run_receiving_without_memory();
+// Hubs are used, and allocations of a kind fail.
+void run_serving_without_memory(Kind kind);
 // A process forks while the driver is being initialised in it, and after that has failed.
 void run_fork_around_init();
 

@@ -22,6 +22,8 @@
 #include <thread>
 
 #include "../asleep.h"
+#include "core/event.h"
+#include "core/exports.h"
 #include "core/imports.h"
 #include "core/instance.h"
 #include "core/share_channel.h"
@@ -1827,6 +1829,71 @@ TEST_F(ForgedHandleTest, ARingOwnsNothingThatWasImportedAsSomethingElse) {
   request.handle.origin = (*producer)->origin();
   EXPECT_FALSE(owner->imports().import_memory(request, nullptr));
   EXPECT_TRUE(destroy_memory(memory_of(owned->handle)));
+}
+
+// An event that is being destroyed while another call uses it, and what has been exported of it.
+class EventThatEnds : public ShareServerTest {
+ public:
+  EventThatEnds() {
+    gpumem_device device = nullptr;
+    gpumem_event_desc desc = GPUMEM_EVENT_DESC_INIT;
+    desc.flags = GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING;
+    EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_event_create(device, &desc, &event, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_event_export(event, &exported, nullptr), GPUMEM_SUCCESS);
+    token = decode(exported)->token;
+  }
+  Ref<Event> use() const {
+    return acquire<Event>(platform::thread_record(), reinterpret_cast<uintptr_t>(event));
+  }
+  // Until the call has ended the handle. Then it waits for those who use the event.
+  bool is_ending() const {
+    return eventually(
+        [&] { return gpumem_event_get_info(event, &info, nullptr) == GPUMEM_ERROR_STALE_HANDLE; });
+  }
+
+  gpumem_event event = nullptr;
+  gpumem_share_handle exported{};
+  Token token{};
+  mutable gpumem_event_info info = GPUMEM_EVENT_INFO_INIT;
+};
+
+TEST_F(EventThatEnds, IsKeptForWhoClaimsItMeanwhile) {
+  Ref<Event> used = use();
+  Exports& exports = used->instance().exports();
+  ASSERT_EQ(gpumem_share_revoke(instance, &exported, nullptr), GPUMEM_SUCCESS);
+  std::thread destroyer([&] { EXPECT_EQ(gpumem_event_destroy(event, nullptr), GPUMEM_ERROR_BUSY); });
+  ASSERT_TRUE(is_ending());
+  auto again = exports.export_event(*used);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(exports.claim(again->token));
+  used = {};
+  destroyer.join();
+  exports.unclaim(again->token);
+  EXPECT_EQ(gpumem_event_destroy(event, nullptr), GPUMEM_SUCCESS);
+}
+
+TEST_F(EventThatEnds, IsClaimedByNobodyWhenASecondDestroyerLoses) {
+  Ref<Event> used = use();
+  Exports& exports = used->instance().exports();
+  std::atomic<bool> may_lose{false};
+  std::atomic<bool> uses{false};
+  std::thread loser([&] {
+    Ref<Event> own = use();
+    uses = true;
+    while (!may_lose)
+      std::this_thread::yield();
+    EXPECT_EQ(destroy_event(std::move(own)).error().status, GPUMEM_ERROR_STALE_HANDLE);
+  });
+  while (!uses)
+    std::this_thread::yield();
+  std::thread winner([&] { EXPECT_EQ(gpumem_event_destroy(event, nullptr), GPUMEM_SUCCESS); });
+  ASSERT_TRUE(is_ending());
+  may_lose = true;
+  loser.join();
+  EXPECT_FALSE(exports.claim(token));
+  used = {};
+  winner.join();
 }
 
 }  // namespace
