@@ -354,6 +354,11 @@ Result<void> find_side(Instance& instance, const CopySide& side, const char* wha
   return find_span(instance, request, out);
 }
 
+Error overlapping() {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "source and destination overlap; copy through a separate buffer");
+}
+
 // The checks of a copy with an operand in a range, once both are found.
 [[gnu::noinline]] Result<void> check_copy_in_ranges(Instance& instance, Stream* stream,
                                                     const Result<void>& usable,
@@ -367,10 +372,12 @@ Result<void> find_side(Instance& instance, const CopySide& side, const char* wha
     source.emplace(RangeSide{arguments, arguments.source, checked.source, Use::kReads});
 
   Verdict verdict;
-  if (overlap(arguments, checked.destination, checked.source) ||
-      (destination && source && alias(*destination, *source))) {
+  if (overlap(arguments, checked.destination, checked.source)) {
+    verdict.note(overlapping());
+  } else if (destination && source && alias(*destination, *source)) {
     verdict.note(make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                            "source and destination overlap; copy through a separate buffer"));
+                            "source and destination overlap, since they are mappings of one block; copy "
+                            "through a separate buffer"));
   }
   const CopyArguments& box = arguments;
   if (destination) {
@@ -414,8 +421,7 @@ Result<void> find_side(Instance& instance, const CopySide& side, const char* wha
 
   Verdict verdict;
   if (overlap(arguments, checked.destination, checked.source)) {
-    verdict.note(make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                            "source and destination overlap; copy through a separate buffer"));
+    verdict.note(overlapping());
   }
   verdict.note(check_stated_direction(arguments.direction, &checked.destination, &checked.source));
   checked.device =

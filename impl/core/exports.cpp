@@ -153,11 +153,15 @@ class Exports::Plan {
   }
 
   static Result<void> not_here(Instance& instance, const void* pointer) {
+    if (is_of_another_instance(instance, pointer)) {
+      return make_error(GPUMEM_ERROR_NOT_FOUND,
+                        "%p is memory of another instance of this process, which must export it itself",
+                        pointer);
+    }
     if (platform::readable(pointer, 1)) {
       return make_error(GPUMEM_ERROR_WRONG_KIND,
                         "%p is not memory of this instance, and ordinary memory cannot be shared", pointer);
     }
-    (void)instance;
     return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has no memory at %p", pointer);
   }
 

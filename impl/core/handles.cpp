@@ -129,8 +129,9 @@ Error gone(uint32_t generation, uint64_t word, Type type) {
     }
     return make_error(GPUMEM_ERROR_CLOSED, "the instance of this %s is closed; open a new one", name);
   }
-  return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was destroyed; do not use its handle after that",
-                    name);
+  // The memory may live on.
+  const char* const how = type == Type::kPhysical ? "released" : "destroyed";
+  return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was %s; do not use its handle after that", name, how);
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ bool is_delivering() { return delivering != 0 && delivering == platform::process
 
 Result<void> set_log_function(gpumem_log_function function, void* user_data, gpumem_log_level max_level) {
   if (is_delivering()) {
-    return make_error(GPUMEM_ERROR_INVALID_STATE, "gpumem_log_set_function was called from the log function");
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "gpumem_log_set_function() was called from the log function");
   }
   Listener& target = listener.get();
   ++target.changing;

@@ -129,7 +129,7 @@ Result<void> check_own_device(const FoundRange& found) {
 Error accessed_by_cpu(const void* pointer) {
   return make_error(
       GPUMEM_ERROR_BUSY,
-      "the CPU is accessing the managed memory at %p; call gpumem_managed_end_host_access first", pointer);
+      "the CPU is accessing the managed memory at %p; call gpumem_managed_end_host_access() first", pointer);
 }
 
 }  // namespace
@@ -416,7 +416,7 @@ Result<void> settle_side(Device& device, const Stream* stream, ManagedSide wante
       if (coherence.device) break;
       return make_error(GPUMEM_ERROR_NO_ACCESS,
                         "device %u is not concurrent, and the managed memory at %p is not attached to %s; "
-                        "attach it with gpumem_managed_attach first",
+                        "attach it with gpumem_managed_attach() first",
                         device.ordinal(), found->span.address,
                         stream != nullptr ? "this stream" : "the streams of calls without a stream");
     case ManagedSide::kInfer:
@@ -551,7 +551,7 @@ Result<void> end_host_access(Instance& instance, const void* pointer) {
   if (found->region->managed()->end_access()) return {};
   return make_error(
       GPUMEM_ERROR_INVALID_STATE,
-      "no access to the managed memory at %p has begun; call gpumem_managed_begin_host_access first",
+      "no access to the managed memory at %p has begun; call gpumem_managed_begin_host_access() first",
       pointer);
 }
 

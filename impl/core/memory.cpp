@@ -257,7 +257,7 @@ namespace {
 Result<void> check_not_accessed(const Memory& memory) {
   if (memory.managed() == nullptr || !memory.managed()->accessed()) return {};
   return make_error(GPUMEM_ERROR_BUSY,
-                    "the CPU is accessing the managed memory; call gpumem_managed_end_host_access first");
+                    "the CPU is accessing the managed memory; call gpumem_managed_end_host_access() first");
 }
 
 }  // namespace
@@ -317,7 +317,7 @@ Result<void> destroy_found(Ref<Memory> memory, const void* pointer) {
 Error freed_otherwise(const Region& region, const void* pointer) {
   if (region.in_parts() && static_cast<const Range&>(region).owned()) {
     return make_error(GPUMEM_ERROR_WRONG_KIND,
-                      "the memory at %p belongs to a buffer; use gpumem_buffer_destroy", pointer);
+                      "the memory at %p belongs to a buffer; use gpumem_buffer_destroy()", pointer);
   }
   return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is %s memory; use %s", pointer,
                     region.traits().name, region.traits().freed_by);
@@ -342,13 +342,17 @@ Result<void> destroy_for_user(Ref<Memory> memory) {
 Result<void> free_pointer(Instance& instance, const void* pointer) {
   FoundRegion found = find_region(instance, pointer);
   if (!found.region) {
+    if (is_of_another_instance(instance, pointer)) {
+      return make_error(GPUMEM_ERROR_NOT_FOUND,
+                        "%p is memory of another instance of this process; free it there", pointer);
+    }
     return make_error(
         GPUMEM_ERROR_NOT_FOUND,
         "this instance has no allocation at %p; it may be freed already, or belong to other code", pointer);
   }
   if (found.region->pool_blocks() != nullptr) {
-    return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is a block of a pool; use gpumem_pool_free",
-                      pointer);
+    return make_error(GPUMEM_ERROR_WRONG_KIND,
+                      "the memory at %p is a block of a pool; use gpumem_pool_free()", pointer);
   }
   if (!found.region->traits().allocated()) return freed_otherwise(*found.region, pointer);
   if (found.offset != 0) {
@@ -368,8 +372,8 @@ Result<void> unregister_pointer(Instance& instance, const void* pointer) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has registered nothing at %p", pointer);
   }
   if (found.region->pool_blocks() != nullptr) {
-    return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is a block of a pool; use gpumem_pool_free",
-                      pointer);
+    return make_error(GPUMEM_ERROR_WRONG_KIND,
+                      "the memory at %p is a block of a pool; use gpumem_pool_free()", pointer);
   }
   if (!found.region->traits().registered) return freed_otherwise(*found.region, pointer);
   if (found.offset != 0 || pointer != found.region->facts().host_pointer) {

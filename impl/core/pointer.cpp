@@ -55,6 +55,18 @@ void detail::look_after_release(Instance& instance, const void* pointer, bool pa
   }
 }
 
+bool is_of_another_instance(const Instance& instance, const void* pointer) noexcept {
+  bool found = false;
+  const auto see = [&](const Object& object) {
+    if (object.type() != Type::kInstance) return;  // a device does not hold its instance
+    Instance& other = object.instance();
+    found = &other != &instance && other.page_map().find(address_of(pointer)) != nullptr;
+  };
+  for (uint32_t slot = 0; !found && handles::see_next(&slot, see);) {
+  }
+  return found;
+}
+
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer) {
   GPUMEM_TRY(outside_host_function());
   auto facts = instance.backend().pointer_facts(pointer);

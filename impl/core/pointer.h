@@ -72,6 +72,9 @@ inline FoundRegion find_region(Instance& instance, const void* pointer, bool pas
   return found;
 }
 
+// Whether another instance of this process has it. For messages: it goes through all objects.
+bool is_of_another_instance(const Instance& instance, const void* pointer) noexcept;
+
 // What the driver knows of an address that no region has. Refused in a host function.
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer);
 

@@ -74,7 +74,7 @@ class Members {
       if (!fits) {
         return make_error(
             GPUMEM_ERROR_INVALID_STATE,
-            wanted ? "the buffer is awake" : "the buffer is asleep; call gpumem_buffer_wake first");
+            wanted ? "the buffer is awake" : "the buffer is asleep; call gpumem_buffer_wake() first");
       }
       changes_.push_back(std::move(*change));
       buffers_.push_back(buffer.get());
@@ -412,7 +412,7 @@ class Sleep {
     if (failed != 0)
       std::snprintf(woken_not, sizeof woken_not,
                     "; and %" PRIu64
-                    " of %zu buffers could not be woken again, which sleep until gpumem_buffer_wake%s",
+                    " of %zu buffers could not be woken again, which sleep until gpumem_buffer_wake()%s",
                     failed, members_.buffers().size(),
                     lost           ? "; content of some is lost"
                     : emptied == 0 ? ", with their content"

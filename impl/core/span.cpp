@@ -59,10 +59,17 @@ Result<void> foreign_span(const Instance& instance, const SpanRequest& request,
   return {};
 }
 
-Result<void> pageable_span(const SpanRequest& request, FoundSpan* out) {
+Result<void> pageable_span(const Instance& instance, const SpanRequest& request, FoundSpan* out) {
   const bool writes = request.use == Use::kWrites;
   const bool writable = writes && both_ends(request.address, request.size, platform::writable);
   if (!writable && !both_ends(request.address, request.size, platform::readable)) {
+    if (is_of_another_instance(instance, request.address)) {
+      return make_error(GPUMEM_ERROR_NOT_FOUND,
+                        "%s, %" PRIu64
+                        " bytes at %p, is memory of another instance of this process; make the "
+                        "call there, or copy through host memory",
+                        request.what, request.size, request.address);
+    }
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s, %" PRIu64 " bytes at %p, is not %s memory", request.what,
                       request.size, request.address, writes ? "writable" : "readable");
   }
@@ -105,7 +112,7 @@ Result<void> detail::find_other_span(Instance& instance, const SpanRequest& requ
           request.what);
     }
   }
-  return pageable_span(request, out);
+  return pageable_span(instance, request, out);
 }
 
 }  // namespace gpumem::core

@@ -21,7 +21,7 @@ constexpr std::array kStatusList{
                        "or out of bounds.",
                        "Correct the call; the message names the argument."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_WRONG_KIND, "The memory is of a kind that this function does not accept.",
-                       "Use the function for that kind; gpumem_pointer_get_info reports the kind."),
+                       "Use the function for that kind; gpumem_pointer_get_info() reports the kind."),
     GPUMEM_STATUS_TEXT(
         GPUMEM_ERROR_NOT_FOUND,
         "The instance has nothing with that name, address or number, or the directory for a file does not "
@@ -78,7 +78,7 @@ constexpr std::array kStatusList{
     GPUMEM_STATUS_TEXT(
         GPUMEM_ERROR_UNSUPPORTED,
         "The request is valid, but this device, driver, backend or object does not support it.",
-        "Query gpumem_device_get_capability first; the message names the capability."),
+        "Query gpumem_device_get_capability() first; the message names the capability."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_PERMISSION_DENIED,
                        "The system, the driver or a peer denies this to the user or process.",
                        "Check device files, container settings, groups and file permissions."),

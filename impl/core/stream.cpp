@@ -105,7 +105,7 @@ Result<void> check_access(const Device& device, const Region& region, bool write
   if (region.access_of(device) != GPUMEM_ACCESS_NONE) return {};
   return make_error(
       GPUMEM_ERROR_NO_ACCESS,
-      "device %u has no access to the memory of device %u; call gpumem_device_enable_peer_access first",
+      "device %u has no access to the memory of device %u; call gpumem_device_enable_peer_access() first",
       device.ordinal(), region.device().ordinal());
 }
 

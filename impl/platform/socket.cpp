@@ -122,9 +122,17 @@ Result<Descriptor> lock_folder(const std::string& path) {
   return opened;
 }
 
-Error taken(const std::string& address, const char* by) {
-  return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "%s at %s; close it, or use another path", by,
+Error taken(const std::string& address, const std::string& by) {
+  return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "%s at %s; close it, or use another path", by.c_str(),
                     quoted(address).c_str());
+}
+
+// Whoever has the other end of a connection that was just made.
+std::string who_listens(int connected) {
+  auto facts = peer_of(connected);
+  if (!facts || facts->process == 0) return "another process listens";
+  if (facts->process == getpid()) return "this process itself listens, perhaps by another hub,";
+  return "process " + std::to_string(facts->process) + " listens";
 }
 
 // Removes the socket file of a dead process.
@@ -134,7 +142,7 @@ Result<void> remove_stale(const std::string& path, const Address& address) {
   if (!S_ISSOCK(status.st_mode)) return taken(path, "a file that is no socket is");
   auto probe = new_socket();
   if (!probe) return probe.error();
-  if (connect(probe->get(), address.get(), address.size) == 0) return taken(path, "a living process listens");
+  if (connect(probe->get(), address.get(), address.size) == 0) return taken(path, who_listens(probe->get()));
   if (errno != ECONNREFUSED) return taken(path, "a socket of another program is");
   if (unlink(path.c_str()) != 0 && errno != ENOENT)
     return socket_error(errno, "unlink", ("cannot remove the old socket " + quoted(path)).c_str());
@@ -183,7 +191,11 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
     (void)fchmod(made->get(), mode);
   }
   if (bind(made->get(), address->get(), address->size) != 0) {
-    if (errno == EADDRINUSE) return taken(text, "another process listens");
+    if (errno == EADDRINUSE) {
+      auto probe = new_socket();
+      const bool connected = probe && connect(probe->get(), address->get(), address->size) == 0;
+      return taken(text, connected ? who_listens(probe->get()) : "another process listens");
+    }
     return socket_error(errno, "bind", ("cannot make the socket " + quoted(text)).c_str());
   }
   listener.socket_ = std::move(*made);

@@ -1265,6 +1265,7 @@ TEST_F(Vmm, vmm_21_release_ends_the_handle_only) {
   put_pattern(instance_, range.base(), 4 * unit_, 1);
   one.destroy();
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_physical_release(handle, why()));
+  EXPECT_NE(std::string(last_error().message).find("was released"), std::string::npos);
   gpumem_physical_info info = GPUMEM_PHYSICAL_INFO_INIT;
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_physical_get_info(handle, &info, why()));
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, range.map(4 * unit_, {handle}));
@@ -2167,6 +2168,7 @@ TEST_F(Vmm, uva_9_addresses_and_aliases) {
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, copy(first + 99, first, 100, order));
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, copy(first + unit_, first, 2 * unit_, order));
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, copy(alias, first, 100, order));
+    EXPECT_NE(std::string(last_error().message).find("mappings of one block"), std::string::npos);
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, copy(first + 99, alias, 100, order));
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, copy(alias, first, 2 * unit_, order));
     // Across a seam, with an alias behind it.

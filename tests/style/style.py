@@ -73,6 +73,15 @@ def left_to_chance(texts):
                 yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {name}"
 
 
+def bare_names(texts, functions):
+    """Messages name a function with (), as prose does. A literal that is a name and nothing else is no message."""
+    for path, text in texts:
+        for literal in re.findall(r'"(?:[^"\\n]|\.)* (?:[^"\\n]|\.)*"', text):
+            for name in re.findall(r"\b(gpumem_\w+)(?!\w|\()", literal):
+                if name in functions:
+                    yield f"{path}: {name} without ()"
+
+
 def main():
     root, program = Path(sys.argv[1]), sys.argv[2]
     tap = Tap()
@@ -98,6 +107,12 @@ def main():
               left_to_chance((path, path.read_text(encoding="utf-8")) for path in sources if "tests" in path.parts))
     tap.check("a test that is left to chance would be seen",
               [text for text in CHANCE_EXAMPLES if not list(left_to_chance([("", text)]))])
+    functions = set(re.findall(r"\b(gpumem_\w+);", (root / "capi/gpumem.map").read_text(encoding="utf-8")))
+    ours = [path for path in sources if path.is_relative_to(root / "impl") or path.is_relative_to(root / "capi/src")]
+    tap.check("every function in a message has its ()",
+              bare_names(((path, path.read_text(encoding="utf-8")) for path in ours), functions))
+    tap.check("a function without its () would be seen",
+              [] if list(bare_names([("", 'f("call gpumem_free first")')], functions)) else ["not seen"])
     tap.check("there were files to look at", [] if sources and scripts and pythons else ["none found"])
     tap.finish()
 

@@ -241,6 +241,7 @@ TEST_F(SocketTest, ALivingListenerIsNotReplaced) {
     auto second = Listener::open(address, 0600);
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().status, GPUMEM_ERROR_ALREADY_EXISTS);
+    EXPECT_NE(std::string(second.error().message).find("this process itself listens"), std::string::npos);
     EXPECT_TRUE(connect_to(address, soon()));
   }
 }

@@ -1831,6 +1831,25 @@ TEST_F(ForgedHandleTest, ARingOwnsNothingThatWasImportedAsSomethingElse) {
   EXPECT_TRUE(destroy_memory(memory_of(owned->handle)));
 }
 
+TEST_F(ShareServerTest, MemoryOfAnotherInstanceIsNamedAsSuch) {
+  gpumem_device device = nullptr;
+  void* pointer = nullptr;
+  ASSERT_EQ(gpumem_device_get(other, 0, &device, nullptr), GPUMEM_SUCCESS);
+  ASSERT_EQ(gpumem_malloc(device, GPUMEM_KIND_DEVICE, 100, &pointer, nullptr), GPUMEM_SUCCESS);
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const auto refused = [&](gpumem_status status) {
+    EXPECT_EQ(status, GPUMEM_ERROR_NOT_FOUND);
+    EXPECT_NE(std::string(error.message).find("is memory of another instance"), std::string::npos)
+        << error.message;
+  };
+  char bytes[100] = {};
+  gpumem_share_handle handle{};
+  refused(gpumem_copy(instance, bytes, pointer, 100, nullptr, &error));
+  refused(gpumem_share_export(instance, pointer, nullptr, &handle, &error));
+  refused(gpumem_free(instance, pointer, &error));
+  EXPECT_EQ(gpumem_free(other, pointer, nullptr), GPUMEM_SUCCESS);
+}
+
 // An event that is being destroyed while another call uses it, and what has been exported of it.
 class EventThatEnds : public ShareServerTest {
  public:

@@ -92,7 +92,7 @@ Result<void> Stream::wrap(CUstream native) {
   if (unknown || (outcome.ok() && context != device_.context())) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       "the stream %p does not belong to the context in use on device %u; pass its context to "
-                      "gpumem_instance_open, or use a stream of the primary context",
+                      "gpumem_instance_open(), or use a stream of the primary context",
                       static_cast<void*>(native), device_.facts().ordinal);
   }
   GPUMEM_TRY(device_.check(outcome, Place::kDevice, "cannot query the context of the stream"));

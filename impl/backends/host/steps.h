@@ -27,7 +27,7 @@ class Steps {
     ++taken_;
     if (taken_ != failing_ && !(repeat_ && taken_ > failing_)) return {};
     return platform::system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, ENOMEM, entry_point,
-                                  "made to fail by gpumem_host_fail_step");
+                                  "made to fail by gpumem_host_fail_step()");
   }
 
  private:
