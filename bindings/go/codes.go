@@ -165,9 +165,10 @@ type BufferFlags uint64
 
 // The values of BufferFlags.
 const (
-	BufferMovable   BufferFlags = 0x1 // When the reserved addresses are used up, move to a larger reservation.
-	BufferCopyable  BufferFlags = 0x2 // Where the device has no virtual memory management, be one ordinary allocation instead of refusing: the buffer grows by allocating, copying and freeing, and its address changes whenever its memory does.
-	BufferGeometric BufferFlags = 0x4 // Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps then makes a number of blocks that is logarithmic in the size.
+	BufferMovable    BufferFlags = 0x1 // When the reserved addresses are used up, move to a larger reservation.
+	BufferCopyable   BufferFlags = 0x2 // Where the device has no virtual memory management, be one ordinary allocation instead of refusing: the buffer grows by allocating, copying and freeing, and its address changes whenever its memory does.
+	BufferGeometric  BufferFlags = 0x4 // Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps then makes a number of blocks that is logarithmic in the size.
+	BufferReserveAll BufferFlags = 0x8 // Reserve all the addresses that are asked for, or fail with ErrOutOfAddressSpace: without it, fewer will do.
 )
 
 // BufferState: where a buffer stands.
@@ -695,6 +696,7 @@ var constants = []constant{
 	{"BufferFlags", "BufferMovable", "GPUMEM_BUFFER_MOVABLE", 0x1},
 	{"BufferFlags", "BufferCopyable", "GPUMEM_BUFFER_COPYABLE", 0x2},
 	{"BufferFlags", "BufferGeometric", "GPUMEM_BUFFER_GEOMETRIC", 0x4},
+	{"BufferFlags", "BufferReserveAll", "GPUMEM_BUFFER_RESERVE_ALL", 0x8},
 	{"BufferState", "BufferStateAwake", "GPUMEM_BUFFER_STATE_AWAKE", 0},
 	{"BufferState", "BufferStateAsleep", "GPUMEM_BUFFER_STATE_ASLEEP", 1},
 	{"BufferState", "BufferStateFailed", "GPUMEM_BUFFER_STATE_FAILED", 2},

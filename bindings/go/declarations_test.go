@@ -161,6 +161,7 @@ var layoutConstants = map[string]any{
 	"GPUMEM_BUFFER_MOVABLE":                         uint64(BufferMovable),
 	"GPUMEM_BUFFER_COPYABLE":                        uint64(BufferCopyable),
 	"GPUMEM_BUFFER_GEOMETRIC":                       uint64(BufferGeometric),
+	"GPUMEM_BUFFER_RESERVE_ALL":                     uint64(BufferReserveAll),
 	"GPUMEM_BUFFER_STATE_AWAKE":                     int32(BufferStateAwake),
 	"GPUMEM_BUFFER_STATE_ASLEEP":                    int32(BufferStateAsleep),
 	"GPUMEM_BUFFER_STATE_FAILED":                    int32(BufferStateFailed),

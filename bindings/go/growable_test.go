@@ -130,7 +130,7 @@ func TestOptionsOfGrowableBuffers(t *testing.T) {
 	i := d.Instance()
 	for number, bad := range []BufferOptions{{Size: 1 << 63}, {Size: 2 * unit, Reserve: unit}, {Location: 9},
 		{Location: LocationHostNUMACurrent}, {Location: LocationHostNUMA, LocationID: 4711}, {HandleTypes: 1 << 40},
-		{Size: 1, Require: 1 << 40}, {Flags: 8}, {Name: "\x00"}, {Accesses: []ProcessorAccess{onDevice(2)}},
+		{Size: 1, Require: 1 << 40}, {Flags: 1 << 40}, {Name: "\x00"}, {Accesses: []ProcessorAccess{onDevice(2)}},
 		{Accesses: []ProcessorAccess{onDevice(1 << 40)}}, {Accesses: []ProcessorAccess{onDevice(0), onDevice(0)}}} {
 		if _, err := d.NewGrowableBuffer(bad); !errors.Is(err, ErrInvalidArgument) {
 			t.Errorf("number %d: %v", number, err)

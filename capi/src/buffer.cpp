@@ -33,7 +33,7 @@ core::BufferRequest decode_request(capi::Decoder& decode, const core::DeviceObje
                   static_cast<unsigned long long>(desc.reserve), static_cast<unsigned long long>(desc.size));
   }
   constexpr gpumem_buffer_flags kKnown =
-      GPUMEM_BUFFER_MOVABLE | GPUMEM_BUFFER_COPYABLE | GPUMEM_BUFFER_GEOMETRIC;
+      GPUMEM_BUFFER_MOVABLE | GPUMEM_BUFFER_COPYABLE | GPUMEM_BUFFER_GEOMETRIC | GPUMEM_BUFFER_RESERVE_ALL;
   if ((desc.flags & ~kKnown) != 0) {
     decode.refuse("the flags 0x%llx are no GPUMEM_BUFFER_ values",
                   static_cast<unsigned long long>(desc.flags & ~kKnown));

@@ -106,7 +106,7 @@ Result<Buffer::Change> Buffer::begin_change() {
 
 Result<void> Buffer::check_awake() const {
   if (!asleep()) return {};
-  return make_error(GPUMEM_ERROR_INVALID_STATE, "the buffer is asleep; call gpumem_buffer_wake first");
+  return make_error(GPUMEM_ERROR_INVALID_STATE, "the buffer is asleep; call gpumem_buffer_wake() first");
 }
 
 void Buffer::set_size(uint64_t size) {
@@ -555,9 +555,10 @@ Result<void> Buffer::refuse_registrations() {
   std::string holders;
   for (const auto& [number, holder] : registrations_)
     holders += (holders.empty() ? "" : ", ") + holder;
-  return make_error(GPUMEM_ERROR_BUSY,
-                    "buffer %s is registered with: %s; end that, and call gpumem_buffer_forget_registration",
-                    shown_name(), holders.c_str());
+  return make_error(
+      GPUMEM_ERROR_BUSY,
+      "buffer %s is registered with: %s; end that, and call gpumem_buffer_forget_registration()",
+      shown_name(), holders.c_str());
 }
 
 void Buffer::accept_registrations() {
@@ -696,7 +697,8 @@ Result<void> Buffer::open() {
 
   uint64_t wanted = request_.reserve;
   if (wanted == 0) wanted = on_device ? device_.facts().total_bytes : platform::host_memory();
-  auto place = reserve(wanted, request_.size);
+  const bool all = (request_.flags & GPUMEM_BUFFER_RESERVE_ALL) != 0;
+  auto place = reserve(wanted, all ? std::max(wanted, request_.size) : request_.size);
   if (!place) return place.error();
   place_ = *place;
   Cleanup undo([&] { abandon(place_); });

@@ -142,6 +142,18 @@ TEST_F(Buf, buf_5_reserves_less_if_it_must) {
   EXPECT_OK(buffer.resize(2 * unit_));
 }
 
+TEST_F(Buf, buf_5_reserves_all_or_fails) {
+  gpumem_buffer_desc wanted = desc(unit_, uint64_t{1} << 62);
+  wanted.flags = GPUMEM_BUFFER_RESERVE_ALL;
+  gpumem_buffer refused = nullptr;
+  EXPECT_STATUS(gpumem_buffer_create(device_, &wanted, &refused, why()), GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE);
+  EXPECT_EQ(refused, nullptr);
+  wanted.reserve = 64 * unit_;
+  const Buffer buffer = make(wanted);
+  EXPECT_GE(buffer.info().reserved_size, 64 * unit_);
+  EXPECT_EQ(buffer.info().capacity, unit_);
+}
+
 TEST_F(Buf, buf_5_moves_without_a_copy) {
   gpumem_buffer_desc movable = desc(2 * unit_, 2 * unit_);
   movable.flags = GPUMEM_BUFFER_MOVABLE;
@@ -227,6 +239,18 @@ TEST_F(Buf, buf_7_its_range_is_its_own) {
   EXPECT_STATUS(gpumem_free(instance_, buffer.base(), &refusal), GPUMEM_ERROR_WRONG_KIND);
   EXPECT_NE(std::string(refusal.message).find("gpumem_buffer_destroy"), std::string::npos) << refusal.message;
   fill(buffer, 0, unit_, 0x51);
+}
+
+TEST_F(Buf, buf_7_what_has_memory_can_be_used) {
+  const Buffer buffer = make(100, 4 * unit_);
+  EXPECT_OK(gpumem_buffer_set_capacity(buffer, 2 * unit_, why()));
+  std::vector<uint8_t> bytes(2 * unit_, 0x52);
+  EXPECT_OK(gpumem_copy(instance_, buffer.base(), bytes.data(), bytes.size(), nullptr, why()));
+  EXPECT_STATUS(gpumem_copy(instance_, buffer.base() + 1, bytes.data(), bytes.size(), nullptr, why()),
+                GPUMEM_ERROR_INVALID_STATE);
+  // Growing within the capacity touches nothing.
+  EXPECT_OK(buffer.resize(2 * unit_));
+  expect(buffer, 0, 2 * unit_, 0x52);
 }
 
 TEST_F(Buf, buf_8_sleeps_and_wakes) {
@@ -369,7 +393,7 @@ TEST_F(Buf, buf_10_refuses_bad_descriptions) {
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.size = uint64_t{1} << 63; });
   refused(kBad, [&](gpumem_buffer_desc& wanted) { wanted.reserve = unit_ - 1; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.location = 4; });
-  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.flags = 8; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.flags = 16; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.require = 4; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.handle_types = 2; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.access_count = 1; });

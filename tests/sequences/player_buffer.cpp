@@ -302,7 +302,7 @@ void Player::step_buffer_create(Choice& choice) {
   const bool fits =
       room < kWrong || desc->reserve == 0 || (desc->reserve >= size && desc->reserve < kTooLarge);
   const uint8_t flags = choice.byte();
-  constexpr gpumem_buffer_flags kNoFlags[] = {8, 9, UINT64_C(1) << 63, UINT64_MAX};
+  constexpr gpumem_buffer_flags kNoFlags[] = {16, 17, UINT64_C(1) << 63, UINT64_MAX};
   desc->flags = flags < kWrong ? flags % 2 * GPUMEM_BUFFER_MOVABLE : kNoFlags[flags % std::size(kNoFlags)];
   const Name name(choice);
   desc->name = name.pointer();

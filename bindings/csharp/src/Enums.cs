@@ -275,6 +275,11 @@ namespace GpuMem
     /// is missing is added. <c>gpumem_buffer_set_capacity()</c> with 0 gives back the blocks that are not needed.
     /// </summary>
     Geometric = Constants.GPUMEM_BUFFER_GEOMETRIC,
+    /// <summary>
+    /// Reserve all the addresses that are asked for, or fail with <see cref="Status.OutOfAddressSpace"/>: without it,
+    /// fewer will do. An ordinary allocation (<see cref="BufferFlags.Copyable"/>) reserves none.
+    /// </summary>
+    ReserveAll = Constants.GPUMEM_BUFFER_RESERVE_ALL,
   }
 
   /// <summary>Where a buffer stands.</summary>

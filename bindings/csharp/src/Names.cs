@@ -101,6 +101,7 @@ namespace GpuMem
       { "GPUMEM_BUFFER_MOVABLE", "BufferFlags.Movable" },
       { "GPUMEM_BUFFER_COPYABLE", "BufferFlags.Copyable" },
       { "GPUMEM_BUFFER_GEOMETRIC", "BufferFlags.Geometric" },
+      { "GPUMEM_BUFFER_RESERVE_ALL", "BufferFlags.ReserveAll" },
       { "GPUMEM_BUFFER_STATE_", "BufferState" },
       { "GPUMEM_BUFFER_STATE_AWAKE", "BufferState.Awake" },
       { "GPUMEM_BUFFER_STATE_ASLEEP", "BufferState.Asleep" },

@@ -48,13 +48,16 @@ typedef uint64_t gpumem_buffer_flags;
  * is logarithmic in the size. Where there is not so much memory, or not so many addresses, only what is missing is added.
  * gpumem_buffer_set_capacity() with 0 gives back the blocks that are not needed. */
 #define GPUMEM_BUFFER_GEOMETRIC UINT64_C(0x4)
+/** Reserve all the addresses that are asked for, or fail with #GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE: without it, fewer will do. An
+ * ordinary allocation (#GPUMEM_BUFFER_COPYABLE) reserves none. */
+#define GPUMEM_BUFFER_RESERVE_ALL UINT64_C(0x8)
 
 /** Options for a buffer. */
 typedef struct gpumem_buffer_desc {
   size_t struct_size; /**< `sizeof(gpumem_buffer_desc)` of the caller. */
   uint64_t size;      /**< Bytes to begin with; may be 0. */
   /** Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host, has memory. If so much cannot be
-   * reserved, half of it is tried, and so on down to `size`. */
+   * reserved, half of it is tried, and so on down to `size`, unless `flags` has #GPUMEM_BUFFER_RESERVE_ALL. */
   uint64_t reserve;
   /** #GPUMEM_LOCATION_DEVICE, or 0 for it: the device of the call. Or #GPUMEM_LOCATION_HOST, or
    * #GPUMEM_LOCATION_HOST_NUMA. */
@@ -92,7 +95,8 @@ typedef struct gpumem_buffer_desc {
  * \retval GPUMEM_ERROR_UNSUPPORTED the device has no virtual memory management, or a required property, handle type or
  *         access cannot be granted here; the message names the capability
  * \retval GPUMEM_ERROR_PERMISSION_DENIED see gpumem_physical_create()
- * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE not even `size` bytes of addresses can be reserved
+ * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE not even `size` bytes of addresses can be reserved, or, with
+ *         #GPUMEM_BUFFER_RESERVE_ALL, not all of `reserve`
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has reached a limit: of open files or of mappings, say
@@ -132,9 +136,11 @@ typedef int32_t gpumem_buffer_state;
 
 /** Information about a buffer. */
 typedef struct gpumem_buffer_info {
-  size_t struct_size;     /**< `sizeof(gpumem_buffer_info)` of the caller. */
-  void *base;             /**< First byte. */
-  uint64_t size;          /**< Bytes, as last asked for: the only ones that may be used. */
+  size_t struct_size; /**< `sizeof(gpumem_buffer_info)` of the caller. */
+  void *base;         /**< First byte. */
+  /** Bytes, as last asked for: the content. The bytes between them and `capacity` can be used too, but are not kept: not by
+   * sleep, nor by a buffer that grows by copying, and shrinking may give their memory back. */
+  uint64_t size;
   uint64_t capacity;      /**< Bytes that have memory, or had when the buffer went to sleep. */
   uint64_t reserved_size; /**< Bytes of addresses: what the buffer can grow to in place. */
   uint64_t granularity;   /**< Unit in which it grows, in bytes. */

@@ -102,6 +102,7 @@ namespace GpuMem.Interop
     public const ulong GPUMEM_BUFFER_MOVABLE = 0x1;
     public const ulong GPUMEM_BUFFER_COPYABLE = 0x2;
     public const ulong GPUMEM_BUFFER_GEOMETRIC = 0x4;
+    public const ulong GPUMEM_BUFFER_RESERVE_ALL = 0x8;
     public const int GPUMEM_BUFFER_STATE_AWAKE = 0;
     public const int GPUMEM_BUFFER_STATE_ASLEEP = 1;
     public const int GPUMEM_BUFFER_STATE_FAILED = 2;

@@ -368,6 +368,11 @@ constants! {
     /// memory, or not so many addresses, only what is missing is added.
     /// `gpumem_buffer_set_capacity()` with 0 gives back the blocks that are not needed.
     GPUMEM_BUFFER_GEOMETRIC: gpumem_buffer_flags = 0x4;
+    /// Reserve all the addresses that are asked for, or fail with
+    /// [`GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE`](crate::GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE): without it,
+    /// fewer will do. An ordinary allocation
+    /// ([`GPUMEM_BUFFER_COPYABLE`](crate::GPUMEM_BUFFER_COPYABLE)) reserves none.
+    GPUMEM_BUFFER_RESERVE_ALL: gpumem_buffer_flags = 0x8;
     /// It has its memory.
     GPUMEM_BUFFER_STATE_AWAKE: gpumem_buffer_state = 0;
     /// It has given its memory back.
@@ -959,7 +964,8 @@ structs! {
         size: u64,
         /// Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host,
         /// has memory. If so much cannot be reserved, half of it is tried, and so on down to
-        /// `size`.
+        /// `size`, unless `flags` has
+        /// [`GPUMEM_BUFFER_RESERVE_ALL`](crate::GPUMEM_BUFFER_RESERVE_ALL).
         reserve: u64,
         /// [`GPUMEM_LOCATION_DEVICE`](crate::GPUMEM_LOCATION_DEVICE), or 0 for it: the device of
         /// the call. Or [`GPUMEM_LOCATION_HOST`](crate::GPUMEM_LOCATION_HOST), or
@@ -997,7 +1003,9 @@ structs! {
         struct_size: usize,
         /// First byte.
         base: *mut c_void,
-        /// Bytes, as last asked for: the only ones that may be used.
+        /// Bytes, as last asked for: the content. The bytes between them and `capacity` can be used
+        /// too, but are not kept: not by sleep, nor by a buffer that grows by copying, and
+        /// shrinking may give their memory back.
         size: u64,
         /// Bytes that have memory, or had when the buffer went to sleep.
         capacity: u64,

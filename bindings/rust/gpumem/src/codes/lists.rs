@@ -442,6 +442,10 @@ flags! {
         /// so much memory, or not so many addresses, only what is missing is added.
         /// `gpumem_buffer_set_capacity()` with 0 gives back the blocks that are not needed.
         GEOMETRIC = GPUMEM_BUFFER_GEOMETRIC,
+        /// Reserve all the addresses that are asked for, or fail with
+        /// [`Status::OUT_OF_ADDRESS_SPACE`]: without it, fewer will do. An ordinary allocation
+        /// ([`BufferFlags::COPYABLE`]) reserves none.
+        RESERVE_ALL = GPUMEM_BUFFER_RESERVE_ALL,
     }
     /// How to sleep.
     SleepFlags: u64 {
