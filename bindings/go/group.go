@@ -173,7 +173,7 @@ func (g *Group) Sleep(options SleepOptions) error {
 // SleepContext is Sleep until the context is done. Then it undoes what it did, and returns the error of the context. If that
 // takes longer, because it waits for work, the call goes on alone; see [GrowableBuffer.SleepContext].
 func (g *Group) SleepContext(ctx context.Context, options SleepOptions) error {
-	return leaveOnceDone(ctx, &options.Progress, func() error { return g.Sleep(options) })
+	return untilDone(ctx, &options.Progress, true, func() error { return g.Sleep(options) })
 }
 
 // Wake wakes the buffers as one; those that are awake stay as they are. If it fails, those that it woke sleep again, and
@@ -192,7 +192,7 @@ func (g *Group) Wake(options WakeOptions) error {
 
 // WakeContext is Wake until the context is done. Then the buffers sleep on, and it returns the error of the context.
 func (g *Group) WakeContext(ctx context.Context, options WakeOptions) error {
-	return untilDone(ctx, &options.Progress, func() error { return g.Wake(options) })
+	return untilDone(ctx, &options.Progress, false, func() error { return g.Wake(options) })
 }
 
 // Prepare makes the stores of the buffers that are awake, as [GrowableBuffer.Prepare] does. With BytesPerSecond, the

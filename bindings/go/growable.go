@@ -268,7 +268,7 @@ func (b *GrowableBuffer) Sleep(options SleepOptions) error {
 // all bytes are copied, the call ends by itself. If it cannot end soon, because it waits for work, it is left to be undone
 // alone: until then, other changes of the buffer wait.
 func (b *GrowableBuffer) SleepContext(ctx context.Context, options SleepOptions) error {
-	return leaveOnceDone(ctx, &options.Progress, func() error { return b.Sleep(options) })
+	return untilDone(ctx, &options.Progress, true, func() error { return b.Sleep(options) })
 }
 
 // Wake wakes the buffer at the same address, with its size, the access of each processor, and the content that was kept;
@@ -288,7 +288,7 @@ func (b *GrowableBuffer) Wake(options WakeOptions) error {
 
 // WakeContext is Wake until the context is done. Then the buffer sleeps on, and it returns the error of the context.
 func (b *GrowableBuffer) WakeContext(ctx context.Context, options WakeOptions) error {
-	return untilDone(ctx, &options.Progress, func() error { return b.Wake(options) })
+	return untilDone(ctx, &options.Progress, false, func() error { return b.Wake(options) })
 }
 
 // Prepare makes the store for the content ahead of Sleep, as large as the buffer is now, so that Sleep with the same

@@ -125,27 +125,41 @@ func (o *PrepareOptions) run(prepare func(desc *C.uint8_t, directory *C.char) C.
 // leaveAfter is how long a call that was cancelled may take to undo what it did, before its caller leaves it alone.
 const leaveAfter = 40 * time.Millisecond
 
-// leaveOnceDone is untilDone for a call that may wait for work, which a context cannot end. Then the call goes on alone on
-// a goroutine of its own, until it asks the progress function.
-func leaveOnceDone(ctx context.Context, progress *func(done, total uint64) bool, call func() error) error {
-	if ctx.Done() == nil || asideHere() != nil {
-		return untilDone(ctx, progress, call)
+// untilDone makes a call with this progress function, and ends it once the context is done. One that may wait for work, which
+// a context cannot end, runs on a goroutine of its own; it is left there, until it asks the progress function.
+func untilDone(ctx context.Context, progress *func(done, total uint64) bool, mayWait bool, call func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	const running, leaving, ending = 0, 1, 2
 	var state atomic.Int32
-	given := *progress
+	given, ended := *progress, error(nil)
 	*progress = func(done, total uint64) bool {
 		if done == total {
 			state.CompareAndSwap(running, ending) // Nothing cancels the call any more.
 		}
-		return given == nil || given(done, total)
+		if ended = ctx.Err(); ended != nil || given != nil && !given(done, total) {
+			return false
+		}
+		ended = ctx.Err()
+		return ended == nil
+	}
+	made := func() error {
+		err := call()
+		if ended != nil && errors.Is(err, ErrCancelled) {
+			return ended
+		}
+		return err
+	}
+	if !mayWait || ctx.Done() == nil || asideHere() != nil {
+		return made()
 	}
 	var err error
 	var panics panicBox
 	returned, finished := false, make(chan struct{})
 	go func() {
 		defer close(finished)
-		panics.guard(func() { err = untilDone(ctx, progress, call) })
+		panics.guard(func() { err = made() })
 		returned = true
 	}()
 	select {
@@ -165,26 +179,6 @@ func leaveOnceDone(ctx context.Context, progress *func(done, total uint64) bool,
 	}
 	if !returned {
 		runtime.Goexit()
-	}
-	return err
-}
-
-// untilDone makes a call with this progress function, and ends it once the context is done.
-func untilDone(ctx context.Context, progress *func(done, total uint64) bool, call func() error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	given, ended := *progress, error(nil)
-	*progress = func(done, total uint64) bool {
-		if ended = ctx.Err(); ended != nil || given != nil && !given(done, total) {
-			return false
-		}
-		ended = ctx.Err()
-		return ended == nil
-	}
-	err := call()
-	if ended != nil && errors.Is(err, ErrCancelled) {
-		return ended
 	}
 	return err
 }
