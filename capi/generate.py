@@ -688,6 +688,16 @@ def go_codes(interface):
                           for numbers, name in offered(interface, "Go") for constant in numbers.constants) + "}\n"
 
 
+def go_headers(interface):
+    """All headers as one without comments, so that the package is built where only the library is installed, or nothing."""
+    text = f"/* {LICENCE} */\n/* {NOTE} */\n/* clang-format off */\n"
+    for path in interface.headers:
+        lines = description.without_comments(path.read_text(encoding="utf-8")).splitlines()
+        text += f"\n/* {path.name} */\n"
+        text += "".join(line.rstrip() + "\n" for line in lines if line.strip() and not line.startswith('#include "'))
+    return text
+
+
 def go_functions(interface):
     rows = [f"  X({function.name})" for function in in_table(interface)]
     width = max(map(len, rows)) + 1
@@ -725,6 +735,7 @@ OUTPUTS = {
     "bindings/csharp/src/Enums.cs": csharp_enums,
     "bindings/csharp/src/Names.cs": csharp_names,
     "bindings/go/codes.go": go_codes,
+    "bindings/go/headers.h": go_headers,
     "bindings/go/functions.h": go_functions,
     "bindings/go/structs.go": go_structs,
     "bindings/go/declarations_test.go": go_layout,

@@ -56,5 +56,5 @@
 // # The library
 //
 // By default programs are linked with libgpumem.so.0, which pkg-config finds. With the build tag gpumem_dlopen they load
-// it at the first use, and get an error ([ErrLibrary]) if it is missing.
+// it at the first use, and get an error ([ErrLibrary]) if it is missing; nothing needs to be installed to build them.
 package gpumem

@@ -4,8 +4,8 @@ package gpumem
 
 /*
 #cgo gpumem_dlopen CFLAGS: -DGPUMEM_GO_DLOPEN
-#cgo gpumem_dlopen LDFLAGS: -Wl,--as-needed -ldl
-#cgo pkg-config: gpumem
+#cgo gpumem_dlopen LDFLAGS: -ldl
+#cgo !gpumem_dlopen pkg-config: gpumem
 #include "native.h"
 #include <dlfcn.h>
 #include <stdio.h>

@@ -12,16 +12,12 @@
 #define GPUMEM_GO_NATIVE_H
 
 #include "functions.h"
+#include "headers.h"
 
 #include <errno.h>
-#include <gpumem/gpumem.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if GPUMEM_VERSION_MAJOR != 0 || GPUMEM_VERSION_MINOR < 1
-#error "this package needs the headers of gpumem 0.1 or a later 0.x"
-#endif
 
 #ifdef GPUMEM_GO_DLOPEN
 /** Filled by gpumem_go_load() in library.go, before any other function here is called. */
@@ -102,17 +98,8 @@ static inline const char* gpumem_go_text(gpumem_go_name* name, _GoString_ text) 
   return name->bytes;
 }
 
-/** Sets up a descriptor from the one of Go, which has no pointers in it and may be shorter than that of the
- * headers. */
-#define GPUMEM_GO_DESC(desc, given)             \
-  do {                                          \
-    size_t size;                                \
-    memset(&desc, 0, sizeof desc);              \
-    memcpy(&size, given, sizeof size);          \
-    if (size > sizeof desc) size = sizeof desc; \
-    memcpy(&desc, given, size);                 \
-    desc.struct_size = sizeof desc;             \
-  } while (0)
+/** Sets up a descriptor from the one of Go, which has no pointers in it. */
+#define GPUMEM_GO_DESC(desc, given) memcpy(&desc, given, sizeof desc)
 
 /* ---- version.h, status.h ---- */
 
