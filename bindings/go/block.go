@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 )
 
-// block is common to Memory, Buffer and others: bytes that calls use by their address, and that Close releases.
+// block is common to Memory, Pageable and others: bytes that calls use by their address, and that Close releases.
 type block struct {
 	gate
-	handle  uintptr     // Of the memory in the library; 0 for a Buffer.
+	handle  uintptr     // Of the memory in the library; 0 for a Pageable.
 	address uint64      // Address for copies and fills.
 	host    uint64      // Address for the CPU; 0 if it must not touch the bytes.
 	size    uint64      // Bytes.
@@ -85,7 +85,7 @@ func (set *streamSet) observe() bool {
 	return true
 }
 
-// Address is an address in memory, for calls that read or write there. One of an object ([Memory.At], [Buffer.At])
+// Address is an address in memory, for calls that read or write there. One of an object ([Memory.At], [Pageable.At])
 // keeps the object from being collected, and calls refuse it once the object is closed. One of [RawAddress] is only a
 // number.
 type Address struct {

@@ -42,7 +42,7 @@ func TestCopyRegions(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
 	s := newStream(t, d)
-	from, to := newBufferOf[byte](t, 4096), newPinned[byte](t, d, 4096)
+	from, to := newPageable[byte](t, 4096), newPinned[byte](t, d, 4096)
 	m := newMemory(t, d, KindDevice, 4096)
 	copy(from.Slice(), numbered(4096))
 	box := func(destination, source Operand) Region {

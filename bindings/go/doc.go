@@ -8,7 +8,7 @@
 // # Objects
 //
 // An [Instance] is an open backend. It has devices ([Device]). Each [Memory], [Stream] and [Event] belongs to a device.
-// [Pinned] is pinned memory as a slice of numbers or structs. [Buffer] is ordinary memory that can be registered, so
+// [Pinned] is pinned memory as a slice of numbers or structs. [Pageable] is ordinary memory that can be registered, so
 // that devices can use it where it lies. [Managed] is memory with one address for the CPU and all devices. [Physical] is
 // memory without an address, which is mapped into an [AddressRange]. A [GrowableBuffer] grows in place and can sleep,
 // alone or with a [Group]. A [Pool] hands out each [PoolBlock] fast, in the order of a stream. An [Address] is an address in any of them, for copies and fills. A [ShareHandle] stands for
@@ -25,7 +25,7 @@
 //
 // Close releases an object. It may be called from any goroutine and any number of times; on a closed object it does
 // nothing and returns nil. It fails with [ErrBusy], and changes nothing, while a View or a [HostAccess] uses the object,
-// while a buffer is registered, while something is mapped in a range, or while work on it has not been observed complete
+// while ordinary memory is registered, while something is mapped in a range, or while work on it has not been observed complete
 // and the backend knows. The order is: observe that work is complete, close memory, close events and streams, close the
 // instance.
 //
@@ -37,7 +37,7 @@
 //
 // # Slices
 //
-// A slice of [Pinned.Slice], [Memory.Bytes] or [Buffer.Slice] is memory of C, and valid until Close. Using it later is a
+// A slice of [Pinned.Slice], [Memory.Bytes] or [Pageable.Slice] is memory of C, and valid until Close. Using it later is a
 // fault that ends the program, as with unmapped memory. Inside [Pinned.View] that cannot happen. Managed memory and
 // ranges have slices only in a View, and managed memory in a [HostAccess].
 //
@@ -45,7 +45,7 @@
 //
 // C keeps no pointer to memory of Go. [CopyFromSlice], [CopyFromSliceAsync] and [CopyToSlice] take slices of Go because
 // they have finished with them when they return. A slice of Go cannot be registered: Go does not promise that its memory
-// stays where it is, or mapped, and does not report when the memory is reused. Use a [Buffer] instead.
+// stays where it is, or mapped, and does not report when the memory is reused. Use a [Pageable] instead.
 //
 // # Errors
 //

@@ -87,7 +87,7 @@ func TestEachStepThatFails(t *testing.T) {
 	onHost(t)
 	d := device(t)
 	i := d.Instance()
-	b := newBufferOf[byte](t, 4096)
+	b := newPageable[byte](t, 4096)
 	unit, _, err := d.PhysicalGranularity(PhysicalOptions{})
 	must(t, err)
 	for name, make := range map[string]func() (interface{ Close() error }, error){

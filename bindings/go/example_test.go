@@ -153,7 +153,7 @@ func regions() error {
 	if err != nil {
 		return err
 	}
-	image, err := gpumem.NewBuffer[byte](64)
+	image, err := gpumem.NewPageable[byte](64)
 	if err != nil {
 		return err
 	}

@@ -100,9 +100,9 @@ func newPinned[T any](t testing.TB, d *Device, length int) *Pinned[T] {
 	return p
 }
 
-func newBufferOf[T any](t testing.TB, length int) *Buffer[T] {
+func newPageable[T any](t testing.TB, length int) *Pageable[T] {
 	t.Helper()
-	b, err := NewBuffer[T](length)
+	b, err := NewPageable[T](length)
 	must(t, err)
 	t.Cleanup(func() { must(t, b.Close()) })
 	return b

@@ -17,7 +17,7 @@ func TestCloseTwice(t *testing.T) {
 	d := device(t)
 	m := newMemory(t, d, KindDevice, 4096)
 	p := newPinned[int32](t, d, 16)
-	b := newBufferOf[byte](t, 4096)
+	b := newPageable[byte](t, 4096)
 	s := newStream(t, d)
 	e := newEvent(t, d)
 	for name, object := range map[string]interface{ Close() error }{"memory": m, "pinned": p, "buffer": b, "stream": s,
@@ -65,7 +65,7 @@ func TestUseAfterClose(t *testing.T) {
 	must(t, err)
 	p, err := NewPinned[int32](d, 16, MemoryOptions{})
 	must(t, err)
-	b, err := NewBuffer[int32](16)
+	b, err := NewPageable[int32](16)
 	must(t, err)
 	s, err := d.NewStream(StreamOptions{})
 	must(t, err)
@@ -167,7 +167,7 @@ func TestUseAfterTheInstanceIsClosed(t *testing.T) {
 func TestCloseWhileAViewLives(t *testing.T) {
 	d := device(t)
 	p := newPinned[int32](t, d, 16)
-	b := newBufferOf[int32](t, 16)
+	b := newPageable[int32](t, 16)
 	viewed := errors.New("the view was there")
 	err := p.View(func(values []int32) error {
 		return b.View(func(others []int32) error {
@@ -243,7 +243,7 @@ func TestCloseWhileACopyLives(t *testing.T) {
 
 func TestABufferCannotBeClosedWhileRegistered(t *testing.T) {
 	d := device(t)
-	b := newBufferOf[int64](t, 512)
+	b := newPageable[int64](t, 512)
 	whole, err := b.Register(d, RegisterOptions{Require: MemoryMapped})
 	must(t, err)
 	expect(t, b.Close(), ErrBusy)
@@ -316,7 +316,7 @@ func TestNothingAtAll(t *testing.T) {
 	var s *Stream
 	var e *Event
 	var p *Pinned[int32]
-	var b *Buffer[int32]
+	var b *Pageable[int32]
 	var k *HostKernel
 	var shared *Managed[int32]
 	var access *HostAccess[int32]
@@ -326,7 +326,7 @@ func TestNothingAtAll(t *testing.T) {
 	var group *Group
 	var registration *Registration
 	for _, object := range []interface{ Close() error }{i, m, s, e, p, b, &Instance{}, &Memory{}, &Stream{}, &Event{},
-		&Pinned[int32]{}, &Buffer[int32]{}, shared, &Managed[int32]{}, access, &HostAccess[int32]{}, physical, &Physical{}, r,
+		&Pinned[int32]{}, &Pageable[int32]{}, shared, &Managed[int32]{}, access, &HostAccess[int32]{}, physical, &Physical{}, r,
 		&AddressRange{}, growable, &GrowableBuffer{}, group, &Group{}, registration, &Registration{}} {
 		must(t, object.Close())
 	}

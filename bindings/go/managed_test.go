@@ -459,7 +459,7 @@ func TestHintsOnPageableMemory(t *testing.T) {
 	for _, pageable := range []Toggle{ToggleOn, ToggleOff} {
 		d := managedDevice(t, Options{Host: &HostOptions{Pageable: pageable}})
 		s := newStream(t, d)
-		b := newBufferOf[byte](t, 1<<20)
+		b := newPageable[byte](t, 1<<20)
 		effective, err := s.Prefetch(b.At(0), 1<<20, LocationDevice, 0)
 		if pageable == ToggleOn {
 			whether(t, true)(effective, err)

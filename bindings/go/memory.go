@@ -36,7 +36,7 @@ type Memory struct {
 	device        *Device
 	devicePointer uint64
 	managed       bool   // The CPU may touch the bytes only between beginHostAccess and endHostAccess.
-	below         *block // The Buffer that this registration lies in.
+	below         *block // The Pageable that this registration lies in.
 	imported      bool   // Other imports may have the same handle, which outlives this one.
 	exported      uint64 // Offset of the byte that the exporter named.
 }
@@ -71,8 +71,8 @@ func (d *Device) NewMemory(options MemoryOptions) (*Memory, error) {
 }
 
 // RegisterMemory page-locks existing memory, so that devices can use it where it lies, until the Memory is closed. The
-// address is that of a Buffer or a part of it, which cannot be closed meanwhile; or a raw address of memory that is not
-// Go's and stays mapped. [Buffer.Register] registers a whole buffer.
+// address is that of a Pageable or a part of it, which cannot be closed meanwhile; or a raw address of memory that is not
+// Go's and stays mapped. [Pageable.Register] registers all of it.
 func (d *Device) RegisterMemory(address Address, size uint64, options RegisterOptions) (*Memory, error) {
 	const name = "Device.RegisterMemory"
 	if err := checkTexts(name, options.Name); err != nil {
@@ -323,7 +323,7 @@ func (i *Instance) Free(address Address) error {
 }
 
 // Register page-locks memory of other code by a raw address. The memory must not be Go's and must stay mapped until it
-// is unregistered. [Buffer.Register] and [Device.RegisterMemory] return an object.
+// is unregistered. [Pageable.Register] and [Device.RegisterMemory] return an object.
 func (d *Device) Register(address Address, size uint64, require MemoryFlags) error {
 	if address.owner != nil {
 		return refusal(ErrInvalidArgument, "Device.Register", "the address belongs to an object; use Device.RegisterMemory")

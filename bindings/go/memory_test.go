@@ -245,7 +245,7 @@ func TestPinnedMemoryIsZeroed(t *testing.T) {
 
 func TestFaultInAClosedSlice(t *testing.T) {
 	if inChild() {
-		b, err := NewBuffer[int32](1)
+		b, err := NewPageable[int32](1)
 		must(t, err)
 		values := b.Slice()
 		must(t, b.Close())
@@ -270,19 +270,19 @@ func TestTypesAndLengthsThatAreRefused(t *testing.T) {
 	_, slice := NewPinned[[]byte](d, 1, MemoryOptions{})
 	_, nested := NewPinned[struct{ inner [2]struct{ m map[int]int } }](d, 1, MemoryOptions{})
 	_, interfaceErr := NewPinned[any](d, 1, MemoryOptions{})
-	_, function := NewBuffer[func()](1)
-	_, channel := NewBuffer[chan int](1)
-	_, unsafePointer := NewBuffer[unsafe.Pointer](1)
+	_, function := NewPageable[func()](1)
+	_, channel := NewPageable[chan int](1)
+	_, unsafePointer := NewPageable[unsafe.Pointer](1)
 	_, truth := NewPinned[bool](d, 1, MemoryOptions{}) // A byte of 2 would be neither true nor false.
-	_, nestedTruth := NewBuffer[struct{ inner [2]bool }](1)
+	_, nestedTruth := NewPageable[struct{ inner [2]bool }](1)
 	_, nothing := NewPinned[struct{}](d, 1, MemoryOptions{})
-	_, emptyArray := NewBuffer[[0]int](1)
+	_, emptyArray := NewPageable[[0]int](1)
 	_, zero := NewPinned[int32](d, 0, MemoryOptions{})
-	_, zeroBuffer := NewBuffer[int32](0)
+	_, zeroBuffer := NewPageable[int32](0)
 	_, negative := NewPinned[int32](d, -1, MemoryOptions{})
 	_, overflow := NewPinned[[4096]byte](d, math.MaxInt/4096+1, MemoryOptions{})
 	_, wraps := NewPinned[int64](d, math.MaxInt, MemoryOptions{})
-	_, bufferOverflow := NewBuffer[int64](math.MaxInt)
+	_, bufferOverflow := NewPageable[int64](math.MaxInt)
 	_, alignment := NewPinned[int64](d, 1, MemoryOptions{Alignment: 1})
 	_, name := NewPinned[int64](d, 1, MemoryOptions{Name: "\x00"})
 	_, flag := NewPinned[int64](d, 1, MemoryOptions{Require: MemoryReadOnly})
@@ -300,7 +300,7 @@ func TestTypesAndLengthsThatAreRefused(t *testing.T) {
 	if !errors.Is(tooMuch, ErrOutOfHostMemory) && !errors.Is(tooMuch, ErrLimitExceeded) {
 		t.Errorf("2^63-1 bytes: %v", tooMuch)
 	}
-	_, bufferTooMuch := NewBuffer[byte](math.MaxInt / 2)
+	_, bufferTooMuch := NewPageable[byte](math.MaxInt / 2)
 	if detail := expect(t, bufferTooMuch, ErrOutOfHostMemory); detail.EntryPoint != "mmap" ||
 		detail.NativeDomain != NativeErrno || detail.NativeCode == 0 {
 		t.Errorf("the system's refusal is %+v", detail)
@@ -364,7 +364,7 @@ func TestAddressesStayInTheirObject(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
 	m, other := newMemory(t, d, KindDevice, 4096), newMemory(t, d, KindDevice, 4096)
-	b := newBufferOf[byte](t, 4096)
+	b := newPageable[byte](t, 4096)
 	distance := other.address - m.address // May wrap around.
 	_, pointerErr := i.Pointer(m.At(distance))
 	_, accessErr := i.PointerAccess(m.At(distance), LocationDevice, 0)
@@ -458,7 +458,7 @@ func TestAddressesByNumber(t *testing.T) {
 	must(t, i.Free(there))
 	expect(t, i.Free(there), ErrNotFound)
 
-	b := newBufferOf[byte](t, 4096)
+	b := newPageable[byte](t, 4096)
 	number := RawAddress(b.At(0).Number())
 	must(t, d.Register(number, 4096, MemoryMapped))
 	if _, err := d.DevicePointer(b.At(100)); err != nil {

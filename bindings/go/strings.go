@@ -215,12 +215,12 @@ func (m *RingMessage) String() string {
 func (h FabricHandle) String() string { return fmt.Sprintf("%x", h[:]) }
 
 // String returns the length and the address.
-func (b *Buffer[T]) String() string {
-	return describe(generic[T]("Buffer"), b == nil || b.mapping == nil, func() (string, error) {
-		if b.mapping.closed() {
+func (p *Pageable[T]) String() string {
+	return describe(generic[T]("Pageable"), p == nil || p.mapping == nil, func() (string, error) {
+		if p.mapping.closed() {
 			return "closed", nil
 		}
-		return fmt.Sprintf("%d values at %#x", b.length, b.mapping.address), nil
+		return fmt.Sprintf("%d values at %#x", p.length, p.mapping.address), nil
 	})
 }
 

@@ -245,26 +245,26 @@ type mapping struct {
 	bytes []byte
 }
 
-// Buffer is ordinary memory that does not belong to Go: it stays where it is until Close. Copies take it like any other
+// Pageable is ordinary memory that does not belong to Go: it stays where it is until Close. Copies take it like any other
 // memory, and it can be registered, so that devices can use it where it lies.
-type Buffer[T any] struct {
+type Pageable[T any] struct {
 	mapping *mapping
 	length  int
 }
 
-// NewBuffer allocates ordinary memory for that many values, page aligned and zeroed.
-func NewBuffer[T any](length int) (*Buffer[T], error) {
-	size, err := sizeOf[T]("gpumem.NewBuffer", length)
+// NewPageable allocates ordinary memory for that many values, page aligned and zeroed.
+func NewPageable[T any](length int) (*Pageable[T], error) {
+	size, err := sizeOf[T]("gpumem.NewPageable", length)
 	if err != nil {
 		return nil, err
 	}
-	return newBuffer[T]("gpumem.NewBuffer", size, -1, syscall.PROT_READ|syscall.PROT_WRITE,
+	return newMapping[T]("gpumem.NewPageable", size, -1, syscall.PROT_READ|syscall.PROT_WRITE,
 		syscall.MAP_PRIVATE|syscall.MAP_ANON)
 }
 
-// MapFile maps a whole file. Writes to a writable buffer go to the file. Writing to a buffer that is not writable faults,
-// and registering it needs MemoryReadOnly.
-func MapFile[T any](file *os.File, writable bool) (*Buffer[T], error) {
+// MapFile maps a whole file. Writes go to the file. Unless it is writable,
+// writing to the memory faults, and registering it needs MemoryReadOnly.
+func MapFile[T any](file *os.File, writable bool) (*Pageable[T], error) {
 	const name = "gpumem.MapFile"
 	if err := checkType[T](name); err != nil {
 		return nil, err
@@ -287,18 +287,18 @@ func MapFile[T any](file *os.File, writable bool) (*Buffer[T], error) {
 	if err != nil {
 		return nil, err
 	}
-	var buffer *Buffer[T]
+	var memory *Pageable[T]
 	var mapErr error
 	err = connection.Control(func(descriptor uintptr) {
-		buffer, mapErr = newBuffer[T](name, size, int(descriptor), protection, syscall.MAP_SHARED)
+		memory, mapErr = newMapping[T](name, size, int(descriptor), protection, syscall.MAP_SHARED)
 	})
 	if err == nil {
 		err = mapErr
 	}
-	return buffer, err
+	return memory, err
 }
 
-func newBuffer[T any](name string, size uint64, file, protection, flags int) (*Buffer[T], error) {
+func newMapping[T any](name string, size uint64, file, protection, flags int) (*Pageable[T], error) {
 	if size == 0 {
 		return nil, refusal(ErrInvalidArgument, name, "the size is 0; it must be at least one byte")
 	}
@@ -317,7 +317,7 @@ func newBuffer[T any](name string, size uint64, file, protection, flags int) (*B
 		return outcomeOf(m.close())
 	})
 	var value T
-	return &Buffer[T]{m, int(size / uint64(unsafe.Sizeof(value)))}, nil
+	return &Pageable[T]{m, int(size / uint64(unsafe.Sizeof(value)))}, nil
 }
 
 // systemRefusal makes the error of a system call.
@@ -338,9 +338,9 @@ func systemRefusal(function, call string, err error) error {
 }
 
 func (m *mapping) close() error {
-	done, err := m.gate.close("Buffer.Close", func() error {
+	done, err := m.gate.close("Pageable.Close", func() error {
 		if err := syscall.Munmap(m.bytes); err != nil {
-			return systemRefusal("Buffer.Close", "munmap", err)
+			return systemRefusal("Pageable.Close", "munmap", err)
 		}
 		return nil
 	})
@@ -351,58 +351,58 @@ func (m *mapping) close() error {
 	return err
 }
 
-// Close returns the memory to the system. While the buffer is registered it fails with ErrBusy: close the registration
+// Close returns the memory to the system. While it is registered this fails with ErrBusy: close the registration
 // first.
-func (b *Buffer[T]) Close() error {
-	if b == nil || b.mapping == nil {
+func (p *Pageable[T]) Close() error {
+	if p == nil || p.mapping == nil {
 		return nil
 	}
-	return b.mapping.close()
+	return p.mapping.close()
 }
 
 // Len returns the number of values.
-func (b *Buffer[T]) Len() int {
-	if b == nil {
+func (p *Pageable[T]) Len() int {
+	if p == nil {
 		return 0
 	}
-	return b.length
+	return p.length
 }
 
 // At returns the address of the byte at an offset, for copies and fills, and to register a part.
-func (b *Buffer[T]) At(offset uint64) Address {
-	if b == nil || b.mapping == nil {
+func (p *Pageable[T]) At(offset uint64) Address {
+	if p == nil || p.mapping == nil {
 		return Address{}
 	}
-	return Address{&b.mapping.block, b.mapping.address + offset}
+	return Address{&p.mapping.block, p.mapping.address + offset}
 }
 
 // Slice returns the memory, or nil after Close. A slice is valid until Close.
-func (b *Buffer[T]) Slice() []T {
-	if b == nil || b.mapping == nil || b.mapping.closed() {
+func (p *Pageable[T]) Slice() []T {
+	if p == nil || p.mapping == nil || p.mapping.closed() {
 		return nil
 	}
-	return sliceOf[T](&b.mapping.block, uint64(b.length))
+	return sliceOf[T](&p.mapping.block, uint64(p.length))
 }
 
-// View calls a function with the memory as a slice, which is valid until the function returns. Meanwhile the buffer
+// View calls a function with the memory as a slice, which is valid until the function returns. Meanwhile the memory
 // cannot be closed: Close fails with ErrBusy.
-func (b *Buffer[T]) View(use func(values []T) error) error {
-	if b == nil || b.mapping == nil {
-		return refusal(ErrInvalidArgument, "Buffer.View", "the buffer is nil")
+func (p *Pageable[T]) View(use func(values []T) error) error {
+	if p == nil || p.mapping == nil {
+		return refusal(ErrInvalidArgument, "Pageable.View", "the memory is nil")
 	}
-	if err := b.mapping.hold("Buffer.View"); err != nil {
+	if err := p.mapping.hold("Pageable.View"); err != nil {
 		return err
 	}
-	defer b.mapping.release()
-	return use(unsafe.Slice((*T)(pointerTo(b.mapping.host)), b.length))
+	defer p.mapping.release()
+	return use(unsafe.Slice((*T)(pointerTo(p.mapping.host)), p.length))
 }
 
-// Register page-locks the whole buffer, so that devices can use it where it lies, until the Memory is closed. The buffer
+// Register page-locks the whole memory, so that devices can use it where it lies, until the Memory is closed. It
 // cannot be closed meanwhile. [Device.RegisterMemory] registers a part.
-func (b *Buffer[T]) Register(device *Device, options RegisterOptions) (*Memory, error) {
-	if b == nil || b.mapping == nil {
-		return nil, refusal(ErrInvalidArgument, "Buffer.Register", "the buffer is nil")
+func (p *Pageable[T]) Register(device *Device, options RegisterOptions) (*Memory, error) {
+	if p == nil || p.mapping == nil {
+		return nil, refusal(ErrInvalidArgument, "Pageable.Register", "the memory is nil")
 	}
-	memory, err := device.RegisterMemory(b.At(0), b.mapping.size, options)
-	return memory, calledAs("Buffer.Register", err)
+	memory, err := device.RegisterMemory(p.At(0), p.mapping.size, options)
+	return memory, calledAs("Pageable.Register", err)
 }

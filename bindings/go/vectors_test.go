@@ -149,7 +149,7 @@ func (c *vectorCase) addressOf(text string) Address {
 		offset = c.number(plus)
 	}
 	switch found := c.objects[name].(type) {
-	case *Buffer[byte]:
+	case *Pageable[byte]:
 		return found.At(offset)
 	case *Memory:
 		return found.At(offset)
@@ -348,7 +348,7 @@ func (c *vectorCase) run() error {
 		})
 		return keep(c, made, err)
 	case "buffer":
-		made, err := NewBuffer[byte](int(c.number(c.argument(0))))
+		made, err := NewPageable[byte](int(c.number(c.argument(0))))
 		return keep(c, made, err)
 	case "malloc":
 		made, err := at[*Device](c, 0).Malloc(Kind(c.option("kind")), c.option("size"))
@@ -678,9 +678,9 @@ func (c *vectorCase) end() {
 			c.Errorf("closing by force: %v", err)
 		}
 	}
-	var buffers []*Buffer[byte]
+	var buffers []*Pageable[byte]
 	for _, found := range c.objects {
-		if buffer, ok := found.(*Buffer[byte]); ok {
+		if buffer, ok := found.(*Pageable[byte]); ok {
 			buffers = append(buffers, buffer)
 		} else if closer, ok := found.(interface{ Close() error }); ok && closer.Close() != nil {
 			c.Errorf("closing once more: %v", closer.Close())

@@ -50,7 +50,7 @@ func run(instance *gpumem.Instance) error {
 	}
 	fmt.Println("device pointer:", yesOrNo(pinned.DevicePtr() != 0))
 
-	mine, err := gpumem.NewBuffer[int32](16384)
+	mine, err := gpumem.NewPageable[int32](16384)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func run(instance *gpumem.Instance) error {
 }
 
 func copyOnStream(instance *gpumem.Instance, device *gpumem.Device, to *gpumem.Pinned[int32],
-	from *gpumem.Buffer[int32]) error {
+	from *gpumem.Pageable[int32]) error {
 	stream, err := device.NewStream(gpumem.StreamOptions{})
 	if err != nil {
 		return err
