@@ -74,24 +74,13 @@ func (r *reader) followOne(ctx context.Context, link *gpumem.Link, name string) 
 }
 
 func ExampleLink_Wait() {
-	if err := followed(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(followed)
 	// Output:
 	// version 1 is old
 	// version 1 is new
 }
 
-func followed() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
+func followed(instance *gpumem.Instance, device *gpumem.Device) error {
 	other, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
 	if err != nil {
 		return err

@@ -27,23 +27,29 @@ func Example() {
 	// Output: KindDevice MemoryPortable|MemoryMapped Instance.Close: the default instance cannot be closed; open one of your own if you need to close it (ErrInvalidState)
 }
 
-func ExampleStream_SynchronizeContext() {
-	if err := inTime(); err != nil {
-		fmt.Println(err)
-	}
-	// Output: context deadline exceeded
-}
-
-func inTime() error {
+// onHost runs an example with the first device of an instance on the CPU.
+func onHost(example func(instance *gpumem.Instance, device *gpumem.Device) error) {
 	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
 	if err != nil {
-		return err
+		fmt.Println(err)
+		return
 	}
 	defer instance.Close()
 	device, err := instance.Device(0)
-	if err != nil {
-		return err
+	if err == nil {
+		err = example(instance, device)
 	}
+	if err != nil {
+		fmt.Println(err)
+	}
+}
+
+func ExampleStream_SynchronizeContext() {
+	onHost(inTime)
+	// Output: context deadline exceeded
+}
+
+func inTime(instance *gpumem.Instance, device *gpumem.Device) error {
 	stream, err := device.NewStream(gpumem.StreamOptions{})
 	if err != nil {
 		return err
@@ -89,22 +95,11 @@ func allocateTooMuch() error {
 }
 
 func ExampleStream() {
-	if err := onStream(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(onStream)
 	// Output: the last byte is 7
 }
 
-func onStream() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost, Name: "example"})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
+func onStream(instance *gpumem.Instance, device *gpumem.Device) error {
 	stream, err := device.NewStream(gpumem.StreamOptions{})
 	if err != nil {
 		return err
@@ -135,24 +130,13 @@ func onStream() error {
 }
 
 func ExampleInstance_CopyRegions() {
-	if err := regions(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(regions)
 	// Output:
 	// [0 1 2 8 9 10]
 	// true region 1
 }
 
-func regions() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
+func regions(instance *gpumem.Instance, device *gpumem.Device) error {
 	image, err := gpumem.NewPageable[byte](64)
 	if err != nil {
 		return err
@@ -194,22 +178,11 @@ func regions() error {
 }
 
 func ExampleStream_HostLaunch() {
-	if err := square(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(square)
 	// Output: [1 4 9 16]
 }
 
-func square() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
+func square(instance *gpumem.Instance, device *gpumem.Device) error {
 	stream, err := device.NewStream(gpumem.StreamOptions{})
 	if err != nil {
 		return err
@@ -247,21 +220,11 @@ func square() error {
 }
 
 func ExamplePinned_View() {
-	if err := viewed(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(viewed)
 	// Output: true while it is viewed: Close is refused
 }
 
-func viewed() error {
-	instance, err := gpumem.Default()
-	if err != nil {
-		return err
-	}
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
+func viewed(instance *gpumem.Instance, device *gpumem.Device) error {
 	numbers, err := gpumem.NewPinned[float64](device, 1000, gpumem.MemoryOptions{})
 	if err != nil {
 		return err
@@ -275,22 +238,11 @@ func viewed() error {
 }
 
 func ExampleManaged_View() {
-	if err := onBothSides(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(onBothSides)
 	// Output: [7 7 2 3]
 }
 
-func onBothSides() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
+func onBothSides(instance *gpumem.Instance, device *gpumem.Device) error {
 	stream, err := device.NewStream(gpumem.StreamOptions{})
 	if err != nil {
 		return err
@@ -332,22 +284,11 @@ func onBothSides() error {
 }
 
 func ExampleAddressRange() {
-	if err := growing(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(growing)
 	// Output: [1 2] at the seam
 }
 
-func growing() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
+func growing(instance *gpumem.Instance, device *gpumem.Device) error {
 	_, block, err := device.PhysicalGranularity(gpumem.PhysicalOptions{})
 	if err != nil {
 		return err
@@ -398,25 +339,13 @@ func grow(device *gpumem.Device, array *gpumem.AddressRange, used, block uint64)
 }
 
 func ExampleGrowableBuffer() {
-	if err := weights(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(weights)
 	// Output:
 	// [1 2] at the seam
 	// 499500
 }
 
-func weights() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
-
+func weights(instance *gpumem.Instance, device *gpumem.Device) error {
 	const half = 4 << 20
 	buffer, err := device.NewGrowableBuffer(gpumem.BufferOptions{Size: half, Reserve: 1 << 30, Name: "weights"})
 	if err != nil {
@@ -467,9 +396,7 @@ func numbersOfTheHost(device *gpumem.Device) error {
 }
 
 func ExampleGroup() {
-	if err := engine(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(engine)
 	// Output:
 	// 0 of 8 MiB
 	// 8 of 8 MiB
@@ -477,17 +404,7 @@ func ExampleGroup() {
 	// [1 1] in the weights
 }
 
-func engine() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
-
+func engine(instance *gpumem.Instance, device *gpumem.Device) error {
 	group, err := instance.NewGroup(gpumem.GroupOptions{Name: "engine"})
 	if err != nil {
 		return err
@@ -560,22 +477,11 @@ func engine() error {
 }
 
 func ExamplePool() {
-	if err := pooled(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(pooled)
 	// Output: the next request has the memory of the one before: true
 }
 
-func pooled() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
+func pooled(instance *gpumem.Instance, device *gpumem.Device) error {
 	stream, err := device.NewStream(gpumem.StreamOptions{})
 	if err != nil {
 		return err
@@ -611,18 +517,11 @@ func serve(pool *gpumem.Pool, stream *gpumem.Stream, size uint64) (gpumem.Device
 }
 
 func ExampleInstance_OpenHub() {
-	if err := withNames(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(withNames)
 	// Output: batch 1 2097152 bytes
 }
 
-func withNames() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
+func withNames(instance *gpumem.Instance, device *gpumem.Device) error {
 	handle, memory, err := shared(instance)
 	if err != nil {
 		return err
@@ -688,24 +587,13 @@ func ExampleDevice_NewRing() {
 		}
 		os.Exit(0)
 	}
-	if err := produce(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(produce)
 	// Output:
 	// message 0: first
 	// message 1: second
 }
 
-func produce() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
-	device, err := instance.Device(0)
-	if err != nil {
-		return err
-	}
+func produce(instance *gpumem.Instance, device *gpumem.Device) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ring, err := device.NewRing(gpumem.RingOptions{SlotSize: 1 << 20, FirstConsumers: 1})
@@ -774,18 +662,11 @@ func consume() error {
 }
 
 func ExampleInstance_Send() {
-	if err := overASocket(); err != nil {
-		fmt.Println(err)
-	}
+	onHost(overASocket)
 	// Output: true
 }
 
-func overASocket() error {
-	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
-	if err != nil {
-		return err
-	}
-	defer instance.Close()
+func overASocket(instance *gpumem.Instance, device *gpumem.Device) error {
 	handle, memory, err := shared(instance)
 	if err != nil {
 		return err
