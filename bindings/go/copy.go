@@ -249,44 +249,44 @@ func (s *Stream) Fill2D(destination Address, rectangle Rectangle, value uint32, 
 
 // CopyFromSlice copies a slice of Go to any memory, and returns when it is copied.
 func CopyFromSlice[T any](instance *Instance, destination Address, source []T) error {
-	size, err := sizeOf[T]("gpumem.CopyFromSlice", len(source))
-	if err != nil || size == 0 {
-		return err
-	}
-	if err := destination.enter("gpumem.CopyFromSlice", size); err != nil {
-		return err
-	}
-	defer destination.leave()
-	return calledAs("gpumem.CopyFromSlice", instance.copyFromGo(destination, unsafe.Pointer(&source[0]), size))
-}
-
-func (i *Instance) copyFromGo(destination Address, source unsafe.Pointer, size uint64) error {
-	err := failure(C.gpumem_go_copy_from_slice(i.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
-		C.uint64_t(size)))
-	runtime.KeepAlive(i)
-	return err
+	return copyFromSlice[T](instance, "gpumem.CopyFromSlice", destination, source)
 }
 
 // CopyFromSliceAsync enqueues a copy of a slice of Go to any memory. The slice is read before the call returns, so it
 // may change afterwards; no earlier work of the stream may write it. The destination must stay open until the copy has
 // been observed complete.
 func CopyFromSliceAsync[T any](stream *Stream, destination Address, source []T) error {
-	size, err := sizeOf[T]("gpumem.CopyFromSliceAsync", len(source))
+	return copyFromSlice[T](stream, "gpumem.CopyFromSliceAsync", destination, source)
+}
+
+func copyFromSlice[T any](place Place, function string, destination Address, source []T) error {
+	size, err := sizeOf[T](function, len(source))
 	if err != nil || size == 0 {
 		return err
 	}
-	if err := stream.enter("gpumem.CopyFromSliceAsync", destination, size); err != nil {
+	return place.copyFromGo(function, destination, unsafe.Pointer(&source[0]), size)
+}
+
+func (i *Instance) copyFromGo(function string, destination Address, source unsafe.Pointer, size uint64) error {
+	if err := destination.enter(function, size); err != nil {
 		return err
 	}
 	defer destination.leave()
-	return calledAs("gpumem.CopyFromSliceAsync", stream.copyFromGo(destination, unsafe.Pointer(&source[0]), size))
+	err := failure(C.gpumem_go_copy_from_slice(i.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
+		C.uint64_t(size)))
+	runtime.KeepAlive(i)
+	return calledAs(function, err)
 }
 
-func (s *Stream) copyFromGo(destination Address, source unsafe.Pointer, size uint64) error {
+func (s *Stream) copyFromGo(function string, destination Address, source unsafe.Pointer, size uint64) error {
+	if err := s.enter(function, destination, size); err != nil {
+		return err
+	}
+	defer destination.leave()
 	err := failure(C.gpumem_go_copy_from_slice_async(s.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
 		C.uint64_t(size)))
 	runtime.KeepAlive(s)
-	return err
+	return calledAs(function, err)
 }
 
 // CopyToSlice copies any memory to a slice of Go, and returns when it is copied. Work that writes the source must have

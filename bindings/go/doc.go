@@ -8,12 +8,14 @@
 // # Objects
 //
 // An [Instance] is an open backend. It has devices ([Device]). Each [Memory], [Stream] and [Event] belongs to a device.
-// [Pinned] is pinned memory as a slice of numbers or structs. [Pageable] is ordinary memory that can be registered, so
-// that devices can use it where it lies. [Managed] is memory with one address for the CPU and all devices. [Physical] is
-// memory without an address, which is mapped into an [AddressRange]. A [GrowableBuffer] grows in place and can sleep,
-// alone or with a [Group]. A [Pool] hands out each [PoolBlock] fast, in the order of a stream. An [Address] is an address in any of them, for copies and fills. A [ShareHandle] stands for
-// memory or an event that other processes import, and a [Hub] has such handles under names. A
-// [RingProducer] passes messages to each [RingConsumer] of other processes.
+// [DeviceMemory] is memory of a device for numbers or structs, and [Pinned] pinned memory as a slice of them.
+// [Pageable] is ordinary memory that can be registered, so that devices can use it where it lies. [Managed] is
+// memory with one address for the CPU and all devices. [Physical] is memory without an address, which is mapped into
+// an [AddressRange]. A [Buffer], or a [GrowableBuffer] of bytes, grows in place and can sleep, alone or with a
+// [Group]. A [Pool] hands out each [PoolBlock] fast, in the order of a stream. An [Address] is an address in any of
+// them, and a [Span] a run of values, for copies and fills. A [ShareHandle] stands for memory or an event that other
+// processes import, and a [Hub] has such handles under names. A [RingProducer] passes messages to each
+// [RingConsumer] of other processes.
 //
 // # Copies
 //

@@ -395,6 +395,41 @@ func numbersOfTheHost(device *gpumem.Device) error {
 	})
 }
 
+func ExampleBuffer() {
+	onHost(values)
+	// Output: [7 7 1.5 2.5]
+}
+
+func values(instance *gpumem.Instance, device *gpumem.Device) error {
+	table, err := gpumem.NewDeviceMemory[float32](device, 1000, gpumem.MemoryOptions{})
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	if err := gpumem.Fill(instance, table.Span(), 7); err != nil {
+		return err
+	}
+
+	found, err := gpumem.NewBuffer[float32](device, 2, gpumem.BufferOptions{Reserve: 1 << 30})
+	if err != nil {
+		return err
+	}
+	defer found.Close()
+	if err := gpumem.Copy(instance, found.Span(), table.Span().Part(0, 2)); err != nil {
+		return err
+	}
+	if err := found.Append(1.5, 2.5); err != nil {
+		return err
+	}
+
+	result := make([]float32, found.Len())
+	if err := gpumem.CopyToSlice(instance, result, found.At(0)); err != nil {
+		return err
+	}
+	fmt.Println(result)
+	return nil
+}
+
 func ExampleGroup() {
 	onHost(engine)
 	// Output:

@@ -14,9 +14,9 @@ import (
 	"unsafe"
 )
 
-// BufferOptions are options for a [GrowableBuffer].
+// BufferOptions are options for a [GrowableBuffer] or a [Buffer].
 type BufferOptions struct {
-	Size        uint64            // Bytes to begin with; may be 0.
+	Size        uint64            // Bytes to begin with; may be 0. NewBuffer sets it.
 	Reserve     uint64            // Bytes of addresses; 0 means as much as the device, or the host, has memory.
 	Location    Location          // LocationDevice, or LocationNone for it; LocationHost; or LocationHostNUMA.
 	LocationID  int32             // NUMA node for LocationHostNUMA; otherwise 0.
@@ -453,8 +453,7 @@ func SliceAs[T any](buffer *GrowableBuffer) (values []T, err error) {
 }
 
 func valuesAt[T any](at *place) []T {
-	var value T
-	return unsafe.Slice((*T)(pointerTo(at.address)), int(at.size/uint64(unsafe.Sizeof(value))))
+	return unsafe.Slice((*T)(pointerTo(at.address)), int(at.size/valueSize[T]()))
 }
 
 // BufferInfo is information about a GrowableBuffer.

@@ -323,11 +323,13 @@ func TestNothingAtAll(t *testing.T) {
 	var physical *Physical
 	var r *AddressRange
 	var growable *GrowableBuffer
+	var there *DeviceMemory[int32]
+	var buffer *Buffer[int32]
 	var group *Group
 	var registration *Registration
 	for _, object := range []interface{ Close() error }{i, m, s, e, p, b, &Instance{}, &Memory{}, &Stream{}, &Event{},
 		&Pinned[int32]{}, &Pageable[int32]{}, shared, &Managed[int32]{}, access, &HostAccess[int32]{}, physical, &Physical{}, r,
-		&AddressRange{}, growable, &GrowableBuffer{}, group, &Group{}, registration, &Registration{}} {
+		&AddressRange{}, growable, &GrowableBuffer{}, there, &DeviceMemory[int32]{}, buffer, &Buffer[int32]{}, group, &Group{}, registration, &Registration{}} {
 		must(t, object.Close())
 	}
 	if growable.Size()+growable.Generation() != 0 || growable.DevicePtr() != 0 || growable.Device() != nil || growable.Group() != nil || (&GrowableBuffer{}).DevicePtr() != 0 {
@@ -338,6 +340,12 @@ func TestNothingAtAll(t *testing.T) {
 		t.Error("nothing has something")
 	}
 	var none Address
+	for number, span := range []Span[int32]{p.Span(), (&Pinned[int32]{}).Span(), there.Span(), (&DeviceMemory[int32]{}).Span(),
+		shared.Span(), b.Span(), (&Pageable[int32]{}).Span(), buffer.Span(), (&Buffer[int32]{}).Span()} {
+		if span != (Span[int32]{}) {
+			t.Errorf("nothing number %d has the span %v", number, span)
+		}
+	}
 	if m.At(0) != none || b.At(0) != none || r.At(0) != none || growable.At(0) != none {
 		t.Error("nothing has an address")
 	}

@@ -70,6 +70,17 @@ func (p *Pinned[T]) String() string {
 }
 
 // String returns the kind, the name, the size, the address and the device.
+func (m *DeviceMemory[T]) String() string {
+	memory := m.memory()
+	return describe(generic[T]("DeviceMemory"), memory == nil || memory.handle == 0, memory.details)
+}
+
+// String returns the length and the address.
+func (s Span[T]) String() string {
+	return fmt.Sprintf("%s{%d values at %v}", generic[T]("Span"), s.Len(), s.address)
+}
+
+// String returns the kind, the name, the size, the address and the device.
 func (m *Managed[T]) String() string {
 	memory := m.memory()
 	return describe(generic[T]("Managed"), memory == nil || memory.handle == 0, memory.details)
@@ -101,14 +112,19 @@ func (r *AddressRange) String() string {
 	})
 }
 
+func (b *GrowableBuffer) details() (string, error) {
+	info, err := b.Info()
+	state := map[BufferState]string{BufferStateAsleep: ", asleep", BufferStateFailed: ", failed to wake"}[info.State]
+	return strings.TrimPrefix(fmt.Sprintf("%s %d bytes at %v, %v %d%s", named(info.Name), info.Size, b.At(0), info.Location,
+		info.LocationID, state), " "), err
+}
+
 // String returns the name, the size, the address and the location, and whether it sleeps.
-func (b *GrowableBuffer) String() string {
-	return describe("GrowableBuffer", b.id() == 0, func() (string, error) {
-		info, err := b.Info()
-		state := map[BufferState]string{BufferStateAsleep: ", asleep", BufferStateFailed: ", failed to wake"}[info.State]
-		return strings.TrimPrefix(fmt.Sprintf("%s %d bytes at %v, %v %d%s", named(info.Name), info.Size, b.At(0), info.Location,
-			info.LocationID, state), " "), err
-	})
+func (b *GrowableBuffer) String() string { return describe("GrowableBuffer", b.id() == 0, b.details) }
+
+// String returns the name, the size, the address and the location, and whether it sleeps.
+func (b *Buffer[T]) String() string {
+	return describe(generic[T]("Buffer"), b.growable().id() == 0, b.growable().details)
 }
 
 // String returns the name and the number of buffers, and how many sleep.

@@ -49,13 +49,18 @@ func notNumbers(kind reflect.Type) string {
 	return "pointers"
 }
 
+// valueSize returns the size of a value in bytes.
+func valueSize[T any]() uint64 {
+	var value T
+	return uint64(unsafe.Sizeof(value))
+}
+
 // sizeOf returns the size of that many values in bytes.
 func sizeOf[T any](function string, length int) (uint64, error) {
 	if err := checkType[T](function); err != nil {
 		return 0, err
 	}
-	var value T
-	size := uint64(unsafe.Sizeof(value))
+	size := valueSize[T]()
 	if length < 0 || uint64(length) > math.MaxInt64/size {
 		return 0, refusal(ErrInvalidArgument, function, "%d values of %d bytes each: the size must be 0 to 2^63-1 bytes", length, size)
 	}
@@ -135,6 +140,47 @@ func (p *Pinned[T]) View(use func(values []T) error) error {
 	})
 }
 
+// Span returns all values, for copies and fills.
+func (p *Pinned[T]) Span() Span[T] { return SpanOf[T](p.memory().At(0), p.Len()) }
+
+// DeviceMemory is memory of a device for numbers, or for arrays or structs of numbers. The CPU cannot touch it: copy it.
+type DeviceMemory[T any] struct {
+	*Memory
+	length int
+}
+
+// NewDeviceMemory allocates memory of a device for that many values. Its contents are indeterminate. The call sets Kind and
+// Size of the options.
+func NewDeviceMemory[T any](device *Device, length int, options MemoryOptions) (*DeviceMemory[T], error) {
+	memory, err := newTyped[T]("gpumem.NewDeviceMemory", KindDevice, device, length, options)
+	if err != nil {
+		return nil, err
+	}
+	return &DeviceMemory[T]{memory, length}, nil
+}
+
+// Len returns the number of values.
+func (m *DeviceMemory[T]) Len() int {
+	if m == nil {
+		return 0
+	}
+	return m.length
+}
+
+// memory returns the embedded Memory; nil if m is nil.
+func (m *DeviceMemory[T]) memory() *Memory {
+	if m == nil {
+		return nil
+	}
+	return m.Memory
+}
+
+// Close frees the memory; see [Memory.Close].
+func (m *DeviceMemory[T]) Close() error { return m.memory().Close() }
+
+// Span returns all values, for copies and fills.
+func (m *DeviceMemory[T]) Span() Span[T] { return SpanOf[T](m.memory().At(0), m.Len()) }
+
 // Managed is managed memory for numbers, or for arrays or structs of numbers. It has one address for the CPU and all
 // devices, and its pages move. The CPU reaches it in a View, or between BeginHostAccess and Close of the access.
 type Managed[T any] struct {
@@ -170,6 +216,9 @@ func (m *Managed[T]) memory() *Memory {
 
 // Close frees the memory; see [Memory.Close].
 func (m *Managed[T]) Close() error { return m.memory().Close() }
+
+// Span returns all values, for copies and fills.
+func (m *Managed[T]) Span() Span[T] { return SpanOf[T](m.memory().At(0), m.Len()) }
 
 // View waits until the CPU may touch the memory, and calls a function with the memory as a slice, which is valid until
 // the function returns. Meanwhile the memory and its instance cannot be closed: Close fails with ErrBusy.
@@ -274,9 +323,8 @@ func MapFile[T any](file *os.File, writable bool) (*Pageable[T], error) {
 		return nil, err
 	}
 	size := uint64(state.Size())
-	var value T
-	if size%uint64(unsafe.Sizeof(value)) != 0 {
-		return nil, refusal(ErrInvalidArgument, name, "the size of the file is %d bytes, not a multiple of %d", size, unsafe.Sizeof(value))
+	if size%valueSize[T]() != 0 {
+		return nil, refusal(ErrInvalidArgument, name, "the size of the file is %d bytes, not a multiple of %d", size, valueSize[T]())
 	}
 	protection := syscall.PROT_READ
 	if writable {
@@ -316,8 +364,7 @@ func newMapping[T any](name string, size uint64, file, protection, flags int) (*
 		}
 		return outcomeOf(m.close())
 	})
-	var value T
-	return &Pageable[T]{m, int(size / uint64(unsafe.Sizeof(value)))}, nil
+	return &Pageable[T]{m, int(size / valueSize[T]())}, nil
 }
 
 // systemRefusal makes the error of a system call.
@@ -375,6 +422,9 @@ func (p *Pageable[T]) At(offset uint64) Address {
 	}
 	return Address{&p.mapping.block, p.mapping.address + offset}
 }
+
+// Span returns all values, for copies and fills.
+func (p *Pageable[T]) Span() Span[T] { return SpanOf[T](p.At(0), p.Len()) }
 
 // Slice returns the memory, or nil after Close. A slice is valid until Close.
 func (p *Pageable[T]) Slice() []T {
