@@ -5,6 +5,8 @@ using System;
 using System.Runtime.CompilerServices;
 using System.Runtime.ExceptionServices;
 using System.Runtime.InteropServices;
+using System.Threading;
+using System.Threading.Tasks;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -86,6 +88,20 @@ namespace GpuMem
 
     /// <summary>Waits until the work is complete or the timeout expires. False if it expired.</summary>
     public bool Synchronize(TimeSpan timeout) { return Synchronize(Timeout.ToNanoseconds(timeout)); }
+
+    /// <summary>
+    /// Waits until the work of the latest record is complete, without a thread: it asks again every 1 to 10 ms. The task fails
+    /// with what <see cref="Synchronize()"/> would throw. If the event is recorded again meanwhile, it waits for that.
+    /// </summary>
+    /// <param name="cancellation">Ends the wait; the work goes on.</param>
+    public Task SynchronizeAsync(CancellationToken cancellation = default(CancellationToken))
+    {
+      Usable();
+      return Polling.Until(Query, cancellation);
+    }
+
+    /// <summary>For <c>await gpuEvent</c>, which is <see cref="SynchronizeAsync"/>.</summary>
+    public TaskAwaiter GetAwaiter() { return SynchronizeAsync().GetAwaiter(); }
 
     /// <summary>Gets the time from the record of this event to that of a later one of the same device.</summary>
     /// <returns>

@@ -4,6 +4,8 @@
 using System;
 using System.Runtime.CompilerServices;
 using System.Runtime.ExceptionServices;
+using System.Threading;
+using System.Threading.Tasks;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -58,6 +60,20 @@ namespace GpuMem
 
     /// <summary>Waits until the work is complete or the timeout expires. False if it expired.</summary>
     public bool Synchronize(TimeSpan timeout) { return Synchronize(Timeout.ToNanoseconds(timeout)); }
+
+    /// <summary>
+    /// Waits until the work that is in the stream now is complete, without a thread: it asks again every 1 to 10 ms. The
+    /// task fails with what <see cref="Synchronize()"/> would throw.
+    /// </summary>
+    /// <param name="cancellation">Ends the wait; the work goes on.</param>
+    public Task SynchronizeAsync(CancellationToken cancellation = default(CancellationToken))
+    {
+      Usable();
+      return Polling.UntilReached(this, cancellation);
+    }
+
+    /// <summary>For <c>await stream</c>, which is <see cref="SynchronizeAsync"/>.</summary>
+    public TaskAwaiter GetAwaiter() { return SynchronizeAsync().GetAwaiter(); }
 
     /// <summary>Makes later work of this stream wait for the latest record of an event.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]

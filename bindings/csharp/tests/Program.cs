@@ -13,6 +13,7 @@ namespace GpuMem.Tests
       Layout.Run();
       Vectors.Run();
       Behaviour.Run();
+      Waiting.Run();
       Unified.Run();
       Ranges.Run();
       Buffers.Run();

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Waits that hold no thread. The class is apart because an unsafe one cannot await.
+
+using System;
+using System.Threading;
+using System.Threading.Tasks;
+
+namespace GpuMem
+{
+  static class Polling
+  {
+    const int LongestPause = 10;  // Milliseconds.
+
+    /// <summary>Asks again and again, after pauses of 1 ms to <see cref="LongestPause"/>.</summary>
+    internal static async Task Until(Func<bool> complete, CancellationToken cancellation)
+    {
+      for (int pause = 1; !complete(); pause = Math.Min(2 * pause, LongestPause))
+      {
+        await Task.Delay(pause, cancellation).ConfigureAwait(false);
+      }
+    }
+
+    /// <summary>Waits for what is in a stream now. Others may go on to enqueue, so a query of it may never say yes.</summary>
+    internal static async Task UntilReached(GpuStream stream, CancellationToken cancellation)
+    {
+      if (stream.Query()) return;
+      using (GpuEvent mark = stream.Device.CreateEvent(EventFlags.DisableTiming))
+      {
+        mark.Record(stream);
+        await Until(mark.Query, cancellation).ConfigureAwait(false);
+      }
+    }
+  }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Tests the waits that hold no thread.
+
+using System;
+using System.Threading;
+using System.Threading.Tasks;
+using Gate = GpuMem.Tests.Behaviour.Gate;
+
+namespace GpuMem.Tests
+{
+  static class Waiting
+  {
+    internal static void Run()
+    {
+      Tap.Run("a stream is awaited", AwaitStream);
+      Tap.Run("awaiting a stream does not wait for what comes later", AwaitNow);
+      Tap.Run("an event is awaited", AwaitEvent);
+      Tap.Run("a wait without a thread can be cancelled", Cancel);
+      Tap.Run("a wait without a thread fails as Synchronize does", Fail);
+    }
+
+    // The code is part of the guide.
+    static async Task<byte[]> FillAndRead(GpuDevice device, GpuStream stream)
+    {
+      using (PinnedMemory<byte> pinned = device.AllocatePinned<byte>(4))
+      {
+        stream.Fill(pinned, 7);
+        await stream;
+        return pinned.ToArray();
+      }
+    }
+
+    static T Result<T>(Task<T> task)
+    {
+      End(task);
+      return task.Result;
+    }
+
+    static void End(Task task) { Check.That(task.Wait(TimeSpan.FromSeconds(120)), "the wait does not end"); }
+
+    static void AwaitStream(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream())
+      {
+        using (var gate = new Gate(stream))
+        {
+          Task<byte[]> filled = FillAndRead(device, stream);
+          Check.That(!filled.IsCompleted, "it did not wait");
+          gate.Open();
+          Check.Equal("7777", string.Concat(Result(filled)), "bytes");
+        }
+        stream.Synchronize();
+        Check.That(stream.SynchronizeAsync().IsCompleted, "there is nothing to wait for");
+      }
+    }
+
+    static void AwaitNow(Scope scope)
+    {
+      Scope.HostOnly();  // A CUDA driver that frees memory waits for the whole device.
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream stream = device.CreateStream())
+      using (var gate = new Gate(stream))
+      {
+        GpuMemory memory = device.AllocateDevice(64);
+        stream.Fill(memory, 1);
+        memory.Dispose();
+        Task reached = stream.SynchronizeAsync();
+        using (new Gate(stream))
+        {
+          gate.Open();
+          End(reached);
+          Check.That(!stream.Query(), "the later work is complete");
+          Check.Equal(0L, instance.GetStats(MemoryKind.Device).LiveCount, "memory that is kept for complete work");
+        }
+      }
+    }
+
+    static async Task<bool> Reached(GpuEvent gpuEvent)
+    {
+      await gpuEvent;
+      return gpuEvent.Query();
+    }
+
+    static void AwaitEvent(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream())
+      using (GpuEvent gpuEvent = device.CreateEvent())
+      using (var gate = new Gate(stream))
+      {
+        Check.That(gpuEvent.SynchronizeAsync().IsCompleted, "it was never recorded");
+        gpuEvent.Record(stream);
+        Task<bool> reached = Reached(gpuEvent);
+        Check.That(!reached.IsCompleted, "it did not wait");
+        gate.Open();
+        Check.That(Result(reached), "it is not complete");
+      }
+    }
+
+    static void Cancel(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream())
+      using (GpuEvent gpuEvent = device.CreateEvent())
+      using (new Gate(stream))
+      using (var source = new CancellationTokenSource())
+      {
+        gpuEvent.Record(stream);
+        Task[] waits = { stream.SynchronizeAsync(source.Token), gpuEvent.SynchronizeAsync(source.Token) };
+        source.Cancel();
+        foreach (Task wait in waits)
+        {
+          Check.That(Task.WaitAny(new[] { wait }, TimeSpan.FromSeconds(120)) == 0, "the wait does not end");
+          Check.Throws<TaskCanceledException>(() => wait.GetAwaiter().GetResult());
+          Check.That(wait.IsCanceled, "it was not cancelled");
+        }
+        Check.That(!stream.Query(), "the work has ended");
+      }
+    }
+
+    static void Fail(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      GpuStream stream = device.CreateStream();
+      GpuEvent gpuEvent = device.CreateEvent();
+      using (var gate = new Gate(stream))
+      {
+        stream.Launch(() => { throw new FormatException("thrown by the test"); });
+        gpuEvent.Record(stream);
+        Task reached = stream.SynchronizeAsync(), recorded = gpuEvent.SynchronizeAsync();
+        gpuEvent.Dispose();
+        Check.Throws<ObjectDisposedException>(() => recorded.GetAwaiter().GetResult());
+        gate.Open();
+        Check.Throws<FormatException>(() => reached.GetAwaiter().GetResult());
+      }
+      stream.Dispose();
+      Check.Throws<ObjectDisposedException>(() => stream.SynchronizeAsync());
+      Check.Throws<ObjectDisposedException>(() => gpuEvent.SynchronizeAsync());
+    }
+  }
+}
