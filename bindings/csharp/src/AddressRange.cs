@@ -188,7 +188,7 @@ namespace GpuMem
     }
 
     /// <summary>Its name and size.</summary>
-    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+    public override string ToString() { return handle.Text; }
 
     internal static AddressRange Reserve(GpuInstance instance, long size, RangeOptions options)
     {

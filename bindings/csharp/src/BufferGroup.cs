@@ -104,7 +104,7 @@ namespace GpuMem
     }
 
     /// <summary>Its name.</summary>
-    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+    public override string ToString() { return handle.Text; }
 
     internal static BufferGroup Create(GpuInstance instance, string name)
     {

@@ -146,10 +146,7 @@ namespace GpuMem
     }
 
     /// <summary>Its name and device.</summary>
-    public override string ToString()
-    {
-      return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString();
-    }
+    public override string ToString() { return handle.Text; }
 
     internal static GpuEvent Create(GpuDevice device, EventFlags flags, string name)
     {

@@ -132,10 +132,7 @@ namespace GpuMem
     }
 
     /// <summary>Its name, kind, size and device.</summary>
-    public override string ToString()
-    {
-      return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString();
-    }
+    public override string ToString() { return handle.Text; }
 
     void CopyNow(GpuRange destination, GpuRange source)
     {

@@ -274,10 +274,7 @@ namespace GpuMem
     }
 
     /// <summary>Its name and device.</summary>
-    public override string ToString()
-    {
-      return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString();
-    }
+    public override string ToString() { return handle.Text; }
 
     internal delegate int EnqueueCall(gpumem_error* error);
 

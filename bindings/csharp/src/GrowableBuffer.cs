@@ -328,7 +328,7 @@ namespace GpuMem
     }
 
     /// <summary>Its name, size and location.</summary>
-    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+    public override string ToString() { return handle.Text; }
 
     internal static GrowableBuffer Create(GpuDevice device, long size, BufferOptions options)
     {

@@ -41,6 +41,9 @@ namespace GpuMem
 
     internal virtual Printed Print() { return new Printed(Noun); }
 
+    /// <summary>What the object that has the handle prints.</summary>
+    internal string Text { get { return Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); } }
+
     /// <summary>
     /// Whether the object can be freed behind the work that a stream has now, so that the work need not hold it.
     /// </summary>

@@ -219,7 +219,7 @@ namespace GpuMem
     }
 
     /// <summary>Its path and name.</summary>
-    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+    public override string ToString() { return handle.Text; }
 
     internal static Hub Open(GpuInstance instance, HubOptions options)
     {

@@ -123,7 +123,7 @@ namespace GpuMem
     }
 
     /// <summary>Its name, size and device.</summary>
-    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+    public override string ToString() { return handle.Text; }
 
     internal static ImportedMemory Import(
         GpuInstance instance, ShareHandle share, SafeHandle[] descriptors, ImportOptions options)

@@ -287,7 +287,7 @@ namespace GpuMem
     }
 
     /// <summary>The path of the hub.</summary>
-    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+    public override string ToString() { return handle.Text; }
 
     internal static Link Connect(GpuInstance instance, LinkOptions options)
     {

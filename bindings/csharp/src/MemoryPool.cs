@@ -577,7 +577,7 @@ namespace GpuMem
     }
 
     /// <summary>Its name, kind and device.</summary>
-    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+    public override string ToString() { return handle.Text; }
 
     internal static MemoryPool Create(GpuDevice device, PoolOptions options)
     {
@@ -868,7 +868,7 @@ namespace GpuMem
     public void Dispose() { handle.Dispose(); }
 
     /// <summary>Its pointer, its size and the name of its pool.</summary>
-    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+    public override string ToString() { return handle.Text; }
 
     void CopyNow(GpuRange destination, GpuRange source)
     {
