@@ -42,25 +42,11 @@ func (r *reader) follow(ctx context.Context, path, name string) error {
 // followOne returns ErrPeerGone when the hub has ended.
 func (r *reader) followOne(ctx context.Context, link *gpumem.Link, name string) error {
 	for seen := uint64(0); ; { // Another hub counts anew.
-		entry, err := link.Wait(ctx, name, seen)
+		memory, entry, err := link.ImportNext(ctx, name, seen, gpumem.ImportOptions{})
 		if err != nil {
 			return err
 		}
 		seen = entry.Version
-		handle, err := link.Fetch(name, gpumem.FetchOptions{Version: seen})
-		if errors.Is(err, gpumem.ErrNotFound) {
-			continue // Newer ones have replaced it.
-		}
-		if err != nil {
-			return err
-		}
-		memory, err := r.instance.Import(handle, gpumem.ImportOptions{})
-		if errors.Is(err, gpumem.ErrStaleHandle) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
 		// The new one is used from here on, and the old one is not needed.
 		old := r.current
 		r.current = memory
@@ -73,7 +59,7 @@ func (r *reader) followOne(ctx context.Context, link *gpumem.Link, name string) 
 	}
 }
 
-func ExampleLink_Wait() {
+func ExampleLink_ImportNext() {
 	onHost(followed)
 	// Output:
 	// version 1 is old

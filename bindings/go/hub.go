@@ -347,6 +347,28 @@ func (l *Link) Wait(ctx context.Context, name string, after uint64) (Entry, erro
 	return info.entry(), nil
 }
 
+// ImportNext waits until a name has memory after a given version, and imports the newest, which the entry describes. One that
+// is replaced meanwhile is passed over. Otherwise it is Wait, Fetch and [Instance.Import]: to follow a name, pass the version
+// of the last entry, or 0 after ErrPeerGone and Connect.
+func (l *Link) ImportNext(ctx context.Context, name string, after uint64, options ImportOptions) (*Memory, Entry, error) {
+	for {
+		entry, err := l.Wait(ctx, name, after)
+		if err != nil {
+			return nil, Entry{}, err
+		}
+		handle, err := l.Fetch(name, FetchOptions{Version: entry.Version})
+		if err == nil {
+			memory, err := l.instance.Import(handle, options)
+			if !errors.Is(err, ErrStaleHandle) {
+				return memory, entry, err
+			}
+		} else if !errors.Is(err, ErrNotFound) {
+			return nil, Entry{}, err
+		}
+		after = entry.Version // It is gone, and newer ones have replaced it.
+	}
+}
+
 // FetchOptions are options for fetching. The zero value fetches the newest version.
 type FetchOptions struct {
 	Version     uint64   // Number of the version; 0 means the newest.

@@ -837,6 +837,88 @@ func TestAKeeper(t *testing.T) {
 	must(t, h.Close())
 }
 
+func TestTheNextOfAName(t *testing.T) {
+	onHost(t) // One process imports from itself, by another instance.
+	ours, theirs := open(t), open(t)
+	d, err := ours.Device(0)
+	must(t, err)
+	path := fmt.Sprintf("@gpumem-next-%d", os.Getpid())
+	h, err := ours.OpenHub(HubOptions{Path: path})
+	must(t, err)
+	defer func() { must(t, h.Close()) }()
+	l, err := theirs.Connect(LinkOptions{Path: path})
+	must(t, err)
+	defer func() { must(t, l.Close()) }()
+	publish := func(size uint64) ShareHandle {
+		t.Helper()
+		b := newGrowable(t, d, BufferOptions{Size: size, HandleTypes: HandleTypePOSIXFD})
+		must(t, ours.Fill(b.At(0), size, uint32(byte(size)), 1))
+		handle, err := ours.Export(b.At(0), ExportOptions{})
+		must(t, err)
+		_, err = h.Publish("batch", handle, PublishOptions{})
+		must(t, err)
+		return handle
+	}
+	next := func(after uint64) (uint64, byte, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		m, entry, err := l.ImportNext(ctx, "batch", after, ImportOptions{})
+		if err != nil {
+			return 0, 0, err
+		}
+		var first [1]byte
+		if err = CopyToSlice(theirs, first[:], m.Exported()); err == nil {
+			err = m.Close()
+		}
+		return entry.Version, first[0], err
+	}
+	expectNext := func(after, version uint64, content byte) {
+		t.Helper()
+		if found, first, err := next(after); err != nil || found != version || first != content {
+			t.Errorf("after %d came %d with %d: %v", after, found, first, err)
+		}
+	}
+	publish(2)
+	expectNext(0, 1, 2)
+	publish(3)
+	expectNext(0, 2, 3)
+	expectNext(1, 2, 3)
+
+	// Each is withdrawn as soon as the next one is there, mostly between the steps of the reader.
+	const last = 300
+	ended := make(chan error)
+	go func() {
+		for seen, content := uint64(2), byte(0); seen < last; {
+			var err error
+			if seen, content, err = next(seen); err != nil || content != byte(seen+1) {
+				ended <- fmt.Errorf("version %d has %d: %w", seen, content, err)
+				return
+			}
+		}
+		ended <- nil
+	}()
+	var before ShareHandle
+	for version := 3; version <= last; version++ {
+		handle := publish(uint64(version) + 1)
+		if version > 3 {
+			must(t, ours.Revoke(before))
+		}
+		before = handle
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, _, err := l.ImportNext(ctx, "batch", last, ImportOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled it ended with %v", err)
+	}
+	_, _, err = l.ImportNext(context.Background(), "a/b", 0, ImportOptions{})
+	expect(t, err, ErrInvalidArgument)
+	_, _, err = (*Link)(nil).ImportNext(context.Background(), "batch", 0, ImportOptions{})
+	expect(t, err, ErrInvalidArgument)
+}
+
 func TestHubsAndLinksThatAreRefused(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
