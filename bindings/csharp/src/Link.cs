@@ -224,6 +224,38 @@ namespace GpuMem
     }
 
     /// <summary>
+    /// Waits until a name has memory after a given version, and imports the newest. One that is replaced meanwhile is passed
+    /// over. Otherwise it is <see cref="Wait(string, long, TimeSpan)"/>, <see cref="Fetch"/> and
+    /// <see cref="GpuInstance.Import(ShareHandle, ImportOptions)"/>.
+    /// </summary>
+    /// <param name="name">The name.</param>
+    /// <param name="afterVersion">The version of the last entry; 0 at first, and after <see cref="Status.PeerGone"/>.</param>
+    /// <param name="timeout">How long to wait for each version that is tried.</param>
+    /// <param name="entry">What was imported; null if there was no such version in time.</param>
+    /// <param name="options">Options for the import.</param>
+    /// <returns>The memory; null if there was no such version in time.</returns>
+    public ImportedMemory ImportNext(string name, long afterVersion, TimeSpan timeout, out HubEntry entry,
+                                     ImportOptions options = default(ImportOptions))
+    {
+      bool limited = timeout != System.Threading.Timeout.InfiniteTimeSpan;
+      while ((entry = limited ? Wait(name, afterVersion, timeout) : Wait(name, afterVersion)) != null)
+      {
+        ShareHandle share = null;
+        try
+        {
+          share = Fetch(name, new FetchOptions { Version = entry.Version });
+          return instance.Import(share, options);
+        }
+        catch (GpuMemException problem)
+            when (problem.Status == (share == null ? Status.NotFound : Status.StaleHandle))
+        {
+          afterVersion = entry.Version;  // It is gone, and newer ones have replaced it.
+        }
+      }
+      return null;
+    }
+
+    /// <summary>
     /// Publishes a handle in a keeper, as <see cref="Hub.Publish"/> does. The keeper takes its descriptors, so it must be
     /// shared by <see cref="ShareWay.PosixFd"/>.
     /// </summary>

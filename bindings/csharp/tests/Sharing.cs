@@ -366,28 +366,6 @@ namespace GpuMem.Tests
       }
     }
 
-    // Null if newer ones have replaced the version.
-    static ImportedMemory TryAttach(GpuInstance instance, Link link, HubEntry entry)
-    {
-      ShareHandle share;
-      try
-      {
-        share = link.Fetch(entry.Name, new FetchOptions { Version = entry.Version });
-      }
-      catch (GpuMemException problem) when (problem.Status == Status.NotFound)
-      {
-        return null;
-      }
-      try
-      {
-        return instance.Import(share);
-      }
-      catch (GpuMemException problem) when (problem.Status == Status.StaleHandle)
-      {
-        return null;
-      }
-    }
-
     // Uses each new version of a name, also when its hub was restarted.
     static void Follow(GpuInstance instance, string path)
     {
@@ -406,10 +384,9 @@ namespace GpuMem.Tests
             // Another hub counts anew.
             for (long seen = 0;;)
             {
-              HubEntry entry = link.Wait("model", seen);
+              HubEntry entry;
+              ImportedMemory model = link.ImportNext("model", seen, Timeout.InfiniteTimeSpan, out entry);
               seen = entry.Version;
-              ImportedMemory model = TryAttach(instance, link, entry);
-              if (model == null) continue;
               // The new one is used from here on, and the old one is not needed.
               if (current != null) current.Dispose();
               current = model;
@@ -1018,6 +995,9 @@ namespace GpuMem.Tests
         Check.That(info.Connected && !info.Keeper && info.Process > 0 && info.Path == path, info.ToString());
         Check.Equal(0, link.GetEntries().Count, "entries");
         Check.That(link.Wait("weights", 0, TimeSpan.FromMilliseconds(5)) == null, "there is a version");
+        HubEntry next;
+        Check.That(link.ImportNext("weights", 0, TimeSpan.FromMilliseconds(5), out next) == null && next == null, "it came");
+        Check.Fails(Status.InvalidArgument, () => link.ImportNext("a/b", 0, TimeSpan.Zero, out next));
         Check.Fails(Status.NotFound, () => link.Fetch("weights"));
         WaysOf(instance, link);
         Say("connected");
@@ -1035,6 +1015,12 @@ namespace GpuMem.Tests
           Wait("published");
           HubEntry second = link.Wait("weights", 1, TimeSpan.FromSeconds(60));
           Check.That(second.Version == 5 && second.Access == Access.ReadWrite, second.ToString());
+          var reading = new ImportOptions { Access = Access.Read };
+          using (ImportedMemory newest = link.ImportNext("weights", 1, TimeSpan.FromSeconds(60), out next, reading))
+          {
+            Check.Equal(5L, next.Version, "version that was imported");
+            Check.Equal(Access.Read, newest.Info.Access, "access that was asked for");
+          }
           Check.Equal("more 1, weights 1, weights 5", string.Join(", ", link.GetEntries().Select(one => one.Name + " " + one.Version)),
                       "entries");
           Check.Equal(Access.Read, AccessOf(instance, link, new FetchOptions { Version = 1 }), "access of the first version");
