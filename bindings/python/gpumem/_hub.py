@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from ctypes import c_uint64
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union, overload
 
 from . import _library as c
 from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, sweep, text,
@@ -14,9 +14,9 @@ from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, 
 from ._codes import Access, HubFlags, SharePeer, ShareType, ShareWay
 from ._enums import flags as flags_of
 from ._results import Entry, HubInfo, LinkInfo, WayInfo, known
-from ._share import ShareHandle, access_code, handle_struct, numbers_of, seconds, token_of, ways_of
+from ._share import ImportedMemory, ShareHandle, access_code, handle_struct, import_memory, numbers_of, seconds, token_of, ways_of
 from ._waits import on_main_thread
-from .errors import Error, InvalidArgument, NotFound
+from .errors import Error, InvalidArgument, NotFound, StaleHandle
 
 if TYPE_CHECKING:
     from ._instance import Instance
@@ -265,6 +265,33 @@ class Link(Opened):
         struct = c.gpumem_share_handle()
         call(c.gpumem_link_fetch, self._handle, _name(name), desc, struct)
         return ShareHandle._of(struct, self.instance)
+
+    @overload
+    def import_next(self, name: str, /, after: int = 0, timeout: None = None, **options: Any) -> Tuple[ImportedMemory, Entry]: ...
+
+    @overload
+    def import_next(self, name: str, /, after: int = 0, timeout: Optional[float] = None,
+                    **options: Any) -> Optional[Tuple[ImportedMemory, Entry]]: ...
+
+    def import_next(self, name: str, /, after: int = 0, timeout: Optional[float] = None,
+                    **options: Any) -> Optional[Tuple[ImportedMemory, Entry]]:
+        """Waits until a name has memory after a given version, and imports the newest, which the entry describes; None if
+        ``timeout`` seconds have passed without one. A version that is replaced meanwhile is passed over. Otherwise it is
+        :meth:`wait`, :meth:`fetch` and :func:`import_memory`, which takes the other options.
+        """
+        while True:
+            entry = self.wait(name, after, timeout)
+            if entry is None:
+                return None
+            after = entry.version  # if it is gone, newer ones have replaced it
+            try:
+                handle = self.fetch(name, version=after)
+            except NotFound:
+                continue
+            try:
+                return import_memory(handle, **options), entry
+            except StaleHandle:
+                continue
 
     def publish(self, name: str, handle: Union[ShareHandle, bytes], *, version: int = 0,
                 access: Union[Access, str, int, None] = None, keep: int = 0, fingerprint: Any = None) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 import gpumem
 from gpumem import Access, HandleTypes, ImportState, Kind, MemoryFlags, ShareType, ShareWay
@@ -556,6 +557,7 @@ class HubTest(SharingCase):
             self.assertEqual(repr(link), f"<gpumem.Link: {self.path}, process {process.pid}>")
             self.assertEqual(link.list(), [])
             self.assertIsNone(link.wait("batch", timeout=0.05))
+            self.assertIsNone(link.import_next("batch", timeout=0.05))
             with self.assertRaises(gpumem.NotFound):
                 link.fetch("batch")
             self.ways_of(link)
@@ -571,6 +573,17 @@ class HubTest(SharingCase):
             connection.send(("batch", b"second" * 1000, {"version": 7, "keep": 3, "fingerprint": fingerprint}))
             self.assertEqual(link.wait("batch", 1).version, 7)
             self.assertEqual(self.heard(connection), 7)
+            memory, entry = link.import_next("batch", 1, access="read", name="next")
+            self.assertEqual((entry.version, memory.info().name, contents(memory, 6)), (7, "next", b"second"))
+            memory.close()
+            # One that is gone before it is fetched, or imported, is passed over.
+            for lost, error in (("fetch", gpumem.NotFound), ("import_memory", gpumem.StaleHandle)):
+                where = gpumem.Link if lost == "fetch" else sys.modules["gpumem._hub"]
+                with unittest.mock.patch.object(where, lost, side_effect=error("it was replaced")):
+                    self.assertIsNone(link.import_next("batch", 1, timeout=0.05))
+                with unittest.mock.patch.object(where, lost, side_effect=gpumem.Busy("another failure")):
+                    with self.assertRaises(gpumem.Busy):
+                        link.import_next("batch", 1, timeout=0.05)
             self.assertEqual([(entry.version, entry.fingerprint) for entry in link.list()], [(1, None), (7, fingerprint)])
             for options, text in (({}, b"second"), ({"version": 1}, b"firstf"), ({"fingerprint": fingerprint}, b"second")):
                 with gpumem.import_memory(link.fetch("batch", **options)) as memory:
