@@ -53,7 +53,7 @@ def options_of(build):
 def wrong_files(root, source, options):
     """What is installed beside what the options ask for, or is missing."""
     library, version = options["libdir"], re.search(r"version: '(.*)'", (source / "meson.build").read_text()).group(1)
-    expected = {f"{options['includedir']}/gpumem/{path.name}" for path in (source / "capi/include/gpumem").glob("*.h")}
+    expected = {f"{options['includedir']}/gpumem/{path.name}" for path in (source / "capi/include/gpumem").glob("*.h*")}
     expected |= {f"{library}/{name}" for name in ("pkgconfig/gpumem.pc", "cmake/gpumem/gpumem-config.cmake",
                                                   "cmake/gpumem/gpumem-config-version.cmake")}
     expected.add(f"{options['datadir']}/licenses/gpumem/LICENSE")
@@ -88,7 +88,7 @@ def without_shared(folder, copy):
     return copy
 
 
-def installed(tap, source, build, compiler, folder):
+def installed(tap, source, build, compiler, cpp_compiler, folder):
     here = source / "tests" / "consumers"
     root = install(build, folder / "root")
     (header,) = root.rglob("gpumem.h")
@@ -110,6 +110,11 @@ def installed(tap, source, build, compiler, folder):
         run(*compiler, *WARNINGS, here / "linked.c", "-o", program, *flags)
         return run(program, **env)
 
+    def in_cpp():
+        program = folder / "in-cpp"
+        run(*cpp_compiler, "-std=c++17", *WARNINGS[1:], here / "linked.cpp", "-o", program, *pkg_config(root, "--cflags", "--libs"))
+        return run(program, LD_LIBRARY_PATH=str(library.parent))
+
     def loaded():
         program = folder / "loaded"
         run(*compiler, *WARNINGS, here / "loaded.c", f"-I{header.parent.parent}", "-o", program, "-ldl")
@@ -125,6 +130,7 @@ def installed(tap, source, build, compiler, folder):
     case(tap, "two copies in one process, one linked and one loaded", two_copies)
     case(tap, "C, linked by pkg-config",
          lambda: linked("linked", pkg_config(root, "--cflags", "--libs"), LD_LIBRARY_PATH=str(library.parent)))
+    case(tap, "C++, linked by pkg-config", in_cpp)
     case(tap, "C, loaded with dlopen, through the function table", loaded)
     case(tap, "Python, ctypes", lambda: run(sys.executable, here / "ctypes_round_trip.py", library))
     cmake(tap, "CMake", here, root, folder / "cmake", compiler, "SHARED_LIBRARY")
@@ -272,7 +278,7 @@ def main():
     tap = Tap()
     with tempfile.TemporaryDirectory() as folder:
         if way == "installed":
-            installed(tap, source, build, c_compiler, Path(folder))
+            installed(tap, source, build, c_compiler, cpp_compiler, Path(folder))
         elif way == "options":
             options(tap, source, build, c_compiler, cpp_compiler, Path(folder))
         else:

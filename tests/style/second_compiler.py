@@ -19,7 +19,7 @@ from pathlib import Path
 from tap import Tap
 
 # What asan compiles, but for the exceptions.
-SANITIZED = re.compile(r"(impl|capi|bindings/cli|tests/(unit|conformance|sequences|faults|processes|fake_cuda))/")
+SANITIZED = re.compile(r"(impl|capi|bindings/cli|tests/(unit|conformance|sequences|faults|processes|fake_cuda|bindings/cpp))/")
 EXCEPTIONS = {"tests/fake_cuda/fake_cuda_test.cpp"}
 # Headers, macros, language and warnings. How code is made does not matter.
 KEPT = re.compile(r"-(I|isystem|D|U|std=|W(?!unused-command-line|l,))")

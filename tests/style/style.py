@@ -15,7 +15,7 @@ from tap import Tap
 FOLDERS = ["capi", "impl", "bindings", "tests", "docs", "packaging", ".ci"]
 CLANG_FORMAT_MAJOR = "14"  # Others lay out some lines differently.
 LICENCE = "SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception"
-LICENSED = {".c", ".cpp", ".h", ".py", ".sh", ".build"}
+LICENSED = {".c", ".cpp", ".h", ".hpp", ".py", ".sh", ".build"}
 
 # What makes a test fail by chance, or harm others when it fails: docs/testing.md.
 CHANCE = {
@@ -58,7 +58,7 @@ def python_syntax(files):
 def forgotten(sources):
     """A source that nothing beside it names is neither built nor run."""
     for path in sources:
-        if path.suffix == ".h":
+        if path.suffix in {".h", ".hpp"}:
             continue
         near = "".join(text.read_text(encoding="utf-8") for text in [*path.parent.glob("meson.build"),
                        *path.parent.parent.glob("meson.build"), *path.parent.glob("*.py")])
@@ -88,7 +88,7 @@ def main():
     files = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*")
                    if path.is_file() and "__pycache__" not in path.parts)
     files += [path for path in root.iterdir() if path.suffix == ".build" or path.name == "meson_options.txt"]
-    sources = [path for path in files if path.suffix in {".c", ".cpp", ".h"}]
+    sources = [path for path in files if path.suffix in {".c", ".cpp", ".h", ".hpp"}]
     scripts = [path for path in files if path.suffix == ".sh" or (not path.suffix and "bash" in first_line(path))]
     pythons = [path for path in files if path.suffix == ".py"]
 

@@ -1,0 +1,633 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// gpumem.hpp over the host backend: owners, errors, spans, callbacks, and what they cost. It is C++17, and
+// compiled as C++20 too.
+#include <gpumem/gpumem.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+// ---- What it costs
+
+// An owner is its handle: nothing is beside it, and moving one is as cheap.
+template <class Owner>
+constexpr bool as_cheap_as_c() {
+  using Handle = typename Owner::handle_type;
+  return sizeof(Owner) == sizeof(Handle) && alignof(Owner) == alignof(Handle) &&
+         std::is_nothrow_move_constructible_v<Owner> && std::is_nothrow_move_assignable_v<Owner> &&
+         std::is_nothrow_destructible_v<Owner> && !std::is_polymorphic_v<Owner>;
+}
+template <class... Owners>
+constexpr bool move_only() {
+  return ((as_cheap_as_c<Owners>() && !std::is_copy_constructible_v<Owners> &&
+           !std::is_copy_assignable_v<Owners>)&&...);
+}
+static_assert(move_only<gpumem::Instance, gpumem::Memory, gpumem::Physical, gpumem::Range, gpumem::Buffer,
+                        gpumem::Group, gpumem::Hub, gpumem::Link, gpumem::Ring, gpumem::Pool, gpumem::Stream,
+                        gpumem::Event>());
+static_assert(!std::is_copy_constructible_v<gpumem::Block<int>> &&
+              !std::is_copy_constructible_v<gpumem::HostAccess>);
+
+// A reference is passed in a register.
+static_assert(std::is_trivially_copy_constructible_v<gpumem::StreamRef> &&
+              std::is_trivially_destructible_v<gpumem::StreamRef>);
+static_assert(std::is_trivially_copyable_v<gpumem::Device> &&
+              sizeof(gpumem::Device) == sizeof(gpumem_device));
+static_assert(std::is_trivially_copyable_v<gpumem::Handle<gpumem_stream>> &&
+              sizeof(gpumem::Handle<gpumem_stream>) == sizeof(gpumem_stream));
+static_assert(std::is_trivially_copyable_v<gpumem::device_span<int>>);
+// What is on the stack during a call has nothing to destroy.
+static_assert(std::is_trivially_destructible_v<gpumem::detail::Attempt>);
+// An array of these is an array of C.
+static_assert(sizeof(gpumem::CopyRegion) == sizeof(gpumem_copy_region) &&
+              sizeof(gpumem::AccessDesc) == sizeof(gpumem_access_desc) &&
+              sizeof(gpumem::ManagedRange) == sizeof(gpumem_managed_range));
+
+// ---- What must not compile
+
+// The reference in an owner could be overwritten, and its object would leak.
+static_assert(!std::is_copy_assignable_v<gpumem::StreamRef> && std::is_copy_assignable_v<gpumem::Device>);
+static_assert(std::is_constructible_v<gpumem::StreamRef, const gpumem::Stream&>);
+// Owning a handle of C must be said.
+static_assert(std::is_constructible_v<gpumem::Stream, gpumem_stream> &&
+              !std::is_convertible_v<gpumem_stream, gpumem::Stream>);
+static_assert(std::is_convertible_v<const gpumem::Stream&, gpumem::Handle<gpumem_stream>> &&
+              std::is_convertible_v<gpumem::StreamRef, gpumem::Handle<gpumem_stream>> &&
+              std::is_convertible_v<gpumem_stream, gpumem::Handle<gpumem_stream>> &&
+              !std::is_convertible_v<const gpumem::Event&, gpumem::Handle<gpumem_stream>>);
+static_assert(std::is_convertible_v<gpumem::device_span<int>, gpumem::device_span<const int>> &&
+              !std::is_convertible_v<gpumem::device_span<const int>, gpumem::device_span<int>>);
+static_assert(std::is_convertible_v<std::vector<int>&, gpumem::span<const int>> &&
+              !std::is_convertible_v<const std::vector<int>&, gpumem::span<int>>);
+
+template <class To, class From, class = void>
+constexpr bool copies = false;
+template <class To, class From>
+constexpr bool copies<To, From,
+                      std::void_t<decltype(std::declval<gpumem::StreamRef&>().copy(
+                          std::declval<To>(), std::declval<From>()))>> = true;
+static_assert(copies<gpumem::device_span<int>, std::vector<int>&> &&
+              copies<std::vector<int>&, gpumem::device_span<const int>>);
+static_assert(!copies<gpumem::device_span<int>, std::vector<float>&> &&
+              !copies<gpumem::device_span<const int>, std::vector<int>&>);
+
+// ---- Tests
+
+constexpr uint64_t kSize = 4096;
+
+template <class Call>
+gpumem_status thrown_by(const Call& call) {
+  try {
+    call();
+  } catch (const gpumem::Error& error) {
+    return error.status();
+  }
+  return GPUMEM_SUCCESS;
+}
+
+class Cpp : public testing::Test {
+ protected:
+  static gpumem::Instance open() {
+    gpumem::InstanceDesc desc;
+    desc.backend = GPUMEM_BACKEND_HOST;
+    return gpumem::open_instance(desc);
+  }
+  gpumem::Memory allocate(gpumem_kind kind, uint64_t size = kSize, gpumem_memory_flags require = 0) const {
+#if __cplusplus >= 202002L
+    return device_.create_memory({.kind = kind, .size = size, .require = require});
+#else
+    gpumem::MemoryDesc desc;
+    desc.kind = kind;
+    desc.size = size;
+    desc.require = require;
+    return device_.create_memory(desc);
+#endif
+  }
+  uint64_t live() const { return instance_.stats().live_count; }
+
+  const gpumem::Instance instance_ = open();
+  const gpumem::Device device_ = instance_.device(0);
+};
+
+TEST_F(Cpp, AnOwnerEndsItsObjectOnce) {
+  gpumem_memory raw = nullptr;
+  {
+    gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE);
+    raw = memory.get();
+    EXPECT_TRUE(memory);
+    EXPECT_EQ(live(), 1U);
+  }
+  EXPECT_EQ(live(), 0U);
+  EXPECT_EQ(thrown_by([&] { (void)gpumem::MemoryRef(raw).info(); }), GPUMEM_ERROR_STALE_HANDLE);
+
+  gpumem::Memory closed = allocate(GPUMEM_KIND_DEVICE);
+  closed.close();
+  EXPECT_FALSE(closed);
+  EXPECT_EQ(live(), 0U);
+  closed.close();  // nothing to close
+  closed.reset();
+}
+
+TEST_F(Cpp, AMoveHandsTheObjectOver) {
+  gpumem::Memory first = allocate(GPUMEM_KIND_DEVICE);
+  const gpumem_memory raw = first.get();
+  gpumem::Memory second = std::move(first);
+  EXPECT_FALSE(first);  // NOLINT: a moved-from owner owns nothing
+  EXPECT_EQ(second.get(), raw);
+  EXPECT_EQ(live(), 1U);
+
+  // The one that is assigned to ends what it had.
+  gpumem::Memory third = allocate(GPUMEM_KIND_DEVICE);
+  third = std::move(second);
+  EXPECT_EQ(live(), 1U);
+  EXPECT_EQ(third.get(), raw);
+
+  gpumem::Memory& itself = third;
+  third = std::move(itself);
+  EXPECT_EQ(third.get(), raw);
+  EXPECT_EQ(live(), 1U);
+
+  gpumem::Memory other = allocate(GPUMEM_KIND_DEVICE);
+  swap(third, other);
+  EXPECT_EQ(other.get(), raw);
+  EXPECT_EQ(third.info().size, kSize);
+
+  const gpumem_memory left = other.detach();
+  EXPECT_FALSE(other);
+  EXPECT_EQ(live(), 2U);
+  gpumem::Memory(left).close();
+  EXPECT_EQ(live(), 1U);
+}
+
+TEST_F(Cpp, CloseReportsAndKeepsWhatItCannotEnd) {
+  gpumem::Memory word = allocate(GPUMEM_KIND_PINNED);
+  gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE);
+  const gpumem::span<uint32_t> words = word.elements<uint32_t>();
+  words[0] = 0;
+  {
+    const gpumem::Stream stream = device_.create_stream();
+    stream.wait_value(words.data(), 1, 4, GPUMEM_WAIT_EQ);
+    stream.fill(memory.device_elements<uint8_t>(), uint8_t{1});
+    EXPECT_FALSE(stream.query());
+    EXPECT_FALSE(stream.synchronize(0));
+    EXPECT_EQ(thrown_by([&] { memory.close(); }), GPUMEM_ERROR_BUSY);
+    EXPECT_TRUE(memory);
+    const gpumem::Stream other = device_.create_stream();
+    other.write_value(words.data(), 1, 4);
+    // The destructors wait for what they were given.
+  }
+  memory.close();
+  word.close();
+  EXPECT_EQ(live(), 0U);
+}
+
+TEST_F(Cpp, TheDestructorOfAStreamWaits) {
+  static std::atomic<bool> returned, early, ran;
+  auto work = [] {
+    // Gives a destructor that does not wait the time to return.
+    for (int i = 0; i < 100000 && !returned; ++i)
+      std::this_thread::yield();
+    early = returned.load();
+    ran = true;
+  };
+  returned = early = ran = false;
+  {
+    const gpumem::Stream stream = device_.create_stream();
+    stream.launch_host_function(work);
+  }
+  returned = true;
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(early);
+}
+
+TEST_F(Cpp, AnInstanceIsCheckedByCloseAndForcedByItsDestructor) {
+  gpumem::Instance instance = open();
+  const gpumem::Stream stream = instance.device(0).create_stream();
+  EXPECT_EQ(thrown_by([&] { instance.close(); }), GPUMEM_ERROR_BUSY);
+  EXPECT_TRUE(instance);
+  instance.reset();
+  EXPECT_EQ(thrown_by([&] { stream.query(); }), GPUMEM_ERROR_CLOSED);
+}
+
+TEST_F(Cpp, AFailureIsThrownOrFilledIn) {
+  gpumem::MemoryDesc desc;
+  desc.kind = GPUMEM_KIND_DEVICE;
+  desc.size = uint64_t{1} << 60;
+  try {
+    const gpumem::Memory memory = device_.create_memory(desc);
+    FAIL() << "an EiB was allocated";
+  } catch (const std::exception& problem) {
+    const auto* const error = dynamic_cast<const gpumem::Error*>(&problem);
+    ASSERT_NE(error, nullptr);
+    EXPECT_EQ(error->status(), GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY);
+    EXPECT_STREQ(error->name(), "GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY");
+    EXPECT_STREQ(error->function(), "gpumem_memory_create");
+    EXPECT_STRNE(error->what(), "");
+    EXPECT_EQ(error->c().status, error->status());
+  }
+
+  gpumem::Error error;
+  EXPECT_FALSE(error);
+  EXPECT_STREQ(error.what(), "");
+  EXPECT_FALSE(device_.create_memory(desc, error));
+  EXPECT_TRUE(error);
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY);
+
+  // The next call says how that went.
+  desc.size = kSize;
+  EXPECT_TRUE(device_.create_memory(desc, error));
+  EXPECT_FALSE(error);
+  EXPECT_EQ(error.status(), GPUMEM_SUCCESS);
+
+  // A copy has the texts too.
+  (void)gpumem::Device().info(error);
+  const gpumem::Error copy = error;
+  EXPECT_EQ(copy.status(), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(copy.what(), error.what());
+}
+
+TEST_F(Cpp, ANoteIsNoFailure) {
+  const gpumem::Stream stream = device_.create_stream();
+  const gpumem::Event start = device_.create_event();
+  const gpumem::Event end = device_.create_event();
+  const gpumem::Memory memory = allocate(GPUMEM_KIND_PINNED);
+  uint32_t* const word = memory.elements<uint32_t>().data();
+  *word = 0;
+  start.record(stream);
+  stream.wait_value(word, 1, 4, GPUMEM_WAIT_EQ);
+  end.record(stream);
+  gpumem::Error error;
+  EXPECT_FALSE(end.query(error));
+  EXPECT_FALSE(error);
+  EXPECT_EQ(error.status(), GPUMEM_NOT_READY);
+  EXPECT_EQ(start.elapsed_time(end), std::nullopt);
+  device_.create_stream().write_value(word, 1, 4);
+  EXPECT_TRUE(end.synchronize());
+  const std::optional<int64_t> elapsed = start.elapsed_time(end);
+  ASSERT_TRUE(elapsed);
+  EXPECT_GE(*elapsed, 0);
+}
+
+TEST_F(Cpp, SpansAreWholeElements) {
+  const gpumem::Memory pinned = allocate(GPUMEM_KIND_PINNED, 10);
+  EXPECT_EQ(pinned.elements<uint32_t>().size(), 2U);
+  EXPECT_EQ(pinned.elements<uint8_t>().size_bytes(), 10U);
+  EXPECT_EQ(pinned.device_elements<uint64_t>().size(), 1U);
+
+  const gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE);
+  EXPECT_EQ(thrown_by([&] { (void)memory.elements<int>(); }), GPUMEM_ERROR_NO_ACCESS);
+  gpumem::Error error;
+  EXPECT_TRUE(memory.elements<int>(error).empty());
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_NO_ACCESS);
+  EXPECT_NE(std::string(error.what()).find("copy it"), std::string::npos);
+  EXPECT_EQ(thrown_by([] { (void)gpumem::MemoryRef().elements<int>(); }), GPUMEM_ERROR_INVALID_ARGUMENT);
+
+  const gpumem::device_span<int> all = memory.device_elements<int>();
+  EXPECT_EQ(all.size(), kSize / sizeof(int));
+  EXPECT_EQ(all.subspan(3, 4).data(), all.data() + 3);
+  EXPECT_EQ(all.subspan(3).size(), all.size() - 3);
+  EXPECT_EQ(all.first(5).size(), 5U);
+  EXPECT_EQ(all.last(5).data(), all.data() + all.size() - 5);
+}
+
+TEST_F(Cpp, CopiesAndFillsTakeSpans) {
+  const gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE);
+  const gpumem::Stream stream = device_.create_stream();
+  std::vector<float> sent(kSize / sizeof(float));
+  std::iota(sent.begin(), sent.end(), 0.0F);
+  std::vector<float> received(sent.size());
+  const gpumem::device_span<float> table = memory.device_elements<float>();
+  stream.copy(table, sent);
+  stream.copy(received, table);
+  EXPECT_TRUE(stream.synchronize());
+  EXPECT_EQ(received, sent);
+
+  instance_.fill(table.first(2), 7.5F);
+  gpumem::CopyOptions options;
+  options.direction = GPUMEM_DIRECTION_DEVICE_TO_HOST;
+  instance_.copy(received, table, options);
+  EXPECT_EQ(received[1], 7.5F);
+  EXPECT_EQ(received[2], 2.0F);
+  options.direction = GPUMEM_DIRECTION_HOST_TO_DEVICE;
+  EXPECT_EQ(thrown_by([&] { instance_.copy(received, table, options); }), GPUMEM_ERROR_INVALID_ARGUMENT);
+
+  std::array<uint16_t, 4> few{};
+  const gpumem::device_span<uint16_t> shorts = memory.device_elements<uint16_t>().first(4);
+  instance_.fill(shorts, uint16_t{0xABCD});
+  instance_.copy(few, shorts);
+  EXPECT_EQ(few, (std::array<uint16_t, 4>{0xABCD, 0xABCD, 0xABCD, 0xABCD}));
+  std::array<int8_t, 2> bytes{};
+  instance_.fill(memory.device_elements<int8_t>(), int8_t{-2});
+  instance_.copy(bytes, memory.device_elements<int8_t>().last(2));
+  EXPECT_EQ(bytes, (std::array<int8_t, 2>{-2, -2}));
+
+  gpumem::Error error;
+  instance_.copy(received, table.first(3), error);
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.what()).find("3 elements"), std::string::npos) << error.what();
+}
+
+TEST_F(Cpp, CopiesAndFillsTakeAddressesToo) {
+  const gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE);
+  void* const address = memory.info().device_pointer;
+  const gpumem::Stream stream = device_.create_stream();
+  uint32_t number = 0;
+  stream.fill(address, 4, 6, 4);
+  stream.copy(&number, address, sizeof number);
+  EXPECT_TRUE(stream.synchronize());
+  EXPECT_EQ(number, 6U);
+  gpumem::Error error;
+  instance_.fill(address, 4, 8, 4, error);
+  instance_.copy(&number, address, sizeof number, {}, error);
+  EXPECT_FALSE(error) << error.what();
+  EXPECT_EQ(number, 8U);
+}
+
+TEST_F(Cpp, AFileIsCopiedWithProgressOrWithout) {
+  std::FILE* const file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  const gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE);
+  instance_.fill(memory.device_elements<uint8_t>(), uint8_t{3});
+  gpumem::CopyFileDesc desc;
+  desc.file_descriptor = fileno(file);
+  desc.direction = GPUMEM_FILE_DIRECTION_FROM_MEMORY;
+  desc.pointer = memory.info().device_pointer;
+  desc.size = kSize;
+  gpumem_copy_file_info info = GPUMEM_COPY_FILE_INFO_INIT;
+  instance_.copy_file(desc, &info);
+  EXPECT_EQ(info.copied, kSize);
+  desc.direction = GPUMEM_FILE_DIRECTION_TO_MEMORY;
+  uint64_t copied = 0;
+  instance_.copy_file(desc, [&copied](uint64_t done, uint64_t) { copied = done; });
+  EXPECT_EQ(copied, kSize);
+  gpumem::Error error;
+  desc.file_descriptor = -1;
+  instance_.copy_file(desc, nullptr, error);
+  EXPECT_TRUE(error);
+  EXPECT_EQ(std::fclose(file), 0);
+}
+
+TEST_F(Cpp, BatchesAreSpansOfStructsThatAreReadyToUse) {
+  const gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE);
+  std::vector<uint8_t> bytes(8);
+  std::iota(bytes.begin(), bytes.end(), uint8_t{1});
+  std::array<gpumem::CopyRegion, 2> regions;
+  for (size_t i = 0; i < regions.size(); ++i) {
+    regions[i].destination.memory = memory.get();
+    regions[i].destination.offset = 4 * i;
+    regions[i].source.pointer = &bytes[4 * (1 - i)];
+    regions[i].width = 4;
+  }
+  instance_.copy_regions(regions);
+  std::vector<uint8_t> back(8);
+  instance_.copy(back, memory.device_elements<uint8_t>().first(8));
+  EXPECT_EQ(back, (std::vector<uint8_t>{5, 6, 7, 8, 1, 2, 3, 4}));
+
+  regions[1].width = 2 * kSize;
+  uint64_t failed = 0;
+  EXPECT_EQ(thrown_by([&] { instance_.copy_regions(regions, &failed); }), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(failed, 1U);
+}
+
+TEST_F(Cpp, PhysicalMemoryIsMapped) {
+  gpumem::PhysicalDesc wanted;
+  wanted.location = GPUMEM_LOCATION_DEVICE;
+  wanted.size = device_.granularity(wanted).minimum;
+  EXPECT_GE(device_.granularity(wanted).recommended, wanted.size);
+  const gpumem::Physical first = device_.create_physical(wanted);
+  const gpumem::Physical second = device_.create_physical(wanted);
+  gpumem::RangeDesc addresses;
+  addresses.size = 2 * wanted.size;
+  gpumem::Range range = instance_.reserve_range(addresses);
+  const std::array<gpumem_physical, 2> blocks{first.get(), second.get()};
+  range.map(0, blocks);
+  gpumem::AccessDesc access;
+  access.location = GPUMEM_LOCATION_DEVICE;
+  access.access = GPUMEM_ACCESS_READWRITE;
+  range.set_access(0, addresses.size, gpumem::span<const gpumem::AccessDesc>(&access, 1));
+  EXPECT_EQ(range.info().mapping_count, 2U);
+  EXPECT_EQ(instance_.mapping(range.info().base).size, wanted.size);
+  range.unmap(0, addresses.size);
+  range.close();
+}
+
+TEST_F(Cpp, AHostFunctionIsACallable) {
+  const gpumem::Stream stream = device_.create_stream();
+  int runs = 0;
+  const auto count = [&runs] { ++runs; };
+  stream.launch_host_function(count);
+  stream.launch_host_function(count);
+  EXPECT_TRUE(stream.synchronize());
+  EXPECT_EQ(runs, 2);
+
+  const gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE);
+  const gpumem::device_span<int> numbers = memory.device_elements<int>().first(3);
+  instance_.fill(numbers, 20);
+  auto kernel = [numbers](gpumem::HostKernel self) {
+    for (int& number : self.view(numbers))
+      ++number;
+    const gpumem::span<const int> read = self.view(gpumem::device_span<const int>(numbers));
+    self.view(numbers)[0] = std::accumulate(read.begin(), read.end(), 0);
+  };
+  stream.host_launch(kernel);
+  EXPECT_TRUE(stream.synchronize());
+  std::array<int, 3> result{};
+  instance_.copy(result, numbers);
+  EXPECT_EQ(result, (std::array<int, 3>{63, 21, 21}));
+}
+
+// What was made from the memory of a buffer.
+struct Follower {
+  bool before_sleep(gpumem::BufferRef buffer) {
+    slept += buffer.info().size;
+    return !refuses;
+  }
+  void after_wake(gpumem::BufferRef /*buffer*/, uint64_t now) { generation = now; }
+
+  bool refuses = false;
+  uint64_t slept = 0;
+  uint64_t generation = 0;
+};
+
+TEST_F(Cpp, BuffersAndGroupsCallObjects) {
+  const gpumem::Group group = instance_.create_group();
+  gpumem::BufferDesc desc;
+  desc.size = 2 * kSize;
+  desc.group = group;
+  Follower follower;
+  const gpumem::Buffer buffer = device_.create_buffer(desc);
+  buffer.set_callbacks(follower);
+  EXPECT_EQ(buffer.device_elements<int>().size(), desc.size / sizeof(int));
+
+  gpumem::SleepDesc sleep;
+  sleep.content = GPUMEM_CONTENT_PAGEABLE;
+  follower.refuses = true;
+  EXPECT_NE(thrown_by([&] { buffer.sleep(sleep); }), GPUMEM_SUCCESS);
+  follower.refuses = false;
+
+  // What the progress function throws cancels, and comes out here: also if errors are not thrown.
+  gpumem::Error error;
+  const auto throws = [](uint64_t, uint64_t) -> bool { throw std::runtime_error("no time"); };
+  EXPECT_THROW(group.sleep(sleep, throws), std::runtime_error);
+  EXPECT_THROW(group.sleep(sleep, throws, error), std::runtime_error);
+  EXPECT_EQ(thrown_by([&] { buffer.sleep(sleep, [](uint64_t, uint64_t) { return false; }); }),
+            GPUMEM_ERROR_CANCELLED);
+  buffer.sleep(
+      sleep, [](uint64_t, uint64_t) { return false; }, error);
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_CANCELLED);
+  EXPECT_EQ(group.info().awake_count, 1U);
+
+  uint64_t copied = 0;
+  follower.slept = 0;
+  group.sleep(sleep, [&copied](uint64_t done, uint64_t) { copied = done; });
+  EXPECT_EQ(copied, desc.size);
+  EXPECT_EQ(follower.slept, desc.size);
+  EXPECT_EQ(group.info().asleep_count, 1U);
+  bool asked = false;
+  group.wake({}, [&asked](uint64_t, uint64_t) { return asked = true; });
+  EXPECT_TRUE(asked);
+  EXPECT_EQ(follower.generation, buffer.info().generation);
+  buffer.sleep();
+  buffer.wake({}, [](uint64_t, uint64_t) { return true; });
+  gpumem::BufferCallbacks none;
+  buffer.set_callbacks(none);
+  follower.slept = 0;
+  buffer.sleep(sleep, error);
+  group.wake({}, error);
+  group.sleep(sleep, error);
+  EXPECT_FALSE(error) << error.what();
+  EXPECT_EQ(follower.slept, 0U);
+}
+
+TEST_F(Cpp, ABlockGoesBackToItsPool) {
+  gpumem::PoolDesc desc;
+  desc.limit = uint64_t{4} << 20;
+  const gpumem::Pool pool = device_.create_pool(desc);
+  const gpumem::Stream stream = device_.create_stream();
+  const auto used = [&pool] { return pool.info().live_count; };
+  {
+    gpumem::Block<float> block = pool.alloc_elements<float>(100, stream);
+    EXPECT_TRUE(block);
+    EXPECT_EQ(block.size(), 100U);
+    stream.fill(block.device_elements(), 1.0F);
+    gpumem::Block<float> other = std::move(block);
+    EXPECT_FALSE(block);  // NOLINT: a moved-from block owns nothing
+    EXPECT_EQ(used(), 1U);
+    block = pool.alloc_elements<float>(7, stream);
+    block = std::move(other);
+    EXPECT_EQ(used(), 1U);
+    gpumem::Block<float>& itself = block;
+    block = std::move(itself);
+    EXPECT_EQ(block.size(), 100U);
+    gpumem::Block<const float> read = pool.alloc_elements<const float>(3);
+    read.free();
+    EXPECT_FALSE(read);
+    pool.free(pool.alloc_elements<float>(3).detach());
+  }
+  EXPECT_EQ(used(), 0U);
+  gpumem::Error error;
+  EXPECT_FALSE(pool.alloc_elements<double>(SIZE_MAX / 4, nullptr, error));
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_INVALID_ARGUMENT);
+
+  const std::array<uint64_t, 3> sizes{10, 20, 30};
+  std::array<void*, 3> blocks{};
+  pool.alloc_batch(sizes, blocks, stream);
+  EXPECT_EQ(used(), 3U);
+  pool.free_batch(blocks, stream);
+  EXPECT_EQ(used(), 0U);
+  EXPECT_EQ(thrown_by([&] { pool.alloc_batch(sizes, gpumem::span<void*>(blocks.data(), 2)); }),
+            GPUMEM_ERROR_INVALID_ARGUMENT);
+
+  uint64_t lacked = 0;
+  auto gives_up = [&lacked](gpumem::PoolRef, uint64_t size) {
+    lacked = size;
+    return false;
+  };
+  pool.set_callback(gives_up);
+  EXPECT_EQ(thrown_by([&] { (void)pool.alloc(2 * desc.limit); }), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_GE(lacked, desc.limit);
+  pool.set_callback(nullptr);
+  lacked = 0;
+  EXPECT_EQ(thrown_by([&] { (void)pool.alloc(2 * desc.limit); }), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(lacked, 0U);
+}
+
+TEST_F(Cpp, TheLogIsACallable) {
+  std::string last;
+  auto keep = [&last](gpumem_log_level, const char* message) { last = message; };
+  gpumem::set_log(keep, GPUMEM_LOG_DEBUG);
+  gpumem::Error error;
+  (void)gpumem::Device().info(error);
+  gpumem::set_log(nullptr);
+  EXPECT_NE(last.find("gpumem_device_get_info"), std::string::npos) << last;
+  last.clear();
+  (void)gpumem::Device().info(error);
+  EXPECT_EQ(last, "");
+}
+
+TEST_F(Cpp, QuestionsAreAnswered) {
+  EXPECT_EQ(gpumem::version(), uint32_t{GPUMEM_VERSION});
+  EXPECT_STREQ(gpumem::version_text(), gpumem_version_text());
+  EXPECT_TRUE(gpumem::feature_supported(GPUMEM_FEATURE_BACKEND_HOST));
+  EXPECT_FALSE(gpumem::feature_supported(0));
+  EXPECT_EQ(gpumem::probe(GPUMEM_BACKEND_HOST).backend, GPUMEM_BACKEND_HOST);
+  EXPECT_STREQ(gpumem::status_info(GPUMEM_ERROR_BUSY).name, "GPUMEM_ERROR_BUSY");
+  EXPECT_GT(device_.memory().total, 0U);
+  EXPECT_LE(device_.memory().free, device_.memory().total);
+  EXPECT_EQ(instance_.report(), "nothing lives");
+  gpumem::MemoryDesc desc;
+  desc.kind = GPUMEM_KIND_DEVICE;
+  desc.size = kSize;
+  desc.name = "found in the report";
+  const gpumem::Memory memory = device_.create_memory(desc);
+  EXPECT_NE(instance_.report().find(desc.name), std::string::npos);
+  EXPECT_EQ(instance_.pointer_info(memory.info().device_pointer).memory, memory.get());
+}
+
+TEST_F(Cpp, WhatIsSharedComesBack) {
+  const gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE, kSize, GPUMEM_MEMORY_SHAREABLE);
+  instance_.fill(memory.device_elements<uint8_t>(), uint8_t{9});
+  const gpumem_share_handle handle = instance_.export_memory(memory.info().device_pointer);
+  EXPECT_EQ(gpumem::share_info(handle).size, memory.info().size);
+  EXPECT_EQ(instance_.share_fds(handle, {}), gpumem::share_info(handle).fd_count);
+  instance_.revoke(handle);
+  EXPECT_EQ(thrown_by([&] { instance_.revoke(handle); }), GPUMEM_ERROR_NOT_FOUND);
+
+  gpumem::RingDesc desc;
+  desc.slot_size = kSize;
+  desc.slot_count = 2;
+  desc.consumers_max = 1;
+  const gpumem::Ring ring = device_.create_ring(desc);
+  const std::optional<gpumem_ring_slot> slot = ring.acquire();
+  ASSERT_TRUE(slot);
+  EXPECT_EQ(gpumem::device_elements<int>(*slot).size(), kSize / sizeof(int));
+  EXPECT_EQ(gpumem::device_elements<int>(*slot).data(), slot->pointer);
+}
+
+TEST_F(Cpp, TheCpuAccessesManagedMemoryWhileItsTurnLasts) {
+  const gpumem::Memory memory = allocate(GPUMEM_KIND_MANAGED);
+  int* const first = memory.device_elements<int>().data();
+  gpumem::HostAccess access = instance_.host_access(first);
+  EXPECT_TRUE(access);
+  *first = 3;
+  gpumem::HostAccess moved = std::move(access);
+  EXPECT_FALSE(access);  // NOLINT: a moved-from turn is none
+  moved.reset();
+  EXPECT_FALSE(moved);
+  gpumem::Error error;
+  EXPECT_FALSE(instance_.host_access(nullptr, error));
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_INVALID_ARGUMENT);
+}
+
+}  // namespace
