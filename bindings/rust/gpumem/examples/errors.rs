@@ -19,7 +19,7 @@ fn main() -> Result<(), Error> {
 
     let memory = DeviceMemory::<u8>::new(&device, 4096)?;
     let source = [0u8; 16];
-    // Only 8 bytes are left there. `memory.slice(4088..4104)` would be `None`, so this uses the address.
+    // Only 8 bytes are left there. `memory.slice(4088..4104)` would fail before the copy, so this uses the address.
     let destination = (memory.device_address()? + 4088) as *mut _;
     // SAFETY: the library checks the range, and refuses it.
     refused(unsafe { instance.copy_raw(destination, source.as_ptr().cast(), 16, &CopyOptions::new()) });

@@ -24,7 +24,7 @@ fn kinds() -> Result<(), Error> {
 
     // Device memory: the CPU cannot access it.
     let memory = DeviceMemory::from_slice(&device, &[1.0f32, 2.0, 3.0])?;
-    let last = memory.slice(2..).map(|part| part.len());
+    let last = memory.slice(2..)?.len();
     instance.fill(&memory, 0.5f32)?;
     let values: Vec<f32> = memory.to_vec()?;
 
@@ -50,7 +50,7 @@ fn kinds() -> Result<(), Error> {
     device.with_registered(&mut borrowed, &RegisterOptions::new(), |borrowed, _| {
         instance.copy(&mut *borrowed, &memory)
     })??;
-    assert_eq!((last, &*values, &borrowed[..]), (Some(1), &[0.5; 3][..], &[0.5; 3][..]));
+    assert_eq!((last, &*values, &borrowed[..]), (1, &[0.5; 3][..], &[0.5; 3][..]));
     Ok(())
 }
 
@@ -65,7 +65,7 @@ fn streams() -> Result<(), Error> {
     // The copy takes the array, so that nothing can access it while the copy runs.
     let pending = stream.copy(&memory, array)?;
     // A slice that is read before the call returns may be borrowed.
-    stream.copy_from_slice(memory.slice(..2).unwrap_or(memory.as_slice()), &[8, 9])?;
+    stream.copy_from_slice(memory.slice(..2)?, &[8, 9])?;
     // When the copy is complete, the array is returned.
     let (_, array) = pending.wait()?;
 
@@ -112,7 +112,7 @@ fn managed() -> Result<(), Error> {
     }
     // Hints say whether they had an effect here.
     instance.advise(&table, Advice::SET_READ_MOSTLY, None)?;
-    let moved = stream.prefetch(table.range(..1000).unwrap_or((&table).into()), Place::device(0))?;
+    let moved = stream.prefetch(table.range(..1000)?, Place::device(0))?;
     println!("prefetched: {moved}, {:?}", instance.managed_info(&table)?);
 
     // A stream takes the array, as any other that the CPU can access.
@@ -174,7 +174,7 @@ fn buffers() -> Result<(), Error> {
     // It grows at its address, also while work uses it.
     cache.reserve_exact(1_000_000)?;
     cache.resize(3000)?;
-    instance.fill(cache.slice(1000..).unwrap_or(cache.as_slice()), 0.25f32)?;
+    instance.fill(cache.slice(1000..)?, 0.25f32)?;
     pending.wait()?;
 
     // The memory is free while it sleeps.
@@ -217,7 +217,7 @@ fn sleep() -> Result<(), Error> {
     // The next sleep needs no new store.
     model.wake_with_options(WakeOptions::new().keep(u64::MAX))?;
     let mut value = [0.0];
-    instance.copy(&mut value, weights.slice(999_999..).unwrap_or(weights.as_slice()))?;
+    instance.copy(&mut value, weights.slice(999_999..)?)?;
     assert_eq!((value, model.info()?.awake_count), ([0.5], 2));
 
     // A network card has the memory registered, except while it sleeps.

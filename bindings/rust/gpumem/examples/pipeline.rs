@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (index, chunk) in data.chunks(CHUNK).enumerate() {
         let (stream, mut staging) = free.pop().ok_or("no lane is free")?;
         staging.copy_from_slice(chunk);
-        let part = memory.slice(index * CHUNK..(index + 1) * CHUNK).ok_or("outside of the memory")?;
+        let part = memory.slice(index * CHUNK..(index + 1) * CHUNK)?;
         let pending = stream.copy(part, staging)?;
         running.push_back((stream, pending));
         if free.is_empty() {

@@ -25,7 +25,7 @@ use crate::memory::Remains;
 use crate::range::{describe_accesses, first_access, takes_away};
 use crate::size::bytes_of;
 use crate::sleep::{with_panics, BufferCallbacks, Callbacks, PrepareOptions, SleepOptions, WakeOptions};
-use crate::typed::part_of;
+use crate::typed::Part;
 use crate::uses::{busy, Parts, Use, Uses};
 
 /// Options for a buffer.
@@ -356,12 +356,12 @@ impl Drop for BufferInner {
 /// let mut tokens = Buffer::<u32>::new(&device, 3)?;
 /// instance.copy(&tokens, &[1, 2, 3])?;
 /// tokens.resize(1000)?;
-/// instance.fill(tokens.slice(3..).unwrap(), 9u32)?;
+/// instance.fill(tokens.slice(3..)?, 9u32)?;
 ///
 /// tokens.sleep(Content::PINNED)?;
 /// tokens.wake()?;
 /// let mut back = [0; 4];
-/// instance.copy(&mut back, tokens.slice(..4).unwrap())?;
+/// instance.copy(&mut back, tokens.slice(..4)?)?;
 /// assert_eq!(back, [1, 2, 3, 9]);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
@@ -860,16 +860,18 @@ impl<T: Element> Buffer<T> {
         }
     }
 
-    /// A part of the buffer, as an operand of copies and fills; `None` if the range exceeds the buffer.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<BufferSlice<'_, T>> {
-        let (start, len) = part_of(self.len, &range)?;
-        Some(BufferSlice { whole: self, start, len })
+    /// A part of the buffer, as an operand of copies and fills.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the range exceeds the buffer.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_, T>, Error> {
+        Part::of(self, self.len, &range, "Buffer::slice")
     }
 
     /// The whole buffer as a part of itself.
     #[must_use]
     pub fn as_slice(&self) -> BufferSlice<'_, T> {
-        BufferSlice { whole: self, start: 0, len: self.len }
+        Part { whole: self, start: 0, len: self.len }
     }
 
     /// The first element, for code that orders its accesses itself. Only a buffer that moves changes it.
@@ -1038,41 +1040,13 @@ impl<T: Element> fmt::Debug for Buffer<T> {
 }
 
 /// A part of a [`Buffer`], as an operand of copies and fills.
-#[derive(Debug)]
-pub struct BufferSlice<'a, T: Element> {
-    whole: &'a Buffer<T>,
-    start: usize,
-    len: usize,
-}
-
-impl<T: Element> Clone for BufferSlice<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for BufferSlice<'_, T> {}
+pub type BufferSlice<'a, T> = Part<'a, Buffer<T>>;
 
 impl<T: Element> BufferSlice<'_, T> {
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Address of the first element for kernels.
     #[must_use]
     pub fn device_address(&self) -> u64 {
         self.start() as u64
-    }
-
-    pub(crate) fn as_slice(&self) -> Self {
-        *self
     }
 
     fn start(&self) -> *mut T {

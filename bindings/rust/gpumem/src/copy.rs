@@ -816,7 +816,7 @@ impl Instance {
     /// let mut back = [0; 2];
     /// instance.copy(&mut back, memory.as_slice())
     ///     .expect_err("the numbers of elements differ");
-    /// instance.copy(&mut back, memory.slice(1..).unwrap())?;
+    /// instance.copy(&mut back, memory.slice(1..)?)?;
     /// assert_eq!(back, [2, 3]);
     /// # Ok::<(), gpumem::Error>(())
     /// ```
@@ -864,8 +864,8 @@ impl Instance {
     /// let image = [1u8, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
     /// let tiles = DeviceMemory::<u8>::new(&device, 8)?;
     /// instance.copy_regions([
-    ///     Region::new(tiles.slice(..4).unwrap(), &image[0..], 2).height(2).source_row_pitch(4),
-    ///     Region::new(tiles.slice(4..).unwrap(), &image[6..], 2).height(2).source_row_pitch(4),
+    ///     Region::new(tiles.slice(..4)?, &image[0..], 2).height(2).source_row_pitch(4),
+    ///     Region::new(tiles.slice(4..)?, &image[6..], 2).height(2).source_row_pitch(4),
     /// ])?;
     /// assert_eq!(tiles.to_vec()?, [1, 2, 5, 6, 7, 8, 11, 12]);
     /// # Ok::<(), gpumem::Error>(())

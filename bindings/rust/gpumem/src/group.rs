@@ -62,7 +62,7 @@ impl GroupOptions {
 /// model.sleep(SleepOptions::new().content(Content::DROP).tag("cache"))?;
 /// assert_eq!(model.info()?.asleep_count, 1);
 /// let mut value = [0.0];
-/// instance.copy(&mut value, weights.slice(..1).unwrap())?;
+/// instance.copy(&mut value, weights.slice(..1)?)?;
 /// assert_eq!(value, [0.5]);
 /// # Ok::<(), gpumem::Error>(())
 /// ```

@@ -135,7 +135,9 @@ pub use sleep::{BufferCallbacks, CalledBuffer, PrepareOptions, SleepOptions, Wak
 pub use stream::{
     Enqueued, EnqueuedRegions, Pending, PendingRegions, Stream, StreamInfo, StreamOptions, Words,
 };
-pub use typed::{DeviceMemory, DeviceSlice, OwnedArray, Pinned, Registered, Registration, WriteCombined};
+pub use typed::{
+    DeviceMemory, DeviceSlice, OwnedArray, Part, Pinned, Registered, Registration, WriteCombined,
+};
 
 /// Types that can be sent to other threads and shared with them, checked when this crate is compiled.
 const _: () = {

@@ -164,12 +164,14 @@ impl<T: Element> Managed<T> {
         Ok(HostAccessMut { array: self })
     }
 
-    /// A part of the array, for a hint or a query; `None` if the range exceeds the array. The whole array converts to
-    /// a [`ManagedRange`] by itself.
-    pub fn range(&self, range: impl RangeBounds<usize>) -> Option<ManagedRange<'_>> {
-        let (start, len) = part_of(self.len(), &range)?;
+    /// A part of the array, for a hint or a query. The whole array converts to a [`ManagedRange`] by itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the range exceeds the array.
+    pub fn range(&self, range: impl RangeBounds<usize>) -> Result<ManagedRange<'_>, Error> {
+        let (start, len) = part_of(self.len(), &range, "Managed::range")?;
         let of_bytes = |elements| (elements * size_of::<T>()) as u64;
-        Some(ManagedRange { memory: self.memory(), offset: of_bytes(start), bytes: of_bytes(len) })
+        Ok(ManagedRange { memory: self.memory(), offset: of_bytes(start), bytes: of_bytes(len) })
     }
 
     /// The first element, for code that orders its accesses itself, such as a function in a stream.
@@ -486,7 +488,7 @@ impl Instance {
     ///
     /// let weights = Managed::<f32>::zeroed(&device, 1 << 20)?;
     /// instance.advise(&weights, Advice::SET_READ_MOSTLY, None)?;
-    /// instance.advise(weights.range(..1024).unwrap(), Advice::SET_PREFERRED_LOCATION, Some(Place::device(0)))?;
+    /// instance.advise(weights.range(..1024)?, Advice::SET_PREFERRED_LOCATION, Some(Place::device(0)))?;
     /// # Ok::<(), gpumem::Error>(())
     /// ```
     ///

@@ -24,7 +24,7 @@ use crate::range::{describe_accesses, first_access};
 use crate::size::bytes_of;
 use crate::sleep::{caught, with_panics};
 use crate::stream::Stream;
-use crate::typed::part_of;
+use crate::typed::Part;
 use crate::uses::{Parts, Use, Uses};
 
 /// The alignment that every block has.
@@ -815,7 +815,7 @@ impl fmt::Debug for Pool {
 /// stream.copy(&there, &sent)?;
 /// drop(sent);
 /// let mut received = staging.alloc::<u32>(2, Some(&stream))?;
-/// stream.copy(&received, there.slice(1..).unwrap())?;
+/// stream.copy(&received, there.slice(1..)?)?;
 /// // This waits for the work of the stream.
 /// assert_eq!(received.host()?, [2, 3]);
 /// # Ok::<(), gpumem::Error>(())
@@ -908,16 +908,18 @@ impl<T: Element> PoolBlock<T> {
         }
     }
 
-    /// A part of the block, as an operand of copies and fills; `None` if the range exceeds the block.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<PoolSlice<'_, T>> {
-        let (start, len) = part_of(self.len, &range)?;
-        Some(PoolSlice { whole: self, start, len })
+    /// A part of the block, as an operand of copies and fills.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the range exceeds the block.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<PoolSlice<'_, T>, Error> {
+        Part::of(self, self.len, &range, "PoolBlock::slice")
     }
 
     /// The whole block as a part of itself.
     #[must_use]
     pub fn as_slice(&self) -> PoolSlice<'_, T> {
-        PoolSlice { whole: self, start: 0, len: self.len }
+        Part { whole: self, start: 0, len: self.len }
     }
 
     /// Information about the block; `None` for one without bytes.
@@ -1086,33 +1088,9 @@ impl<T: Element> fmt::Debug for PoolBlock<T> {
 }
 
 /// A part of a [`PoolBlock`], as an operand of copies and fills.
-#[derive(Debug)]
-pub struct PoolSlice<'a, T: Element> {
-    whole: &'a PoolBlock<T>,
-    start: usize,
-    len: usize,
-}
-
-impl<T: Element> Clone for PoolSlice<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for PoolSlice<'_, T> {}
+pub type PoolSlice<'a, T> = Part<'a, PoolBlock<T>>;
 
 impl<T: Element> PoolSlice<'_, T> {
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The first element, for code that orders its accesses itself.
     #[must_use]
     pub fn as_ptr(&self) -> *mut T {
@@ -1125,10 +1103,6 @@ impl<T: Element> PoolSlice<'_, T> {
     /// As [`PoolBlock::device_address`].
     pub fn device_address(&self) -> Result<u64, Error> {
         Ok(self.whole.device_address()? + (self.start * size_of::<T>()) as u64)
-    }
-
-    pub(crate) fn as_slice(&self) -> Self {
-        *self
     }
 
     pub(crate) fn keep_for(&self, on: &Stream) -> Keep {

@@ -107,19 +107,87 @@ impl<T: Element> Block<T> {
     }
 }
 
-/// First index and length of a range of indices; `None` if it exceeds `len`.
-pub(crate) fn part_of(len: usize, range: &impl RangeBounds<usize>) -> Option<(usize, usize)> {
+/// First index and length of a range of indices.
+pub(crate) fn part_of(
+    len: usize,
+    range: &impl RangeBounds<usize>,
+    function: &'static str,
+) -> Result<(usize, usize), Error> {
+    // A bound behind the last index exceeds every array.
     let start = match range.start_bound() {
-        Bound::Included(start) => *start,
-        Bound::Excluded(before) => before.checked_add(1)?,
-        Bound::Unbounded => 0,
+        Bound::Included(start) => Some(*start),
+        Bound::Excluded(before) => before.checked_add(1),
+        Bound::Unbounded => Some(0),
     };
     let end = match range.end_bound() {
-        Bound::Included(last) => last.checked_add(1)?,
-        Bound::Excluded(end) => *end,
-        Bound::Unbounded => len,
+        Bound::Included(last) => last.checked_add(1),
+        Bound::Excluded(end) => Some(*end),
+        Bound::Unbounded => Some(len),
     };
-    (start <= end && end <= len).then(|| (start, end - start))
+    match (start, end) {
+        (Some(start), Some(end)) if start <= end && end <= len => Ok((start, end - start)),
+        _ => {
+            let (start, end) = (start.unwrap_or(usize::MAX), end.unwrap_or(usize::MAX));
+            let message = format!("the part from {start} to {end} does not lie in the {len} elements here");
+            Err(Error::invalid(function, message))
+        }
+    }
+}
+
+/// A part of an array, as an operand of copies and fills. Each kind of array has a name for its own:
+/// [`DeviceSlice`], [`BufferSlice`](crate::BufferSlice) and [`PoolSlice`](crate::PoolSlice).
+pub struct Part<'a, W> {
+    pub(crate) whole: &'a W,
+    /// Index of the first element.
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+impl<'a, W> Part<'a, W> {
+    /// The part of an array of `len` elements.
+    pub(crate) fn of(
+        whole: &'a W,
+        len: usize,
+        range: &impl RangeBounds<usize>,
+        function: &'static str,
+    ) -> Result<Self, Error> {
+        let (start, len) = part_of(len, range, function)?;
+        Ok(Self { whole, start, len })
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn as_slice(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Clone for Part<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<W> Copy for Part<'_, W> {}
+
+impl<W: fmt::Debug> fmt::Debug for Part<'_, W> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Part")
+            .field("whole", self.whole)
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .finish()
+    }
 }
 
 /// The functions that all arrays have.
@@ -217,16 +285,18 @@ impl<T: Element> DeviceMemory<T> {
         Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, "DeviceMemory")? })
     }
 
-    /// A part of the array; `None` if the range exceeds the array.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<DeviceSlice<'_, T>> {
-        let (start, len) = part_of(self.len(), &range)?;
-        Some(DeviceSlice { whole: self, start, len })
+    /// A part of the array.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the range exceeds the array.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T>, Error> {
+        Part::of(self, self.len(), &range, "DeviceMemory::slice")
     }
 
     /// The whole array as a part of itself.
     #[must_use]
     pub fn as_slice(&self) -> DeviceSlice<'_, T> {
-        DeviceSlice { whole: self, start: 0, len: self.len() }
+        Part { whole: self, start: 0, len: self.len() }
     }
 
     pub(crate) fn block(&self) -> &Block<T> {
@@ -279,33 +349,9 @@ impl<T: Element + Copy> DeviceMemory<T> {
 }
 
 /// A part of an array in the memory of a device.
-#[derive(Debug)]
-pub struct DeviceSlice<'a, T: Element> {
-    whole: &'a DeviceMemory<T>,
-    start: usize,
-    len: usize,
-}
-
-impl<T: Element> Clone for DeviceSlice<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for DeviceSlice<'_, T> {}
+pub type DeviceSlice<'a, T> = Part<'a, DeviceMemory<T>>;
 
 impl<T: Element> DeviceSlice<'_, T> {
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Address of the first element for kernels.
     ///
     /// # Errors

@@ -37,13 +37,17 @@ fn device_memory_keeps_values() {
 fn parts_outside_are_refused() {
     with_device(|_, device| {
         let memory = DeviceMemory::<u8>::new(device, 4).unwrap();
-        assert!(memory.slice(..).is_some() && memory.slice(4..).unwrap().is_empty());
-        assert!(memory.slice(5..).is_none() && memory.slice(..5).is_none());
+        assert!(memory.slice(..).is_ok() && memory.slice(4..).unwrap().is_empty());
+        let error = memory.slice(2..5).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(error.function(), "DeviceMemory::slice");
+        assert_eq!(error.message(), "the part from 2 to 5 does not lie in the 4 elements here");
+        assert!(memory.slice(5..).is_err() && memory.slice(..5).is_err());
         #[allow(clippy::reversed_empty_ranges)]
         let reversed = 3..2;
-        assert!(memory.slice(reversed).is_none());
-        assert!(memory.slice(..=usize::MAX).is_none());
-        assert!(memory.slice((std::ops::Bound::Excluded(usize::MAX), std::ops::Bound::Unbounded)).is_none());
+        assert!(memory.slice(reversed).is_err());
+        assert!(memory.slice(..=usize::MAX).is_err());
+        assert!(memory.slice((std::ops::Bound::Excluded(usize::MAX), std::ops::Bound::Unbounded)).is_err());
     });
 }
 
