@@ -175,6 +175,7 @@ fn buffers() -> Result<(), Error> {
     cache.reserve_exact(1_000_000)?;
     cache.resize(3000)?;
     instance.fill(cache.slice(1000..)?, 0.25f32)?;
+    cache.extend_from_slice(&[1.0, 2.0])?;
     pending.wait()?;
 
     // The memory is free while it sleeps.

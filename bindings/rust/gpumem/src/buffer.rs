@@ -919,6 +919,31 @@ impl<T: Element> Buffer<T> {
     }
 }
 
+impl<T: Element + Copy> Buffer<T> {
+    /// Appends values, and returns when they are copied. The buffer grows as by [`resize`](Self::resize), so
+    /// [`reserve_exact`](Self::reserve_exact) or [`BufferFlags::GEOMETRIC`] makes many small calls cheap. If it fails, the
+    /// buffer keeps its elements and its length.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize) and [`Instance::copy`], and if so many elements cannot be addressed.
+    pub fn extend_from_slice(&mut self, values: &[T]) -> Result<(), Error> {
+        let before = self.len;
+        let len = before.checked_add(values.len()).ok_or_else(|| {
+            Error::invalid("Buffer::extend_from_slice", "the elements are more than can be counted")
+        })?;
+        self.resize(len)?;
+        let instance = Instance { inner: self.shared().instance.clone() };
+        let copied = self.slice(before..).and_then(|new| instance.copy(new, values).map(drop));
+        if copied.is_err() {
+            // Only the new elements go, which no work uses. If their memory stays, it is capacity.
+            if self.resize(before).is_err() {
+                self.len = before;
+            }
+        }
+        copied
+    }
+}
+
 /// Keeps the group, if there is one, from sleeping and waking.
 fn still<'a>(
     group: &'a Option<Arc<GroupInner>>,

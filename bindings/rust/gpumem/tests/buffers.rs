@@ -9,7 +9,7 @@ use common::{is_host, with_device, with_host};
 use gpumem::{
     host, Access, Buffer, BufferFlags, BufferOptions, BufferState, Capability, Content, Device, DeviceMemory,
     Error, ErrorKind, Event, HandleTypes, HostOptions, Instance, Physical, PhysicalFlags, PhysicalOptions,
-    Pinned, Place, Processor, Region, Rejected, SleepFlags, SleepOptions, Stream, WaitCondition,
+    Pinned, Place, Processor, Region, Rejected, SleepFlags, SleepOptions, Status, Stream, WaitCondition,
 };
 
 /// Elements of `u32` in the smallest block.
@@ -88,6 +88,45 @@ fn a_buffer_grows_in_place() {
         assert_eq!((buffer.is_empty(), buffer.capacity(), buffer.as_ptr().cast()), (true, 0, first.base));
         buffer.close().unwrap();
         assert_eq!(instance.stats().unwrap().live_objects(), 0);
+    });
+}
+
+#[test]
+fn values_are_appended() {
+    with_device(|instance, device| {
+        let unit = unit(device);
+        let mut buffer = Buffer::<u32>::with_options(device, 0, &reserving(device, 2)).unwrap();
+        buffer.extend_from_slice(&[1, 2, 3]).unwrap();
+        buffer.extend_from_slice(&[]).unwrap();
+        buffer.extend_from_slice(&vec![4; unit]).unwrap();
+        assert_eq!(buffer.len(), unit + 3);
+        assert_eq!(read(instance, &buffer, 1, 3), [2, 3, 4]);
+        assert_eq!(read(instance, &buffer, unit + 2, 1), [4]);
+
+        // No addresses are left.
+        let error = buffer.extend_from_slice(&vec![5; 2 * unit]).unwrap_err();
+        assert_eq!(error.status(), Status::OUT_OF_ADDRESS_SPACE);
+        assert_eq!(buffer.len(), unit + 3);
+        assert_eq!(read(instance, &buffer, unit + 2, 1), [4]);
+    });
+}
+
+#[test]
+fn an_append_that_cannot_copy_leaves_the_length() {
+    with_device(|instance, device| {
+        if !is_host() {
+            return;
+        }
+        let unit = unit(device);
+        let mut buffer = Buffer::<u32>::with_options(device, 4, &reserving(device, 2)).unwrap();
+        buffer.reserve_exact(unit).unwrap();
+        // The memory is there, so the first step that can fail is one of the copy.
+        host::fail_step(instance, 1, false).unwrap();
+        buffer.extend_from_slice(&[1, 2]).unwrap_err();
+        host::fail_step(instance, 0, false).unwrap();
+        assert_eq!(buffer.len(), 4);
+        buffer.extend_from_slice(&[3]).unwrap();
+        assert_eq!(read(instance, &buffer, 4, 1), [3]);
     });
 }
 
