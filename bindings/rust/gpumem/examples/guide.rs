@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! The code on the Rust page of the guide.
 
+use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 use gpumem::{
     Access, AddressRange, Advice, Backend, Buffer, BufferCallbacks, BufferFlags, BufferOptions, Content,
@@ -80,6 +83,59 @@ fn streams() -> Result<(), Error> {
     stream.launch_host_function(|| println!("the flag was set"))?;
     flag[0].store(1, Ordering::Release);
     stream.synchronize()
+}
+
+/// A task that is the whole of a thread. Any runtime does as well.
+struct Parked(Thread);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Parked(thread::current())));
+    let mut future = Box::pin(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn awaiting() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+    let stream = Stream::new(&device)?;
+    let memory = DeviceMemory::from_slice(&device, &[7u32; 1000])?;
+
+    let received = block_on(async {
+        let array = Pinned::<u32>::zeroed(&device, 1000)?;
+        let (array, _) = stream.copy(array, &memory)?.await?;
+        Ok::<_, Error>(array)
+    })?;
+    assert_eq!(*received, [7; 1000]);
+    Ok(())
+}
+
+fn timing() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+    let stream = Stream::new(&device)?;
+    let memory = DeviceMemory::<u32>::new(&device, 1 << 20)?;
+
+    let (start, end) = (Event::new(&device)?, Event::new(&device)?);
+    start.record(&stream)?;
+    stream.fill(&memory, 1u32)?;
+    end.record(&stream)?;
+    end.synchronize()?;
+    // `None` while one of the two is not complete.
+    if let Some(nanoseconds) = end.nanoseconds_since(&start)? {
+        println!("the fill took {nanoseconds} ns");
+    }
+    Ok(())
 }
 
 fn regions() -> Result<(), Error> {
@@ -315,6 +371,8 @@ fn closing() -> Result<(), Error> {
 fn main() -> Result<(), Error> {
     kinds()?;
     streams()?;
+    awaiting()?;
+    timing()?;
     regions()?;
     managed()?;
     ranges()?;

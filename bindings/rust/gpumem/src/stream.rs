@@ -2,17 +2,20 @@
 //! Ordered queues of work, which keep the memory of their work alive.
 
 use std::fmt;
+use std::future::Future;
 use std::mem;
 use std::os::raw::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::pin::Pin;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use gpumem_sys as sys;
 
-use crate::codes::{SourceOrder, WaitCondition};
+use crate::codes::{EventFlags, SourceOrder, WaitCondition};
 use crate::copy::sealed::{Discard, Keep};
 use crate::copy::{
     describe_regions, CheckedCopy, CheckedFill, CopyOptions, Destination, Enqueue, Rectangle, Region,
@@ -570,7 +573,13 @@ impl Stream {
     }
 
     fn pending<B>(&self, operands: B, number: u64) -> Pending<B> {
-        Pending { operands, stream: self.inner.clone(), number, reported: false }
+        Pending {
+            operands: Some(operands),
+            stream: self.inner.clone(),
+            number,
+            reported: false,
+            arrival: None,
+        }
     }
 
     /// Enqueues work by a function that returns whether there was any.
@@ -917,15 +926,40 @@ pub type PendingRegions<D, S> = Pending<Vec<Region<Returned<D>, Returned<S>>>>;
 
 /// Work that may not be complete, with its operands.
 ///
-/// [`wait`](Self::wait) returns them. Dropping or forgetting this does not wait, and is always safe: the stream keeps
-/// the memory alive as long as necessary.
+/// [`wait`](Self::wait) returns them, and so does `await`: it is a future of what `wait` returns. Dropping or forgetting
+/// this does not wait, and is always safe: the stream keeps the memory alive as long as necessary.
+///
+/// The future needs no runtime of its own: a function in the stream, behind the work, wakes the task. So a task waits for
+/// what is in the stream when it is first polled. A waker is called on a thread of the library or the driver, where most
+/// functions of this crate fail. If the device is lost, the task wakes when another call has found out.
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// use gpumem::{DeviceMemory, Element, Error, Pinned, Stream};
+///
+/// async fn download<T: Element + Copy>(
+///     stream: &Stream,
+///     memory: &DeviceMemory<T>,
+///     to: Pinned<T>,
+/// ) -> Result<Pinned<T>, Error> {
+///     let (values, _) = stream.copy(to, memory)?.await?;
+///     Ok(values)
+/// }
+/// # Ok::<(), gpumem::Error>(())
+/// ```
 pub struct Pending<B> {
-    operands: B,
+    /// `None` once the future has returned them.
+    operands: Option<B>,
     stream: Arc<StreamInner>,
     number: u64,
     /// Whether a failure was reported here.
     reported: bool,
+    /// What wakes the task that polls this.
+    arrival: Option<Arrival>,
 }
+
+// Nothing points into the operands: they are only moved out.
+impl<B> Unpin for Pending<B> {}
 
 impl<B> Pending<B> {
     /// Waits until the work is complete, and returns its operands.
@@ -934,24 +968,56 @@ impl<B> Pending<B> {
     /// If work of the stream failed, or if nothing can be observed: the device is lost, or this is a host function.
     /// The work may still use its operands then, so only this is returned. After a failure of work, another wait
     /// returns the operands, with whatever they contain.
+    ///
+    /// # Panics
+    /// If the future has returned the operands.
     pub fn wait(mut self) -> Result<B, Rejected<Self>> {
-        if self.number == 0 {
-            return Ok(self.operands);
-        }
+        let waited = match self.known() {
+            Ok(false) => self.stream.synchronize(sys::GPUMEM_TIMEOUT_INFINITE).map(drop),
+            known => known.map(drop),
+        };
+        self.end(waited)
+    }
+
+    /// Whether the work is known to be complete, or how it failed.
+    fn known(&self) -> Result<bool, Error> {
         // The library reports a failure only once, and may have reported it to another wait.
-        if let (false, Some(error)) = (self.reported, self.stream.failure_of(self.number)) {
-            self.reported = true;
-            return Err(Rejected::new(self, error));
+        match self.stream.failure_of(self.number) {
+            Some(error) if self.number != 0 && !self.reported => Err(error),
+            _ => Ok(self.stream.is_observed(self.number)),
         }
-        if self.stream.is_observed(self.number) {
-            return Ok(self.operands);
-        }
-        match self.stream.synchronize(sys::GPUMEM_TIMEOUT_INFINITE) {
-            Ok(_) => Ok(self.operands),
+    }
+
+    /// The operands, or this again after a failure.
+    // That a future is not polled again once it is ready is the first rule of futures, and no other answer is right.
+    #[allow(clippy::expect_used)]
+    fn end(&mut self, waited: Result<(), Error>) -> Result<B, Rejected<Self>> {
+        let operands = self.operands.take();
+        match waited {
+            Ok(()) => Ok(operands.expect("the future has returned the operands")),
             Err(error) => {
-                self.reported = true;
-                Err(Rejected::new(self, error))
+                let stream = self.stream.clone();
+                let again = Self { operands, stream, number: self.number, reported: true, arrival: None };
+                Err(Rejected::new(again, error))
             }
+        }
+    }
+
+    /// Whether the work is complete; otherwise the waker is called when it is.
+    fn arrived(&mut self, waker: &Waker) -> Result<bool, Error> {
+        if self.known()? {
+            return Ok(true);
+        }
+        if self.arrival.is_none() {
+            if self.stream.query()? {
+                return Ok(true);
+            }
+            self.arrival = Some(Arrival::behind(&self.stream, waker)?);
+            return Ok(false);
+        }
+        match &self.arrival {
+            Some(arrival) if arrival.has_come(waker) => arrival.event.is_complete(),
+            _ => Ok(false),
         }
     }
 
@@ -964,6 +1030,71 @@ impl<B> Pending<B> {
             return Ok(true);
         }
         Ok(self.stream.query()? || self.stream.is_observed(self.number))
+    }
+}
+
+impl<B> Future for Pending<B> {
+    type Output = Result<B, Rejected<Self>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        match this.arrived(context.waker()) {
+            Ok(false) => Poll::Pending,
+            waited => Poll::Ready(this.end(waited.map(drop))),
+        }
+    }
+}
+
+/// A function in a stream that wakes a task, behind an event that the task then queries: the function itself is not over
+/// when the task runs.
+struct Arrival {
+    event: Event,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+/// The task, until the function has run.
+enum Waiting {
+    For(Waker),
+    Nobody,
+}
+
+/// Wakes the task when it is dropped, also if the function does not run because the device is lost.
+struct Wake(Arc<Mutex<Waiting>>);
+
+impl Drop for Wake {
+    fn drop(&mut self) {
+        // The waker may run code of the caller, so it is called without the lock.
+        let waiting = mem::replace(&mut *lock(&self.0), Waiting::Nobody);
+        if let Waiting::For(waker) = waiting {
+            waker.wake();
+        }
+    }
+}
+
+impl Arrival {
+    fn behind(stream: &Arc<StreamInner>, waker: &Waker) -> Result<Self, Error> {
+        let stream = Stream { inner: stream.clone() };
+        let device = stream.inner.instance.device(stream.info()?.device_ordinal)?;
+        let event = Event::with_options(&device, EventFlags::DISABLE_TIMING, None)?;
+        event.record(&stream)?;
+        let waiting = Arc::new(Mutex::new(Waiting::For(waker.clone())));
+        let wake = Wake(waiting.clone());
+        stream.launch_host_function(move || drop(wake))?;
+        Ok(Self { event, waiting })
+    }
+
+    /// Whether the function has run; otherwise it wakes this task.
+    fn has_come(&self, waker: &Waker) -> bool {
+        let mut waiting = lock(&self.waiting);
+        match &mut *waiting {
+            Waiting::Nobody => true,
+            Waiting::For(last) => {
+                if !last.will_wake(waker) {
+                    *last = waker.clone();
+                }
+                false
+            }
+        }
     }
 }
 

@@ -3,11 +3,14 @@
 
 mod common;
 
+use std::future::Future;
 use std::mem::{self, MaybeUninit};
 use std::os::raw::c_void;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use common::{is_host, with_device};
@@ -40,6 +43,81 @@ impl Drop for Held {
         // A failing test must not wait forever.
         self.release();
     }
+}
+
+/// A task that is told of each wake.
+struct Task(Mutex<mpsc::Sender<()>>);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.lock().unwrap().send(()).unwrap();
+    }
+}
+
+impl Task {
+    fn waker() -> (Waker, mpsc::Receiver<()>) {
+        let (sender, wakes) = mpsc::channel();
+        (Waker::from(Arc::new(Self(Mutex::new(sender)))), wakes)
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(waker))
+}
+
+#[test]
+fn a_task_awaits_its_work() {
+    with_device(|_, device| {
+        let held = Held::new(device);
+        let memory = DeviceMemory::from_slice(device, &[7u32; 4]).unwrap();
+        let mut pending = held.stream.copy(Pinned::<u32>::zeroed(device, 4).unwrap(), &memory).unwrap();
+        let (first, no_wakes) = Task::waker();
+        let (second, wakes) = Task::waker();
+        assert!(poll(&mut pending, &first).is_pending());
+        // The last waker counts, and a poll without news enqueues nothing more.
+        assert!(poll(&mut pending, &second).is_pending());
+        held.release();
+        wakes.recv().unwrap();
+        // What is enqueued later is not waited for.
+        let gate = Pinned::<AtomicU32>::zeroed(device, 1).unwrap();
+        held.stream.wait_value(&gate, 0, WaitCondition::EQ, 1).unwrap();
+        let done = poll(&mut pending, &second);
+        gate[0].store(1, Ordering::Release);
+        held.stream.synchronize().unwrap();
+        match done {
+            Poll::Ready(Ok((received, _))) => assert_eq!(*received, [7; 4]),
+            other => panic!("{other:?}"),
+        }
+        drop((first, second));
+        assert!(wakes.recv().is_err() && no_wakes.recv().is_err());
+
+        // Complete work is ready at once.
+        let mut ready = held.stream.fill(&memory, 1u32).unwrap();
+        held.stream.synchronize().unwrap();
+        let (waker, _) = Task::waker();
+        assert!(matches!(poll(&mut ready, &waker), Poll::Ready(Ok(_))));
+    });
+}
+
+#[test]
+fn a_task_wakes_when_its_device_is_lost() {
+    with_device(|_, device| {
+        if !is_host() {
+            return;
+        }
+        let held = Held::new(device);
+        let memory = DeviceMemory::<u32>::new(device, 4).unwrap();
+        let mut pending = held.stream.fill(&memory, 1u32).unwrap();
+        let (waker, wakes) = Task::waker();
+        assert!(poll(&mut pending, &waker).is_pending());
+        host::device_lose(device).unwrap();
+        assert_eq!(held.stream.is_complete().unwrap_err().kind(), ErrorKind::DeviceLost);
+        wakes.recv().unwrap();
+        match poll(&mut pending, &waker) {
+            Poll::Ready(Err(rejected)) => assert_eq!(rejected.error.kind(), ErrorKind::DeviceLost),
+            other => panic!("{other:?}"),
+        }
+    });
 }
 
 #[test]
