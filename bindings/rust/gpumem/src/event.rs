@@ -245,6 +245,19 @@ impl Event {
     /// Nanoseconds from an earlier event to this one, negative if this one was recorded first; `None` while one of
     /// the records is not complete. On cuda the resolution is about half a microsecond.
     ///
+    /// ```
+    /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+    /// # let stream = gpumem::Stream::new(&device)?;
+    /// # let memory = gpumem::DeviceMemory::<u32>::new(&device, 1000)?;
+    /// let (start, end) = (gpumem::Event::new(&device)?, gpumem::Event::new(&device)?);
+    /// start.record(&stream)?;
+    /// stream.fill(&memory, 1u32)?;
+    /// end.record(&stream)?;
+    /// end.synchronize()?;
+    /// assert!(end.nanoseconds_since(&start)?.is_some());
+    /// # Ok::<(), gpumem::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If one of them was never recorded or has no timing, or if they belong to different devices.
     pub fn nanoseconds_since(&self, start: &Event) -> Result<Option<i64>, Error> {

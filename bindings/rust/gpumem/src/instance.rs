@@ -346,6 +346,20 @@ impl Instance {
     /// With [`Backend::ANY`], a cuda backend that cannot be opened is not an error: the host backend is opened, and
     /// [`InstanceInfo::fallback`] has the reason.
     ///
+    /// ```
+    /// use gpumem::{Backend, HostOptions, Instance, InstanceOptions};
+    ///
+    /// let instance = Instance::open(Backend::ANY)?;
+    /// if let Some(fallback) = instance.info()?.fallback {
+    ///     println!("no GPU: {}", fallback.reason);
+    /// }
+    ///
+    /// // With options: here two simulated devices.
+    /// let options = InstanceOptions::from(Backend::HOST).name("test").host(HostOptions::new().device_count(2));
+    /// assert_eq!(Instance::open(options)?.info()?.device_count, 2);
+    /// # Ok::<(), gpumem::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the library cannot be used, the backend cannot be opened here, or an option is out of its range.
     pub fn open(options: impl Into<InstanceOptions>) -> Result<Self, Error> {
