@@ -55,7 +55,7 @@ Result<void> Link::connect(const LinkRequest& request) {
         "or of root; pass none",
         Quoted(address_.c_str()).text(), hub_.user);
   }
-  auto client = ShareClient::open(instance().share_server(), std::move(*socket));
+  auto client = ShareClient::open(instance().share_server(), std::move(*socket), timeout_ns_);
   if (!client) return client.error();
   Message hello = message_of(MessageType::kHello);
   hello.secret = request.secret;
@@ -69,7 +69,8 @@ Result<void> Link::connect(const LinkRequest& request) {
       platform::socket_type(welcome->descriptors.front().get()) != platform::SocketType::kPackets)
     return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s is no hub",
                       Quoted(address_.c_str()).text());
-  auto holder = ShareClient::open(instance().share_server(), std::move(welcome->descriptors.front()));
+  auto holder =
+      ShareClient::open(instance().share_server(), std::move(welcome->descriptors.front()), timeout_ns_);
   if (!holder) return holder.error();
   keeper_ = welcome->message.keeper;
   client_ = std::move(*client);

@@ -11,6 +11,11 @@
 
 namespace gpumem::core {
 
+// How long a message may take from its first packet, and an answer to be taken, where a hub does not say.
+inline constexpr uint64_t kMessageTime = 5'000'000'000;
+// Messages of one connection before others have their turn.
+inline constexpr int kAtOnce = 32;
+
 class Channel {
  public:
   explicit Channel(platform::Descriptor socket) : socket_(std::move(socket)) {}
@@ -29,8 +34,14 @@ class Channel {
   // The next message; nothing if there is none now, or no memory for it. PEER_GONE; after another failure the
   // connection must end.
   Result<std::optional<Incoming>> receive(uint32_t descriptors_max);
-  bool has_begun() const { return assembler_.is_open(); }
+  // The head of a message that is not whole yet; else null.
+  const Message* begun() const { return assembler_.open(); }
   size_t held() const { return assembler_.held(); }
+  // Closes what came of a message that is not whole, and what waits to be sent.
+  void drop() noexcept {
+    assembler_ = {};
+    output_.clear();
+  }
 
  private:
   platform::Descriptor socket_;

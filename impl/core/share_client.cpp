@@ -15,7 +15,6 @@
 namespace gpumem::core {
 namespace {
 
-constexpr uint64_t kAnswerTime = 5'000'000'000;
 // Questions and packets that may be on their way.
 constexpr size_t kOpenMax = 4096;
 // How long a call looks for its answer before it sleeps.
@@ -30,7 +29,7 @@ void report(const Error& damage) {
 }  // namespace
 
 platform::Deadline answer_deadline(uint64_t timeout_ns) {
-  return platform::deadline_after(timeout_ns != 0 ? timeout_ns : kAnswerTime);
+  return platform::deadline_after(timeout_ns != 0 ? timeout_ns : kMessageTime);
 }
 
 std::string abstract_address(const Token& instance) {
@@ -43,8 +42,12 @@ std::string abstract_address(const Token& instance) {
   return text;
 }
 
-ShareClient::ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin)
-    : SharePeer(origin), server_(server), channel_(std::move(socket)) {}
+ShareClient::ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin,
+                         uint64_t timeout_ns)
+    : SharePeer(origin),
+      server_(server),
+      channel_(std::move(socket)),
+      time_ns_(std::max(timeout_ns, kMessageTime)) {}
 
 ShareClient::~ShareClient() {
   server_.forget(*this);
@@ -52,11 +55,12 @@ ShareClient::~ShareClient() {
   platform::hang_up(channel_.socket());
 }
 
-Result<std::shared_ptr<ShareClient>> ShareClient::open(ShareServer& server, platform::Descriptor socket) {
+Result<std::shared_ptr<ShareClient>> ShareClient::open(ShareServer& server, platform::Descriptor socket,
+                                                       uint64_t timeout_ns) {
   GPUMEM_TRY(server.start());
   auto origin = origin_of(socket.get());
   if (!origin) return origin.error();
-  auto client = std::make_shared<ShareClient>(server, std::move(socket), *origin);
+  auto client = std::make_shared<ShareClient>(server, std::move(socket), *origin, timeout_ns);
   GPUMEM_TRY(server.watch(client));
   return client;
 }
@@ -76,7 +80,7 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
   const uint64_t number = ++last_number_;
   request.number = number;
   const MessageType type = request.type;
-  Question question{answer, {}, &place};
+  Question question{type, answer, request.name, request.version, {}, &place};
   if (type == MessageType::kClaim) question.claims = request.token;
   questions_.emplace(number, question);
   Cleanup undo([&] {
@@ -147,6 +151,7 @@ void ShareClient::end(const Error& error) noexcept {
   server_.wake_sleepers();
   server_.ignore(channel_.socket());
   platform::hang_up(channel_.socket());
+  channel_.drop();
   answered_.notify_all();
 }
 
@@ -176,15 +181,21 @@ std::optional<Error> ShareClient::take_all() noexcept {
     }
     update_interest();
     send_owed();
-    for (;;) {
+    Result<void> going_on;
+    for (int i = 0; i < kAtOnce && going_on; ++i) {
       auto incoming = channel_.receive(kMessageDescriptorsMax);
-      if (incoming && !*incoming) return {};
-      Result<void> taken;
-      if (incoming) taken = take(std::move(**incoming));
-      if (incoming && taken) continue;
-      problem = incoming ? taken.error() : incoming.error();
-      break;
+      if (!incoming) {
+        going_on = incoming.error();
+      } else if (*incoming) {
+        message_until_ = platform::Deadline::max();
+        going_on = take(std::move(**incoming));
+      } else {
+        break;
+      }
     }
+    if (going_on) going_on = await_rest();
+    if (going_on) return {};
+    problem = going_on.error();
   } catch (const std::bad_alloc&) {
     problem = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for what another process said");
   }
@@ -193,6 +204,18 @@ std::optional<Error> ShareClient::take_all() noexcept {
   end(problem);
   if (!damaged) return {};
   return problem;
+}
+
+// What a message brings is here until it is whole, so that may not take for ever.
+Result<void> ShareClient::await_rest() {
+  const Message* const begun = channel_.begun();
+  if (begun == nullptr) return {};
+  GPUMEM_TRY(check_head(*begun));
+  if (message_until_ == platform::Deadline::max()) message_until_ = platform::deadline_after(time_ns_);
+  if (message_until_ <= Clock::now())
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it took too long for the rest of a message");
+  server_.look_by(message_until_);
+  return {};
 }
 
 Result<void> ShareClient::take(Incoming incoming) {
@@ -208,6 +231,33 @@ Result<void> ShareClient::take(Incoming incoming) {
   return take_answer(std::move(incoming));
 }
 
+// What is not whole yet is looked at as it will be.
+Result<void> ShareClient::check_head(const Message& message) const {
+  const auto found = questions_.find(message.number);
+  if (found != questions_.end()) return check_answer(found->second, message);
+  // A WAIT that was cancelled while its answer was on the way.
+  const bool of_wait = message.type == MessageType::kRefused || message.type == MessageType::kEntry;
+  if (of_wait && message.number <= last_number_) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "an answer to no question");
+}
+
+Result<void> ShareClient::check_answer(const Question& question, const Message& message) {
+  const auto wrong = [](const char* what) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
+  };
+  if (message.type == MessageType::kRefused) return {};
+  if (message.type != question.answer) return wrong("an answer to another question");
+  if (question.claims && message.handle.token != *question.claims)
+    return wrong("what was not asked for was granted");
+  const HubEntry& entry = message.entry;
+  if (question.type == MessageType::kWait &&
+      (entry.name != question.name || entry.version <= question.version))
+    return wrong("another name, or no newer version, than was waited for");
+  if (question.type == MessageType::kPublish && question.version != 0 && message.version != question.version)
+    return wrong("another version was published than was asked for");
+  return {};
+}
+
 Result<void> ShareClient::take_answer(Incoming incoming) {
   const Message& message = incoming.message;
   const bool refused = message.type == MessageType::kRefused;
@@ -216,18 +266,11 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
     end(make_error(message.status, "%s", message.text.c_str()));
     return {};
   }
-  auto found = questions_.find(message.number);
-  if (found == questions_.end()) {
-    // A WAIT that was cancelled while its answer was on the way.
-    if ((refused || message.type == MessageType::kEntry) && message.number <= last_number_) return {};
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "an answer to no question");
-  }
-  const Question question = found->second;
-  if (!refused && message.type != question.answer)
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "an answer to another question");
+  const auto found = questions_.find(message.number);
+  if (found == questions_.end()) return check_head(message);
+  const Question question = std::move(found->second);
+  GPUMEM_TRY(check_answer(question, message));
   if (question.claims && !refused) {
-    if (message.handle.token != *question.claims)
-      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "what was not asked for was granted");
     Held& held = claims_[*question.claims];
     ++held.count;
     held.withdrawn = false;

@@ -26,8 +26,10 @@ std::string abstract_address(const Token& instance);
 class ShareClient final : public SharePeer {
  public:
   // Takes a connected socket. Starts the sharing thread.
-  static Result<std::shared_ptr<ShareClient>> open(ShareServer& server, platform::Descriptor socket);
-  ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin);
+  // `timeout_ns`: how long an answer may take from its first packet, if that is more than the default.
+  static Result<std::shared_ptr<ShareClient>> open(ShareServer& server, platform::Descriptor socket,
+                                                   uint64_t timeout_ns = 0);
+  ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin, uint64_t timeout_ns);
   ~ShareClient() override;
 
   // Asks, and waits for an answer of that type. The refusal of the other side, PEER_GONE, BUSY.
@@ -49,7 +51,10 @@ class ShareClient final : public SharePeer {
   friend class ShareServer;
   // One that waits for its answer; or, without a place for it, one that has stopped waiting.
   struct Question {
+    MessageType type{};
     MessageType answer{};
+    std::string name;      // of a kWait
+    uint64_t version = 0;  // of a kWait, a kPublish
     std::optional<Token> claims;
     std::optional<Result<Incoming>>* place = nullptr;
   };
@@ -66,8 +71,11 @@ class ShareClient final : public SharePeer {
   std::optional<Error> take_all() noexcept;
   template <class IsOver>
   void take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until, const IsOver& is_over);
+  Result<void> await_rest();
   Result<void> take(Incoming incoming);
   Result<void> take_answer(Incoming incoming);
+  Result<void> check_head(const Message& message) const;
+  static Result<void> check_answer(const Question& question, const Message& message);
   void send(Message message, platform::Descriptors descriptors);
   void drop_unheld(const Token& token) noexcept;
   void count_down(Claims::iterator held) noexcept;
@@ -83,6 +91,8 @@ class ShareClient final : public SharePeer {
   Channel channel_;
   std::optional<Error> ended_;
   bool wants_to_write_ = false;
+  const uint64_t time_ns_;  // for a message
+  platform::Deadline message_until_ = platform::Deadline::max();
   uint64_t last_number_ = 0;
   std::map<uint64_t, Question> questions_;
   Claims claims_;

@@ -73,6 +73,8 @@ bool is_plausible(const Bytes& bytes) {
     return false;
   if (event) return bytes.way == GPUMEM_SHARE_WAY_LEGACY && bytes.size == 0 && bytes.offset == 0;
   if (ring && (bytes.way != GPUMEM_SHARE_WAY_LEGACY || bytes.offset != 0)) return false;
+  // Each block has a descriptor, and their sizes may have one.
+  if (bytes.way == GPUMEM_SHARE_WAY_POSIX_FD && bytes.fd_count > bytes.size / kUnit + 1) return false;
   return bytes.size != 0 && bytes.size <= uint64_t{INT64_MAX} && bytes.offset < bytes.size;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "core/status_list.h"
 #include "platform/socket.h"
 
 namespace gpumem::core {
@@ -74,6 +75,18 @@ class Reader {
   std::string text(size_t most) {
     const auto bytes = counted(most);
     return {bytes.begin(), bytes.end()};
+  }
+  uint64_t version() {
+    const auto version = number<uint64_t>();
+    if (version == 0) refuse(bad_message("a version is 0"));
+    return version;
+  }
+  // GPUMEM_SUCCESS only where it may be.
+  Status status(bool may_be_success) {
+    const auto status = number<Status>();
+    const bool right = status < 0 ? find_status(status) != nullptr : may_be_success && status == 0;
+    if (!right) refuse(bad_message("a status is not that of a failure"));
+    return status;
   }
   std::string name() {
     std::string name = text(kNameMax);
@@ -142,7 +155,7 @@ void write_entry(Writer& out, const HubEntry& entry) {
 HubEntry read_entry(Reader& in) {
   HubEntry entry;
   entry.name = in.name();
-  entry.version = in.number<uint64_t>();
+  entry.version = in.version();
   entry.size = in.number<uint64_t>();
   entry.type = in.number<uint8_t>();
   entry.way = in.number<uint8_t>();
@@ -287,8 +300,10 @@ void read_body(Reader& in, Message& message) {
       message.version = in.number<uint64_t>();
       break;
     case MessageType::kCancel:
-    case MessageType::kPublished:
       message.version = in.number<uint64_t>();
+      break;
+    case MessageType::kPublished:
+      message.version = in.version();
       break;
     case MessageType::kFetch:
       message.name = in.name();
@@ -314,9 +329,8 @@ void read_body(Reader& in, Message& message) {
       message.entry = read_entry(in);
       break;
     case MessageType::kRefused:
-      message.status = in.number<Status>();
+      message.status = in.status(false);
       message.text = in.text(kTextMax);
-      if (message.status >= 0) in.refuse(bad_message("a refusal has no status of a failure"));
       make_presentable(message.text);
       break;
     case MessageType::kPass:
@@ -329,10 +343,9 @@ void read_body(Reader& in, Message& message) {
       message.other_device = in.flag();
       break;
     case MessageType::kTried:
-      message.status = in.number<Status>();
+      message.status = in.status(true);
       message.text = in.text(kTextMax);
       message.slow = in.flag();
-      if (message.status > 0) in.refuse(bad_message("a trial has a status that is no failure"));
       make_presentable(message.text);
       break;
     case MessageType::kDone:

@@ -170,8 +170,8 @@ class Assembler {
   // than `descriptors_max` descriptors, and closes the others.
   Result<std::optional<Incoming>> take(std::span<const uint8_t> bytes, platform::Descriptors descriptors,
                                        uint32_t descriptors_max);
-  // A message has begun and not ended.
-  bool is_open() const { return open_.has_value(); }
+  // The head of a message that has begun and not ended; else null.
+  const Message* open() const { return open_ ? &open_->message : nullptr; }
   // Descriptors of that message that are here.
   size_t held() const { return open_ ? open_->descriptors.size() : 0; }
 

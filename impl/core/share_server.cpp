@@ -30,12 +30,10 @@ constexpr uint64_t kWakeId = 0;
 constexpr uint32_t kNever = 0;  // still told of a hang-up
 constexpr uint32_t kToRead = EPOLLIN;
 constexpr uint32_t kToWrite = EPOLLOUT;
-constexpr uint64_t kMessageTime = 5'000'000'000;
 constexpr size_t kConnectionsMax = 1024;  // beside those of hubs
 constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
 constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
-constexpr int kAtOnce = 32;               // messages of one connection before others have their turn
 constexpr size_t kLinesMax = 16;
 constexpr size_t kReserve = 3;    // what a link takes until it is welcome
 constexpr size_t kRecentMax = 8;  // connections that are kept for the next import
@@ -192,6 +190,11 @@ void ShareServer::wake() noexcept {
 
 void ShareServer::look_soon() noexcept {
   if (!look_soon_.exchange(true)) wake();
+}
+
+void ShareServer::look_by(platform::Deadline deadline) noexcept {
+  const std::lock_guard lock(mutex_);
+  look_until(deadline);
 }
 
 void ShareServer::look_until(platform::Deadline deadline) {
@@ -570,6 +573,7 @@ void ShareServer::serve(Connection& connection) {
         return;
       }
       if (!*incoming) break;
+      connection.message_until = platform::Deadline::max();
       if (auto taken = take(connection, std::move(**incoming)); !taken) {
         doom(connection, &taken.error());
         return;
@@ -581,9 +585,7 @@ void ShareServer::serve(Connection& connection) {
   }
   // A message may take so long from its first packet.
   if (connection.role != Role::kGreeted) {
-    if (!connection.channel.has_begun()) {
-      connection.message_until = platform::Deadline::max();
-    } else if (connection.message_until == platform::Deadline::max()) {
+    if (connection.channel.begun() != nullptr && connection.message_until == platform::Deadline::max()) {
       connection.message_until = platform::deadline_after(connection.time_ns);
     }
   }

@@ -107,6 +107,8 @@ class ShareServer {
   void set_interest(int socket, uint64_t id, bool to_write) noexcept;
   // In some milliseconds, for what the kernel held up.
   void look_soon() noexcept;
+  // Serves all clients once more, not long after that.
+  void look_by(platform::Deadline deadline) noexcept;
   // The connection to an exporter that is who it says; null if there is none.
   std::shared_ptr<SharePeer> find_peer(const Token& instance);
   // Answers the one that was there before, if another thread was faster.

@@ -62,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require(assembler.held() <= 2, "more descriptors are held than allowed");
     if (ended || !*whole) continue;
     const core::Incoming& incoming = **whole;
-    require(!assembler.is_open(), "a whole message is still open");
+    require(assembler.open() == nullptr, "a whole message is still open");
     require(incoming.too_many ? incoming.descriptors.empty()
                               : incoming.descriptors.size() == incoming.message.descriptor_count,
             "a message has other descriptors than it announced");

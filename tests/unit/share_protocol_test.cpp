@@ -26,7 +26,7 @@ ShareHandle handle_with(uint32_t descriptors) {
   ShareHandle handle;
   handle.way = GPUMEM_SHARE_WAY_POSIX_FD;
   handle.backend = GPUMEM_BACKEND_HOST;
-  handle.size = 1 << 20;
+  handle.size = uint64_t{1} << 30;
   handle.offset = 17;
   handle.fd_count = descriptors;
   handle.token.fill(7);
@@ -98,7 +98,7 @@ TEST(ShareProtocol, FieldsArriveWhereTheyBelong) {
   EXPECT_EQ(publish->version, 99U);
   EXPECT_EQ(publish->keep, 5U);
   EXPECT_EQ(publish->access, GPUMEM_ACCESS_READWRITE);
-  EXPECT_EQ(publish->handle.size, uint64_t{1} << 20);
+  EXPECT_EQ(publish->handle.size, uint64_t{1} << 30);
   EXPECT_EQ(publish->handle.offset, 17U);
   EXPECT_EQ(publish->handle.exporter.pid, 42);
   auto refused = decode_message(encode_message(full(MessageType::kRefused)));
@@ -171,7 +171,15 @@ TEST(ShareProtocol, BodiesWithWrongValuesAreRefused) {
   message.entry.way = GPUMEM_SHARE_WAY_DMA_BUF;
   EXPECT_TRUE(refused(message));
   message = full(MessageType::kRefused);
-  message.status = GPUMEM_SUCCESS;
+  for (const gpumem_status status : {GPUMEM_SUCCESS, GPUMEM_NOT_READY, gpumem_status{-9999}}) {
+    message.status = status;
+    EXPECT_TRUE(refused(message)) << status;
+  }
+  message = full(MessageType::kEntry);
+  message.entry.version = 0;
+  EXPECT_TRUE(refused(message));
+  message = full(MessageType::kPublished);
+  message.version = 0;
   EXPECT_TRUE(refused(message));
   message = full(MessageType::kGranted);
   message.descriptor_count = 1;
@@ -186,8 +194,10 @@ TEST(ShareProtocol, BodiesWithWrongValuesAreRefused) {
   message.descriptor_count = 3;
   EXPECT_TRUE(refused(message)) << "a trial is of one block";
   message = full(MessageType::kTried);
-  message.status = GPUMEM_NOT_READY;
-  EXPECT_TRUE(refused(message));
+  for (const gpumem_status status : {GPUMEM_NOT_READY, gpumem_status{-9999}}) {
+    message.status = status;
+    EXPECT_TRUE(refused(message)) << status;
+  }
   message.status = GPUMEM_SUCCESS;
   EXPECT_FALSE(refused(message));
 }
@@ -254,7 +264,7 @@ TEST(ShareAssembler, AThousandDescriptorsComeInSeveralPackets) {
       auto whole = give(assembler, packets[i]);
       ASSERT_TRUE(whole) << whole.error().message;
       EXPECT_EQ(whole->has_value(), i == 3);
-      EXPECT_EQ(assembler.is_open(), i != 3);
+      EXPECT_EQ(assembler.open() != nullptr, i != 3);
       EXPECT_EQ(*whole ? (*whole)->descriptors.size() : 0U, i == 3 ? 900U : 0U);
     }
     EXPECT_EQ(assembler.held(), 0U);
@@ -282,7 +292,7 @@ TEST(ShareAssembler, OtherDescriptorsThanAnnouncedAreRefusedAndClosed) {
   for (const size_t count : {0U, 1U, 3U}) {
     Assembler assembler;
     EXPECT_FALSE(assembler.take(encode_message(full(MessageType::kGranted, 2)), files(count), 100)) << count;
-    EXPECT_FALSE(assembler.is_open());
+    EXPECT_EQ(assembler.open(), nullptr);
   }
   Assembler assembler;
   EXPECT_FALSE(assembler.take(encode_message(full(MessageType::kClaim)), files(1), 100));

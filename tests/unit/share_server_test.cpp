@@ -1146,12 +1146,14 @@ void reply(Raw& raw, const Message& question, Message answer, Descriptors descri
   raw.send(std::move(answer), std::move(descriptors));
 }
 // As a hub does; answers the end of the holder.
-Descriptor welcome(Raw& raw) {
+Descriptor welcome(Raw& raw, bool keeper = false) {
   const Message hello = heard(raw);
   auto ends = platform::socket_pair();
   Descriptors one;
   one.push_back(std::move(ends->theirs));
-  reply(raw, hello, message_of(MessageType::kWelcome), std::move(one));
+  Message answer = message_of(MessageType::kWelcome);
+  answer.keeper = keeper;
+  reply(raw, hello, answer, std::move(one));
   return std::move(ends->ours);
 }
 
@@ -1230,10 +1232,24 @@ TEST_F(ShareServerTest, AHubThatAnswersWronglyIsHungUpOn) {
             GPUMEM_ERROR_PEER_GONE)
       << "an answer to no question";
   EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) {
-              reply(raw, asked, message_of(MessageType::kPublished));
+              reply(raw, asked, message_of(MessageType::kPublished, {}, 1));
             }),
             GPUMEM_ERROR_PEER_GONE)
       << "an answer to another question";
+  EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) {
+              Message wrong = good;
+              wrong.entry.version = 0;
+              reply(raw, asked, wrong);
+            }),
+            GPUMEM_ERROR_PEER_GONE)
+      << "no version";
+  EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) {
+              Message refusal = message_of(MessageType::kRefused);
+              refusal.status = -9999;
+              reply(raw, asked, refusal);
+            }),
+            GPUMEM_ERROR_PEER_GONE)
+      << "a status that does not exist";
   EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) { reply(raw, asked, good, files(3)); }),
             GPUMEM_ERROR_PEER_GONE)
       << "descriptors";
@@ -1263,6 +1279,112 @@ TEST_F(ShareServerTest, AHubThatAnswersWronglyIsHungUpOn) {
       << "a refusal that comes twice is read once";
   EXPECT_EQ(enumerated([](Raw&, const Message&) {}, 200'000'000), GPUMEM_ERROR_BUSY) << "no answer";
   EXPECT_TRUE(eventually([&] { return test::open_files() <= before; }));
+}
+
+TEST_F(ShareServerTest, AHubWhoseVersionsGoBackwardsIsHungUpOn) {
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  const auto waited = [&](const std::string& name, uint64_t version) {
+    const Impostor impostor(address(), [&](Raw& raw) {
+      const Descriptor holder = welcome(raw);
+      Message answer = message_of(MessageType::kEntry);
+      answer.entry.name = name;
+      answer.entry.version = version;
+      reply(raw, heard(raw), answer);
+      raw.ends();
+    });
+    gpumem_link link = nullptr;
+    EXPECT_EQ(connect(&link), GPUMEM_SUCCESS);
+    const gpumem_status status = gpumem_link_wait(link, "n", 7, GPUMEM_TIMEOUT_INFINITE, &entry, nullptr);
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+    return status;
+  };
+  EXPECT_EQ(waited("n", 8), GPUMEM_SUCCESS);
+  EXPECT_EQ(entry.version, 8U);
+  EXPECT_EQ(waited("n", 7), GPUMEM_ERROR_PEER_GONE) << "the version that is known";
+  EXPECT_EQ(waited("n", 6), GPUMEM_ERROR_PEER_GONE) << "an older one";
+  EXPECT_EQ(waited("m", 9), GPUMEM_ERROR_PEER_GONE) << "another name";
+  EXPECT_EQ(entry.version, 8U) << "nothing was written";
+}
+
+TEST_F(ShareServerTest, AKeeperThatPublishesAnotherVersionIsHungUpOn) {
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(other, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_desc buffer_desc = GPUMEM_BUFFER_DESC_INIT;
+  buffer_desc.size = buffer_desc.reserve = 1;
+  buffer_desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_buffer buffer = nullptr;
+  ASSERT_EQ(gpumem_buffer_create(device, &buffer_desc, &buffer, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  ASSERT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle handle;
+  ASSERT_EQ(gpumem_share_export(other, info.base, nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  const auto published = [&](uint64_t asked_for, uint64_t answered, uint64_t* version) {
+    const Impostor impostor(address(), [&](Raw& raw) {
+      const Descriptor holder = welcome(raw, true);
+      reply(raw, heard(raw), message_of(MessageType::kPublished, {}, answered));
+      raw.ends();
+    });
+    gpumem_link link = nullptr;
+    EXPECT_EQ(connect(&link), GPUMEM_SUCCESS);
+    gpumem_publish_desc desc = GPUMEM_PUBLISH_DESC_INIT;
+    desc.version = asked_for;
+    const gpumem_status status = gpumem_link_publish(link, "n", &handle, &desc, version, nullptr);
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+    return status;
+  };
+  uint64_t version = 99;
+  EXPECT_EQ(published(0, 0, &version), GPUMEM_ERROR_PEER_GONE) << "no version";
+  EXPECT_EQ(published(5, 4, &version), GPUMEM_ERROR_PEER_GONE) << "another one";
+  EXPECT_EQ(version, 99U);
+  EXPECT_EQ(published(5, 5, &version), GPUMEM_SUCCESS);
+  EXPECT_EQ(version, 5U);
+}
+
+TEST_F(ShareServerTest, AnAnswerThatDoesNotEndHoldsNoDescriptorsForLong) {
+  const uint64_t before = test::open_files();
+  const auto fetched = [&](bool asked_for, uint64_t timeout_ns) {
+    bool hung_up = false;
+    {
+      const Impostor impostor(address(), [&](Raw& raw) {
+        const Descriptor holder = welcome(raw);
+        const Message asked = heard(raw);
+        Message answer = message_of(MessageType::kGranted);
+        answer.handle = publish_of("n", 1).handle;
+        answer.handle.size = kMessageDescriptorsMax * kBlock;
+        answer.handle.fd_count = kMessageDescriptorsMax;
+        answer.number = asked.number + (asked_for ? 0 : 7);
+        std::vector<Packet> packets = split_message(answer, files(3 * platform::kDescriptorsPerPacket));
+        answer.descriptor_count = kMessageDescriptorsMax;
+        packets.front().bytes = encode_message(answer);
+        for (const Packet& packet : packets)
+          raw.send_bytes(packet.bytes, packet.descriptors);
+        packets.clear();
+        hung_up = raw.ends();
+      });
+      gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+      desc.path = address().c_str();
+      desc.timeout_ns = timeout_ns;
+      gpumem_link link = nullptr;
+      EXPECT_EQ(gpumem_link_connect(other, &desc, &link, nullptr), GPUMEM_SUCCESS);
+      gpumem_share_handle handle;
+      gpumem_status status = gpumem_link_fetch(link, "n", nullptr, &handle, nullptr);
+      EXPECT_EQ(status, asked_for ? GPUMEM_ERROR_BUSY : GPUMEM_ERROR_PEER_GONE);
+      if (asked_for) {
+        EXPECT_TRUE(eventually([&] {
+          gpumem_link_info info = GPUMEM_LINK_INFO_INIT;
+          return gpumem_link_get_info(link, &info, nullptr) == GPUMEM_SUCCESS && info.connected == 0;
+        }));
+        status = gpumem_link_fetch(link, "n", nullptr, &handle, nullptr);
+      }
+      EXPECT_EQ(status, GPUMEM_ERROR_PEER_GONE);
+      // The link is still open, and holds nothing of it.
+      EXPECT_TRUE(eventually([&] { return test::open_files() < before + platform::kDescriptorsPerPacket; }));
+      EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+    }
+    return hung_up;
+  };
+  EXPECT_TRUE(fetched(true, 50'000'000)) << "the rest does not come";
+  EXPECT_TRUE(fetched(false, 3'600'000'000'000)) << "what nobody asked for is not waited for";
 }
 
 // An exporter that other processes were told to ask.
@@ -1350,8 +1472,8 @@ TEST_F(ShareServerTest, AnExporterThatLiesIsNotBelieved) {
   EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, const ShareHandle& handle) {
               granted(raw, asked, handle, files(1000));
             }),
-            GPUMEM_ERROR_INVALID_ARGUMENT)
-      << "a thousand";
+            GPUMEM_ERROR_PEER_GONE)
+      << "a thousand, of which no block has a page";
   EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, const ShareHandle& handle) {
               granted(raw, asked, handle, {});
             }),
