@@ -36,7 +36,11 @@ Result<std::string> hub_address(const char* given, bool make_folder) {
       const std::string folder = runtime != nullptr && runtime[0] == '/'
                                      ? std::string(runtime) + "/gpumem"
                                      : "/tmp/gpumem-" + std::to_string(platform::own_user());
-      if (make_folder) GPUMEM_TRY(platform::make_private_folder(folder));
+      const auto checked =
+          make_folder ? platform::make_private_folder(folder) : platform::check_private_folder(folder);
+      // Without the folder nobody listens there, which connecting finds out.
+      if (!checked && (make_folder || checked.error().status != GPUMEM_ERROR_NOT_FOUND))
+        return checked.error();
       path = folder + '/' + path;
     } else if (path[0] != '/') {
       auto here = platform::current_folder();

@@ -14,7 +14,7 @@
 namespace gpumem::core {
 
 // What a caller names a hub by: a whole path, or `@` and an abstract address. The folder of a name is made,
-// if that is asked for.
+// if that is asked for. PERMISSION_DENIED if it is not this user's alone: another one can make it first.
 Result<std::string> hub_address(const char* path, bool make_folder);
 
 struct PublishRequest {

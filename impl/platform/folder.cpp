@@ -30,17 +30,23 @@ Status status_of_folder(int error) {
   }
 }
 
+Error failed(const char* entry_point, const char* what, const std::string& path) {
+  return system_error(status_of_folder(errno), errno, entry_point,
+                      (what + std::string(Quoted(path.c_str()).text())).c_str());
+}
+
 }  // namespace
 
 Result<void> make_private_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return failed("mkdir", "cannot make the folder ", path);
+  return check_private_folder(path);
+}
+
+Result<void> check_private_folder(const std::string& path) {
   const Quoted shown(path.c_str());
-  const auto failed = [&](const char* entry_point, const char* what) {
-    return system_error(status_of_folder(errno), errno, entry_point,
-                        (std::string(what) + shown.text()).c_str());
-  };
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return failed("mkdir", "cannot make the folder ");
   struct stat status {};
-  if (lstat(path.c_str(), &status) != 0) return failed("lstat", "cannot look at the folder ");
+  if (lstat(path.c_str(), &status) != 0) return failed("lstat", "cannot look at the folder ", path);
   if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
                       "%s is not a folder of this user alone; remove it, or pass a whole path", shown.text());

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -289,6 +290,19 @@ TEST_F(SocketTest, OfManyWhoReplaceItOneWins) {
   }
 }
 
+// Whoever can read a folder can lock it.
+TEST_F(SocketTest, WhoHasTheFolderLockedKeepsNobodyFromListening) {
+  const Descriptor folder(open(path(".").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(flock(folder.get(), LOCK_EX), 0);
+  leave_stale_socket(path());
+  auto listener = Listener::open(path(), 0600);
+  ASSERT_TRUE(listener) << listener.error().message;
+  EXPECT_TRUE(connect_to(path(), soon()));
+  auto second = Listener::open(path(), 0600);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().status, GPUMEM_ERROR_ALREADY_EXISTS) << "one that lives is not replaced";
+}
+
 TEST_F(SocketTest, AFileThatIsNoSocketStays) {
   const Descriptor file(open(path().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   auto listener = Listener::open(path(), 0600);
@@ -353,6 +367,8 @@ TEST_F(SocketTest, APrivateFolderIsOnlyForThisUser) {
   EXPECT_EQ(status_of_file(path("mine")).st_mode & 0777, 0700U);
   ASSERT_EQ(chmod(path("mine").c_str(), 0777), 0);
   EXPECT_EQ(make_private_folder(path("mine")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
+  EXPECT_EQ(check_private_folder(path("mine")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
+  EXPECT_EQ(check_private_folder(path("none")).error().status, GPUMEM_ERROR_NOT_FOUND);
   ASSERT_EQ(symlink("/tmp", path("link").c_str()), 0);
   EXPECT_EQ(make_private_folder(path("link")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
 }

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -1279,6 +1280,36 @@ TEST_F(ShareServerTest, AHubThatAnswersWronglyIsHungUpOn) {
       << "a refusal that comes twice is read once";
   EXPECT_EQ(enumerated([](Raw&, const Message&) {}, 200'000'000), GPUMEM_ERROR_BUSY) << "no answer";
   EXPECT_TRUE(eventually([&] { return test::open_files() <= before; }));
+}
+
+// Whoever makes the folder first can listen in it.
+TEST_F(ShareServerTest, AFolderThatOthersCanWriteToIsNotTrustedByLinks) {
+  char folder[] = "/tmp/gpumem-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string own = std::string(folder) + "/gpumem";
+  const char* const before = std::getenv("XDG_RUNTIME_DIR");
+  const std::string runtime = before != nullptr ? before : "";
+  ASSERT_EQ(setenv("XDG_RUNTIME_DIR", folder, 1), 0);
+  gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+  desc.path = "n";
+  gpumem_link link = nullptr;
+  EXPECT_EQ(gpumem_link_connect(other, &desc, &link, nullptr), GPUMEM_ERROR_NOT_FOUND) << "no folder";
+  ASSERT_EQ(mkdir(own.c_str(), 0700), 0);
+  {
+    const Impostor impostor(own + "/n", [&](Raw& raw) {
+      const Descriptor holder = welcome(raw);
+      raw.ends();
+    });
+    ASSERT_EQ(chmod(own.c_str(), 0777), 0);
+    EXPECT_EQ(gpumem_link_connect(other, &desc, &link, nullptr), GPUMEM_ERROR_PERMISSION_DENIED);
+    EXPECT_EQ(link, nullptr);
+    ASSERT_EQ(chmod(own.c_str(), 0700), 0);
+    EXPECT_EQ(gpumem_link_connect(other, &desc, &link, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  }
+  EXPECT_EQ(before != nullptr ? setenv("XDG_RUNTIME_DIR", runtime.c_str(), 1) : unsetenv("XDG_RUNTIME_DIR"),
+            0);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(ShareServerTest, AHubWhoseVersionsGoBackwardsIsHungUpOn) {

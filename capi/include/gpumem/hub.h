@@ -218,7 +218,7 @@ typedef struct gpumem_link_desc {
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad path, or a token without bytes or above 256
  * \retval GPUMEM_ERROR_NOT_FOUND no hub is there
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the hub, or the permissions of its file, refuse this user or token; or the hub
- *         is of another user, who must not see a token
+ *         is of another user, who must not see a token; or the folder of a name is not of this user alone
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the hub has as many links as it takes; or the process has no free descriptor
  * \retval GPUMEM_ERROR_BUSY the hub did not answer in time
  * \retval GPUMEM_ERROR_UNSUPPORTED the hub speaks another version of the protocol; or nothing can be shared here
