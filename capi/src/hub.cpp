@@ -166,7 +166,7 @@ gpumem_status gpumem_hub_open(gpumem_instance instance, const gpumem_hub_desc* d
     set_limit(request.limits.links, given.links_max);
     set_limit(request.limits.names, given.names_max);
     set_limit(request.limits.versions, given.versions_max);
-    set_limit(request.limits.descriptors, given.fds_max);
+    request.limits.descriptors = given.fds_max;
     set_limit(request.limits.bytes, given.bytes_max);
     set_limit(request.limits.timeout_ns, given.timeout_ns);
     auto handle = core::open_hub(object->shared_instance(), std::move(name), std::move(request));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "base/arithmetic.h"
@@ -65,6 +66,24 @@ void HubTable::close_name(Names::iterator name) noexcept {
   names_.erase(name);
 }
 
+// Of n users each may take what 1 of n + 1 would have, so that there is something for the next one.
+Result<void> HubTable::check_share(uint32_t user, uint64_t descriptors, uint64_t going) const {
+  std::set<uint32_t> users{user};
+  uint64_t used = 0;
+  for (const auto& [name, known] : names_) {
+    users.insert(known.user);
+    if (known.user != user) continue;
+    for (const auto& [number, version] : known.versions)
+      used += version.handle.fd_count;
+  }
+  const uint64_t share = limits_.descriptors / (users.size() + 1);
+  if (used - going + descriptors <= share) return {};
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "the hub has fds_max = %u for all users, of which user %u may have %" PRIu64
+                    " now; withdraw something, or open it with a higher limit",
+                    limits_.descriptors, user, share);
+}
+
 Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) {
   const uint64_t last = last_of(request.name);
   auto name = names_.find(request.name);
@@ -110,6 +129,7 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
   if (older - goes + 1 > limits_.versions) return limit_reached("versions_max", limits_.versions);
   if (descriptor_count_ - descriptors_going + handle.fd_count > limits_.descriptors)
     return limit_reached("fds_max", limits_.descriptors);
+  if (request.shared) GPUMEM_TRY(check_share(request.user, handle.fd_count, descriptors_going));
   uint64_t bytes = 0;
   if (request.published.kept &&
       (!add(kept_bytes_ - bytes_going, handle.size, &bytes) || bytes > limits_.bytes))

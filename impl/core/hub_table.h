@@ -19,7 +19,7 @@ struct HubLimits {
   uint32_t links = 64;
   uint32_t names = 1024;
   uint32_t versions = 16;
-  uint32_t descriptors = 4096;
+  uint32_t descriptors = 4096;  // 0, of a hub that is opened: the default
   uint64_t bytes = UINT64_MAX;
   uint64_t timeout_ns = 5'000'000'000;
 };
@@ -41,6 +41,7 @@ class HubTable {
     uint64_t version = 0;  // 0: one more than the last
     uint32_t keep = 0;     // older versions; 0: one
     uint32_t user = 0;
+    bool shared = false;  // the user has a share of the descriptors
     Version published;
     // Called when nothing else can fail but for lack of memory; what it answers becomes `stored`.
     std::function<Result<std::shared_ptr<void>>(const Request& request, uint64_t version)> store;
@@ -76,6 +77,7 @@ class HubTable {
   uint32_t version_count() const { return version_count_; }
   uint32_t descriptor_count() const { return static_cast<uint32_t>(descriptor_count_); }
   const HubLimits& limits() const { return limits_; }
+  void limit_descriptors(uint32_t most) { limits_.descriptors = most; }
 
  private:
   struct Name {
@@ -89,9 +91,10 @@ class HubTable {
   uint64_t last_of(const std::string& name) const;
   void forget(const Version& version) noexcept;
   const Name* owner_of(const Token& token) const;
+  Result<void> check_share(uint32_t user, uint64_t descriptors, uint64_t going) const;
   void close_name(Names::iterator name) noexcept;
 
-  const HubLimits limits_;
+  HubLimits limits_;
   Names names_;
   // The last versions of names without any, the oldest first, so that they do not run backwards.
   std::deque<std::pair<std::string, uint64_t>> past_;

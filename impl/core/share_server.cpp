@@ -35,8 +35,10 @@ constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
 constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
 constexpr size_t kLinesMax = 16;
-constexpr size_t kReserve = 3;    // what a link takes until it is welcome
-constexpr size_t kRecentMax = 8;  // connections that are kept for the next import
+constexpr uint64_t kOtherDescriptors = 64;  // of the process, beside those of its hubs
+constexpr uint64_t kLinkDescriptors = 3;    // of a link, with its holder and an answer
+constexpr size_t kReserve = 3;              // what a link takes until it is welcome
+constexpr size_t kRecentMax = 8;            // connections that are kept for the next import
 constexpr auto kRecentTime = std::chrono::seconds(1);
 constexpr auto kSoon = std::chrono::milliseconds(5);
 constexpr auto kPauseTime = std::chrono::milliseconds(100);
@@ -548,16 +550,21 @@ void ShareServer::serve(Connection& connection) {
       return;
     }
     for (int i = 0; i < kAtOnce && !connection.doomed && !connection.channel.has_output(); ++i) {
-      const Hub* const hub = find_hub(connection.hub);
+      Hub* const hub = find_hub(connection.hub);
       // Together, messages that have begun take no more descriptors than there is room for.
       uint32_t room = hub != nullptr && connection.role == Role::kLink ? kTrialDescriptorsMax : 0;
       if (hub != nullptr && hub->request.keeper && connection.role == Role::kLink) {
         uint64_t used = 0;
+        uint64_t used_by_user = 0;
         for (const auto& [id, other] : connections_) {
-          if (other->hub == connection.hub && other.get() != &connection) used += other->channel.held();
+          if (other->hub != connection.hub || other.get() == &connection) continue;
+          used += other->channel.held();
+          if (other->user == connection.user) used_by_user += other->channel.held();
         }
-        const uint32_t most = hub->request.limits.descriptors;
-        room = used < most ? most - static_cast<uint32_t>(used) : 0;
+        const uint64_t most = descriptors_of(*hub);
+        const uint64_t share = is_shared(hub->request) ? most / 2 : most;
+        room = static_cast<uint32_t>(
+            std::min(most - std::min(used, most), share - std::min(used_by_user, share)));
       }
       auto incoming = connection.channel.receive(room);
       if (!incoming) {
@@ -949,7 +956,7 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
         GPUMEM_ERROR_LIMIT_EXCEEDED,
         "the hub has fds_max = %u, and the handle needs %u descriptors; withdraw something, or open it "
         "with a higher limit",
-        hub.request.limits.descriptors, message.descriptor_count);
+        hub.table.limits().descriptors, message.descriptor_count);
   }
   ShareHandle& handle = message.handle;
   if (handle.way != GPUMEM_SHARE_WAY_POSIX_FD || handle.type != GPUMEM_SHARE_TYPE_MEMORY ||
@@ -978,6 +985,7 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   request.version = message.version;
   request.keep = message.keep;
   request.user = connection.user;
+  request.shared = is_shared(hub.request);
   request.published.handle = handle;
   request.published.fingerprint = message.fingerprint;
   request.published.kept = true;
@@ -1148,6 +1156,16 @@ void ShareServer::leave_store(Hub& hub) noexcept {
   });
 }
 
+uint32_t ShareServer::descriptors_of(Hub& hub) {
+  if (hub.by_process) {
+    const uint64_t all = platform::descriptor_limit();
+    const uint64_t others = kOtherDescriptors + kLinkDescriptors * hub.request.limits.links;
+    const uint64_t half = (all > others ? all - others : all) / 2;
+    hub.table.limit_descriptors(static_cast<uint32_t>(std::min<uint64_t>(half, UINT32_MAX)));
+  }
+  return hub.table.limits().descriptors;
+}
+
 ShareServer::Hub* ShareServer::find_hub(uint64_t id) noexcept {
   const auto found = hubs_.find(id);
   return found != hubs_.end() ? &found->second : nullptr;
@@ -1228,11 +1246,14 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
   const std::lock_guard lock(mutex_);
   if (stopped_) return instance_closed();
   const uint64_t id = ++last_id_;
+  if (!request.keeper && request.limits.descriptors == 0)
+    request.limits.descriptors = HubLimits().descriptors;
   Hub& hub = hubs_.emplace(id, Hub(std::move(request))).first->second;
   Cleanup undo([&] {
     leave_store(hub);
     hubs_.erase(id);
   });
+  (void)descriptors_of(hub);
   hub.store = std::move(store);
   auto added = add_listener(std::move(*listener), id);
   if (!added) return added.error();
@@ -1296,6 +1317,7 @@ Result<uint64_t> ShareServer::publish(uint64_t id, HubTable::Request request) {
   Hub* const hub = find_hub(id);
   if (hub == nullptr) return instance_closed();
   const std::string name = request.name;
+  (void)descriptors_of(*hub);
   request.user = platform::own_user();
   std::vector<Token> gone;
   auto version = hub->table.publish(std::move(request), &gone);

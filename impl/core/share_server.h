@@ -39,6 +39,9 @@ struct HubRequest {
   HubLimits limits;
 };
 
+// Whether other users than that of the hub may connect.
+inline bool is_shared(const HubRequest& request) { return !request.users.empty() || !request.groups.empty(); }
+
 struct HubCounts {
   uint32_t links = 0;
   uint32_t names = 0;
@@ -152,6 +155,8 @@ class ShareServer {
   struct Hub {
     explicit Hub(HubRequest given) : request(std::move(given)), table(request.limits) {}
     HubRequest request;
+    // The limit of descriptors follows that of the process.
+    const bool by_process = request.limits.descriptors == 0;
     std::shared_ptr<KeeperStore> store;
     HubTable table;
     uint64_t refused = 0;
@@ -213,6 +218,8 @@ class ShareServer {
   void bury() noexcept;
   void unclaim(Connection& connection) noexcept;
   Hub* find_hub(uint64_t id) noexcept;
+  // What messages that have begun, and what is kept, may each take; as the limit of the process is now.
+  static uint32_t descriptors_of(Hub& hub);
   void note(std::string line);
 
   Instance& instance_;

@@ -442,6 +442,38 @@ TEST(HubTable, LimitsHoldAndAreNamed) {
   EXPECT_EQ(table.descriptor_count(), 6U);
 }
 
+TEST(HubTable, UsersShareTheDescriptors) {
+  HubLimits limits;
+  limits.descriptors = 12;
+  HubTable table(limits);
+  std::vector<Token> gone;
+  const auto publish = [&](const std::string& name, uint8_t token, uint32_t user, uint32_t descriptors) {
+    HubTable::Request request = entry(name, token);
+    request.user = user;
+    request.shared = true;
+    request.published.handle.fd_count = descriptors;
+    auto version = table.publish(std::move(request), &gone);
+    if (version) return std::string();
+    EXPECT_EQ(version.error().status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+    return std::string(version.error().message);
+  };
+  EXPECT_NE(publish("a", 1, 1, 7).find("user 1 may have 6"), std::string::npos) << "nobody takes all";
+  EXPECT_EQ(publish("a", 1, 1, 4), "");
+  EXPECT_EQ(publish("a", 2, 1, 2), "");
+  EXPECT_NE(publish("b", 3, 1, 1).find("user 1 may have 6"), std::string::npos);
+  EXPECT_NE(publish("c", 4, 2, 5).find("user 2 may have 4"), std::string::npos);
+  EXPECT_EQ(publish("c", 4, 2, 4), "");
+  // What comes in place of what goes does not count twice.
+  HubTable::Request rest = entry("a", 5, 0, 1);
+  rest.shared = true;
+  rest.published.handle.fd_count = 2;
+  EXPECT_TRUE(table.publish(std::move(rest), &gone));
+  // Who is alone is asked for no share.
+  HubTable::Request last = entry("a", 6, 0, 1);
+  last.published.handle.fd_count = 4;
+  EXPECT_TRUE(table.publish(std::move(last), &gone));
+}
+
 TEST(HubTable, AnotherUserHasNoSayInAName) {
   HubTable table{HubLimits()};
   std::vector<Token> gone;

@@ -7,6 +7,7 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -1049,6 +1050,27 @@ TEST_F(ShareServerTest, MessagesThatHaveBegunShareTheDescriptorsOfAKeeper) {
   EXPECT_GE(files_of("memfd:test"), platform::kDescriptorsPerPacket) << "one of them was let begin";
   peers.clear();
   EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 0; }));
+}
+
+// Those of its links and of the process come first, and a message is here before what it replaces has gone.
+TEST_F(ShareServerTest, AKeeperTakesHalfTheDescriptorsThatItsProcessHas) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  gpumem_hub const hub = open_hub(desc);
+  Raw raw(address());
+  ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // Its limit counts when something is published.
+  rlimit limit = before;
+  limit.rlim_cur = 856;  // 64 of the process, three of each of 64 links, and twice 300
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(raw.ask(publish_of("many", 301), files(301)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(raw.ask(publish_of("n", 300), files(300)).type, MessageType::kPublished);
+  EXPECT_EQ(raw.ask(publish_of("another", 1, 2), files(1)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(raw.ask(publish_of("another", 1, 2), files(1)).type, MessageType::kPublished);
+  EXPECT_EQ(refused(hub), 2U);
 }
 
 TEST_F(ShareServerTest, ALinkHasAsManyWaitsAsItMay) {

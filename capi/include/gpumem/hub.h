@@ -51,7 +51,9 @@ typedef struct gpumem_hub_desc {
   uint32_t links_max;     /**< Links at once; 64 by default. */
   uint32_t names_max;     /**< Names at once; 1,024 by default. */
   uint32_t versions_max;  /**< Versions of one name at once; 16 by default. */
-  uint32_t fds_max;       /**< Descriptors that are held at once; 4,096 by default. */
+  /** Descriptors that are held at once; 4,096 by default. In a keeper, by default half of those that RLIMIT_NOFILE leaves
+   * beside its links. With `users` or `groups`, each of n users that publish may have the (n + 1)th part of them. */
+  uint32_t fds_max;
   uint64_t bytes_max;     /**< Bytes of memory that links may publish in a keeper; no limit by default. */
   uint64_t timeout_ns; /**< How long a link may take for a message that it has begun; 5 seconds by default. */
   /** For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */

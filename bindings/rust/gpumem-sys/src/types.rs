@@ -1545,7 +1545,9 @@ structs! {
         names_max: u32,
         /// Versions of one name at once; 16 by default.
         versions_max: u32,
-        /// Descriptors that are held at once; 4,096 by default.
+        /// Descriptors that are held at once; 4,096 by default. In a keeper, by default half of
+        /// those that RLIMIT_NOFILE leaves beside its links. With `users` or `groups`, each of n
+        /// users that publish may have the (n + 1)th part of them.
         fds_max: u32,
         /// Bytes of memory that links may publish in a keeper; no limit by default.
         bytes_max: u64,
