@@ -79,9 +79,13 @@ int32_t process_id() { return static_cast<int32_t>(getpid()); }
 
 namespace {
 
+// Among the flags of a process: it gives up its files, its network and the rest one by one. (PF_EXITING)
+constexpr unsigned long kExiting = 4;
+
 struct ProcessFacts {
   bool asked = false;  // false if there was no free descriptor
   char state = '\0';   // as the system writes it; 0 if it shows no such process
+  bool exiting = false;
   uint64_t start_time = 0;
 };
 
@@ -91,12 +95,15 @@ ProcessFacts facts_of(int32_t process) {
   std::snprintf(path, sizeof path, "/proc/%d/stat", process);
   ProcessFacts facts;
   facts.asked = read_small_file(path, text);
-  // The name in parentheses may hold anything; the state follows, and 19 fields after it the time.
+  // The name in parentheses may hold anything; the state follows, 6 fields after it the flags, and 19 the
+  // time.
   const char* at = std::strrchr(text, ')');
   if (at == nullptr || at[1] != ' ') return facts;
   facts.state = at[2];
-  for (int field = 0; at != nullptr && field < 20; ++field)
+  for (int field = 0; at != nullptr && field < 20; ++field) {
     at = std::strchr(at + 1, ' ');
+    if (at != nullptr && field == 6) facts.exiting = (std::strtoul(at, nullptr, 10) & kExiting) != 0;
+  }
   if (at != nullptr) facts.start_time = std::strtoull(at, nullptr, 10);
   return facts;
 }
@@ -128,7 +135,8 @@ bool process_lives(int32_t process, uint64_t start_time) {
 Result<Whereabouts> whereabouts_of(int32_t process, uint64_t start_time) {
   const ProcessFacts found = facts_of(process);
   if (!found.asked) return no_descriptor();
-  if (found.start_time == 0 || found.start_time != start_time || found.state == 'Z' || found.state == 'X')
+  if (found.start_time == 0 || found.start_time != start_time || found.exiting || found.state == 'Z' ||
+      found.state == 'X')
     return Whereabouts::kEnded;
   char path[40];
   char own[64];
@@ -136,6 +144,7 @@ Result<Whereabouts> whereabouts_of(int32_t process, uint64_t start_time) {
   std::snprintf(path, sizeof path, "/proc/%d/ns/net", process);
   const ssize_t own_length = readlink("/proc/self/ns/net", own, sizeof own);
   const ssize_t length = readlink(path, others, sizeof others);
+  if (length < 0 && errno == ENOENT) return Whereabouts::kEnded;  // just now
   const bool same =
       length > 0 && length == own_length && std::memcmp(own, others, static_cast<size_t>(length)) == 0;
   return same ? Whereabouts::kSameNetwork : Whereabouts::kOtherNetwork;

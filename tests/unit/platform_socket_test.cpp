@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -139,6 +140,30 @@ TEST_F(SocketTest, WithoutAFreeDescriptorNoProcessIsTakenForDead) {
   auto other = whereabouts_of(process_id(), *began + 1);
   ASSERT_TRUE(other);
   EXPECT_EQ(*other, Whereabouts::kEnded);
+}
+
+// While it ends it has no network, and its parent has not waited for it.
+TEST_F(SocketTest, AProcessThatIsEndingIsInNoOtherNetwork) {
+  for (int round = 0; round < 200; ++round) {
+    SocketPair ends = pair();
+    const pid_t child = test::quiet_fork();
+    if (child == 0) {
+      ends.ours = Descriptor();
+      (void)wait_for(ends.theirs.get(), false, Deadline::max());
+      _exit(0);
+    }
+    auto began = start_time_of(child);
+    ASSERT_TRUE(began);
+    ends.ours = Descriptor();
+    std::optional<Whereabouts> last;
+    while (last != Whereabouts::kEnded) {
+      auto now = whereabouts_of(child, *began);
+      ASSERT_TRUE(now);
+      last = *now;
+      if (last == Whereabouts::kOtherNetwork) ADD_FAILURE() << "round " << round;
+    }
+    EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  }
 }
 
 TEST_F(SocketTest, NothingWaitsAndAFullSocketSaysSo) {
