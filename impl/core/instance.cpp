@@ -357,6 +357,8 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   if (mode == GPUMEM_CLOSE_CHECK) end_left_pools(*this, statistics_.objects(Type::kStream) == 0);
   GPUMEM_TRY(claim_close(mode));
   handles::end(root, End::kClosed);
+  // Calls that wait for other processes return.
+  share_server_.stop();
   // Once this lock is had, no call is in the middle of making or destroying an object.
   lifecycle_.lock();
   lifecycle_.unlock();
@@ -364,8 +366,6 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   if (count != 0) {
     log(GPUMEM_LOG_WARNING, "closing an instance that has %" PRIu64 " live object%s", count, plural(count));
   }
-  // Calls that wait for other processes return.
-  share_server_.stop();
   backend_->stop_waiting_for_others();
   platform::fence_all_threads();
   platform::wait_for_uses(&root);

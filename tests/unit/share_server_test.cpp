@@ -1440,6 +1440,41 @@ TEST_F(ShareServerTest, AnAnswerThatDoesNotEndHoldsNoDescriptorsForLong) {
   EXPECT_TRUE(fetched(false, 3'600'000'000'000)) << "what nobody asked for is not waited for";
 }
 
+// As one that a debugger has stopped.
+TEST_F(ShareServerTest, ClosingWaitsForNoExporter) {
+  ShareHandle handle = publish_of("n", 1).handle;
+  auto boot = platform::boot_id();
+  ASSERT_TRUE(boot);
+  handle.exporter.boot = *boot;
+  handle.exporter.instance = platform::random_id();
+  handle.exporter.process_namespace = platform::process_namespace();
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(other, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  ASSERT_EQ(gpumem_device_get_info(device, &info, nullptr), GPUMEM_SUCCESS);
+  std::copy(std::begin(info.uuid), std::end(info.uuid), handle.device_uuid.begin());
+  std::atomic<bool> asked{false};
+  const Impostor impostor(abstract_address(handle.exporter.instance), [&](Raw& raw) {
+    Message answer = message_of(MessageType::kWelcome);
+    answer.token = handle.exporter.instance;
+    reply(raw, heard(raw), answer);
+    asked = heard(raw).type == MessageType::kClaim;
+    raw.ends();
+  });
+  const gpumem_share_handle given = encode(handle);
+  gpumem_status status = GPUMEM_SUCCESS;
+  std::thread importer([&] {
+    gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+    desc.timeout_ns = std::chrono::nanoseconds(kPatience).count();
+    gpumem_memory memory = nullptr;
+    status = gpumem_share_import(other, &given, nullptr, 0, &desc, nullptr, &memory, nullptr);
+  });
+  EXPECT_TRUE(eventually([&] { return asked.load(); }));
+  other.close();
+  importer.join();
+  EXPECT_EQ(status, GPUMEM_ERROR_CLOSED) << "it did not wait for its time limit";
+}
+
 // An exporter that other processes were told to ask.
 TEST_F(ShareServerTest, AnExporterThatLiesIsNotBelieved) {
   gpumem_device device = nullptr;
