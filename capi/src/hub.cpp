@@ -79,6 +79,10 @@ core::PublishRequest decode_publish(capi::Decoder& decode, const char* name,
   if (given.access != GPUMEM_ACCESS_NONE && given.access != GPUMEM_ACCESS_READ &&
       given.access != GPUMEM_ACCESS_READWRITE)
     decode.refuse("access is %d; it is GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0", given.access);
+  if (given.version > core::kVersionMax) {
+    decode.refuse("version is %" PRIu64 ", and at most %" PRIu64 " may be asked for; pass 0 for the next one",
+                  given.version, core::kVersionMax);
+  }
   core::PublishRequest request;
   request.name = decode_entry_name(decode, name);
   request.version = given.version;

@@ -40,11 +40,13 @@ HubEntry HubTable::entry_of(const std::string& name, uint64_t number, const Vers
   return entry;
 }
 
-uint64_t HubTable::last_of(const std::string& name) const {
+uint64_t HubTable::last_of(const std::string& name, uint32_t user) const {
   if (const auto known = names_.find(name); known != names_.end()) return known->second.last;
   const auto past =
-      std::find_if(past_.begin(), past_.end(), [&](const auto& entry) { return entry.first == name; });
-  return past != past_.end() ? past->second : 0;
+      std::find_if(past_.begin(), past_.end(), [&](const Past& entry) { return entry.name == name; });
+  if (past != past_.end()) return past->last;
+  const auto floor = floors_.find(user);
+  return floor != floors_.end() ? floor->second : 0;
 }
 
 void HubTable::forget(const Version& version) noexcept {
@@ -55,13 +57,20 @@ void HubTable::forget(const Version& version) noexcept {
   if (token != tokens_.end() && --token->second == 0) tokens_.erase(token);
 }
 
-// Of a name without versions only the last number stays, and that not for ever.
+// Of a name without versions only the last number stays, and of too many such names the highest.
 void HubTable::close_name(Names::iterator name) noexcept {
+  const auto raise_floor = [this](uint32_t user, uint64_t last) {
+    uint64_t& floor = floors_.find(user)->second;
+    floor = std::max(floor, last);
+  };
   try {
-    past_.emplace_back(name->first, name->second.last);
-    if (past_.size() > 4 * size_t{limits_.names}) past_.pop_front();
+    past_.push_back({name->first, name->second.user, name->second.last});
+    if (past_.size() > 4 * size_t{limits_.names}) {
+      raise_floor(past_.front().user, past_.front().last);
+      past_.pop_front();
+    }
   } catch (const std::bad_alloc&) {
-    // Its numbers begin again.
+    raise_floor(name->second.user, name->second.last);
   }
   names_.erase(name);
 }
@@ -85,7 +94,7 @@ Result<void> HubTable::check_share(uint32_t user, uint64_t descriptors, uint64_t
 }
 
 Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) {
-  const uint64_t last = last_of(request.name);
+  const uint64_t last = last_of(request.name, request.user);
   auto name = names_.find(request.name);
   if (name != names_.end() && name->second.user != request.user) return other_user(request.name);
   if (last == UINT64_MAX)
@@ -141,11 +150,12 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
     request.published.stored = std::move(*stored);
   }
   gone->reserve(gone->size() + goes);
+  floors_.try_emplace(request.user);  // closing a name must not fail
   ++tokens_[handle.token];
   if (name == names_.end()) {
     name = names_.emplace(request.name, Name{}).first;
     name->second.user = request.user;
-    std::erase_if(past_, [&](const auto& entry) { return entry.first == request.name; });
+    std::erase_if(past_, [&](const Past& entry) { return entry.name == request.name; });
   }
   auto& versions = name->second.versions;
   descriptor_count_ += handle.fd_count;

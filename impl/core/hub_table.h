@@ -86,9 +86,14 @@ class HubTable {
     std::map<uint64_t, Version> versions;
   };
   using Names = std::map<std::string, Name>;
+  struct Past {
+    std::string name;
+    uint32_t user = 0;
+    uint64_t last = 0;
+  };
 
   static HubEntry entry_of(const std::string& name, uint64_t number, const Version& version);
-  uint64_t last_of(const std::string& name) const;
+  uint64_t last_of(const std::string& name, uint32_t user) const;
   void forget(const Version& version) noexcept;
   const Name* owner_of(const Token& token) const;
   Result<void> check_share(uint32_t user, uint64_t descriptors, uint64_t going) const;
@@ -97,7 +102,9 @@ class HubTable {
   HubLimits limits_;
   Names names_;
   // The last versions of names without any, the oldest first, so that they do not run backwards.
-  std::deque<std::pair<std::string, uint64_t>> past_;
+  std::deque<Past> past_;
+  // Of each user the highest number that a name had of which nothing is known any more.
+  std::map<uint32_t, uint64_t> floors_;
   std::map<Token, uint32_t> tokens_;  // how many versions have one
   uint32_t version_count_ = 0;
   uint64_t descriptor_count_ = 0;

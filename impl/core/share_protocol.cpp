@@ -314,6 +314,7 @@ void read_body(Reader& in, Message& message) {
       message.name = in.name();
       message.handle = in.handle();
       message.version = in.number<uint64_t>();
+      if (message.version > kVersionMax) in.refuse(bad_message("a version is too high"));
       message.access = in.access(true);
       message.keep = in.number<uint32_t>();
       in.array(message.fingerprint);

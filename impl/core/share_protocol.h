@@ -70,6 +70,8 @@ inline constexpr uint32_t kMessageDescriptorsMax = 65536;
 inline constexpr uint32_t kTrialDescriptorsMax = 2;
 inline constexpr size_t kSecretMax = 256;
 inline constexpr size_t kNameMax = 63;
+// The highest version that may be asked for. Those above are for who asks for the next one: so no name ends.
+inline constexpr uint64_t kVersionMax = INT64_MAX;
 
 using Fingerprint = std::array<uint8_t, 32>;
 

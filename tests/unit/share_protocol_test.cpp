@@ -164,6 +164,11 @@ TEST(ShareProtocol, BodiesWithWrongValuesAreRefused) {
   message = full(MessageType::kPublish);
   message.access = 2;
   EXPECT_TRUE(refused(message));
+  message = full(MessageType::kPublish);
+  message.version = kVersionMax;
+  EXPECT_FALSE(refused(message));
+  message.version = kVersionMax + 1;
+  EXPECT_TRUE(refused(message));
   message = full(MessageType::kEntry);
   message.entry.access = GPUMEM_ACCESS_NONE;
   EXPECT_TRUE(refused(message));
@@ -390,6 +395,28 @@ TEST(HubTable, ANameThatWasWithdrawnDoesNotRunBackwards) {
   EXPECT_EQ(table.withdraw("a", 0, 1, &gone).error().status, GPUMEM_ERROR_NOT_FOUND);
   EXPECT_EQ(table.publish(entry("a", 2, 7), &gone).error().status, GPUMEM_ERROR_ALREADY_EXISTS);
   EXPECT_EQ(*table.publish(entry("a", 2), &gone), 8U);
+}
+
+// Of many names only the highest number is remembered.
+TEST(HubTable, AfterManyWithdrawalsVersionsStillGoUpwards) {
+  HubLimits limits;
+  limits.names = 1;
+  HubTable table(limits);
+  std::vector<Token> gone;
+  const auto come_and_go = [&](const std::string& name, uint32_t user, uint64_t version = 0) {
+    HubTable::Request request = entry(name, 1, version);
+    request.user = user;
+    auto number = table.publish(std::move(request), &gone);
+    EXPECT_TRUE(number && table.withdraw(name, 0, user, &gone));
+    return number ? *number : 0;
+  };
+  EXPECT_EQ(come_and_go("first", 1, 7), 7U);
+  EXPECT_EQ(come_and_go("second", 1, 3), 3U);
+  for (const char* name : {"a", "b", "c", "d"})
+    EXPECT_EQ(come_and_go(name, 2), 1U);
+  EXPECT_EQ(come_and_go("first", 1), 8U);
+  EXPECT_EQ(come_and_go("second", 1), 8U) << "above all that were forgotten";
+  EXPECT_EQ(come_and_go("new", 2), 2U) << "one user's numbers are no matter of another one's";
 }
 
 TEST(HubTable, ATokenIsGoneWithItsLastVersion) {

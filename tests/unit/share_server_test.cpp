@@ -1052,6 +1052,36 @@ TEST_F(ShareServerTest, MessagesThatHaveBegunShareTheDescriptorsOfAKeeper) {
   EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 0; }));
 }
 
+TEST_F(ShareServerTest, NoVersionThatIsAskedForEndsAName) {
+  gpumem_hub const hub = open_hub(hub_desc());
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_desc buffer_desc = GPUMEM_BUFFER_DESC_INIT;
+  buffer_desc.size = buffer_desc.reserve = 1;
+  buffer_desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_buffer buffer = nullptr;
+  ASSERT_EQ(gpumem_buffer_create(device, &buffer_desc, &buffer, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  ASSERT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle handle;
+  ASSERT_EQ(gpumem_share_export(instance, info.base, nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  uint64_t version = 0;
+  const auto publish = [&](uint64_t number) {
+    gpumem_publish_desc desc = GPUMEM_PUBLISH_DESC_INIT;
+    desc.version = number;
+    return gpumem_hub_publish(hub, "n", &handle, &desc, &version, nullptr);
+  };
+  EXPECT_EQ(publish(UINT64_MAX), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(publish(kVersionMax + 1), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(version, 0U);
+  EXPECT_EQ(publish(kVersionMax), GPUMEM_SUCCESS);
+  EXPECT_EQ(publish(0), GPUMEM_SUCCESS);
+  EXPECT_EQ(version, kVersionMax + 1);
+  EXPECT_EQ(gpumem_hub_withdraw(hub, "n", 0, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(publish(0), GPUMEM_SUCCESS);
+  EXPECT_EQ(version, kVersionMax + 2);
+}
+
 // Those of its links and of the process come first, and a message is here before what it replaces has gone.
 TEST_F(ShareServerTest, AKeeperTakesHalfTheDescriptorsThatItsProcessHas) {
   gpumem_hub_desc desc = hub_desc();
@@ -1104,10 +1134,9 @@ TEST_F(ShareServerTest, AReplayedMessageIsOneMoreOfItsKind) {
   EXPECT_EQ(link.ask(publish, files(1)).status, GPUMEM_ERROR_ALREADY_EXISTS);
   publish.version = 4;
   EXPECT_EQ(link.ask(publish, files(1)).status, GPUMEM_ERROR_ALREADY_EXISTS);
-  publish.version = UINT64_MAX;
-  EXPECT_EQ(link.ask(publish, files(1)).version, UINT64_MAX);
-  publish.version = 0;
-  EXPECT_EQ(link.ask(publish, files(1)).status, GPUMEM_ERROR_LIMIT_EXCEEDED) << "it would begin again";
+  publish.version = kVersionMax;
+  EXPECT_EQ(link.ask(publish, files(1)).version, kVersionMax);
+  EXPECT_EQ(link.ask(publish, files(1)).status, GPUMEM_ERROR_ALREADY_EXISTS);
   EXPECT_EQ(holder.ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE) << "its link has fetched nothing";
   EXPECT_EQ(link.ask(message_of(MessageType::kFetch, "n")).type, MessageType::kGranted);
   for (int i = 0; i < 2; ++i)

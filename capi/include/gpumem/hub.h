@@ -54,7 +54,7 @@ typedef struct gpumem_hub_desc {
   /** Descriptors that are held at once; 4,096 by default. In a keeper, by default half of those that RLIMIT_NOFILE leaves
    * beside its links. With `users` or `groups`, each of n users that publish may have the (n + 1)th part of them. */
   uint32_t fds_max;
-  uint64_t bytes_max;     /**< Bytes of memory that links may publish in a keeper; no limit by default. */
+  uint64_t bytes_max;  /**< Bytes of memory that links may publish in a keeper; no limit by default. */
   uint64_t timeout_ns; /**< How long a link may take for a message that it has begun; 5 seconds by default. */
   /** For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
   const char *name;
@@ -138,7 +138,7 @@ GPUMEM_API gpumem_status gpumem_hub_get_info(gpumem_hub hub, gpumem_hub_info *ou
 /** Options for publishing. */
 typedef struct gpumem_publish_desc {
   size_t struct_size; /**< `sizeof(gpumem_publish_desc)` of the caller. */
-  /** Number of the version, above all that the name ever had; 0 means one more than the last. */
+  /** Number of the version, above all that the name ever had, and below 2^63; 0 means one more than the last. */
   uint64_t version;
   /** The most that links get, within what the export allows: #GPUMEM_ACCESS_READ or #GPUMEM_ACCESS_READWRITE; 0 means
    * #GPUMEM_ACCESS_READ for descriptors, and what the export allows otherwise. */
@@ -162,8 +162,8 @@ typedef struct gpumem_publish_desc {
  * \param[out] out_version receives the number of the version; or NULL
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS links see the new version
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad name, damaged bytes, an unknown access, more access than
- *         the export allows, or read-only access for #GPUMEM_SHARE_WAY_LEGACY
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad name, a version above 2^63 - 1, damaged bytes, an unknown
+ *         access, more access than the export allows, or read-only access for #GPUMEM_SHARE_WAY_LEGACY
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the hub is reached, which the message names
