@@ -181,6 +181,7 @@ void ShareServer::stop() noexcept {
   }
   for (const auto& client : clients)
     client->abandon(instance_closed());
+  trials_.stop();
   const uint64_t one = 1;
   (void)!write(stop_event_.get(), &one, sizeof one);
 }
@@ -875,24 +876,23 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
   }
 }
 
-// On the thread for longer work, because it waits for the other process and calls the driver.
+// On a thread of its own, because it waits for the other process and calls the driver.
 Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) {
   const uint64_t number = incoming.message.number;
   auto shared = std::make_shared<Incoming>(std::move(incoming));
   try {
-    instance_.background().start();
-    instance_.background().add(
-        [this, id = connection.id, shared]() -> std::optional<std::chrono::nanoseconds> {
-          Message reply = message_of(MessageType::kTried);
-          try {
-            reply = answer_trial(instance_, *shared);
-          } catch (const std::bad_alloc&) {
-            reply.status = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
-          }
-          reply.number = shared->message.number;
-          finish_trial(id, std::move(reply));
-          return std::nullopt;
-        });
+    trials_.start();
+    trials_.add([this, id = connection.id, shared]() -> std::optional<std::chrono::nanoseconds> {
+      Message reply = message_of(MessageType::kTried);
+      try {
+        reply = answer_trial(instance_, *shared);
+      } catch (const std::bad_alloc&) {
+        reply.status = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+      }
+      reply.number = shared->message.number;
+      finish_trial(id, std::move(reply));
+      return std::nullopt;
+    });
   } catch (const std::system_error&) {
     refuse(connection, number,
            make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the process has no room for a thread"));

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/background.h"
 #include "core/exports.h"
 #include "core/hub_table.h"
 #include "core/keeper_store.h"
@@ -63,6 +64,8 @@ class ShareServer {
   // this instance has claimed stays claimed until its owners release it.
   void stop() noexcept;
   bool is_this_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
+  // In a trial, which may wait for other processes.
+  bool tries_on_this_thread() const { return trials_.is_this_thread(); }
   // Started, and not stopped.
   bool is_running() const { return running_.load(std::memory_order_acquire); }
   // Can be read once it has stopped. Needs start().
@@ -227,6 +230,7 @@ class ShareServer {
   platform::Descriptor wake_event_;
   platform::Descriptor stop_event_;
   std::thread thread_;
+  Background trials_;
   std::atomic<std::thread::id> thread_id_{};
   std::atomic<bool> running_{false};
   std::atomic<bool> look_soon_{false};

@@ -144,7 +144,7 @@ TEST_F(SocketTest, WithoutAFreeDescriptorNoProcessIsTakenForDead) {
 
 // While it ends it has no network, and its parent has not waited for it.
 TEST_F(SocketTest, AProcessThatIsEndingIsInNoOtherNetwork) {
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 60; ++round) {
     SocketPair ends = pair();
     const pid_t child = test::quiet_fork();
     if (child == 0) {

@@ -495,6 +495,37 @@ TEST_F(ShareServerTest, TrialsAreBoundedAndBelieveNothing) {
   EXPECT_EQ(after.live_count, before.live_count);
 }
 
+TEST_F(ShareServerTest, ATrialThatIsNotAnsweredHoldsUpNoOtherWork) {
+  open_hub(hub_desc());
+  Raw raw(address());
+  ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+  Descriptors descriptors;
+  Descriptor ours;
+  Message message = trial_of(instance, &descriptors, &ours);
+  raw.send(message, std::move(descriptors));
+  Raw holder(std::move(ours));
+  ASSERT_TRUE(holder.next()) << "the claim, which it does not answer";
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = 1;
+  desc.reserve = 64 << 20;
+  gpumem_buffer buffer = nullptr;
+  ASSERT_EQ(gpumem_buffer_create(device, &desc, &buffer, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  ASSERT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
+  const uint64_t before = info.capacity;
+  // On the thread for longer work.
+  ASSERT_EQ(gpumem_buffer_set_ahead(buffer, 32 << 20, nullptr), GPUMEM_SUCCESS);
+  EXPECT_TRUE(eventually([&] {
+    EXPECT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
+    return info.capacity > before;
+  }));
+  EXPECT_FALSE(raw.next(0ms)) << "the trial has ended before";
+  EXPECT_FALSE(raw.hung_up);
+  // Closing does not wait for it either.
+}
+
 TEST_F(ShareServerTest, WhoOnlySaysThatItTriedIsNotBelieved) {
   auto listener = platform::Listener::open(address(), 0600);
   ASSERT_TRUE(listener);
