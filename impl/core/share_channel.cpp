@@ -19,16 +19,36 @@ Result<void> Channel::flush() {
   held_up_ = false;
   while (!output_.empty()) {
     const Packet& next = output_.front();
+    const size_t count = next.descriptors.size();
+    const size_t before = unread();
+    held_up_ = count != 0 && (window_ == 0 || (before != 0 && before + count > window_));
+    if (held_up_) return {};
+    const bool counts = count != 0 || before != 0;
+    if (counts) sent_.push_back(count);
     auto sent = platform::send_some(socket_.get(), next.bytes, next.descriptors);
+    const bool gone = sent && sent->state == platform::Sending::kDone;
+    if (gone) {
+      unread_ += count;
+    } else if (counts) {
+      sent_.pop_back();
+    }
     // Without memory the kernel has taken nothing. The other side still waits for what was promised.
     held_up_ = sent ? sent->state == platform::Sending::kLater
                     : sent.error().status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
     if (held_up_) return {};
     if (!sent) return sent.error();
-    if (sent->state != platform::Sending::kDone) return {};
+    if (!gone) return {};
     output_.pop_front();
   }
   return {};
+}
+
+size_t Channel::unread() {
+  if (sent_.empty()) return 0;
+  for (const size_t most = platform::unread_packets(socket_.get()); sent_.size() > most; sent_.pop_front())
+    unread_ -= sent_.front();
+  if (unread_ == 0) sent_.clear();
+  return unread_;
 }
 
 Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {

@@ -2,6 +2,8 @@
 // One end of a connection: puts messages into packets and back. Its owner locks, and says when it may go on.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 
@@ -28,8 +30,15 @@ class Channel {
   Result<void> flush();
   bool has_output() const { return !output_.empty(); }
   size_t output_count() const { return output_.size(); }
-  // The kernel said to try again, without telling when, or had no memory.
+  // To be tried again, without anything that tells when: the kernel said so, it had no memory, or the other
+  // side has too many descriptors to read.
   bool is_held_up() const { return held_up_; }
+
+  // What the other side has not read counts as that of the user who sent it, of which the kernel allows only
+  // so many: at most so many descriptors, and perhaps a few that it has read.
+  size_t unread();
+  // How many of them there may be, or one packet if there are none; 0: no packet with descriptors is sent.
+  void set_window(size_t descriptors) { window_ = descriptors; }
 
   // The next message; nothing if there is none now, or no memory for it. PEER_GONE; after another failure the
   // connection must end.
@@ -48,6 +57,9 @@ class Channel {
   Assembler assembler_;
   std::deque<Packet> output_;
   bool held_up_ = false;
+  size_t window_ = SIZE_MAX;
+  std::deque<size_t> sent_;  // descriptors of the last packets, from the first that may be unread
+  size_t unread_ = 0;        // of all these
 };
 
 }  // namespace gpumem::core

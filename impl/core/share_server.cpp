@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <new>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -35,6 +36,8 @@ constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
 constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
 constexpr size_t kLinesMax = 16;
+constexpr uint32_t kLinesOfCause = 8;  // of one user, in the time of quiet
+constexpr size_t kNotedMax = 256;
 constexpr uint64_t kOtherDescriptors = 64;  // of the process, beside those of its hubs
 constexpr uint64_t kLinkDescriptors = 3;    // of a link, with its holder and an answer
 constexpr size_t kReserve = 3;              // what a link takes until it is welcome
@@ -166,6 +169,7 @@ void ShareServer::stop() noexcept {
       unclaim(*connection);
     }
     connections_.clear();
+    undrained_.clear();
     listeners_.clear();
     for (auto& [id, hub] : hubs_)
       leave_store(hub);
@@ -341,9 +345,14 @@ void ShareServer::look_at_times() {
     if (connection->channel.is_held_up()) serve(*connection);
     if (connection->doomed) continue;
     if (connection->message_until <= now || connection->output_until <= now) {
-      const Error late = make_error(GPUMEM_ERROR_BUSY, "it took too long for a message");
-      doom(*connection, &late);
-      continue;
+      const bool waits = connection->message_until > now && connection->channel.is_held_up();
+      Connection& late = waits ? worst_reader(*connection) : *connection;
+      const Error why =
+          make_error(GPUMEM_ERROR_BUSY, waits ? "it does not read the descriptors that it asked for"
+                                              : "it took too long for a message");
+      doom(late, &why);
+      if (&late == connection.get()) continue;
+      connection->output_until = platform::deadline_after(connection->time_ns);
     }
     if (connection->lease_until <= now) {
       connection->lease_until = platform::Deadline::max();
@@ -484,8 +493,7 @@ void ShareServer::accept_all(Listening& listening) {
     platform::PeerFacts facts;
     if (auto admitted = admit(*socket, listening.hub, facts); !admitted) {
       if (Hub* const hub = find_hub(listening.hub)) ++hub->refused;
-      note("refused process " + std::to_string(facts.process) + " of user " + std::to_string(facts.user) +
-           ": " + admitted.error().message);
+      note("refused", facts.process, facts.user, admitted.error().message);
       (void)platform::send_some(socket->get(), encode_message(refusal_of(admitted.error())), {});
       continue;
     }
@@ -500,14 +508,17 @@ void ShareServer::accept_all(Listening& listening) {
   }
 }
 
-// What was handed out to a link that has ended counts like a link.
+// What was handed out to a link that has ended counts like a link, and so does one that has not read all.
 uint32_t ShareServer::links_of(uint64_t hub) const {
-  return static_cast<uint32_t>(
-      std::count_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
-        const Connection& connection = *entry.second;
-        return connection.hub == hub && !connection.doomed &&
-               (connection.role != Role::kHolder || !connections_.contains(connection.partner));
-      }));
+  return static_cast<uint32_t>(std::count_if(connections_.begin(), connections_.end(),
+                                             [&](const auto& entry) {
+                                               const Connection& connection = *entry.second;
+                                               return connection.hub == hub && !connection.doomed &&
+                                                      (connection.role != Role::kHolder ||
+                                                       !connections_.contains(connection.partner));
+                                             }) +
+                               std::count_if(undrained_.begin(), undrained_.end(),
+                                             [&](const Undrained& one) { return one.hub == hub; }));
 }
 
 Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub_id,
@@ -529,6 +540,7 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
   if (!known) return make_error(GPUMEM_ERROR_PERMISSION_DENIED, "user %u may not connect here", facts.user);
   const size_t most = hub != nullptr ? hub->request.limits.links : kConnectionsMax;
   if (links_of(hub_id) >= most) {
+    drop_drained();
     // Some may have hung up just now.
     for (const auto& [id, connection] : connections_) {
       if (connection->hub == hub_id) serve(*connection);
@@ -546,6 +558,7 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
 void ShareServer::serve(Connection& connection) {
   if (connection.doomed) return;
   try {
+    if (connection.channel.has_output()) connection.channel.set_window(window_of(connection));
     if (auto flushed = connection.channel.flush(); !flushed) {
       doom(connection, nullptr);
       return;
@@ -620,12 +633,52 @@ void ShareServer::update(Connection& connection) noexcept {
   (void)epoll_ctl(poll_.get(), EPOLL_CTL_MOD, channel.socket(), &event);
 }
 
+void ShareServer::drop_drained() noexcept {
+  std::erase_if(undrained_, [](Undrained& one) { return one.channel.unread() == 0; });
+}
+
+// What is on its way to those who do not read counts as this user's, and the kernel allows only so much: half
+// of it is for all of them, a share for each user, and half of that for one connection.
+size_t ShareServer::window_of(Connection& connection) {
+  drop_drained();
+  std::set<uint32_t> users{connection.user};
+  uint64_t of_all = 0;
+  uint64_t of_user = 0;
+  const auto count = [&](Channel& channel, uint32_t user) {
+    const size_t unread = channel.unread();
+    if (unread == 0) return;
+    users.insert(user);
+    of_all += unread;
+    if (user == connection.user) of_user += unread;
+  };
+  for (const auto& [id, other] : connections_) {
+    if (other.get() != &connection) count(other->channel, other->user);
+  }
+  for (Undrained& one : undrained_)
+    count(one.channel, one.user);
+  const uint64_t all = std::min<uint64_t>(platform::descriptor_limit() / 2, UINT32_MAX);
+  const uint64_t share = all / (users.size() + 1);
+  const uint64_t left = std::min(all - std::min(of_all, all), share - std::min(of_user, share));
+  return std::min(left, std::max<uint64_t>(share / 2, 1));
+}
+
+// Who has the most to read, of those that share with one that waits.
+ShareServer::Connection& ShareServer::worst_reader(Connection& waiting) {
+  Connection* worst = &waiting;
+  for (const auto& [id, other] : connections_) {
+    if (!other->doomed && other->user == waiting.user && other->channel.unread() > worst->channel.unread())
+      worst = other.get();
+  }
+  return *worst;
+}
+
 // Who cannot be answered is hung up on, and asks again.
 void ShareServer::answer(Connection& connection, Message message,
                          platform::Descriptors descriptors) noexcept {
   if (connection.doomed) return;
   bool sent = false;
   try {
+    if (!descriptors.empty()) connection.channel.set_window(window_of(connection));
     sent = static_cast<bool>(connection.channel.send(std::move(message), std::move(descriptors)));
   } catch (const std::bad_alloc&) {
     // It did not go out, not even in part.
@@ -650,8 +703,7 @@ void ShareServer::refuse(Connection& connection, uint64_t number, const Error& e
 
 void ShareServer::turn_away(Connection& connection, uint64_t number, const Error& error) {
   refuse(connection, number, error);
-  note("refused process " + std::to_string(connection.process) + " of user " +
-       std::to_string(connection.user) + ": " + error.message);
+  note("refused", connection, error.message);
   doom(connection, nullptr);
 }
 
@@ -1107,8 +1159,7 @@ void ShareServer::doom(Connection& connection, const Error* error) noexcept {
   if (error == nullptr) return;
   if (Hub* const hub = find_hub(connection.hub)) ++hub->refused;
   try {
-    note("hung up on process " + std::to_string(connection.process) + " of user " +
-         std::to_string(connection.user) + ": " + error->message);
+    note("hung up on", connection, error->message);
   } catch (const std::bad_alloc&) {
     // Only the line is lost.
   }
@@ -1123,6 +1174,16 @@ void ShareServer::unclaim(Connection& connection) noexcept {
   connection.claims.clear();
   if (connection.lent) exports.unclaim(*connection.lent);
   connection.lent.reset();
+}
+
+void ShareServer::leave_undrained(Connection& connection) noexcept {
+  if (connection.channel.unread() == 0) return;
+  try {
+    connection.channel.drop();
+    undrained_.push_back({std::move(connection.channel), connection.hub, connection.user});
+  } catch (const std::bad_alloc&) {
+    // They count no more, and the kernel has the last word.
+  }
 }
 
 void ShareServer::bury() noexcept {
@@ -1140,8 +1201,32 @@ void ShareServer::bury() noexcept {
         look_until(holder->second->lease_until);
       }
     }
+    leave_undrained(*one->second);
     connections_.erase(one);
   }
+}
+
+// A user that causes the same again and again fills no log.
+void ShareServer::note(const char* cause, const Connection& connection, const char* why) {
+  note(cause, connection.process, connection.user, why);
+}
+
+void ShareServer::note(const char* cause, int32_t process, uint32_t user, const char* why) {
+  const auto now = Clock::now();
+  if (noted_.size() >= kNotedMax)
+    std::erase_if(noted_, [&](const auto& entry) { return entry.second.until <= now; });
+  Noted& noted = noted_[{cause, noted_.size() < kNotedMax ? user : UINT32_MAX}];
+  const uint64_t left_out = noted.until <= now ? noted.left_out : 0;
+  if (noted.until <= now) noted = {now + kQuietTime, 0, 0};
+  if (noted.lines == kLinesOfCause) {
+    ++noted.left_out;
+    return;
+  }
+  ++noted.lines;
+  std::string line = std::string(cause) + " process " + std::to_string(process) + " of user " +
+                     std::to_string(user) + ": " + why;
+  if (left_out != 0) line += " (and " + std::to_string(left_out) + " times more before)";
+  note(std::move(line));
 }
 
 void ShareServer::note(std::string line) {

@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/background.h"
@@ -164,6 +167,13 @@ class ShareServer {
     HubTable table;
     uint64_t refused = 0;
   };
+  // A connection that has ended before the other side had read all descriptors. They count until that closes
+  // it.
+  struct Undrained {
+    Channel channel;
+    uint64_t hub = 0;
+    uint32_t user = 0;
+  };
   struct Listening {
     platform::Listener listener;
     uint64_t hub = 0;
@@ -217,13 +227,19 @@ class ShareServer {
   void tell_withdrawn(uint64_t hub, const Token& token) noexcept;
   void tell_all_withdrawn(Connection& connection) noexcept;
   void update(Connection& connection) noexcept;
+  size_t window_of(Connection& connection);
+  Connection& worst_reader(Connection& waiting);
   void doom(Connection& connection, const Error* error) noexcept;
   void bury() noexcept;
+  void leave_undrained(Connection& connection) noexcept;
   void unclaim(Connection& connection) noexcept;
   Hub* find_hub(uint64_t id) noexcept;
   // What messages that have begun, and what is kept, may each take; as the limit of the process is now.
   static uint32_t descriptors_of(Hub& hub);
   void note(std::string line);
+  void note(const char* cause, const Connection& connection, const char* why);
+  void note(const char* cause, int32_t process, uint32_t user, const char* why);
+  void drop_drained() noexcept;
 
   Instance& instance_;
   platform::Descriptor poll_;
@@ -254,6 +270,7 @@ class ShareServer {
   std::map<uint64_t, Hub> hubs_;
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
   bool any_doomed_ = false;
+  std::list<Undrained> undrained_;
   std::map<uint64_t, std::weak_ptr<ShareClient>> clients_;
   std::map<Token, std::weak_ptr<SharePeer>> peers_;
   // The last ones that imports came from: connecting anew takes longer than an import.
@@ -263,6 +280,13 @@ class ShareServer {
   };
   std::vector<Recent> recent_;
   std::vector<std::string> lines_;  // for the log, which is called without the lock
+  // What each user has caused in the log of late.
+  struct Noted {
+    Clock::time_point until{};
+    uint32_t lines = 0;
+    uint64_t left_out = 0;
+  };
+  std::map<std::pair<std::string_view, uint32_t>, Noted> noted_;
 };
 
 }  // namespace gpumem::core

@@ -2,8 +2,10 @@
 #include "platform/socket.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -336,6 +338,14 @@ Result<Sent> send_some(int socket, std::span<const uint8_t> bytes, std::span<con
     const bool gone = errno == EPIPE || errno == ECONNRESET;
     return socket_error(errno, "sendmsg", gone ? "the other side has hung up" : "cannot send");
   }
+}
+
+size_t unread_packets(int socket) {
+  // A buffer's record and the end of its data, which are counted with it.
+  constexpr size_t kLeast = 512;
+  int bytes = 0;
+  if (ioctl(socket, SIOCOUTQ, &bytes) != 0 || bytes <= 0) return 0;
+  return (static_cast<size_t>(bytes) + kLeast - 1) / kLeast;
 }
 
 Result<Received> receive_some(int socket, std::span<uint8_t> room) {

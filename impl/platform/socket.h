@@ -84,6 +84,10 @@ struct Sent {
 // PEER_GONE if the other end has hung up.
 Result<Sent> send_some(int socket, std::span<const uint8_t> bytes, std::span<const Descriptor> descriptors);
 
+// At most so many packets that were sent from here have not been read: no packet takes less room than the
+// kernel's own record of it.
+size_t unread_packets(int socket);
+
 struct Received {
   enum class State { kBytes, kNothing, kHungUp };
   State state = State::kNothing;

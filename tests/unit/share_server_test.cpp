@@ -1113,6 +1113,125 @@ TEST_F(ShareServerTest, NoVersionThatIsAskedForEndsAName) {
   EXPECT_EQ(version, kVersionMax + 2);
 }
 
+TEST_F(ShareServerTest, AChannelKnowsWhatIsNotRead) {
+  auto ends = platform::socket_pair();
+  ASSERT_TRUE(ends);
+  Channel channel(std::move(ends->ours));
+  Raw reader(std::move(ends->theirs));
+  const auto send = [&] {
+    Message message = message_of(MessageType::kGranted);
+    message.handle = publish_of("n", 2).handle;
+    EXPECT_TRUE(channel.send(std::move(message), files(2)));
+  };
+  for (int i = 0; i < 10; ++i)
+    send();
+  EXPECT_EQ(channel.unread(), 20U);
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(reader.next());
+  EXPECT_GE(channel.unread(), 10U);
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(reader.next());
+  EXPECT_EQ(channel.unread(), 0U);
+  // One packet goes in any case, unless none may.
+  channel.set_window(1);
+  send();
+  EXPECT_FALSE(channel.has_output());
+  send();
+  EXPECT_TRUE(channel.has_output() && channel.is_held_up());
+  ASSERT_TRUE(reader.next());
+  channel.set_window(0);
+  ASSERT_TRUE(channel.flush());
+  EXPECT_TRUE(channel.has_output() && channel.is_held_up());
+  channel.set_window(1);
+  ASSERT_TRUE(channel.flush());
+  EXPECT_FALSE(channel.has_output() || channel.is_held_up());
+  EXPECT_TRUE(reader.next());
+}
+
+// What is on its way counts as the sender's, so that the kernel would soon take no more from it.
+TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_desc buffer_desc = GPUMEM_BUFFER_DESC_INIT;
+  buffer_desc.size = buffer_desc.reserve = 1;
+  buffer_desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_buffer buffer = nullptr;
+  ASSERT_EQ(gpumem_buffer_create(device, &buffer_desc, &buffer, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  ASSERT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle handle;
+  ASSERT_EQ(gpumem_share_export(instance, info.base, nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  constexpr uint32_t kNobody = 65534;
+  gpumem_hub_desc desc = hub_desc();
+  desc.timeout_ns = 200'000'000;
+  desc.users = &kNobody;
+  desc.user_count = 1;
+  gpumem_hub const hub = open_hub(desc);
+  ASSERT_EQ(gpumem_hub_publish(hub, "n", &handle, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = 800;  // so at most 200 for one user
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const bool as_another = geteuid() == 0;
+  std::vector<Raw> hogs;
+  std::thread([&] {
+    // Of this thread alone, and so of what it connects.
+    if (as_another) ASSERT_EQ(syscall(SYS_setresuid, -1, kNobody, -1), 0);
+    for (int i = 0; i < 10; ++i)
+      hogs.emplace_back(address());
+  }).join();
+  for (Raw& hog : hogs)
+    ASSERT_EQ(hog.hello().type, MessageType::kWelcome);
+  for (Raw& hog : hogs) {
+    for (uint64_t number = 100; number < 210; ++number) {
+      Message fetch = message_of(MessageType::kFetch, "n");
+      fetch.number = number;
+      hog.send(fetch);
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return links(hub) == 0; })) << "none of them reads";
+  const auto fetch = [&] {
+    gpumem_link link = nullptr;
+    gpumem_share_handle fetched;
+    const bool done = connect(&link) == GPUMEM_SUCCESS &&
+                      gpumem_link_fetch(link, "n", nullptr, &fetched, nullptr) == GPUMEM_SUCCESS;
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+    return done;
+  };
+  // The end of a connection takes nothing back of what was sent over it.
+  if (as_another) EXPECT_TRUE(fetch()) << "another user has a share of its own";
+  size_t received = 0;
+  for (Raw& hog : hogs) {
+    while (auto incoming = hog.next())
+      received += incoming->descriptors.size();
+  }
+  EXPECT_GT(received, 0U);
+  EXPECT_LE(received, 200U);
+  EXPECT_TRUE(eventually(fetch)) << "all has been read";
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST_F(ShareServerTest, OneThatBreaksTheProtocolAgainAndAgainFillsNoLog) {
+  gpumem_hub const hub = open_hub(hub_desc());
+  std::atomic<int> lines{0};
+  ASSERT_EQ(gpumem_log_set_function(
+                [](void* count, gpumem_log_level, const char*) { ++*static_cast<std::atomic<int>*>(count); },
+                &lines, GPUMEM_LOG_WARNING, nullptr),
+            GPUMEM_SUCCESS);
+  for (int i = 0; i < 50; ++i) {
+    Raw raw(address());
+    raw.send(message_of(MessageType::kDone));
+    EXPECT_TRUE(raw.ends());
+  }
+  EXPECT_TRUE(eventually([&] { return refused(hub) == 50; }));
+  EXPECT_TRUE(eventually([&] { return lines == 8; }));
+  ASSERT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
+  instance.close();
+  EXPECT_EQ(lines, 8);
+  EXPECT_EQ(gpumem_log_set_function(nullptr, nullptr, GPUMEM_LOG_WARNING, nullptr), GPUMEM_SUCCESS);
+}
+
 // Those of its links and of the process come first, and a message is here before what it replaces has gone.
 TEST_F(ShareServerTest, AKeeperTakesHalfTheDescriptorsThatItsProcessHas) {
   gpumem_hub_desc desc = hub_desc();
