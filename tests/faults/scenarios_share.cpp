@@ -421,9 +421,6 @@ std::vector<Scenario> share_scenarios() {
     add(type == SOCK_STREAM ? "a handle is sent over a stream" : "a handle is sent in packets",
         {open_other(), make_buffer(), buffer_info(), export_buffer(), connect_pair(type)}, {send()});
   }
-  add("memory is sent",
-      {open_other(), shareable(0), memory_info(0), export_memory(), connect_pair(SOCK_SEQPACKET)},
-      {send(), receive(), destroy(0)});
   add("a handle is received",
       {open_other(), make_buffer(), buffer_info(), export_buffer(), connect_pair(SOCK_SEQPACKET), send()},
       {receive(), import(), import_info(3), destroy(3)}, fresh);

@@ -2,6 +2,7 @@
 // Sharing threads without memory: a request may fail, but nothing stays held, and the next one is answered.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -86,6 +87,16 @@ class Exporter : public Opened {
     ASSERT_EQ(gpumem_hub_publish(plain, "memory", &exported_, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
   }
   const gpumem_share_handle& exported() const { return exported_; }
+  // To somebody who does not take it.
+  void send() const {
+    int pair[2] = {-1, -1};
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    const gpumem_status status = gpumem_share_send(instance, &exported_, pair[0], nullptr, &error);
+    EXPECT_TRUE(may_be(status)) << "send: " << status << ", " << error.message;
+    close(pair[0]);
+    close(pair[1]);
+  }
   // BUSY if an importer that has gone still holds it.
   void destroy() {
     gpumem_error error = GPUMEM_ERROR_INIT;
@@ -245,6 +256,7 @@ void run_serving_without_memory(Kind kind) {
       whole = importer.use_hub(exporter.plain_path);
       whole = importer.use_keeper(exporter.keeper_path) && whole;
       if (kind == Kind::kServingAllocation) whole = claim_and_violate(exporter.exported()) && whole;
+      exporter.send();
       disarm();
     }
     const bool failed = hits() != 0;
