@@ -292,21 +292,24 @@ TEST_F(Threads, of_the_library_let_a_process_end_whose_main_thread_has_ended) {
 // A thread that is cancelled while a call of it waits.
 TEST_F(Threads, that_are_cancelled_finish_their_wait) {
   struct Waiter {
-    GatedStream* stream;
+    const Event* event;
     std::atomic<pid_t> id{0};
     std::atomic<bool> returned{false};
     gpumem_status status = GPUMEM_ERROR_INTERNAL;
     static void* run(void* argument) {
       auto* const self = static_cast<Waiter*>(argument);
       self->id = gettid();
-      self->status = gpumem_stream_synchronize(*self->stream, GPUMEM_TIMEOUT_INFINITE, nullptr);
+      self->status = gpumem_event_synchronize(*self->event, GPUMEM_TIMEOUT_INFINITE, nullptr);
       self->returned = true;
       pthread_testcancel();
       return nullptr;
     }
   };
   GatedStream stream(device_);
-  Waiter waiter{&stream};
+  // A driver waits for a stream without sleeping.
+  const Event event = create_event(device_, GPUMEM_EVENT_BLOCKING_SYNC);
+  ASSERT_OK(gpumem_event_record(event, stream, why()));
+  Waiter waiter{&event};
   pthread_t thread{};
   ASSERT_EQ(pthread_create(&thread, nullptr, Waiter::run, &waiter), 0);
   while (waiter.id == 0)
