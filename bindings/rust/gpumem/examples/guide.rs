@@ -131,7 +131,7 @@ fn timing() -> Result<(), Error> {
     stream.fill(&memory, 1u32)?;
     end.record(&stream)?;
     end.synchronize()?;
-    // `None` while one of the two is not complete.
+    // None while one of the two is not complete.
     if let Some(nanoseconds) = end.nanoseconds_since(&start)? {
         println!("the fill took {nanoseconds} ns");
     }
