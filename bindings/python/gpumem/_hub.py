@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 from . import _library as c
 from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, sweep, text,
                      u32, u64)
-from ._codes import Access, HubFlags, SharePeer, ShareType, ShareWay
+from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareType, ShareWay
 from ._enums import flags as flags_of
 from ._results import Entry, HubInfo, LinkInfo, WayInfo, known
 from ._share import ImportedMemory, ShareHandle, access_code, handle_struct, import_memory, numbers_of, seconds, token_of, ways_of
@@ -19,7 +19,7 @@ from ._waits import on_main_thread
 from .errors import Error, InvalidArgument, NotFound, StaleHandle
 
 if TYPE_CHECKING:
-    from ._instance import Instance
+    from ._instance import Device, Instance
 
 _FINGERPRINT = 32
 _SLICE = 50_000_000
@@ -267,17 +267,22 @@ class Link(Opened):
         return ShareHandle._of(struct, self.instance)
 
     @overload
-    def import_next(self, name: str, /, after: int = 0, timeout: None = None, **options: Any) -> Tuple[ImportedMemory, Entry]: ...
+    def import_next(self, name: str, after: int = 0, timeout: None = None, *, device: Optional[Device] = None,
+                    access: Union[Access, str, int, None] = None, flags: Union[ImportFlags, str, int] = 0,
+                    memory_name: Optional[str] = None) -> Tuple[ImportedMemory, Entry]: ...
 
     @overload
-    def import_next(self, name: str, /, after: int = 0, timeout: Optional[float] = None,
-                    **options: Any) -> Optional[Tuple[ImportedMemory, Entry]]: ...
+    def import_next(self, name: str, after: int = 0, timeout: Optional[float] = None, *, device: Optional[Device] = None,
+                    access: Union[Access, str, int, None] = None, flags: Union[ImportFlags, str, int] = 0,
+                    memory_name: Optional[str] = None) -> Optional[Tuple[ImportedMemory, Entry]]: ...
 
-    def import_next(self, name: str, /, after: int = 0, timeout: Optional[float] = None,
-                    **options: Any) -> Optional[Tuple[ImportedMemory, Entry]]:
-        """Waits until a name has memory after a given version, and imports the newest, which the entry describes; None if
+    def import_next(self, name: str, after: int = 0, timeout: Optional[float] = None, *, device: Optional[Device] = None,
+                    access: Union[Access, str, int, None] = None, flags: Union[ImportFlags, str, int] = 0,
+                    memory_name: Optional[str] = None) -> Optional[Tuple[ImportedMemory, Entry]]:
+        """Waits until a ``name`` has memory ``after`` a given version, and imports the newest, which the entry describes; None if
         ``timeout`` seconds have passed without one. A version that is replaced meanwhile is passed over. Otherwise it is
-        :meth:`wait`, :meth:`fetch` and :func:`import_memory`, which takes the other options.
+        :meth:`wait`, :meth:`fetch` and :func:`import_memory`, which describes ``device``, ``access`` and ``flags``; ``memory_name``
+        is the name of the memory here.
         """
         while True:
             entry = self.wait(name, after, timeout)
@@ -289,7 +294,7 @@ class Link(Opened):
             except NotFound:
                 continue
             try:
-                return import_memory(handle, **options), entry
+                return import_memory(handle, device=device, access=access, flags=flags, name=memory_name), entry
             except StaleHandle:
                 continue
 

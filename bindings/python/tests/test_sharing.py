@@ -573,7 +573,7 @@ class HubTest(SharingCase):
             connection.send(("batch", b"second" * 1000, {"version": 7, "keep": 3, "fingerprint": fingerprint}))
             self.assertEqual(link.wait("batch", 1).version, 7)
             self.assertEqual(self.heard(connection), 7)
-            memory, entry = link.import_next("batch", 1, access="read", name="next")
+            memory, entry = link.import_next("batch", 1, access="read", memory_name="next")
             self.assertEqual((entry.version, memory.info().name, contents(memory, 6)), (7, "next", b"second"))
             memory.close()
             # One that is gone before it is fetched, or imported, is passed over.
