@@ -207,8 +207,8 @@ class Exports::Plan {
   Result<void> find_blocks(uint64_t least, uint64_t most) {
     const Mappings& mappings = static_cast<const Range&>(region()).mappings();
     const Mapping* const first = mappings.find(found.offset);
-    if (in_pool() && (first == nullptr || first->leaving())) return unmapped_meanwhile();
     if (first == nullptr || first->leaving()) {
+      if (in_pool()) return unmapped_meanwhile();
       return make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at offset %" PRIu64 " of its range",
                         found.offset);
     }
