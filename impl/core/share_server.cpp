@@ -1288,10 +1288,8 @@ void ShareServer::take_back(uint64_t id) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
-  unclaim(*found->second);
-  ignore(found->second->channel.socket());
-  platform::hang_up(found->second->channel.socket());
-  connections_.erase(found);
+  doom(*found->second, nullptr);
+  bury();
 }
 
 // ---- for rings ----
@@ -1371,25 +1369,18 @@ void ShareServer::close_hub(uint64_t id) noexcept {
   const std::lock_guard lock(mutex_);
   for (auto at = listeners_.begin(); at != listeners_.end();)
     at = at->second.hub == id ? listeners_.erase(at) : std::next(at);
-  for (auto at = connections_.begin(); at != connections_.end();) {
-    Connection& connection = *at->second;
-    if (connection.hub != id) {
-      ++at;
-      continue;
-    }
+  for (const auto& [number, connection] : connections_) {
+    if (connection->hub != id) continue;
     // Memory that was imported from this process still lives, and its importers go on holding it.
-    const bool stays = connection.role == Role::kHolder && !connection.claims.empty() && !connection.doomed &&
-                       std::any_of(connection.claims.begin(), connection.claims.end(),
-                                   [](const auto& claim) { return claim.second.exported; });
+    const auto& claims = connection->claims;
+    const bool stays =
+        connection->role == Role::kHolder &&
+        std::any_of(claims.begin(), claims.end(), [](const auto& claim) { return claim.second.exported; });
     if (stays) {
-      tell_all_withdrawn(connection);
-      ++at;
-      continue;
+      tell_all_withdrawn(*connection);
+    } else {
+      doom(*connection, nullptr);
     }
-    unclaim(connection);
-    ignore(connection.channel.socket());
-    platform::hang_up(connection.channel.socket());
-    at = connections_.erase(at);
   }
   if (Hub* const hub = find_hub(id)) leave_store(*hub);
   hubs_.erase(id);

@@ -112,6 +112,26 @@ class Opened {
   gpumem_instance instance_ = nullptr;
 };
 
+// The address of a buffer that can be shared by descriptors. It ends with its instance.
+void* shared_buffer(gpumem_instance instance, uint64_t size) {
+  gpumem_device device = nullptr;
+  EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = desc.reserve = size;
+  desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_buffer buffer = nullptr;
+  EXPECT_EQ(gpumem_buffer_create(device, &desc, &buffer, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  EXPECT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
+  return info.base;
+}
+
+gpumem_share_handle export_at(gpumem_instance instance, void* pointer) {
+  gpumem_share_handle handle{};
+  EXPECT_EQ(gpumem_share_export(instance, pointer, nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  return handle;
+}
+
 class ShareServerTest : public testing::Test {
  public:
   ShareServerTest() {
@@ -1085,17 +1105,7 @@ TEST_F(ShareServerTest, MessagesThatHaveBegunShareTheDescriptorsOfAKeeper) {
 
 TEST_F(ShareServerTest, NoVersionThatIsAskedForEndsAName) {
   gpumem_hub const hub = open_hub(hub_desc());
-  gpumem_device device = nullptr;
-  ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
-  gpumem_buffer_desc buffer_desc = GPUMEM_BUFFER_DESC_INIT;
-  buffer_desc.size = buffer_desc.reserve = 1;
-  buffer_desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
-  gpumem_buffer buffer = nullptr;
-  ASSERT_EQ(gpumem_buffer_create(device, &buffer_desc, &buffer, nullptr), GPUMEM_SUCCESS);
-  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
-  ASSERT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
-  gpumem_share_handle handle;
-  ASSERT_EQ(gpumem_share_export(instance, info.base, nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
   uint64_t version = 0;
   const auto publish = [&](uint64_t number) {
     gpumem_publish_desc desc = GPUMEM_PUBLISH_DESC_INIT;
@@ -1150,17 +1160,7 @@ TEST_F(ShareServerTest, AChannelKnowsWhatIsNotRead) {
 
 // What is on its way counts as the sender's, so that the kernel would soon take no more from it.
 TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
-  gpumem_device device = nullptr;
-  ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
-  gpumem_buffer_desc buffer_desc = GPUMEM_BUFFER_DESC_INIT;
-  buffer_desc.size = buffer_desc.reserve = 1;
-  buffer_desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
-  gpumem_buffer buffer = nullptr;
-  ASSERT_EQ(gpumem_buffer_create(device, &buffer_desc, &buffer, nullptr), GPUMEM_SUCCESS);
-  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
-  ASSERT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
-  gpumem_share_handle handle;
-  ASSERT_EQ(gpumem_share_export(instance, info.base, nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
   constexpr uint32_t kNobody = 65534;
   gpumem_hub_desc desc = hub_desc();
   desc.timeout_ns = 200'000'000;
@@ -1539,17 +1539,7 @@ TEST_F(ShareServerTest, AHubWhoseVersionsGoBackwardsIsHungUpOn) {
 }
 
 TEST_F(ShareServerTest, AKeeperThatPublishesAnotherVersionIsHungUpOn) {
-  gpumem_device device = nullptr;
-  ASSERT_EQ(gpumem_device_get(other, 0, &device, nullptr), GPUMEM_SUCCESS);
-  gpumem_buffer_desc buffer_desc = GPUMEM_BUFFER_DESC_INIT;
-  buffer_desc.size = buffer_desc.reserve = 1;
-  buffer_desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
-  gpumem_buffer buffer = nullptr;
-  ASSERT_EQ(gpumem_buffer_create(device, &buffer_desc, &buffer, nullptr), GPUMEM_SUCCESS);
-  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
-  ASSERT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
-  gpumem_share_handle handle;
-  ASSERT_EQ(gpumem_share_export(other, info.base, nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle const handle = export_at(other, shared_buffer(other, 1));
   const auto published = [&](uint64_t asked_for, uint64_t answered, uint64_t* version) {
     const Impostor impostor(address(), [&](Raw& raw) {
       const Descriptor holder = welcome(raw, true);
@@ -1656,17 +1646,7 @@ TEST_F(ShareServerTest, ClosingWaitsForNoExporter) {
 
 // An exporter that other processes were told to ask.
 TEST_F(ShareServerTest, AnExporterThatLiesIsNotBelieved) {
-  gpumem_device device = nullptr;
-  ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
-  gpumem_buffer_desc buffer_desc = GPUMEM_BUFFER_DESC_INIT;
-  buffer_desc.size = buffer_desc.reserve = 1;
-  buffer_desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
-  gpumem_buffer buffer = nullptr;
-  ASSERT_EQ(gpumem_buffer_create(device, &buffer_desc, &buffer, nullptr), GPUMEM_SUCCESS);
-  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
-  ASSERT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
-  gpumem_share_handle bytes;
-  ASSERT_EQ(gpumem_share_export(instance, info.base, nullptr, &bytes, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle const bytes = export_at(instance, shared_buffer(instance, 1));
   const auto own_files = [&] {
     int32_t number = -1;
     uint32_t count = 0;
@@ -1828,19 +1808,12 @@ struct SharedBytes {
 };
 SharedBytes share_bytes(gpumem_instance instance, uint64_t size, uint8_t value, bool blocks) {
   SharedBytes made;
-  gpumem_device device = nullptr;
-  EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
   void* pointer = nullptr;
   if (blocks) {
-    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
-    desc.size = desc.reserve = size;
-    desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
-    gpumem_buffer buffer = nullptr;
-    EXPECT_EQ(gpumem_buffer_create(device, &desc, &buffer, nullptr), GPUMEM_SUCCESS);
-    gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
-    EXPECT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
-    pointer = info.base;
+    pointer = shared_buffer(instance, size);
   } else {
+    gpumem_device device = nullptr;
+    EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
     gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
     desc.kind = GPUMEM_KIND_DEVICE;
     desc.size = size;
@@ -1851,10 +1824,8 @@ SharedBytes share_bytes(gpumem_instance instance, uint64_t size, uint8_t value, 
     pointer = info.device_pointer;
   }
   EXPECT_EQ(gpumem_fill(instance, pointer, size, value, 1, nullptr), GPUMEM_SUCCESS);
-  EXPECT_EQ(gpumem_share_export(instance, pointer, nullptr, &made.whole, nullptr), GPUMEM_SUCCESS);
-  EXPECT_EQ(gpumem_share_export(instance, static_cast<uint8_t*>(pointer) + size / 2, nullptr, &made.inside,
-                                nullptr),
-            GPUMEM_SUCCESS);
+  made.whole = export_at(instance, pointer);
+  made.inside = export_at(instance, static_cast<uint8_t*>(pointer) + size / 2);
   return made;
 }
 
