@@ -163,6 +163,7 @@ int main(int argc, char** argv) {
                 [] { faults::run_serving_without_memory(faults::Kind::kServingAllocation); });
     faults::add("serving", "without_memory_elsewhere",
                 [] { faults::run_serving_without_memory(faults::Kind::kAllocation); });
+    faults::add("serving", "lending_without_memory", faults::run_lending_without_memory);
     faults::add_all(faults::common_scenarios());
   }
   return RUN_ALL_TESTS();

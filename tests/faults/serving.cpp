@@ -256,12 +256,27 @@ void run_serving_without_memory(Kind kind) {
       whole = importer.use_hub(exporter.plain_path);
       whole = importer.use_keeper(exporter.keeper_path) && whole;
       if (kind == Kind::kServingAllocation) whole = claim_and_violate(exporter.exported()) && whole;
-      exporter.send();
       disarm();
     }
     const bool failed = hits() != 0;
     EXPECT_TRUE(failed || whole);
     exporter.await_no_links();
+    exporter.destroy();
+    if (!failed || testing::Test::HasFailure()) return;
+  }
+  ADD_FAILURE() << "it goes on allocating";
+}
+
+// Memory is sent to somebody who does not take it.
+void run_lending_without_memory() {
+  Exporter exporter;
+  for (uint64_t k = 1; k < kCallsMost; ++k) {
+    const testing::ScopedTrace trace(__FILE__, __LINE__, "allocation " + std::to_string(k));
+    exporter.publish();
+    arm({Kind::kAllocation, k, false, 0});
+    exporter.send();
+    disarm();
+    const bool failed = hits() != 0;
     exporter.destroy();
     if (!failed || testing::Test::HasFailure()) return;
   }
