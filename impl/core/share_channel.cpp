@@ -3,6 +3,7 @@
 
 #include <array>
 #include <iterator>
+#include <new>
 #include <utility>
 
 namespace gpumem::core {
@@ -24,7 +25,12 @@ Result<void> Channel::flush() {
     held_up_ = count != 0 && (window_ == 0 || (before != 0 && before + count > window_));
     if (held_up_) return {};
     const bool counts = count != 0 || before != 0;
-    if (counts) sent_.push_back(count);
+    try {
+      if (counts) sent_.push_back(count);
+    } catch (const std::bad_alloc&) {
+      held_up_ = true;  // for a failure would stand for a message that goes out all the same
+      return {};
+    }
     auto sent = platform::send_some(socket_.get(), next.bytes, next.descriptors);
     const bool gone = sent && sent->state == platform::Sending::kDone;
     if (gone) {

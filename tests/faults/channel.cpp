@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <functional>
 #include <new>
 #include <optional>
 #include <string>
@@ -35,7 +36,7 @@ Message granted(uint32_t descriptor_count) {
   message.type = MessageType::kGranted;
   message.number = 7;
   message.handle.backend = GPUMEM_BACKEND_HOST;
-  message.handle.size = 1;
+  message.handle.size = uint64_t{descriptor_count} * 4096;  // the least that so many blocks have
   message.handle.fd_count = descriptor_count;
   message.handle.way = GPUMEM_SHARE_WAY_POSIX_FD;
   return message;
@@ -86,44 +87,62 @@ void loop(Body body, After after) {
 
 }  // namespace
 
-// Behind messages for which the socket has no room, so that the queue needs memory sometimes.
+namespace {
+
+// A message of two packets, behind what `begin` sends. All that did not fail must arrive.
+void send_without_memory(const std::function<void(Channel&, const std::function<void(uint32_t)>&)>& begin) {
+  constexpr uint32_t kCount = platform::kDescriptorsPerPacket + 1;
+  std::optional<Ends> ends;
+  platform::Descriptors descriptors;
+  size_t expected = 0;
+  const auto send = [&](uint32_t count) {
+    EXPECT_TRUE(ends->first.send(count != 0 ? granted(count) : numbered(9), copies(count)));
+    ++expected;
+  };
+  const auto prepare = [&] {
+    ends.emplace();
+    expected = 0;
+    begin(ends->first, send);
+    descriptors = copies(kCount);
+  };
+  prepare();
+  loop([&] { EXPECT_TRUE(ends->first.send(granted(kCount), std::move(descriptors))); },
+       [&](bool failed) {
+         if (!failed) ++expected;
+         send(0);
+         Incoming last;
+         for (size_t i = 0; i < expected && !testing::Test::HasFailure(); ++i) {
+           last = next(ends->second);
+           EXPECT_TRUE(ends->first.flush());
+           EXPECT_EQ(last.descriptors.size(), last.message.handle.fd_count);
+         }
+         EXPECT_EQ(last.message.number, 9u) << "not all that was sent has come";
+         EXPECT_FALSE(ends->first.has_output());
+         EXPECT_FALSE(next(ends->second).message.number) << "what failed has come";
+         prepare();
+       });
+}
+
+}  // namespace
+
 void run_sending_without_memory() {
-  constexpr uint32_t kCount = platform::kDescriptorsPerPacket + 1;  // two packets
-  constexpr int kPlaces = 12;
-  for (int waiting = 0; waiting < kPlaces; ++waiting) {
-    std::optional<Ends> ends;
-    platform::Descriptors descriptors;
-    size_t expected = 0;
-    const auto send = [&](const Message& message) {
-      EXPECT_TRUE(ends->first.send(message, {}));
-      ++expected;
-    };
-    const auto prepare = [&] {
-      ends.emplace();
+  // Behind messages for which the socket has no room, so that the queue needs memory sometimes.
+  for (int waiting = 0; waiting < 12; ++waiting) {
+    send_without_memory([&](Channel& channel, const auto& send) {
       const int little = 1;
-      EXPECT_EQ(setsockopt(ends->first.socket(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little), 0);
-      expected = 0;
-      while (!ends->first.has_output())
-        send(numbered(8));
+      EXPECT_EQ(setsockopt(channel.socket(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little), 0);
+      while (!channel.has_output())
+        send(0);
       for (int i = 0; i < waiting; ++i)
-        send(numbered(8));
-      descriptors = copies(kCount);
-    };
-    prepare();
-    loop([&] { EXPECT_TRUE(ends->first.send(granted(kCount), std::move(descriptors))); },
-         [&](bool failed) {
-           if (!failed) ++expected;
-           send(numbered(9));
-           Incoming last;
-           for (size_t i = 0; i < expected && !testing::Test::HasFailure(); ++i) {
-             last = next(ends->second);
-             EXPECT_TRUE(ends->first.flush());
-             EXPECT_EQ(last.descriptors.size(), last.message.type == MessageType::kGranted ? kCount : 0);
-           }
-           EXPECT_EQ(last.message.number, 9u) << "not all that was sent has come";
-           EXPECT_FALSE(ends->first.has_output());
-           prepare();
-         });
+        send(0);
+    });
+  }
+  // Behind descriptors that are not read, so that the record of these needs memory sometimes: it grows by 64.
+  for (int unread = 60; unread < 66; ++unread) {
+    send_without_memory([&](Channel& /*channel*/, const auto& send) {
+      for (int i = 0; i < unread; ++i)
+        send(1);
+    });
   }
 }
 
