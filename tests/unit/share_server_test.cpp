@@ -1177,7 +1177,9 @@ TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
   std::vector<Raw> hogs;
   std::thread([&] {
     // Of this thread alone, and so of what it connects.
-    if (as_another) ASSERT_EQ(syscall(SYS_setresuid, -1, kNobody, -1), 0);
+    if (as_another) {
+      ASSERT_EQ(syscall(SYS_setresuid, -1, kNobody, -1), 0);
+    }
     for (int i = 0; i < 10; ++i)
       hogs.emplace_back(address());
   }).join();
@@ -1200,7 +1202,9 @@ TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
     return done;
   };
   // The end of a connection takes nothing back of what was sent over it.
-  if (as_another) EXPECT_TRUE(fetch()) << "another user has a share of its own";
+  if (as_another) {
+    EXPECT_TRUE(fetch()) << "another user has a share of its own";
+  }
   size_t received = 0;
   for (Raw& hog : hogs) {
     while (auto incoming = hog.next())
