@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <functional>
 #include <new>
 #include <optional>
 #include <string>
@@ -85,12 +84,9 @@ void loop(Body body, After after) {
   ADD_FAILURE() << "it goes on allocating";
 }
 
-}  // namespace
-
-namespace {
-
 // A message of two packets, behind what `begin` sends. All that did not fail must arrive.
-void send_without_memory(const std::function<void(Channel&, const std::function<void(uint32_t)>&)>& begin) {
+template <class Begin>
+void send_without_memory(Begin begin) {
   constexpr uint32_t kCount = platform::kDescriptorsPerPacket + 1;
   std::optional<Ends> ends;
   platform::Descriptors descriptors;
