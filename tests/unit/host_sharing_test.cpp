@@ -981,6 +981,28 @@ TEST_F(SharedEventTest, RecordersAreLimitedAndComeBack) {
   EXPECT_TRUE(old.is_over());
 }
 
+// What another process can write must not make others wait for a record that nobody made.
+TEST_F(SharedEventTest, ARecordThatNobodyMadeIsNotWaitedFor) {
+  constexpr uint64_t kFar = uint64_t{1} << 40;
+  const uint64_t size = platform::describe(file_.get()).size;
+  void* const mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto& latest = *static_cast<std::atomic<uint64_t>*>(mapped);
+  auto& recorded = static_cast<std::atomic<uint64_t>*>(mapped)[(128 + 24) / sizeof(uint64_t)];
+  auto recorder = another();
+  auto record = *recorder->record();
+  record->publish();
+  EXPECT_EQ(recorded, 1U) << "the first recorder";
+  latest = kFar << 6;
+  EXPECT_TRUE(pending()) << "the record that was made";
+  recorded = kFar;
+  record.reset();
+  EXPECT_FALSE(pending()) << "its recorder has repaired the count";
+  latest = kFar << 6 | 5;
+  EXPECT_EQ(event_->latest().number, 0U) << "of a recorder that nobody took";
+  munmap(mapped, size);
+}
+
 TEST_F(SharedEventTest, TheRecordOfAKilledProcessIsNeverComplete) {
   start_recording_child();
   EXPECT_TRUE(pending());

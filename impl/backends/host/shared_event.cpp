@@ -123,6 +123,7 @@ Result<std::shared_ptr<SharedEvent::Record>> SharedEvent::record() {
   pending_.reserve(pending_.size() + 1);  // completing a record must not fail
   auto record = std::make_shared<Record>(shared_from_this(), last_ + 1);
   pending_.push_back(++last_);
+  page_.recorders.at(static_cast<size_t>(recorder_.load())).recorded = last_;
   return record;
 }
 
@@ -133,7 +134,6 @@ void SharedEvent::publish(uint64_t number) {
     const std::lock_guard lock(mutex_);
     tell_complete(number % kLanes);
   }
-  page_.recorders.at(recorder).recorded = number;
   page_.latest = number << kRecorderBits | recorder;
 }
 
@@ -141,6 +141,8 @@ void SharedEvent::complete(uint64_t number) noexcept {
   const std::lock_guard lock(mutex_);
   std::erase(pending_, number);
   tell_complete(number % kLanes);
+  // Another process may have written more.
+  page_.recorders.at(static_cast<size_t>(recorder_.load())).recorded = last_;
   ++page_.changes;
   platform::wake_all(page_.changes);
 }
@@ -158,8 +160,11 @@ void SharedEvent::tell_complete(uint64_t lane) noexcept {
 
 SharedEvent::Point SharedEvent::latest() const {
   const uint64_t word = page_.latest;
-  const Point point{static_cast<uint32_t>(word & kNoRecorder), word >> kRecorderBits};
-  return point.recorder != kNoRecorder ? point : Point();
+  Point point{static_cast<uint32_t>(word & kNoRecorder), word >> kRecorderBits};
+  if (point.recorder == kNoRecorder) return {};
+  // A record that nobody made would never be complete.
+  point.number = std::min<uint64_t>(point.number, page_.recorders.at(point.recorder).recorded);
+  return point;
 }
 
 bool SharedEvent::reached(const Point& point) const {

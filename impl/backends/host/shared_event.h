@@ -98,7 +98,7 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
     std::atomic<uint64_t> process_namespace;
     std::atomic<uint64_t> process;
     std::atomic<uint64_t> start_time;
-    std::atomic<uint64_t> recorded;  // no published record has a higher number
+    std::atomic<uint64_t> recorded;  // no record has a higher number
     // Record n is complete if lane n % kLanes is at least n: streams complete their records in any order.
     std::array<std::atomic<uint64_t>, kLanes> lanes;
   };
