@@ -419,7 +419,7 @@ WRAP(unsigned, _ZNSt6thread20hardware_concurrencyEv, ()) {
 
 #define START_THREAD _ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE
 #define WRAP_START(result, name, parameters) WRAP(result, name, parameters)
-WRAP_START(void, START_THREAD, (std::thread * self, std::thread::_State_ptr* state, void (*depend)())) {
+WRAP_START(void, START_THREAD, (std::thread * self, void* state, void (*depend)())) {
   if (fails("pthread_create", {EAGAIN})) {
     throw std::system_error(EAGAIN, std::generic_category());
   }
