@@ -1141,6 +1141,7 @@ int run(int argc, char** argv) {
     return usage(std::cerr, 2);
   }
   if (!child.empty()) return run_as_child(child);
+  setenv("GPUMEM_BACKEND", backend_name(), 1);  // of the default instance, whatever the machine has
   if (!list_only && !warm_up()) return 1;
   return RUN_ALL_TESTS();
 }
