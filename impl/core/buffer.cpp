@@ -29,7 +29,7 @@
 namespace gpumem::core {
 namespace {
 
-// What nobody asked for otherwise: the device of the call, and the CPU where it can.
+// The access of a buffer whose caller names none: its device, and the CPU where it can reach the memory.
 std::vector<AccessRequest> default_accesses(Device& device, gpumem_location location) {
   std::vector<AccessRequest> accesses{{&device, GPUMEM_ACCESS_READWRITE}};
   if (location != GPUMEM_LOCATION_DEVICE) accesses.push_back({nullptr, GPUMEM_ACCESS_READWRITE});
@@ -146,7 +146,7 @@ Result<void> Buffer::unmap(const Place& place, uint64_t offset, uint64_t size) {
                           [&](Ref<Range> range) { return unmap_range(std::move(range), offset, size); });
 }
 
-// What an undo that failed too has left mapped behind so many bytes.
+// Unmaps what lies behind the first `known` bytes: an undo that failed too can have left it there.
 Result<void> Buffer::unmap_rest(const Place& place, uint64_t known) {
   return place.range != 0 ? unmap_from(place.range, known) : Result<void>();
 }

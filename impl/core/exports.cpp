@@ -14,7 +14,7 @@
 
 namespace gpumem::core {
 
-// What is exported does not change; only who holds it.
+// An export does not change; only the list of its holders does.
 struct Exports::Export {
   ShareHandle handle;  // its offset is 0
   platform::Descriptors descriptors;
@@ -418,7 +418,7 @@ Result<ShareHandle> Exports::export_blocks(const Plan& plan, const ExportRequest
   made->end = plan.end();
   auto added = add(std::move(made), offset);
   if (!added || plan.holds()) return added;
-  // Who unmapped it may have looked for exports before.
+  // The thread that unmapped it may have looked for exports before this one was added.
   end_all([&](const Export& known) { return known.handle.token == added->token; });
   return unmapped_meanwhile();
 }

@@ -38,7 +38,7 @@ class ExportWatcher {
   virtual void held(uint64_t claims) noexcept = 0;
 };
 
-// What a larger object exports for those who have imported it.
+// An export that belongs to a larger object, for those who have imported that.
 struct PartRequest {
   gpumem_share_type type = GPUMEM_SHARE_TYPE_EVENT;
   backend::Ticket ticket;       // its descriptor is taken
@@ -63,7 +63,7 @@ class Exports {
   Result<ShareHandle> export_part(const Object& object, const Device& device, PartRequest request);
   // Makes an export a part of another one: whoever may import that may import it too.
   void set_whole(const Token& part, const Token& whole) noexcept;
-  // What an export is a part of, or itself.
+  // The export that this one is a part of, or itself.
   Token whole_of(const Token& token) const noexcept;
   // NOT_FOUND if there is no such export (any more).
   Result<void> revoke(const Token& token);

@@ -139,7 +139,7 @@ Result<void> launch_internal(Device& device, backend::Stream& stream, const Regi
   entry.function = std::move(function);
   const Id id = add_function(std::move(entry));
   Cleanup drop([&] {
-    // What the function keeps alive may be in use by what was enqueued before it.
+    // Work enqueued before may use what the function keeps alive.
     if (wait_for(stream)) remove(id);
   });
   GPUMEM_TRY(stream.launch_host_function(run, pointer_to(id), true));

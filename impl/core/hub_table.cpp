@@ -110,7 +110,7 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
   if (const Name* const owner = owner_of(request.published.handle.token);
       owner != nullptr && owner->user != request.user)
     return other_user(request.name);
-  // Who has only read it may not put other descriptors behind it.
+  // A process that has only read the handle may not put other descriptors behind it.
   const Version* const known = find(request.published.handle.token);
   const bool same = known == nullptr || (known->kept == request.published.kept &&
                                          known->publisher == request.published.publisher);
@@ -119,7 +119,7 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
                       "another process has published this handle; copy the bytes into memory of your own to "
                       "publish them");
   }
-  // What goes when it comes.
+  // The older versions that make room for it.
   const uint32_t keep = request.keep != 0 ? request.keep : 1;
   const size_t older = name != names_.end() ? name->second.versions.size() : 0;
   const size_t goes = older > keep ? older - keep : 0;

@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kReceivedMax = 1024;
 
-// What the backend is given: of the exporter, of whoever keeps it, or of the caller.
+// The descriptors for the backend, whether they came from the exporter, a keeper or the caller.
 std::vector<int> numbers_of(const platform::Descriptors& descriptors) {
   std::vector<int> numbers;
   for (const platform::Descriptor& descriptor : descriptors)
@@ -47,7 +47,7 @@ std::vector<platform::FileId> files_of(const platform::Descriptors& descriptors)
   return files;
 }
 
-// What the caller gives must be what the exporter has, even where that is used.
+// The caller's descriptors must be of the exporter's files, even where the exporter's are used.
 Result<void> check_files(std::span<const int32_t> given, const std::vector<platform::FileId>& files) {
   for (size_t index = 0; index < given.size(); ++index) {
     const platform::FileId file = platform::file_of(given[index]);
@@ -430,7 +430,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   }
   auto grant = peer->claim(given.token, request.timeout_ns);
   if (!grant) {
-    // Who has the descriptors needs nobody.
+    // Whoever has the descriptors can import without the exporter.
     const bool ended = grant.error().status == GPUMEM_ERROR_PEER_GONE;
     if (!(blocks && complete && ended)) return grant.error();
     source.claim = Claim(std::move(peer), given.token);
@@ -469,7 +469,7 @@ std::list<Imports::Kept> Imports::take_kept(const Key& key, const ImportSource& 
   return taken;
 }
 
-// What take_kept() has taken and nobody needed.
+// Undoes take_kept().
 void Imports::keep_again(std::list<Kept> kept) noexcept {
   if (kept.empty()) return;
   {
@@ -529,11 +529,11 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   const ShareHandle& recorded = source.recorded;
   NewImport wanted = import_of(recorded, request, source.claim);
   std::list<Kept> kept = take_kept(key, source, request.address);  // the mapping that there is, or nothing
-  // What nobody has any more must not be in the way.
+  // Unmap cached imports, so that the requested address is free.
   if (request.address != nullptr && kept.empty()) flush_cache();
   Cleanup again([&] { keep_again(std::move(kept)); });
   Import import(source);
-  // What the records need comes before what cannot be undone without a driver call.
+  // Allocate the records before mapping: only a driver call can undo that.
   import.claims.reserve(kept.empty() ? 1 : kept.front().claims.size() + 1);
   import.for_ring = request.for_ring;
   import.count = 1;
@@ -816,7 +816,8 @@ Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors desc
   return handle;
 }
 
-// What the driver refuses to unmap is tried again with the next ones, and when the instance is closed.
+// A mapping that the driver refuses to unmap is tried again with the next ones, and when the instance is
+// closed.
 void Imports::drop_kept(std::list<Kept> kept) noexcept {
   {
     const std::lock_guard lock(mutex_);

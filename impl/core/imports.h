@@ -194,7 +194,7 @@ class Imports {
   // By what was granted. Takes the claim; false if that memory is not imported.
   Result<bool> count_up(const Key& key, const ImportRequest& request, ImportSource& source,
                         CreatedMemory* out);
-  // What came with a handle, if anything did. Put back by the one who cannot import it.
+  // The descriptors that came with a handle, if any did. A caller that cannot import them puts them back.
   std::optional<Received> take_received(const ShareHandle& handle);
   void put_back(std::optional<Received> received) noexcept;
   Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);

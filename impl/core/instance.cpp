@@ -142,7 +142,7 @@ Result<void> Instance::charge_pinned(uint64_t bytes) {
       if (pinned_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed)) return {};
       continue;
     }
-    // What is kept for copies goes first.
+    // Give up the memory that is kept for copies before refusing.
     if (std::exchange(flushed, true) || !flush_transfers()) {
       return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                         "of the pin budget of %" PRIu64 " bytes, %" PRIu64 " are in use; %" PRIu64
@@ -481,7 +481,7 @@ void Instance::destroy_objects() noexcept {
       remove);
   destroy_all(Type::kHub, close_it, remove);
   destroy_all(Type::kLink, close_it, remove);
-  // What a buffer is made of is destroyed as what it is.
+  // Only the buffers' own records: their ranges and blocks are destroyed as such, below.
   destroy_all(
       Type::kBuffer,
       [](Object& object) -> Result<void> {

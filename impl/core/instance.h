@@ -33,7 +33,7 @@ struct OpenRequest {
   backend::OpenRequest options;
 };
 
-// What a call answers that finds its instance closed meanwhile.
+// The answer of a call whose instance has been closed meanwhile.
 Error instance_closed();
 
 class Instance {
@@ -145,8 +145,8 @@ class Instance {
   ObjectList objects_;
 };
 
-// What `make` answers. If memory or addresses are lacking, it is asked again once nothing is kept for imports
-// or copies to come.
+// Calls `make`. If memory or addresses are lacking, gives up what is kept for later imports and copies, and
+// calls it once more.
 template <class Make>
 auto with_room(Instance& instance, Make make) {
   auto made = make();

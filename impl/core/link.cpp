@@ -94,7 +94,7 @@ Result<Incoming> Link::call(Message request, MessageType answer, platform::Descr
   return got;
 }
 
-// Who does not answer is found by its process.
+// Names the process of a hub that does not answer, so that it can be found.
 Error Link::name_hub(const Error& error) const {
   if (error.status != GPUMEM_ERROR_BUSY) return error;
   return reworded(error, "the hub at %s, process %d: %s", Quoted(address_.c_str()).text(), hub_.process,

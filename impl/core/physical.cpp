@@ -118,7 +118,7 @@ Result<uint64_t> make_physical(const std::shared_ptr<Instance>& instance, Device
   return *handle;
 }
 
-// What creating and importing have in common: the size may only be judged once the device says its unit.
+// Creates or imports: in both, the size can be judged only once the device has said its unit.
 template <class Make>
 Result<uint64_t> make_checked(DeviceObject& object, backend::PhysicalRequest request, std::string name,
                               Make make) {

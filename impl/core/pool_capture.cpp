@@ -43,7 +43,7 @@ std::shared_ptr<PoolOrder> PoolCore::order_of(const backend::Capture& capture) {
   return line;
 }
 
-// What lies in an order of a capture becomes free for all.
+// Frees the blocks in an order of a capture for every stream.
 void PoolCore::end_line(Order& line) {
   line.pass_all();
   line.take_passed([&](const PoolFree& block) { put_back(block); });

@@ -312,7 +312,7 @@ void PoolCore::end_stream(uint64_t key) noexcept {
       ++marks_;
     }
   } catch (const std::bad_alloc&) {
-    // What could not be marked stays until the pool ends.
+    // Blocks that could not be marked stay until the pool ends.
   }
   order.drop_stream();
   try {
@@ -541,7 +541,8 @@ Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
   return {};
 }
 
-// What a growth of many pieces would not get at all must not fill the device first: others want it meanwhile.
+// Refuses a growth of many pieces that cannot succeed before it fills the device: others want the memory
+// meanwhile.
 Result<void> PoolCore::check_room(uint64_t bytes) {
   constexpr uint64_t kMany = 64 * kMiB;
   if (bytes < kMany) return {};
@@ -587,7 +588,7 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
   };
   plan();
   const uint64_t target = most_needed_ + most_needed_ / 256;
-  // What is released may have been part of the plan.
+  // Releasing may take what the plan counted on, so plan anew.
   while (added != UINT64_MAX) {
     uint64_t surplus = source_.bytes() + added > target ? source_.bytes() + added - target : 0;
     if (limit_ != 0 && source_.bytes() + added > limit_)
@@ -648,7 +649,7 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   PoolShelf* const shelf = cache != nullptr ? shelf_of(*cache, order) : nullptr;
   const uint64_t block_size = classes_.size_of(index);
   PoolShelf::Bin* const bin = shelf != nullptr ? &bin_of(*shelf, index) : nullptr;
-  // What an aligned request finds need not be empty.
+  // An aligned request comes here with a bin that need not be empty.
   if (bin != nullptr && bin->count != 0) return cache->take(order.key(), index);
   // The states of blocks that are taken together share few lines with those of other threads.
   const bool whole = bin != nullptr && bin->capacity == PoolClasses::kCacheMost;
@@ -663,7 +664,7 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   };
   size_t found = gather(order, index, blocks, wanted);
   if (found == 0 && cache != nullptr && orders_.size() > 1) {
-    // What this thread keeps for other streams is no reason to take more memory.
+    // Give up the blocks that this thread keeps for other streams before taking more memory.
     for (const auto& other : cache->shelves) {
       if (other != nullptr && other.get() != shelf) (void)spill(*other, index, 0);
     }
@@ -836,8 +837,8 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
 }
 
 Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64_t alignment) {
-  // What the driver once did not take back, after a call that is slow anyway. It may wait, so neither under
-  // the lock nor in a callback.
+  // Frees again what the driver once did not take back, after a call that is slow anyway. It may wait, so
+  // neither under the lock nor in a callback.
   bool grew = false;
   const Cleanup later([&] {
     if (grew && !Callback::runs_here()) end_abandoned(*instance_);

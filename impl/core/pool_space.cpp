@@ -19,8 +19,8 @@ void PoolSpace::join(Places::iterator place) {
     return !first->second.taken && !second->second.taken && first->second.order == second->second.order &&
            touch(first, second);
   };
-  // What all may have joins what is at least as large and lies in an order: one place of both is of more use
-  // to its stream, and until the work before is complete little is kept from others.
+  // A place free for every stream joins a neighbour that is at least as large and lies in an order: one place
+  // of both is of more use to that stream, and others lose little until the work before is complete.
   const auto follow = [&](Places::iterator other) {
     if (other->second.taken || other->second.order != kAny || other->second.size > size) return;
     unlist(other);

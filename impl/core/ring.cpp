@@ -61,12 +61,12 @@ Error destroyed() {
 
 }  // namespace
 
-// Who has the ring and its places, as this process knows it: what is written in a place that nobody claims,
-// any consumer may have written.
+// The holders of the ring and of its places, as this process knows them: any consumer may have written into a
+// place that nobody claims.
 class Ring::Places final : public ExportWatcher {
  public:
   explicit Places(std::shared_ptr<RingControl> control) : control_(std::move(control)) {}
-  // Who has it, or is about to.
+  // The number of holders, those included that are about to be.
   void held(uint64_t claims) noexcept override {
     claims_.store(claims);
     if (claims == 0) control_->wake_producer();
@@ -446,7 +446,7 @@ Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const Shar
 
 // ---- ending ----
 
-// What is left after a failure is released by the next call.
+// After a failure, the next call releases the rest.
 Result<void> Ring::release_events() noexcept {
   for (Events* events : {&slot_events_, &release_events_}) {
     for (; !events->empty(); events->pop_back())
@@ -730,7 +730,7 @@ Result<bool> Ring::is_free() {
   }
   if (next == 0 && joined < consumers_first_) return false;
   if (next - oldest >= slot_count_) return false;
-  // Who joins from now on begins with a message that is not published yet.
+  // A consumer that joins from now on begins with a message that is not published yet.
   free_until_ = oldest + slot_count_;
   return true;
 }
@@ -882,7 +882,7 @@ Result<Status> Ring::finish(uint64_t timeout_ns) {
   finished_.store(true, std::memory_order_relaxed);
   control_->facts().finished.store(1);
   control_->wake_consumers();
-  // Who got the handle and has not opened it cannot open it any more.
+  // Processes that have the handle and have not opened it no longer can.
   instance().share_server().end_leases(exported_.token);
   const auto have_left = [&]() -> Result<bool> {
     GPUMEM_TRY(check_waiting());

@@ -206,7 +206,7 @@ std::optional<Error> ShareClient::take_all() noexcept {
   return problem;
 }
 
-// What a message brings is here until it is whole, so that may not take for ever.
+// Until a message is whole, its descriptors stay open here, so it may not take for ever.
 Result<void> ShareClient::await_rest() {
   const Message* const begun = channel_.begun();
   if (begun == nullptr) return {};
@@ -231,7 +231,7 @@ Result<void> ShareClient::take(Incoming incoming) {
   return take_answer(std::move(incoming));
 }
 
-// What is not whole yet is looked at as it will be.
+// Checks a message that is not whole yet by its head.
 Result<void> ShareClient::check_head(const Message& message) const {
   const auto found = questions_.find(message.number);
   if (found != questions_.end()) return check_answer(found->second, message);

@@ -27,7 +27,7 @@
 namespace gpumem::core {
 namespace {
 
-// What is done must be undone, whatever ends the work.
+// Turns an exception into a status, so that its caller can undo what was done.
 template <class Work>
 Result<void> without_exceptions(Work work) {
   try {
@@ -295,7 +295,7 @@ class Sleep {
   }
 
  private:
-  // What an earlier sleep could not undo.
+  // Wakes the buffers that an earlier sleep failed to wake.
   Result<void> wake_holders() {
     Mover mover(instance_, Mover::Way::kLoad);
     for (Buffer* const buffer : members_.buffers()) {
@@ -463,7 +463,7 @@ class Wake {
     }
     for (Buffer* const buffer : members_.buffers()) {
       buffer->set_awake();
-      // What cannot be given back now is when the buffer is destroyed.
+      // What cannot be given back now is given back when the buffer is destroyed.
       (void)without_exceptions([&] { return buffer->store().trim(request_.keep); });
       buffer->show_store();
     }

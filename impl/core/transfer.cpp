@@ -400,7 +400,7 @@ bool Transfer::take_part(Job& job, Lane& lane) {
   }
   if (done) return true;
   job.fail(done.error());
-  // What the device still does must not meet the next use of the slots.
+  // The device may still use the slots: wait before they are used again.
   auto idle = lane.stream != nullptr ? lane.stream->synchronize(GPUMEM_TIMEOUT_INFINITE) : Result<bool>(true);
   if (!idle) idle = lane.stream->synchronize(GPUMEM_TIMEOUT_INFINITE);
   if (idle) {
