@@ -123,18 +123,17 @@ Result<std::shared_ptr<SharedEvent::Record>> SharedEvent::record() {
   pending_.reserve(pending_.size() + 1);  // completing a record must not fail
   auto record = std::make_shared<Record>(shared_from_this(), last_ + 1);
   pending_.push_back(++last_);
-  page_.recorders.at(static_cast<size_t>(recorder_.load())).recorded = last_;
+  own().recorded = last_;
   return record;
 }
 
 void SharedEvent::publish(uint64_t number) {
-  const auto recorder = static_cast<uint32_t>(recorder_.load());
   // Only another process can have written that it is complete.
-  if (page_.recorders.at(recorder).lanes.at(number % kLanes) >= number) [[unlikely]] {
+  if (own().lanes.at(number % kLanes) >= number) [[unlikely]] {
     const std::lock_guard lock(mutex_);
     tell_complete(number % kLanes);
   }
-  page_.latest = number << kRecorderBits | recorder;
+  page_.latest = number << kRecorderBits | static_cast<uint64_t>(recorder_.load());
 }
 
 void SharedEvent::complete(uint64_t number) noexcept {
@@ -142,7 +141,7 @@ void SharedEvent::complete(uint64_t number) noexcept {
   std::erase(pending_, number);
   tell_complete(number % kLanes);
   // Another process may have written more.
-  page_.recorders.at(static_cast<size_t>(recorder_.load())).recorded = last_;
+  own().recorded = last_;
   ++page_.changes;
   platform::wake_all(page_.changes);
 }
@@ -153,7 +152,7 @@ void SharedEvent::tell_complete(uint64_t lane) noexcept {
   for (const uint64_t other : pending_) {
     if (other % kLanes == lane) complete = std::min(complete, other - std::min(other, kLanes));
   }
-  page_.recorders.at(static_cast<size_t>(recorder_.load())).lanes.at(lane) = std::max(complete, first_);
+  own().lanes.at(lane) = std::max(complete, first_);
 }
 
 // ---- records of others ----

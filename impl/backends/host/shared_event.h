@@ -112,6 +112,8 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   static uint64_t file_size();
   static Result<std::shared_ptr<SharedEvent>> map(Steps& steps, platform::Descriptor file);
   Result<void> take_recorder(const std::lock_guard<std::mutex>& held);
+  // Once it has been taken.
+  Recorder& own() { return page_.recorders.at(static_cast<size_t>(recorder_.load())); }
   void publish(uint64_t number);
   void complete(uint64_t number) noexcept;
   void tell_complete(uint64_t lane) noexcept;
