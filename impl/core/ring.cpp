@@ -704,7 +704,9 @@ void Ring::drop(uint32_t place, uint64_t word) noexcept {
   const uint64_t dropped = RingControl::with_state(word, State::kDropped);
   if (!control_->place(place).word.compare_exchange_strong(word, dropped)) return;
   control_->wake_consumers();
-  log(GPUMEM_LOG_WARNING, "dropped a consumer of a ring: it says that it released what it cannot have");
+  // Any consumer may have written it, so nobody is named.
+  instance().share_server().warn("dropped a consumer of a ring", 0, Warnings::kUnknown,
+                                 "it says that it released what it cannot have");
 }
 
 // Whether all consumers have released the next slot.

@@ -9,7 +9,6 @@
 
 #include "base/cleanup.h"
 #include "core/instance.h"
-#include "core/log.h"
 #include "core/share_server.h"
 
 namespace gpumem::core {
@@ -21,10 +20,6 @@ constexpr size_t kOpenMax = 4096;
 constexpr auto kSpinTime = std::chrono::microseconds(200);
 
 using Clock = std::chrono::steady_clock;
-
-void report(const Error& damage) {
-  log(GPUMEM_LOG_WARNING, "hung up on another process: %s", damage.message);
-}
 
 }  // namespace
 
@@ -159,6 +154,12 @@ void ShareClient::abandon(const Error& error) noexcept {
   const std::lock_guard lock(mutex_);
   if (!ended_) ended_ = error;
   answered_.notify_all();
+}
+
+// Without the lock: the log function is the caller's.
+void ShareClient::report(const Error& damage) noexcept {
+  const ProcessId& other = origin().process;
+  server_.warn("ended the connection to", other.pid, other.user, damage.message);
 }
 
 void ShareClient::serve() noexcept {

@@ -69,6 +69,7 @@ class ShareClient final : public SharePeer {
 
   void end(const Error& error) noexcept;
   std::optional<Error> take_all() noexcept;
+  void report(const Error& damage) noexcept;
   template <class IsOver>
   void take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until, const IsOver& is_over);
   Result<void> await_rest();

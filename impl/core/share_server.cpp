@@ -36,8 +36,6 @@ constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
 constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
 constexpr size_t kLinesMax = 16;
-constexpr uint32_t kLinesOfCause = 8;  // of one user, in the time of quiet
-constexpr size_t kNotedMax = 256;
 constexpr uint64_t kOtherDescriptors = 64;  // of the process, beside those of its hubs
 constexpr uint64_t kLinkDescriptors = 3;    // of a link, with its holder and an answer
 constexpr size_t kReserve = 3;              // what a link takes until it is welcome
@@ -45,7 +43,6 @@ constexpr size_t kRecentMax = 8;            // connections that are kept for the
 constexpr auto kRecentTime = std::chrono::seconds(1);
 constexpr auto kSoon = std::chrono::milliseconds(5);
 constexpr auto kPauseTime = std::chrono::milliseconds(100);
-constexpr auto kQuietTime = std::chrono::seconds(10);  // before the log is told the same again
 
 Error violation(const char* what) {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
@@ -271,6 +268,11 @@ void ShareServer::run() noexcept {
   {
     const std::lock_guard lock(mutex_);
     rest.swap(lines_);
+    try {
+      warnings_.add_left_out(Clock::time_point::max(), rest);
+    } catch (const std::bad_alloc&) {
+      // Only lines are lost.
+    }
   }
   log_lines(rest);
 }
@@ -366,6 +368,8 @@ void ShareServer::look_at_times() {
   for (const Recent& one : recent_) {
     if (one.until > now) look_until(one.until);
   }
+  warnings_.add_left_out(now, lines_);
+  look_until(warnings_.next());
 }
 
 // ---- who connects ----
@@ -481,10 +485,7 @@ void ShareServer::accept_all(Listening& listening) {
     }
     if (!socket) {
       // Those who wait would wake the thread again and again.
-      if (Clock::now() >= quiet_until_) {
-        note(std::string("nobody can connect for now: ") + socket.error().message);
-        quiet_until_ = Clock::now() + kQuietTime;
-      }
+      note("nobody can connect for now", 0, Warnings::kUnknown, socket.error().message);
       pause_listeners(true);
       look_until(Clock::now() + kPauseTime);
       return;
@@ -499,7 +500,7 @@ void ShareServer::accept_all(Listening& listening) {
     }
     auto added = add_connection(std::move(*socket), Role::kGreeted, listening.hub);
     if (!added) {
-      note(std::string("refused a connection: ") + added.error().message);
+      note("refused", facts.process, facts.user, added.error().message);
       continue;
     }
     (*added)->process = facts.process;
@@ -703,7 +704,7 @@ void ShareServer::refuse(Connection& connection, uint64_t number, const Error& e
 
 void ShareServer::turn_away(Connection& connection, uint64_t number, const Error& error) {
   refuse(connection, number, error);
-  note("refused", connection, error.message);
+  note("refused", connection.process, connection.user, error.message);
   doom(connection, nullptr);
 }
 
@@ -1159,7 +1160,7 @@ void ShareServer::doom(Connection& connection, const Error* error) noexcept {
   if (error == nullptr) return;
   if (Hub* const hub = find_hub(connection.hub)) ++hub->refused;
   try {
-    note("hung up on", connection, error->message);
+    note("hung up on", connection.process, connection.user, error->message);
   } catch (const std::bad_alloc&) {
     // Only the line is lost.
   }
@@ -1206,27 +1207,22 @@ void ShareServer::bury() noexcept {
   }
 }
 
-// A user that causes the same again and again fills no log.
-void ShareServer::note(const char* cause, const Connection& connection, const char* why) {
-  note(cause, connection.process, connection.user, why);
+// The sharing thread logs it.
+void ShareServer::note(const char* cause, int32_t process, uint32_t user, const char* why) {
+  warnings_.add(cause, process, user, why, Clock::now(), lines_);
+  look_until(warnings_.next());
 }
 
-void ShareServer::note(const char* cause, int32_t process, uint32_t user, const char* why) {
-  const auto now = Clock::now();
-  if (noted_.size() >= kNotedMax)
-    std::erase_if(noted_, [&](const auto& entry) { return entry.second.until <= now; });
-  Noted& noted = noted_[{cause, noted_.size() < kNotedMax ? user : UINT32_MAX}];
-  const uint64_t left_out = noted.until <= now ? noted.left_out : 0;
-  if (noted.until <= now) noted = {now + kQuietTime, 0, 0};
-  if (noted.lines == kLinesOfCause) {
-    ++noted.left_out;
-    return;
+void ShareServer::warn(const char* cause, int32_t process, uint32_t user, const char* why) noexcept {
+  std::vector<std::string> lines;
+  try {
+    const std::lock_guard lock(mutex_);
+    warnings_.add(cause, process, user, why, Clock::now(), lines);
+    look_until(warnings_.next());
+  } catch (const std::bad_alloc&) {
+    // Only the line is lost.
   }
-  ++noted.lines;
-  std::string line = std::string(cause) + " process " + std::to_string(process) + " of user " +
-                     std::to_string(user) + ": " + why;
-  if (left_out != 0) line += " (and " + std::to_string(left_out) + " times more before)";
-  note(std::move(line));
+  log_lines(lines);
 }
 
 void ShareServer::note(std::string line) {

@@ -11,9 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "core/background.h"
@@ -22,6 +20,7 @@
 #include "core/keeper_store.h"
 #include "core/share_channel.h"
 #include "core/share_peer.h"
+#include "core/warnings.h"
 #include "platform/socket.h"
 
 namespace gpumem::core {
@@ -122,6 +121,8 @@ class ShareServer {
   std::shared_ptr<SharePeer> find_peer(const Token& instance);
   // Answers the one that was there before, if another thread was faster.
   std::shared_ptr<SharePeer> add_peer(const Token& instance, std::shared_ptr<SharePeer> peer);
+  // Logs what another process did, unless its user has done the same too often. Not to be called with a lock.
+  void warn(const char* cause, int32_t process, uint32_t user, const char* why) noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -237,7 +238,6 @@ class ShareServer {
   // What messages that have begun, and what is kept, may each take; as the limit of the process is now.
   static uint32_t descriptors_of(Hub& hub);
   void note(std::string line);
-  void note(const char* cause, const Connection& connection, const char* why);
   void note(const char* cause, int32_t process, uint32_t user, const char* why);
   void drop_drained() noexcept;
 
@@ -263,7 +263,6 @@ class ShareServer {
   // While there is a keeper, descriptors for one link: when no other one is free, it can withdraw something.
   platform::Descriptors reserve_;
   uint64_t on_reserve_ = 0;  // the connection that has them, until they are here again
-  Clock::time_point quiet_until_{};
   uint64_t last_id_ = 0;
   platform::Deadline next_look_ = platform::Deadline::max();
   std::map<uint64_t, Listening> listeners_;
@@ -280,13 +279,7 @@ class ShareServer {
   };
   std::vector<Recent> recent_;
   std::vector<std::string> lines_;  // for the log, which is called without the lock
-  // What each user has caused in the log of late.
-  struct Noted {
-    Clock::time_point until{};
-    uint32_t lines = 0;
-    uint64_t left_out = 0;
-  };
-  std::map<std::pair<std::string_view, uint32_t>, Noted> noted_;
+  Warnings warnings_;
 };
 
 }  // namespace gpumem::core

@@ -938,6 +938,49 @@ TEST_F(Rings, ring_11_what_cannot_be_released) {
   }
 }
 
+TEST_F(Rings, ring_11_what_is_logged) {
+  // Whoever is dropped again and again fills no log: of 10 seconds 8 lines are told, and of the rest the
+  // number.
+  struct Heard {
+    uint64_t lines = 0;
+    uint64_t left_out = 0;
+  } heard;
+  const auto hear = [](void* user_data, gpumem_log_level, const char* line) {
+    auto* const heard = static_cast<Heard*>(user_data);
+    const std::string text = line;
+    const std::string cause = "dropped a consumer of a ring: ";
+    ASSERT_EQ(text.find(cause), 0u) << text;
+    if (text.find(" times more") == std::string::npos) {
+      ++heard->lines;
+    } else {
+      heard->left_out += std::stoull(text.substr(cause.size()));
+    }
+  };
+  constexpr uint64_t kReleased = 128 + 8;
+  constexpr uint64_t kTimes = 20;
+  const auto began = std::chrono::steady_clock::now();
+  {
+    instance_ = open_instance();
+    device_ = instance_.device();
+    Ring ring = create(ring_desc(2, 2));
+    Other hostile;
+    ASSERT_OK(gpumem_log_set_function(hear, &heard, GPUMEM_LOG_WARNING, why()));
+    for (uint64_t i = 0; i < kTimes; ++i) {
+      ASSERT_EQ(hostile.open(handle_of(ring)), GPUMEM_SUCCESS);
+      ASSERT_EQ(hostile.ask(kScribble, kReleased, false, UINT64_MAX).status, GPUMEM_SUCCESS);
+      produce(ring, 3);
+      EXPECT_EQ(hostile.ask(kTake, 0, false, kLong).status, GPUMEM_ERROR_INVALID_STATE);
+      EXPECT_EQ(hostile.ask(kClose).status, GPUMEM_SUCCESS);
+    }
+    EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+  }
+  instance_.close();
+  EXPECT_OK(gpumem_log_set_function(nullptr, nullptr, 0, why()));
+  const auto periods = 1 + (std::chrono::steady_clock::now() - began) / std::chrono::seconds(10);
+  EXPECT_LE(heard.lines, 8 * static_cast<uint64_t>(periods));
+  EXPECT_EQ(heard.lines + heard.left_out, kTimes);
+}
+
 TEST_F(Rings, ring_11_that_nobody_sleeps) {
   // What a consumer wrote about the sleep of others delays a message, and no more.
   constexpr uint64_t kSleepers = 16;

@@ -20,6 +20,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -30,6 +31,7 @@
 #include "core/instance.h"
 #include "core/share_channel.h"
 #include "core/share_client.h"
+#include "core/warnings.h"
 #include "gpumem/gpumem.h"
 #include "platform/identity.h"
 #include "platform/pages.h"
@@ -1216,24 +1218,58 @@ TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
   EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+// Of what was done so many times, how much the log was told line by line, and of how much only the number.
+class Heard {
+ public:
+  Heard() {
+    EXPECT_EQ(gpumem_log_set_function([](void* self, gpumem_log_level,
+                                         const char* line) { static_cast<Heard*>(self)->hear(line); },
+                                      this, GPUMEM_LOG_WARNING, nullptr),
+              GPUMEM_SUCCESS);
+  }
+  Heard(const Heard&) = delete;
+  Heard& operator=(const Heard&) = delete;
+  ~Heard() { EXPECT_EQ(gpumem_log_set_function(nullptr, nullptr, 0, nullptr), GPUMEM_SUCCESS); }
+  // When the instance is closed, whose thread tells the number.
+  void expect(uint64_t times, const std::string& cause) {
+    const std::lock_guard lock(mutex_);
+    const auto periods = 1 + (std::chrono::steady_clock::now() - began_) / Warnings::kPeriod;
+    EXPECT_LE(told_[cause], Warnings::kLines * static_cast<uint64_t>(periods));
+    EXPECT_EQ(told_[cause] + left_out_[cause], times);
+  }
+
+ private:
+  void hear(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    const size_t process = line.find(" process");
+    const size_t count = line.find(": ");
+    const bool number = line.find(" times more") != std::string::npos;
+    if (process == std::string::npos || count == std::string::npos) return;
+    const std::string cause = line.substr(0, process);
+    if (number) {
+      left_out_[cause] += std::stoull(line.substr(count + 2));
+    } else {
+      ++told_[cause];
+    }
+  }
+
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::mutex mutex_;
+  std::map<std::string, uint64_t> told_;
+  std::map<std::string, uint64_t> left_out_;
+};
+
 TEST_F(ShareServerTest, OneThatBreaksTheProtocolAgainAndAgainFillsNoLog) {
   gpumem_hub const hub = open_hub(hub_desc());
-  std::atomic<int> lines{0};
-  ASSERT_EQ(gpumem_log_set_function(
-                [](void* count, gpumem_log_level, const char*) { ++*static_cast<std::atomic<int>*>(count); },
-                &lines, GPUMEM_LOG_WARNING, nullptr),
-            GPUMEM_SUCCESS);
+  Heard log;
   for (int i = 0; i < 50; ++i) {
     Raw raw(address());
     raw.send(message_of(MessageType::kDone));
     EXPECT_TRUE(raw.ends());
   }
   EXPECT_TRUE(eventually([&] { return refused(hub) == 50; }));
-  EXPECT_TRUE(eventually([&] { return lines == 8; }));
-  ASSERT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
   instance.close();
-  EXPECT_EQ(lines, 8);
-  EXPECT_EQ(gpumem_log_set_function(nullptr, nullptr, GPUMEM_LOG_WARNING, nullptr), GPUMEM_SUCCESS);
+  log.expect(50, "hung up on");
 }
 
 // Those of its links and of the process come first, and a message is here before what it replaces has gone.
@@ -1485,6 +1521,26 @@ TEST_F(ShareServerTest, AHubThatAnswersWronglyIsHungUpOn) {
       << "a refusal that comes twice is read once";
   EXPECT_EQ(enumerated([](Raw&, const Message&) {}, 200'000'000), GPUMEM_ERROR_BUSY) << "no answer";
   EXPECT_TRUE(eventually([&] { return test::open_files() <= before; }));
+}
+
+TEST_F(ShareServerTest, AHubThatLiesAgainAndAgainFillsNoLog) {
+  Heard log;
+  const Impostor impostor(address(), [&](Raw& raw) {
+    const Descriptor holder = welcome(raw);
+    Message wrong = message_of(MessageType::kDone);
+    wrong.number = heard(raw).number + 7;
+    raw.send(wrong);
+    raw.ends();
+  });
+  for (int i = 0; i < 50; ++i) {
+    gpumem_link link = nullptr;
+    ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+    gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+    EXPECT_EQ(gpumem_link_enumerate(link, 0, &entry, nullptr), GPUMEM_ERROR_PEER_GONE);
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  }
+  other.close();
+  log.expect(50, "ended the connection to");
 }
 
 // Whoever makes the folder first can listen in it.
