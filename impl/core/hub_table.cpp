@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cinttypes>
 #include <new>
-#include <set>
 #include <utility>
 
 #include "base/arithmetic.h"
 #include "base/text.h"
+#include "core/fair_share.h"
 
 namespace gpumem::core {
 namespace {
@@ -75,22 +75,25 @@ void HubTable::close_name(Names::iterator name) noexcept {
   names_.erase(name);
 }
 
-// Of n users each may take what 1 of n + 1 would have, so that there is something for the next one.
-Result<void> HubTable::check_share(uint32_t user, uint64_t descriptors, uint64_t going) const {
-  std::set<uint32_t> users{user};
-  uint64_t used = 0;
+Result<void> HubTable::check_shares(const Request& request, bool is_new, uint64_t descriptors_going,
+                                    uint64_t bytes_going) const {
+  FairShare names(request.user);
+  FairShare descriptors(request.user);
+  FairShare bytes(request.user);
   for (const auto& [name, known] : names_) {
-    users.insert(known.user);
-    if (known.user != user) continue;
-    for (const auto& [number, version] : known.versions)
-      used += version.handle.fd_count;
+    names.add(known.user, 1);
+    for (const auto& [number, version] : known.versions) {
+      descriptors.add(known.user, version.handle.fd_count);
+      if (version.kept) bytes.add(known.user, version.handle.size);
+    }
   }
-  const uint64_t share = limits_.descriptors / (users.size() + 1);
-  if (used - going + descriptors <= share) return {};
-  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                    "the hub has fds_max = %u for all users, of which user %u may have %" PRIu64
-                    " now; withdraw something, or open it with a higher limit",
-                    limits_.descriptors, user, share);
+  constexpr const char* kRemedy = "withdraw something";
+  const Version& published = request.published;
+  GPUMEM_TRY(names.check("names_max", limits_.names, is_new ? 1 : 0, 0, kRemedy));
+  GPUMEM_TRY(descriptors.check("fds_max", limits_.descriptors, published.handle.fd_count, descriptors_going,
+                               kRemedy));
+  if (limits_.bytes == UINT64_MAX || !published.kept) return {};
+  return bytes.check("bytes_max", limits_.bytes, published.handle.size, bytes_going, kRemedy);
 }
 
 Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) {
@@ -133,16 +136,16 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
     }
   }
   const ShareHandle& handle = request.published.handle;
-  if (name == names_.end() && names_.size() >= limits_.names)
-    return limit_reached("names_max", limits_.names);
+  const bool is_new = name == names_.end();
+  if (is_new && names_.size() >= limits_.names) return limit_reached("names_max", limits_.names);
   if (older - goes + 1 > limits_.versions) return limit_reached("versions_max", limits_.versions);
   if (descriptor_count_ - descriptors_going + handle.fd_count > limits_.descriptors)
     return limit_reached("fds_max", limits_.descriptors);
-  if (request.shared) GPUMEM_TRY(check_share(request.user, handle.fd_count, descriptors_going));
   uint64_t bytes = 0;
   if (request.published.kept &&
       (!add(kept_bytes_ - bytes_going, handle.size, &bytes) || bytes > limits_.bytes))
     return limit_reached("bytes_max", limits_.bytes);
+  if (request.shared) GPUMEM_TRY(check_shares(request, is_new, descriptors_going, bytes_going));
 
   if (request.store) {
     auto stored = request.store(request, version);
@@ -152,7 +155,7 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
   gone->reserve(gone->size() + goes);
   floors_.try_emplace(request.user);  // closing a name must not fail
   ++tokens_[handle.token];
-  if (name == names_.end()) {
+  if (is_new) {
     name = names_.emplace(request.name, Name{}).first;
     name->second.user = request.user;
     std::erase_if(past_, [&](const Past& entry) { return entry.name == request.name; });

@@ -41,7 +41,7 @@ class HubTable {
     uint64_t version = 0;  // 0: one more than the last
     uint32_t keep = 0;     // older versions; 0: one
     uint32_t user = 0;
-    bool shared = false;  // the user has a share of the descriptors
+    bool shared = false;  // the user has a share of each limit
     Version published;
     // Called when nothing else can fail but for lack of memory; what it answers becomes `stored`.
     std::function<Result<std::shared_ptr<void>>(const Request& request, uint64_t version)> store;
@@ -96,7 +96,9 @@ class HubTable {
   uint64_t last_of(const std::string& name, uint32_t user) const;
   void forget(const Version& version) noexcept;
   const Name* owner_of(const Token& token) const;
-  Result<void> check_share(uint32_t user, uint64_t descriptors, uint64_t going) const;
+  // That the user may have a name more, if it is new, and what the request has in place of what goes.
+  Result<void> check_shares(const Request& request, bool is_new, uint64_t descriptors_going,
+                            uint64_t bytes_going) const;
   void close_name(Names::iterator name) noexcept;
 
   HubLimits limits_;

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cinttypes>
 #include <new>
-#include <set>
 #include <system_error>
 #include <utility>
 
@@ -510,16 +509,16 @@ void ShareServer::accept_all(Listening& listening) {
 }
 
 // What was handed out to a link that has ended counts like a link, and so does one that has not read all.
-uint32_t ShareServer::links_of(uint64_t hub) const {
-  return static_cast<uint32_t>(std::count_if(connections_.begin(), connections_.end(),
-                                             [&](const auto& entry) {
-                                               const Connection& connection = *entry.second;
-                                               return connection.hub == hub && !connection.doomed &&
-                                                      (connection.role != Role::kHolder ||
-                                                       !connections_.contains(connection.partner));
-                                             }) +
-                               std::count_if(undrained_.begin(), undrained_.end(),
-                                             [&](const Undrained& one) { return one.hub == hub; }));
+FairShare ShareServer::links_of(uint64_t hub, uint32_t user) const {
+  FairShare links(user);
+  for (const auto& [id, connection] : connections_) {
+    const bool counts = connection->role != Role::kHolder || !connections_.contains(connection->partner);
+    if (connection->hub == hub && !connection->doomed && counts) links.add(connection->user, 1);
+  }
+  for (const Undrained& one : undrained_) {
+    if (one.hub == hub) links.add(one.user, 1);
+  }
+  return links;
 }
 
 Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub_id,
@@ -540,18 +539,22 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
   }
   if (!known) return make_error(GPUMEM_ERROR_PERMISSION_DENIED, "user %u may not connect here", facts.user);
   const size_t most = hub != nullptr ? hub->request.limits.links : kConnectionsMax;
-  if (links_of(hub_id) >= most) {
-    drop_drained();
-    // Some may have hung up just now.
-    for (const auto& [id, connection] : connections_) {
-      if (connection->hub == hub_id) serve(*connection);
+  const auto check_place = [&]() -> Result<void> {
+    const FairShare links = links_of(hub_id, facts.user);
+    if (links.all() >= most) {
+      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "%s has %zu connections, as many as it takes; close one",
+                        hub != nullptr ? "the hub" : "the exporter", most);
     }
+    if (hub == nullptr || !is_shared(hub->request)) return {};
+    return links.check("links_max", most, 1, 0, "close a link");
+  };
+  if (check_place()) return {};
+  drop_drained();
+  // Some may have hung up just now.
+  for (const auto& [id, connection] : connections_) {
+    if (connection->hub == hub_id) serve(*connection);
   }
-  if (links_of(hub_id) >= most) {
-    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "%s has %zu connections, as many as it takes; close one",
-                      hub != nullptr ? "the hub" : "the exporter", most);
-  }
-  return {};
+  return check_place();
 }
 
 // ---- what they say ----
@@ -569,17 +572,15 @@ void ShareServer::serve(Connection& connection) {
       // Together, messages that have begun take no more descriptors than there is room for.
       uint32_t room = hub != nullptr && connection.role == Role::kLink ? kTrialDescriptorsMax : 0;
       if (hub != nullptr && hub->request.keeper && connection.role == Role::kLink) {
-        uint64_t used = 0;
-        uint64_t used_by_user = 0;
+        FairShare begun(connection.user);
         for (const auto& [id, other] : connections_) {
-          if (other->hub != connection.hub || other.get() == &connection) continue;
-          used += other->channel.held();
-          if (other->user == connection.user) used_by_user += other->channel.held();
+          if (other->hub == connection.hub && other.get() != &connection)
+            begun.add(other->user, other->channel.held());
         }
         const uint64_t most = descriptors_of(*hub);
-        const uint64_t share = is_shared(hub->request) ? most / 2 : most;
-        room = static_cast<uint32_t>(
-            std::min(most - std::min(used, most), share - std::min(used_by_user, share)));
+        const bool shared = is_shared(hub->request);
+        const uint64_t share = shared ? begun.of(most) : most;
+        room = static_cast<uint32_t>(share - std::min(shared ? begun.own() : begun.all(), share));
       }
       auto incoming = connection.channel.receive(room);
       if (!incoming) {
@@ -642,25 +643,14 @@ void ShareServer::drop_drained() noexcept {
 // of it is for all of them, a share for each user, and half of that for one connection.
 size_t ShareServer::window_of(Connection& connection) {
   drop_drained();
-  std::set<uint32_t> users{connection.user};
-  uint64_t of_all = 0;
-  uint64_t of_user = 0;
-  const auto count = [&](Channel& channel, uint32_t user) {
-    const size_t unread = channel.unread();
-    if (unread == 0) return;
-    users.insert(user);
-    of_all += unread;
-    if (user == connection.user) of_user += unread;
-  };
+  FairShare unread(connection.user);
   for (const auto& [id, other] : connections_) {
-    if (other.get() != &connection) count(other->channel, other->user);
+    if (other.get() != &connection) unread.add(other->user, other->channel.unread());
   }
   for (Undrained& one : undrained_)
-    count(one.channel, one.user);
-  const uint64_t all = std::min<uint64_t>(platform::descriptor_limit() / 2, UINT32_MAX);
-  const uint64_t share = all / (users.size() + 1);
-  const uint64_t left = std::min(all - std::min(of_all, all), share - std::min(of_user, share));
-  return std::min(left, std::max<uint64_t>(share / 2, 1));
+    unread.add(one.user, one.channel.unread());
+  const uint64_t share = unread.of(platform::descriptor_limit() / 2);
+  return std::min(share - std::min(unread.own(), share), std::max<uint64_t>(share / 2, 1));
 }
 
 // Who has the most to read, of those that share with one that waits.

@@ -16,6 +16,7 @@
 
 #include "core/background.h"
 #include "core/exports.h"
+#include "core/fair_share.h"
 #include "core/hub_table.h"
 #include "core/keeper_store.h"
 #include "core/share_channel.h"
@@ -202,7 +203,7 @@ class ShareServer {
   bool is_greeting_on_reserve() const;
   void fill_reserve() noexcept;
   Result<void> admit(const platform::Descriptor& socket, uint64_t hub, platform::PeerFacts& facts);
-  uint32_t links_of(uint64_t hub) const;
+  FairShare links_of(uint64_t hub, uint32_t user) const;
 
   void serve(Connection& connection);
   Result<void> take(Connection& connection, Incoming incoming);

@@ -434,6 +434,100 @@ TEST(HubTable, ATokenIsGoneWithItsLastVersion) {
   EXPECT_EQ(table.name_count(), 0U);
 }
 
+// Where several users publish.
+class HubTableOfUsers : public testing::Test {
+ protected:
+  HubTable::Request entry_of(uint32_t user, uint32_t number, bool shared = true) const {
+    HubTable::Request request = entry(std::to_string(user) + "-" + std::to_string(number), 0);
+    request.user = user;
+    request.shared = shared;
+    request.published.handle.token = {static_cast<uint8_t>(user), static_cast<uint8_t>(number)};
+    request.published.handle.fd_count = descriptors_;
+    request.published.handle.size = 1000;
+    request.published.kept = true;
+    return request;
+  }
+  // How many names a user gets until it is refused, for this limit.
+  uint32_t published(HubTable& table, uint32_t user, const char* limit, bool shared = true) const {
+    std::vector<Token> gone;
+    for (uint32_t number = 0;; ++number) {
+      auto version = table.publish(entry_of(user, number, shared), &gone);
+      if (version) continue;
+      EXPECT_EQ(version.error().status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+      EXPECT_NE(std::strstr(version.error().message, limit), nullptr) << version.error().message;
+      const std::string who = "user " + std::to_string(user) + " may have";
+      EXPECT_EQ(std::strstr(version.error().message, who.c_str()) != nullptr, shared);
+      return number;
+    }
+  }
+
+  uint32_t descriptors_ = 0;
+  uint8_t tokens_ = 0;
+};
+
+TEST_F(HubTableOfUsers, EachHasAShareOfTheNames) {
+  HubLimits limits;
+  limits.names = 24;
+  HubTable table(limits);
+  EXPECT_EQ(published(table, 1, "names_max = 24"), 12U);
+  EXPECT_EQ(published(table, 2, "names_max = 24"), 4U);
+  EXPECT_EQ(published(table, 3, "names_max = 24"), 2U);
+  std::vector<Token> gone;
+  EXPECT_TRUE(table.publish(entry_of(1, 0), &gone)) << "a name that it has";
+  ASSERT_TRUE(table.withdraw("1-0", 0, 1, &gone));
+  EXPECT_FALSE(table.publish(entry_of(1, 0), &gone)) << "others have come since";
+  EXPECT_EQ(published(table, 9, "names_max", false), 7U) << "the process of the hub takes what is there";
+}
+
+TEST_F(HubTableOfUsers, EachHasAShareOfTheDescriptors) {
+  HubLimits limits;
+  limits.descriptors = 60;
+  HubTable table(limits);
+  descriptors_ = 3;
+  EXPECT_EQ(published(table, 1, "fds_max = 60"), 10U);
+  EXPECT_EQ(published(table, 2, "fds_max = 60"), 3U);
+  EXPECT_EQ(published(table, 3, "fds_max = 60"), 1U);
+  EXPECT_EQ(table.descriptor_count(), 42U);
+}
+
+TEST_F(HubTableOfUsers, EachHasAShareOfTheBytes) {
+  HubLimits limits;
+  limits.bytes = 60'000;
+  HubTable table(limits);
+  EXPECT_EQ(published(table, 1, "bytes_max = 60000"), 30U);
+  EXPECT_EQ(published(table, 2, "bytes_max = 60000"), 10U);
+  std::vector<Token> gone;
+  HubTable::Request exported = entry_of(2, 10);
+  exported.published.kept = false;
+  exported.published.handle.size = 50'000;
+  EXPECT_TRUE(table.publish(std::move(exported), &gone)) << "only what links publish counts";
+}
+
+// A publisher goes on replacing versions, also when others have come and its share has become smaller.
+TEST_F(HubTableOfUsers, WhoReplacesWhatItHasIsNotRefused) {
+  HubLimits limits;
+  limits.descriptors = 12;
+  limits.bytes = 12'000;
+  HubTable table(limits);
+  std::vector<Token> gone;
+  const auto publish = [&](uint32_t user, uint32_t descriptors, uint64_t size) {
+    HubTable::Request request = entry_of(user, 0);
+    request.published.handle.token = {static_cast<uint8_t>(user), ++tokens_};
+    request.published.handle.fd_count = descriptors;
+    request.published.handle.size = size;
+    return static_cast<bool>(table.publish(std::move(request), &gone));
+  };
+  EXPECT_TRUE(publish(1, 3, 3000));
+  EXPECT_TRUE(publish(1, 3, 3000)) << "with it the half; from now on one goes with each";
+  EXPECT_TRUE(publish(2, 1, 1000)) << "a share of the rest";
+  EXPECT_TRUE(publish(1, 3, 3000));
+  EXPECT_FALSE(publish(1, 4, 3000)) << "more than goes";
+  EXPECT_FALSE(publish(1, 3, 3001));
+  EXPECT_TRUE(publish(1, 3, 3000));
+  EXPECT_TRUE(publish(1, 1, 1000));
+  EXPECT_EQ(table.descriptor_count(), 5U);
+}
+
 TEST(HubTable, LimitsHoldAndAreNamed) {
   HubLimits limits;
   limits.names = 2;
@@ -467,38 +561,6 @@ TEST(HubTable, LimitsHoldAndAreNamed) {
   EXPECT_TRUE(refused_for(big, "bytes_max"));
   EXPECT_EQ(table.version_count(), 3U);
   EXPECT_EQ(table.descriptor_count(), 6U);
-}
-
-TEST(HubTable, UsersShareTheDescriptors) {
-  HubLimits limits;
-  limits.descriptors = 12;
-  HubTable table(limits);
-  std::vector<Token> gone;
-  const auto publish = [&](const std::string& name, uint8_t token, uint32_t user, uint32_t descriptors) {
-    HubTable::Request request = entry(name, token);
-    request.user = user;
-    request.shared = true;
-    request.published.handle.fd_count = descriptors;
-    auto version = table.publish(std::move(request), &gone);
-    if (version) return std::string();
-    EXPECT_EQ(version.error().status, GPUMEM_ERROR_LIMIT_EXCEEDED);
-    return std::string(version.error().message);
-  };
-  EXPECT_NE(publish("a", 1, 1, 7).find("user 1 may have 6"), std::string::npos) << "nobody takes all";
-  EXPECT_EQ(publish("a", 1, 1, 4), "");
-  EXPECT_EQ(publish("a", 2, 1, 2), "");
-  EXPECT_NE(publish("b", 3, 1, 1).find("user 1 may have 6"), std::string::npos);
-  EXPECT_NE(publish("c", 4, 2, 5).find("user 2 may have 4"), std::string::npos);
-  EXPECT_EQ(publish("c", 4, 2, 4), "");
-  // What comes in place of what goes does not count twice.
-  HubTable::Request rest = entry("a", 5, 0, 1);
-  rest.shared = true;
-  rest.published.handle.fd_count = 2;
-  EXPECT_TRUE(table.publish(std::move(rest), &gone));
-  // Who is alone is asked for no share.
-  HubTable::Request last = entry("a", 6, 0, 1);
-  last.published.handle.fd_count = 4;
-  EXPECT_TRUE(table.publish(std::move(last), &gone));
 }
 
 TEST(HubTable, AnotherUserHasNoSayInAName) {

@@ -372,6 +372,92 @@ TEST_F(ShareServerTest, WhoHasHungUpTakesNobodysPlace) {
   }
 }
 
+// Connects as another user, which only root can.
+std::unique_ptr<Raw> connected_as(uint32_t user, const std::string& address) {
+  std::unique_ptr<Raw> made;
+  std::thread([&] {
+    // Of this thread alone, and so of what it connects.
+    ASSERT_EQ(syscall(SYS_setresuid, -1, user, -1), 0);
+    made = std::make_unique<Raw>(address);
+  }).join();
+  return made;
+}
+
+class SharedHubTest : public ShareServerTest {
+ public:
+  static constexpr uint32_t kUsers[] = {65534, 65533};
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+    desc_ = hub_desc();
+    desc_.users = kUsers;
+    desc_.user_count = 2;
+  }
+
+ protected:
+  gpumem_hub_desc desc_{};
+};
+
+TEST_F(SharedHubTest, NoUserTakesTheLinksOfOthers) {
+  desc_.links_max = 12;
+  gpumem_hub const hub = open_hub(desc_);
+  std::vector<std::unique_ptr<Raw>> links;
+  std::string refusal;
+  // Whether the hub takes one more.
+  const auto takes = [&](uint32_t user) {
+    std::unique_ptr<Raw> raw = connected_as(user, address());
+    Message hello = message_of(MessageType::kHello);
+    hello.number = 1;
+    raw->send(hello);
+    const auto answer = raw->next();
+    if (!answer) return false;
+    refusal = answer->message.text;
+    if (answer->message.type == MessageType::kWelcome) links.push_back(std::move(raw));
+    return answer->message.type == MessageType::kWelcome;
+  };
+  const auto taken = [&](uint32_t user) {
+    int count = 0;
+    while (takes(user))
+      ++count;
+    return count;
+  };
+  EXPECT_EQ(taken(kUsers[0]), 6) << "half of all";
+  EXPECT_NE(refusal.find("links_max = 12 for all users, of which user 65534 may have 6 now; close a link"),
+            std::string::npos)
+      << refusal;
+  EXPECT_EQ(taken(kUsers[1]), 2) << "a third of what is left";
+  EXPECT_EQ(taken(0), 1) << "the user of the hub is one of them";
+  EXPECT_EQ(refused(hub), 3U);
+  EXPECT_FALSE(takes(kUsers[0]));
+  links.erase(links.begin(), links.begin() + 5);
+  EXPECT_TRUE(takes(kUsers[0])) << "who has hung up counts no more";
+  EXPECT_EQ(taken(kUsers[0]), 0) << "others hold some now";
+}
+
+TEST_F(SharedHubTest, NoUserTakesWhatAKeeperHolds) {
+  desc_.flags = GPUMEM_HUB_KEEPER;
+  desc_.names_max = 12;
+  gpumem_hub const hub = open_hub(desc_);
+  uint8_t token = 0;
+  const auto published = [&](uint32_t user) {
+    std::unique_ptr<Raw> raw = connected_as(user, address());
+    EXPECT_EQ(raw->hello().type, MessageType::kWelcome);
+    for (int count = 0;; ++count) {
+      const std::string name = std::to_string(user) + "-" + std::to_string(count);
+      const Message answer = raw->ask(publish_of(name, 1, ++token), files(1));
+      if (answer.type == MessageType::kPublished) continue;
+      EXPECT_EQ(answer.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+      EXPECT_NE(answer.text.find("names_max = 12 for all users"), std::string::npos) << answer.text;
+      return count;
+    }
+  };
+  EXPECT_EQ(published(kUsers[0]), 6);
+  EXPECT_EQ(published(kUsers[1]), 2);
+  // The process of the hub takes what it likes.
+  gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
+  for (const char* name : {"a", "b", "c", "d"})
+    EXPECT_EQ(gpumem_hub_publish(hub, name, &handle, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+}
+
 TEST_F(ShareServerTest, AStormOfConnectionsLeavesNothing) {
   gpumem_hub const hub = open_hub(hub_desc());
   gpumem_link link = nullptr;
@@ -1103,6 +1189,28 @@ TEST_F(ShareServerTest, MessagesThatHaveBegunShareTheDescriptorsOfAKeeper) {
   EXPECT_GE(files_of("memfd:test"), platform::kDescriptorsPerPacket) << "one of them was let begin";
   peers.clear();
   EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 0; }));
+}
+
+TEST_F(SharedHubTest, MessagesThatHaveBegunLeaveDescriptorsToOtherUsers) {
+  desc_.flags = GPUMEM_HUB_KEEPER;
+  desc_.fds_max = 600;
+  desc_.timeout_ns = 600'000'000'000;  // none is late, however busy the machine
+  open_hub(desc_);
+  const auto begin = [&](uint32_t user) {
+    std::unique_ptr<Raw> raw = connected_as(user, address());
+    EXPECT_EQ(raw->hello().type, MessageType::kWelcome);
+    Message message = publish_of("n", 300, 1);
+    const std::vector<Packet> packets = split_message(message, files(300));
+    raw->send_bytes(packets[0].bytes, packets[0].descriptors);
+    return raw;
+  };
+  const auto hog = begin(kUsers[0]);
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == platform::kDescriptorsPerPacket; }));
+  const std::unique_ptr<Raw> other = connected_as(kUsers[1], address());
+  ASSERT_EQ(other->hello().type, MessageType::kWelcome);
+  // 253 are here, and a third of the others is his.
+  EXPECT_EQ(other->ask(publish_of("many", 116, 2), files(116)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(other->ask(publish_of("n", 115, 2), files(115)).type, MessageType::kPublished);
 }
 
 TEST_F(ShareServerTest, NoVersionThatIsAskedForEndsAName) {

@@ -32,7 +32,11 @@ typedef uint64_t gpumem_hub_flags;
  * until it is withdrawn. Needs #GPUMEM_HUB_KEEPER, and `$NOTIFY_SOCKET`. For one hub of a process at a time. */
 #define GPUMEM_HUB_STORE UINT64_C(0x2)
 
-/** Options for a hub. 0 as a limit means its default. */
+/** Options for a hub. 0 as a limit means its default.
+ *
+ * With `users` or `groups`, no user takes all links, names, descriptors or bytes: when n users hold some, each of them may
+ * hold the (n + 1)th part of what the others have left. Whoever holds more by then keeps it. The hub's own user is one of
+ * them; only what the process of the hub publishes itself has no limit but the whole. */
 typedef struct gpumem_hub_desc {
   size_t struct_size; /**< `sizeof(gpumem_hub_desc)` of the caller. */
   /** Path of the socket, up to 107 bytes. One that begins with `@` is an abstract address, which has no file. A name
@@ -52,7 +56,7 @@ typedef struct gpumem_hub_desc {
   uint32_t names_max;     /**< Names at once; 1,024 by default. */
   uint32_t versions_max;  /**< Versions of one name at once; 16 by default. */
   /** Descriptors that are held at once; 4,096 by default. In a keeper, by default half of those that RLIMIT_NOFILE leaves
-   * beside its links. With `users` or `groups`, each of n users that publish may have the (n + 1)th part of them. */
+   * beside its links. */
   uint32_t fds_max;
   uint64_t bytes_max;  /**< Bytes of memory that links may publish in a keeper; no limit by default. */
   uint64_t timeout_ns; /**< How long a link may take for a message that it has begun; 5 seconds by default. */
@@ -221,7 +225,8 @@ typedef struct gpumem_link_desc {
  * \retval GPUMEM_ERROR_NOT_FOUND no hub is there
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the hub, or the permissions of its file, refuse this user or token; or the hub
  *         is of another user, who must not see a token; or the folder of a name is not of this user alone
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the hub has as many links as it takes; or the process has no free descriptor
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the hub has as many links as it takes, of all users or of this one, which the message
+ *         says; or the process has no free descriptor
  * \retval GPUMEM_ERROR_BUSY the hub did not answer in time
  * \retval GPUMEM_ERROR_UNSUPPORTED the hub speaks another version of the protocol; or nothing can be shared here
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
@@ -397,7 +402,7 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
  * \retval GPUMEM_ERROR_UNSUPPORTED the hub is no keeper, or the handle is shared in another way or of a newer version
  *         of the library
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the keeper is reached, which the message names
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the keeper is reached, or this user's share of it; the message names it
  * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published under this name, or another process this handle
  * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended
  * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time, and may have published it; see above. Or its service

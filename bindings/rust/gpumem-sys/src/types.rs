@@ -1513,7 +1513,11 @@ structs! {
         vmm_granularity: u64,
     }
     // ---- hub.h
-    /// Options for a hub. 0 as a limit means its default.
+    /// Options for a hub. 0 as a limit means its default. With `users` or `groups`, no user takes
+    /// all links, names, descriptors or bytes: when n users hold some, each of them may hold the (n
+    /// + 1)th part of what the others have left. Whoever holds more by then keeps it. The hub's own
+    /// user is one of them; only what the process of the hub publishes itself has no limit but the
+    /// whole.
     growing gpumem_hub_desc {
         /// `sizeof(gpumem_hub_desc)` of the caller.
         struct_size: usize,
@@ -1546,8 +1550,7 @@ structs! {
         /// Versions of one name at once; 16 by default.
         versions_max: u32,
         /// Descriptors that are held at once; 4,096 by default. In a keeper, by default half of
-        /// those that RLIMIT_NOFILE leaves beside its links. With `users` or `groups`, each of n
-        /// users that publish may have the (n + 1)th part of them.
+        /// those that RLIMIT_NOFILE leaves beside its links.
         fds_max: u32,
         /// Bytes of memory that links may publish in a keeper; no limit by default.
         bytes_max: u64,
