@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/cleanup.h"
@@ -45,7 +46,7 @@ std::unique_ptr<PoolRun> PoolRun::make(uint32_t index, uint64_t block_size, uint
 
 PoolBlocks::~PoolBlocks() {
   if (root_ == nullptr) return;
-  for (uint64_t i = 0; i < kRootEntries; ++i) {
+  for (uint64_t i = first_leaf_; i < end_of_leaves_; ++i) {
     if (Leaf* const leaf = root_[i].load(std::memory_order_relaxed))
       munmap(leaf, kLeafEntries * sizeof(Leaf));
   }
@@ -66,6 +67,8 @@ Result<void> PoolBlocks::reserve(uint64_t base, uint64_t size) {
     auto* const leaf = static_cast<Leaf*>(zero_pages(kLeafEntries * sizeof(Leaf)));
     if (leaf == nullptr) return no_memory();
     root_[i].store(leaf, std::memory_order_release);
+    first_leaf_ = std::min(first_leaf_, i);
+    end_of_leaves_ = std::max(end_of_leaves_, i + 1);
   }
   return {};
 }

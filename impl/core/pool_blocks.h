@@ -124,6 +124,9 @@ class PoolBlocks {
   static_assert(uint64_t{1} << kPageShift == PoolClasses::kPage);
 
   std::atomic<Leaf*>* root_ = nullptr;
+  // Entries of the root outside of these are null, and their pages never touched.
+  uint64_t first_leaf_ = kRootEntries;
+  uint64_t end_of_leaves_ = 0;
   std::atomic<bool> listed_{false};
   std::atomic<bool> empty_{false};
   std::vector<std::unique_ptr<PoolRun>> runs_;

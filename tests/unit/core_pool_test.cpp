@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Where blocks of a pool lie: classes, the map of blocks, and best fit against a model.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -78,6 +80,21 @@ TEST(PoolBlocks, every_address_finds_its_block) {
     blocks.recycle(run);
     EXPECT_EQ(blocks.run_at(base), nullptr);
   }
+}
+
+// A page that was never touched costs a fault to be read, and the root has 128 pages.
+TEST(PoolBlocks, end_reads_no_page_of_the_root_that_was_never_written) {
+  const auto faults = [] {
+    rusage usage{};
+    EXPECT_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
+    return usage.ru_minflt;
+  };
+  auto blocks = std::make_unique<PoolBlocks>();
+  ASSERT_TRUE(blocks->open());
+  ASSERT_TRUE(blocks->reserve((uint64_t{1} << 46) + 5 * PoolClasses::kPage, uint64_t{1} << 33));
+  const long before = faults();
+  blocks.reset();
+  EXPECT_LT(faults() - before, 64);
 }
 
 // Takes and gives at random, in several orders, and keeps a list of who has what.
