@@ -23,10 +23,8 @@ Result<void> PageMap::open() {
 }
 
 PageMap::~PageMap() {
-  for (auto* const list : {&middles_, &spare_middles_}) {
-    for (Middle* const middle : *list)
-      platform::unmap(middle, sizeof(Middle));
-  }
+  for (Middle* const first : middle_blocks_)
+    platform::unmap(first, kMiddlesOfBlock * sizeof(Middle));
   if (root_ != nullptr) platform::unmap(root_, kRootEntries * sizeof(Entry));
 }
 
@@ -38,15 +36,18 @@ Result<void> PageMap::Room::reserve(uint32_t ranges) {
   const std::lock_guard lock(map_.mutex_);
   const uint64_t nodes = 2 * (map_.promised_ranges_ + ranges);
   map_.leaves_.reserve(map_.leaves_.size() + nodes);
-  map_.middles_.reserve(map_.middles_.size() + nodes);
   map_.spare_leaves_.reserve(nodes);
-  map_.spare_middles_.reserve(nodes);
   while (map_.spare_leaves_.size() < nodes)
     map_.spare_leaves_.push_back(std::make_unique<Leaf>());
   while (map_.spare_middles_.size() < nodes) {
-    auto pages = platform::map_lazily(sizeof(Middle));
+    map_.middle_blocks_.reserve(map_.middle_blocks_.size() + 1);
+    map_.spare_middles_.reserve(map_.spare_middles_.size() + kMiddlesOfBlock);
+    auto pages = platform::map_lazily(kMiddlesOfBlock * sizeof(Middle));
     if (!pages) return pages.error();
-    map_.spare_middles_.push_back(static_cast<Middle*>(*pages));
+    auto* const block = static_cast<Middle*>(*pages);
+    map_.middle_blocks_.push_back(block);
+    for (uint64_t i = 0; i < kMiddlesOfBlock; ++i)
+      map_.spare_middles_.push_back(block + i);
   }
   map_.promised_ranges_ += ranges;
   ranges_ += ranges;
@@ -67,7 +68,6 @@ PageMap::Middle* PageMap::middle_for(Entry& entry) noexcept {
   if ((before & kTag) == kNode) return pointer_in<Middle>(before);
   Middle* const middle = spare_middles_.back();
   spare_middles_.pop_back();
-  middles_.push_back(middle);
   if (before != 0) {
     for (Entry& each : middle->entries)
       each.store(before, std::memory_order_relaxed);
@@ -113,13 +113,18 @@ void PageMap::insert_locked(RegionRange& range) noexcept {
       at = next(kRootShift);
       continue;
     }
-    Entry& middle = middle_for(root)->entries[(at >> kMiddleShift) % kMiddleEntries];
-    if (covers(kMiddleShift) && (middle.load(std::memory_order_relaxed) & kTag) != kNode) {
-      middle.store(value, std::memory_order_release);
-      at = next(kMiddleShift);
+    const uint64_t index = (at >> kMiddleShift) % kMiddleEntries;
+    Entry* middle = middle_for(root)->entries.data() + index;
+    if (covers(kMiddleShift) && (middle->load(std::memory_order_relaxed) & kTag) != kNode) {
+      // A large range fills thousands of entries.
+      uint64_t whole = std::min(kMiddleEntries - index, (end - at) >> kMiddleShift);
+      for (; whole != 0 && (middle->load(std::memory_order_relaxed) & kTag) != kNode; --whole, ++middle) {
+        middle->store(value, std::memory_order_release);
+        at += uint64_t{1} << kMiddleShift;
+      }
       continue;
     }
-    Entry& page = leaf_for(middle)->entries[(at >> kPageShift) % kLeafEntries];
+    Entry& page = leaf_for(*middle)->entries[(at >> kPageShift) % kLeafEntries];
     const uint64_t before = page.load(std::memory_order_relaxed);
     RegionRange::Link* const link = link_in(range, at >> kPageShift);
     RegionRange::Link* others = nullptr;
@@ -177,21 +182,29 @@ void PageMap::erase(RegionRange& range) noexcept {
 // Every entry that is no node, with the address at which it begins or, for the first one, `begin`.
 template <class F>
 void PageMap::for_each_entry(uint64_t begin, uint64_t end, F function) noexcept {
+  const auto next = [](uint64_t at, uint64_t shift) { return ((at >> shift) + 1) << shift; };
   for (uint64_t at = begin; at < end;) {
-    Entry* entry = &root_entry(at);
-    uint64_t shift = kRootShift;
-    uint64_t value = entry->load(std::memory_order_acquire);
-    if ((value & kTag) == kNode) {
-      entry = &pointer_in<Middle>(value)->entries[(at >> kMiddleShift) % kMiddleEntries];
-      shift = kMiddleShift;
-      value = entry->load(std::memory_order_acquire);
+    Entry& root = root_entry(at);
+    const uint64_t in_root = root.load(std::memory_order_acquire);
+    if ((in_root & kTag) != kNode) {
+      function(root, at);
+      at = next(at, kRootShift);
+      continue;
     }
-    if (shift == kMiddleShift && (value & kTag) == kNode) {
-      entry = &pointer_in<Leaf>(value)->entries[(at >> kPageShift) % kLeafEntries];
-      shift = kPageShift;
+    const uint64_t first = (at >> kMiddleShift) % kMiddleEntries;
+    Entry* middle = pointer_in<Middle>(in_root)->entries.data() + first;
+    for (uint64_t left = kMiddleEntries - first; left != 0 && at < end; --left, ++middle) {
+      const uint64_t in_middle = middle->load(std::memory_order_acquire);
+      if ((in_middle & kTag) != kNode) {
+        function(*middle, at);
+        at = next(at, kMiddleShift);
+        continue;
+      }
+      for (uint64_t i = (at >> kPageShift) % kLeafEntries; i < kLeafEntries && at < end; ++i) {
+        function(pointer_in<Leaf>(in_middle)->entries[i], at);
+        at = next(at, kPageShift);
+      }
     }
-    function(*entry, at);
-    at = ((at >> shift) + 1) << shift;
   }
 }
 

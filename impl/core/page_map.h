@@ -84,6 +84,7 @@ class PageMap {
   static constexpr uint64_t kRootEntries = uint64_t{1} << 20;
   static constexpr uint64_t kMiddleEntries = uint64_t{1} << (kRootShift - kMiddleShift);
   static constexpr uint64_t kLeafEntries = uint64_t{1} << (kMiddleShift - kPageShift);
+  static constexpr uint64_t kMiddlesOfBlock = 8;  // mapping takes longer than using
 
   // An entry is 0, or a pointer and what it points to. A range in an entry holds all of the entry's addresses
   // or shares none of them with another range; links hold the ranges of a page that several share.
@@ -125,7 +126,7 @@ class PageMap {
   std::vector<Middle*> spare_middles_;
   uint64_t promised_ranges_ = 0;
   std::vector<std::unique_ptr<Leaf>> leaves_;
-  std::vector<Middle*> middles_;
+  std::vector<Middle*> middle_blocks_;  // first nodes of what is mapped at once
 };
 
 }  // namespace gpumem::core
