@@ -108,7 +108,7 @@ uint32_t allowed_processors(int32_t node) {
   cpu_set_t set;
   if (!allowed_set(&set)) return 1;
   const auto all = static_cast<uint32_t>(CPU_COUNT(&set));
-  if (node < 0 || !keep_node(node, &set)) return std::max(all, 1U);
+  if (node < 0 || numa_node_count() < 2 || !keep_node(node, &set)) return std::max(all, 1U);
   return static_cast<uint32_t>(CPU_COUNT(&set));
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
-#include <thread>
 
 #include "backends/host/current_device.h"
 #include "backends/host/device.h"
@@ -35,9 +34,7 @@ Error located(Error error, Status exhausted) {
 // Populates the pages of a view.
 Result<void> populate(Shared& shared, void* view, uint64_t size, Status exhausted) {
   GPUMEM_TRY(shared.steps.take("madvise"));
-  constexpr uint32_t kThreadsMax = 4;
-  const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax);
-  if (auto populated = platform::populate(view, size, threads); !populated) {
+  if (auto populated = platform::populate(view, size, kPopulatingThreads); !populated) {
     return located(populated.error(), exhausted);
   }
   return {};

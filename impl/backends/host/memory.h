@@ -12,6 +12,7 @@ namespace gpumem::host {
 
 inline constexpr int kFreshByte = 0xA5;                     // of fresh and of discarded memory (COM-14)
 inline constexpr uint64_t kLargeSize = uint64_t{16} << 20;  // smaller ones do not hurt a full system
+inline constexpr uint32_t kPopulatingThreads = 4;           // at most, and on as many processors as there are
 inline constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
 class HostMemory final : public backend::Memory {

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "backends/host/current_device.h"
@@ -130,8 +129,7 @@ Result<void> HostVirtualMemory::make_pages(HostBlock& block) {
   }
   if (on_host || shared_.options.fill) {
     GPUMEM_TRY(shared_.steps.take("madvise"));
-    const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1U, 4U);
-    if (auto populated = platform::populate(block.bytes, block.facts.size, threads); !populated) {
+    if (auto populated = platform::populate(block.bytes, block.facts.size, kPopulatingThreads); !populated) {
       return located(populated.error(), block);
     }
   }
