@@ -11,6 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed);
 
+// A run is over long before it has freed so much, and memory that comes back soon is mapped and in the cache.
+extern "C" const char* __asan_default_options();
+extern "C" const char* __asan_default_options() { return "quarantine_size_mb=16:malloc_context_size=10"; }
+
 // What is too short for a few steps is replaced by a random sequence, so that there is something to change.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   constexpr size_t kFew = 12;

@@ -65,6 +65,7 @@ class Player {
   const Latest& latest() const { return latest_; }
   // What was called, a line for each call, if tracing.
   const std::vector<std::string>& trace() const { return trace_; }
+  bool on_host() const { return model_.on_host; }
 
  private:
   struct Failed {
