@@ -99,6 +99,26 @@ TEST(PageMap, AnEmptyMapHasNothing) {
   }
 }
 
+// A range fills its entries in a row, and nodes come from memory that they share.
+TEST(PageMap, ARangeLeavesItsNeighboursAlone) {
+  OpenMap map;
+  Owner behind(kRoot + 10 * kLeaf, 2 * kLeaf);
+  Owner elsewhere(5 * kRoot + 2 * kLeaf, kLeaf);
+  Owner large(kRoot + 2 * kLeaf, 8 * kLeaf);
+  for (Owner* const owner : {&behind, &elsewhere, &large})
+    enter(map, *owner);
+  for (const Owner* const owner : {&behind, &elsewhere, &large}) {
+    EXPECT_EQ(map.find(owner->range.begin), &owner->range);
+    EXPECT_EQ(map.find(owner->end() - 1), &owner->range);
+  }
+  map.erase(large.range);
+  EXPECT_EQ(map.find(large.end() - 1), nullptr);
+  EXPECT_EQ(map.find(behind.range.begin), &behind.range);
+  EXPECT_EQ(map.find(elsewhere.range.begin), &elsewhere.range);
+  for (Owner* const owner : {&behind, &elsewhere})
+    map.erase(owner->range);
+}
+
 TEST(PageMap, RangesAtEveryBorder) {
   OpenMap map;
   for (const uint64_t unit : {kPage, kLeaf, kRoot}) {
