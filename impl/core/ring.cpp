@@ -23,6 +23,7 @@
 #include "platform/descriptor.h"
 #include "platform/identity.h"
 #include "platform/shared_word.h"
+#include "platform/thread.h"
 
 namespace gpumem::core {
 namespace {
@@ -41,14 +42,6 @@ constexpr uint64_t kLookEvery = 20'000'000;
 constexpr auto kPause = std::chrono::milliseconds(1);
 // How long a process that is ending may take to hang up.
 constexpr auto kEndTime = std::chrono::seconds(1);
-
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 Error nonsense(const char* what) {
   return make_error(GPUMEM_ERROR_INVALID_STATE,
@@ -620,7 +613,7 @@ Result<bool> Ring::await(RingControl::Word& signal, Deadline deadline, Ready rea
   for (int i = 0; i < kSpins; ++i) {
     auto done = ready();
     if (!done || *done) return done;
-    pause_briefly();
+    platform::pause_briefly();
   }
   RingControl::Signals& signals = control_->signals();
   for (;;) {

@@ -25,12 +25,6 @@ constexpr uint32_t kMostWorkers = 63;
 constexpr auto kRetryPause = std::chrono::seconds(1);  // before something that failed is tried again
 constexpr auto kSpin = std::chrono::microseconds(50);  // of a caller for the last piece, before it sleeps
 
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 Result<void> check_rows(const void* first, uint64_t pitch, uint64_t width, uint64_t height, bool write) {
@@ -582,7 +576,7 @@ Result<bool> Transfer::run_job(Job& job, uint64_t bytes) {
     const bool could = take_part(job, *callers_);
     const auto limit = Clock::now() + kSpin;
     while (job.working.load(std::memory_order_acquire) != 0 && Clock::now() < limit)
-      pause_briefly();
+      platform::pause_briefly();
     lock.lock();
     callers_taken_ = false;
     if (!could) {

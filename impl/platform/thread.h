@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Threads of the library, and what a thread of the program must not meet inside a call: signals and
-// cancellation.
+// Threads of the library, how a thread spins, and what a thread of the program must not meet inside a call:
+// signals and cancellation.
 #pragma once
 
 #include <pthread.h>
@@ -9,6 +9,15 @@
 #include <utility>
 
 namespace gpumem::platform {
+
+// For a loop that looks again at once: leaves the core to its other thread for a moment.
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 // Like std::thread's constructor, but blocks all signals except faults and, if the creating thread does not
 // block them:
