@@ -65,7 +65,7 @@ gpumem_status next_slot(const char* function, Method method, gpumem_ring ring, g
     decode.output(out_slot, "out_slot");
     GPUMEM_TRY(decode.done());
     core::RingSlot slot;
-    const auto found = ((*object).*method)(order.get(), timeout_ns, &slot);
+    auto found = ((*object).*method)(order.get(), timeout_ns, &slot);
     if (found && *found == GPUMEM_SUCCESS) capi::answer(out_slot, slot_of(slot));
     return found;
   });

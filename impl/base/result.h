@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <optional>
+#include <memory>
+#include <type_traits>
 #include <utility>
-#include <variant>
 
 #include "base/text.h"
 #include "gpumem/status.h"
@@ -75,38 +75,70 @@ struct Error {
                                       failure.entry_point);
 }
 
-// A value of type T, or why there is none. Result<void> is a success without a value.
+// A value of type T, or why there is none. Result<void> is a success without a value. By hand, since a
+// std::variant calls through a table to move or destroy what it holds.
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Result(const Error& error) : state_(std::in_place_index<1>, error) {}
+  Result(T value) : ok_(true), value_(std::move(value)) {}
+  Result(const Error& error) : ok_(false), error_(error) {}
+  Result(Result&& other) noexcept : ok_(other.ok_) {
+    static_assert(std::is_nothrow_move_constructible_v<T>);
+    if (ok_) {
+      std::construct_at(&value_, std::move(other.value_));
+    } else {
+      std::construct_at(&error_, other.error_);
+    }
+  }
+  Result& operator=(Result&& other) noexcept {
+    if (this == &other) return *this;
+    std::destroy_at(this);
+    return *std::construct_at(this, std::move(other));
+  }
+  ~Result() {
+    if (ok_) std::destroy_at(&value_);
+  }
 
-  bool ok() const { return state_.index() == 0; }
+  bool ok() const { return ok_; }
   explicit operator bool() const { return ok(); }
-  T& value() { return *std::get_if<0>(&state_); }
-  const T& value() const { return *std::get_if<0>(&state_); }
+  T& value() { return value_; }
+  const T& value() const { return value_; }
   T& operator*() { return value(); }
   const T& operator*() const { return value(); }
   T* operator->() { return &value(); }
-  const Error& error() const { return *std::get_if<1>(&state_); }
+  const Error& error() const { return error_; }
 
  private:
-  std::variant<T, Error> state_;
+  bool ok_;
+  union {
+    T value_;
+    Error error_;
+  };
 };
 
 template <>
 class [[nodiscard]] Result<void> {
  public:
-  Result() {}  // a defaulted one would clear the room for the error
-  Result(const Error& error) : error_(error) {}
+  Result() : ok_(true) {}
+  Result(const Error& error) : ok_(false), error_(error) {}
+  Result(const Result& other) noexcept : ok_(other.ok_) {
+    if (!ok_) std::construct_at(&error_, other.error_);
+  }
+  Result& operator=(const Result& other) noexcept {
+    ok_ = other.ok_;
+    if (!ok_) error_ = other.error_;
+    return *this;
+  }
 
-  bool ok() const { return !error_.has_value(); }
+  bool ok() const { return ok_; }
   explicit operator bool() const { return ok(); }
-  const Error& error() const { return *error_; }
+  const Error& error() const { return error_; }
 
  private:
-  std::optional<Error> error_;
+  bool ok_;
+  union {
+    Error error_;
+  };
 };
 
 // Leaves the enclosing function with the error of a failed step.

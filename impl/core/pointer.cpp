@@ -74,7 +74,8 @@ Result<backend::PointerFacts> find_foreign(Instance& instance, const void* point
   // The driver is not believed about the bytes that an allocation of ours was granted beyond what was asked
   // for.
   const FoundRegion owner = find_region(instance, facts->base);
-  return owner.region || owner.covered ? backend::PointerFacts() : facts;
+  if (owner.region || owner.covered) return backend::PointerFacts();
+  return facts;
 }
 
 Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer) {

@@ -35,13 +35,13 @@ inline void* fake_library() {
 // Success, or the text of the error for the test's output.
 #define EXPECT_DONE(expression)                                   \
   do {                                                            \
-    const auto done = (expression);                               \
+    const auto& done = (expression);                              \
     EXPECT_TRUE(done.ok()) << (done ? "" : done.error().message); \
   } while (false)
 
 #define EXPECT_FAILS(wanted, expression)                            \
   do {                                                              \
-    const auto done = (expression);                                 \
+    const auto& done = (expression);                                \
     ASSERT_FALSE(done.ok());                                        \
     EXPECT_EQ(done.error().status, wanted) << done.error().message; \
     EXPECT_NE(done.error().message[0], '\0');                       \

@@ -288,7 +288,7 @@ TEST_F(HostMemoryTest, ANodeOfTheMachine) {
   request.numa_node = dev().facts().numa_node;
   const auto memory = create_memory(dev(), request);
   if (!memory) GTEST_SKIP() << "this system binds no memory: " << memory.error().message;
-  auto granted = *Result(memory);
+  auto granted = *memory;
   EXPECT_EQ(granted->facts().numa_node, request.numa_node);
   EXPECT_TRUE((granted->facts().granted & GPUMEM_MEMORY_NUMA_NODE) != 0);
   EXPECT_EQ(platform::node_of(granted->facts().host_pointer), request.numa_node);

@@ -12,9 +12,9 @@ namespace {
 using test::status_of;
 
 TEST(HostOptions, ZeroMeansTheDefault) {
-  const auto checked = check_options(backend::HostOptions());
+  auto checked = check_options(backend::HostOptions());
   ASSERT_TRUE(checked);
-  auto options = checked;
+  auto& options = checked;
   EXPECT_EQ(options->device_count, 2U);
   EXPECT_TRUE(options->strict);
   EXPECT_TRUE(options->fill);
@@ -99,9 +99,9 @@ TEST(HostOptions, PeersAreDirected) {
   backend::HostOptions options;
   options.device_count = 64;
   options.peers = "0>1,63>0,0>63";
-  const auto checked = check_options(options);
+  auto checked = check_options(options);
   ASSERT_TRUE(checked);
-  auto value = checked;
+  auto& value = checked;
   EXPECT_EQ(value->links[0], uint64_t{1} << 63 | 2);
   EXPECT_EQ(value->links[63], 1U);
   EXPECT_EQ(value->links[1], 0U);
@@ -114,9 +114,9 @@ TEST(HostOptions, PeersAreDirected) {
 TEST(HostOptions, MaskedEntryPointsAreMissing) {
   backend::HostOptions options;
   options.masked = "copy_2d,peer_access";
-  const auto checked = check_options(options);
+  auto checked = check_options(options);
   ASSERT_TRUE(checked);
-  auto value = checked;
+  auto& value = checked;
   EXPECT_EQ(status_of(value->require(EntryPoint::kCopy2d)), GPUMEM_ERROR_SYMBOL_MISSING);
   EXPECT_EQ(status_of(value->require(EntryPoint::kPeerAccess)), GPUMEM_ERROR_SYMBOL_MISSING);
   EXPECT_TRUE(value->require(EntryPoint::kFill2d));

@@ -24,8 +24,7 @@ const uint64_t kPage = platform::page_size();
 // Reports by whether a value came; false if the time ran out.
 bool done(const Result<bool>& result) {
   EXPECT_TRUE(result) << result.error().message;
-  auto copy = result;
-  return copy && *copy;
+  return result && *result;
 }
 
 class HostStreamTest : public Host {
