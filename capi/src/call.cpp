@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/caught.h"
+
 namespace gpumem::capi {
 
 void Decoder::refuse(const char* format, ...) {
@@ -40,6 +42,32 @@ std::string Decoder::name(const char* given) {
   return std::string(given, length);
 }
 
+core::Ref<core::Object> Decoder::find(uint64_t handle, core::Type type) {
+  core::Ref<core::Object> found = core::acquire<core::Object>(record_, handle, type);
+  if (!found) verdict_.note(core::handles::refusal(handle, type));
+  return found;
+}
+
+bool Decoder::check_other_size(const void* given, size_t size, size_t known, size_t first, const char* name) {
+  if (size < first || size > kStructSizeMax) {
+    refuse(
+        "%s->struct_size is %zu, which is not the size of any version; initialize the struct with its "
+        "_INIT macro",
+        name, size);
+    return false;
+  }
+  const auto* bytes = static_cast<const unsigned char*>(given);
+  for (size_t i = known; i < size; ++i) {
+    if (bytes[i] == 0) continue;
+    refuse(
+        "%s has a byte other than 0 at offset %zu, where this version has no field; set it to 0, or "
+        "use a newer library",
+        name, i);
+    return false;
+  }
+  return true;
+}
+
 Status refuse_detail(const char* function, const gpumem_error* error) noexcept {
   core::log(GPUMEM_LOG_WARNING,
             "%s: error->struct_size is %zu, which is not the size of any version; initialize the struct with "
@@ -62,6 +90,15 @@ Status fail(const char* function, gpumem_error* error, const Error& failure) noe
   copy_text(error->entry_point, failure.entry_point);
   copy_text(error->message, failure.message);
   return failure.status;
+}
+
+Status fail_caught(const char* function, gpumem_error* error) noexcept {
+  return fail(function, error, caught_failure());
+}
+
+Status run(const char* function, gpumem_error* error, Step step, void* body) noexcept {
+  const platform::CancellationHeld held;
+  return call_briefly(function, error, [&](Decoder& decode) { return step(body, decode); });
 }
 
 }  // namespace gpumem::capi

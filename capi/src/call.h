@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/arithmetic.h"
-#include "base/caught.h"
 #include "base/cleanup.h"
 #include "base/result.h"
 #include "base/text.h"
@@ -71,7 +70,12 @@ class Decoder {
 
   // The object of a handle; empty if there is none, and then done() fails.
   template <class T, class Handle>
-  [[gnu::always_inline]] core::Ref<T> object(Handle handle) {
+  core::Ref<T> object(Handle handle) {
+    return find(handle_value(handle), T::kType).template as<T>();
+  }
+  // The same inlined, for call_briefly().
+  template <class T, class Handle>
+  [[gnu::always_inline]] core::Ref<T> object_briefly(Handle handle) {
     core::Ref<T> found = core::acquire<T>(record_, handle_value(handle));
     if (!found) [[unlikely]]
       verdict_.note(core::handles::refusal(handle_value(handle), T::kType));
@@ -111,25 +115,13 @@ class Decoder {
   }
 
  private:
+  core::Ref<core::Object> find(uint64_t handle, core::Type type);
+
+  // The size is almost always this version's.
   bool check_size(const void* given, size_t size, size_t known, size_t first, const char* name) {
-    if (size < first || size > kStructSizeMax) {
-      refuse(
-          "%s->struct_size is %zu, which is not the size of any version; initialize the struct with its "
-          "_INIT macro",
-          name, size);
-      return false;
-    }
-    const auto* bytes = static_cast<const unsigned char*>(given);
-    for (size_t i = known; i < size; ++i) {
-      if (bytes[i] == 0) continue;
-      refuse(
-          "%s has a byte other than 0 at offset %zu, where this version has no field; set it to 0, or "
-          "use a newer library",
-          name, i);
-      return false;
-    }
-    return true;
+    return size == known || check_other_size(given, size, known, first, name);
   }
+  bool check_other_size(const void* given, size_t size, size_t known, size_t first, const char* name);
 
   platform::ThreadRecord& record_;
   core::Verdict verdict_;
@@ -166,6 +158,8 @@ inline void clear_error(gpumem_error* error, Status status) {
 // The answer to an `error` that cannot take the detail: only the log can.
 [[gnu::cold]] Status refuse_detail(const char* function, const gpumem_error* error) noexcept;
 [[gnu::cold]] Status fail(const char* function, gpumem_error* error, const Error& failure) noexcept;
+// The same with the exception that is being handled.
+[[gnu::cold]] Status fail_caught(const char* function, gpumem_error* error) noexcept;
 
 // Runs the body of an entry point: `Result<Status> body(Decoder&)`. The body writes outputs after everything
 // succeeded. A call that succeeds builds no error. For calls that enqueue or ask, and so meet no cancellation
@@ -184,16 +178,19 @@ template <class Body>
     if (error != nullptr) clear_error(error, result.value());
     return result.value();
   } catch (...) {
-    return fail(function, error, caught_failure());
+    return fail_caught(function, error);
   }
 }
 
-// The same for a call that may wait, or whose driver calls may. Out of line: its frame would slow down the
-// short way of the calls that have one.
+// A body without its type, so that the frame of a call is compiled once.
+using Step = Result<Status> (*)(void* body, Decoder& decode);
+Status run(const char* function, gpumem_error* error, Step step, void* body) noexcept;
+
+// The same for a call that may wait, or whose driver calls may.
 template <class Body>
-[[gnu::noinline]] Status call(const char* function, gpumem_error* error, Body body) noexcept {
-  const platform::CancellationHeld held;
-  return call_briefly(function, error, std::move(body));
+Status call(const char* function, gpumem_error* error, Body body) noexcept {
+  const Step step = [](void* erased, Decoder& decode) { return (*static_cast<Body*>(erased))(decode); };
+  return run(function, error, step, &body);
 }
 
 // The short way of a call that only looks at records: takes no lock and writes only to a line of the thread's

@@ -112,7 +112,7 @@ template <class Handle>
 gpumem_status do_copy(const char* function, Handle where, const Rectangle& rectangle,
                       const gpumem_copy_options* options, gpumem_error* error) {
   return call_at(where, function, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto place = decode.object<typename PlaceOf<Handle>::Object>(where);
+    const auto place = decode.object_briefly<typename PlaceOf<Handle>::Object>(where);
     const gpumem_copy_options given = decode.optional_input(options, "options");
     decode_choices(decode, given.direction, given.source_order);
     const Extents extents{rectangle.width, rectangle.height};
@@ -199,7 +199,7 @@ template <class Handle>
 gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_copy_region* regions,
                               uint64_t count, uint64_t* out_failed, gpumem_error* error) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto place = decode.object<typename PlaceOf<Handle>::Object>(where);
+    const auto place = decode.object_briefly<typename PlaceOf<Handle>::Object>(where);
     const core::Instance* const instance = place ? &place->instance() : nullptr;
     core::Stream* const stream = place ? PlaceOf<Handle>::stream(*place) : nullptr;
     if (count != 0) {
@@ -243,7 +243,7 @@ template <class Handle>
 gpumem_status do_fill(const char* function, Handle where, core::FillArguments arguments,
                       gpumem_error* error) {
   return call_at(where, function, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto place = decode.object<typename PlaceOf<Handle>::Object>(where);
+    const auto place = decode.object_briefly<typename PlaceOf<Handle>::Object>(where);
     const uint32_t unit = arguments.value_size;
     const bool known_unit = unit == 1 || unit == 2 || unit == 4;
     if (!known_unit) decode.refuse("value_size is %u; it must be 1, 2 or 4", unit);

@@ -84,8 +84,8 @@ gpumem_status gpumem_event_get_info(gpumem_event event, gpumem_event_info* out_i
 
 gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream stream, gpumem_error* error) {
   return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto recorded = decode.object<core::Event>(event);
-    const auto order = decode.object<core::Stream>(stream);
+    const auto recorded = decode.object_briefly<core::Event>(event);
+    const auto order = decode.object_briefly<core::Stream>(stream);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::record_event(*recorded, *order));
     return GPUMEM_SUCCESS;
@@ -94,7 +94,7 @@ gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream stream, gpum
 
 gpumem_status gpumem_event_query(gpumem_event event, gpumem_error* error) {
   return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Event>(event);
+    const auto object = decode.object_briefly<core::Event>(event);
     GPUMEM_TRY(decode.done());
     return core::query_event(*object);
   });

@@ -80,7 +80,7 @@ gpumem_status gpumem_stream_get_capture_id(gpumem_stream stream, uint64_t* out_c
 
 gpumem_status gpumem_stream_query(gpumem_stream stream, gpumem_error* error) {
   return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Stream>(stream);
+    const auto object = decode.object_briefly<core::Stream>(stream);
     GPUMEM_TRY(decode.done());
     return core::query_stream(*object);
   });
@@ -96,8 +96,8 @@ gpumem_status gpumem_stream_synchronize(gpumem_stream stream, uint64_t timeout_n
 
 gpumem_status gpumem_stream_wait_event(gpumem_stream stream, gpumem_event event, gpumem_error* error) {
   return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto waiter = decode.object<core::Stream>(stream);
-    const auto awaited = decode.object<core::Event>(event);
+    const auto waiter = decode.object_briefly<core::Stream>(stream);
+    const auto awaited = decode.object_briefly<core::Event>(event);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::wait_event(*waiter, *awaited));
     return GPUMEM_SUCCESS;

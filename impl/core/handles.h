@@ -167,8 +167,9 @@ class Ref {
 
 // The object of a handle for the length of a call; empty if there is none, and then refusal() says why.
 template <class T>
-[[gnu::always_inline]] inline Ref<T> acquire(platform::ThreadRecord& record, uint64_t handle) {
-  const handles::detail::Slot* const slot = handles::live_slot(handle, T::kType);
+[[gnu::always_inline]] inline Ref<T> acquire(platform::ThreadRecord& record, uint64_t handle,
+                                             Type type = T::kType) {
+  const handles::detail::Slot* const slot = handles::live_slot(handle, type);
   if (slot == nullptr) [[unlikely]]
     return {};
   Object* const object = slot->object.load(std::memory_order_relaxed);
