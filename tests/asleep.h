@@ -5,23 +5,50 @@
 #include <sched.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <fstream>
+#include <sstream>
 #include <string>
+#include <utility>
 
 namespace gpumem::test {
 
-// Whether a thread of this process sleeps in the kernel, by proc(5), or has ended.
-inline bool is_asleep(pid_t thread) {
+// What proc(5) tells of a thread of this process: its state, 'X' if it has ended, and the ticks that it has
+// run.
+struct ThreadState {
+  char state = 'X';
+  uint64_t ticks = 0;
+};
+
+inline ThreadState state_of(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   std::string line;
-  if (!std::getline(file, line)) return true;
-  const size_t name_end = line.rfind(") ");
-  return name_end != std::string::npos && line[name_end + 2] == 'S';
+  if (!std::getline(file, line)) return {};
+  std::istringstream fields(line.substr(line.rfind(") ") + 2));
+  ThreadState found;
+  fields >> found.state;
+  std::string skipped;
+  for (int i = 0; i < 10; ++i)
+    fields >> skipped;
+  uint64_t user = 0, system = 0;
+  fields >> user >> system;
+  found.ticks = user + system;
+  return found;
 }
 
+// Whether a thread of this process sleeps in the kernel, or has ended.
+inline bool is_asleep(pid_t thread) {
+  const char state = state_of(thread).state;
+  return state == 'S' || state == 'X';
+}
+
+// Waits until a thread has reached the call in which it waits.
 inline void wait_until_asleep(pid_t thread) {
+  // A real driver waits without sleeping. Who has run for so long (200 ms) is in its loop.
+  constexpr uint64_t kSpinning = 20;
+  const uint64_t before = state_of(thread).ticks;
   // A sanitizer may sleep for a moment on locks of its own.
-  for (int asleep = 0; asleep < 5; sched_yield())
+  for (int asleep = 0; asleep < 5 && state_of(thread).ticks - before < kSpinning; sched_yield())
     asleep = is_asleep(thread) ? asleep + 1 : 0;
 }
 
