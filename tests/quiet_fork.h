@@ -11,19 +11,13 @@
 #include <thread>
 
 #include "asleep.h"
+#include "sanitizer.h"
 
 namespace gpumem::test {
 
 // A forked child waits for ever for a lock of the allocator that AddressSanitizer or ThreadSanitizer puts in
 // place, if another thread held it at the fork. glibc's own allocator has no such flaw.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kForkBesideAllocations = false;
-#elif defined(__has_feature)
-inline constexpr bool kForkBesideAllocations =
-    !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer);
-#else
-inline constexpr bool kForkBesideAllocations = true;
-#endif
+inline constexpr bool kForkBesideAllocations = !kAddressSanitizer && !kThreadSanitizer;
 
 // A child that hangs all the same is ended by SIGALRM, if it calls alarm() with this.
 inline constexpr unsigned kHangSeconds = 300;

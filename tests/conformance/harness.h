@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "../sanitizer.h"
 #include "gpumem/gpumem.h"
 
 namespace conformance {
@@ -28,22 +29,9 @@ inline bool on_cuda() { return backend() == GPUMEM_BACKEND_CUDA; }
 bool on_fake_cuda();
 
 // Built with a sanitizer, whose mlock does nothing and which needs file descriptors of its own.
-#if defined(__has_feature)
-inline constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
+using gpumem::test::kThreadSanitizer;
 inline constexpr bool kSanitized =
-    kThreadSanitizer || __has_feature(address_sanitizer) || __has_feature(undefined_behavior_sanitizer);
-#else
-#ifdef __SANITIZE_THREAD__
-inline constexpr bool kThreadSanitizer = true;
-#else
-inline constexpr bool kThreadSanitizer = false;
-#endif
-#ifdef __SANITIZE_ADDRESS__
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = kThreadSanitizer;
-#endif
-#endif
+    kThreadSanitizer || gpumem::test::kAddressSanitizer || gpumem::test::kUndefinedSanitizer;
 
 #define SKIP_RULE(reason) GTEST_SKIP() << (reason)
 

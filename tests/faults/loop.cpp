@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "../quiet_fork.h"
+#include "../sanitizer.h"
 
 #ifdef HAVE_CUDA_HEADERS
 #include <cuda.h>
@@ -676,16 +677,7 @@ constexpr uint64_t kCallsMost = 1000;
 
 // A sanitizer sees the way back from a call; where the codes and the calls that follow lead is compared
 // without one.
-constexpr bool kSanitized =
-#if defined(__SANITIZE_ADDRESS__)
-    true;
-#elif defined(__has_feature)
-    __has_feature(address_sanitizer);
-#else
-    false;
-#endif
-
-bool fails_once(const Scenario& scenario) { return scenario.costly || kSanitized; }
+bool fails_once(const Scenario& scenario) { return scenario.costly || gpumem::test::kAddressSanitizer; }
 
 std::vector<int> codes_of(Kind kind, const Scenario& scenario) {
   std::vector<int> codes;
@@ -710,7 +702,7 @@ void loop(const Scenario& scenario, Kind kind, Attempt attempt) {
   for (const int code : codes_of(kind, scenario)) {
     for (const bool forever : {false, true}) {
       if (forever && (fails_once(scenario) || is_sticky({kind, 1, true, code}))) continue;
-      for (uint64_t k = 1;; k += scenario.costly && kSanitized ? 3 : 1) {
+      for (uint64_t k = 1;; k += scenario.costly && gpumem::test::kAddressSanitizer ? 3 : 1) {
         const testing::ScopedTrace trace(__FILE__, __LINE__,
                                          "call " + std::to_string(k) +
                                              (forever ? " and all later ones" : "") + ", code " +

@@ -112,13 +112,7 @@ inline bool can_lock() {
   if (!gpumem::test::can_lock()) GTEST_SKIP() << "this process may not lock 16 pages (ulimit -l)"
 
 // ThreadSanitizer ends a child that was forked among threads and starts one of its own.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kChildrenHaveThreads = false;
-#elif defined(__has_feature)
-inline constexpr bool kChildrenHaveThreads = !__has_feature(thread_sanitizer);
-#else
-inline constexpr bool kChildrenHaveThreads = true;
-#endif
+inline constexpr bool kChildrenHaveThreads = !kThreadSanitizer;
 
 // The exit code of a child, forked by `how`, that returns from `code` with it.
 inline int exit_code_of(const std::function<int()>& code, pid_t (*how)() = quiet_fork) {
