@@ -31,6 +31,7 @@
 #include <thread>
 
 #include "../failures_last.h"
+#include "../hole.h"
 #include "../quiet_fork.h"
 #include "cuda_raw.h"
 #include "fake_cuda.h"
@@ -379,8 +380,7 @@ Instance open_backend(gpumem_backend which) {
 uint64_t page_size() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 
 Pages::Pages(uint64_t size, int protection)
-    : base_(static_cast<uint8_t*>(mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))),
-      size_(size) {
+    : base_(static_cast<uint8_t*>(gpumem::test::map_below_gap(size, protection))), size_(size) {
   if (base_ == MAP_FAILED) std::abort();
 }
 

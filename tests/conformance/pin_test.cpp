@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "../hole.h"
 #include "cuda_raw.h"
 #include "harness.h"
 
@@ -319,15 +320,10 @@ TEST_F(Pin, pin_7_any_address_and_length) {
 TEST_F(Pin, pin_7_unmapped_pages_are_refused) {
   const uint64_t page = page_size();
   const Pages pages(6 * page);
-  // The kernel fills the highest gap first: the room above keeps what the process maps meanwhile out of the
-  // hole.
-  constexpr uint64_t kRoom = 4096;
   for (const uint64_t hole : {uint64_t{0}, uint64_t{2}, uint64_t{3}}) {
     SCOPED_TRACE(hole);
-    auto* base = static_cast<uint8_t*>(
-        mmap(nullptr, (4 + kRoom) * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    auto* base = static_cast<uint8_t*>(gpumem::test::map_below_gap(4 * page));
     fill_pattern(base, 4 * page, 1);
-    ASSERT_EQ(munmap(base + 4 * page, kRoom * page), 0);
     ASSERT_EQ(munmap(base + hole * page, page), 0);
     const uint64_t before = locked_bytes();
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_register(base, 4 * page));
@@ -860,8 +856,7 @@ TEST_F(Pin, pin_19_memory_stays_mapped_while_registered) {
   const uint64_t page = page_size();
   const Memory memory = alloc_device(device_, 4 * page);
   for (const uint64_t hole : {uint64_t{0}, uint64_t{2}}) {
-    auto* base = static_cast<uint8_t*>(
-        mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    auto* base = static_cast<uint8_t*>(gpumem::test::map_below_gap(4 * page));
     fill_pattern(base, 4 * page, 4);
     Memory registered = register_memory(device_, base, 4 * page, GPUMEM_MEMORY_MAPPED);
     EXPECT_OK(copy(memory.device(), base, 4 * page));

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "../hole.h"
 #include "backends/host/backend.h"
 #include "backends/host/device.h"
 #include "base/arithmetic.h"
@@ -32,10 +33,7 @@ class HostMemoryTest : public Host {
 class Buffer {
  public:
   explicit Buffer(uint64_t pages, int protection = PROT_READ | PROT_WRITE)
-      : size_(pages * kPage),
-        address_(mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    mprotect(address_, size_, protection);
-  }
+      : size_(pages * kPage), address_(test::map_below_gap(size_, protection)) {}
   ~Buffer() { munmap(address_, size_); }
   unsigned char* at(uint64_t offset) const { return static_cast<unsigned char*>(address_) + offset; }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "../hole.h"
 #include "base/arithmetic.h"
 #include "process_support.h"
 
@@ -31,8 +32,7 @@ void* at(void* base, uint64_t offset) { return static_cast<char*>(base) + offset
 // Three pages of the process with the given rights, unmapped at the end.
 class ThreePages {
  public:
-  ThreePages(int first, int second, int third)
-      : address_(mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+  ThreePages(int first, int second, int third) : address_(test::map_below_gap(3 * kPage)) {
     std::fill_n(static_cast<char*>(address_), 3 * kPage, 'x');
     int page = 0;
     for (const int rights : {first, second, third}) {
@@ -263,12 +263,12 @@ TEST(Pages, MappedLooksAtNoRights) {
 
 TEST(Pages, MappedOfALargeRange) {
   const uint64_t size = 5000 * kPage;  // more than is asked for at once
-  auto range = reserve(size, kPage);
-  ASSERT_TRUE(range);
-  EXPECT_TRUE(mapped(*range, size));
-  munmap(at(*range, 4500 * kPage), kPage);
-  EXPECT_FALSE(mapped(*range, size));
-  unmap(*range, size);
+  void* const range = test::map_below_gap(size, PROT_NONE);
+  ASSERT_NE(range, MAP_FAILED);
+  EXPECT_TRUE(mapped(range, size));
+  munmap(at(range, 4500 * kPage), kPage);
+  EXPECT_FALSE(mapped(range, size));
+  munmap(range, size);
 }
 
 TEST(Pages, ProbeOfAddressesThatNobodyMapped) {
