@@ -1206,11 +1206,11 @@ TEST_F(SharedHubTest, MessagesThatHaveBegunLeaveDescriptorsToOtherUsers) {
   };
   const auto hog = begin(kUsers[0]);
   EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == platform::kDescriptorsPerPacket; }));
-  const std::unique_ptr<Raw> other = connected_as(kUsers[1], address());
-  ASSERT_EQ(other->hello().type, MessageType::kWelcome);
+  const std::unique_ptr<Raw> second = connected_as(kUsers[1], address());
+  ASSERT_EQ(second->hello().type, MessageType::kWelcome);
   // 253 are here, and a third of the others is his.
-  EXPECT_EQ(other->ask(publish_of("many", 116, 2), files(116)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
-  EXPECT_EQ(other->ask(publish_of("n", 115, 2), files(115)).type, MessageType::kPublished);
+  EXPECT_EQ(second->ask(publish_of("many", 116, 2), files(116)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(second->ask(publish_of("n", 115, 2), files(115)).type, MessageType::kPublished);
 }
 
 TEST_F(ShareServerTest, NoVersionThatIsAskedForEndsAName) {
