@@ -107,6 +107,9 @@ func TestABufferThatGrows(t *testing.T) {
 	if info := infoOf(t, b); info.Capacity != 0 || info.BlockCount != 0 || info.ReservedSize != 8*unit {
 		t.Errorf("the empty buffer is %+v", info)
 	}
+	if stats, err := i.Stats(); err != nil || stats.LiveBytes != 0 || stats.ReservedBytes != 8*unit {
+		t.Errorf("with an empty buffer the counters are %+v (%v)", stats, err)
+	}
 	must(t, b.Resize(10))
 	must(t, b.Close())
 	must(t, b.Close())

@@ -1675,11 +1675,12 @@ typedef struct gpumem_stats {
   size_t struct_size;
   uint64_t live_count;
   uint64_t live_bytes;
+  uint64_t reserved_bytes;
   uint64_t streams;
   uint64_t events;
 } gpumem_stats;
 #define GPUMEM_STATS_INIT \
-  { sizeof(gpumem_stats), 0, 0, 0, 0 }
+  { sizeof(gpumem_stats), 0, 0, 0, 0, 0 }
 typedef struct gpumem_kind_stats {
   size_t struct_size;
   uint64_t live_count;

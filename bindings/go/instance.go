@@ -269,9 +269,11 @@ func (i *Instance) Info() (InstanceInfo, error) {
 // Stats has the counters of an instance.
 type Stats struct {
 	LiveCount uint64 // Live memory objects of all kinds.
-	LiveBytes uint64 // Their sizes, as requested; of a range or buffer all addresses, mapped or not.
-	Streams   uint64 // Live streams, including wrapped ones.
-	Events    uint64 // Live events, including wrapped ones.
+	// Bytes of memory: sizes as requested, and each block of physical memory once, with those of buffers and pools.
+	LiveBytes     uint64
+	ReservedBytes uint64 // Addresses of live ranges, mapped or not, with those of buffers and pools.
+	Streams       uint64 // Live streams, including wrapped ones.
+	Events        uint64 // Live events, including wrapped ones.
 }
 
 // Live returns the number of all live objects: memory, streams and events.
@@ -286,13 +288,13 @@ func (i *Instance) Stats() (Stats, error) {
 	if err != nil {
 		return Stats{}, err
 	}
-	return Stats{stats.liveCount, stats.liveBytes, stats.streams, stats.events}, nil
+	return Stats{stats.liveCount, stats.liveBytes, stats.reservedBytes, stats.streams, stats.events}, nil
 }
 
-// KindStats has the counters of one kind of memory.
+// KindStats has the counters of one kind of memory. Bytes of KindVirtual are the addresses of ranges, mapped or not.
 type KindStats struct {
 	LiveCount  uint64 // Live objects.
-	LiveBytes  uint64 // Their sizes, as requested; of a range or buffer all addresses, mapped or not.
+	LiveBytes  uint64 // Their sizes, as requested.
 	PeakCount  uint64 // Largest LiveCount since the instance was opened or the peaks were reset.
 	PeakBytes  uint64 // Largest LiveBytes since then.
 	TotalCount uint64 // Objects created since the instance was opened.
@@ -300,7 +302,7 @@ type KindStats struct {
 }
 
 // KindStats reads the counters of one kind of memory: KindDevice, KindPinned, KindRegistered,
-// KindManaged or KindVirtual.
+// KindManaged, KindVirtual or KindImported.
 func (i *Instance) KindStats(kind Kind) (KindStats, error) {
 	var stats nativeKindStats
 	stats.structSize = unsafe.Sizeof(stats)

@@ -176,6 +176,11 @@ func TestARange(t *testing.T) {
 	if stats.LiveCount != 1 || stats.LiveBytes != 16*unit {
 		t.Errorf("the counters are %+v", stats)
 	}
+	all, err := i.Stats()
+	must(t, err)
+	if all.ReservedBytes != 16*unit || all.LiveBytes != 3*unit {
+		t.Errorf("the counters are %+v", all)
+	}
 	if access != AccessReadWrite || none != AccessNone || pointer.Kind != KindVirtual || pointer.Location != LocationDevice ||
 		!pointer.Owned || pointer.BufferID != info.BufferID {
 		t.Errorf("access is %v and %v, the pointer %+v", access, none, pointer)

@@ -673,11 +673,12 @@ type nativeRingInfo struct {
 }
 
 type nativeStats struct {
-	structSize uintptr
-	liveCount  uint64
-	liveBytes  uint64
-	streams    uint64
-	events     uint64
+	structSize    uintptr
+	liveCount     uint64
+	liveBytes     uint64
+	reservedBytes uint64
+	streams       uint64
+	events        uint64
 }
 
 type nativeKindStats struct {

@@ -558,7 +558,8 @@ func (c *vectorCase) run() error {
 			return err
 		}
 		counts := map[string]uint64{
-			"live": stats.LiveCount, "bytes": stats.LiveBytes, "streams": stats.Streams, "events": stats.Events,
+			"live": stats.LiveCount, "bytes": stats.LiveBytes, "reserved": stats.ReservedBytes,
+			"streams": stats.Streams, "events": stats.Events,
 		}
 		for name := range step.options {
 			if _, known := counts[name]; known {

@@ -109,10 +109,12 @@ Result<uint64_t> make_physical(const std::shared_ptr<Instance>& instance, Device
   auto handle = handles::reserve(*object);
   if (!handle) return handle.error();
   Cleanup undo([&] { handles::cancel(*object); });
+  Statistics::Blocks room{{0, {}}};
   auto made = make();
   if (!made) return made.error();
   undo.dismiss();
   object->set_backend(std::move(*made));
+  instance->statistics().keep_block(std::move(room), object->facts().block_id, object->facts().size);
   instance->add_object(*object);
   handles::publish(object.release());
   return *handle;
@@ -231,6 +233,7 @@ Result<void> release_physical(Ref<Physical> physical) {
 
 Result<void> free_physical(Physical& physical) {
   GPUMEM_TRY(physical.backend().release());
+  physical.instance().statistics().drop_block(physical.facts().block_id);
   physical.instance().remove_object(physical);
   return {};
 }

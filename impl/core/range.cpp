@@ -261,6 +261,7 @@ class RangeChange {
     for (const auto& [offset, mapping] : fresh) {
       range_.mappings_.enter(*mapping);
       range_.mapped_.fetch_add(range_.share_of(*mapping));
+      range_.instance().statistics().keep_block(mapping->facts.block_id);
     }
     range_.by_offset_.merge(fresh);
   }
@@ -271,6 +272,7 @@ class RangeChange {
          next != range_.by_offset_.end() && next->first < offset + size;) {
       range_.mappings_.erase(*next->second);
       range_.mapped_.fetch_sub(range_.share_of(*next->second));
+      range_.instance().statistics().drop_block(next->second->facts.block_id);
       range_.unmapped_.insert(range_.by_offset_.extract(next++));
     }
   }
@@ -570,6 +572,7 @@ Result<void> release_range(Range& range) {
     GPUMEM_TRY(range.reservation().unmap(mapping.offset, mapping.size));
     range.mappings_.erase(mapping);
     range.mapped_.fetch_sub(range.share_of(mapping));
+    range.instance().statistics().drop_block(mapping.facts.block_id);
     platform::wait_for_looks();
     range.by_offset_.erase(first);
   }

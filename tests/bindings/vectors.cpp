@@ -852,6 +852,7 @@ class Case {
     gpumem_status status = gpumem_stats_get(instance, &stats, &error_);
     std::map<std::string, uint64_t> counts{{"live", stats.live_count},
                                            {"bytes", stats.live_bytes},
+                                           {"reserved", stats.reserved_bytes},
                                            {"streams", stats.streams},
                                            {"events", stats.events}};
     for (const auto& [name, text] : step.options) {

@@ -545,6 +545,35 @@ TEST_F(Buf, buf_12_close_by_force_ends_buffers) {
     EXPECT_STATUS(gpumem_buffer_resize(buffer, 0, why()), GPUMEM_ERROR_CLOSED);
 }
 
+// ---- what common rules say of them ----
+
+TEST_F(Buf, com_23_a_buffer_counts_the_memory_that_it_has) {
+  {
+    const Buffer buffer = make(2 * unit_, 32 * unit_);
+    const auto expect_counts = [&](uint64_t bytes) {
+      EXPECT_EQ(stats(instance_).live_bytes, bytes);
+      EXPECT_EQ(stats(instance_).reserved_bytes, buffer.info().reserved_size);
+    };
+    EXPECT_EQ(buffer.info().reserved_size, 32 * unit_);
+    expect_counts(2 * unit_);
+    EXPECT_OK(buffer.resize(5 * unit_));
+    expect_counts(5 * unit_);
+    // Asleep, it has what its store pins.
+    for (const gpumem_content content :
+         {GPUMEM_CONTENT_PINNED, GPUMEM_CONTENT_PAGEABLE, GPUMEM_CONTENT_ZERO}) {
+      SCOPED_TRACE(content);
+      EXPECT_OK(buffer.sleep(content));
+      expect_counts(content == GPUMEM_CONTENT_PINNED ? buffer.info().store_capacity : 0);
+      EXPECT_OK(buffer.wake());
+      expect_counts(5 * unit_);
+    }
+    EXPECT_OK(buffer.resize(unit_));
+    expect_counts(buffer.info().capacity);
+  }
+  EXPECT_EQ(stats(instance_).live_bytes, 0u);
+  EXPECT_EQ(stats(instance_).reserved_bytes, 0u);
+}
+
 // ---- BUF-25: geometric growth ----
 
 TEST_F(Buf, buf_25_grows_by_an_eighth_or_more) {

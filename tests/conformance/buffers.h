@@ -52,10 +52,10 @@ inline void expect_same(const gpumem_buffer_info& now, const gpumem_buffer_info&
 }
 
 // What lives now. Peaks and totals of an instance also count what a call makes and gives back.
-inline std::array<uint64_t, 4> live(gpumem_instance instance) {
+inline std::array<uint64_t, 5> live(gpumem_instance instance) {
   gpumem_stats stats = GPUMEM_STATS_INIT;
   EXPECT_OK(gpumem_stats_get(instance, &stats, why()));
-  return {stats.live_count, stats.live_bytes, stats.streams, stats.events};
+  return {stats.live_count, stats.live_bytes, stats.reserved_bytes, stats.streams, stats.events};
 }
 
 class Buf : public Conformance {

@@ -1478,6 +1478,7 @@ TEST_F(Com, com_23_totals_are_over_all_kinds) {
   const Memory registered = register_memory(device_, pages.get(), 30);
   EXPECT_EQ(stats(instance_).live_count, 3u);
   EXPECT_EQ(stats(instance_).live_bytes, 1230u);
+  EXPECT_EQ(stats(instance_).reserved_bytes, 0u);
 }
 
 TEST_F(Com, com_23_a_kind_that_is_not_counted_is_refused) {
@@ -1486,6 +1487,8 @@ TEST_F(Com, com_23_a_kind_that_is_not_counted_is_refused) {
   for (const gpumem_kind kind :
        {GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, -1, 6, 100}) {
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stats_get_kind(instance_, kind, &out, why())) << kind;
+    for (const char* const counted : {"DEVICE", "PINNED", "REGISTERED", "MANAGED", "VIRTUAL", "IMPORTED"})
+      EXPECT_NE(std::strstr(last_error().message, counted), nullptr) << last_error().message;
   }
   EXPECT_EQ(out.live_bytes, 77u);
 }

@@ -350,6 +350,7 @@ void Instance::close() {
   const gpumem_stats now = stats(instance);
   EXPECT_EQ(now.live_count, 0u);
   EXPECT_EQ(now.live_bytes, 0u);
+  EXPECT_EQ(now.reserved_bytes, 0u);
   EXPECT_EQ(now.streams, 0u);
   EXPECT_EQ(now.events, 0u);
   const gpumem_status status = gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, why());

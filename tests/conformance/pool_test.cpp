@@ -559,6 +559,37 @@ TEST(Pool, str_15_statistics) {
   EXPECT_LT(info_of(pool).peak_live_bytes, info.live_bytes);
 }
 
+TEST(Pool, com_23_a_pool_counts_the_memory_that_it_has_taken) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    Pool pool = create_pool(instance.device(), pool_desc(kind));
+    const auto expect_counts = [&] {
+      const gpumem_stats now = stats(instance);
+      EXPECT_EQ(now.live_bytes, kind != GPUMEM_KIND_PAGEABLE ? info_of(pool).reserved_bytes : 0U);
+      EXPECT_EQ(now.reserved_bytes, kind_stats(instance, GPUMEM_KIND_VIRTUAL).live_bytes);
+    };
+    expect_counts();
+    for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+      void* const block = take(pool, size);
+      EXPECT_GE(info_of(pool).reserved_bytes, size);
+      expect_counts();
+      give(pool, block);
+      expect_counts();
+    }
+    trim(pool);
+    EXPECT_EQ(stats(instance).live_bytes, 0U);
+    // It ends with the last block of a pool that is destroyed.
+    void* const block = take(pool, 3 * kMiB);
+    const uint64_t lives = stats(instance).live_bytes;
+    pool.destroy();
+    EXPECT_EQ(stats(instance).live_bytes, lives);
+    EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+    EXPECT_EQ(stats(instance).live_bytes, 0U);
+    EXPECT_EQ(stats(instance).reserved_bytes, 0U);
+  }
+}
+
 TEST(Pool, str_15_a_peak_is_never_below_what_lived) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device());

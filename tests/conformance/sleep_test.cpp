@@ -593,9 +593,10 @@ TEST_F(Sleep, buf_14_a_store_of_another_sort_is_replaced) {
   }
   EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_ZERO));
   EXPECT_EQ(buffer.info().store_capacity, 0u);
-  EXPECT_EQ(live(instance_), counted);
+  EXPECT_EQ(stats(instance_).live_bytes, 0u);
   EXPECT_OK(buffer.wake(UINT64_MAX));
   EXPECT_EQ(buffer.info().store_capacity, 0u);
+  EXPECT_EQ(live(instance_), counted);
 }
 
 TEST_F(Sleep, buf_14_a_store_grows_with_its_buffer) {
@@ -1617,6 +1618,7 @@ TEST_F(Sleep, buf_21_a_failed_buffer_holds_its_memory) {
     EXPECT_EQ(buffers[0].info().state, GPUMEM_BUFFER_STATE_FAILED);
     EXPECT_EQ(buffers[0].info().stored_size, 2 * unit_);
     EXPECT_EQ(free_bytes(), free) << "the memory is not given back";
+    EXPECT_EQ(stats(instance_).live_bytes, 6 * unit_) << "nor does it cease to count";
     EXPECT_LT(group.wake(), 0);
     faults.off();
     expect_kept(buffers[1], 1);

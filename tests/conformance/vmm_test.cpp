@@ -2223,6 +2223,63 @@ TEST_F(Vmm, com_23_counts) {
   EXPECT_EQ(std::memcmp(&before.all, &after.all, sizeof before.all), 0);
 }
 
+TEST_F(Vmm, com_23_a_block_counts_once_and_addresses_apart) {
+  const auto expect_counts = [&](uint64_t memory, uint64_t addresses) {
+    EXPECT_EQ(stats(instance_).live_bytes, memory * unit_);
+    EXPECT_EQ(stats(instance_).reserved_bytes, addresses * unit_);
+    EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_VIRTUAL).live_bytes, addresses * unit_);
+  };
+  expect_counts(0, 0);
+  Range range = this->range(8);
+  expect_counts(0, 8);
+  Physical one = block(2);
+  Physical other = block();
+  expect_counts(3, 8);
+  ASSERT_OK(range.map(0, {one, one, other}));
+  expect_counts(3, 8);
+  // A failed call counts nothing.
+  EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, range.map(0, {one}));
+  gpumem_physical retained = nullptr;
+  ASSERT_OK(gpumem_physical_retain(instance_, range.base(), &retained, why()));
+  Physical again(retained);
+  expect_counts(3, 8);
+  // Mappings keep it without a handle, and a handle without mappings.
+  one.destroy();
+  other.destroy();
+  expect_counts(3, 8);
+  ASSERT_OK(range.unmap(2 * unit_, 3 * unit_));
+  expect_counts(2, 8);
+  ASSERT_OK(range.unmap(0, 2 * unit_));
+  expect_counts(2, 8);
+  again.destroy();
+  expect_counts(0, 8);
+  range.destroy();
+  expect_counts(0, 0);
+}
+
+TEST_F(Vmm, com_23_imported_blocks_count_for_the_importer) {
+  REQUIRE_DESCRIPTORS();
+  const gpumem_physical_desc desc =
+      physical_desc(2 * unit_, GPUMEM_LOCATION_DEVICE, GPUMEM_HANDLE_TYPE_POSIX_FD);
+  Exported exported = make_exported(instance_, device_, desc, 1);
+  Instance importer =
+      open_instance([&](gpumem_instance_desc&, gpumem_host_options& host) { host.vmm_granularity = unit_; });
+  Physical imported = import_fd(importer.device(), desc, exported.file);
+  EXPECT_EQ(stats(importer).live_bytes, 2 * unit_);
+  EXPECT_EQ(kind_stats(importer, GPUMEM_KIND_IMPORTED).live_bytes, 0u) << "it has no address";
+  EXPECT_EQ(stats(instance_).live_bytes, 2 * unit_);
+  exported.physical.destroy();
+  EXPECT_EQ(stats(instance_).live_bytes, 0u);
+  EXPECT_EQ(stats(importer).live_bytes, 2 * unit_);
+  imported.destroy();
+  EXPECT_EQ(stats(importer).live_bytes, 0u);
+  // Two handles count once if they tell that they are of one block.
+  const Physical first = import_fd(device_, desc, exported.file);
+  const Physical second = import_fd(device_, desc, exported.file);
+  const uint64_t blocks = first.info().block_id == second.info().block_id ? 1 : 2;
+  EXPECT_EQ(stats(instance_).live_bytes, blocks * 2 * unit_);
+}
+
 TEST_F(Vmm, com_24_close) {
   Instance own = on_host() ? open_small_units() : open_instance();
   const gpumem_device device = own.device();

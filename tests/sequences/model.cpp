@@ -99,10 +99,12 @@ bool Tally::read(gpumem_instance instance) {
   streams = all.streams;
   events = all.events;
   const auto sum = [&](uint64_t gpumem_kind_stats::*field) {
-    return device.*field + pinned.*field + registered.*field + managed.*field + reserved.*field;
+    return device.*field + pinned.*field + registered.*field + managed.*field;
   };
-  return all.live_count == sum(&gpumem_kind_stats::live_count) &&
-         all.live_bytes == sum(&gpumem_kind_stats::live_bytes);
+  const uint64_t allocated = sum(&gpumem_kind_stats::live_bytes);
+  physical_bytes = all.live_bytes - allocated;
+  return all.live_count == sum(&gpumem_kind_stats::live_count) + reserved.live_count &&
+         all.live_bytes >= allocated && all.reserved_bytes == reserved.live_bytes;
 }
 
 namespace {

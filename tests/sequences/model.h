@@ -86,7 +86,8 @@ struct Tally {
   gpumem_kind_stats managed = GPUMEM_KIND_STATS_INIT;
   uint64_t streams = 0;
   uint64_t events = 0;
-  uint64_t physicals = 0;  // handles; these four the library counts for itself only
+  uint64_t physical_bytes = 0;  // not followed by steps: see Player::physical_bytes()
+  uint64_t physicals = 0;       // handles; these four the library counts for itself only
   uint64_t buffers = 0;
   uint64_t groups = 0;
   uint64_t pools = 0;
@@ -108,6 +109,7 @@ struct Tally {
 struct PoolRest {
   uint64_t ranges = 0;
   uint64_t range_bytes = 0;
+  uint64_t physical_bytes = 0;
   uint64_t pinned = 0;
   uint64_t pinned_bytes = 0;
   uint64_t managed = 0;

@@ -181,13 +181,31 @@ void Player::check_all() {
   require(previous == current_device_, "the call left another current device");
 }
 
+// Physical memory that an instance has.
+uint64_t Player::physical_bytes(int index) const {
+  const auto of_it = [&](const Object& object) {
+    return object.instance == index && object.life == Life::kLive;
+  };
+  uint64_t bytes = model_.instances[static_cast<size_t>(index)].pool_rest.physical_bytes;
+  for (const Block& each : model_.blocks) {
+    if (each.references != 0 && model_.devices[static_cast<size_t>(each.device)].instance == index)
+      bytes += each.size;
+  }
+  for (const Buffer& each : model_.buffers)
+    if (of_it(each) && !each.asleep) bytes += each.capacity();
+  for (const Pool& each : model_.pools)
+    if (of_it(each) && each.kind == GPUMEM_KIND_DEVICE) bytes += each.reserved;
+  return bytes;
+}
+
 void Player::check_stats(int index) {
   Tally now;
   now.physicals = instance(index).stats.physicals;
   now.buffers = instance(index).stats.buffers;
   now.groups = instance(index).stats.groups;
   now.pools = instance(index).stats.pools;
-  const Tally& expected = instance(index).stats;
+  Tally expected = instance(index).stats;
+  expected.physical_bytes = physical_bytes(index);
   require(now.read(as<gpumem_instance>(instance(index).handle)),
           "the counts cannot be read, or the totals are not their sums");
   if (std::memcmp(&now, &expected, sizeof now) == 0) return;
@@ -201,7 +219,8 @@ void Player::check_stats(int index) {
       }
       line += "/ ";
     }
-    return line + std::to_string(stats.streams) + " streams, " + std::to_string(stats.events) + " events";
+    return line + std::to_string(stats.physical_bytes) + " bytes of blocks, " +
+           std::to_string(stats.streams) + " streams, " + std::to_string(stats.events) + " events";
   };
   fail("the counts of instance" + std::to_string(index) + " are " + text(now) + "; expected " +
        text(expected));
@@ -296,13 +315,15 @@ bool Player::empty_default(int index) {
     for (const auto& [begin, mapping] : made.mappings) {
       all &= gpumem_range_unmap(as<gpumem_range>(made.handle), begin, block(mapping.block).size, nullptr) ==
              GPUMEM_SUCCESS;
+      drop_reference(mapping.block);
     }
     all &= gpumem_range_release(as<gpumem_range>(made.handle), nullptr) == GPUMEM_SUCCESS;
     Tally::remove(instance(index).stats.reserved, made.size);
   }
   for (const Physical& made : model_.physicals) {
-    if (of_it(made))
-      all &= gpumem_physical_release(as<gpumem_physical>(made.handle), nullptr) == GPUMEM_SUCCESS;
+    if (!of_it(made)) continue;
+    all &= gpumem_physical_release(as<gpumem_physical>(made.handle), nullptr) == GPUMEM_SUCCESS;
+    drop_reference(made.block);
   }
   instance(index).stats.streams = instance(index).stats.events = instance(index).stats.physicals = 0;
   return all;

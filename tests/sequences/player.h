@@ -172,6 +172,7 @@ class Player {
 
   void play_step(const Step& step);
   void check_all();
+  uint64_t physical_bytes(int instance) const;
   void check_stats(int instance);
   void play_together(const Sequence& sequence, size_t first);
   void finish();

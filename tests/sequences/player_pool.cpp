@@ -354,6 +354,8 @@ void Player::follow_pools(int index) {
   take(owner.stats.reserved, now.reserved, rest.ranges, rest.range_bytes);
   take(owner.stats.pinned, now.pinned, rest.pinned, rest.pinned_bytes);
   take(owner.stats.managed, now.managed, rest.managed, rest.managed_bytes);
+  if (const uint64_t gone = physical_bytes(index) - now.physical_bytes; gone <= rest.physical_bytes)
+    rest.physical_bytes -= gone;
   owner.pinned -= pinned - rest.pinned_bytes;
   for (auto& [home, most] : rest.used) {
     Device& of = device(home);
@@ -637,6 +639,7 @@ void Player::end_pool(int index) {
     if (remains) {
       ++rest.ranges;
       rest.range_bytes += ending.range_size;
+      rest.physical_bytes += ending.reserved;
       rest.used[ending.device] += ending.reserved;
     } else {
       Tally::remove(owner.stats.reserved, ending.range_size);

@@ -815,7 +815,8 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Counters of one kind of memory.</summary>
+  /// <summary>Counters of one kind of memory. Bytes of <see cref="MemoryKind.Virtual"/> are the addresses of ranges, mapped or not.
+  /// </summary>
   public sealed unsafe class KindStats
   {
     internal KindStats(gpumem_kind_stats* stats)
@@ -831,7 +832,7 @@ namespace GpuMem
     /// <summary>Live objects.</summary>
     public long LiveCount { get; private set; }
 
-    /// <summary>Their sizes, as requested; of a range or buffer all addresses, mapped or not.</summary>
+    /// <summary>Their sizes, as requested.</summary>
     public long LiveBytes { get; private set; }
 
     /// <summary>Largest <see cref="LiveCount"/> since the instance was opened or the peaks were reset.</summary>
@@ -862,6 +863,7 @@ namespace GpuMem
     {
       LiveCount = Sizes.FromNative(stats->live_count);
       LiveBytes = Sizes.FromNative(stats->live_bytes);
+      ReservedBytes = Sizes.FromNative(stats->reserved_bytes);
       Streams = Sizes.FromNative(stats->streams);
       Events = Sizes.FromNative(stats->events);
     }
@@ -869,8 +871,12 @@ namespace GpuMem
     /// <summary>Live memory objects of all kinds.</summary>
     public long LiveCount { get; private set; }
 
-    /// <summary>Their sizes, as requested; of a range or buffer all addresses, mapped or not.</summary>
+    /// <summary>Bytes of memory: sizes as requested, and each block of physical memory once, with those of buffers and pools.
+    /// </summary>
     public long LiveBytes { get; private set; }
+
+    /// <summary>Addresses of live ranges, mapped or not, with those of buffers and pools.</summary>
+    public long ReservedBytes { get; private set; }
 
     /// <summary>Live streams, including wrapped ones.</summary>
     public long Streams { get; private set; }
@@ -885,7 +891,8 @@ namespace GpuMem
     public override string ToString()
     {
       return new Printed(nameof(InstanceStats)).Add(nameof(LiveCount), LiveCount).Add(nameof(LiveBytes), LiveBytes)
-          .Add(nameof(Streams), Streams).Add(nameof(Events), Events).Add(nameof(LiveObjects), LiveObjects).ToString();
+          .Add(nameof(ReservedBytes), ReservedBytes).Add(nameof(Streams), Streams).Add(nameof(Events), Events)
+          .Add(nameof(LiveObjects), LiveObjects).ToString();
     }
   }
 }

@@ -318,13 +318,17 @@ namespace GpuMem.Tests
           Check.That(buffer.State == BufferState.Asleep && asleep.State == BufferState.Asleep, asleep.ToString());
           Check.Equal(before.Size, asleep.StoredSize, "stored");
           Check.That(asleep.StoreCapacity >= before.Size, asleep.ToString());
-          Check.Equal(content == Content.Pinned ? asleep.StoreCapacity : 0, instance.GetStats(MemoryKind.Pinned).LiveBytes, "pinned");
+          long pinned = content == Content.Pinned ? asleep.StoreCapacity : 0;
+          Check.Equal(pinned, instance.GetStats(MemoryKind.Pinned).LiveBytes, "pinned");
+          Check.Equal(pinned, instance.Stats.LiveBytes, "memory of a buffer that sleeps");
+          Check.Equal(asleep.ReservedSize, instance.Stats.ReservedBytes, "addresses");
           Check.That(buffer.ToString().Contains("State = Asleep"), buffer.ToString());
           Check.Fails(Status.InvalidState, () => instance.Fill(buffer, 1));
           buffer.Wake();
           Check.Equal(BufferState.Awake, buffer.State, "state");
           Check.Equal(before.Base, buffer.Pointer, "address");
           Check.Equal(before.Capacity, buffer.Capacity, "capacity");
+          Check.Equal(before.Capacity, instance.Stats.LiveBytes, "memory");
           Check.Equal(before.Generation + 1, buffer.Info.Generation, "generation");
           Check.Equal(0L, buffer.Info.StoredSize, "stored after waking");
           Expect(buffer, 0, (int)(2 * unit) + 3, 8);

@@ -771,6 +771,7 @@ namespace GpuMem.Tests
       {
         long live = option.Key == "live" ? stats.LiveCount
             : option.Key == "bytes" ? stats.LiveBytes
+            : option.Key == "reserved" ? stats.ReservedBytes
             : option.Key == "streams" ? stats.Streams
             : option.Key == "events" ? stats.Events
             : instance.GetStats((MemoryKind)Enum.Parse(typeof(MemoryKind), option.Key, true)).LiveCount;

@@ -508,12 +508,12 @@ class Instance(Unique, Copies, Sharing):
     def stats(self) -> Stats:
         """Counters of everything that is live in the instance."""
         found = ask(c.gpumem_stats_get, c.gpumem_stats(), self._handle)
-        return Stats(found.live_count, found.live_bytes, found.streams, found.events)
+        return Stats(found.live_count, found.live_bytes, found.reserved_bytes, found.streams, found.events)
 
     def kind_stats(self, kind: Union[Kind, str, int]) -> KindStats:
-        """Counters of one kind of memory: DEVICE, PINNED, REGISTERED, MANAGED or VIRTUAL."""
+        """Counters of one kind of memory: DEVICE, PINNED, REGISTERED, MANAGED, VIRTUAL or IMPORTED."""
         found = ask(c.gpumem_stats_get_kind, c.gpumem_kind_stats(), self._handle,
-                    code(Kind, kind, "kind", "device, pinned, registered, managed, virtual"))
+                    code(Kind, kind, "kind", "device, pinned, registered, managed, virtual, imported"))
         return KindStats(found.live_count, found.live_bytes, found.peak_count, found.peak_bytes, found.total_count,
                          found.total_bytes)
 

@@ -459,10 +459,14 @@ class BlockInfo(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """Counters of an instance: live memory of all kinds with its bytes as requested, and live streams and events."""
+    """Counters of an instance: live memory of all kinds, and live streams and events.
+
+    ``live_bytes`` are bytes of memory: sizes as requested, and each block of physical memory once, with those of buffers and
+    pools. ``reserved_bytes`` are the addresses of ranges, buffers and pools, mapped or not."""
 
     live_count: int
     live_bytes: int
+    reserved_bytes: int
     streams: int
     events: int
 
@@ -474,7 +478,7 @@ class Stats(NamedTuple):
 
 class KindStats(NamedTuple):
     """Counters of one kind of memory: what is live, the peak since the instance was opened or the peaks were reset, and
-    everything created since it was opened."""
+    everything created since it was opened. Bytes of ``Kind.VIRTUAL`` are the addresses of ranges, mapped or not."""
 
     live_count: int
     live_bytes: int

@@ -44,6 +44,7 @@ class BufferTest(BufferCase):
                          (info.base, info.size, info.size, info.capacity, info.reserved_size, 0, False, BufferState.AWAKE,
                           "mine", Kind.VIRTUAL, info.base, None, ""))
         self.assertEqual(self.instance.pointer_info(buffer).buffer_id, info.buffer_id)
+        self.assertEqual(self.instance.stats()[:3], (1, self.unit, info.reserved_size))
         self.assertEqual(repr(buffer), f"<gpumem.Buffer 'mine': {self.unit} bytes, device 0>")
         self.assertRegex(self.instance.report(), r"^Buffer 'mine': device 0\nRange 'mine': \d+ bytes")
         with self.assertRaisesRegex(gpumem.Busy, "Buffer 'mine'"):

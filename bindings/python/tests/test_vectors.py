@@ -17,7 +17,8 @@ from .support import BACKEND
 KINDS = {"device": Kind.DEVICE, "pinned": Kind.PINNED, "registered": Kind.REGISTERED, "pageable": Kind.PAGEABLE,
          "managed": Kind.MANAGED, "virtual": Kind.VIRTUAL, "imported": Kind.IMPORTED, "pool": Kind.POOL}
 ACCESS = {"none": Access.NONE, "read": Access.READ, "readwrite": Access.READWRITE, "unknown": Access.UNKNOWN}
-COUNTERS = {"live": "live_count", "bytes": "live_bytes", "streams": "streams", "events": "events"}
+COUNTERS = {"live": "live_count", "bytes": "live_bytes", "reserved": "reserved_bytes", "streams": "streams",
+            "events": "events"}
 CONDITIONS = {"geq": 0, "eq": 1, "and": 2, "nor": 3}
 BUFFERS = {"stored": "stored_size", "buffers": "buffer_count", "awake": "awake_count", "asleep": "asleep_count"}
 POOLS = {"threshold": "release_threshold", "live": "live_count", "captures": "capture_count"}

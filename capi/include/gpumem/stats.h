@@ -15,20 +15,24 @@ extern "C" {
 typedef struct gpumem_stats {
   size_t struct_size;  /**< `sizeof(gpumem_stats)` of the caller. */
   uint64_t live_count; /**< Live memory objects of all kinds. */
-  uint64_t live_bytes; /**< Their sizes, as requested; of a range or buffer all addresses, mapped or not. */
-  uint64_t streams;    /**< Live streams, including wrapped ones. */
-  uint64_t events;     /**< Live events, including wrapped ones. */
+  /** Bytes of memory: the sizes of live allocations, registrations and imports, as requested, and of physical memory for
+   * as long as a handle or a mapping keeps it, such as that of buffers and pools. A block counts once. */
+  uint64_t live_bytes;
+  uint64_t reserved_bytes; /**< Addresses of live ranges, mapped or not, with those of buffers and pools. */
+  uint64_t streams;        /**< Live streams, including wrapped ones. */
+  uint64_t events;         /**< Live events, including wrapped ones. */
 } gpumem_stats;
 
 /** Initial value of a gpumem_stats. */
 #define GPUMEM_STATS_INIT \
-  { sizeof(gpumem_stats), 0, 0, 0, 0 }
+  { sizeof(gpumem_stats), 0, 0, 0, 0, 0 }
 
-/** Counters of one kind of memory. A failed call leaves them unchanged. */
+/** Counters of one kind of memory. A failed call leaves them unchanged. Bytes of #GPUMEM_KIND_VIRTUAL are the addresses of
+ * ranges, mapped or not; of every other kind they are the sizes that were requested. */
 typedef struct gpumem_kind_stats {
   size_t struct_size;   /**< `sizeof(gpumem_kind_stats)` of the caller. */
   uint64_t live_count;  /**< Live objects. */
-  uint64_t live_bytes;  /**< Their sizes, as in gpumem_stats. */
+  uint64_t live_bytes;  /**< Their sizes. */
   uint64_t peak_count;  /**< Largest `live_count` since the instance was opened or the peaks were reset. */
   uint64_t peak_bytes;  /**< Largest `live_bytes` since then. */
   uint64_t total_count; /**< Objects created since the instance was opened. */

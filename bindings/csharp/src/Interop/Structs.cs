@@ -798,6 +798,7 @@ namespace GpuMem.Interop
     public UIntPtr struct_size;
     public ulong live_count;
     public ulong live_bytes;
+    public ulong reserved_bytes;
     public ulong streams;
     public ulong events;
   }

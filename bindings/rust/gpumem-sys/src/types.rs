@@ -2002,20 +2002,26 @@ structs! {
         struct_size: usize,
         /// Live memory objects of all kinds.
         live_count: u64,
-        /// Their sizes, as requested; of a range or buffer all addresses, mapped or not.
+        /// Bytes of memory: the sizes of live allocations, registrations and imports, as requested,
+        /// and of physical memory for as long as a handle or a mapping keeps it, such as that of
+        /// buffers and pools. A block counts once.
         live_bytes: u64,
+        /// Addresses of live ranges, mapped or not, with those of buffers and pools.
+        reserved_bytes: u64,
         /// Live streams, including wrapped ones.
         streams: u64,
         /// Live events, including wrapped ones.
         events: u64,
     }
-    /// Counters of one kind of memory. A failed call leaves them unchanged.
+    /// Counters of one kind of memory. A failed call leaves them unchanged. Bytes of
+    /// [`GPUMEM_KIND_VIRTUAL`](crate::GPUMEM_KIND_VIRTUAL) are the addresses of ranges, mapped or
+    /// not; of every other kind they are the sizes that were requested.
     growing gpumem_kind_stats {
         /// `sizeof(gpumem_kind_stats)` of the caller.
         struct_size: usize,
         /// Live objects.
         live_count: u64,
-        /// Their sizes, as in gpumem_stats.
+        /// Their sizes.
         live_bytes: u64,
         /// Largest `live_count` since the instance was opened or the peaks were reset.
         peak_count: u64,

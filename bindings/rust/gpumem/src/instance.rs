@@ -504,6 +504,7 @@ impl Instance {
         Ok(Stats {
             live_count: stats.live_count,
             live_bytes: stats.live_bytes,
+            reserved_bytes: stats.reserved_bytes,
             streams: stats.streams,
             events: stats.events,
         })
@@ -753,8 +754,11 @@ pub struct InstanceInfo {
 pub struct Stats {
     /// Live memory objects of all kinds.
     pub live_count: u64,
-    /// Their sizes, as requested; of a range or buffer all addresses, mapped or not.
+    /// Bytes of memory: sizes as requested, and each block of physical memory once, with those of
+    /// buffers and pools.
     pub live_bytes: u64,
+    /// Addresses of live ranges, mapped or not, with those of buffers and pools.
+    pub reserved_bytes: u64,
     /// Live streams, including wrapped ones.
     pub streams: u64,
     /// Live events, including wrapped ones.
@@ -769,13 +773,14 @@ impl Stats {
     }
 }
 
-/// Counters of one kind of memory.
+/// Counters of one kind of memory. Bytes of [`Kind::VIRTUAL`] are the addresses of ranges, mapped or
+/// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KindStats {
     /// Live objects.
     pub live_count: u64,
-    /// Their sizes, as requested; of a range or buffer all addresses, mapped or not.
+    /// Their sizes, as requested.
     pub live_bytes: u64,
     /// Largest `live_count` since the instance was opened or the peaks were reset.
     pub peak_count: u64,

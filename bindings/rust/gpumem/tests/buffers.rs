@@ -64,6 +64,8 @@ fn a_buffer_grows_in_place() {
         assert!(first.group.is_null() && first.tag.is_empty());
         assert_eq!((first.base, first.name.as_str()), (buffer.as_ptr().cast(), "cache"));
         assert_eq!(first.reserved_size, unit as u64 * 64);
+        let stats = instance.stats().unwrap();
+        assert_eq!((stats.live_bytes, stats.reserved_bytes), (unit as u64 * 8, unit as u64 * 64));
         assert!(!buffer.handle().is_null() && !first.range.is_null());
 
         let values: Vec<u32> = (0..=unit as u32).collect();

@@ -773,6 +773,7 @@ impl Runner {
                     let found = match *name {
                         "live" => stats.live_count,
                         "bytes" => stats.live_bytes,
+                        "reserved" => stats.reserved_bytes,
                         "streams" => stats.streams,
                         "events" => stats.events,
                         name => match instance.kind_stats(kind(Some(name))?) {
