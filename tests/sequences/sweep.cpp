@@ -231,8 +231,9 @@ std::vector<Step> scene_with_pools() {
 
 // What the scene lacks for a step.
 std::vector<Step> preparation(Kind kind) {
-  if (kind != Kind::k_instance_close) return {};
-  return std::vector<Step>(5, step_of(Kind::k_instance_open, {}));
+  if (kind == Kind::k_instance_close) return std::vector<Step>(5, step_of(Kind::k_instance_open, {}));
+  if (kind == Kind::k_buffer_forget_registration) return {step_of(Kind::k_buffer_note_registration, {})};
+  return {};
 }
 
 // ---- the sweep ----
@@ -263,7 +264,9 @@ class Sweep {
         for (uint8_t& value : step.values)
           value = static_cast<uint8_t>(random() % kWrong);
       }
-      const Latest latest = play({step});
+      std::vector<Step> steps = preparation(kind);
+      steps.push_back(step);
+      const Latest latest = play(steps);
       if (!latest.called) continue;
       (GPUMEM_FAILED(latest.status) ? refused : good).emplace_back(step, latest.bytes);
     }
