@@ -210,11 +210,12 @@ class Killing : public testing::Test {
   }
   // The process that was started, if it got so far.
   int accept_one() const { return accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); }
-  // After each round, because on a busy machine a start takes longer than the first one did: whether those
-  // who were killed had done something. Two rounds in five do then.
+  // After each round, because on a busy machine a start takes longer than the first one did, a hundred times
+  // as long at worst: whether those who were killed had done something. Two rounds in five do then.
   void learn(bool they_worked) {
+    constexpr std::chrono::steady_clock::duration kLongest = std::chrono::seconds(2);
     opening_ = they_worked ? opening_ * 70 / 100 : opening_ * 125 / 100;
-    opening_ = std::clamp(opening_, first_opening_ / 2, first_opening_ * 16);
+    opening_ = std::clamp(opening_, first_opening_ / 2, std::max(first_opening_, kLongest));
   }
 
  private:
