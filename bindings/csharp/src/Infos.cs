@@ -351,7 +351,8 @@ namespace GpuMem
       Size = Sizes.FromNative(info->size);
       BufferId = info->buffer_id;
       GrantedFlags = (MemoryFlags)info->granted_flags;
-      IsOfInstance = info->memory != IntPtr.Zero;
+      // A range and a block are no gpumem_memory.
+      IsOfInstance = info->memory != IntPtr.Zero || Kind == MemoryKind.Virtual || Kind == MemoryKind.Pool;
     }
 
     /// <summary>Kind of memory.</summary>
@@ -384,7 +385,10 @@ namespace GpuMem
     /// <summary>Properties of the memory.</summary>
     public MemoryFlags GrantedFlags { get; private set; }
 
-    /// <summary>Whether the memory was made through the instance of the query.</summary>
+    /// <summary>
+    /// Whether the memory was made through the instance of the query, as an object of its own, a range, a buffer, or a block
+    /// of a pool. A block of ordinary memory is like any other ordinary memory.
+    /// </summary>
     public bool IsOfInstance { get; private set; }
 
     /// <summary>All of it.</summary>

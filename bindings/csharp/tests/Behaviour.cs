@@ -1007,7 +1007,8 @@ namespace GpuMem.Tests
         Check.Equal(memory.DevicePointer, device.GetDevicePointer(memory.HostPointer), "device pointer");
       }
       int local = 0;
-      Check.Equal(MemoryKind.Pageable, instance.GetPointerInfo((IntPtr)(&local)).Kind, "kind of a local variable");
+      PointerInfo ordinary = instance.GetPointerInfo((IntPtr)(&local));
+      Check.That(ordinary.Kind == MemoryKind.Pageable && !ordinary.IsOfInstance, "a local variable");
       Check.Fails(Status.InvalidArgument, () => instance.GetPointerInfo(IntPtr.Zero));
       IntPtr pointer = device.Allocate(MemoryKind.Device, 100);
       Check.Equal(100L, instance.GetPointerInfo(pointer).Size, "size");

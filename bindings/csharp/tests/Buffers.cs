@@ -145,6 +145,7 @@ namespace GpuMem.Tests
         Check.That(mapping.IsIn(buffer), "it is in another buffer");
         using (GrowableBuffer other = device.CreateBuffer(1)) Check.That(!mapping.IsIn(other), "it is in every buffer");
         Check.Throws<ArgumentNullException>(() => mapping.IsIn((GrowableBuffer)null));
+        Check.That(instance.GetPointerInfo(first.Base).IsOfInstance, "owner");
         buffer.Resize(0);
         Check.Equal(0L, buffer.Capacity, "capacity");
         Check.Fails(Status.InvalidState, () => instance.GetMapping(first.Base));
