@@ -50,6 +50,16 @@ func TestABufferThatGrows(t *testing.T) {
 		t.Errorf("the buffer is %+v", info)
 	}
 	start := b.At(0)
+	other := newGrowable(t, d, BufferOptions{})
+	// In the size, and where nothing is mapped.
+	for _, at := range []Address{start, RawAddress(uint64(b.DevicePtr()) + 8*unit - 1)} {
+		pointer, err := i.Pointer(at)
+		must(t, err)
+		if !pointer.Owned || !pointer.IsIn(b) || pointer.IsIn(other) || pointer.IsIn(nil) {
+			t.Errorf("the buffer at %v is %v", at, pointer)
+		}
+	}
+	must(t, other.Close())
 	must(t, CopyFromSlice(i, start, []byte("begin")))
 	must(t, i.Fill(start, 100, 7, 1))
 	// There is memory behind the size, but it is not the buffer's.

@@ -273,9 +273,10 @@ typedef struct gpumem_pointer_info {
   gpumem_memory_flags granted_flags;
   gpumem_memory
       memory;
+  gpumem_buffer buffer;
 } gpumem_pointer_info;
 #define GPUMEM_POINTER_INFO_INIT \
-  { sizeof(gpumem_pointer_info), 0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL }
+  { sizeof(gpumem_pointer_info), 0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL }
 GPUMEM_API gpumem_status gpumem_pointer_get_info(gpumem_instance instance, const void *pointer,
                                                  gpumem_pointer_info *out_info, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pointer_get_access(gpumem_instance instance, const void *pointer,

@@ -23,7 +23,16 @@ type PointerInfo struct {
 	Size          uint64      // Size of the object in bytes; 0 if unknown.
 	BufferID      uint64      // Number of the allocation, never reused; 0 if none.
 	GrantedFlags  MemoryFlags // Properties of the memory.
-	Owned         bool        // The memory was made through this instance.
+	// The memory was made through this instance: as an object of its own, a range, a buffer, or a block of a pool. A block of
+	// ordinary memory is like any other ordinary memory.
+	Owned  bool
+	buffer uintptr
+}
+
+// IsIn says whether the address was in a buffer: in the addresses that it has reserved, also behind its size and while it slept.
+func (i PointerInfo) IsIn(buffer *GrowableBuffer) bool {
+	id := uintptr(buffer.id())
+	return id != 0 && id == i.buffer
 }
 
 // Pointer gets information about any address, whether the library made it or not.
@@ -53,7 +62,8 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 		BufferID:      info.bufferID,
 		GrantedFlags:  MemoryFlags(info.grantedFlags),
 		// A range and a block are no gpumem_memory.
-		Owned: info.memory != 0 || Kind(info.kind) == KindVirtual || Kind(info.kind) == KindPool,
+		Owned:  info.memory != 0 || Kind(info.kind) == KindVirtual || Kind(info.kind) == KindPool,
+		buffer: info.buffer,
 	}, nil
 }
 

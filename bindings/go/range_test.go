@@ -182,7 +182,7 @@ func TestARange(t *testing.T) {
 		t.Errorf("the counters are %+v", all)
 	}
 	if access != AccessReadWrite || none != AccessNone || pointer.Kind != KindVirtual || pointer.Location != LocationDevice ||
-		!pointer.Owned || pointer.BufferID != info.BufferID {
+		!pointer.Owned || pointer.BufferID != info.BufferID || pointer.IsIn(newGrowable(t, d, BufferOptions{})) {
 		t.Errorf("access is %v and %v, the pointer %+v", access, none, pointer)
 	}
 	secondInfo, err := second.Info()

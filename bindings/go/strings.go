@@ -368,7 +368,7 @@ func fields(value any) string {
 	var parts []string
 	for i := 0; i < from.NumField(); i++ {
 		field, name := from.Field(i), from.Type().Field(i).Name
-		if field.IsZero() {
+		if field.IsZero() || !field.CanInterface() {
 			continue
 		}
 		format := "%s: %v"

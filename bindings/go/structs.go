@@ -81,6 +81,7 @@ type nativePointerInfo struct {
 	bufferID      uint64
 	grantedFlags  uint64
 	memory        uintptr
+	buffer        uintptr
 }
 
 type nativePhysicalDesc struct {

@@ -7,6 +7,10 @@
 
 using namespace gpumem;
 
+// GCC clears a struct of 96 bytes or more by `rep stos`, which would cost a query, and each caller that
+// initialises one, 14 of 41 ns.
+static_assert(sizeof(gpumem_pointer_info) <= 88);
+
 gpumem_status gpumem_pointer_get_info(gpumem_instance instance, const void* pointer,
                                       gpumem_pointer_info* out_info, gpumem_error* error) {
   const bool answered = capi::look(error, [&](uint32_t process) {

@@ -140,6 +140,27 @@ Result<void> Buffer::release(const Place& place) {
   return place.range != 0 ? give_back<Range>(place.range, destroy_range) : Result<void>();
 }
 
+// Has pointer queries name a buffer at a place; 0: none.
+void Buffer::name_at(const Place& place, uint64_t buffer) noexcept {
+  platform::ThreadRecord& record = platform::thread_record();
+  if (place.memory != 0) {
+    if (const auto memory = acquire<Memory>(record, place.memory)) memory->set_buffer(buffer);
+  } else if (place.range != 0) {
+    if (const auto range = acquire<Range>(record, place.range)) range->set_buffer(buffer);
+  }
+}
+
+// Has them name this one where it lies now. From then on another thread may destroy it.
+void Buffer::show_place() const noexcept {
+  Place place;
+  {
+    const std::lock_guard lock(records_);
+    if (!published_) return;
+    place = place_;
+  }
+  name_at(place, handle());
+}
+
 Result<void> Buffer::unmap(const Place& place, uint64_t offset, uint64_t size) {
   if (size == 0) return {};
   return give_back<Range>(place.range,
@@ -317,6 +338,8 @@ Result<void> Buffer::move(uint64_t capacity) {
     capacity_ = capacity;
     ++generation_;
   }
+  show_place();
+  name_at(old, 0);  // it may stay for a while
   abandon(old);
   return {};
 }
@@ -351,12 +374,15 @@ Result<void> Buffer::reallocate(uint64_t capacity) {
   }
   GPUMEM_TRY(release(place_));
   undo.dismiss();
-  const std::lock_guard lock(records_);
-  place_ = *other;
-  capacity_ = capacity;
-  size_ = std::min(size_, capacity);
-  blocks_.assign(capacity != 0 ? 1 : 0, capacity);
-  ++generation_;
+  {
+    const std::lock_guard lock(records_);
+    place_ = *other;
+    capacity_ = capacity;
+    size_ = std::min(size_, capacity);
+    blocks_.assign(capacity != 0 ? 1 : 0, capacity);
+    ++generation_;
+  }
+  show_place();
   return {};
 }
 
@@ -623,8 +649,11 @@ Result<void> Buffer::take_memory() {
   if (ordinary_) {
     auto place = allocate(capacity_);
     if (!place) return place.error();
-    const std::lock_guard lock(records_);
-    place_ = *place;
+    {
+      const std::lock_guard lock(records_);
+      place_ = *place;
+    }
+    show_place();
     return {};
   }
   GPUMEM_TRY(unmap_rest(place_, 0));
@@ -774,6 +803,11 @@ Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest reques
   made->group_ = group.get();
   handles::publish(made);
   if (group) group->enter(*made);
+  {
+    const std::lock_guard lock(made->records_);
+    made->published_ = true;
+  }
+  made->show_place();
   return *handle;
 }
 

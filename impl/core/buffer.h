@@ -129,6 +129,8 @@ class Buffer final : public Object {
   Result<void> open();
   Result<void> open_ordinary();
   Result<Place> reserve(uint64_t wanted, uint64_t least);
+  static void name_at(const Place& place, uint64_t buffer) noexcept;
+  void show_place() const noexcept;
   Result<void> release(const Place& place);
   void abandon(const Place& place) noexcept;
   Result<void> check_awake() const;
@@ -186,6 +188,7 @@ class Buffer final : public Object {
   uint64_t ahead_ = 0;
   bool cleared_ = false;
   // Guarded by records_:
+  bool published_ = false;  // before that, pointer queries must not name it
   bool changing_ = false;
   bool growing_ = false;  // ahead, or soon
   bool refuses_registrations_ = false;

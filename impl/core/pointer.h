@@ -101,6 +101,7 @@ inline void* advance(void* base, uint64_t offset) {
   out->host_pointer = advance(region.info().host_pointer, offset);
   out->device_pointer = advance(region.info().device_pointer, offset);
   out->base = pointer_to(range->base);
+  out->buffer = reinterpret_cast<gpumem_buffer>(pointer_to(region.buffer()));
   if (region.in_parts()) [[unlikely]]
     describe_part(region, offset, out);
   if (blocks != nullptr) {

@@ -42,6 +42,10 @@ class Region : public Object {
   const backend::MemoryFacts& facts() const { return backend_->facts(); }
   bool has(gpumem_memory_flags flag) const { return (facts().granted & flag) != 0; }
 
+  // The buffer that lies here; 0 if none does, or it is still being made (UVA-5, UVA-6).
+  uint64_t buffer() const { return buffer_.load(std::memory_order_acquire); }
+  void set_buffer(uint64_t handle) noexcept { buffer_.store(handle, std::memory_order_release); }
+
   // Reserved while it is being made, live once its maker has recorded it, leaving once nobody may use it any
   // more, releasing while the backend gives it back: its addresses may be another's before it is erased.
   // A driver is never asked about an address of a region, whatever the state.
@@ -92,8 +96,9 @@ class Region : public Object {
   RegionRange host_range_;
   RegionRange device_range_;  // where devices use other addresses
   std::atomic<State> state_{State::kReserved};
-  std::atomic<const PoolBlocks*> pool_blocks_{nullptr};
   const bool in_parts_;
+  std::atomic<uint64_t> buffer_{0};
+  std::atomic<const PoolBlocks*> pool_blocks_{nullptr};
   const uint64_t size_;
   uint64_t address_ = 0;
   gpumem_pointer_info info_ = GPUMEM_POINTER_INFO_INIT;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Buffers: the rules BUF-1 to BUF-12 and BUF-25.
+// Buffers: the rules BUF-1 to BUF-12 and BUF-25, and what UVA-5 and UVA-6 say of them.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -572,6 +572,116 @@ TEST_F(Buf, com_23_a_buffer_counts_the_memory_that_it_has) {
   }
   EXPECT_EQ(stats(instance_).live_bytes, 0u);
   EXPECT_EQ(stats(instance_).reserved_bytes, 0u);
+}
+
+// ---- UVA-5, UVA-6: a pointer tells its buffer ----
+
+TEST_F(Buf, uva_5_a_buffer) {
+  const Instance other = open_instance();
+  const Range range = reserve(instance_, range_desc(unit_));
+  const Buffer buffer = make(unit_ + 1, 8 * unit_);
+  const Buffer empty = make(0, unit_);
+  EXPECT_EQ(pointer_info(instance_, empty.base()).buffer, empty.get());
+  EXPECT_EQ(pointer_info(instance_, range.base()).buffer, nullptr);
+  const gpumem_buffer_info info = buffer.info();
+  EXPECT_EQ(pointer_info(other, info.base).buffer, nullptr);
+  const auto expect_named = [&] {
+    // In the size, behind it, where nothing is mapped, and at the end of the reservation.
+    for (const uint64_t offset : {uint64_t{0}, unit_, unit_ + 1, 2 * unit_, info.reserved_size - 1}) {
+      SCOPED_TRACE(offset);
+      const gpumem_pointer_info known = pointer_info(instance_, buffer.base() + offset);
+      EXPECT_EQ(known.kind, GPUMEM_KIND_VIRTUAL);
+      EXPECT_EQ(known.buffer, buffer.get());
+      EXPECT_EQ(known.memory, nullptr);
+      EXPECT_EQ(known.buffer_id, info.buffer_id);
+    }
+    EXPECT_NE(pointer_info(instance_, buffer.base() + info.reserved_size).buffer, buffer.get());
+  };
+  expect_named();
+  for (const gpumem_content content : {GPUMEM_CONTENT_PAGEABLE, GPUMEM_CONTENT_DROP}) {
+    EXPECT_OK(buffer.sleep(content));
+    expect_named();
+    EXPECT_OK(buffer.wake());
+    expect_named();
+  }
+}
+
+TEST_F(Buf, uva_5_a_buffer_that_moves) {
+  gpumem_buffer_desc movable = desc(2 * unit_, 2 * unit_);
+  movable.flags = GPUMEM_BUFFER_MOVABLE;
+  const Buffer buffer = make(movable);
+  const gpumem_buffer_info before = buffer.info();
+  EXPECT_EQ(pointer_info(instance_, before.base).buffer, buffer.get());
+  EXPECT_OK(buffer.resize(before.reserved_size + unit_));
+  EXPECT_NE(buffer.base(), before.base);
+  EXPECT_EQ(pointer_info(instance_, before.base).buffer, nullptr);
+  EXPECT_EQ(pointer_info(instance_, buffer.base()).buffer, buffer.get());
+}
+
+// Addresses that the driver does not take back outlive their buffer.
+TEST_F(Buf, uva_5_what_moving_left_is_no_buffer) {
+  if (on_host() || !Faults::available()) SKIP_RULE("only a fake driver can refuse to take memory back");
+  constexpr int kNotPermitted = 800;
+  gpumem_buffer_desc movable = desc(2 * unit_, 2 * unit_);
+  movable.flags = GPUMEM_BUFFER_MOVABLE;
+  const Buffer buffer = make(movable);
+  const gpumem_buffer_info before = buffer.info();
+  Faults faults(instance_);
+  faults.fail_driver_call("cuMemAddressFree", kNotPermitted, true);
+  EXPECT_OK(buffer.resize(before.reserved_size + unit_));
+  const gpumem_pointer_info left = pointer_info(instance_, before.base);
+  EXPECT_EQ(left.kind, GPUMEM_KIND_VIRTUAL);
+  EXPECT_EQ(left.buffer_id, before.buffer_id);
+  EXPECT_EQ(left.buffer, nullptr);
+  EXPECT_EQ(pointer_info(instance_, buffer.base()).buffer, buffer.get());
+}
+
+TEST_F(Buf, uva_6_a_buffer_that_cannot_be_destroyed) {
+  if (!on_host()) SKIP_RULE("work that was not observed is not detected");
+  const Buffer buffer = make(unit_, 4 * unit_);
+  uint8_t* const base = buffer.base();
+  GatedStream stream(device_);
+  EXPECT_OK(gpumem_fill_async(stream, base, unit_, 1, 1, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_buffer_destroy(buffer, why()));
+  EXPECT_EQ(pointer_info(instance_, base).buffer, buffer.get());
+  stream.open();
+  stream.finish();
+}
+
+// Whatever buffer is named, its handle is good or was until a moment ago.
+TEST_F(Buf, uva_6_a_buffer_while_it_lives) {
+  std::atomic<uint8_t*> address{nullptr};
+  std::atomic<bool> done{false};
+  std::thread maker([&] {
+    for (int i = 0; i < 200; ++i) {
+      const Buffer buffer = make(i % 2 == 0 ? unit_ : 0, unit_);
+      uint8_t* const base = buffer.base();
+      EXPECT_EQ(pointer_info(instance_, base).buffer, buffer.get());
+      address = base;
+    }
+    done = true;
+  });
+  uint64_t named = 0;
+  while (!done || named == 0) {
+    uint8_t* const pointer = address;
+    if (pointer == nullptr) continue;
+    const gpumem_pointer_info info = pointer_info(instance_, pointer);
+    if (info.buffer == nullptr) {
+      if (done) break;
+      continue;
+    }
+    ++named;
+    EXPECT_EQ(info.kind, GPUMEM_KIND_VIRTUAL);
+    gpumem_buffer_info known = GPUMEM_BUFFER_INFO_INIT;
+    const gpumem_status status = gpumem_buffer_get_info(info.buffer, &known, why());
+    if (status == GPUMEM_ERROR_STALE_HANDLE) continue;
+    EXPECT_OK(status);
+    if (known.base != nullptr) {  // null once it is being destroyed
+      EXPECT_EQ(known.buffer_id, info.buffer_id);
+    }
+  }
+  maker.join();
+  EXPECT_EQ(pointer_info(instance_, address).buffer, nullptr);
 }
 
 // ---- BUF-25: geometric growth ----

@@ -327,6 +327,34 @@ TEST_F(Ipc, ipc_7) {
   }
 }
 
+// It is memory of its own here, whose growth it does not follow; also where the buffer is of the same
+// process.
+TEST_F(Ipc, uva_5_an_import_of_a_buffer) {
+  if (!has_vmm(device_)) SKIP_RULE("the device has no virtual memory management");
+  const auto expect_none = [&](const Import& made) {
+    const gpumem_pointer_info info = pointer_info(instance_, made.pointer);
+    EXPECT_EQ(info.kind, GPUMEM_KIND_IMPORTED);
+    EXPECT_EQ(info.memory, made.memory.get());
+    EXPECT_EQ(info.buffer, nullptr);
+  };
+  Exporter exporter;
+  expect_none(import(exporter.share(exporter.buffer(kSize))));
+
+  const Instance other = open_instance();
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = kSize;
+  desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_buffer buffer = nullptr;
+  ASSERT_OK(gpumem_buffer_create(other.device(), &desc, &buffer, why()));
+  gpumem_buffer_info known = GPUMEM_BUFFER_INFO_INIT;
+  EXPECT_OK(gpumem_buffer_get_info(buffer, &known, why()));
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(other, known.base, nullptr, &handle, why()));
+  expect_none(import(handle));
+  EXPECT_EQ(pointer_info(other, known.base).buffer, buffer);
+  EXPECT_OK(gpumem_buffer_destroy(buffer, why()));
+}
+
 TEST_F(Ipc, ipc_8) {
   Exporter exporter;
   Exporter other;

@@ -889,6 +889,7 @@ TEST(Pool, str_18_pool_memory_is_told_apart) {
       EXPECT_EQ(info.base, block);
       EXPECT_EQ(info.size, size);
       EXPECT_EQ(info.memory, nullptr);
+      EXPECT_EQ(info.buffer, nullptr);
       EXPECT_EQ(info.location, kind == GPUMEM_KIND_DEVICE ? GPUMEM_LOCATION_DEVICE : GPUMEM_LOCATION_HOST);
       EXPECT_EQ(device_access(instance, block, 0), GPUMEM_ACCESS_READWRITE);
       EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_free(instance, block, why()));

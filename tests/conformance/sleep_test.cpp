@@ -1863,6 +1863,38 @@ TEST_F(Sleep, buf_23_an_ordinary_allocation) {
   EXPECT_CHILD_OK(run_child("buf_23_an_ordinary_allocation", {"FAKE_CUDA_ATTRIBUTE_102=0"}));
 }
 
+CHILD(uva_5_a_buffer_in_an_ordinary_allocation) {
+  const Instance instance = without_vmm();
+  if (has_vmm(instance.device())) skip_child("the device has virtual memory management");
+  const Buffer buffer = copyable(instance, 100'000);
+  const auto expect_named = [&](uint8_t* before) {
+    const gpumem_buffer_info info = buffer.info();
+    for (const uint64_t offset : {uint64_t{0}, info.size - 1, info.capacity - 1})
+      EXPECT_EQ(pointer_info(instance, buffer.base() + offset).buffer, buffer.get()) << offset;
+    // The new allocation may reach over the old place.
+    if (before < buffer.base() || before >= buffer.base() + info.capacity) {
+      EXPECT_EQ(pointer_info(instance, before).buffer, nullptr);
+    }
+  };
+  uint8_t* base = buffer.base();
+  expect_named(base);
+  EXPECT_OK(buffer.resize(300'000));
+  expect_named(base);
+  for (const gpumem_content content : {GPUMEM_CONTENT_PINNED, GPUMEM_CONTENT_ZERO}) {
+    base = buffer.base();
+    EXPECT_OK(buffer.sleep(content));
+    EXPECT_EQ(pointer_info(instance, base).buffer, nullptr);
+    EXPECT_OK(buffer.wake());
+    expect_named(base);
+  }
+  const Memory other = alloc_device(instance.device(), 1000);
+  EXPECT_EQ(pointer_info(instance, other.device()).buffer, nullptr);
+}
+
+TEST_F(Sleep, uva_5_a_buffer_in_an_ordinary_allocation) {
+  EXPECT_CHILD_OK(run_child("uva_5_a_buffer_in_an_ordinary_allocation", {"FAKE_CUDA_ATTRIBUTE_102=0"}));
+}
+
 // As its range is elsewhere.
 CHILD(buf_23_its_memory_is_its_own) {
   const Instance instance = without_vmm();

@@ -116,6 +116,7 @@ TEST_F(Conformance, uva_3) {
       EXPECT_EQ(info.buffer_id, first.buffer_id) << offset;
       EXPECT_EQ(info.granted_flags, first.granted_flags) << offset;
       EXPECT_EQ(info.memory, first.memory) << offset;
+      EXPECT_EQ(info.buffer, first.buffer) << offset;
     }
     EXPECT_NE(pointer_info(instance_, static_cast<uint8_t*>(first.base) + first.size).buffer_id,
               first.buffer_id);
@@ -183,6 +184,7 @@ void expect_table_row(const Instance& instance, const Memory& memory, const Expe
         EXPECT_EQ(cpu_access(instance, base + offset), GPUMEM_ACCESS_READWRITE);
       }
       EXPECT_EQ(info.memory, memory.get());
+      EXPECT_EQ(info.buffer, nullptr);
     }
   }
 }
@@ -202,6 +204,7 @@ TEST_F(Conformance, uva_5_pageable) {
   EXPECT_EQ(info.buffer_id, 0u);
   EXPECT_EQ(info.granted_flags, 0u);
   EXPECT_EQ(info.memory, nullptr);
+  EXPECT_EQ(info.buffer, nullptr);
   EXPECT_EQ(device_access(instance_, heap.data() + 7, 0),
             reached ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE);
   EXPECT_EQ(cpu_access(instance_, heap.data() + 7), GPUMEM_ACCESS_READWRITE);
@@ -273,6 +276,7 @@ TEST_F(Conformance, uva_5_unknown) {
   EXPECT_EQ(info.buffer_id, 0u);
   EXPECT_EQ(info.granted_flags, 0u);
   EXPECT_EQ(info.memory, nullptr);
+  EXPECT_EQ(info.buffer, nullptr);
   EXPECT_EQ(device_access(instance_, pages.get(), 0), GPUMEM_ACCESS_NONE);
   EXPECT_EQ(cpu_access(instance_, pages.get()), GPUMEM_ACCESS_NONE);
 }
@@ -372,6 +376,7 @@ TEST_F(Conformance, uva_5_foreign) {
       EXPECT_EQ(device_access(instance_, memory.get() + 5, ordinal), GPUMEM_ACCESS_UNKNOWN);
       EXPECT_EQ(cpu_access(instance_, memory.get() + 5), GPUMEM_ACCESS_UNKNOWN);
       EXPECT_EQ(info.memory, nullptr);
+      EXPECT_EQ(info.buffer, nullptr);
     }
   }
 }
@@ -415,6 +420,7 @@ TEST_F(Conformance, uva_6_one_snapshot) {
       EXPECT_EQ(info.base, nullptr);
       EXPECT_EQ(info.size, 0u);
       EXPECT_EQ(info.memory, nullptr);
+      EXPECT_EQ(info.buffer, nullptr);
     } else {
       // The driver may have handed the address out again to a call that has not returned: then it is FOREIGN.
       EXPECT_TRUE(info.kind == GPUMEM_KIND_DEVICE || info.kind == GPUMEM_KIND_FOREIGN) << info.kind;
@@ -454,6 +460,7 @@ CHILD(uva_6_after_device_lost) {
     EXPECT_EQ(info.buffer_id, before[i].buffer_id);
     EXPECT_EQ(info.granted_flags, before[i].granted_flags);
     EXPECT_EQ(info.memory, before[i].memory);
+    EXPECT_EQ(info.buffer, before[i].buffer);
   }
 }
 TEST_F(Conformance, uva_6_after_device_lost) { EXPECT_CHILD_OK(run_child("uva_6_after_device_lost")); }

@@ -245,6 +245,7 @@ void Player::check_buffer(int index) {
   require(gpumem_pointer_get_info(owner, known.base, &pointer, nullptr) == GPUMEM_SUCCESS &&
               pointer.kind == GPUMEM_KIND_VIRTUAL && pointer.base == known.base &&
               pointer.size == known.reserved && pointer.buffer_id == known.buffer_id &&
+              pointer.buffer == as<gpumem_buffer>(known.handle) &&
               pointer.location == (mapped ? known.location : GPUMEM_LOCATION_NONE),
           "the address of a buffer is told something else of");
   const auto expect = [&](gpumem_location who, int32_t number, gpumem_access expected) {

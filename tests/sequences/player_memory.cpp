@@ -572,7 +572,8 @@ void Player::step_pointer_get_info(Choice& choice) {
   if (found.memory < 0) {
     require(info->location == GPUMEM_LOCATION_HOST && info->location_id == -1 && info->device_ordinal == -1 &&
                 info->host_pointer == at.pointer && info->device_pointer == nullptr &&
-                info->base == nullptr && info->size == 0 && info->buffer_id == 0 && info->memory == nullptr,
+                info->base == nullptr && info->size == 0 && info->buffer_id == 0 && info->memory == nullptr &&
+                info->buffer == nullptr,
             "ordinary memory is told something else of");
     return;
   }
@@ -583,14 +584,14 @@ void Player::step_pointer_get_info(Choice& choice) {
   require((info->location == GPUMEM_LOCATION_DEVICE) == (known.kind == GPUMEM_KIND_DEVICE),
           "the address has another location");
   if (known.foreign) {
-    require(info->memory == nullptr, "foreign memory is told too much of");
+    require(info->memory == nullptr && info->buffer == nullptr, "foreign memory is told too much of");
     return;
   }
   const auto shifted = [&](uint8_t* base) { return base == nullptr ? nullptr : base + found.offset; };
   require(info->host_pointer == shifted(known.host) && info->device_pointer == shifted(known.address),
           "the byte has other addresses");
   require(info->buffer_id == known.buffer_id && info->granted_flags == known.granted &&
-              value_of(info->memory) == known.handle,
+              value_of(info->memory) == known.handle && info->buffer == nullptr,
           "the address belongs to another memory");
 }
 

@@ -824,8 +824,9 @@ void Player::check_range_address(const Picked& owner, const RangePlace& at) {
     return found == at.mapping->access.end() ? GPUMEM_ACCESS_NONE : found->second;
   };
   require(info.kind == GPUMEM_KIND_VIRTUAL && info.base == within.base && info.size == within.size &&
-              info.buffer_id == within.buffer_id && info.memory == nullptr && info.location == location &&
-              info.location_id == id && info.device_pointer == (mapped ? at.pointer : nullptr) &&
+              info.buffer_id == within.buffer_id && info.memory == nullptr && info.buffer == nullptr &&
+              info.location == location && info.location_id == id &&
+              info.device_pointer == (mapped ? at.pointer : nullptr) &&
               info.host_pointer == (rights(-1) != GPUMEM_ACCESS_NONE ? at.pointer : nullptr),
           "an address in a range is told something else of");
   const auto expect = [&](gpumem_location who, int32_t number, gpumem_access expected) {

@@ -27,6 +27,8 @@ namespace GpuMem
       this.handle = handle;
     }
 
+    internal BufferHandle Handle { get { return handle; } }
+
     /// <summary>Device given at creation.</summary>
     public GpuDevice Device
     {

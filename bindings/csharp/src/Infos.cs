@@ -339,6 +339,8 @@ namespace GpuMem
   /// <summary>Information about an address.</summary>
   public sealed unsafe class PointerInfo
   {
+    readonly IntPtr buffer;
+
     internal PointerInfo(gpumem_pointer_info* info)
     {
       Kind = (MemoryKind)info->kind;
@@ -353,6 +355,7 @@ namespace GpuMem
       GrantedFlags = (MemoryFlags)info->granted_flags;
       // A range and a block are no gpumem_memory.
       IsOfInstance = info->memory != IntPtr.Zero || Kind == MemoryKind.Virtual || Kind == MemoryKind.Pool;
+      buffer = info->buffer;
     }
 
     /// <summary>Kind of memory.</summary>
@@ -390,6 +393,15 @@ namespace GpuMem
     /// of a pool. A block of ordinary memory is like any other ordinary memory.
     /// </summary>
     public bool IsOfInstance { get; private set; }
+
+    /// <summary>
+    /// Whether the address was in a buffer: in the addresses that it has reserved, also behind its size and while it slept.
+    /// </summary>
+    public bool IsIn(GrowableBuffer buffer)
+    {
+      if (buffer == null) throw new ArgumentNullException(nameof(buffer));
+      return buffer.Handle.Value == this.buffer;
+    }
 
     /// <summary>All of it.</summary>
     public override string ToString()

@@ -145,7 +145,14 @@ namespace GpuMem.Tests
         Check.That(mapping.IsIn(buffer), "it is in another buffer");
         using (GrowableBuffer other = device.CreateBuffer(1)) Check.That(!mapping.IsIn(other), "it is in every buffer");
         Check.Throws<ArgumentNullException>(() => mapping.IsIn((GrowableBuffer)null));
-        Check.That(instance.GetPointerInfo(first.Base).IsOfInstance, "owner");
+        // In the size, and where nothing is mapped.
+        foreach (long offset in new[] { 0, first.ReservedSize - 1 })
+        {
+          PointerInfo at = instance.GetPointerInfo((IntPtr)((long)first.Base + offset));
+          Check.That(at.IsOfInstance && at.IsIn(buffer), "the buffer at " + offset);
+          using (GrowableBuffer other = device.CreateBuffer(1)) Check.That(!at.IsIn(other), "it is in every buffer");
+          Check.Throws<ArgumentNullException>(() => at.IsIn(null));
+        }
         buffer.Resize(0);
         Check.Equal(0L, buffer.Capacity, "capacity");
         Check.Fails(Status.InvalidState, () => instance.GetMapping(first.Base));

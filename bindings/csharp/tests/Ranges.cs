@@ -113,6 +113,7 @@ namespace GpuMem.Tests
         using (AddressRange other = instance.ReserveRange(granule)) Check.That(!mapping.IsIn(other), "it is in every range");
         PointerInfo at = instance.GetPointerInfo(mapping.Base);
         Check.That(at.Kind == MemoryKind.Virtual && at.IsOfInstance, at.ToString());
+        using (GrowableBuffer buffer = device.CreateBuffer(1)) Check.That(!at.IsIn(buffer), "a range is no buffer");
         Check.Fails(Status.InvalidState, () => range.GetMapping(0));
         range.Unmap(granule, 3 * granule);
         Check.Equal(0L, range.Info.MappedSize, "mapped after all");

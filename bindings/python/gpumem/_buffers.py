@@ -83,6 +83,7 @@ class Buffer(Region):
         if group is None:
             self._handle = make(c.gpumem_buffer_create, c.gpumem_buffer_destroy, device.handle, desc)
             self._closed = False
+            device.instance._buffers[self._handle] = self
             return
         from ._groups import Group
         expect(Group, group, "group")
@@ -91,7 +92,7 @@ class Buffer(Region):
             group._idle()
             self._handle = make(c.gpumem_buffer_create, c.gpumem_buffer_destroy, device.handle, desc)
             self._closed = False
-            group._members[self._handle] = self
+            device.instance._buffers[self._handle] = group._members[self._handle] = self
 
     # ---- changes ----
 

@@ -179,8 +179,8 @@ class Instance(Unique, Copies, Sharing):
     The end of a ``with`` block closes it, which fails if objects are live. After an exception it is closed by force.
     """
 
-    __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_ranges", "_pools", "_info", "_waits",
-                 "__weakref__")
+    __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_ranges", "_buffers", "_pools", "_info",
+                 "_waits", "__weakref__")
     _instead = "use the object itself, or open another instance"
 
     def __init__(self, backend: Union[Backend, str, int] = "any", *, name: Optional[str] = None, pin_budget: int = 0,
@@ -210,6 +210,7 @@ class Instance(Unique, Copies, Sharing):
         self._devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._ranges: weakref.WeakValueDictionary[int, Range] = weakref.WeakValueDictionary()
+        self._buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
         self._pools: weakref.WeakValueDictionary[int, Pool] = weakref.WeakValueDictionary()
         self._waits: Optional[bool] = None
         self._closed = False
@@ -397,7 +398,7 @@ class Instance(Unique, Copies, Sharing):
         return PointerInfo(
             known(Kind, found.kind), known(Location, found.location), found.location_id, found.device_ordinal,
             found.host_pointer, found.device_pointer, found.base, found.size, found.buffer_id,
-            MemoryFlags(found.granted_flags))
+            MemoryFlags(found.granted_flags), self._buffers.get(found.buffer))
 
     def pointer_access(self, pointer: Any, device: Optional[Device] = None) -> Access:
         """What a device, or the CPU if ``device`` is None, may do in place with the memory at any address.

@@ -310,7 +310,7 @@ class gpumem_pointer_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("location", c_int32), ("location_id", c_int32),
                 ("device_ordinal", c_int32), ("host_pointer", c_void_p), ("device_pointer", c_void_p),
                 ("base", c_void_p), ("size", c_uint64), ("buffer_id", c_uint64), ("granted_flags", c_uint64),
-                ("memory", c_void_p)]
+                ("memory", c_void_p), ("buffer", c_void_p)]
 
 
 class gpumem_physical_desc(Growing):

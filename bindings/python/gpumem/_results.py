@@ -10,6 +10,7 @@ from ._codes import (Access, AnswerSource, AnswerType, Backend, BufferState, Cap
                      Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, PoolFlags, ShareType, ShareWay)
 
 if TYPE_CHECKING:
+    from ._buffers import Buffer
     from ._groups import Group
     from ._pool import Pool
     from ._ranges import Range
@@ -121,7 +122,8 @@ class MemoryInfo(NamedTuple):
 
 
 class PointerInfo(NamedTuple):
-    """Information about an address."""
+    """Information about an address. ``buffer`` is the buffer whose addresses hold it, also behind its size and while it
+    sleeps; None if no object of this package has the buffer."""
 
     kind: Kind
     location: Location
@@ -133,6 +135,7 @@ class PointerInfo(NamedTuple):
     size: int
     buffer_id: int
     granted_flags: MemoryFlags
+    buffer: Optional[Buffer]
 
 
 class ManagedInfo(NamedTuple):

@@ -45,6 +45,8 @@ class BufferTest(BufferCase):
                           "mine", Kind.VIRTUAL, info.base, None, ""))
         self.assertEqual(self.instance.pointer_info(buffer).buffer_id, info.buffer_id)
         self.assertEqual(self.instance.stats()[:3], (1, self.unit, info.reserved_size))
+        for address in (info.base, info.base + info.reserved_size - 1):  # also where nothing is mapped
+            self.assertIs(self.instance.pointer_info(address).buffer, buffer)
         self.assertEqual(repr(buffer), f"<gpumem.Buffer 'mine': {self.unit} bytes, device 0>")
         self.assertRegex(self.instance.report(), r"^Buffer 'mine': device 0\nRange 'mine': \d+ bytes")
         with self.assertRaisesRegex(gpumem.Busy, "Buffer 'mine'"):

@@ -45,7 +45,8 @@ class PoolTest(Case):
                 self.assertEqual(block.host_pointer, None if kind == "device" else block._start)
                 if kind != "pageable":
                     self.assertTrue(block.device_pointer)
-                    self.assertEqual(self.instance.pointer_info(block).kind, Kind.POOL)
+                    known = self.instance.pointer_info(block)
+                    self.assertEqual((known.kind, known.buffer), (Kind.POOL, None))
                 info = pool.info()
                 self.assertEqual((info.live_count, info.live_bytes, info.total_count), (1, found.usable_size, 1))
                 block.free()

@@ -491,6 +491,7 @@ class GroupTest(SleepCase):
             self.assertEqual(self.group.info("weights")[:5], (1, 1, 0, 0, 2 * self.unit))
             self.assertEqual(self.group.info(tag="nobody")[0], 0)
             self.assertEqual(self.group.buffers, (first, second))
+            self.assertIs(self.instance.pointer_info(second.base).buffer, second)
             info = first.info()
             self.assertEqual((info.group, info.tag, first.group, first.tag), (self.group, "weights", self.group, "weights"))
             with self.assertRaises(gpumem.Busy):

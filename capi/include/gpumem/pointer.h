@@ -42,11 +42,16 @@ typedef struct gpumem_pointer_info {
   gpumem_memory_flags granted_flags; /**< Properties of the memory. */
   gpumem_memory
       memory; /**< Its handle; NULL if it was not made through this instance, and in a gpumem_range. */
+  /** Handle of the buffer whose reserved addresses, or ordinary allocation, hold the address: also behind its size, where
+   * nothing is mapped, and while it sleeps. gpumem_buffer_get_info() reports its `size` and, as `capacity`, how much has memory.
+   * NULL anywhere else: in a gpumem_range that the caller reserved, in a block of a pool, in an import, and in a buffer that was
+   * not made through this instance. */
+  gpumem_buffer buffer;
 } gpumem_pointer_info;
 
 /** Initial value of a gpumem_pointer_info. */
 #define GPUMEM_POINTER_INFO_INIT \
-  { sizeof(gpumem_pointer_info), 0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL }
+  { sizeof(gpumem_pointer_info), 0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL }
 
 /** Gets information about an address.
  *

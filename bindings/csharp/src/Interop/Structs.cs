@@ -93,6 +93,7 @@ namespace GpuMem.Interop
     public ulong buffer_id;
     public ulong granted_flags;
     public IntPtr memory;
+    public IntPtr buffer;
   }
 
   [StructLayout(LayoutKind.Sequential)]

@@ -827,6 +827,12 @@ structs! {
         granted_flags: gpumem_memory_flags,
         /// Its handle; NULL if it was not made through this instance, and in a gpumem_range.
         memory: gpumem_memory,
+        /// Handle of the buffer whose reserved addresses, or ordinary allocation, hold the address:
+        /// also behind its size, where nothing is mapped, and while it sleeps.
+        /// `gpumem_buffer_get_info()` reports its `size` and, as `capacity`, how much has memory.
+        /// NULL anywhere else: in a gpumem_range that the caller reserved, in a block of a pool, in
+        /// an import, and in a buffer that was not made through this instance.
+        buffer: gpumem_buffer,
     }
     // ---- physical.h
     /// Options for physical memory.

@@ -580,6 +580,7 @@ impl Instance {
             size: info.size,
             buffer_id: info.buffer_id,
             granted_flags: MemoryFlags(info.granted_flags),
+            buffer: info.buffer,
         })
     }
 
@@ -816,12 +817,15 @@ pub struct PointerInfo {
     pub buffer_id: u64,
     /// Properties of the memory.
     pub granted_flags: MemoryFlags,
+    /// Handle of the [`Buffer`](crate::Buffer) whose addresses hold this one, also behind its size and while it sleeps; NULL
+    /// if there is none.
+    pub buffer: sys::gpumem_buffer,
 }
 
 debug_with_addresses! {
     PointerInfo {
         kind location location_id device_ordinal host_pointer device_address(hexadecimal) base(hexadecimal) size
-        buffer_id granted_flags
+        buffer_id granted_flags buffer
     }
 }
 

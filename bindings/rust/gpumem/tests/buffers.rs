@@ -57,6 +57,11 @@ fn a_buffer_grows_in_place() {
         let mut buffer = Buffer::<u32>::with_options(device, unit + 1, &options).unwrap();
         assert_eq!((buffer.len(), buffer.capacity(), buffer.is_empty()), (unit + 1, 2 * unit, false));
         let first = buffer.info().unwrap();
+        // In the length, and where nothing is mapped.
+        for offset in [0, first.reserved_size as usize - 1] {
+            let at = first.base.cast::<u8>().wrapping_add(offset);
+            assert_eq!(instance.pointer_info(at.cast()).unwrap().buffer, buffer.handle());
+        }
         assert_eq!((first.size, first.capacity), (unit as u64 * 4 + 4, unit as u64 * 8));
         assert_eq!((first.granularity, first.block_count), (unit as u64 * 4, 1));
         assert_eq!((first.place, first.device_ordinal), (Place::device(0), 0));

@@ -92,7 +92,8 @@ fn addresses_are_reserved() {
         assert!(unit % info.granularity == 0 || info.granularity % unit == 0);
         let other = AddressRange::reserve(instance, unit).unwrap();
         assert_ne!(other.info().unwrap().buffer_id, info.buffer_id);
-        assert_eq!(instance.pointer_info(range.as_ptr()).unwrap().kind, Kind::VIRTUAL);
+        let at = instance.pointer_info(range.as_ptr()).unwrap();
+        assert_eq!((at.kind, at.buffer.is_null()), (Kind::VIRTUAL, true));
 
         let at = |address: u64| {
             let options = RangeOptions::new().address(address).flags(RangeFlags::FIXED);
