@@ -2,6 +2,8 @@
 // C++20 with gpumem.hpp: owners, spans, errors and callbacks. See docs/cpp.md.
 #include <gpumem/gpumem.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 gpumem::Instance open() { return gpumem::open_instance({.backend = GPUMEM_BACKEND_ANY, .name = "example"}); }
@@ -120,12 +123,37 @@ bool pooled(gpumem::Device device) {
   return pool.info().live_count == 1;
 }
 
+bool follow(const gpumem::Instance& publisher, gpumem::Device device) {
+  const std::string path = "@gpumem-example-cpp-" + std::to_string(getpid());
+  std::vector<gpumem::Buffer> versions;
+  const gpumem::Hub hub = publisher.open_hub({.path = path.c_str()});
+
+  // The reader, which is another process, usually.
+  const gpumem::Instance instance = open();
+  const gpumem::Link link = instance.connect_link({.path = path.c_str()});
+  gpumem::ImportedEntry model;
+  for (const int content : {1, 2, 3}) {
+    const gpumem::Buffer& version = versions.emplace_back(
+        device.create_buffer({.size = sizeof content, .handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD}));
+    publisher.fill(version.device_elements<int>(), content);
+    (void)hub.publish("model", publisher.export_memory(version.info().base));
+
+    // The new version is used from here on, and the import of the old one ends.
+    model = link.import_next(instance, "model", model.entry.version).value();
+    int found = 0;
+    instance.copy(&found, model.pointer, sizeof found);
+    if (found != content) return false;
+  }
+  // None comes within a millisecond.
+  return !link.import_next(instance, "model", model.entry.version, 1'000'000);
+}
+
 int main() {
   try {
     gpumem::Instance instance = open();  // before everything else
     const gpumem::Device device = instance.device(0);
     if (!round_trip(device) || !too_much(device) || !timing(device) || !sleep_and_wake(instance, device) ||
-        !pooled(device)) {
+        !pooled(device) || !follow(instance, device)) {
       std::cerr << "something is not as this page says\n";
       return 1;
     }

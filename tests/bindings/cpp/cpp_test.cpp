@@ -4,6 +4,7 @@
 #include <gpumem/gpumem.hpp>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -613,6 +614,78 @@ TEST_F(Cpp, WhatIsSharedComesBack) {
   ASSERT_TRUE(slot);
   EXPECT_EQ(gpumem::device_elements<int>(*slot).size(), kSize / sizeof(int));
   EXPECT_EQ(gpumem::device_elements<int>(*slot).data(), slot->pointer);
+}
+
+TEST_F(Cpp, ALinkFollowsAName) {
+  // One process imports from itself, with another instance.
+  const gpumem::Instance theirs = open();
+  const std::string path = "@gpumem-cpp-" + std::to_string(getpid());
+  gpumem::HubDesc hub_desc;
+  hub_desc.path = path.c_str();
+  gpumem::Hub hub = instance_.open_hub(hub_desc);
+  gpumem::LinkDesc link_desc;
+  link_desc.path = path.c_str();
+  gpumem::Link link = theirs.connect_link(link_desc);
+
+  std::vector<gpumem::Buffer> buffers;
+  const auto publish = [&](int content) {
+    gpumem::BufferDesc desc;
+    desc.size = sizeof(int);
+    desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+    const gpumem::Buffer& buffer = buffers.emplace_back(device_.create_buffer(desc));
+    instance_.fill(buffer.device_elements<int>(), content);
+    const gpumem_share_handle handle = instance_.export_memory(buffer.info().base);
+    (void)hub.publish("batch", handle);
+    return handle;
+  };
+  // The version and the content of what comes next.
+  const auto next = [&](uint64_t after) {
+    const std::optional<gpumem::ImportedEntry> found = link.import_next(theirs, "batch", after);
+    int content = 0;
+    theirs.copy(&content, found->pointer, sizeof content);
+    return std::pair(found->entry.version, content);
+  };
+  constexpr uint64_t kMoment = 5'000'000;
+  EXPECT_FALSE(link.import_next(theirs, "batch", 0, kMoment));
+  EXPECT_EQ(thrown_by([&] { (void)link.import_next(theirs, "a/b", 0); }), GPUMEM_ERROR_INVALID_ARGUMENT);
+
+  publish(1);
+  EXPECT_EQ(next(0), std::pair(uint64_t{1}, 1));
+  gpumem_share_handle last = publish(2);
+  EXPECT_EQ(next(0), std::pair(uint64_t{2}, 2));
+  EXPECT_EQ(next(1), std::pair(uint64_t{2}, 2));
+  EXPECT_FALSE(link.import_next(theirs, "batch", 2, kMoment));
+  gpumem::ImportDesc reading;
+  reading.access = GPUMEM_ACCESS_READ;
+  gpumem::Error error;
+  EXPECT_EQ(link.import_next(theirs, "batch", 1, GPUMEM_TIMEOUT_INFINITE, reading, error)
+                ->memory.import_info()
+                .access,
+            GPUMEM_ACCESS_READ);
+  EXPECT_FALSE(error);
+
+  // Each is withdrawn as soon as the next one is there, mostly between the steps of the reader.
+  constexpr int kLast = 300;
+  std::thread reader([&] {
+    for (uint64_t seen = 2; seen < kLast;) {
+      const auto [version, content] = next(seen);
+      EXPECT_GT(version, seen);
+      EXPECT_EQ(version, static_cast<uint64_t>(content));
+      seen = version;
+    }
+  });
+  for (int content = 3; content <= kLast; ++content) {
+    const gpumem_share_handle before = std::exchange(last, publish(content));
+    instance_.revoke(before);
+  }
+  reader.join();
+
+  hub.close();
+  EXPECT_FALSE(link.import_next(theirs, "batch", kLast, GPUMEM_TIMEOUT_INFINITE, error));
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_PEER_GONE);
+  const gpumem::LinkRef closed = link;
+  link.close();
+  EXPECT_EQ(thrown_by([&] { (void)closed.import_next(theirs, "batch", 0); }), GPUMEM_ERROR_STALE_HANDLE);
 }
 
 TEST_F(Cpp, TheCpuAccessesManagedMemoryWhileItsTurnLasts) {

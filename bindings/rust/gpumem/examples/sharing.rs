@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use gpumem::{
     Access, Buffer, BufferOptions, DeviceMemory, ErrorKind, Event, EventFlags, ExportOptions, FetchOptions,
-    HandleTypes, Hub, HubFlags, HubOptions, Imported, Instance, Link, LinkOptions, MemoryFlags,
-    MemoryOptions, PublishOptions, RingConsumer, RingOpenOptions, RingOptions, RingProducer, ShareHandle,
-    SharePeer, ShareWay, Stream,
+    HandleTypes, Hub, HubFlags, HubOptions, ImportOptions, Imported, Instance, Link, LinkOptions,
+    MemoryFlags, MemoryOptions, PublishOptions, RingConsumer, RingOpenOptions, RingOptions, RingProducer,
+    ShareHandle, SharePeer, ShareWay, Stream,
 };
 
 /// The process that has the memory.
@@ -86,23 +86,11 @@ fn follow(instance: &Instance, path: &str) -> Result<(), Box<dyn Error>> {
         // Another hub counts anew.
         let mut seen = 0;
         loop {
-            let entry = match link.wait("model", seen) {
+            let (model, entry) = match link.import_next("model", seen, &ImportOptions::new()) {
                 Err(error) if error.kind() == ErrorKind::PeerGone => break,
-                entry => entry?,
+                next => next?,
             };
             seen = entry.version;
-            let fetch = FetchOptions::new().version(seen);
-            let handle = match link.fetch_with_options("model", &fetch) {
-                // Newer ones have replaced it.
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                Err(error) if error.kind() == ErrorKind::PeerGone => break,
-                handle => handle?,
-            };
-            let model = match Imported::new(instance, &handle) {
-                Err(error) if error.kind() == ErrorKind::StaleHandle => continue,
-                Err(error) if error.kind() == ErrorKind::PeerGone => break,
-                model => model?,
-            };
             // The new one is used from here on, and the old one is dropped.
             let model: &Imported = current.insert(model);
             if !used(instance, model)? {

@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpumem_sys as sys;
 
@@ -22,7 +22,7 @@ use crate::error::{array_text, Error, Rejected, Status};
 use crate::instance::{c_pointer, c_text, Inner, Instance};
 use crate::library::{c, call};
 use crate::memory::Remains;
-use crate::share::{limit, place_of, Share, ShareHandle, WayInfo};
+use crate::share::{limit, place_of, ImportOptions, Imported, Share, ShareHandle, WayInfo};
 use crate::stream::nanoseconds;
 
 /// Bytes that `Debug` does not show.
@@ -621,6 +621,68 @@ impl Link {
         // SAFETY: the struct and the text live during the call; the output is writable.
         unsafe { call!(gpumem_link_fetch(self.handle, text, &desc, &mut handle)) }?;
         Ok(ShareHandle::of(&handle))
+    }
+
+    /// Waits until a name has memory after a given version, or with 0 any, and imports the newest, which the entry
+    /// describes. A version that is replaced meanwhile is passed over. Otherwise it is [`wait`](Self::wait),
+    /// [`fetch_with_options`](Self::fetch_with_options) and [`Imported::with_options`].
+    ///
+    /// To follow a name, pass the version of the last entry, or 0 after [`ErrorKind::PeerGone`] and
+    /// [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// As these. [`ErrorKind::PeerGone`] if the hub or the exporter has ended.
+    pub fn import_next(
+        &self,
+        name: &str,
+        after_version: u64,
+        options: &ImportOptions,
+    ) -> Result<(Imported, Entry), Error> {
+        loop {
+            let found = self.import_within(name, after_version, || sys::GPUMEM_TIMEOUT_INFINITE, options)?;
+            if let Some(next) = found {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// As [`import_next`](Self::import_next) with a timeout; `None` if there was no such version in time.
+    ///
+    /// # Errors
+    /// As [`import_next`](Self::import_next).
+    pub fn import_next_for(
+        &self,
+        name: &str,
+        after_version: u64,
+        timeout: Duration,
+        options: &ImportOptions,
+    ) -> Result<Option<(Imported, Entry)>, Error> {
+        let begin = Instant::now();
+        let left = || nanoseconds(timeout.saturating_sub(begin.elapsed()));
+        self.import_within(name, after_version, left, options)
+    }
+
+    fn import_within(
+        &self,
+        name: &str,
+        mut after: u64,
+        left_ns: impl Fn() -> u64,
+        options: &ImportOptions,
+    ) -> Result<Option<(Imported, Entry)>, Error> {
+        let instance = Instance { inner: self.instance.clone() };
+        while let Some(entry) = self.wait_within(name, after, left_ns())? {
+            // If it is gone, newer ones have replaced it.
+            after = entry.version;
+            let handle = match self.fetch_with_options(name, &FetchOptions::new().version(after)) {
+                Err(error) if error.status() == Status::NOT_FOUND => continue,
+                handle => handle?,
+            };
+            match Imported::with_options(&instance, &handle, options) {
+                Err(error) if error.status() == Status::STALE_HANDLE => {}
+                imported => return imported.map(|imported| Some((imported, entry))),
+            }
+        }
+        Ok(None)
     }
 
     /// Publishes a handle in a keeper, as [`Hub::publish`] does. The keeper takes its descriptors, so it must be shared by

@@ -618,6 +618,78 @@ fn follow_a_name(mut socket: &UnixStream) {
     });
 }
 
+/// The version and the first element of what a link imports next.
+fn next(theirs: &Instance, link: &Link, after: u64) -> Result<(u64, u32), Error> {
+    let next = link.import_next_for("batch", after, PATIENCE, &ImportOptions::new())?;
+    let (imported, entry) = next.expect("there is a version");
+    let mut found = [0u32];
+    theirs.copy(&mut found, imported.slice(0, 1)?)?;
+    imported.close()?;
+    Ok((entry.version, found[0]))
+}
+
+#[test]
+fn a_link_follows_a_name() {
+    // One process imports from itself, with another instance.
+    let theirs = Instance::open(backend()).unwrap();
+    with_device(|instance, device| {
+        let path = address("next");
+        let hub = Hub::open(instance, &HubOptions::new().path(&path)).unwrap();
+        let link = Link::connect(&theirs, &LinkOptions::new().path(&path)).unwrap();
+        let publish = |content: u32| {
+            let options = BufferOptions::new().handle_types(HandleTypes::POSIX_FD);
+            let buffer = Buffer::with_options(device, 1, &options).unwrap();
+            instance.copy(&buffer, &[content]).unwrap();
+            let handle = instance.export(&buffer, &ExportOptions::new()).unwrap();
+            hub.publish("batch", &handle).unwrap();
+            (buffer, handle)
+        };
+        let (options, moment) = (ImportOptions::new(), Duration::from_millis(5));
+        assert!(link.import_next_for("batch", 0, moment, &options).unwrap().is_none());
+        let error = link.import_next("a/b", 0, &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+
+        let mut published = vec![publish(1)];
+        assert_eq!(next(&theirs, &link, 0).unwrap(), (1, 1));
+        published.push(publish(2));
+        assert_eq!(next(&theirs, &link, 0).unwrap(), (2, 2));
+        assert_eq!(next(&theirs, &link, 1).unwrap(), (2, 2));
+        assert!(link.import_next_for("batch", 2, moment, &options).unwrap().is_none());
+        let reading = ImportOptions::new().access(Access::READ).name("next");
+        let (imported, entry) = link.import_next_for("batch", 1, PATIENCE, &reading).unwrap().unwrap();
+        assert_eq!((entry.version, imported.info().unwrap().access), (2, Access::READ));
+        assert_eq!(imported.memory_info().unwrap().name, "next");
+        imported.close().unwrap();
+
+        // Each is withdrawn as soon as the next one is there, mostly between the steps of the reader.
+        let last = if is_host() { 300 } else { 60 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut seen = 2;
+                while seen < last.into() {
+                    let (version, content) = next(&theirs, &link, seen).unwrap();
+                    assert!(version > seen && version == content.into(), "{version} has {content}");
+                    seen = version;
+                }
+            });
+            for content in 3..=last {
+                let new = publish(content);
+                if let Some((_, handle)) = published.last() {
+                    instance.revoke(handle).unwrap();
+                }
+                published.push(new);
+            }
+        });
+
+        hub.close().unwrap();
+        assert_eq!(next(&theirs, &link, last.into()).unwrap_err().kind(), ErrorKind::PeerGone);
+        // SAFETY: nothing that the instance has is used any more.
+        unsafe { theirs.clone().close_by_force() }.unwrap();
+        assert_eq!(next(&theirs, &link, 0).unwrap_err().kind(), ErrorKind::Closed);
+        drop(link);
+    });
+}
+
 #[test]
 fn a_keeper_holds_what_others_leave() {
     if let Some(socket) = peer() {
