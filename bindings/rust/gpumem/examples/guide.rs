@@ -85,6 +85,34 @@ fn streams() -> Result<(), Error> {
     stream.synchronize()
 }
 
+fn sharing_with_threads() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+    let stream = Stream::new(&device)?;
+    let memory = DeviceMemory::from_slice(&device, &[7u32; 1000])?;
+
+    // Other threads may read an array of atomics while work writes it.
+    let results = Pinned::<AtomicU32>::zeroed(&device, 1000)?;
+    let arrived = Pinned::<AtomicU32>::zeroed(&device, 1)?;
+    stream.copy(&results, &memory)?;
+    stream.fill(results.slice(999..)?, 9u32)?;
+    stream.write_value(&arrived, 0, 1)?;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // This thread does not wait for the stream, but for the word that is written behind the copy.
+            while arrived[0].load(Ordering::Acquire) == 0 {
+                thread::yield_now();
+            }
+            let sum: u32 = results.iter().map(|result| result.load(Ordering::Relaxed)).sum();
+            println!("the sum of the results is {sum}");
+        });
+    });
+
+    stream.synchronize()?;
+    assert_eq!((results[998].load(Ordering::Relaxed), results[999].load(Ordering::Relaxed)), (7, 9));
+    Ok(())
+}
+
 /// A task that is the whole of a thread. Any runtime does as well.
 struct Parked(Thread);
 
@@ -371,6 +399,7 @@ fn closing() -> Result<(), Error> {
 fn main() -> Result<(), Error> {
     kinds()?;
     streams()?;
+    sharing_with_threads()?;
     awaiting()?;
     timing()?;
     regions()?;

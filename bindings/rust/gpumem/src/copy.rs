@@ -4,13 +4,17 @@
 use std::mem::{size_of, MaybeUninit};
 use std::os::raw::c_void;
 use std::ptr;
+use std::sync::atomic::{
+    AtomicI16, AtomicI32, AtomicI64, AtomicI8, AtomicIsize, AtomicU16, AtomicU32, AtomicU64, AtomicU8,
+    AtomicUsize,
+};
 use std::sync::Arc;
 
 use gpumem_sys as sys;
 
 use crate::buffer::{Buffer, BufferSlice, Hold};
 use crate::codes::{Direction, SourceOrder};
-use crate::element::{Element, FillValue};
+use crate::element::{Atomic, Element, FillValue};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::library::{c, call};
@@ -21,7 +25,7 @@ use crate::ring::RingSlice;
 use crate::share::ImportedSlice;
 use crate::size::{box_fits, bytes_of, rectangle_fits};
 use crate::stream::Stream;
-use crate::typed::{Block, DeviceMemory, DeviceSlice, Pinned, Registered, WriteCombined};
+use crate::typed::{Block, DeviceMemory, DeviceSlice, Part, Pinned, Registered, WriteCombined};
 
 pub(crate) mod sealed {
     use std::os::raw::c_void;
@@ -82,7 +86,7 @@ pub(crate) mod sealed {
         diagnostic::on_unimplemented(
             message = "work in a stream cannot use `{Self}`",
             label = "the work runs later, and nothing would keep this from being freed or accessed until then",
-            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `RingSlice`, `ImportedSlice`, `&Buffer`, `BufferSlice`, `&PoolBlock` and `PoolSlice`; from a slice there is `Stream::copy_from_slice`"
+            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `RingSlice`, `ImportedSlice`, `&Buffer`, `BufferSlice`, `&PoolBlock` and `PoolSlice`, and `&Pinned`, `PinnedSlice`, `&Registered` and `RegisteredSlice` of atomics; from a slice there is `Stream::copy_from_slice`"
         )
     )]
     pub trait Enqueue {
@@ -138,7 +142,8 @@ impl Span {
 }
 
 /// An operand that a copy of elements `T` can read: `&[T]`, `&Vec<T>`, an array in any kind of memory by reference,
-/// or a part of device memory, of a buffer, of a block of a pool, of a range of addresses or of imported memory. A stream also takes arrays by value; see [`Enqueue`].
+/// or a part of device memory, of a buffer, of a block of a pool, of a range of addresses or of imported memory; and
+/// [`Atomic`]s, as their numbers. A stream also takes arrays by value; see [`Enqueue`].
 #[cfg_attr(
     gpumem_diagnostics,
     diagnostic::on_unimplemented(
@@ -152,7 +157,8 @@ impl<T, S: sealed::Source<T>> Source<T> for S {}
 
 /// An operand that a copy of elements `T` can write: `&mut [T]`, `&mut [MaybeUninit<T>]`, an array in any kind of
 /// memory by unique reference, device memory, a buffer, a block of a pool, or a part of these by any reference, or a part of a range of
-/// addresses or of imported memory. A stream also takes arrays by value; see [`Enqueue`].
+/// addresses or of imported memory; and [`Atomic`]s, as their numbers, by shared reference. A stream also takes arrays by
+/// value; see [`Enqueue`].
 #[cfg_attr(
     gpumem_diagnostics,
     diagnostic::on_unimplemented(
@@ -172,7 +178,10 @@ impl<T, D: sealed::Destination<T>> Destination<T> for D {}
 /// * [`&DeviceMemory`](DeviceMemory), [`DeviceSlice`], [`RangeSlice`], [`RingSlice`] and [`ImportedSlice`]: safe code of the CPU cannot
 ///   access it, and the stream keeps it alive;
 /// * [`&Buffer`](Buffer), [`BufferSlice`], [`&PoolBlock`](PoolBlock) and [`PoolSlice`]: the same, since they give the CPU nothing
-///   that a stream uses.
+///   that a stream uses;
+/// * [`&Pinned`](Pinned) and [`&Registered`](Registered) arrays of [`Atomic`]s, and their [`slice`](Pinned::slice)s: other
+///   threads may use the atomics meanwhile. Until the work has been observed complete, they may load any mix of old and new
+///   bytes, also of one number, since a copy is not atomic.
 ///
 /// Ordinary slices are not among them; see [`Stream::copy_from_slice`].
 pub trait Enqueue: sealed::Enqueue {}
@@ -285,6 +294,73 @@ impl<T: Element> sealed::Enqueue for &DeviceMemory<T> {
     fn keep(&self, _: &Stream) -> Keep {
         self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
     }
+}
+
+// Atomics may change while they are shared, so a copy writes them through a shared reference. Nothing gives a `&mut` to
+// those of an array while work uses it. For whole arrays and slices as sources there is an impl for each atomic: one for
+// all would overlap with that for numbers.
+impl<A: Atomic> sealed::Destination<A::Number> for &[A] {
+    fn span(&mut self) -> Span {
+        Span::of_slice(self.as_ptr() as *mut A::Number, self.len())
+    }
+}
+macro_rules! atomic_arrays {
+    ($($name:ident;)*) => {$(
+        impl<A: Atomic> sealed::Source<A::Number> for Part<'_, $name<A>> {
+            fn span(&self) -> Span {
+                Span::of_block(self.whole.block(), self.start, self.len)
+            }
+        }
+        impl<A: Atomic> sealed::Destination<A::Number> for Part<'_, $name<A>> {
+            fn span(&mut self) -> Span {
+                Span::of_block(self.whole.block(), self.start, self.len)
+            }
+        }
+        impl<A: Atomic> sealed::Destination<A::Number> for &$name<A> {
+            fn span(&mut self) -> Span {
+                Span::of_block(self.block(), 0, self.len())
+            }
+        }
+        impl<A: Atomic> sealed::Enqueue for Part<'_, $name<A>> {
+            type Returned = ();
+            fn returned(self) {}
+            fn keep(&self, stream: &Stream) -> Keep {
+                self.whole.keep(stream)
+            }
+        }
+        impl<A: Atomic> sealed::Enqueue for &$name<A> {
+            type Returned = ();
+            fn returned(self) {}
+            fn keep(&self, _: &Stream) -> Keep {
+                self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
+            }
+        }
+    )*};
+}
+atomic_arrays! {
+    Pinned;
+    Registered;
+}
+macro_rules! atomic_sources {
+    ($($atomic:ident)*) => {$(
+        impl sealed::Source<<$atomic as Atomic>::Number> for &[$atomic] {
+            fn span(&self) -> Span {
+                Span::of_slice(self.as_ptr() as *mut $atomic, self.len())
+            }
+        }
+        atomic_sources!(@array Pinned<$atomic>, $atomic);
+        atomic_sources!(@array Registered<$atomic>, $atomic);
+    )*};
+    (@array $array:ty, $atomic:ident) => {
+        impl sealed::Source<<$atomic as Atomic>::Number> for &$array {
+            fn span(&self) -> Span {
+                Span::of_block(self.block(), 0, self.len())
+            }
+        }
+    };
+}
+atomic_sources! {
+    AtomicU8 AtomicI8 AtomicU16 AtomicI16 AtomicU32 AtomicI32 AtomicU64 AtomicI64 AtomicUsize AtomicIsize
 }
 impl<T: Element + Copy> sealed::Source<T> for DeviceSlice<'_, T> {
     fn span(&self) -> Span {

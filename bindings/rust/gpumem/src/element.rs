@@ -31,7 +31,37 @@ macro_rules! elements {
 }
 elements! {
     u8 i8 u16 i16 u32 i32 u64 i64 u128 i128 usize isize f32 f64
-    AtomicU8 AtomicI8 AtomicU16 AtomicI16 AtomicU32 AtomicI32 AtomicU64 AtomicI64 AtomicUsize AtomicIsize
+}
+
+/// An atomic number, which threads may use while a device or a copy does. For a copy it is its number: `u32` for
+/// `AtomicU32`.
+pub trait Atomic: Element + Sync + sealed::Atomic {
+    /// The number, which has the same layout.
+    type Number: Element + Copy;
+}
+
+macro_rules! atomics {
+    ($($atomic:ident: $number:ty;)*) => {
+        elements! { $($atomic)* }
+        $(
+            impl sealed::Atomic for $atomic {}
+            impl Atomic for $atomic {
+                type Number = $number;
+            }
+        )*
+    };
+}
+atomics! {
+    AtomicU8: u8;
+    AtomicI8: i8;
+    AtomicU16: u16;
+    AtomicI16: i16;
+    AtomicU32: u32;
+    AtomicI32: i32;
+    AtomicU64: u64;
+    AtomicI64: i64;
+    AtomicUsize: usize;
+    AtomicIsize: isize;
 }
 
 // SAFETY: as its elements.
@@ -53,6 +83,7 @@ unsafe impl<T: Element> Element for MaybeUninit<T> {}
 pub trait FillValue: Element + Copy + sealed::FillValue {}
 
 pub(crate) mod sealed {
+    pub trait Atomic {}
     pub trait FillValue {
         /// The bits of the number, and its size in bytes.
         fn bits(self) -> (u32, u32);

@@ -106,7 +106,7 @@ pub use codes::{
 };
 pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Region, Returned, Source};
 pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
-pub use element::{Element, FillValue};
+pub use element::{Atomic, Element, FillValue};
 pub use error::{Error, ErrorKind, Rejected, Status, StatusInfo};
 pub use event::{Event, EventInfo};
 pub use file::{FileCopied, FileOptions};
@@ -136,7 +136,8 @@ pub use stream::{
     Enqueued, EnqueuedRegions, Pending, PendingRegions, Stream, StreamInfo, StreamOptions, Words,
 };
 pub use typed::{
-    DeviceMemory, DeviceSlice, OwnedArray, Part, Pinned, Registered, Registration, WriteCombined,
+    DeviceMemory, DeviceSlice, OwnedArray, Part, Pinned, PinnedSlice, Registered, RegisteredSlice,
+    Registration, WriteCombined,
 };
 
 /// Types that can be sent to other threads and shared with them, checked when this crate is compiled.

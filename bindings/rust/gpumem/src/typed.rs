@@ -10,7 +10,7 @@ use std::slice;
 
 use crate::codes::{Kind, MemoryFlags};
 use crate::device::Device;
-use crate::element::Element;
+use crate::element::{Atomic, Element};
 use crate::error::{Error, ErrorKind, Rejected, Status};
 use crate::memory::{Backing, Memory, MemoryInfo, MemoryOptions, RegisterOptions};
 use crate::size::bytes_of;
@@ -135,7 +135,8 @@ pub(crate) fn part_of(
 }
 
 /// A part of an array, as an operand of copies and fills. Each kind of array has a name for its own:
-/// [`DeviceSlice`], [`BufferSlice`](crate::BufferSlice) and [`PoolSlice`](crate::PoolSlice).
+/// [`DeviceSlice`], [`BufferSlice`](crate::BufferSlice) and [`PoolSlice`](crate::PoolSlice), and [`PinnedSlice`] and
+/// [`RegisteredSlice`] for arrays of atomics.
 pub struct Part<'a, W> {
     pub(crate) whole: &'a W,
     /// Index of the first element.
@@ -485,6 +486,19 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
     }
 }
 
+impl<A: Atomic> Pinned<A> {
+    /// A part of an array of atomics, as an operand of copies and fills. Other arrays are slices: `&array[range]`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the range exceeds the array.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<PinnedSlice<'_, A>, Error> {
+        Part::of(self, self.len(), &range, "Pinned::slice")
+    }
+}
+
+/// A part of an array of atomics in page-locked memory.
+pub type PinnedSlice<'a, A> = Part<'a, Pinned<A>>;
+
 impl<T: Element> Deref for Pinned<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
@@ -715,6 +729,19 @@ impl<T: Element> Registered<T> {
         &self.block
     }
 }
+
+impl<A: Atomic> Registered<A> {
+    /// A part of an array of atomics, as an operand of copies and fills. Other arrays are slices: `&array[range]`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the range exceeds the array.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RegisteredSlice<'_, A>, Error> {
+        Part::of(self, self.len(), &range, "Registered::slice")
+    }
+}
+
+/// A part of an array of atomics in registered memory.
+pub type RegisteredSlice<'a, A> = Part<'a, Registered<A>>;
 
 impl<T: Element> Deref for Registered<T> {
     type Target = [T];

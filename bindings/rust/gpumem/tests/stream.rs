@@ -225,6 +225,86 @@ fn closing_memory_that_work_uses_is_refused() {
 }
 
 #[test]
+fn atomics_are_shared_while_work_writes_them() {
+    let values = |atomics: &[AtomicU32]| -> Vec<u32> {
+        atomics.iter().map(|atomic| atomic.load(Ordering::Relaxed)).collect()
+    };
+    with_device(|instance, device| {
+        let memory = DeviceMemory::from_slice(device, &[1u32, 2, 3, 4]).unwrap();
+        let pinned = Arc::new(Pinned::<AtomicU32>::zeroed(device, 4).unwrap());
+        let held = Held::new(device);
+        held.stream.copy(pinned.slice(..3).unwrap(), memory.slice(1..).unwrap()).unwrap();
+        held.stream.fill(pinned.slice(3..).unwrap(), 9u32).unwrap();
+        // Another thread sees what arrives, and shares the array.
+        let reader = std::thread::spawn({
+            let pinned = pinned.clone();
+            move || {
+                while pinned[3].load(Ordering::Acquire) != 9 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert_eq!(values(&pinned), [0; 4]);
+        held.release();
+        reader.join().unwrap();
+        held.stream.synchronize().unwrap();
+        assert_eq!(values(&pinned), [2, 3, 4, 9]);
+
+        // Work that was not observed still uses what it was given.
+        let registered: Vec<AtomicU32> = (5..9).map(AtomicU32::new).collect();
+        let registered = Registered::new(device, registered, &RegisterOptions::new()).unwrap();
+        let stream = Stream::new(device).unwrap();
+        stream.copy(registered.slice(2..).unwrap(), memory.slice(..2).unwrap()).unwrap();
+        let registered = registered.into_vec().unwrap_err();
+        assert_eq!(registered.error.kind(), ErrorKind::Busy);
+        stream.synchronize().unwrap();
+        assert_eq!(values(&registered.given.into_vec().unwrap()), [5, 6, 1, 2]);
+
+        // An array that is dropped lives until the work is done.
+        let held = Held::new(device);
+        held.stream.copy(&memory, &*pinned).unwrap();
+        held.stream.fill_bytes(&*pinned, 0).unwrap();
+        let others = instance.kind_stats(Kind::PINNED).unwrap().live_count;
+        drop(pinned);
+        assert_eq!(instance.kind_stats(Kind::PINNED).unwrap().live_count, others);
+        held.release();
+        held.stream.synchronize().unwrap();
+        assert_eq!(instance.kind_stats(Kind::PINNED).unwrap().live_count, others - 1);
+        assert_eq!(memory.to_vec().unwrap(), [2, 3, 4, 9]);
+    });
+}
+
+#[test]
+fn atomics_are_operands_as_their_numbers() {
+    with_device(|instance, device| {
+        let memory = DeviceMemory::<u64>::new(device, 3).unwrap();
+        let atomics = [1, 2, 3].map(AtomicU64::new);
+        instance.copy(&memory, &atomics[..]).unwrap();
+        let pinned = Pinned::<AtomicU64>::zeroed(device, 4).unwrap();
+        instance.copy(pinned.slice(1..).unwrap(), &memory).unwrap();
+        instance.copy(&memory, &pinned[..3]).unwrap();
+        assert_eq!(memory.to_vec().unwrap(), [0, 1, 2]);
+        instance.copy(&atomics[1..], memory.slice(1..).unwrap()).unwrap();
+        assert_eq!(atomics.map(AtomicU64::into_inner), [1, 1, 2]);
+        let registered = vec![AtomicU64::new(7), AtomicU64::new(8)];
+        let registered = Registered::new(device, registered, &RegisterOptions::new()).unwrap();
+        instance.copy(pinned.slice(2..).unwrap(), &registered).unwrap();
+        instance.copy_regions([Region::new(&registered, pinned.slice(3..).unwrap(), 1)]).unwrap();
+        assert_eq!((registered[0].load(Ordering::Relaxed), pinned[2].load(Ordering::Relaxed)), (8, 7));
+
+        let error = instance.copy(&pinned, &registered).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let error = registered.slice(1..3).unwrap_err();
+        assert_eq!((error.kind(), error.function()), (ErrorKind::InvalidArgument, "Registered::slice"));
+        let stream = Stream::new(device).unwrap();
+        let empty = Pinned::<AtomicU64>::zeroed(device, 0).unwrap();
+        stream.copy(&empty, pinned.slice(4..).unwrap()).unwrap().wait().unwrap();
+        let rejected = stream.copy(&pinned, &memory).unwrap_err();
+        assert_eq!(rejected.error.kind(), ErrorKind::InvalidArgument);
+    });
+}
+
+#[test]
 fn a_shared_source_stays_shared_while_it_is_read() {
     with_device(|_, device| {
         let held = Held::new(device);
