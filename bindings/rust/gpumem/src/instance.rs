@@ -553,7 +553,7 @@ impl Instance {
             }?;
             if required <= text.len() as u64 {
                 text.truncate((required as usize).saturating_sub(1));
-                return Ok(String::from_utf8_lossy(&text).into_owned());
+                return Ok(translate(&String::from_utf8_lossy(&text)));
             }
             // Other threads may create objects before the next try.
             text.resize(required as usize + 256, 0);

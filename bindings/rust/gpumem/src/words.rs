@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! Texts of the library, with the names of this crate in place of those of C.
 
+use std::borrow::Cow;
+
 use crate::codes::{CODES, FLAGS, STATUSES};
 
 /// The functions of C, and what a program calls in their place. Sorted.
@@ -186,6 +188,24 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("gpumem_version_text", "Version::text_of_library"),
 ];
 
+/// What C does by a call that this crate does in another way. Whole phrases: a text also has names and paths of the
+/// program.
+const PHRASES: &[(&str, &str)] = &[
+    ("use gpumem_memory_destroy()", "drop its Imported"),
+    ("call gpumem_managed_end_host_access() first", "drop its HostAccess first"),
+    ("destroy it", "drop it"),
+    ("destroy some", "drop some"),
+    ("destroy that", "drop that"),
+    ("destroy the ", "drop the "),
+    ("Destroy the ", "Drop the "),
+    ("destroy them", "drop them"),
+    ("a destroyed pool", "a dropped pool"),
+    ("destroyed this ", "dropped this "),
+    ("was destroyed", "was dropped"),
+    ("destroying an object", "dropping an object"),
+    ("destroying its object", "dropping its object"),
+];
+
 /// What a program calls in place of a function of C. Any other name is returned as it is.
 pub(crate) fn function(name: &str) -> &str {
     match FUNCTIONS.binary_search_by(|(c, _)| (*c).cmp(name)) {
@@ -211,22 +231,29 @@ fn constant(name: &str) -> Option<String> {
 /// stay: those of a newer library, and of environment variables.
 pub(crate) fn translate(text: &str) -> String {
     let is_word = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let mut text = Cow::from(text);
+    for (c, rust) in PHRASES {
+        if text.contains(c) {
+            text = text.replace(c, rust).into();
+        }
+    }
     let mut result = String::with_capacity(text.len());
-    let mut rest = text;
+    let mut rest = &*text;
     while !rest.is_empty() {
         let (word, after) = rest.split_at(rest.find(|character| !is_word(character)).unwrap_or(rest.len()));
         let known = function(word);
         if known != word {
             result.push_str(known);
             rest = after.strip_prefix("()").unwrap_or(after);
-        } else if word == "NULL" {
-            result.push_str("null");
-            rest = after;
         } else {
-            match if word.starts_with("GPUMEM_") { constant(word) } else { None } {
-                Some(known) => result.push_str(&known),
-                None => result.push_str(word),
-            }
+            let other = match word {
+                "NULL" => Some("null".to_owned()),
+                "gpumem_buffer" => Some("Buffer".to_owned()),
+                "gpumem_physical" => Some("Physical".to_owned()),
+                _ if word.starts_with("GPUMEM_") => constant(word),
+                _ => None,
+            };
+            result.push_str(other.as_deref().unwrap_or(word));
             rest = after;
         }
         let (between, next) = rest.split_at(rest.find(is_word).unwrap_or(rest.len()));
@@ -266,6 +293,16 @@ mod tests {
             ("no GPUMEM_KIND_ value (é)", "no Kind value (é)"),
             ("close with GPUMEM_CLOSE_FORCE: 1", "close with Instance::close_by_force: 1"),
             ("(GPUMEM_ERROR_BUSY)", "(Status::BUSY)"),
+            ("the exporter has ended; destroy the import", "the exporter has ended; drop the import"),
+            (
+                "it is imported memory; use gpumem_memory_destroy()",
+                "it is imported memory; drop its Imported",
+            ),
+            (
+                "create it as a gpumem_buffer, or of a gpumem_physical",
+                "create it as a Buffer, or of a Physical",
+            ),
+            ("cannot open /destroy/gpumem_buffers", "cannot open /destroy/gpumem_buffers"),
             ("set GPUMEM_HOST_DEVICES, gpumem_new_thing()", "set GPUMEM_HOST_DEVICES, gpumem_new_thing()"),
         ] {
             assert_eq!(translate(c), rust);

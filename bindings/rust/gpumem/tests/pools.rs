@@ -511,6 +511,9 @@ fn blocks_outlive_their_pool() {
         for block in blocks {
             block.close().unwrap();
         }
+        let report = instance.report().unwrap();
+        let told = "of a dropped pool with live blocks; Instance::free_block frees them";
+        assert!(report.contains(told), "{report}");
         // SAFETY: nothing uses it.
         unsafe { instance.free_block(raw, None).unwrap() };
     });

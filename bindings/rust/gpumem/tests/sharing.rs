@@ -384,7 +384,9 @@ fn what_an_exporter_leaves() {
         // The descriptors keep the memory alive. Without them it may be gone.
         let seam = by_descriptor.bytes() / 2 - 8;
         assert_eq!(read(instance, &by_descriptor, seam).unwrap(), [1, 2, 3, 4]);
-        assert_eq!(read(instance, &by_handle, 0).unwrap_err().kind(), ErrorKind::PeerGone);
+        let error = read(instance, &by_handle, 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PeerGone);
+        assert!(error.message().ends_with("; drop the import"), "{error}");
         by_handle.close().unwrap();
         assert_eq!(Imported::new(instance, &goes).unwrap_err().kind(), ErrorKind::PeerGone);
     });
