@@ -276,6 +276,36 @@ func TestProgress(t *testing.T) {
 	must(t, i.Fill(b.At(0), 1, 1, 1))
 }
 
+func TestNobodyElseUsesABufferThatSleeps(t *testing.T) {
+	d, unit := rangeDevice(t)
+	i, s := d.Instance(), newStream(t, d)
+	b := newGrowable(t, d, BufferOptions{Size: unit, Reserve: unit})
+	must(t, i.Fill(b.At(0), unit, 'q', 1))
+	at := b.At(0)
+	calls := 0
+	refused := func(uint64, uint64) bool {
+		calls++
+		all := make(chan []error)
+		go func() {
+			word := make([]byte, 8)
+			all <- []error{CopyToSlice(i, word, at), CopyFromSlice(i, at, word), CopyFromSliceAsync(s, at, word), i.Fill(at, 8, 'x', 1)}
+		}()
+		for number, err := range <-all {
+			expect(t, err, ErrInvalidState)
+			if !strings.Contains(err.Error(), "in a buffer that is asleep") {
+				t.Errorf("number %d: %v", number, err)
+			}
+		}
+		return true
+	}
+	must(t, b.Sleep(SleepOptions{Progress: refused}))
+	refused(0, 0)
+	must(t, b.Wake(WakeOptions{Progress: refused}))
+	if got := contentOf(t, b, 0, 8); got != "qqqqqqqq" || calls < 5 {
+		t.Errorf("there is %q after %d calls", got, calls)
+	}
+}
+
 func TestSleepEndsWithItsContext(t *testing.T) {
 	d, unit := rangeDevice(t)
 	g, err := d.Instance().NewGroup(GroupOptions{})

@@ -357,7 +357,7 @@ Result<Buffer::Place> Buffer::allocate(uint64_t capacity) {
     request.require = GPUMEM_MEMORY_NUMA_NODE;
     request.numa_node = request_.physical.numa_node;
   }
-  auto made = create_memory(**root, on_device ? kinds::device : kinds::pinned, request, name());
+  auto made = create_memory(**root, on_device ? kinds::device : kinds::pinned, request, name(), true);
   if (!made) return made.error();
   auto memory = held<Memory>(made->handle);
   if (!memory) return memory.error();
@@ -368,12 +368,19 @@ Result<Buffer::Place> Buffer::allocate(uint64_t capacity) {
 Result<void> Buffer::reallocate(uint64_t capacity) {
   auto other = allocate(capacity);
   if (!other) return other.error();
-  Cleanup undo([&] { abandon(*other); });
+  Cleanup undo([&] {
+    reopen();
+    abandon(*other);
+  });
   if (const uint64_t kept = std::min(size_, capacity); kept != 0) {
-    GPUMEM_TRY(copy(instance(), nullptr, copy_of_bytes(other->base, place_.base, kept)));
+    close();
+    platform::fence_all_threads();
+    finish_uses();
+    GPUMEM_TRY(copy(instance(), nullptr, copy_of_bytes(other->base, place_.base, kept, true)));
   }
   GPUMEM_TRY(release(place_));
   undo.dismiss();
+  set_closed(*other, false);
   {
     const std::lock_guard lock(records_);
     place_ = *other;
@@ -593,6 +600,25 @@ void Buffer::accept_registrations() {
 }
 
 // ---- the steps of sleeping and waking ----
+
+Region* Buffer::region_of(const Place& place) {
+  // The buffer keeps it for as long as nobody else may change the buffer.
+  if (place.memory != 0) {
+    auto memory = held<Memory>(place.memory);
+    return memory ? memory->get() : nullptr;
+  }
+  if (place.range == 0) return nullptr;
+  auto range = held<Range>(place.range);
+  return range ? range->get() : nullptr;
+}
+
+void Buffer::set_closed(const Place& place, bool closed) noexcept {
+  if (Region* const region = region_of(place)) region->set_closed(closed);
+}
+
+void Buffer::finish_uses() noexcept {
+  if (const Region* const region = region_of(place_)) platform::wait_for_uses(region);
+}
 
 std::vector<Device*> Buffer::users() const {
   std::vector<Device*> devices{&device_};

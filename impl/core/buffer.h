@@ -90,6 +90,11 @@ class Buffer final : public Object {
   std::vector<Device*> users() const;
   Result<void> before_sleep();
   void after_wake() const;
+  // From close() on, nobody else's copies, fills and value operations on its memory begin; finish_uses()
+  // waits for those that have, and comes after platform::fence_all_threads(). It stays closed until reopen().
+  void close() noexcept { set_closed(place_, true); }
+  void finish_uses() noexcept;
+  void reopen() noexcept { set_closed(place_, false); }
   // From now on none may be noted. BUSY if some are, and what they are.
   Result<void> refuse_registrations();
   void accept_registrations();
@@ -155,7 +160,10 @@ class Buffer final : public Object {
                             const std::vector<AccessRequest>& accesses);
   Result<void> alias(const Place& place);
   bool device_shares() const;
+  static Region* region_of(const Place& place);
+  static void set_closed(const Place& place, bool closed) noexcept;
 
+  // Its memory is closed.
   Result<Place> allocate(uint64_t capacity);
   Result<void> reallocate(uint64_t capacity);
 

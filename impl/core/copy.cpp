@@ -200,6 +200,8 @@ struct RangeSide {
   // Each byte must be mapped, on a device that is not lost, and accessible by the device that does the work
   // (VMM-15, UVA-8).
   void check(const Device& device, Verdict* verdict) const {
+    if (!box.admitted)
+      verdict->note(check_open(found, use == Use::kWrites ? "the destination" : "the source"));
     for_each_part([&](const Mapping* mapping, uint64_t at, uint64_t) {
       if (mapping == nullptr || mapping->leaving()) {
         verdict->note(make_error(GPUMEM_ERROR_INVALID_STATE,
@@ -385,12 +387,14 @@ Error overlapping() {
   } else {
     verdict.note(check_device(checked.destination));
     verdict.note(check_writable(checked.destination));
+    if (!box.admitted) verdict.note(check_open(checked.destination, "the destination"));
   }
   if (source) {
     verdict.note(check_direction_in(box, *source));
     verdict.note(check_source_order_in(box.source_order, *source));
   } else {
     verdict.note(check_device(checked.source));
+    if (!box.admitted) verdict.note(check_open(checked.source, "the source"));
   }
   verdict.note(check_stated_direction(box.direction, destination ? nullptr : &checked.destination,
                                       source ? nullptr : &checked.source));
@@ -431,6 +435,10 @@ Error overlapping() {
   verdict.note(check_source_order(arguments.source_order, checked.source));
   verdict.note(check_device(checked.destination));
   verdict.note(check_device(checked.source));
+  if (!arguments.admitted) {
+    verdict.note(check_open(checked.destination, "the destination"));
+    verdict.note(check_open(checked.source, "the source"));
+  }
   verdict.note(usable);
   if (stream == nullptr) verdict.note(checked.device->usable());
   verdict.note(check_writable(checked.destination));
@@ -1000,6 +1008,7 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
   box.destination.extent = arguments.extent;
   box.width = arguments.width;
   box.height = arguments.height;
+  box.admitted = arguments.admitted;
   const std::optional<RangeSide> side(std::in_place,
                                       RangeSide{box, box.destination, destination, Use::kWrites});
   Device& device = stream != nullptr ? stream->device()
@@ -1257,6 +1266,7 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
   verdict.note(check_device(destination));
   verdict.note(stream != nullptr ? stream->usable() : device.usable());
   verdict.note(check_writable(destination));
+  if (!arguments.admitted) verdict.note(check_open(destination, "the destination"));
   if (destination.span.managed) [[unlikely]]
     verdict.note(settle_side(device, stream, ManagedSide::kDevice, arguments.extent, &destination));
   if (!verdict) return verdict.error();

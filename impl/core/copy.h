@@ -33,16 +33,18 @@ struct CopyArguments {
   uint64_t depth = 1;
   gpumem_direction direction = GPUMEM_DIRECTION_INFER;
   gpumem_source_order source_order = GPUMEM_SOURCE_ORDER_STREAM;
+  bool admitted = false;  // to closed memory: a buffer's own copy, or a part of a call that began before
 };
 
 // A run of bytes.
-inline CopyArguments copy_of_bytes(void* destination, void* source, uint64_t bytes) {
+inline CopyArguments copy_of_bytes(void* destination, void* source, uint64_t bytes, bool admitted = false) {
   CopyArguments arguments;
   arguments.destination.address = destination;
   arguments.source.address = source;
   arguments.destination.pitch = arguments.source.pitch = bytes;
   arguments.destination.extent = arguments.source.extent = bytes;
   arguments.width = bytes;
+  arguments.admitted = admitted;
   return arguments;
 }
 
@@ -54,6 +56,7 @@ struct FillArguments {
   uint64_t height = 1;
   uint32_t value = 0;
   uint32_t value_size = 1;
+  bool admitted = false;  // as above
 };
 
 // With a null stream they return when the work is done.

@@ -124,9 +124,9 @@ class FileCopy {
     if (request_.to_memory) {
       if (is_in_place()) return file_.read(offset, here, bytes, bytes);
       GPUMEM_TRY(file_.read(offset, here, bytes, round_up(bytes, platform::ProgramFile::kUnit)));
-      return copy(instance_, nullptr, copy_of_bytes(there, here, bytes));
+      return copy(instance_, nullptr, copy_of_bytes(there, here, bytes, true));
     }
-    if (!is_in_place()) GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(here, there, bytes)));
+    if (!is_in_place()) GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(here, there, bytes, true)));
     return file_.write(offset, here, bytes);
   }
 

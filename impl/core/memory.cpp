@@ -156,7 +156,7 @@ Result<void> check_not_foreign(Instance& instance, const backend::RegistrationRe
 }  // namespace
 
 Result<CreatedMemory> create_memory(DeviceObject& device_object, const KindTraits& kind,
-                                    backend::MemoryRequest request, std::string name) {
+                                    backend::MemoryRequest request, std::string name, bool closed) {
   Instance& instance = device_object.instance();
   Device& device = device_object.device();
 
@@ -173,6 +173,7 @@ Result<CreatedMemory> create_memory(DeviceObject& device_object, const KindTrait
 
   GPUMEM_TRY(memory.reserve());
   GPUMEM_TRY(memory.charge(request.require | request.prefer));
+  memory.memory().set_closed(closed);
   request.sort = kind.sort;
   auto made = with_room(instance, [&] { return device.backend().create_memory(request); });
   if (!made) return made.error();

@@ -44,9 +44,10 @@ struct CreatedMemory {
   void* pointer = nullptr;
 };
 
-// The request has been checked by value; whether it can be honoured is decided here.
+// The request has been checked by value; whether it can be honoured is decided here. A buffer's can be closed
+// from the first moment on.
 Result<CreatedMemory> create_memory(DeviceObject& device, const KindTraits& kind,
-                                    backend::MemoryRequest request, std::string name);
+                                    backend::MemoryRequest request, std::string name, bool closed = false);
 Result<CreatedMemory> register_memory(DeviceObject& device, backend::RegistrationRequest request,
                                       std::string name);
 // For the next function. The mapping is one that was kept, or null.

@@ -55,6 +55,11 @@ class Region : public Object {
   bool releasing() const { return state_.load(std::memory_order_acquire) == State::kReleasing; }
   void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
 
+  // Whether its content is only for the buffer that it belongs to: while that sleeps, and is being put to
+  // sleep, woken or moved by copying. Whoever closes a region waits for the uses of it.
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+  void set_closed(bool closed) noexcept { closed_.store(closed, std::memory_order_release); }
+
   // Whether work of a device may read, or write, this region in place, that is by its device pointer.
   Result<void> reachable_by(const Device& device, bool write) const;
   // The same as an answer to questions (UVA-5).
@@ -96,6 +101,7 @@ class Region : public Object {
   RegionRange host_range_;
   RegionRange device_range_;  // where devices use other addresses
   std::atomic<State> state_{State::kReserved};
+  std::atomic<bool> closed_{false};
   const bool in_parts_;
   std::atomic<uint64_t> buffer_{0};
   std::atomic<const PoolBlocks*> pool_blocks_{nullptr};

@@ -140,8 +140,8 @@ class Mover {
       BorrowedStreams& lane = lanes_.at(place);
       flights_.at(place) = {&buffer, bytes, offset + bytes == buffer.size()};
       GPUMEM_TRY(copy_later(instance_, lane,
-                            way_ == Way::kSave ? copy_of_bytes(piece.bytes, there, bytes)
-                                               : copy_of_bytes(there, piece.bytes, bytes)));
+                            way_ == Way::kSave ? copy_of_bytes(piece.bytes, there, bytes, true)
+                                               : copy_of_bytes(there, piece.bytes, bytes, true)));
       offset += bytes;
     }
     return {};
@@ -193,11 +193,11 @@ class Mover {
       const uint64_t bytes = std::min(staging_size_, buffer.size() - offset);
       void* const there = pointer_behind(buffer.base(), offset);
       if (way_ == Way::kSave) {
-        GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(staging_bytes_, there, bytes)));
+        GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(staging_bytes_, there, bytes, true)));
         GPUMEM_TRY(in_buffer(buffer, buffer.store().write(offset, staging_bytes_, bytes)));
       } else {
         GPUMEM_TRY(in_buffer(buffer, buffer.store().read(offset, staging_bytes_, bytes)));
-        GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(there, staging_bytes_, bytes)));
+        GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(there, staging_bytes_, bytes, true)));
       }
       offset += bytes;
       GPUMEM_TRY(passed(buffer, bytes, offset == buffer.size()));
@@ -248,6 +248,7 @@ Result<void> load(Instance& instance, Mover& mover, Buffer& buffer, F passed) {
     FillArguments zeros;
     zeros.destination = buffer.base();
     zeros.pitch = zeros.extent = zeros.width = buffer.size();
+    zeros.admitted = true;
     GPUMEM_TRY(fill(instance, nullptr, zeros));
   }
   if (content == GPUMEM_CONTENT_ZERO || content == GPUMEM_CONTENT_DROP)
@@ -270,6 +271,7 @@ class Sleep {
     auto slept = without_exceptions([&]() -> Result<void> {
       GPUMEM_TRY(wake_holders());
       GPUMEM_TRY(ask());
+      close();
       GPUMEM_TRY(wait());
       for (Buffer* const buffer : members_.buffers())
         GPUMEM_TRY(buffer->check_unused());
@@ -286,6 +288,9 @@ class Sleep {
       for (Buffer* const buffer : members_.buffers())
         buffer->set_asleep();
       return {};
+    }
+    for (Buffer* const buffer : members_.buffers()) {
+      if (!buffer->asleep()) buffer->reopen();
     }
     for (size_t i = 0; i < told_; ++i) {
       const Buffer& buffer = *members_.buffers()[i];
@@ -310,6 +315,15 @@ class Sleep {
       ++told_;
     }
     return {};
+  }
+
+  // Before anything is waited for, so that no write is done and then lost.
+  void close() const {
+    for (Buffer* const buffer : members_.buffers())
+      buffer->close();
+    platform::fence_all_threads();
+    for (Buffer* const buffer : members_.buffers())
+      buffer->finish_uses();
   }
 
   Result<void> wait() const {
@@ -463,6 +477,7 @@ class Wake {
     }
     for (Buffer* const buffer : members_.buffers()) {
       buffer->set_awake();
+      buffer->reopen();
       // What cannot be given back now is given back when the buffer is destroyed.
       (void)without_exceptions([&] { return buffer->store().trim(request_.keep); });
       buffer->show_store();

@@ -12,6 +12,13 @@ namespace gpumem::core {
 
 using namespace detail;
 
+Error closed_span(const char* what) {
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "%s is in a buffer that is asleep, or is being put to sleep, woken or moved; use it once "
+                    "that call has returned and the buffer is awake",
+                    what);
+}
+
 Error detail::leaves_object(const SpanRequest& request, const KindTraits& kind, uint64_t offset,
                             uint64_t object_size) {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,

@@ -39,6 +39,14 @@ struct SpanRequest {
 // for the order of failures. `out` is written on success.
 inline Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out);
 
+// INVALID_STATE if the bytes are a buffer's that keeps them for itself. To be asked while the region is used.
+[[gnu::cold, gnu::noinline]] Error closed_span(const char* what);
+inline Result<void> check_open(const FoundSpan& found, const char* what) {
+  if (found.owner == nullptr || !found.owner->closed()) [[likely]]
+    return {};
+  return closed_span(what);
+}
+
 // ---- the way of memory of the instance, inline because every copy goes it ----
 
 namespace detail {

@@ -142,6 +142,7 @@ Result<void> find_word(Stream& stream, void* address, uint32_t value_size, Use u
   Verdict verdict;
   if (out->span.on_device) verdict.note(out->region->device().usable());
   verdict.note(stream.usable());
+  verdict.note(check_open(*out, "the word"));
   if (out->span.in_range) {
     check_access_in_range(stream.device(), *out, use == Use::kWrites, &verdict);
   } else {

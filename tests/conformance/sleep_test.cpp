@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Buffers that sleep, and groups of them: the rules BUF-8 to BUF-25.
+// Buffers that sleep, and groups of them: the rules BUF-8 to BUF-26.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -10,12 +10,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <future>
 #include <thread>
 
+#include "../asleep.h"
 #include "buffers.h"
 #include "progress.h"
 
@@ -2093,6 +2095,314 @@ TEST_F(Sleep, buf_24_one_buffer_and_a_thread_that_looks) {
   }
   stream.open();
   EXPECT_EQ(asleep.get(), GPUMEM_SUCCESS);
+}
+
+// ---- BUF-26: who may use its memory meanwhile ----
+
+// An open file without a name that holds so many equal bytes.
+class SmallFile {
+ public:
+  SmallFile(uint64_t size, uint8_t value) : file_(std::tmpfile()) {
+    const std::vector<uint8_t> bytes(size, value);
+    EXPECT_EQ(std::fwrite(bytes.data(), 1, size, file_), size);
+    EXPECT_EQ(std::fflush(file_), 0);
+  }
+  SmallFile(const SmallFile&) = delete;
+  SmallFile& operator=(const SmallFile&) = delete;
+  ~SmallFile() { std::fclose(file_); }
+  gpumem_copy_file_desc into(void* pointer, uint64_t size) const {
+    gpumem_copy_file_desc desc = GPUMEM_COPY_FILE_DESC_INIT;
+    desc.file_descriptor = fileno(file_);
+    desc.pointer = pointer;
+    desc.size = size;
+    return desc;
+  }
+
+ private:
+  std::FILE* file_;
+};
+
+// A thread that reads a file into memory, and stands still before the first byte until open().
+class HeldCopy {
+ public:
+  HeldCopy(gpumem_instance instance, void* pointer, uint64_t size, uint8_t value)
+      : file_(size, value), thread_([=, this] {
+          gpumem_copy_file_desc desc = file_.into(pointer, size);
+          desc.progress = hold;
+          desc.user_data = this;
+          return gpumem_copy_file(instance, &desc, nullptr, why());
+        }) {
+    reached_.get_future().wait();
+  }
+  HeldCopy(const HeldCopy&) = delete;
+  HeldCopy& operator=(const HeldCopy&) = delete;
+  bool copied() const { return copied_; }
+  void open() { gate_.set_value(); }
+  gpumem_status finish() { return thread_.get(); }
+
+ private:
+  static int32_t GPUMEM_CALL hold(void* user_data, uint64_t done, uint64_t /*total*/) {
+    auto* const self = static_cast<HeldCopy*>(user_data);
+    if (done != 0) {
+      self->copied_ = true;
+    } else {
+      self->reached_.set_value();
+      self->gate_.get_future().wait();
+    }
+    return 0;
+  }
+
+  const SmallFile file_;
+  std::promise<void> reached_;
+  std::promise<void> gate_;
+  std::atomic<bool> copied_{false};
+  struct Thread {
+    template <class F>
+    explicit Thread(F body) : future(std::async(std::launch::async, body)) {}
+    gpumem_status get() { return future.get(); }
+    std::future<gpumem_status> future;
+  } thread_;
+};
+
+// Each way to read and write bytes through the library, on a thread of its own.
+void expect_refused(gpumem_instance instance, gpumem_stream stream, uint8_t* bytes) {
+  std::thread other([=] {
+    constexpr uint64_t kSize = 64;
+    uint8_t ours[kSize] = {};
+    const auto refused = [](gpumem_status status) {
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, status);
+      EXPECT_NE(std::strstr(last_error().message, "in a buffer that is asleep"), nullptr)
+          << last_error().message;
+    };
+    refused(gpumem_copy(instance, bytes, ours, kSize, nullptr, why()));
+    refused(gpumem_copy(instance, ours, bytes, kSize, nullptr, why()));
+    refused(gpumem_copy_async(stream, bytes, ours, kSize, nullptr, why()));
+    refused(gpumem_copy_async(stream, ours, bytes, kSize, nullptr, why()));
+    refused(gpumem_copy_2d(instance, bytes, 16, ours, 16, 8, 4, nullptr, why()));
+    gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+    region.destination.pointer = ours;
+    region.source.pointer = bytes;
+    region.width = kSize;
+    refused(gpumem_copy_regions(instance, &region, 1, nullptr, why()));
+    refused(gpumem_copy_regions_async(stream, &region, 1, nullptr, why()));
+    refused(gpumem_fill(instance, bytes, kSize, 1, 1, why()));
+    refused(gpumem_fill_async(stream, bytes, kSize, 1, 1, why()));
+    refused(gpumem_fill_2d(instance, bytes, 16, 8, 4, 1, 1, why()));
+    const SmallFile file(kSize, 1);
+    const gpumem_copy_file_desc desc = file.into(bytes, kSize);
+    refused(gpumem_copy_file(instance, &desc, nullptr, why()));
+    refused(gpumem_stream_write_value(stream, bytes, 1, 4, why()));
+    refused(gpumem_stream_wait_value(stream, bytes, 0, 4, GPUMEM_WAIT_GEQ, why()));
+  });
+  other.join();
+}
+
+// Reads bytes and writes them again.
+void expect_usable(gpumem_instance instance, gpumem_stream stream, uint8_t* bytes) {
+  std::thread other([=] {
+    uint8_t ours[64] = {};
+    EXPECT_OK(gpumem_copy(instance, ours, bytes, sizeof ours, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance, bytes, ours, sizeof ours, nullptr, why()));
+    EXPECT_OK(gpumem_copy_async(stream, bytes, ours, sizeof ours, nullptr, why()));
+    EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+  });
+  other.join();
+}
+
+TEST_F(Sleep, buf_26_refused_until_it_is_awake) {
+  const Group group = make_group();
+  const std::vector<Buffer> buffers = members(group, 2);
+  const Buffer outside = make(unit_, unit_);
+  const Stream stream = create_stream(device_);
+  for (const gpumem_content content : {GPUMEM_CONTENT_PINNED, GPUMEM_CONTENT_PAGEABLE, GPUMEM_CONTENT_FILE,
+                                       GPUMEM_CONTENT_ZERO, GPUMEM_CONTENT_DROP}) {
+    SCOPED_TRACE(content);
+    for (uint32_t i = 0; i < 2; ++i)
+      write(buffers[i], i);
+    const auto look = [&] {
+      for (const Buffer& buffer : buffers)
+        expect_refused(instance_, stream, buffer.base() + unit_ - 32);
+      expect_usable(instance_, stream, outside.base());
+    };
+    Progress down;
+    down.also = look;
+    EXPECT_OK(group.sleep(down.in(sleep_in(content))));
+    EXPECT_GE(down.told.size(), 3u);
+    look();
+    Progress up;
+    up.also = look;
+    const gpumem_wake_desc wake = up.in(wake_desc(0));
+    EXPECT_OK(gpumem_group_wake(group, &wake, why()));
+    EXPECT_GE(up.told.size(), 3u);
+    if (std::count(std::begin(kKept), std::end(kKept), content) != 0) expect_kept(buffers);
+    for (const Buffer& buffer : buffers)
+      expect_usable(instance_, stream, buffer.base());
+  }
+}
+
+TEST_F(Sleep, buf_26_usable_again_after_a_call_that_fails) {
+  const Buffer buffer = make(2 * unit_, 4 * unit_);
+  const Stream stream = create_stream(device_);
+  write(buffer, 1);
+  for (const size_t piece : {size_t{0}, size_t{1}}) {
+    Progress down;
+    down.cancel_at = piece;
+    const gpumem_status status = buffer.sleep(down.in(sleep_desc(GPUMEM_CONTENT_PINNED)));
+    if (status == GPUMEM_SUCCESS) {  // it was the last piece
+      EXPECT_OK(buffer.wake());
+    } else {
+      EXPECT_EQ(status, GPUMEM_ERROR_CANCELLED);
+    }
+    expect_usable(instance_, stream, buffer.base());
+  }
+  uint64_t number = 0;
+  EXPECT_OK(gpumem_buffer_note_registration(buffer, "card", &number, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, buffer.sleep(GPUMEM_CONTENT_PINNED));
+  expect_usable(instance_, stream, buffer.base());
+  EXPECT_OK(gpumem_buffer_forget_registration(buffer, number, why()));
+
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PINNED));
+  Progress up;
+  up.cancel_at = 0;
+  const gpumem_wake_desc wake = up.in(wake_desc(0));
+  EXPECT_STATUS(GPUMEM_ERROR_CANCELLED, gpumem_buffer_wake(buffer, &wake, why()));
+  expect_refused(instance_, stream, buffer.base());
+  EXPECT_OK(buffer.wake());
+  expect_usable(instance_, stream, buffer.base());
+  expect_kept(buffer, 1);
+}
+
+// The time to stop using it, and the first one to use it again.
+TEST_F(Callbacks, buf_26_usable_in_callbacks) {
+  const Stream stream = create_stream(device_);
+  const auto use = [&](gpumem_buffer) {
+    for (const Buffer& buffer : buffers_)
+      expect_usable(instance_, stream, buffer.base());
+  };
+  for (Told& told : told_)
+    told.before_sleep = told.after_wake = use;
+  EXPECT_OK(group_.sleep());
+  EXPECT_OK(group_.wake());
+  told_[2].refuses = true;
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, group_.sleep());
+  EXPECT_EQ(log_.size(), 3u + 3u + 3u + 2u);
+  expect_kept(buffers_);
+}
+
+TEST_F(Sleep, buf_26_a_copy_under_way_is_waited_for) {
+  const Buffer buffer = make(unit_, 4 * unit_);
+  for (const gpumem_content content : kKept) {
+    SCOPED_TRACE(content);
+    const auto value = static_cast<uint8_t>(0x40 + content);
+    fill(buffer, 0, unit_, 0);
+    HeldCopy copy(instance_, buffer.base(), unit_, value);
+    Progress down;
+    down.also = [&] { EXPECT_TRUE(copy.copied()) << "before the copy that was under way"; };
+    std::promise<pid_t> started;
+    std::future<gpumem_status> slept = std::async(std::launch::async, [&] {
+      down.caller = std::this_thread::get_id();
+      started.set_value(gettid());
+      return buffer.sleep(down.in(sleep_in(content)));
+    });
+    gpumem::test::wait_until_asleep(started.get_future().get());
+    EXPECT_EQ(buffer.info().state, GPUMEM_BUFFER_STATE_AWAKE);
+    copy.open();
+    EXPECT_EQ(copy.finish(), GPUMEM_SUCCESS);
+    EXPECT_EQ(slept.get(), GPUMEM_SUCCESS);
+    EXPECT_OK(buffer.wake());
+    expect(buffer, 0, unit_, value);
+  }
+}
+
+// A call of the thread itself cannot be waited for.
+TEST_F(Sleep, buf_26_not_inside_a_copy_of_the_same_thread) {
+  const Buffer buffer = make(unit_, 4 * unit_);
+  const SmallFile file(unit_, 7);
+  Progress copying;
+  copying.also = [&] { EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, buffer.sleep(GPUMEM_CONTENT_PINNED)); };
+  const gpumem_copy_file_desc desc = copying.in(file.into(buffer.base(), unit_));
+  EXPECT_OK(gpumem_copy_file(instance_, &desc, nullptr, why()));
+  EXPECT_GE(copying.told.size(), 2u);
+  expect(buffer, 0, unit_, 7);
+}
+
+// Writes that were reported done are there, whatever sleeps and wakes meanwhile, and reads never see anything
+// else.
+TEST_F(Sleep, buf_26_no_write_is_lost) {
+  const Buffer buffer = make(unit_, 4 * unit_);
+  fill(buffer, 0, unit_, 0);
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> written{0};
+  std::thread writer([&] {
+    uint64_t last = 0;
+    auto* const word = buffer.base() + unit_ - sizeof last;
+    for (uint64_t next = 1; !stop; ++next) {
+      const gpumem_status wrote = gpumem_copy(instance_, word, &next, sizeof next, nullptr, why());
+      EXPECT_STATUS_IN(wrote, GPUMEM_SUCCESS, GPUMEM_ERROR_INVALID_STATE);
+      if (wrote == GPUMEM_SUCCESS) {
+        last = next;
+        written = last;
+      }
+      uint64_t read = UINT64_MAX;
+      const gpumem_status got = gpumem_copy(instance_, &read, word, sizeof read, nullptr, why());
+      EXPECT_STATUS_IN(got, GPUMEM_SUCCESS, GPUMEM_ERROR_INVALID_STATE);
+      if (got == GPUMEM_SUCCESS && read != last) {
+        ADD_FAILURE() << "the last write was " << last << ", but " << read << " is there";
+        return;
+      }
+    }
+  });
+  for (int round = 0; round < (kThreadSanitizer ? 12 : 24); ++round) {
+    EXPECT_OK(buffer.sleep(sleep_in(kKept[round % 3])));
+    const uint64_t before = written;
+    EXPECT_OK(buffer.wake());
+    EXPECT_TRUE(until([&] { return written != before || ::testing::Test::HasFailure(); }));
+  }
+  stop = true;
+  writer.join();
+}
+
+CHILD(buf_26_an_ordinary_allocation) {
+  const Instance instance = without_vmm();
+  if (has_vmm(instance.device())) skip_child("the device has virtual memory management");
+  constexpr uint64_t kSize = 100'000;
+  const Buffer buffer = copyable(instance, kSize);
+  const Stream stream = create_stream(instance.device());
+  put_pattern(instance, buffer.base(), kSize, 1);
+  Progress down;
+  down.also = [&] {
+    if (down.told.size() == 1) expect_refused(instance, stream, buffer.base());
+  };
+  EXPECT_OK(buffer.sleep(down.in(sleep_desc(GPUMEM_CONTENT_PAGEABLE))));
+  Progress up;
+  up.also = [&] {
+    if (buffer.base() != nullptr) expect_refused(instance, stream, buffer.base());
+  };
+  const gpumem_wake_desc wake = up.in(wake_desc(0));
+  EXPECT_OK(gpumem_buffer_wake(buffer, &wake, why()));
+  EXPECT_TRUE(holds_pattern(instance, buffer.base(), kSize, 1));
+  expect_usable(instance, stream, buffer.base());
+
+  // Growing copies too.
+  uint8_t value = 0x50;
+  for (const uint64_t size : {2 * kSize, kSize}) {
+    HeldCopy copy(instance, buffer.base(), kSize, ++value);
+    std::promise<pid_t> started;
+    std::future<gpumem_status> resized = std::async(std::launch::async, [&] {
+      started.set_value(gettid());
+      return buffer.resize(size);
+    });
+    gpumem::test::wait_until_asleep(started.get_future().get());
+    copy.open();
+    EXPECT_EQ(copy.finish(), GPUMEM_SUCCESS);
+    EXPECT_EQ(resized.get(), GPUMEM_SUCCESS);
+    EXPECT_TRUE(holds_only(instance, buffer.base(), kSize, value));
+    expect_usable(instance, stream, buffer.base());
+  }
+}
+
+TEST_F(Sleep, buf_26_an_ordinary_allocation) {
+  EXPECT_CHILD_OK(run_child("buf_26_an_ordinary_allocation", {"FAKE_CUDA_ATTRIBUTE_102=0"}));
 }
 
 }  // namespace

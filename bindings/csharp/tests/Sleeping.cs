@@ -31,6 +31,7 @@ namespace GpuMem.Tests
       Tap.Run("sleep: progress", ProgressOfCalls);
       Tap.Run("sleep: a progress function ends the call", ProgressEnds);
       Tap.Run("sleep: exceptions of a progress function", ProgressThrows);
+      Tap.Run("sleep: nobody else uses the buffer", NobodyElse);
       Tap.Run("sleep: a cancellation token", Token);
       Tap.Run("sleep: functions are called before sleep and after waking", Functions);
       Tap.Run("sleep: a function refuses", FunctionRefuses);
@@ -604,6 +605,48 @@ namespace GpuMem.Tests
         }));
         group.Wake();
         Expect(two, 2);
+      }
+    }
+
+    static void NobodyElse(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GrowableBuffer buffer = device.CreateBuffer(1 << 20))
+      {
+        device.Instance.Fill(buffer, 1);
+        int calls = 0;
+        Exception failure = null;
+        Func<ulong, ulong, bool> refused = (done, total) =>
+        {
+          ++calls;
+          var other = new Thread(() =>
+          {
+            try
+            {
+              foreach (Action use in new Action[]
+              {
+                () => buffer.CopyTo(0, new byte[8]), () => buffer.CopyFrom(0, new byte[8]), () => device.Instance.Fill(buffer, 2),
+              })
+              {
+                string message = Check.Fails(Status.InvalidState, use).Message;
+                Check.That(message.Contains("in a buffer that is asleep"), message);
+              }
+            }
+            catch (Exception caught)
+            {
+              failure = caught;
+            }
+          });
+          other.Start();
+          other.Join();
+          return failure == null;
+        };
+        buffer.Sleep(new SleepOptions { Progress = refused });
+        refused(0, 0);
+        buffer.Wake(new WakeOptions { Progress = refused });
+        if (failure != null) throw failure;
+        Check.That(calls >= 5, "calls: " + calls);
+        Expect(buffer, 1);
       }
     }
 

@@ -265,6 +265,32 @@ class ProgressTest(SleepCase):
             thread.join()
             self.assertEqual((heard, len(caught), buffer.asleep), ([thread.ident], 1, False))
 
+    def test_others_wait(self):
+        threads, outcomes = [], []
+
+        def write():
+            try:
+                buffer.copy_from(b"b", offset=3)
+                outcomes.append(None)
+            except gpumem.InvalidState as problem:
+                outcomes.append(str(problem))
+
+        def look(done, total):
+            self.assertEqual(outcomes, [])
+            if not threads:
+                threads.append(threading.Thread(target=write))
+                threads[0].start()
+
+        def outcome():
+            threads.pop().join()
+            return outcomes.pop()
+        with self.filled() as buffer:
+            buffer.sleep(progress=look)
+            self.assertIn("asleep", outcome())
+            buffer.wake(progress=look)
+            self.assertIsNone(outcome())
+            self.assertEqual(self.content(buffer), b"b dream")
+
     def test_the_buffer_meanwhile(self):
         problems = []
 

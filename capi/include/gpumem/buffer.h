@@ -12,8 +12,11 @@
  *
  * **Sleep.** gpumem_buffer_sleep() is for one buffer, gpumem_group_sleep() for many. It calls the callbacks of the buffers, waits
  * for work on them, refuses if a registration is still noted, copies what is to be kept, and gives the memory back. Waking makes
- * new memory at the old addresses, copies back, and calls the callbacks. Both do all or nothing. Nobody may enqueue work on the
- * buffers while such a call runs: it is not refused, and its bytes may be lost.
+ * new memory at the old addresses, copies back, and calls the callbacks. Both do all or nothing.
+ *
+ * Once its callback has been called and until it is awake again, nobody else uses a buffer: copies, fills and value operations of
+ * any thread fail with #GPUMEM_ERROR_INVALID_STATE, and those that began before are waited for. The library does not see kernels,
+ * graphs, the CPU and other processes. Keep these off: what they write may be lost.
  *
  * **A sleep that fails** loses no content:
  * - Content that is kept is in its store before its memory is freed. A buffer that was freed already is woken from there.

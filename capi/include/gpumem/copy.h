@@ -70,8 +70,8 @@ typedef struct gpumem_copy_options {
  *         an unknown option value
  * \retval GPUMEM_ERROR_NOT_FOUND there is no memory at one of the pointers
  * \retval GPUMEM_ERROR_NO_ACCESS the source cannot be read or the destination cannot be written
- * \retval GPUMEM_ERROR_INVALID_STATE a page of registered or ordinary memory is not mapped, or not for this use; or called
- *         from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE a page of registered or ordinary memory is not mapped, or not for this use; nothing is
+ *         mapped in a part of a range; its buffer is asleep, or is being put to sleep or woken; or called from a host function
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue the copy
  * \handles

@@ -92,8 +92,8 @@ typedef struct gpumem_copy_file_info {
  * \retval GPUMEM_ERROR_NOT_FOUND there is no memory at the pointer
  * \retval GPUMEM_ERROR_NO_ACCESS the memory cannot be read or written, or the descriptor was not opened for it
  * \retval GPUMEM_ERROR_INVALID_STATE a page of registered or ordinary memory is not mapped, or not for this use; nothing is mapped
- *         in a part of a range, or its buffer sleeps; the file was cut short or the descriptor closed meanwhile; the file has fewer
- *         bytes than its size says, as in /sys; or called from a host function
+ *         in a part of a range; its buffer is asleep, or is being put to sleep or woken; the file was cut short or the descriptor
+ *         closed meanwhile; the file has fewer bytes than its size says, as in /sys; or called from a host function
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the disk or a quota is full, or the file reaches a limit
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the system refuses to write the file: it is sealed, for example
  * \retval GPUMEM_ERROR_CANCELLED the progress function ended the call

@@ -228,7 +228,8 @@ GPUMEM_API gpumem_status gpumem_stream_launch_host_function(gpumem_stream stream
  * \retval GPUMEM_ERROR_NO_ACCESS the device may not write there
  * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot do it
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured; the word is in a buffer that is asleep, or is being put to
+ *         sleep or woken; or called from a host function
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
  * \blocking{no}
@@ -260,7 +261,8 @@ typedef int32_t gpumem_wait_condition;
  * \retval GPUMEM_ERROR_NO_ACCESS the device may not read there
  * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot do it, or not with this condition
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured; the word is in a buffer that is asleep, or is being put to
+ *         sleep or woken; or called from a host function
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
  * \blocking{no}

@@ -288,6 +288,30 @@ fn progress_is_reported_and_may_cancel() {
 }
 
 #[test]
+fn nobody_else_uses_a_buffer_that_sleeps() {
+    with_device(|instance, device| {
+        let group = Group::new(instance).unwrap();
+        let buffer = member(instance, device, &group, "", 1);
+        let mut calls = 0;
+        let mut refused = |expected: ErrorKind| {
+            calls += 1;
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert_eq!(kind(instance.fill(&buffer, 2)), expected);
+                    assert_eq!(kind(instance.copy(&mut vec![0; buffer.len()], &buffer)), expected);
+                });
+            });
+            ControlFlow::Continue(())
+        };
+        group.sleep(SleepOptions::new().progress(|_, _| refused(ErrorKind::Busy))).unwrap();
+        let _ = refused(ErrorKind::InvalidState);
+        group.wake_with_options(WakeOptions::new().progress(|_, _| refused(ErrorKind::Busy))).unwrap();
+        assert!(calls >= 5);
+        assert!(has_only(instance, &buffer, 1));
+    });
+}
+
+#[test]
 fn stores_are_prepared_and_kept() {
     with_device(|instance, device| {
         let group = Group::new(instance).unwrap();
