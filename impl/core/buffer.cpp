@@ -673,6 +673,7 @@ bool Buffer::device_shares() const {
 
 Result<void> Buffer::take_memory() {
   if (ordinary_) {
+    if (place_.memory != 0) return {};  // a waking failed, and the backend refused to release it
     auto place = allocate(capacity_);
     if (!place) return place.error();
     {

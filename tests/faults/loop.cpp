@@ -76,6 +76,9 @@ void arm_driver(const Fault& fault) {
 }
 void disarm_driver() { fake().fake_cuda_configure("FAKE_CUDA_FAIL", ""); }
 void settle_driver() { EXPECT_EQ(fake().fake_cuda_settle(), 1); }
+void set_vmm(bool has) {
+  EXPECT_EQ(fake().fake_cuda_configure("FAKE_CUDA_ATTRIBUTE_102", has ? "1" : "0"), 0);
+}
 void set_granularity(uint64_t bytes) {
   EXPECT_EQ(fake().fake_cuda_configure("FAKE_CUDA_GRANULARITY", std::to_string(bytes).c_str()), 0);
 }
@@ -121,6 +124,7 @@ constexpr Code kDriverCodes[] = {
 uint64_t driver_objects() { return 0; }
 uint64_t driver_failures() { return 0; }
 uint64_t driver_calls() { return 0; }
+void set_vmm(bool) {}
 void set_granularity(uint64_t) {}
 void lose_at(uint64_t) {}
 void mend_devices() {}
@@ -725,7 +729,10 @@ bool have_fake_driver() { return false; }
 void run_loops(const Scenario& scenario, gpumem_backend backend, Kind kind) {
   // The first time sets up what stays for the life of the process, such as the thread of the fake driver's
   // default stream; the second time is how it always is.
-  if (backend == GPUMEM_BACKEND_CUDA) set_granularity(scenario.granularity);
+  if (backend == GPUMEM_BACKEND_CUDA) {
+    set_granularity(scenario.granularity);
+    set_vmm(scenario.vmm);
+  }
   Course course;
   for (int i = 0; i < 2; ++i)
     run(scenario, backend, {}, {}, &course);

@@ -162,6 +162,7 @@ struct Scenario {
   uint32_t idle_files = 0;
   // Kilobytes that may stay page-locked until then. How many do depends on which threads came in time.
   long idle_locked = 0;
+  bool vmm = true;  // else the fake driver has no virtual memory management
   // The fake driver's, for physical memory. Clearing blocks takes most of the time if it is large, and calls
   // for many of them if it is small.
   uint64_t granularity = 64 * 1024;

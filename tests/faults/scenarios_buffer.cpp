@@ -18,6 +18,12 @@ void plain_memory(gpumem_instance_desc& desc, gpumem_host_options& host) {
   host.fill = GPUMEM_TOGGLE_OFF;
 }
 
+// Neither the fake driver, see Scenario::vmm.
+void no_vmm(gpumem_instance_desc& desc, gpumem_host_options& host) {
+  small_units(desc, host);
+  host.masked = "vmm";
+}
+
 Step of_many(Step step) {
   step.exhausted = GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
   step.of_many = true;
@@ -25,12 +31,14 @@ Step of_many(Step step) {
 }
 
 Step make(uint64_t units, uint64_t reserve, gpumem_buffer_flags flags = 0, size_t slot = 0,
-          bool in_group = false) {
+          bool in_group = false, gpumem_location location = 0, gpumem_handle_types handle_types = 0) {
   return of_many({"gpumem_buffer_create", [=](World& w) {
                     gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
                     desc.size = units * kUnit;
                     desc.reserve = reserve * kUnit;
                     desc.flags = flags;
+                    desc.location = location;
+                    desc.handle_types = handle_types;
                     desc.name = "a name that is longer than a short string";
                     if (in_group) {
                       desc.group = w.out.group[0];
@@ -51,13 +59,20 @@ Step set_capacity(uint64_t units) {
                   }});
 }
 
-Step set_access(gpumem_access access) {
+Step set_access(gpumem_access access, int32_t device = 0) {
   return of_many({"gpumem_buffer_set_access", [=](World& w) {
                     gpumem_access_desc rights = GPUMEM_ACCESS_DESC_INIT;
                     rights.location = GPUMEM_LOCATION_DEVICE;
+                    rights.location_id = device;
                     rights.access = access;
                     return gpumem_buffer_set_access(w.out.buffer[0], &rights, 1, &w.error);
                   }});
+}
+
+gpumem_buffer_info info_of(World& w) {
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  EXPECT_EQ(gpumem_buffer_get_info(w.out.buffer[0], &info, nullptr), GPUMEM_SUCCESS);
+  return info;
 }
 
 // A step of several, some of which take memory of the host or reach limits of it.
@@ -72,6 +87,19 @@ Step sleep(gpumem_content content) {
                     const gpumem_sleep_desc desc = asleep(content);
                     return gpumem_buffer_sleep(w.out.buffer[0], &desc, &w.error);
                   }});
+}
+Step sleep_after_stream() {
+  return of_many({"gpumem_buffer_sleep", [=](World& w) {
+                    gpumem_sleep_desc desc = asleep(GPUMEM_CONTENT_PAGEABLE);
+                    desc.stream = w.out.stream[0];
+                    return gpumem_buffer_sleep(w.out.buffer[0], &desc, &w.error);
+                  }});
+}
+Step write_in_stream(uint32_t value) {
+  return {"gpumem_fill_async", [=](World& w) {
+            const gpumem_buffer_info now = info_of(w);
+            return gpumem_fill_async(w.out.stream[0], now.base, now.size, value, 1, &w.error);
+          }};
 }
 Step wake(uint64_t keep = 0) {
   return of_many({"gpumem_buffer_wake", [=](World& w) {
@@ -130,16 +158,16 @@ Step group_sleep(gpumem_content content) {
                   }});
 }
 Step group_wake() { return of_many(CALL(gpumem_group_wake, w.out.group[0], nullptr)); }
+Step export_it() {
+  return of_many({"gpumem_share_export", [=](World& w) {
+                    return gpumem_share_export(w.out.instance, info_of(w).base, nullptr, &w.out.share[0],
+                                               &w.error);
+                  }});
+}
 Step group_prepare() { return of_many(CALL(gpumem_group_prepare, w.out.group[0], nullptr)); }
 
 Step info() { return CALL(gpumem_buffer_get_info, w.out.buffer[0], &w.out.buffer_info); }
 Step destroy() { return of_many(ENDING_CALL(gpumem_buffer_destroy, w.out.buffer[0])); }
-
-gpumem_buffer_info info_of(World& w) {
-  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
-  EXPECT_EQ(gpumem_buffer_get_info(w.out.buffer[0], &info, nullptr), GPUMEM_SUCCESS);
-  return info;
-}
 
 // Of two buffers, as one in the second slot stands for the other.
 void swap_buffers(World& w) { std::swap(w.out.buffer[0], w.out.buffer[1]); }
@@ -210,7 +238,7 @@ std::vector<Scenario> buffer_scenarios() {
     all.back().idle_streams = 1;
     all.back().helpless = true;                          // content is being copied
     all.back().costly = content == GPUMEM_CONTENT_FILE;  // which is copied through much memory
-    if (content != GPUMEM_CONTENT_PINNED) continue;
+    if (content == GPUMEM_CONTENT_FILE) continue;
     all.push_back(
         {std::string("a group sleeps, ") + text,
          kBoth,
@@ -258,9 +286,54 @@ std::vector<Scenario> buffer_scenarios() {
                  {make(9, 12, GPUMEM_BUFFER_GEOMETRIC), write(0x2A)},
                  {resize(10), resize(12), resize(3)},
                  holds(0x2A, 3)});
+  all.push_back({"a buffer of host memory sleeps",
+                 kBoth,
+                 {make(1, 4, 0, 0, false, GPUMEM_LOCATION_HOST), resize(2), write(0x2B)},
+                 {sleep(GPUMEM_CONTENT_PAGEABLE), wake()},
+                 holds(0x2B, 2)});
+  all.back().idle_streams = 1;
+  all.back().helpless = true;
+  all.push_back({"a buffer that two devices use sleeps",
+                 kBoth,
+                 {make(1, 4), set_access(GPUMEM_ACCESS_READ, 1), resize(2), write(0x2C)},
+                 {sleep(GPUMEM_CONTENT_PAGEABLE), wake(), resize(3), resize(2)},
+                 holds(0x2C, 2)});
+  all.back().idle_streams = 1;
+  all.back().helpless = true;
+  all.push_back({"a buffer sleeps after the work of a stream",
+                 kBoth,
+                 {make(2, 4), create_stream(0), write_in_stream(0x2D)},
+                 {sleep_after_stream(), wake()},
+                 holds(0x2D, 2)});
+  all.back().idle_streams = 1;
+  all.back().helpless = true;
+  all.push_back(
+      {"a buffer that is exported sleeps",
+       kBoth,
+       {make(1, 4, 0, 0, false, 0, GPUMEM_HANDLE_TYPE_POSIX_FD), resize(2), write(0x2E), export_it()},
+       {sleep(GPUMEM_CONTENT_PAGEABLE), wake(), export_it(), resize(0)},
+       [](World& w) { EXPECT_EQ(info_of(w).size, 0u); }});
+  all.back().idle_streams = 1;
+  all.back().helpless = true;
+  all.push_back({"a buffer that was moved sleeps, and is destroyed asleep",
+                 kBoth,
+                 {make(2, 2, GPUMEM_BUFFER_MOVABLE), write(0x2F)},
+                 {resize(3), sleep(GPUMEM_CONTENT_PINNED), destroy()}});
+  all.back().idle_streams = 1;
+  all.back().helpless = true;
   for (Scenario& scenario : all) {
     scenario.options = scenario.costly ? plain_memory : small_units;
   }
+  all.push_back({"an ordinary allocation grows, shrinks and sleeps",
+                 kBoth,
+                 {make(1, 0, GPUMEM_BUFFER_COPYABLE), write(0x30)},
+                 {resize(3), resize(1), sleep(GPUMEM_CONTENT_PAGEABLE), wake(), set_capacity(2),
+                  sleep(GPUMEM_CONTENT_ZERO)},
+                 [](World& w) { EXPECT_EQ(info_of(w).range, nullptr) << "it is not ordinary"; }});
+  all.back().idle_streams = 1;
+  all.back().helpless = true;
+  all.back().vmm = false;
+  all.back().options = no_vmm;
   return all;
 }
 
