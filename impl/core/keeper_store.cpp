@@ -192,7 +192,7 @@ Result<void> KeeperStore::require_room(const platform::Descriptors& descriptors)
   if (used <= *size && wanted <= *size - used) return {};
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "the service manager of the keeper stores %zu descriptors, %zu are there, and this needs "
-                    "%zu more; withdraw something, or raise FileDescriptorStoreMax=",
+                    "%zu more; withdraw something, or raise FileDescriptorStoreMax= of its unit",
                     *size, used, wanted);
 }
 
@@ -202,7 +202,7 @@ Result<void> KeeperStore::require_descriptors(uint64_t more) const {
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "the next keeper could not be given what is stored: %" PRIu64 " descriptors, and %" PRIu64
                     " more now, but its limit is %" PRIu64
-                    " (RLIMIT_NOFILE); withdraw something, or raise LimitNOFILE=",
+                    " (RLIMIT_NOFILE); withdraw something, or raise LimitNOFILE= of its unit",
                     uint64_t{stored_.size()}, more, most_);
 }
 

@@ -496,7 +496,7 @@ uint64_t PoolCore::release_free(uint64_t wanted) {
 Error PoolCore::below_one_piece(uint64_t piece) const {
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "the pool's limit of %" PRIu64 " byte%s is below one piece of its memory, %" PRIu64
-                    " bytes; set a limit of at least that",
+                    " bytes; raise it to that with gpumem_pool_set_limit()",
                     limit_, plural(limit_), piece);
 }
 
@@ -520,7 +520,7 @@ Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
       if (limit_ < PoolClasses::kPage) return below_one_piece(PoolClasses::kPage);
       return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                         "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
-                        " more do not fit",
+                        " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
                         source_.bytes(), limit_, wanted);
     }
     space_.prepare(1);
@@ -609,7 +609,7 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
     if (limit_ < granularity) return below_one_piece(granularity);
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                       "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
-                      " more do not fit",
+                      " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
                       source_.bytes(), limit_, added);
   }
 

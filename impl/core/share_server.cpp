@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/caught.h"
 #include "base/cleanup.h"
 #include "core/instance.h"
 #include "core/log.h"
@@ -49,9 +50,9 @@ Error violation(const char* what) {
 
 Result<platform::Descriptor> checked(int made, const char* entry_point) {
   if (made >= 0) return platform::Descriptor(made);
-  const bool full = errno == EMFILE || errno == ENFILE;
-  return platform::system_error(full ? GPUMEM_ERROR_LIMIT_EXCEEDED : GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno,
-                                entry_point, "cannot start the sharing thread");
+  if (errno == EMFILE || errno == ENFILE) return platform::no_descriptor(errno, entry_point);
+  return platform::system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, entry_point,
+                                "cannot start the sharing thread");
 }
 
 Message message_of(MessageType type) {
@@ -381,7 +382,10 @@ Result<void> ShareServer::add_to_poll(int socket, uint64_t id, uint32_t events) 
   const gpumem_status status = errno == EPERM    ? GPUMEM_ERROR_INVALID_ARGUMENT
                                : errno == ENOMEM ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY
                                                  : GPUMEM_ERROR_LIMIT_EXCEEDED;
-  return platform::system_error(status, errno, "epoll_ctl", "cannot watch a connection");
+  return platform::system_error(status, errno, "epoll_ctl",
+                                errno == ENOSPC ? "the user watches too many files; raise the limit (sysctl "
+                                                  "fs.epoll.max_user_watches)"
+                                                : "cannot watch a connection");
 }
 
 Result<uint64_t> ShareServer::add_listener(platform::Listener listener, uint64_t hub) {
@@ -542,8 +546,12 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
   const auto check_place = [&]() -> Result<void> {
     const FairShare links = links_of(hub_id, facts.user);
     if (links.all() >= most) {
-      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "%s has %zu connections, as many as it takes; close one",
-                        hub != nullptr ? "the hub" : "the exporter", most);
+      if (hub != nullptr) {
+        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                          "the hub has links_max = %zu; close a link, or open it with a higher limit", most);
+      }
+      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                        "the exporter has %zu connections, as many as it takes; close one", most);
     }
     if (hub == nullptr || !is_shared(hub->request)) return {};
     return links.check("links_max", most, 1, 0, "close a link");
@@ -938,7 +946,7 @@ Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) 
     });
   } catch (const std::system_error&) {
     refuse(connection, number,
-           make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the process has no room for a thread"));
+           make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the process cannot start a thread; %s", kThreadRemedy));
     return {};
   }
   ++connection.trials;

@@ -55,19 +55,18 @@ FileId file_of(int file_descriptor) {
   return {status.st_dev, status.st_ino};
 }
 
-namespace {
-
-Error none_is_free(int error, const char* entry_point) {
-  return system_error(GPUMEM_ERROR_LIMIT_EXCEEDED, error, entry_point,
-                      "the process has no free file descriptor; close some, or raise the limit (ulimit -n)");
+Error no_descriptor(int error, const char* entry_point) {
+  return system_error(
+      GPUMEM_ERROR_LIMIT_EXCEEDED, error, entry_point,
+      error == ENFILE
+          ? "the system has no free file descriptor; close some, or raise the limit (sysctl fs.file-max)"
+          : "the process has no free file descriptor; close some, or raise the limit (ulimit -n)");
 }
-
-}  // namespace
 
 Result<Descriptor> duplicate(int file_descriptor) {
   Descriptor made(fcntl(file_descriptor, F_DUPFD_CLOEXEC, 0));
   if (made) return made;
-  if (errno == EMFILE) return none_is_free(errno, "fcntl");
+  if (errno == EMFILE) return no_descriptor(errno, "fcntl");
   return system_error(GPUMEM_ERROR_INVALID_ARGUMENT, errno, "fcntl",
                       "the file descriptor is not open; pass one that was exported");
 }
@@ -78,7 +77,7 @@ Result<Descriptor> reopen(int file_descriptor, bool writable) {
   Descriptor made(open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC));
   if (made) return made;
   // No duplicate in its place, which could have more rights.
-  if (errno == EMFILE || errno == ENFILE) return none_is_free(errno, "open");
+  if (errno == EMFILE || errno == ENFILE) return no_descriptor(errno, "open");
   return system_error(errno == EACCES ? GPUMEM_ERROR_NO_ACCESS : GPUMEM_ERROR_UNSUPPORTED, errno, "open",
                       "cannot open the file behind a descriptor again; check that /proc is mounted");
 }
@@ -138,9 +137,9 @@ struct Passing {
 
 Error passing_failed(const char* entry_point) {
   const int code = errno;
+  if (code == EMFILE || code == ENFILE) return no_descriptor(code, entry_point);
   const bool denied = code == EPERM || code == EACCES;
-  return system_error(denied                             ? GPUMEM_ERROR_PERMISSION_DENIED
-                      : code == EMFILE || code == ENFILE ? GPUMEM_ERROR_LIMIT_EXCEEDED
+  return system_error(denied ? GPUMEM_ERROR_PERMISSION_DENIED
                       // Says nothing about the system, so the answer is not kept.
                       : code == ENOMEM || code == ENOBUFS ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY
                                                           : GPUMEM_ERROR_UNSUPPORTED,

@@ -56,6 +56,8 @@ struct FileId {
 };
 FileId file_of(int file_descriptor);
 
+// The failure of a call because the process (EMFILE) or the system (ENFILE) has no free descriptor.
+Error no_descriptor(int error, const char* entry_point);
 // Another descriptor of the same file, closed on exec. LIMIT_EXCEEDED if the process has no free one.
 Result<Descriptor> duplicate(int file_descriptor);
 // A descriptor of the same memory file that shares nothing with the first: neither locks nor rights.

@@ -41,8 +41,6 @@ Status status_of(int error) {
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-    case EMFILE:
-    case ENFILE:
       return GPUMEM_ERROR_LIMIT_EXCEEDED;
     default:
       return GPUMEM_ERROR_INTERNAL;
@@ -50,6 +48,7 @@ Status status_of(int error) {
 }
 
 Error file_error(int error, const char* entry_point, const std::string& what) {
+  if (error == EMFILE || error == ENFILE) return no_descriptor(error, entry_point);
   return system_error(status_of(error), error, entry_point, what.c_str());
 }
 

@@ -50,7 +50,7 @@ void tighten(const Hierarchy& hierarchy, const std::string& root, HostBudget& bu
     if (limit != UINT64_MAX && used != UINT64_MAX) {
       const uint64_t held = used - std::min(used, cached == UINT64_MAX ? 0 : cached);
       const uint64_t left = limit - std::min(limit, held);
-      if (left < budget.available) budget = {left, folder.substr(root.size()) + "/" + hierarchy.limit};
+      if (left < budget.available) budget = {left, folder.substr(root.size()) + "/" + hierarchy.limit, true};
     }
     if (folder.size() <= outermost.size()) return;
   }
@@ -66,7 +66,7 @@ uint64_t host_memory() {
 HostBudget host_budget(const std::string& root) {
   HostBudget budget;
   const uint64_t kibibytes = number_in((root + "/proc/meminfo").c_str(), "MemAvailable:");
-  if (kibibytes <= UINT64_MAX / 1024) budget = {kibibytes * 1024, "MemAvailable in /proc/meminfo"};
+  if (kibibytes <= UINT64_MAX / 1024) budget = {kibibytes * 1024, "MemAvailable in /proc/meminfo", false};
   for (const Hierarchy& hierarchy : kHierarchies)
     tighten(hierarchy, root, budget);
   return budget;
@@ -76,9 +76,9 @@ Result<void> check_host_budget(uint64_t bytes, const std::string& root) {
   const HostBudget budget = host_budget(root);
   if (bytes <= budget.available) return {};
   return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
-                    "%" PRIu64 " bytes do not fit into the host's memory: %s leaves %" PRIu64
-                    "; free some, or raise the limit",
-                    bytes, budget.limit.c_str(), budget.available);
+                    "%" PRIu64 " bytes do not fit into the host's memory: %s leaves %" PRIu64 "; free some%s",
+                    bytes, budget.limit.c_str(), budget.available,
+                    budget.of_group ? ", or raise the limit of the control group in that file" : "");
 }
 
 }  // namespace gpumem::platform

@@ -34,11 +34,6 @@ bool read_small_file(const char* path, char (&text)[N]) {
   return true;
 }
 
-Error no_descriptor() {
-  return system_error(GPUMEM_ERROR_LIMIT_EXCEEDED, errno, "open",
-                      "the process has no free file descriptor; close some, or raise the limit (ulimit -n)");
-}
-
 }  // namespace
 
 Id random_id() {
@@ -58,7 +53,7 @@ Result<Id> boot_id() {
   std::array<uint64_t, 2> words{known[0].load(), known[1].load()};
   if (words[0] != 0 && words[1] != 0) return std::bit_cast<Id>(words);
   char text[64];
-  if (!read_small_file("/proc/sys/kernel/random/boot_id", text)) return no_descriptor();
+  if (!read_small_file("/proc/sys/kernel/random/boot_id", text)) return no_descriptor(errno, "open");
   Id found{};
   size_t digits = 0;
   for (const char* at = text; *at != '\0' && digits < 2 * found.size(); ++at) {
@@ -112,7 +107,7 @@ ProcessFacts facts_of(int32_t process) {
 
 Result<uint64_t> start_time_of(int32_t process) {
   const ProcessFacts facts = facts_of(process);
-  if (!facts.asked) return no_descriptor();
+  if (!facts.asked) return no_descriptor(errno, "open");
   return facts.start_time;
 }
 
@@ -134,7 +129,7 @@ bool process_lives(int32_t process, uint64_t start_time) {
 
 Result<Whereabouts> whereabouts_of(int32_t process, uint64_t start_time) {
   const ProcessFacts found = facts_of(process);
-  if (!found.asked) return no_descriptor();
+  if (!found.asked) return no_descriptor(errno, "open");
   if (found.start_time == 0 || found.start_time != start_time || found.exiting || found.state == 'Z' ||
       found.state == 'X')
     return Whereabouts::kEnded;

@@ -165,12 +165,8 @@ Result<int> file_with_seals(uint64_t size, const char* name, int seals) {
           "the system refuses memfd_create; if this is a sandbox, allow the call in its seccomp "
           "profile");
     }
-    const bool limit = errno == EMFILE || errno == ENFILE;
-    return system_error(limit ? GPUMEM_ERROR_LIMIT_EXCEEDED : GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno,
-                        "memfd_create",
-                        errno != EMFILE ? kWhat
-                                        : "the process has no free file descriptor for a memory file; close "
-                                          "some, or raise the limit (ulimit -n)");
+    if (errno == EMFILE || errno == ENFILE) return no_descriptor(errno, "memfd_create");
+    return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "memfd_create", kWhat);
   }
   const char* failed = nullptr;
   if (size > kSizeMax) {

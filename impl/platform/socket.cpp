@@ -72,8 +72,6 @@ Status status_of_socket(int error) {
     case ENOBUFS:
     case ENOLCK:
       return GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
-    case EMFILE:
-    case ENFILE:
     case ENOSPC:
     case EDQUOT:
       return GPUMEM_ERROR_LIMIT_EXCEEDED;
@@ -87,8 +85,7 @@ Status status_of_socket(int error) {
 }
 
 Error socket_error(int error, const char* entry_point, const char* what) {
-  if (error == EMFILE || error == ENFILE)
-    what = "there is no free file descriptor; close some, or raise the limit (ulimit -n)";
+  if (error == EMFILE || error == ENFILE) return no_descriptor(error, entry_point);
   return system_error(status_of_socket(error), error, entry_point, what);
 }
 

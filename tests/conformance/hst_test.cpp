@@ -276,6 +276,8 @@ TEST_F(Conformance, hst_2_registrations) {
   const gpumem_register_desc third = register_desc(pages.get() + 2 * page_size(), 10);
   gpumem_memory none = nullptr;
   EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_register(instance.device(), &third, &none, why()));
+  EXPECT_NE(std::strstr(last_error().message, "a larger register_count_max"), nullptr)
+      << last_error().message;
   second.destroy();
   create_memory(instance.device(), third);
 }

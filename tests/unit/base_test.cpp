@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/arithmetic.h"
+#include "base/caught.h"
 #include "base/cleanup.h"
 #include "base/result.h"
 #include "base/text.h"
@@ -71,6 +72,23 @@ TEST(Result, AMessageIsNotCutInsideACharacter) {
               sizeof(Error::message) - before)
         << before;
   }
+}
+
+TEST(Caught, WithoutAThreadItNamesTheLimits) {
+  const auto caught = [](int code) {
+    try {
+      throw std::system_error(code, std::generic_category());
+    } catch (...) {
+      return caught_failure();
+    }
+  };
+  const Error lacking = caught(EAGAIN);
+  EXPECT_EQ(lacking.status, GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
+  EXPECT_NE(std::strstr(lacking.message, "(ulimit -u, or pids.max of the control group)"), nullptr)
+      << lacking.message;
+  const Error other = caught(EPERM);
+  EXPECT_EQ(other.status, GPUMEM_ERROR_INTERNAL);
+  EXPECT_EQ(std::strstr(other.message, "limit"), nullptr) << other.message;
 }
 
 TEST(Text, WholeCharacters) {

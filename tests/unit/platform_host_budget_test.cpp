@@ -77,6 +77,20 @@ TEST_F(HostBudgetTest, WhatDoesNotFitNamesTheLimit) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().status, GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
   EXPECT_NE(std::string(refused.error().message).find("MemAvailable"), std::string::npos);
+  EXPECT_EQ(std::string(refused.error().message).find("raise"), std::string::npos) << "there is no limit";
+}
+
+TEST_F(HostBudgetTest, ALimitOfAGroupCanBeRaised) {
+  write("/proc/self/cgroup", "0::/job\n");
+  write("/sys/fs/cgroup/job/memory.max", "4096\n");
+  write("/sys/fs/cgroup/job/memory.current", "0\n");
+  const auto refused = check_host_budget(4097, root_);
+  ASSERT_FALSE(refused.ok());
+  const std::string message = refused.error().message;
+  EXPECT_NE(message.find("/sys/fs/cgroup/job/memory.max leaves 4096; free some, or raise the limit of the "
+                         "control group in that file"),
+            std::string::npos)
+      << message;
 }
 
 TEST(HostBudget, OfThisMachineIsPartOfIt) {

@@ -15,6 +15,7 @@
 
 #include "../hole.h"
 #include "base/arithmetic.h"
+#include "platform/descriptor.h"
 #include "process_support.h"
 
 namespace gpumem::platform {
@@ -57,6 +58,17 @@ TEST(Pages, SystemErrorNamesTheCause) {
   EXPECT_STREQ(error.entry_point, "memfd_create");
   EXPECT_STREQ(error.message, "no file: Too many open files");
   EXPECT_STREQ(system_error(GPUMEM_ERROR_INTERNAL, 99999, "x", "y").message, "y: unknown error");
+}
+
+TEST(Descriptors, TheirLackNamesTheLimit) {
+  const Error process = no_descriptor(EMFILE, "open");
+  EXPECT_EQ(process.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_STREQ(process.native_name, "EMFILE");
+  EXPECT_NE(std::strstr(process.message, "(ulimit -n)"), nullptr) << process.message;
+  const Error system = no_descriptor(ENFILE, "open");
+  EXPECT_EQ(system.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_NE(std::strstr(system.message, "(sysctl fs.file-max)"), nullptr) << system.message;
+  EXPECT_EQ(std::strstr(system.message, "ulimit"), nullptr) << system.message;
 }
 
 TEST(Pages, MemoryFileHasItsSizeAndKeepsIt) {

@@ -157,8 +157,9 @@ class ShareServerTest : public testing::Test {
     desc.path = address_.c_str();
     desc.token = token;
     desc.token_size = token != nullptr ? static_cast<uint32_t>(std::strlen(token)) : 0;
-    return gpumem_link_connect(other, &desc, link, nullptr);
+    return gpumem_link_connect(other, &desc, link, &why);
   }
+  gpumem_error why = GPUMEM_ERROR_INIT;  // of connect()
   uint64_t refused(gpumem_hub hub) {
     gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
     EXPECT_EQ(gpumem_hub_get_info(hub, &info, nullptr), GPUMEM_SUCCESS);
@@ -355,6 +356,8 @@ TEST_F(ShareServerTest, AHubTakesAsManyLinksAsItSays) {
   ASSERT_EQ(connect(&link[0]), GPUMEM_SUCCESS);
   ASSERT_EQ(connect(&link[1]), GPUMEM_SUCCESS);
   EXPECT_EQ(connect(&link[2]), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_NE(std::strstr(why.message, "links_max = 2; close a link, or open it with a higher limit"), nullptr)
+      << why.message;
   EXPECT_EQ(gpumem_link_close(link[0], nullptr), GPUMEM_SUCCESS);
   EXPECT_TRUE(eventually([&] { return connect(&link[2]) == GPUMEM_SUCCESS; }));
 }

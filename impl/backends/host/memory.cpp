@@ -255,7 +255,8 @@ Result<void> lock_range(Shared& shared, const backend::RegistrationRequest& requ
   const uint64_t pieces = (end - begin + shared.options.lock_piece - 1) / shared.options.lock_piece;
   if (Budget& budget = shared.registrations; !allocation.registration.take(budget, pieces)) {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "%" PRIu64 " of %" PRIu64 " registrations are free, but %" PRIu64 " are needed",
+                      "%" PRIu64 " of %" PRIu64 " registrations are free, but %" PRIu64
+                      " are needed; unregister some, or open the instance with a larger register_count_max",
                       budget.available(), budget.total(), pieces);
   }
   auto locked = lock_in_pieces(shared, begin, end, request.require, &allocation.page_lock);
