@@ -333,11 +333,12 @@ typedef struct gpumem_physical_info {
   uint64_t block_id;
   gpumem_handle_types handle_types;
   gpumem_physical_flags granted_flags;
+  uint64_t native_handle;
   char name[64];
 } gpumem_physical_info;
-#define GPUMEM_PHYSICAL_INFO_INIT                                        \
-  {                                                                      \
-    sizeof(gpumem_physical_info), 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, { 0 } \
+#define GPUMEM_PHYSICAL_INFO_INIT                                           \
+  {                                                                         \
+    sizeof(gpumem_physical_info), 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } \
   }
 GPUMEM_API gpumem_status gpumem_physical_get_info(gpumem_physical physical, gpumem_physical_info *out_info,
                                                   gpumem_error *error);

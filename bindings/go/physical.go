@@ -164,6 +164,7 @@ type PhysicalInfo struct {
 	BlockID       uint64        // Number of the memory, unique in the process: the same for each Physical of it.
 	HandleTypes   HandleTypes   // Ways in which it can be shared.
 	GrantedFlags  PhysicalFlags // Properties of the memory; contains Require.
+	NativeHandle  uint64        // The CUmemGenericAllocationHandle, for use by other code; 0 on host. Valid until Close, which releases it.
 	Name          string        // As given at creation.
 }
 
@@ -186,6 +187,7 @@ func (p *Physical) Info() (PhysicalInfo, error) {
 		BlockID:       info.blockID,
 		HandleTypes:   HandleTypes(info.handleTypes),
 		GrantedFlags:  PhysicalFlags(info.grantedFlags),
+		NativeHandle:  info.nativeHandle,
 		Name:          text(info.name[:]),
 	}, nil
 }

@@ -75,6 +75,9 @@ func TestPhysicalMemory(t *testing.T) {
 		info.Granularity != unit || info.BlockID == 0 || info.HandleTypes != 0 || info.Name != "block" {
 		t.Errorf("the memory is %+v", info)
 	}
+	if (info.NativeHandle != 0) != (testBackend(t) == BackendCUDA) {
+		t.Errorf("the native handle is %#x", info.NativeHandle)
+	}
 	_, err = p.Export()
 	expect(t, err, ErrUnsupported)
 	must(t, p.Close())

@@ -107,6 +107,7 @@ type nativePhysicalInfo struct {
 	blockID       uint64
 	handleTypes   uint64
 	grantedFlags  uint64
+	nativeHandle  uint64
 	name          [64]byte
 }
 

@@ -49,6 +49,7 @@ class Physical {
  public:
   virtual ~Physical() = default;  // never calls a driver: release() does
   const PhysicalFacts& facts() const { return facts_; }
+  virtual uint64_t native() const { return 0; }  // 0 if the backend has no native handles
 
   // A new file descriptor, closed on exec. The memory has this handle type.
   virtual Result<int> export_fd() = 0;

@@ -28,6 +28,7 @@ void Physical::set_backend(std::unique_ptr<backend::Physical> made) noexcept {
   info_.block_id = known.block_id;
   info_.handle_types = known.handle_types;
   info_.granted_flags = known.granted;
+  info_.native_handle = backend_->native();
   std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());
 }
 

@@ -22,7 +22,9 @@ namespace conformance {
   X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture)         \
   X(cuStreamIsCapturing) X(cuGraphDestroy) X(cuGraphGetNodes) X(cuGraphInstantiate) X(cuGraphLaunch)                \
   X(cuGraphExecDestroy) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuStreamWaitEvent)                    \
-  X(cuMemsetD8Async) X(cuMemcpyDtoDAsync) X(cuMemcpyDtoHAsync)
+  X(cuMemsetD8Async) X(cuMemcpyDtoDAsync) X(cuMemcpyDtoHAsync)                                                      \
+  X(cuMemGetAllocationPropertiesFromHandle) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap)    \
+  X(cuMemSetAccess)
 // clang-format on
 
 // A member for each function, with the name and type that cuda.h gives it: raw().cuMemAlloc(&pointer, size).

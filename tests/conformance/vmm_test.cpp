@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "cuda_raw.h"
 #include "operands.h"
 
 namespace conformance {
@@ -431,6 +432,81 @@ TEST_F(Vmm, vmm_5_of_imported_memory) {
     if (again) close(file);
   }
 }
+
+TEST_F(Vmm, vmm_5_no_native_handle_on_host) {
+  if (!on_host()) SKIP_RULE("cuda has native handles");
+  EXPECT_EQ(block().info().native_handle, 0u);
+}
+
+#ifdef HAVE_CUDA_HEADERS
+// Addresses of the driver that a block is mapped at by other code.
+class RawMapping {
+ public:
+  RawMapping(CUmemGenericAllocationHandle handle, uint64_t size) : size_(size) {
+    EXPECT_EQ(raw().cuMemAddressReserve(&base_, size, 0, 0, 0), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuMemMap(base_, size, 0, handle, 0), CUDA_SUCCESS);
+    CUmemAccessDesc access = {};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    EXPECT_EQ(raw().cuMemSetAccess(base_, size, &access, 1), CUDA_SUCCESS);
+  }
+  RawMapping(const RawMapping&) = delete;
+  RawMapping& operator=(const RawMapping&) = delete;
+  ~RawMapping() {
+    EXPECT_EQ(raw().cuMemUnmap(base_, size_), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuMemAddressFree(base_, size_), CUDA_SUCCESS);
+  }
+  CUdeviceptr base() const { return base_; }
+
+ private:
+  CUdeviceptr base_ = 0;
+  const uint64_t size_;
+};
+
+TEST_F(Vmm, vmm_5_the_native_handle_is_the_drivers) {
+  if (!on_cuda()) SKIP_RULE("there is no driver to agree with");
+  const bool shareable = has(GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD);
+  const gpumem_handle_types types = shareable ? GPUMEM_HANDLE_TYPE_POSIX_FD : gpumem_handle_types{0};
+  const PrimaryContext context(0);
+  Physical one = block(2, GPUMEM_LOCATION_DEVICE, types);
+  const CUmemGenericAllocationHandle native = one.info().native_handle;
+  ASSERT_NE(native, 0u);
+  EXPECT_NE(native, block().info().native_handle) << "another block";
+  CUmemAllocationProp made = {};
+  ASSERT_EQ(raw().cuMemGetAllocationPropertiesFromHandle(&made, native), CUDA_SUCCESS);
+  EXPECT_EQ(made.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+  EXPECT_EQ(made.location.id, 0);
+  EXPECT_EQ((made.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0, shareable);
+
+  // Other code maps the same bytes.
+  Range range = mapped({one}, 2);
+  put_pattern(instance_, range.base(), 2 * unit_, 5);
+  std::vector<uint8_t> seen(2 * unit_);
+  const RawMapping elsewhere(native, 2 * unit_);
+  ASSERT_EQ(raw().cuMemcpyDtoH(seen.data(), elsewhere.base(), seen.size()), CUDA_SUCCESS);
+  EXPECT_TRUE(has_pattern(seen.data(), seen.size(), 5));
+
+  // Another handle of the block has one that is as good.
+  gpumem_physical more = nullptr;
+  ASSERT_OK(gpumem_physical_retain(instance_, range.base(), &more, why()));
+  const Physical retained(more);
+  one.destroy();
+  range.clear();
+  range.destroy();
+  seen.assign(seen.size(), 0);
+  const RawMapping again(retained.info().native_handle, 2 * unit_);
+  ASSERT_EQ(raw().cuMemcpyDtoH(seen.data(), again.base(), seen.size()), CUDA_SUCCESS);
+  EXPECT_TRUE(has_pattern(seen.data(), seen.size(), 5));
+
+  if (!shareable) return;
+  const gpumem_physical_desc desc = physical_desc(2 * unit_, GPUMEM_LOCATION_DEVICE, types);
+  const Physical imported = import_fd(device_, desc, export_fd(retained));
+  const RawMapping third(imported.info().native_handle, 2 * unit_);
+  seen.assign(seen.size(), 0);
+  ASSERT_EQ(raw().cuMemcpyDtoH(seen.data(), third.base(), seen.size()), CUDA_SUCCESS);
+  EXPECT_TRUE(has_pattern(seen.data(), seen.size(), 5));
+}
+#endif
 
 TEST_F(Vmm, vmm_6_compressible) {
   gpumem_physical_desc preferred = physical_desc(unit_);

@@ -473,6 +473,7 @@ namespace GpuMem
       BlockId = info->block_id;
       HandleTypes = (HandleTypes)info->handle_types;
       GrantedFlags = (PhysicalFlags)info->granted_flags;
+      NativeHandle = info->native_handle;
       Name = Text.Read(info->name, 64);
     }
 
@@ -506,6 +507,12 @@ namespace GpuMem
     /// <summary>Properties of the memory; they contain the required ones.</summary>
     public PhysicalFlags GrantedFlags { get; private set; }
 
+    /// <summary>
+    /// The <c>CUmemGenericAllocationHandle</c>, for use by other code; 0 on the host backend. The library owns it: do not
+    /// release it. It is valid until the <see cref="PhysicalMemory"/> is disposed.
+    /// </summary>
+    public ulong NativeHandle { get; private set; }
+
     /// <summary>As given at creation.</summary>
     public string Name { get; private set; }
 
@@ -515,7 +522,7 @@ namespace GpuMem
       return new Printed(nameof(PhysicalInfo)).Add(nameof(Location), Location).Add(nameof(DeviceOrdinal), DeviceOrdinal)
           .Add(nameof(Imported), Imported).Add(nameof(Size), Size).Add(nameof(Granularity), Granularity)
           .Add(nameof(BlockId), BlockId).Add(nameof(HandleTypes), HandleTypes).Add(nameof(GrantedFlags), GrantedFlags)
-          .Add(nameof(Name), Name).ToString();
+          .Add(nameof(NativeHandle), NativeHandle).Add(nameof(Name), Name).ToString();
     }
   }
 

@@ -152,7 +152,7 @@ namespace GpuMem.Tests
       var allowed = new HashSet<string>
       {
         "GpuStream.WriteValue value", "GpuStream.WaitValue value", "MemoryInfo.BufferId", "PointerInfo.BufferId",
-        "AddressRangeInfo.BufferId", "BufferInfo.BufferId", "PhysicalMemory.BlockId", "PhysicalInfo.BlockId", "MappingInfo.BlockId",
+        "AddressRangeInfo.BufferId", "BufferInfo.BufferId", "PhysicalMemory.BlockId", "PhysicalInfo.BlockId", "PhysicalInfo.NativeHandle", "MappingInfo.BlockId",
         "ShareInfo.BufferId", "ImportInfo.ExporterBufferId", "LinkInfo.User", "RingSlot.Publish tag", "RingMessage.Tag", "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
       };
       Func<Type, bool> unsigned = type => new[] { typeof(ulong), typeof(uint), typeof(UIntPtr) }.Contains(

@@ -517,6 +517,7 @@ namespace GpuMem.Tests
         Check.Equal("block", info.Name, "name");
         Check.Equal(HandleTypes.None, info.HandleTypes, "handle types");
         Check.That(!info.Imported && info.BlockId != other.BlockId, info.ToString());
+        Check.Equal(!Scope.IsHost, info.NativeHandle != 0, "native handle");
         Check.Equal(info.BlockId, block.BlockId, "block");
         Check.Equal(device, block.Device, "its device");
         Check.That(instance.Report().Contains("block"), instance.Report());

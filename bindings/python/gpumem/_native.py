@@ -321,7 +321,8 @@ class gpumem_physical_desc(Growing):
 class gpumem_physical_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("location", c_int32), ("location_id", c_int32), ("device", c_void_p),
                 ("device_ordinal", c_uint32), ("imported", c_uint32), ("size", c_uint64), ("granularity", c_uint64),
-                ("block_id", c_uint64), ("handle_types", c_uint64), ("granted_flags", c_uint64), ("name", c_char * 64)]
+                ("block_id", c_uint64), ("handle_types", c_uint64), ("granted_flags", c_uint64),
+                ("native_handle", c_uint64), ("name", c_char * 64)]
 
 
 class gpumem_fabric_handle(ctypes.Structure):

@@ -203,7 +203,7 @@ class Physical(Unique):
         self._info = PhysicalInfo(
             known(Location, found.location), found.location_id, found.device_ordinal, bool(found.imported), found.size,
             found.granularity, found.block_id, HandleTypes(found.handle_types), PhysicalFlags(found.granted_flags),
-            text(found.name))
+            found.native_handle, text(found.name))
         return self._info
 
     @property

@@ -161,7 +161,11 @@ class Granularity(NamedTuple):
 
 
 class PhysicalInfo(NamedTuple):
-    """Information about physical memory. ``block_id`` is the same for every handle and mapping of it."""
+    """Information about physical memory.
+
+    ``block_id`` is the same for every handle and mapping of it. ``native_handle`` is the CUmemGenericAllocationHandle, for
+    use by other code; 0 on host. The library owns it: do not release it. It is valid until the object is closed.
+    """
 
     location: Location
     location_id: int
@@ -172,6 +176,7 @@ class PhysicalInfo(NamedTuple):
     block_id: int
     handle_types: HandleTypes
     granted_flags: PhysicalFlags
+    native_handle: int
     name: str
 
 

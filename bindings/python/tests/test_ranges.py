@@ -61,6 +61,7 @@ class PhysicalTest(RangeCase):
                               info.handle_types), (Location.DEVICE, 0, 0, False, 2 * self.unit, "mine", 0))
             self.assertEqual((block.size, info.granularity), (2 * self.unit, self.unit))
             self.assertTrue(info.block_id)
+            self.assertEqual(info.native_handle != 0, BACKEND == "cuda")
             self.assertEqual(repr(block), f"<gpumem.Physical 'mine': {2 * self.unit} bytes, device 0>")
             self.assertIn("'mine'", self.instance.report())
         self.assertTrue(block.closed)

@@ -120,13 +120,16 @@ typedef struct gpumem_physical_info {
   uint64_t block_id;                   /**< Number of the block behind the handle, unique in the process. */
   gpumem_handle_types handle_types;    /**< Ways in which it can be shared. */
   gpumem_physical_flags granted_flags; /**< Properties of the memory; contains `require`. */
-  char name[64];                       /**< As given at creation. */
+  /** The `CUmemGenericAllocationHandle`, for use by other code; 0 on host. The library owns it: do not release it. It is
+   * valid until the gpumem_physical is released. Another gpumem_physical of the same block may have the same number. */
+  uint64_t native_handle;
+  char name[64]; /**< As given at creation. */
 } gpumem_physical_info;
 
 /** Initial value of a gpumem_physical_info. */
-#define GPUMEM_PHYSICAL_INFO_INIT                                        \
-  {                                                                      \
-    sizeof(gpumem_physical_info), 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, { 0 } \
+#define GPUMEM_PHYSICAL_INFO_INIT                                           \
+  {                                                                         \
+    sizeof(gpumem_physical_info), 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } \
   }
 
 /** Gets information about physical memory. It makes no driver call, and works after the device was lost.

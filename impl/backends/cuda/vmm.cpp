@@ -27,7 +27,7 @@ class Physical final : public backend::Physical {
   }
 
   Device& device() const { return device_; }
-  CUmemGenericAllocationHandle native() const { return native_; }
+  uint64_t native() const override { return native_; }
   void set_granted(gpumem_physical_flags granted) { facts_.granted = granted; }
   void set_handle_types(gpumem_handle_types types) { facts_.handle_types = types; }
 

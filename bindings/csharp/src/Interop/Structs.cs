@@ -123,6 +123,7 @@ namespace GpuMem.Interop
     public ulong block_id;
     public ulong handle_types;
     public ulong granted_flags;
+    public ulong native_handle;
     public fixed byte name[64];
   }
 

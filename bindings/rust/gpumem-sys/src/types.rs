@@ -882,6 +882,10 @@ structs! {
         handle_types: gpumem_handle_types,
         /// Properties of the memory; contains `require`.
         granted_flags: gpumem_physical_flags,
+        /// The `CUmemGenericAllocationHandle`, for use by other code; 0 on host. The library owns
+        /// it: do not release it. It is valid until the gpumem_physical is released. Another
+        /// gpumem_physical of the same block may have the same number.
+        native_handle: u64,
         /// As given at creation.
         name: [c_char; 64],
     }

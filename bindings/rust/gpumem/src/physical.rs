@@ -275,6 +275,7 @@ impl Physical {
             block_id: info.block_id,
             handle_types: HandleTypes(info.handle_types),
             granted_flags: PhysicalFlags(info.granted_flags),
+            native_handle: info.native_handle,
             name: array_text(&info.name),
         })
     }
@@ -355,6 +356,9 @@ pub struct PhysicalInfo {
     pub handle_types: HandleTypes,
     /// Properties of the memory.
     pub granted_flags: PhysicalFlags,
+    /// The `CUmemGenericAllocationHandle`, for use by other code; 0 on host. The library owns it: do not release it. It
+    /// is valid until the [`Physical`] is released.
+    pub native_handle: u64,
     /// As given at creation.
     pub name: String,
 }

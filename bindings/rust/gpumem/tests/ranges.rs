@@ -47,6 +47,7 @@ fn physical_memory_is_made_in_units() {
         assert_eq!((info.place, info.device_ordinal, info.imported), (Place::device(0), 0, false));
         assert_eq!((info.granularity, info.name.as_str()), (found.minimum, "weights"));
         assert_eq!((info.handle_types, info.granted_flags), (HandleTypes::NONE, PhysicalFlags::NONE));
+        assert_eq!(info.native_handle != 0, !is_host());
         let another = Physical::new(device, found.minimum).unwrap();
         assert_ne!(another.info().unwrap().block_id, info.block_id);
         assert!(!block.handle().is_null());
