@@ -38,6 +38,7 @@ namespace GpuMem.Tests
       Tap.Run("sharing: sockets that are none", NoSockets);
       RunRings();
       Tap.Run("hubs: memory has a name", Names);
+      Tap.Run("hubs: versions that are replaced are passed over", Replaced);
       Tap.Run("hubs: a waiting thread is woken when its link is disposed", WokenByDispose);
       Tap.Run("hubs: a keeper holds what others leave", Keeper);
     }
@@ -979,6 +980,43 @@ namespace GpuMem.Tests
         Check.That(hub.IsDisposed, "the hub is not disposed");
         other.Expect("1,2,3,4");
         other.End();
+      }
+    }
+
+    // Each version is withdrawn as soon as the next one is there, mostly between the steps of the reader that waits.
+    static void Replaced(Scope scope)
+    {
+      const int Last = 300;
+      GpuInstance ours = scope.Open(), theirs = scope.Open();
+      string path = Address("replaced");
+      using (Hub hub = ours.OpenHub(path))
+      using (Link link = theirs.Connect(path))
+      {
+        Task reader = Task.Run(() =>
+        {
+          for (long seen = 0; seen < Last;)
+          {
+            HubEntry entry;
+            using (ImportedMemory memory = link.ImportNext("batch", seen, TimeSpan.FromSeconds(60), out entry))
+            {
+              Check.That(entry.Version > seen, entry + " after " + seen);
+              seen = entry.Version;
+              Check.Equal(seen + ",2,3,4", Read(memory), "content");
+            }
+          }
+        });
+        GrowableBuffer before = null;
+        for (int version = 1; version <= Last; ++version)
+        {
+          GrowableBuffer memory = ours.GetDevice(0).CreateBuffer(16, new BufferOptions { HandleTypes = HandleTypes.PosixFd });
+          memory.CopyFrom(0, new[] { version, 2, 3, 4 });
+          hub.Publish("batch", ours.Export(memory));
+          // Its export ends with it.
+          if (before != null) before.Dispose();
+          before = memory;
+        }
+        reader.Wait();
+        before.Dispose();
       }
     }
 
