@@ -2,6 +2,7 @@
 // Groups of buffers that sleep and wake as one.
 
 using System;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using GpuMem.Interop;
 
@@ -42,7 +43,7 @@ namespace GpuMem
     internal GroupHandle Handle { get { return handle; } }
 
     /// <summary>Gets information about the buffers with a tag; null means all.</summary>
-    public BufferGroupInfo GetInfo(string tag)
+    public BufferGroupInfo GetInfo([AllowNull] string tag)
     {
       Usable();
       using (var text = new CText(tag)) return GetInfoNative(text.Pointer);

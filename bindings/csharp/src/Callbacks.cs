@@ -4,6 +4,7 @@
 
 using System;
 using System.Collections.Concurrent;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using System.Runtime.ExceptionServices;
 using System.Runtime.InteropServices;
@@ -92,7 +93,7 @@ namespace GpuMem
     /// </summary>
     /// <param name="function">Receives the messages; null for none.</param>
     /// <param name="maxLevel">Least important level to deliver.</param>
-    public static void SetFunction(Action<LogLevel, string> function, LogLevel maxLevel)
+    public static void SetFunction([AllowNull] Action<LogLevel, string> function, LogLevel maxLevel)
     {
       GpuMemLibrary.Load();
       lock (gate)

@@ -3,6 +3,7 @@
 
 using System;
 using System.Collections.Generic;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
 using GpuMem.Interop;
@@ -41,10 +42,10 @@ namespace GpuMem
     }
 
     /// <summary>Whether both objects stand for the same device.</summary>
-    public bool Equals(GpuDevice other) { return other != null && other.value == value; }
+    public bool Equals([AllowNull] GpuDevice other) { return other != null && other.value == value; }
 
     /// <summary>Whether both objects stand for the same device.</summary>
-    public override bool Equals(object other) { return Equals(other as GpuDevice); }
+    public override bool Equals([AllowNull] object other) { return Equals(other as GpuDevice); }
 
     /// <summary>Agrees with <see cref="Equals(GpuDevice)"/>.</summary>
     public override int GetHashCode() { return value.GetHashCode(); }
@@ -80,7 +81,7 @@ namespace GpuMem
     /// <param name="capability">Capability to query.</param>
     /// <param name="peer">The other device, for the capabilities of a pair; otherwise null.</param>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public CapabilityInfo GetCapability(Capability capability, GpuDevice peer = null)
+    public CapabilityInfo GetCapability(Capability capability, [AllowNull] GpuDevice peer = null)
     {
       gpumem_capability_info info = default(gpumem_capability_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_capability_info);
@@ -309,7 +310,7 @@ namespace GpuMem
     /// <summary>Creates a stream.</summary>
     /// <param name="priority">Lower numbers run first; clamped to the range of the device.</param>
     /// <param name="name">For messages and reports, up to 63 bytes.</param>
-    public GpuStream CreateStream(int priority = 0, string name = null) { return GpuStream.Create(this, priority, name); }
+    public GpuStream CreateStream(int priority = 0, [AllowNull] string name = null) { return GpuStream.Create(this, priority, name); }
 
     /// <summary>
     /// Wraps a stream that other code created; zero is the legacy default stream of the device. The native stream must
@@ -318,7 +319,7 @@ namespace GpuMem
     public GpuStream WrapStream(IntPtr nativeStream) { return GpuStream.Wrap(this, nativeStream); }
 
     /// <summary>Creates an event.</summary>
-    public GpuEvent CreateEvent(EventFlags flags = EventFlags.None, string name = null)
+    public GpuEvent CreateEvent(EventFlags flags = EventFlags.None, [AllowNull] string name = null)
     {
       return GpuEvent.Create(this, flags, name);
     }

@@ -3,6 +3,7 @@
 
 using System;
 using System.Collections.Generic;
+using System.Diagnostics.CodeAnalysis;
 using System.Net.Sockets;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
@@ -231,7 +232,7 @@ namespace GpuMem
     /// Stream behind whose work, as enqueued now, the block is free. Null: no work uses the block any more.
     /// </param>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public void FreePoolBlock(IntPtr pointer, GpuStream stream = null)
+    public void FreePoolBlock(IntPtr pointer, [AllowNull] GpuStream stream = null)
     {
       IntPtr order = stream == null ? IntPtr.Zero : stream.Handle.Value;
       gpumem_error* error = Error.Detail;
@@ -423,7 +424,7 @@ namespace GpuMem
     /// <see cref="BufferOptions.Group"/>.
     /// </summary>
     /// <param name="name">For messages and reports, up to 63 bytes.</param>
-    public BufferGroup CreateGroup(string name = null)
+    public BufferGroup CreateGroup([AllowNull] string name = null)
     {
       Usable();
       return BufferGroup.Create(this, name);

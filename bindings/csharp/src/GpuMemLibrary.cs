@@ -2,6 +2,7 @@
 // Finds, loads and checks the native library at the first call that needs it.
 
 using System;
+using System.Diagnostics.CodeAnalysis;
 using System.IO;
 using System.Reflection;
 using System.Runtime.CompilerServices;
@@ -17,7 +18,7 @@ namespace GpuMem
     public GpuMemLibraryException(string message) : base(message) { }
 
     /// <summary>Creates an exception.</summary>
-    public GpuMemLibraryException(string message, Exception inner) : base(message, inner) { }
+    public GpuMemLibraryException(string message, [AllowNull] Exception inner) : base(message, inner) { }
   }
 
   /// <summary>
@@ -45,6 +46,7 @@ namespace GpuMem
     static bool useResolver = true;
 
     /// <summary>The only file to load; null, the default, searches. Set it before the first call.</summary>
+    [AllowNull, MaybeNull]
     public static string Path
     {
       get { return path; }
@@ -62,6 +64,7 @@ namespace GpuMem
     }
 
     /// <summary>The file that was loaded, as it was passed to the system; null before that.</summary>
+    [MaybeNull]
     public static string LoadedPath { get { return loadedPath; } }
 
     /// <summary>Version of the loaded library.</summary>

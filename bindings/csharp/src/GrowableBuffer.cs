@@ -2,6 +2,7 @@
 // Buffers that grow and shrink in place and can sleep, and views of them for the CPU.
 
 using System;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using System.Threading;
 using GpuMem.Interop;
@@ -40,6 +41,7 @@ namespace GpuMem
     }
 
     /// <summary>Group given at creation, or null.</summary>
+    [MaybeNull]
     public BufferGroup Group
     {
       get
@@ -282,7 +284,8 @@ namespace GpuMem
     /// Called with the <see cref="BufferInfo.Generation"/> after the buffer has woken, and after a sleep that did not
     /// happen; then the generation is as before. Or null.
     /// </param>
-    public void SetCallbacks(Func<GrowableBuffer, bool> beforeSleep, Action<GrowableBuffer, long> afterWake)
+    public void SetCallbacks([AllowNull] Func<GrowableBuffer, bool> beforeSleep,
+                             [AllowNull] Action<GrowableBuffer, long> afterWake)
     {
       Usable();
       handle.SetCallbacks(new BufferCallbacks(this, beforeSleep, afterWake));

@@ -2,6 +2,7 @@
 // Shared memory and events under names: the side that has them.
 
 using System;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using GpuMem.Interop;
 
@@ -21,12 +22,15 @@ namespace GpuMem
     public int Mode { get; set; }
 
     /// <summary>Users that may connect beside the own one, by their ids.</summary>
+    [AllowNull, MaybeNull]
     public uint[] Users { get; set; }
 
     /// <summary>Groups whose members may connect.</summary>
+    [AllowNull, MaybeNull]
     public uint[] Groups { get; set; }
 
     /// <summary>A secret that links must show, up to 256 bytes.</summary>
+    [AllowNull, MaybeNull]
     public byte[] Token { get; set; }
 
     /// <summary>How it behaves.</summary>
@@ -51,6 +55,7 @@ namespace GpuMem
     public TimeSpan Timeout { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Its options, without the secret.</summary>
@@ -80,6 +85,7 @@ namespace GpuMem
     public int Keep { get; set; }
 
     /// <summary>32 bytes that say what the content is, such as a hash of it, to be fetched by; or null.</summary>
+    [AllowNull, MaybeNull]
     public byte[] Fingerprint { get; set; }
 
     /// <summary>Its options.</summary>

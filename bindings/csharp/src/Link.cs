@@ -3,6 +3,7 @@
 
 using System;
 using System.Collections.Generic;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using GpuMem.Interop;
 
@@ -15,6 +16,7 @@ namespace GpuMem
     public string Path { get; set; }
 
     /// <summary>The secret of the hub; or null.</summary>
+    [AllowNull, MaybeNull]
     public byte[] Token { get; set; }
 
     /// <summary>How long the hub may take for each answer; zero means 5 seconds.</summary>
@@ -37,6 +39,7 @@ namespace GpuMem
     /// <summary>
     /// 32 bytes that say what the content must be; or null. Without a version, the newest that has them is fetched.
     /// </summary>
+    [AllowNull, MaybeNull]
     public byte[] Fingerprint { get; set; }
 
     /// <summary>Its options.</summary>
@@ -199,6 +202,7 @@ namespace GpuMem
     }
 
     /// <summary>The same with a timeout. Null if there was no such version in time.</summary>
+    [return: MaybeNull]
     public HubEntry Wait(string name, long afterVersion, TimeSpan timeout)
     {
       Usable();
@@ -234,7 +238,8 @@ namespace GpuMem
     /// <param name="entry">What was imported; null if there was no such version in time.</param>
     /// <param name="options">Options for the import.</param>
     /// <returns>The memory; null if there was no such version in time.</returns>
-    public ImportedMemory ImportNext(string name, long afterVersion, TimeSpan timeout, out HubEntry entry,
+    [return: MaybeNull]
+    public ImportedMemory ImportNext(string name, long afterVersion, TimeSpan timeout, [MaybeNull] out HubEntry entry,
                                      ImportOptions options = default(ImportOptions))
     {
       bool limited = timeout != System.Threading.Timeout.InfiniteTimeSpan;

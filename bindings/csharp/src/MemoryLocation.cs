@@ -2,6 +2,7 @@
 // Where memory lies or should lie, and what a processor may do with it.
 
 using System;
+using System.Diagnostics.CodeAnalysis;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -52,7 +53,7 @@ namespace GpuMem
     public bool Equals(MemoryLocation other) { return Kind == other.Kind && Id == other.Id; }
 
     /// <summary>Whether both are the same location.</summary>
-    public override bool Equals(object other) { return other is MemoryLocation && Equals((MemoryLocation)other); }
+    public override bool Equals([AllowNull] object other) { return other is MemoryLocation && Equals((MemoryLocation)other); }
 
     /// <summary>Agrees with <see cref="Equals(MemoryLocation)"/>.</summary>
     public override int GetHashCode() { return (int)Kind * 397 ^ Id; }

@@ -3,6 +3,7 @@
 
 using System;
 using System.Collections.Generic;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using System.Threading;
 using GpuMem.Interop;
@@ -46,9 +47,11 @@ namespace GpuMem
     public long SegmentSize { get; set; }
 
     /// <summary>Devices besides its own that may access all blocks of a pool of device memory; or null.</summary>
+    [AllowNull, MaybeNull]
     public ProcessorAccess[] Accesses { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Its options.</summary>
@@ -306,7 +309,7 @@ namespace GpuMem
     /// observed complete.
     /// </param>
     /// <param name="alignment">Power of two in bytes; 0 means 16 in memory of the host, 256 elsewhere.</param>
-    public PoolBlock Allocate(long size, GpuStream stream = null, long alignment = 0)
+    public PoolBlock Allocate(long size, [AllowNull] GpuStream stream = null, long alignment = 0)
     {
       Sizes.ToNative(size, nameof(size));
       Sizes.ToNative(alignment, nameof(alignment));
@@ -335,7 +338,7 @@ namespace GpuMem
     /// <summary>Allocates several blocks, all or none.</summary>
     /// <param name="sizes">Bytes of each block.</param>
     /// <param name="stream">As for one block.</param>
-    public PoolBlock[] Allocate(long[] sizes, GpuStream stream = null)
+    public PoolBlock[] Allocate(long[] sizes, [AllowNull] GpuStream stream = null)
     {
       Usable();
       RequireSizes(sizes);
@@ -357,7 +360,7 @@ namespace GpuMem
     }
 
     /// <summary>Allocates a block and returns only its pointer: for code that frees blocks itself.</summary>
-    public IntPtr AllocatePointer(long size, GpuStream stream = null, long alignment = 0)
+    public IntPtr AllocatePointer(long size, [AllowNull] GpuStream stream = null, long alignment = 0)
     {
       Usable();
       Sizes.ToNative(size, nameof(size));
@@ -366,7 +369,7 @@ namespace GpuMem
     }
 
     /// <summary>Allocates several blocks, all or none, and returns only their pointers.</summary>
-    public IntPtr[] AllocatePointers(long[] sizes, GpuStream stream = null)
+    public IntPtr[] AllocatePointers(long[] sizes, [AllowNull] GpuStream stream = null)
     {
       Usable();
       RequireSizes(sizes);
@@ -395,7 +398,7 @@ namespace GpuMem
     /// Stream behind whose work, as enqueued now, the block is free; the work of the block's own stream is waited for as
     /// well. Null: the block's own stream.
     /// </param>
-    public void Free(PoolBlock block, GpuStream stream = null)
+    public void Free(PoolBlock block, [AllowNull] GpuStream stream = null)
     {
       Usable();
       if (block == null) throw new ArgumentNullException(nameof(block));
@@ -411,7 +414,7 @@ namespace GpuMem
     /// Stream behind whose work, as enqueued now, the block is free. Null: no work uses the block any more.
     /// </param>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public void Free(IntPtr pointer, GpuStream stream = null)
+    public void Free(IntPtr pointer, [AllowNull] GpuStream stream = null)
     {
       gpumem_error* error = Error.Detail;
       Check(Native.gpumem_pool_free(handle.Value, pointer, Value(stream), error), error);
@@ -420,7 +423,7 @@ namespace GpuMem
 
     /// <summary>The same, with the bytes that were asked for.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public void Free(IntPtr pointer, long size, GpuStream stream = null)
+    public void Free(IntPtr pointer, long size, [AllowNull] GpuStream stream = null)
     {
       ulong bytes = Sizes.ToNative(size, nameof(size));
       gpumem_error* error = Error.Detail;
@@ -432,7 +435,7 @@ namespace GpuMem
     /// Frees blocks by their pointers, one after the other, until one cannot be freed; the message has its index.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public void Free(IntPtr[] pointers, GpuStream stream = null)
+    public void Free(IntPtr[] pointers, [AllowNull] GpuStream stream = null)
     {
       Usable();
       if (pointers == null) throw new ArgumentNullException(nameof(pointers));
@@ -484,7 +487,7 @@ namespace GpuMem
     /// Stream behind whose work, as enqueued now, the graph does not run any more. Null: it runs no more.
     /// </param>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public void ReleaseCapture(long captureId, GpuStream stream = null)
+    public void ReleaseCapture(long captureId, [AllowNull] GpuStream stream = null)
     {
       gpumem_error* error = Error.Detail;
       Check(Native.gpumem_pool_release_capture(handle.Value, (ulong)captureId, Value(stream), error), error);
@@ -559,7 +562,7 @@ namespace GpuMem
     /// Gets the pool and the bytes that it lacks; returns whether to try the allocation again. Or null for none. The pool
     /// keeps it alive until it is replaced or the pool is disposed.
     /// </param>
-    public void SetCallback(Func<MemoryPool, long, bool> callback)
+    public void SetCallback([AllowNull] Func<MemoryPool, long, bool> callback)
     {
       Usable();
       handle.SetCallback(callback == null ? null : new PoolCallback(this, callback));
@@ -767,6 +770,7 @@ namespace GpuMem
     }
 
     /// <summary>Information about the block; null for one of no bytes.</summary>
+    [MaybeNull]
     public PoolBlockInfo Info
     {
       get

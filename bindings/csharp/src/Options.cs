@@ -3,6 +3,7 @@
 
 using System;
 using System.Collections.Generic;
+using System.Diagnostics.CodeAnalysis;
 using System.Linq;
 using System.Threading;
 
@@ -15,6 +16,7 @@ namespace GpuMem
     public Backend Backend { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Limit on page-locked bytes that live at once, including registered ones; 0 means no limit.</summary>
@@ -28,9 +30,11 @@ namespace GpuMem
     public long TransferBytes { get; set; }
 
     /// <summary>Options of the host backend, or null for defaults. Ignored with <see cref="Backend.Cuda"/>.</summary>
+    [AllowNull, MaybeNull]
     public HostOptions Host { get; set; }
 
     /// <summary>Options of the cuda backend, or null for defaults. Ignored with <see cref="Backend.Host"/>.</summary>
+    [AllowNull, MaybeNull]
     public CudaOptions Cuda { get; set; }
 
     /// <summary>Its options.</summary>
@@ -49,6 +53,7 @@ namespace GpuMem
     /// <c>CUcontext</c> values to work in instead of the primary contexts of their devices, at most one for each
     /// device. They must outlive the instance.
     /// </summary>
+    [AllowNull, MaybeNull]
     public IntPtr[] Contexts { get; set; }
 
     /// <summary>Its options.</summary>
@@ -105,11 +110,13 @@ namespace GpuMem
     /// <summary>
     /// Directed links between devices: <c>all</c>, <c>none</c>, or a list such as <c>0&gt;1,1&gt;0</c>; null means all.
     /// </summary>
+    [AllowNull, MaybeNull]
     public string Peers { get; set; }
 
     /// <summary>
     /// Comma-separated entry points to treat as missing, such as <c>write_value</c>; null means none.
     /// </summary>
+    [AllowNull, MaybeNull]
     public string Masked { get; set; }
 
     /// <summary>
@@ -155,6 +162,7 @@ namespace GpuMem
     public int NumaNode { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Its options.</summary>
@@ -175,6 +183,7 @@ namespace GpuMem
     public MemoryFlags Prefer { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Its options.</summary>
@@ -203,6 +212,7 @@ namespace GpuMem
     public PhysicalFlags Prefer { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Its options.</summary>
@@ -226,6 +236,7 @@ namespace GpuMem
     public RangeFlags Flags { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Its options.</summary>
@@ -266,15 +277,19 @@ namespace GpuMem
     /// Who may access it. Null or empty means: the device of the call, and for memory of the host the CPU too, may read
     /// and write.
     /// </summary>
+    [AllowNull, MaybeNull]
     public ProcessorAccess[] Accesses { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>The group that it belongs to while it lives, of the same instance; or null.</summary>
+    [AllowNull, MaybeNull]
     public BufferGroup Group { get; set; }
 
     /// <summary>What it is in its group, such as <c>"weights"</c>, up to 63 bytes; or null.</summary>
+    [AllowNull, MaybeNull]
     public string Tag { get; set; }
 
     /// <summary>Its options.</summary>
@@ -298,6 +313,7 @@ namespace GpuMem
     /// 64 MiB and at the end. True goes on. False ends the call with <see cref="Status.Cancelled"/>, and bytes that are
     /// copied stay so; so does an exception, which comes out of the call.
     /// </summary>
+    [AllowNull, MaybeNull]
     public Func<ulong, ulong, bool> Progress { get; set; }
 
     /// <summary>
@@ -324,9 +340,11 @@ namespace GpuMem
     public SleepFlags Flags { get; set; }
 
     /// <summary>For <see cref="GpuMem.Content.File"/>: directory of the file; otherwise null.</summary>
+    [AllowNull, MaybeNull]
     public string Directory { get; set; }
 
     /// <summary>For a group: only the buffers with this tag; null means all. For one buffer null.</summary>
+    [AllowNull, MaybeNull]
     public string Tag { get; set; }
 
     /// <summary>
@@ -334,9 +352,11 @@ namespace GpuMem
     /// <see cref="SleepFlags.Idle"/>, the call waits for all work of each device that may access the buffers, whoever
     /// enqueued it.
     /// </summary>
+    [AllowNull, MaybeNull]
     public GpuStream Stream { get; set; }
 
     /// <summary>Wait for the work that it marks. See <see cref="Stream"/>.</summary>
+    [AllowNull, MaybeNull]
     public GpuEvent Event { get; set; }
 
     /// <summary>
@@ -344,6 +364,7 @@ namespace GpuMem
     /// piece. True goes on. False ends the call with <see cref="Status.Cancelled"/>, and what it did is undone; so does an
     /// exception, which comes out of the call. Once all bytes are done the value means nothing.
     /// </summary>
+    [AllowNull, MaybeNull]
     public Func<ulong, ulong, bool> Progress { get; set; }
 
     /// <summary>
@@ -371,9 +392,11 @@ namespace GpuMem
     public long Keep { get; set; }
 
     /// <summary>For a group: only the buffers with this tag; null means all. For one buffer null.</summary>
+    [AllowNull, MaybeNull]
     public string Tag { get; set; }
 
     /// <summary>As in <see cref="SleepOptions"/>.</summary>
+    [AllowNull, MaybeNull]
     public Func<ulong, ulong, bool> Progress { get; set; }
 
     /// <summary>As in <see cref="SleepOptions"/>.</summary>
@@ -397,9 +420,11 @@ namespace GpuMem
     public Content Content { get; set; }
 
     /// <summary>For <see cref="GpuMem.Content.File"/>: directory of the file; otherwise null.</summary>
+    [AllowNull, MaybeNull]
     public string Directory { get; set; }
 
     /// <summary>For a group: only the buffers with this tag; null means all. For one buffer null.</summary>
+    [AllowNull, MaybeNull]
     public string Tag { get; set; }
 
     /// <summary>

@@ -2,6 +2,7 @@
 // Physical memory without an address, and the file descriptors and fabric handles by which processes share it.
 
 using System;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
 using GpuMem.Interop;
@@ -343,7 +344,7 @@ namespace GpuMem
     }
 
     /// <summary>Whether both have the same bytes.</summary>
-    public override bool Equals(object other) { return other is FabricHandle && Equals((FabricHandle)other); }
+    public override bool Equals([AllowNull] object other) { return other is FabricHandle && Equals((FabricHandle)other); }
 
     /// <summary>Agrees with <see cref="Equals(FabricHandle)"/>.</summary>
     public override int GetHashCode()

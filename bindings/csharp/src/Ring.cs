@@ -4,6 +4,7 @@
 using System;
 using System.Collections;
 using System.Collections.Generic;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using GpuMem.Interop;
 
@@ -22,6 +23,7 @@ namespace GpuMem
     public int ConsumersFirst { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Its options.</summary>
@@ -39,6 +41,7 @@ namespace GpuMem
     public TimeSpan Timeout { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Its options.</summary>
@@ -312,7 +315,7 @@ namespace GpuMem
     /// <summary>Waits until all consumers have released the next slot.</summary>
     /// <param name="stream">Stream that will fill the slot, and waits for the work of the consumers; without one, the call
     /// waits for that.</param>
-    public RingSlot Acquire(GpuStream stream = null)
+    public RingSlot Acquire([AllowNull] GpuStream stream = null)
     {
       while (true)
       {
@@ -322,7 +325,8 @@ namespace GpuMem
     }
 
     /// <summary>The same with a timeout. Null if the slot was not free in time.</summary>
-    public RingSlot Acquire(GpuStream stream, TimeSpan timeout)
+    [return: MaybeNull]
+    public RingSlot Acquire([AllowNull] GpuStream stream, TimeSpan timeout)
     {
       ring.Usable();
       gpumem_ring_slot? found = spare ?? ring.Next(true, stream, timeout);
@@ -484,7 +488,7 @@ namespace GpuMem
     /// </summary>
     /// <param name="stream">Stream that will use the message, and waits for the work of the producer; without one, the call
     /// waits for that.</param>
-    public RingMessage Wait(GpuStream stream = null)
+    public RingMessage Wait([AllowNull] GpuStream stream = null)
     {
       while (true)
       {
@@ -494,7 +498,8 @@ namespace GpuMem
     }
 
     /// <summary>The same with a timeout. Null if no message came in time.</summary>
-    public RingMessage Wait(GpuStream stream, TimeSpan timeout)
+    [return: MaybeNull]
+    public RingMessage Wait([AllowNull] GpuStream stream, TimeSpan timeout)
     {
       ring.Usable();
       gpumem_ring_slot? found = ring.Next(false, stream, timeout);
@@ -505,7 +510,7 @@ namespace GpuMem
     }
 
     /// <summary>The messages that come, each of which a stream will use, until the producer has finished the ring.</summary>
-    public IEnumerable<RingMessage> Messages(GpuStream stream = null)
+    public IEnumerable<RingMessage> Messages([AllowNull] GpuStream stream = null)
     {
       while (true)
       {

@@ -2,6 +2,7 @@
 // Shared memory and events as bytes, and what they say of themselves.
 
 using System;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using GpuMem.Interop;
 
@@ -57,7 +58,7 @@ namespace GpuMem
     }
 
     /// <summary>Whether both have the same bytes.</summary>
-    public bool Equals(ShareHandle other)
+    public bool Equals([AllowNull] ShareHandle other)
     {
       if (other == null) return false;
       gpumem_share_handle one = native, two = other.native;
@@ -69,7 +70,7 @@ namespace GpuMem
     }
 
     /// <summary>Whether both have the same bytes.</summary>
-    public override bool Equals(object other) { return Equals(other as ShareHandle); }
+    public override bool Equals([AllowNull] object other) { return Equals(other as ShareHandle); }
 
     /// <summary>Agrees with <see cref="Equals(ShareHandle)"/>.</summary>
     public override int GetHashCode()

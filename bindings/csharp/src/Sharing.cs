@@ -2,6 +2,7 @@
 // Options and results of exporting, sending and importing.
 
 using System;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.InteropServices;
 using GpuMem.Interop;
 
@@ -53,6 +54,7 @@ namespace GpuMem
   public struct ImportOptions
   {
     /// <summary>Device that will use the memory; by default the one that has it.</summary>
+    [AllowNull, MaybeNull]
     public GpuDevice Device { get; set; }
 
     /// <summary>
@@ -73,6 +75,7 @@ namespace GpuMem
     public TimeSpan Timeout { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
+    [AllowNull, MaybeNull]
     public string Name { get; set; }
 
     /// <summary>Its options.</summary>

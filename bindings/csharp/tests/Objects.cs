@@ -22,6 +22,7 @@ namespace GpuMem.Tests
       Tap.Run("sizes are long", LongSizes);
       Tap.Run("every member of a disposed object says so", DisposedMembers);
       Tap.Run("null is refused by its name", Nulls);
+      Tap.Run("the attributes say where null may be", NullAttributes);
       Tap.Run("texts of the library are in words of C#", Translated);
       Tap.Run("every function of the library has a name in C#", FunctionNames);
       Tap.Run("empty arrays", EmptyArrays);
@@ -258,6 +259,46 @@ namespace GpuMem.Tests
           Check.Throws<ArgumentNullException>(call);
         }
       }
+    }
+
+    // Compilers that check references warn of null wherever no attribute allows it.
+    static void NullAttributes(Scope scope)
+    {
+      const BindingFlags All = Own | BindingFlags.Static;
+      Func<ICustomAttributeProvider, string, bool> has =
+          (member, name) => member.GetCustomAttributes(false).Any(one => one.GetType().Name == name + "Attribute");
+      Func<ICustomAttributeProvider, bool> allows = member => has(member, "AllowNull"), may = member => has(member, "MaybeNull");
+      var wrong = new List<string>();
+      var returned = new List<string>();
+      foreach (Type type in PublicTypes().Where(type => !type.IsEnum))
+      {
+        PropertyInfo[] properties = type.GetProperties(All).Where(property => !property.PropertyType.IsValueType).ToArray();
+        returned.AddRange(properties.Where(property => may(property) && !allows(property)).Select(property => type.Name + "." + property.Name));
+        // Options that nobody has set.
+        object options = type.Name.EndsWith("Options") ? Activator.CreateInstance(type) : null;
+        foreach (PropertyInfo property in properties.Where(property => options != null && property.GetValue(options) == null))
+        {
+          bool needed = property.Name == "Path";
+          if (allows(property) == needed || may(property) == needed) wrong.Add(type.Name + "." + property.Name);
+        }
+        foreach (MethodBase method in type.GetMethods(All).Cast<MethodBase>().Concat(type.GetConstructors(All)))
+        {
+          string name = type.Name + "." + method.Name;
+          foreach (ParameterInfo parameter in method.GetParameters().Where(parameter => !parameter.ParameterType.IsValueType))
+          {
+            bool optional = parameter.HasDefaultValue && parameter.DefaultValue == null;
+            if ((optional || method.Name == "Equals") && !allows(parameter)) wrong.Add(name + " " + parameter.Name);
+            if (may(parameter)) returned.Add(name + " " + parameter.Name);
+          }
+          var function = method as MethodInfo;
+          if (function != null && may(function.ReturnParameter)) returned.Add(name);
+        }
+      }
+      Check.Equal("", string.Join(", ", wrong), "attributes");
+      // All others never return null.
+      returned.Sort(string.CompareOrdinal);
+      Check.Equal("GpuMemLibrary.LoadedPath, GrowableBuffer.Group, Link.ImportNext, Link.ImportNext entry, Link.Wait, PoolBlock.Info, " +
+                  "RingConsumer.Wait, RingProducer.Acquire", string.Join(", ", returned), "what may be null");
     }
 
     static void Translated(Scope scope)
