@@ -824,7 +824,7 @@ void fences(Bench& bench, bool cuda) {
       if (!bench.runner.wanted(name)) continue;
       if (opened == nullptr) opened = open_fence_bench(cuda);
       if (opened == nullptr) {
-        std::printf("# fence is left out: only the program in the build folder measures it\n");
+        note("fence is left out: only the program in the build folder measures it");
         return;
       }
       const auto ours = [&] {
@@ -863,16 +863,15 @@ void make_live(Bench& bench, uint64_t count, std::vector<void*>& live) {
     const gpumem_status status =
         gpumem_malloc(bench.device, GPUMEM_KIND_DEVICE, kLiveBytes, &pointer, &error);
     if (GPUMEM_FAILED(status)) {
-      std::printf("# live_%llu is left out: no more than %zu allocations: %s: %s\n",
-                  static_cast<unsigned long long>(count), live.size(), gpumem_status_name(status),
-                  error.message);
+      note("live_%llu is left out: no more than %zu allocations: %s: %s",
+           static_cast<unsigned long long>(count), live.size(), gpumem_status_name(status), error.message);
       return;
     }
     live.push_back(pointer);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   if (live.size() - before > 1000) {
-    std::printf("# made %zu device allocations of 4 KiB in %.1f s\n", live.size() - before, took.count());
+    note("made %zu device allocations of 4 KiB in %.1f s", live.size() - before, took.count());
   }
 }
 
@@ -952,7 +951,7 @@ void loading(Bench& bench) {
   const std::string empty = folder / "libbench_empty.so";
   // Not installed; and with a sanitizer inside, the library loads into no other program.
   if (!std::filesystem::exists(loader)) {
-    std::printf("# load is left out: only the program in the build folder measures it\n");
+    note("load is left out: only the program in the build folder measures it");
     return;
   }
   std::string ours;
@@ -1026,15 +1025,13 @@ int list() {
 
 int usage() {
   std::fputs(
-      "Usage: gpumem_bench [--backend host|cuda|any] [--group NAME]... [--list] [--quick] [--only TEXT] "
-      "[--repeat N]\n"
-      "                    [--max-size MIB] [--live N] [--traces FOLDER] [--json FILE] [--smoke]\n"
+      "Usage: gpumem_bench [--backend host|cuda|any] [--group NAME]... [--list]\n"
+      "                    [--quick] [--only TEXT] [--repeat N] [--max-size MIB]\n"
+      "                    [--live N] [--traces FOLDER] [--json FILE] [--smoke]\n"
       "\n"
-      "Measures gpumem beside the raw driver or operating system in one run and prints a line for each "
-      "case:\n"
-      "name, ours, raw, ratio (ours / raw), unit, and the spread of both. Each number is a median of rows of "
-      "calls "
-      "that take turns.\n"
+      "Measures gpumem beside the raw driver or operating system in one run and prints\n"
+      "for each case: name, ours, raw, ratio (ours / raw) and unit, and in a line below\n"
+      "the spread of both. Each number is a median of rows of calls that take turns.\n"
       "`gpumem bench` runs it, and makes a report of the results.\n"
       "\n"
       "  --backend   host (default), cuda, or any\n"
@@ -1042,11 +1039,12 @@ int usage() {
       "  --list      list the groups\n"
       "  --quick     at most 5 rows, and nothing larger than 64 MiB\n"
       "  --only      only the cases with this text in their names\n"
-      "  --repeat    rows of calls for each side; 15 if not given. Slow cases take fewer, but at least 5\n"
+      "  --repeat    rows of calls for each side; 15 if not given. Slow cases take\n"
+      "              fewer, but at least 5\n"
       "  --max-size  leave out cases with more memory than this\n"
-      "  --live      most objects that live while pointers are queried: 10,000 if not given, at most "
-      "1,000,000.\n"
-      "              The host backend needs two mappings for each, and the system allows vm.max_map_count\n"
+      "  --live      most objects that live while pointers are queried: 10,000 if not\n"
+      "              given, at most 1,000,000. The host backend needs two mappings for\n"
+      "              each, and the system allows vm.max_map_count\n"
       "  --traces    a folder with recorded allocations, as CSV: op,id,size,stream\n"
       "  --json      write the results to a file too\n"
       "  --smoke     each case once and small, only to see that it works\n",

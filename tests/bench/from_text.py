@@ -3,8 +3,9 @@
 """Makes results for `gpumem bench --from` of the tables that the benchmarks print, such as those in docs/measured.
 Usage: from_text.py FILE... [--only REGEX] > results.json
 
-A row that stands in several files, or several times in one, is that of the first. What a table does not have is missing
-in the results too: older ones have no spread, and none has traces.
+A row that stands in several files, or several times in one, is that of the first. Its spread stands in the line below; in
+older tables behind it. What a table does not have is missing in the results too: the oldest have no spread, and none has
+traces.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-HEADING = re.compile(r"# gpumem (\S+), (\w+) backend, (.+?); raw: (.+?); medians", re.MULTILINE)
+HEADING = re.compile(r"# gpumem (\S+), (\w+) backend, (.+?);\s(?:# )?raw: (.+?); medians")
 NUMBER = r"([\d.]+(?:e[+-]?\d+)?)"
 ROW = re.compile(rf"^(?! )(\S.*?)\s+{NUMBER}\s+(?:{NUMBER}|-)\s+(?:{NUMBER}|-)\s+(ns|us|ms|s|GB/s|bytes)"
                  rf"(?:\s+(?:{NUMBER}\.\.{NUMBER}|-))?(?:\s+(?:{NUMBER}\.\.{NUMBER}|-))?\s*$", re.MULTILINE)

@@ -212,8 +212,7 @@ void grow_ahead(const Scene& scene) {
     if (!scene.runner.wanted(name + "/p50") && !scene.runner.wanted(name + "/p99")) continue;
     const uint64_t room = std::min(device_bytes_free(scene.device), host_bytes_free()) / 4;
     if (!smoke && room < 2 * ahead) {
-      std::printf("# %s is left out: %llu bytes may be used\n", name.c_str(),
-                  static_cast<unsigned long long>(room));
+      note("%s is left out: %llu bytes may be used", name.c_str(), static_cast<unsigned long long>(room));
       continue;
     }
     const uint64_t steps = smoke ? 2 : std::min<uint64_t>((room - ahead) / kUnit, 2000);

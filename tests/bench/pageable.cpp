@@ -69,7 +69,7 @@ void settings(const Scene& scene, uint64_t size) {
   if (!runner.any_wanted("pageable_setting/")) return;
   const auto transfers = open_transfer_bench(size);
   if (transfers == nullptr) {
-    std::printf("# pageable_setting is left out: only the program in the build folder measures it\n");
+    note("pageable_setting is left out: only the program in the build folder measures it");
     return;
   }
   Raw& raw = scene.raw;

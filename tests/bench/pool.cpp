@@ -226,10 +226,10 @@ void handing_over(const Scene& scene) {
     gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
     must_succeed(gpumem_pool_get_info(pool, &info, nullptr));
     if (!scene.runner.smoke()) {
-      std::printf("  %llu blocks changed streams, with %llu marks; %llu MiB taken\n",
-                  static_cast<unsigned long long>(info.cross_stream_count),
-                  static_cast<unsigned long long>(info.mark_count),
-                  static_cast<unsigned long long>(info.peak_reserved_bytes / kMiB));
+      note("%llu blocks changed streams, with %llu marks; %llu MiB taken",
+           static_cast<unsigned long long>(info.cross_stream_count),
+           static_cast<unsigned long long>(info.mark_count),
+           static_cast<unsigned long long>(info.peak_reserved_bytes / kMiB));
     }
     must(gpumem_stream_destroy, first);
     must(gpumem_stream_destroy, second);
@@ -370,12 +370,11 @@ void replay(const Scene& scene, const std::string& title, const std::function<st
     pool.give(block.pointer, streams[block.stream]);
   const gpumem_pool_info info = info_of();
   trace.peak_reserved = info.peak_reserved_bytes;
-  std::printf(
-      "  %s: peak live %.3f GB, peak reserved %.3f GB, ratio %.4f; grown %llu times, released %llu\n",
-      name.c_str(), static_cast<double>(trace.peak_live) / 1e9,
-      static_cast<double>(trace.peak_reserved) / 1e9,
-      static_cast<double>(trace.peak_reserved) / static_cast<double>(std::max<uint64_t>(trace.peak_live, 1)),
-      static_cast<unsigned long long>(info.grow_count), static_cast<unsigned long long>(info.release_count));
+  note("%s: peak live %.3f GB, peak reserved %.3f GB, ratio %.4f; grown %llu times, released %llu",
+       name.c_str(), static_cast<double>(trace.peak_live) / 1e9,
+       static_cast<double>(trace.peak_reserved) / 1e9,
+       static_cast<double>(trace.peak_reserved) / static_cast<double>(std::max<uint64_t>(trace.peak_live, 1)),
+       static_cast<unsigned long long>(info.grow_count), static_cast<unsigned long long>(info.release_count));
   scene.runner.seconds(name, seconds / static_cast<double>(std::max<size_t>(events.size(), 1)), 0);
   scene.runner.trace(std::move(trace));
   for (gpumem_stream stream : streams)
@@ -509,9 +508,9 @@ void leaving_holes(const Scene& scene) {
     const auto begin = Clock::now();
     run(load, bytes);
     const double seconds = since(begin);
-    std::printf("  %s: peak live %.3f GB, peak reserved %.3f GB, ratio %.4f\n", name.c_str(),
-                static_cast<double>(load.peak()) / 1e9, static_cast<double>(pool.peak_reserved()) / 1e9,
-                static_cast<double>(pool.peak_reserved()) / static_cast<double>(load.peak()));
+    note("%s: peak live %.3f GB, peak reserved %.3f GB, ratio %.4f", name.c_str(),
+         static_cast<double>(load.peak()) / 1e9, static_cast<double>(pool.peak_reserved()) / 1e9,
+         static_cast<double>(pool.peak_reserved()) / static_cast<double>(load.peak()));
     scene.runner.seconds(name, seconds / static_cast<double>(load.events()), 0);
   }
 }

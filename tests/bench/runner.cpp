@@ -5,10 +5,13 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdarg>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "goals.h"
@@ -24,6 +27,8 @@ constexpr double kCaseSeconds = 3;
 constexpr int kMinRows = 5;
 constexpr int kQuickRows = 5;
 constexpr uint64_t kQuickSize = uint64_t{64} << 20;
+// No line that is printed is wider.
+constexpr size_t kColumns = 80;
 
 double seconds_of(const Call& call, int64_t count) {
   const auto start = std::chrono::steady_clock::now();
@@ -63,6 +68,19 @@ std::string number(double value, const char* none) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", value);
   return value > 0 ? text : none;
+}
+
+// The numbers are flush right, and a name that leaves no room for them has a line of its own.
+std::string table_line(const std::string& name, const std::string& ours, const std::string& raw,
+                       const std::string& ratio, const std::string& unit) {
+  std::array<char, 64> values{};
+  std::snprintf(values.data(), values.size(), "%9s %9s %7s %-5s", ours.c_str(), raw.c_str(), ratio.c_str(),
+                unit.c_str());
+  std::string text = values.data();
+  const size_t room = kColumns - std::min(kColumns, text.size());
+  text.erase(text.find_last_not_of(' ') + 1);
+  if (name.size() >= room) return name + "\n" + std::string(room, ' ') + text;
+  return name + std::string(room - name.size(), ' ') + text;
 }
 
 // As it stands in the table.
@@ -229,22 +247,42 @@ void Runner::add_rate(const std::string& name, uint64_t bytes, const Samples& se
 }
 
 void Runner::add(Result result) {
-  std::printf("%-48s %10s %10s %8s %-5s  %s", result.name.c_str(), number(result.ours.median, "0").c_str(),
-              result.raw ? number(result.raw->median, "-").c_str() : "-", number(result.ratio(), "-").c_str(),
-              result.unit.c_str(), spread(result.ours).c_str());
-  std::printf("%s\n", result.raw ? ("  " + spread(*result.raw)).c_str() : "");
+  std::puts(table_line(result.name, number(result.ours.median, "0"),
+                       result.raw ? number(result.raw->median, "-") : "-", number(result.ratio(), "-"),
+                       result.unit)
+                .c_str());
+  if (result.ours.rows > 1 || (result.raw && result.raw->rows > 1)) {
+    std::printf("    %s%s\n", spread(result.ours).c_str(),
+                result.raw ? ("  " + spread(*result.raw)).c_str() : "");
+  }
   std::fflush(stdout);
   results_.push_back(std::move(result));
 }
 
 void Runner::print_heading(const Setting& setting) const {
-  std::printf("# gpumem %s, %s backend, %s; raw: %s; medians of up to %d rows\n", gpumem_version_text(),
-              setting.backend.c_str(), setting.device.c_str(), setting.raw.c_str(),
-              options_.smoke   ? 1
-              : options_.quick ? kQuickRows
-                               : options_.repeat);
-  std::printf("%-48s %10s %10s %8s %-5s  %s\n", "# name", "ours", "raw", "ratio", "unit",
-              "p10..p90 of ours and of raw");
+  note("gpumem %s, %s backend, %s;", gpumem_version_text(), setting.backend.c_str(), setting.device.c_str());
+  note("raw: %s; medians of up to %d rows", setting.raw.c_str(),
+       options_.smoke   ? 1
+       : options_.quick ? kQuickRows
+                        : options_.repeat);
+  std::puts(table_line("# name", "ours", "raw", "ratio", "unit").c_str());
+  std::puts("#   p10..p90 of ours and of raw");
+}
+
+void note(const char* format, ...) {
+  std::array<char, 2048> text{};
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text.data(), text.size(), format, arguments);
+  va_end(arguments);
+  std::istringstream words(text.data());
+  std::string line = "#";
+  for (std::string word; words >> word; line += " " + word) {
+    if (line.size() + 1 + word.size() <= kColumns) continue;
+    std::puts(line.c_str());
+    line = "#";
+  }
+  std::puts(line.c_str());
 }
 
 // docs/performance.md describes it.

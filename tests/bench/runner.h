@@ -54,6 +54,9 @@ struct Trace {
   std::vector<Point> points;
 };
 
+// Prints what is no row of the table, in as many lines as it takes.
+[[gnu::format(printf, 1, 2)]] void note(const char* format, ...);
+
 class Runner {
  public:
   explicit Runner(const Options& options) : options_(options) {}

@@ -69,6 +69,17 @@ def results():
         return outcome.stdout, json.loads(path.read_text(encoding="utf-8"))
 
 
+@functools.lru_cache(maxsize=None)
+def every_group():
+    """The same for a run of every group."""
+    need_benchmark()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.json"
+        outcome = run("--backend", "host", "--quick", "--repeat", "1", "--json", path)
+        require(outcome.returncode == 0 and outcome.stderr == "", str(outcome))
+        return outcome.stdout, json.loads(path.read_text(encoding="utf-8"))
+
+
 def write(folder, name, content):
     path = Path(folder) / name
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
@@ -234,14 +245,39 @@ def case_the_results_fit_together():
         if row["raw"]:
             require(abs(row["ours"]["median"] / row["raw"]["median"] / row["ratio"] - 1) < 0.01, str(row))
         require((row["unit"] == "GB/s") == (row["bytes"] is not None), str(row))
-        line = next((line for line in printed.splitlines() if line.startswith(row["name"] + " ")), "")
-        require(row["unit"] in line.split(), f"not printed: {row}")
-        require(row["ours"]["rows"] == 1 or f"{row['ours']['p10']:.4g}..{row['ours']['p90']:.4g}" in line,
-                f"no spread: {line} {row}")
+        # The row, and the spread in the line below.
+        lines = re.search(rf"^{re.escape(row['name'])} .*\n( .*)?", printed, re.MULTILINE)
+        require(lines and row["unit"] in lines[0].split(), f"not printed: {row}")
+        require(row["ours"]["rows"] == 1 or f"{row['ours']['p10']:.4g}..{row['ours']['p90']:.4g}" in (lines[1] or ""),
+                f"no spread: {lines[0]} {row}")
     for pattern, count in ((r"pool/device/pair_4KiB/threads_\d+", 5), (r"live_1/threads_\d+/pointer_get_info", 5),
                            (r"copy/pinned_to_device/sync/\w+", 7), (r"copy/device_to_pageable/async/\w+", 7)):
         matching = [name for name in names if re.fullmatch(pattern, name)]
         require(len(matching) == count, f"{pattern}: {matching}")
+
+
+def case_no_line_is_wider_than_80_columns():
+    """Whatever the terminal has, since tables are kept in files too."""
+    for text in (every_group()[0], results()[0], run("--list").stdout):
+        wide = [line for line in text.splitlines() if len(line) > 80]
+        require(text and not wide, f"wider than 80 columns: {wide}")
+
+
+def case_a_table_becomes_results():
+    for printed, found in (every_group(), results()):
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = subprocess.run([sys.executable, SCRIPTS / "from_text.py", write(folder, "table.txt", printed)], text=True,
+                                     capture_output=True, check=False)
+        require(outcome.returncode == 0, str(outcome))
+        read = json.loads(outcome.stdout)
+        for key in ("gpumem", "backend", "device", "raw"):
+            require(read[key] == found[key], f"{key}: {read[key]!r} instead of {found[key]!r}")
+        # A table does not say how many rows of calls there were.
+        sides = [{side: row[side] and {**row[side], "rows": 1} for side in ("ours", "raw")} for row in found["rows"]]
+        expected = [{"name": row["name"], "unit": row["unit"], **values} for row, values in zip(found["rows"], sides)]
+        differ = [pair for pair in zip(({key: row[key] for key in ("name", "unit", "ours", "raw")} for row in read["rows"]), expected)
+                  if pair[0] != pair[1]]
+        require(len(read["rows"]) == len(expected) and not differ, f"{len(read['rows'])} of {len(expected)} rows; {differ[:3]}")
 
 
 def case_a_trace_is_replayed():
