@@ -23,11 +23,8 @@ core::BufferRequest decode_request(capi::Decoder& decode, const core::DeviceObje
   block.prefer = desc.prefer;
   core::BufferRequest request;
   request.physical = capi::decode_physical(decode, device, block);
-  for (const uint64_t bytes : {desc.size, desc.reserve}) {
-    if (bytes > kSizeMax) {
-      decode.refuse("%llu bytes exceed 2^63-1", static_cast<unsigned long long>(bytes));
-    }
-  }
+  decode.size_or_zero(desc.size, "size");
+  decode.size_or_zero(desc.reserve, "reserve");
   if (desc.reserve != 0 && desc.reserve < desc.size) {
     decode.refuse("reserve is %llu, which is below the size of %llu",
                   static_cast<unsigned long long>(desc.reserve), static_cast<unsigned long long>(desc.size));
@@ -46,12 +43,6 @@ core::BufferRequest decode_request(capi::Decoder& decode, const core::DeviceObje
                                              desc.accesses, desc.access_count);
   }
   return request;
-}
-
-void decode_bytes(capi::Decoder& decode, uint64_t bytes, const char* what) {
-  if (bytes > kSizeMax) {
-    decode.refuse("the %s of %llu bytes exceeds 2^63-1", what, static_cast<unsigned long long>(bytes));
-  }
 }
 
 std::vector<core::Ref<core::Buffer>> alone(core::Ref<core::Buffer> buffer) {
@@ -114,7 +105,7 @@ gpumem_status gpumem_buffer_get_info(gpumem_buffer buffer, gpumem_buffer_info* o
 gpumem_status gpumem_buffer_resize(gpumem_buffer buffer, uint64_t size, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Buffer>(buffer);
-    decode_bytes(decode, size, "size");
+    decode.size_or_zero(size, "size");
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(object->resize(size));
     return GPUMEM_SUCCESS;
@@ -124,7 +115,7 @@ gpumem_status gpumem_buffer_resize(gpumem_buffer buffer, uint64_t size, gpumem_e
 gpumem_status gpumem_buffer_set_capacity(gpumem_buffer buffer, uint64_t capacity, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Buffer>(buffer);
-    decode_bytes(decode, capacity, "capacity");
+    decode.size_or_zero(capacity, "capacity");
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(object->set_capacity(capacity));
     return GPUMEM_SUCCESS;
@@ -146,7 +137,7 @@ gpumem_status gpumem_buffer_set_access(gpumem_buffer buffer, const gpumem_access
 gpumem_status gpumem_buffer_set_ahead(gpumem_buffer buffer, uint64_t bytes, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Buffer>(buffer);
-    decode_bytes(decode, bytes, "number");
+    decode.size_or_zero(bytes, "number");
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(object->set_ahead(bytes));
     return GPUMEM_SUCCESS;

@@ -63,9 +63,11 @@ class Decoder {
   // COM-1, COM-2.
   void size(uint64_t bytes) {
     if (bytes == 0) refuse("the size is 0; ask for at least one byte");
-    if (bytes > kSizeMax) {
-      refuse("the size of %llu bytes exceeds 2^63-1", static_cast<unsigned long long>(bytes));
-    }
+    size_or_zero(bytes, "size");
+  }
+  void size_or_zero(uint64_t bytes, const char* what) {
+    if (bytes > kSizeMax)
+      refuse("the %s of %llu bytes exceeds 2^63-1", what, static_cast<unsigned long long>(bytes));
   }
 
   // The object of a handle; empty if there is none, and then done() fails.

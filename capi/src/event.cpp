@@ -7,7 +7,6 @@
 #include "core/event.h"
 #include "core/instance.h"
 #include "core/stream.h"
-#include "decode_share.h"
 
 using namespace gpumem;
 
@@ -119,37 +118,6 @@ gpumem_status gpumem_event_get_elapsed_time(gpumem_event start, gpumem_event end
     if (!elapsed) return elapsed.error();
     if (!elapsed->has_value()) return GPUMEM_NOT_READY;
     *out_nanoseconds = **elapsed;
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_event_export(gpumem_event event, gpumem_share_handle* out_handle, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Event>(event);
-    decode.not_null(out_handle, "out_handle");
-    GPUMEM_TRY(decode.done());
-    auto handle = object->instance().exports().export_event(*object);
-    if (!handle) return handle.error();
-    *out_handle = core::encode(*handle);
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_event_import(gpumem_device device, const gpumem_share_handle* handle, const int32_t* fds,
-                                  uint32_t fd_count, gpumem_event* out_event, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::DeviceObject>(device);
-    decode.not_null(out_event, "out_event");
-    core::ImportRequest request;
-    auto given = capi::decode_share(decode, handle);
-    request.file_descriptors = capi::decode_fds(decode, fds, fd_count);
-    GPUMEM_TRY(decode.done());
-    if (!given) return given.error();
-    request.handle = *given;
-    request.timeout_ns = capi::kAnswerTimeout;
-    auto imported = object->instance().imports().import_event(*object, request);
-    if (!imported) return imported.error();
-    *out_event = capi::make_handle<gpumem_event>(*imported);
     return GPUMEM_SUCCESS;
   });
 }

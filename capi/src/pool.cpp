@@ -6,7 +6,6 @@
 
 #include "call.h"
 #include "core/instance.h"
-#include "core/kind.h"
 #include "core/pool.h"
 #include "core/stream.h"
 #include "decode_vmm.h"
@@ -16,63 +15,6 @@ using namespace gpumem;
 namespace {
 
 constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
-
-void decode_limit(capi::Decoder& decode, uint64_t bytes, const char* what) {
-  if (bytes > kSizeMax) {
-    decode.refuse("the %s of %" PRIu64 " bytes exceeds 2^63-1", what, bytes);
-  }
-}
-
-core::PoolRequest decode_request(capi::Decoder& decode, const core::DeviceObject* device,
-                                 const gpumem_pool_desc& desc) {
-  core::PoolRequest request;
-  const gpumem_kind wanted = desc.kind == 0 ? core::kinds::device.kind : desc.kind;
-  request.memory.name = decode.name(desc.name);
-  const core::KindTraits* const kind = core::find_kind(wanted);
-  const bool served = kind != nullptr && (kind->allocated() || kind == &core::kinds::pageable);
-  if (!served) {
-    decode.refuse("a pool of kind %d cannot be made; use DEVICE, PINNED, MANAGED or PAGEABLE", desc.kind);
-  } else {
-    request.memory.kind = kind;
-    if ((desc.memory_flags & ~kind->flags) != 0) {
-      decode.refuse("the flags 0x%" PRIx64 " do not belong to %s memory", desc.memory_flags & ~kind->flags,
-                    kind->name);
-    }
-  }
-  constexpr gpumem_pool_flags kKnown = GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES | GPUMEM_POOL_DEBUG;
-  if ((desc.flags & ~kKnown) != 0)
-    decode.refuse("the flags 0x%" PRIx64 " are no GPUMEM_POOL_ values", desc.flags & ~kKnown);
-  request.memory.flags = desc.memory_flags;
-  request.memory.numa_node = desc.numa_node;
-  if ((desc.memory_flags & GPUMEM_MEMORY_NUMA_NODE) == 0 && desc.numa_node != 0)
-    decode.refuse("numa_node is %d, but the flags have no GPUMEM_MEMORY_NUMA_NODE", desc.numa_node);
-  request.flags = desc.flags;
-  request.limit = desc.limit;
-  request.release_threshold = desc.release_threshold;
-  request.initial_size = desc.initial_size;
-  request.segment_size = desc.segment_size;
-  decode_limit(decode, desc.limit, "limit");
-  decode_limit(decode, desc.release_threshold, "release threshold");
-  decode_limit(decode, desc.initial_size, "initial size");
-  decode_limit(decode, desc.segment_size, "segment size");
-  if (desc.limit != 0 && desc.initial_size > desc.limit) {
-    decode.refuse("initial_size is %" PRIu64 ", which is above the limit of %" PRIu64, desc.initial_size,
-                  desc.limit);
-  }
-  request.memory.handle_types = desc.handle_types;
-  if ((desc.handle_types & ~GPUMEM_HANDLE_TYPE_POSIX_FD) != 0) {
-    decode.refuse("a pool has no handle types but GPUMEM_HANDLE_TYPE_POSIX_FD, not 0x%" PRIx64,
-                  desc.handle_types);
-  } else if (desc.handle_types != 0 && served && !kind->on_device) {
-    decode.refuse("handle types belong to a pool of device memory only");
-  }
-  if (desc.accesses != nullptr || desc.access_count != 0) {
-    if (served && !kind->on_device) decode.refuse("accesses belong to a pool of device memory only");
-    request.memory.accesses = capi::decode_accesses(decode, device != nullptr ? &device->instance() : nullptr,
-                                                    desc.accesses, desc.access_count);
-  }
-  return request;
-}
 
 // A block of any size, for `stream`; 0 bytes are NULL.
 Result<void*> allocate(core::PoolCore& core, const core::PoolStream& stream, uint64_t size,
@@ -135,7 +77,7 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
     const Order order = decode_order(decode, pool, stream);
     decode.not_null(out_pointer, "out_pointer");
-    decode_limit(decode, size, "size");
+    decode.size_or_zero(size, "size");
     if (alignment != 0 && (!is_power_of_two(alignment) || alignment > kAlignmentMax))
       decode.refuse("the alignment of %" PRIu64 " is no power of two up to 2^40", alignment);
     GPUMEM_TRY(decode.done());
@@ -156,7 +98,7 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
                                          gpumem_stream stream, gpumem_error* error) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
     const Order order = decode_order(decode, pool, stream);
-    decode_limit(decode, size, "size");
+    decode.size_or_zero(size, "size");
     GPUMEM_TRY(decode.done());
     if (pointer == nullptr) return GPUMEM_SUCCESS;
     GPUMEM_TRY(core::outside_host_function());
@@ -210,31 +152,6 @@ constexpr uint64_t kNoKey = UINT64_MAX;
 
 }  // namespace
 
-gpumem_status gpumem_pool_create(gpumem_device device, const gpumem_pool_desc* desc, gpumem_pool* out_pool,
-                                 gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::DeviceObject>(device);
-    decode.not_null(out_pool, "out_pool");
-    const gpumem_pool_desc given = decode.optional_input(desc, "desc");
-    core::PoolRequest request = decode_request(decode, object.get(), given);
-    GPUMEM_TRY(decode.done());
-    auto handle = core::create_pool(*object, std::move(request));
-    if (!handle) return handle.error();
-    *out_pool = capi::make_handle<gpumem_pool>(*handle);
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_pool_destroy(gpumem_pool pool, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    if (pool == nullptr) return GPUMEM_SUCCESS;
-    auto object = decode.object<core::Pool>(pool);
-    GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::destroy_pool(std::move(object)));
-    return GPUMEM_SUCCESS;
-  });
-}
-
 gpumem_status gpumem_pool_alloc(gpumem_pool pool, uint64_t size, gpumem_stream stream, void** out_pointer,
                                 gpumem_error* error) {
   if (take_briefly(pool, size, stream, out_pointer, error)) [[likely]]
@@ -271,7 +188,7 @@ gpumem_status gpumem_pool_alloc_batch(gpumem_pool pool, const uint64_t* sizes, u
     GPUMEM_TRY(decode.done());
     for (uint64_t i = 0; i < count; ++i) {
       const auto entry = decode.inside("sizes", i);
-      decode_limit(decode, sizes[i], "size");
+      decode.size_or_zero(sizes[i], "size");
     }
     GPUMEM_TRY(decode.done());
     if (count == 0) return GPUMEM_SUCCESS;
@@ -320,7 +237,7 @@ gpumem_status gpumem_pool_alloc_native(gpumem_pool pool, uint64_t size, void* na
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Pool>(pool);
     decode.not_null(out_pointer, "out_pointer");
-    decode_limit(decode, size, "size");
+    decode.size_or_zero(size, "size");
     GPUMEM_TRY(decode.done());
     if (size == 0) {
       *out_pointer = nullptr;
@@ -402,100 +319,6 @@ gpumem_status gpumem_pool_release_capture(gpumem_pool pool, uint64_t capture_id,
       in_order = core::pool_stream(*order.stream);
     }
     GPUMEM_TRY(order.pool->core().release_capture(in_order, capture_id));
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_pool_trim(gpumem_pool pool, uint64_t keep_bytes, uint64_t* out_released,
-                               gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Pool>(pool);
-    GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::outside_host_function());
-    auto released = object->core().trim(keep_bytes);
-    if (!released) return released.error();
-    if (out_released != nullptr) *out_released = *released;
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_pool_set_limit(gpumem_pool pool, uint64_t bytes, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Pool>(pool);
-    decode_limit(decode, bytes, "limit");
-    GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::outside_host_function());
-    object->core().set_limit(bytes);
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_pool_set_release_threshold(gpumem_pool pool, uint64_t bytes, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Pool>(pool);
-    decode_limit(decode, bytes, "release threshold");
-    GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::outside_host_function());
-    object->core().set_release_threshold(bytes);
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_pool_get_info(gpumem_pool pool, gpumem_pool_info* out_info, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Pool>(pool);
-    decode.output(out_info, "out_info");
-    GPUMEM_TRY(decode.done());
-    capi::answer(out_info, object->core().info());
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_pool_get_class_info(gpumem_pool pool, uint32_t index, gpumem_pool_class_info* out_info,
-                                         gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Pool>(pool);
-    decode.output(out_info, "out_info");
-    GPUMEM_TRY(decode.done());
-    auto info = object->core().class_info(index);
-    if (!info) return info.error();
-    capi::answer(out_info, *info);
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_pool_reset_peaks(gpumem_pool pool, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Pool>(pool);
-    GPUMEM_TRY(decode.done());
-    object->core().reset_peaks();
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_pool_get_block_info(gpumem_instance instance, const void* pointer,
-                                         gpumem_pool_block_info* out_info, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::InstanceObject>(instance);
-    decode.not_null(pointer, "pointer");
-    decode.output(out_info, "out_info");
-    GPUMEM_TRY(decode.done());
-    gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
-    if (!core::find_pool_block(object->instance(), pointer, &info)) {
-      return make_error(GPUMEM_ERROR_NOT_FOUND, "no pool of this instance has a live block at %p", pointer);
-    }
-    capi::answer(out_info, info);
-    return GPUMEM_SUCCESS;
-  });
-}
-
-gpumem_status gpumem_pool_set_callback(gpumem_pool pool, gpumem_pool_callback callback, void* user_data,
-                                       gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Pool>(pool);
-    GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::outside_host_function());
-    GPUMEM_TRY(object->core().set_callback(callback, user_data));
     return GPUMEM_SUCCESS;
   });
 }
