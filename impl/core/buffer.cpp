@@ -140,14 +140,20 @@ Result<void> Buffer::release(const Place& place) {
   return place.range != 0 ? give_back<Range>(place.range, destroy_range) : Result<void>();
 }
 
-// Has pointer queries name a buffer at a place; 0: none.
-void Buffer::name_at(const Place& place, uint64_t buffer) noexcept {
+// Calls `use` with the region of a place, if there is one.
+template <class F>
+void Buffer::with_region(const Place& place, F use) noexcept {
   platform::ThreadRecord& record = platform::thread_record();
   if (place.memory != 0) {
-    if (const auto memory = acquire<Memory>(record, place.memory)) memory->set_buffer(buffer);
+    if (const auto memory = acquire<Memory>(record, place.memory)) use(*memory);
   } else if (place.range != 0) {
-    if (const auto range = acquire<Range>(record, place.range)) range->set_buffer(buffer);
+    if (const auto range = acquire<Range>(record, place.range)) use(*range);
   }
+}
+
+// Has pointer queries name a buffer at a place; 0: none.
+void Buffer::name_at(const Place& place, uint64_t buffer) noexcept {
+  with_region(place, [buffer](Region& region) { region.set_buffer(buffer); });
 }
 
 // Has them name this one where it lies now. From then on another thread may destroy it.
@@ -601,23 +607,15 @@ void Buffer::accept_registrations() {
 
 // ---- the steps of sleeping and waking ----
 
-Region* Buffer::region_of(const Place& place) {
-  // The buffer keeps it for as long as nobody else may change the buffer.
-  if (place.memory != 0) {
-    auto memory = held<Memory>(place.memory);
-    return memory ? memory->get() : nullptr;
-  }
-  if (place.range == 0) return nullptr;
-  auto range = held<Range>(place.range);
-  return range ? range->get() : nullptr;
-}
-
 void Buffer::set_closed(const Place& place, bool closed) noexcept {
-  if (Region* const region = region_of(place)) region->set_closed(closed);
+  with_region(place, [closed](Region& region) { region.set_closed(closed); });
 }
 
 void Buffer::finish_uses() noexcept {
-  if (const Region* const region = region_of(place_)) platform::wait_for_uses(region);
+  // The buffer keeps it for as long as nobody else may change the buffer.
+  const Region* kept = nullptr;
+  with_region(place_, [&kept](const Region& region) { kept = &region; });
+  if (kept != nullptr) platform::wait_for_uses(kept);
 }
 
 std::vector<Device*> Buffer::users() const {
@@ -793,6 +791,7 @@ Result<void> Buffer::clear() {
     state_ = GPUMEM_BUFFER_STATE_AWAKE;
     stored_size_ = 0;
   }
+  reopen();  // it is used on if its addresses cannot be given back
   const auto freed = store_.trim(0);
   show_store();
   GPUMEM_TRY(freed);

@@ -160,7 +160,8 @@ class Buffer final : public Object {
                             const std::vector<AccessRequest>& accesses);
   Result<void> alias(const Place& place);
   bool device_shares() const;
-  static Region* region_of(const Place& place);
+  template <class F>
+  static void with_region(const Place& place, F use) noexcept;
   static void set_closed(const Place& place, bool closed) noexcept;
 
   // Its memory is closed.

@@ -2362,6 +2362,21 @@ TEST_F(Sleep, buf_26_no_write_is_lost) {
   writer.join();
 }
 
+TEST_F(Sleep, buf_26_open_when_its_destruction_fails) {
+  if (on_host() || !Faults::available()) SKIP_RULE("only a fake driver refuses to give addresses back");
+  const Buffer buffer = make(unit_, 2 * unit_);
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_DROP));
+  constexpr int kNotPermitted = 800;
+  {
+    Faults faults(instance_);
+    faults.fail_driver_call("cuMemAddressFree", kNotPermitted, true);
+    EXPECT_LT(gpumem_buffer_destroy(buffer, why()), 0);
+  }
+  EXPECT_EQ(buffer.info().state, GPUMEM_BUFFER_STATE_AWAKE);
+  EXPECT_OK(buffer.resize(unit_));
+  EXPECT_OK(gpumem_fill(instance_, buffer.base(), unit_, 1, 1, why()));
+}
+
 CHILD(buf_26_an_ordinary_allocation) {
   const Instance instance = without_vmm();
   if (has_vmm(instance.device())) skip_child("the device has virtual memory management");
