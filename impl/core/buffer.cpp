@@ -379,9 +379,9 @@ Result<void> Buffer::reallocate(uint64_t capacity) {
     abandon(*other);
   });
   if (const uint64_t kept = std::min(size_, capacity); kept != 0) {
-    close();
-    platform::fence_all_threads();
-    finish_uses();
+    // What streams still write must not come behind the copy.
+    close({this});
+    GPUMEM_TRY(finish_work({this}));
     GPUMEM_TRY(copy(instance(), nullptr, copy_of_bytes(other->base, place_.base, kept, true)));
   }
   GPUMEM_TRY(release(place_));
@@ -611,11 +611,28 @@ void Buffer::set_closed(const Place& place, bool closed) noexcept {
   with_region(place, [closed](Region& region) { region.set_closed(closed); });
 }
 
-void Buffer::finish_uses() noexcept {
-  // The buffer keeps it for as long as nobody else may change the buffer.
-  const Region* kept = nullptr;
-  with_region(place_, [&kept](const Region& region) { kept = &region; });
-  if (kept != nullptr) platform::wait_for_uses(kept);
+void Buffer::close(const std::vector<Buffer*>& buffers) noexcept {
+  for (const Buffer* const buffer : buffers)
+    set_closed(buffer->place_, true);
+  platform::fence_all_threads();
+  for (const Buffer* const buffer : buffers) {
+    // The buffer keeps it for as long as nobody else may change the buffer.
+    const Region* kept = nullptr;
+    with_region(buffer->place_, [&kept](const Region& region) { kept = &region; });
+    if (kept != nullptr) platform::wait_for_uses(kept);
+  }
+}
+
+Result<void> Buffer::finish_work(const std::vector<Buffer*>& buffers) {
+  std::vector<Device*> waited_for;
+  for (const Buffer* const buffer : buffers) {
+    for (Device* const device : buffer->users()) {
+      if (std::find(waited_for.begin(), waited_for.end(), device) != waited_for.end()) continue;
+      GPUMEM_TRY(device->backend().synchronize());
+      waited_for.push_back(device);
+    }
+  }
+  return {};
 }
 
 std::vector<Device*> Buffer::users() const {

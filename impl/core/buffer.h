@@ -90,15 +90,16 @@ class Buffer final : public Object {
   std::vector<Device*> users() const;
   Result<void> before_sleep();
   void after_wake() const;
-  // From close() on, nobody else's copies, fills and value operations on its memory begin; finish_uses()
-  // waits for those that have, and comes after platform::fence_all_threads(). It stays closed until reopen().
-  void close() noexcept { set_closed(place_, true); }
-  void finish_uses() noexcept;
+  // From here on nobody else's copies, fills and value operations on their memory begin; those that have are
+  // over. They stay closed until reopen().
+  static void close(const std::vector<Buffer*>& buffers) noexcept;
+  // Waits for all work of the devices that may use them.
+  static Result<void> finish_work(const std::vector<Buffer*>& buffers);
   void reopen() noexcept { set_closed(place_, false); }
   // From now on none may be noted. BUSY if some are, and what they are.
   Result<void> refuse_registrations();
   void accept_registrations();
-  // BUSY if the backend knows of unobserved work.
+  // BUSY if the backend knows of unobserved work. It is closed.
   Result<void> check_unused();
   // Keeps the blocks when drop_memory() unmaps them, so that take_memory() can map the same again, until the
   // buffer is awake or asleep. Has no effect on an ordinary allocation.

@@ -271,7 +271,7 @@ class Sleep {
     auto slept = without_exceptions([&]() -> Result<void> {
       GPUMEM_TRY(wake_holders());
       GPUMEM_TRY(ask());
-      close();
+      Buffer::close(members_.buffers());
       GPUMEM_TRY(wait());
       for (Buffer* const buffer : members_.buffers())
         GPUMEM_TRY(buffer->check_unused());
@@ -317,15 +317,6 @@ class Sleep {
     return {};
   }
 
-  // Before anything is waited for, so that no write is done and then lost.
-  void close() const {
-    for (Buffer* const buffer : members_.buffers())
-      buffer->close();
-    platform::fence_all_threads();
-    for (Buffer* const buffer : members_.buffers())
-      buffer->finish_uses();
-  }
-
   Result<void> wait() const {
     if (request_.idle) return {};
     if (request_.stream != nullptr) {
@@ -340,15 +331,7 @@ class Sleep {
       if (!complete) return complete.error();
     }
     if (request_.stream != nullptr || request_.event != nullptr) return {};
-    std::vector<Device*> waited_for;
-    for (const Buffer* const buffer : members_.buffers()) {
-      for (Device* const device : buffer->users()) {
-        if (std::find(waited_for.begin(), waited_for.end(), device) != waited_for.end()) continue;
-        GPUMEM_TRY(device->backend().synchronize());
-        waited_for.push_back(device);
-      }
-    }
-    return {};
+    return Buffer::finish_work(members_.buffers());
   }
 
   Result<void> provide_store(Buffer& buffer) {

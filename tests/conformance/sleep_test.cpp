@@ -546,6 +546,30 @@ TEST_F(Sleep, buf_11_work_of_every_sort_keeps_its_memory) {
   expect_kept(buffers[0], 0);
 }
 
+TEST_F(Sleep, buf_11_calls_of_others_hide_no_work) {
+  if (!on_host()) SKIP_RULE("a driver does not say what work uses");
+  const Buffer buffer = make(unit_, 4 * unit_);
+  GatedStream stream(device_);
+  EXPECT_OK(gpumem_fill_async(stream, buffer.base(), unit_, 7, 1, why()));
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> copies{0};
+  std::thread other([&] {
+    const Memory memory = alloc_pinned(device_, 64);
+    for (; !stop; ++copies)
+      EXPECT_OK(gpumem_copy(instance_, memory.host(), memory.host() + 32, 32, nullptr, why()));
+  });
+  Progress progress;
+  const gpumem_sleep_desc idle = progress.in(sleep_desc(GPUMEM_CONTENT_PINNED, GPUMEM_SLEEP_IDLE));
+  for (int round = 0; round < 200 && !::testing::Test::HasFailure(); ++round) {
+    const uint64_t before = copies;
+    EXPECT_TRUE(until([&] { return copies != before; }));
+    EXPECT_STATUS(buffer.sleep(idle), GPUMEM_ERROR_BUSY);
+    EXPECT_TRUE(progress.told.empty()) << "content was saved that a stream still writes";
+  }
+  stop = true;
+  other.join();
+}
+
 // ---- BUF-14: stores ----
 
 TEST_F(Sleep, buf_14_a_store_is_kept_as_asked) {
@@ -1943,7 +1967,6 @@ CHILD(buf_23_failures) {
     GatedStream stream(instance.device());
     EXPECT_OK(gpumem_fill_async(stream, buffer.base(), 1, pattern_byte(1, 0), 1, why()));
     const gpumem_buffer_info before = buffer.info();
-    EXPECT_STATUS(GPUMEM_ERROR_BUSY, buffer.resize(200'000));
     EXPECT_STATUS(GPUMEM_ERROR_BUSY, buffer.sleep(GPUMEM_CONTENT_PINNED, GPUMEM_SLEEP_IDLE));
     expect_same(buffer.info(), before);
     stream.open();
@@ -2414,6 +2437,34 @@ CHILD(buf_26_an_ordinary_allocation) {
     EXPECT_TRUE(holds_only(instance, buffer.base(), kSize, value));
     expect_usable(instance, stream, buffer.base());
   }
+}
+
+// It waits for what streams still write, which would be lost behind the copy.
+CHILD(buf_23_work_of_streams_is_waited_for) {
+  const Instance instance = without_vmm();
+  if (has_vmm(instance.device())) skip_child("the device has virtual memory management");
+  constexpr uint64_t kSize = 100'000;
+  const Buffer buffer = copyable(instance, kSize);
+  uint8_t value = 0x50;
+  for (const uint64_t size : {2 * kSize, kSize}) {
+    GatedStream stream(instance.device());
+    EXPECT_OK(gpumem_fill_async(stream, buffer.base(), kSize, ++value, 1, why()));
+    std::promise<pid_t> started;
+    std::future<gpumem_status> resized = std::async(std::launch::async, [&] {
+      started.set_value(gettid());
+      return buffer.resize(size);
+    });
+    gpumem::test::wait_until_asleep(started.get_future().get());
+    stream.open();
+    EXPECT_EQ(resized.get(), GPUMEM_SUCCESS);
+    EXPECT_EQ(buffer.info().size, size);
+    stream.finish();
+    EXPECT_TRUE(holds_only(instance, buffer.base(), kSize, value));
+  }
+}
+
+TEST_F(Sleep, buf_23_work_of_streams_is_waited_for) {
+  EXPECT_CHILD_OK(run_child("buf_23_work_of_streams_is_waited_for", {"FAKE_CUDA_ATTRIBUTE_102=0"}));
 }
 
 TEST_F(Sleep, buf_26_an_ordinary_allocation) {

@@ -264,9 +264,8 @@ namespace GpuMem
     Movable = Constants.GPUMEM_BUFFER_MOVABLE,
     /// <summary>
     /// Where the device has no virtual memory management, be one ordinary allocation instead of refusing: the buffer
-    /// grows by allocating, copying and freeing, and its address changes whenever its memory does. All work on it must
-    /// then have been observed complete before it is resized. Such a buffer has no range, and no access but the
-    /// default.
+    /// grows by allocating, copying and freeing, and its address changes whenever its memory does. A resize that does
+    /// so waits for all work of the device. Such a buffer has no range, and no access but the default.
     /// </summary>
     Copyable = Constants.GPUMEM_BUFFER_COPYABLE,
     /// <summary>

@@ -44,8 +44,8 @@ typedef uint64_t gpumem_buffer_flags;
  * the address changes. All work on the buffer must then have been observed complete. */
 #define GPUMEM_BUFFER_MOVABLE UINT64_C(0x1)
 /** Where the device has no virtual memory management, be one ordinary allocation instead of refusing: the buffer grows by
- * allocating, copying and freeing, and its address changes whenever its memory does. All work on it must then have been
- * observed complete before it is resized. Such a buffer has no range, and no access but the default. */
+ * allocating, copying and freeing, and its address changes whenever its memory does. A resize that does so waits for all work
+ * of the device. Such a buffer has no range, and no access but the default. */
 #define GPUMEM_BUFFER_COPYABLE UINT64_C(0x2)
 /** Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps then makes a number of blocks that
  * is logarithmic in the size. Where there is not so much memory, or not so many addresses, only what is missing is added.
@@ -195,7 +195,7 @@ GPUMEM_API gpumem_status gpumem_buffer_get_info(gpumem_buffer buffer, gpumem_buf
  *
  * Growing maps one more block, as large as what is missing (or larger, #GPUMEM_BUFFER_GEOMETRIC). Work on the buffer may go on meanwhile, unless it must move
  * (#GPUMEM_BUFFER_MOVABLE, #GPUMEM_BUFFER_COPYABLE). Shrinking gives back each block that lies whole behind the new size; all work that uses these must
- * have been observed complete.
+ * have been observed complete. A resize that copies (#GPUMEM_BUFFER_COPYABLE) waits for all work of the device.
  *
  * \param buffer buffer to resize
  * \param size new size in bytes; may be 0
@@ -209,12 +209,12 @@ GPUMEM_API gpumem_status gpumem_buffer_get_info(gpumem_buffer buffer, gpumem_buf
  * \retval GPUMEM_ERROR_INVALID_STATE the buffer is asleep; or called from a host function, or from a callback of the
  *         buffer
  * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses what is to be given back, or the buffer that is to move, was not
- *         observed complete; or the driver was busy, again and again
+ *         observed complete (one that copies waits instead); or the driver was busy, again and again
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has reached a limit: of open files or of mappings, say
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
- * \blocking{for driver calls: longer for more bytes}
+ * \blocking{for driver calls: longer for more bytes; if it copies, also for work of the device}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_buffer_resize(gpumem_buffer buffer, uint64_t size, gpumem_error *error);

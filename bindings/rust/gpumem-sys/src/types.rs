@@ -360,8 +360,8 @@ constants! {
     GPUMEM_BUFFER_MOVABLE: gpumem_buffer_flags = 0x1;
     /// Where the device has no virtual memory management, be one ordinary allocation instead of
     /// refusing: the buffer grows by allocating, copying and freeing, and its address changes
-    /// whenever its memory does. All work on it must then have been observed complete before it is
-    /// resized. Such a buffer has no range, and no access but the default.
+    /// whenever its memory does. A resize that does so waits for all work of the device. Such a
+    /// buffer has no range, and no access but the default.
     GPUMEM_BUFFER_COPYABLE: gpumem_buffer_flags = 0x2;
     /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps
     /// then makes a number of blocks that is logarithmic in the size. Where there is not so much

@@ -434,8 +434,8 @@ flags! {
         MOVABLE = GPUMEM_BUFFER_MOVABLE,
         /// Where the device has no virtual memory management, be one ordinary allocation instead of
         /// refusing: the buffer grows by allocating, copying and freeing, and its address changes
-        /// whenever its memory does. All work on it must then have been observed complete before it
-        /// is resized. Such a buffer has no range, and no access but the default.
+        /// whenever its memory does. A resize that does so waits for all work of the device. Such a
+        /// buffer has no range, and no access but the default.
         COPYABLE = GPUMEM_BUFFER_COPYABLE,
         /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small
         /// steps then makes a number of blocks that is logarithmic in the size. Where there is not
