@@ -1026,7 +1026,7 @@ TEST_F(Files, file_6_each_call_fails_once) {
   uint64_t failed = 0;
   for (const bool to_memory : {true, false}) {
     for (uint64_t k = 1; k <= 16; k += kEach)
-      failed += fail_at(k, true, to_memory) ? 1 : 0;
+      failed += fail_at(k, true, to_memory) ? 1U : 0U;
   }
   EXPECT_GT(failed, 0u);
   if (kThreadSanitizer) return;  // a first start costs most, and the other sanitizer looks at it
@@ -1036,7 +1036,7 @@ TEST_F(Files, file_6_each_call_fails_once) {
   for (int round = 0; failed == 0 && round < 10; ++round) {
     for (const bool to_memory : {true, false}) {
       for (uint64_t k = 1; k <= 32; k += k < 20 ? 5 : kEach)
-        failed += fail_at(k, false, to_memory) ? 1 : 0;
+        failed += fail_at(k, false, to_memory) ? 1U : 0U;
     }
   }
   EXPECT_GT(failed, 0u);

@@ -946,14 +946,14 @@ TEST_F(Rings, ring_11_what_is_logged) {
     uint64_t left_out = 0;
   } heard;
   const auto hear = [](void* user_data, gpumem_log_level, const char* line) {
-    auto* const heard = static_cast<Heard*>(user_data);
+    auto* const told = static_cast<Heard*>(user_data);
     const std::string text = line;
     const std::string cause = "dropped a consumer of a ring: ";
     ASSERT_EQ(text.find(cause), 0u) << text;
     if (text.find(" times more") == std::string::npos) {
-      ++heard->lines;
+      ++told->lines;
     } else {
-      heard->left_out += std::stoull(text.substr(cause.size()));
+      told->left_out += std::stoull(text.substr(cause.size()));
     }
   };
   constexpr uint64_t kReleased = 128 + 8;
