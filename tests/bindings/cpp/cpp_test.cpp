@@ -381,7 +381,7 @@ TEST_F(Cpp, AFileIsCopiedWithProgressOrWithout) {
 
 TEST_F(Cpp, BatchesAreSpansOfStructsThatAreReadyToUse) {
   const gpumem::Memory memory = allocate(GPUMEM_KIND_DEVICE);
-  std::vector<uint8_t> bytes(8);
+  std::vector<uint8_t> bytes(2 * kSize);
   std::iota(bytes.begin(), bytes.end(), uint8_t{1});
   std::array<gpumem::CopyRegion, 2> regions;
   for (size_t i = 0; i < regions.size(); ++i) {
