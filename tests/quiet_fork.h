@@ -32,14 +32,14 @@ inline bool others_sleep() {
   return true;
 }
 
-// With a sanitizer, first waits until the other threads sleep: 10 s at most, for a test that keeps them busy
-// hangs now and then.
+// With a sanitizer, first waits until the other threads sleep, though not for ever: a test may keep them
+// busy, and hangs now and then.
 inline pid_t quiet_fork() {
   constexpr int kLooks = 3;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  constexpr int kLooksMost = 10'000;
   // One that was asleep may have been woken by one that was looked at later.
-  for (int quiet = kForkBesideAllocations ? kLooks : 0;
-       quiet < kLooks && std::chrono::steady_clock::now() < end;) {
+  for (int quiet = kForkBesideAllocations ? kLooks : 0, looks = 0; quiet < kLooks && looks < kLooksMost;
+       ++looks) {
     quiet = others_sleep() ? quiet + 1 : 0;
     if (quiet < kLooks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

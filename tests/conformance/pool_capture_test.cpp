@@ -119,7 +119,7 @@ bool hands_out(gpumem_pool pool, const void* block, uint64_t size, gpumem_stream
 // The same for a block that must be found among all that is free, once the marks in the streams have passed.
 // All others are held meanwhile: a pool hands out first what no mark stands before.
 bool is_free(gpumem_pool pool, const void* block, uint64_t size, gpumem_stream stream = nullptr) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   const size_t many = size > kMiB ? 100 : 800;
   std::vector<void*> held;
   bool found = false;

@@ -55,7 +55,7 @@ inline uint64_t trim(gpumem_pool pool, uint64_t keep = 0) {
 
 // Whether trimming releases all memory, once the marks in the streams have passed.
 inline bool all_goes_back(gpumem_pool pool) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (info_of(pool).reserved_bytes != 0 && std::chrono::steady_clock::now() < deadline)
     trim(pool);
   return info_of(pool).reserved_bytes == 0;

@@ -31,7 +31,7 @@ void require(bool holds, const char* what) {
   std::abort();  // tells the fuzzer to keep the input
 }
 
-platform::Deadline soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
+platform::Deadline soon() { return std::chrono::steady_clock::now() + std::chrono::minutes(2); }
 
 // What the sharing thread does is seen a little later.
 template <class Ask>

@@ -20,9 +20,11 @@ LICENSED = {".c", ".cpp", ".h", ".hpp", ".py", ".sh", ".build"}
 # What makes a test fail by chance, or harm others when it fails: docs/testing.md.
 CHANCE = {
     r"\b(EXPECT|ASSERT)_L[TE]\([^;]*now\(\) - ": "an upper bound on elapsed time",
+    r"now\(\) \+ (std::chrono::seconds\(\d+\)|\d+s\b)": "a watchdog of less than a minute",
     r"(?<![\w.>])kill\((-1|[^,;]*\bpid\(\)),": "a signal to a process that may have ended or never begun",
 }
-CHANCE_EXAMPLES = ["EXPECT_LT(steady_clock::now() - begun, 3s);", "ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);", "::kill(-1, SIGKILL);"]
+CHANCE_EXAMPLES = ["EXPECT_LT(steady_clock::now() - begun, 3s);", "ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);", "::kill(-1, SIGKILL);",
+                   "const auto end = steady_clock::now() + 20s;", "steady_clock::now() + std::chrono::seconds(20)"]
 
 
 def run(*command, **options):

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The threads that copy ordinary memory, over the fake driver, with settings that no caller can choose:
 // pieces of a page, threads that end soon.
-#include <filesystem>
 #include <thread>
 
 #include "core/instance.h"
 #include "core/transfer.h"
 #include "cuda_fake.h"
+#include "process_support.h"
 
 namespace gpumem::cuda {
 namespace {
@@ -76,15 +76,12 @@ class CudaTransfer : public CudaFake {
     EXPECT_TRUE(sent == back);
   }
   static bool becomes(const std::function<bool()>& condition) {
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
     while (std::chrono::steady_clock::now() < limit) {
       if (condition()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return false;
-  }
-  static ptrdiff_t threads() {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
   }
 
   TransferTuning tuning_;
@@ -112,12 +109,12 @@ TEST_F(CudaTransfer, IdleThreadsEndAndFreeTheirMemory) {
   tuning_.idle = std::chrono::milliseconds(30);
   start();
   const uint64_t alive = live(FAKE_CUDA_ANY);
-  const ptrdiff_t before = threads();
+  const uint64_t before = test::threads();
   for (uint32_t round = 0; round < 3; ++round) {
     round_trip(round);
     EXPECT_TRUE(becomes([&] { return transfer_->running_threads() == 0 && transfer_->locked_bytes() == 0; }));
     EXPECT_TRUE(becomes([&] { return live(FAKE_CUDA_ANY) == alive; }));
-    EXPECT_TRUE(becomes([&] { return threads() <= before + 4; })) << "those of the fake driver may stay";
+    EXPECT_LE(test::threads_at_most(before + 4), before + 4) << "those of the fake driver may stay";
   }
 }
 

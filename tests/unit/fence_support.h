@@ -31,9 +31,9 @@ inline uint64_t mark(backend::Fence& fence, backend::Stream& stream) {
   return 0;
 }
 
-// Whether the mark passes within 20 seconds, by polling alone.
+// Whether the mark passes within two minutes, by polling alone.
 inline bool passes(backend::Fence& fence, uint64_t number) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (std::chrono::steady_clock::now() < limit) {
     const Status status = fence.poll(number);
     if (status != GPUMEM_NOT_READY) return status == GPUMEM_SUCCESS;

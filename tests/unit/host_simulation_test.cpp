@@ -540,7 +540,8 @@ class HostSteps : public Host {
       simulation().fail_step(0, false);
       if (status == GPUMEM_SUCCESS) return step - 1;
       EXPECT_EQ(status, GPUMEM_ERROR_OUT_OF_HOST_MEMORY) << "step " << step;
-      const State now = state();
+      State now = state();
+      now.threads = threads_at_most(before.threads);
       // The thread of a stream that was destroyed earlier may have ended only now.
       before.threads = std::min(before.threads, now.threads);
       EXPECT_EQ(now, before) << "step " << step;

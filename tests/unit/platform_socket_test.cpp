@@ -29,7 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::array<uint8_t, 3> kBytes{1, 2, 3};
-Deadline soon() { return std::chrono::steady_clock::now() + 5s; }
+Deadline soon() { return std::chrono::steady_clock::now() + 2min; }
 
 // A folder of its own, which goes with it.
 class SocketTest : public testing::Test {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csetjmp>
 #include <csignal>
 #include <cstddef>
@@ -25,6 +26,7 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "../quiet_fork.h"
 
@@ -47,6 +49,16 @@ inline uint64_t open_files() {
 }
 
 inline uint64_t threads() { return process_status("Threads:"); }
+
+// The same, once no more than `most` are left: one that was joined is listed until the kernel has cleaned up
+// after it.
+inline uint64_t threads_at_most(uint64_t most) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  uint64_t now = threads();
+  for (; now > most && std::chrono::steady_clock::now() < limit; now = threads())
+    std::this_thread::yield();
+  return now;
+}
 
 // The flags of the mapping that holds an address, such as "rd wr sh lo dc"; empty if there is none.
 inline std::string mapping_flags(const void* address) {

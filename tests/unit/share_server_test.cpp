@@ -736,7 +736,7 @@ TEST_F(ShareServerTest, OneThatTakesNoAnswersIsSentAwayAndHoldsUpNobody) {
   open_hub(desc);
   Raw greedy(address());
   ASSERT_EQ(greedy.hello().type, MessageType::kWelcome);
-  const auto end = std::chrono::steady_clock::now() + 10s;
+  const auto end = soon();
   bool ended = false;
   while (!ended && std::chrono::steady_clock::now() < end) {
     const std::vector<uint8_t> ask = encode_message(message_of(MessageType::kEnumerate));
