@@ -68,19 +68,20 @@ bool is_due(Kind kind) {
 bool is_noted(const char* call, int code) {
   const size_t kept = std::min<size_t>(plan.noted, kHitsKept);
   for (size_t index = 0; index < kept; ++index) {
-    if (hit_codes[index] == code && std::strcmp(hit_calls[index], call) == 0) return true;
+    const char* const known = hit_calls[index];  // null while its thread is still writing
+    if (known != nullptr && hit_codes[index] == code && std::strcmp(known, call) == 0) return true;
   }
   return false;
 }
 
-// Once each: a call that looks for its answer tries again and again.
+// Once each: a call that looks for its answer tries again and again. Several threads may be hit at once.
 void note(const char* call, int code) {
   ++plan.hits;
-  const uint64_t index = plan.noted.load();
-  if (index >= kHitsKept || is_noted(call, code)) return;
+  if (is_noted(call, code)) return;
+  const uint64_t index = plan.noted.fetch_add(1);
+  if (index >= kHitsKept) return;
   hit_codes[index] = code;
   hit_calls[index] = call;
-  ++plan.noted;
 }
 
 // Only records are mapped without being claimed, and can be used.
@@ -125,6 +126,8 @@ void arm(const Fault& fault) {
   plan.calls = 0;
   plan.hits = 0;
   plan.noted = 0;
+  for (auto& call : hit_calls)
+    call = nullptr;
   plan.armed = true;
 }
 
