@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "core/abandoned.h"
+#include "core/callback.h"
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/stream.h"
@@ -118,6 +119,8 @@ Result<void> destroy_pool(Ref<Pool> pool) {
     core->set_handle(0);
     if (*released) instance.pools().remove(*core);
     instance.remove_object(*pool);
+    // What the driver once did not take back of the pool's memory. It may wait, so not in a callback.
+    if (!Callback::runs_here()) end_abandoned(instance);
   }
   Pool* const gone = pool.get();
   pool = {};

@@ -128,7 +128,7 @@ void few_units(gpumem_instance_desc&, gpumem_host_options& host) {
 
 std::vector<Scenario> pool_scenarios() {
   std::vector<Scenario> all;
-  const Step destroy = ENDING_CALL(gpumem_pool_destroy, w.out.pool[0]);
+  const Step destroy = of_many(ENDING_CALL(gpumem_pool_destroy, w.out.pool[0]));
   for (const gpumem_kind kind :
        {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED, GPUMEM_KIND_PAGEABLE}) {
     all.push_back(
