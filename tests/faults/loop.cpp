@@ -559,8 +559,11 @@ bool run_steps(const Scenario& scenario, const Fault& fault, const Course& cours
     check_failure(step, fault, world.error, status);
     EXPECT_EQ(std::memcmp(before.get(), &world.out, sizeof world.out), 0) << "an output was touched";
     if (is_sticky(fault) && have_fake_driver()) settle_driver();  // what runs there still uses memory
-    // What such a driver refuses to take back from a call of many steps, the next call releases.
-    const bool later = fault.kind == Kind::kDriver && fault.forever && step.of_many;
+    // What such a driver refuses to take back from a call of many steps, the next call releases. To the host
+    // backend the system is the driver.
+    const bool of_driver =
+        fault.kind == Kind::kDriver || (fault.kind == Kind::kSystem && world.backend == GPUMEM_BACKEND_HOST);
+    const bool later = of_driver && fault.forever && step.of_many;
     const auto expect_no_more = [&](size_t place) {
       if (!course.empty()) expect_no_more_than(course[place], world, scenario, step.of_many);
     };
