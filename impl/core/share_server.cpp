@@ -1320,6 +1320,9 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
   // It may wait for another process that opens one.
   auto listener = platform::Listener::open(request.address, request.mode);
   if (!listener) return listener.error();
+  // Logged here and without the lock: the process may end before the thread comes to it.
+  std::vector<std::string> lines;
+  const Cleanup tell([&] { log_lines(lines); });
   const std::lock_guard lock(mutex_);
   if (stopped_) return instance_closed();
   const uint64_t id = ++last_id_;
@@ -1335,7 +1338,11 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
   auto added = add_listener(std::move(*listener), id);
   if (!added) return added.error();
   Cleanup undo_listener([&] { listeners_.erase(*added); });
-  if (hub.store != nullptr) GPUMEM_TRY(restore(hub));
+  if (hub.store != nullptr) {
+    auto restored = restore(hub);
+    lines.swap(lines_);
+    GPUMEM_TRY(std::move(restored));
+  }
   undo_listener.dismiss();
   undo.dismiss();
   fill_reserve();
