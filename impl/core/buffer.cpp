@@ -380,7 +380,7 @@ Result<void> Buffer::reallocate(uint64_t capacity) {
   });
   if (const uint64_t kept = std::min(size_, capacity); kept != 0) {
     // What streams still write must not come behind the copy.
-    close({this});
+    GPUMEM_TRY(close({this}));
     GPUMEM_TRY(finish_work({this}));
     GPUMEM_TRY(copy(instance(), nullptr, copy_of_bytes(other->base, place_.base, kept, true)));
   }
@@ -611,16 +611,22 @@ void Buffer::set_closed(const Place& place, bool closed) noexcept {
   with_region(place, [closed](Region& region) { region.set_closed(closed); });
 }
 
-void Buffer::close(const std::vector<Buffer*>& buffers) noexcept {
+Result<void> Buffer::close(const std::vector<Buffer*>& buffers) {
   for (const Buffer* const buffer : buffers)
     set_closed(buffer->place_, true);
   platform::fence_all_threads();
   for (const Buffer* const buffer : buffers) {
     // The buffer keeps it for as long as nobody else may change the buffer.
     const Region* kept = nullptr;
-    with_region(buffer->place_, [&kept](const Region& region) { kept = &region; });
-    if (kept != nullptr) platform::wait_for_uses(kept);
+    Result<void> unused;
+    with_region(buffer->place_, [&](const Region& region) {
+      kept = &region;
+      unused = uses_will_end(region);
+    });
+    if (unused && kept != nullptr) unused = wait_for_uses(*kept);
+    GPUMEM_TRY(unused);
   }
+  return {};
 }
 
 Result<void> Buffer::finish_work(const std::vector<Buffer*>& buffers) {
@@ -796,8 +802,11 @@ Result<void> Buffer::open_ordinary() {
 }
 
 Result<void> Buffer::clear() {
-  const auto change = begin_change();
-  if (!change) return change.error();
+  auto turn = changes_.enter();
+  if (!turn) return turn.error();
+  if (cleared_) return {};  // by a destruction that could not wait for the last calls
+  const Change change(*this, std::move(*turn));
+  end_abandoned(instance());
   GPUMEM_TRY(unmap_rest(place_, asleep() ? 0 : capacity_));
   if (!asleep()) GPUMEM_TRY(drop_memory());
   abandon(held_);
@@ -856,7 +865,7 @@ Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest reques
 
 Result<void> destroy_buffer(Ref<Buffer> buffer) {
   GPUMEM_TRY(outside_host_function());
-  GPUMEM_TRY(not_used_by_this_thread(*buffer));
+  GPUMEM_TRY(uses_will_end(*buffer));
   GPUMEM_TRY(buffer->clear());
   return destroy_object<Buffer>(std::move(buffer), [](Buffer& gone) -> Result<void> {
     if (gone.group_ != nullptr) gone.group_->leave(gone);

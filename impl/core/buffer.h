@@ -91,8 +91,8 @@ class Buffer final : public Object {
   Result<void> before_sleep();
   void after_wake() const;
   // From here on nobody else's copies, fills and value operations on their memory begin; those that have are
-  // over. They stay closed until reopen().
-  static void close(const std::vector<Buffer*>& buffers) noexcept;
+  // over, or the call fails: see wait_for_uses(). They stay closed until reopen().
+  static Result<void> close(const std::vector<Buffer*>& buffers);
   // Waits for all work of the devices that may use them.
   static Result<void> finish_work(const std::vector<Buffer*>& buffers);
   void reopen() noexcept { set_closed(place_, false); }

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "core/callback.h"
+#include "core/handles.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
@@ -40,14 +41,9 @@ class Exclusive {
                         "this thread is in a callback of a call that changes the object; call after that has "
                         "returned");
     }
-    if (!Callback::runs_here()) {
-      mutex_.lock();
-    } else if (!mutex_.try_lock()) {
-      return make_error(
-          GPUMEM_ERROR_BUSY,
-          "another thread is changing the object, which a callback cannot wait for; call after the "
-          "callback has returned");
-    }
+    auto lock = lock_unless_in_callback(mutex_);
+    if (!lock) return changed_elsewhere("object");
+    lock.release();
     owner_.store(self, std::memory_order_relaxed);
     return Held(*this);
   }

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "core/callback.h"
 #include "platform/identity.h"
 
 namespace gpumem::core {
@@ -225,11 +226,45 @@ void remove(Object* object) noexcept {
 
 }  // namespace handles
 
-Result<void> not_used_by_this_thread(const Object& object) {
-  if (platform::own_uses(&object) <= 1) return {};
-  return make_error(GPUMEM_ERROR_INVALID_STATE,
-                    "a call of this thread uses the %s; destroy it once that has returned",
-                    type_name(object.type()));
+namespace {
+
+Error used_by_waiting(const Object& object) {
+  return make_error(
+      GPUMEM_ERROR_BUSY,
+      "another thread uses the %s in a call that waits or is in a callback, for which a callback cannot "
+      "wait; call after the callback has returned",
+      type_name(object.type()));
+}
+
+}  // namespace
+
+Result<void> uses_will_end(const Object& object) {
+  if (platform::own_uses(&object) > 1) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "a call of this thread uses the %s; call once that has returned",
+                      type_name(object.type()));
+  }
+  if (Callback::runs_here() && platform::used_by(&object) == platform::UsedBy::kWaiting)
+    return used_by_waiting(object);
+  return {};
+}
+
+Result<void> wait_for_uses(const Object& object, const void* announced) {
+  if (announced == nullptr) announced = &object;
+  if (!Callback::runs_here()) {
+    platform::wait_for_uses(announced);
+  } else if (!platform::wait_for_ending_uses(announced)) {
+    return used_by_waiting(object);
+  }
+  return {};
+}
+
+Error changed_elsewhere(const char* what) {
+  return make_error(
+      GPUMEM_ERROR_BUSY,
+      "another thread is changing the %s, which a callback cannot wait for; call after the callback has "
+      "returned",
+      what);
 }
 
 }  // namespace gpumem::core

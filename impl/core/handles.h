@@ -131,9 +131,16 @@ void remove(Object* object) noexcept;
 
 }  // namespace handles
 
-// INVALID_STATE if a call of this thread is using the object further up: one that called the log function,
-// say.
-Result<void> not_used_by_this_thread(const Object& object);
+// Whether the uses of an object end while this call waits for them. INVALID_STATE if a call of this thread is
+// using the object further up: one that called a progress function, say. BUSY in a callback if a thread uses
+// it that runs one too, or waits itself: each could wait for the other.
+Result<void> uses_will_end(const Object& object);
+// Waits for the uses by other threads of an object that cannot be found since before the last
+// fence_all_threads(). In a callback it fails as soon as uses_will_end() would. Some uses are announced by
+// something else than the object.
+Result<void> wait_for_uses(const Object& object, const void* announced = nullptr);
+// BUSY: a callback cannot wait for a thread that changes something.
+Error changed_elsewhere(const char* what);
 
 // An object that the current call uses: it is not deleted before the call lets go of it. For one call and one
 // thread.

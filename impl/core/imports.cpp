@@ -9,6 +9,7 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "core/callback.h"
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
@@ -587,7 +588,8 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   if (!source && has_ended(source.error())) again.dismiss();
   if (!source) return source.error();
   if ((*access & ~source->recorded.access) != 0) return only_reading();
-  const std::lock_guard changes(changes_);
+  const auto changes = lock_unless_in_callback(changes_);
+  if (!changes) return changed_elsewhere("imports of the instance");
   // Another thread may have imported it meanwhile; or it was, by another export or over another connection.
   counted = count_up(key, request, *source, &created);
   if (!counted) return counted.error();
@@ -633,7 +635,8 @@ Result<void> Imports::try_import(const ImportRequest& request, platform::Descrip
   {
     const auto open = instance_.stay_open();
     if (!open) return open.error();
-    const std::lock_guard changes(changes_);
+    const auto changes = lock_unless_in_callback(changes_);
+    if (!changes) return changed_elsewhere("imports of the instance");
     auto made = adopt_memory(**device, import_of(source->recorded, request, source->claim),
                              [&] { return open_mapping(request, (*device)->device(), *access, *source); });
     if (!made) return made.error();
@@ -710,7 +713,8 @@ Result<void> Imports::destroy(Ref<Memory> memory) {
     return false;
   };
   if (count_down(false)) return {};
-  const std::lock_guard changes(changes_);
+  const auto changes = lock_unless_in_callback(changes_);
+  if (!changes) return changed_elsewhere("imports of the instance");
   if (count_down(true)) return {};
   const Memory* const ended = memory.get();
   auto destroyed = destroy_mapping(std::move(memory));

@@ -42,7 +42,7 @@ Result<void> destroy_object(Ref<T> object, Result<void> (*release)(T&)) {
   Instance& instance = object->instance();
   const auto open = instance.stay_open();
   if (!open) return open.error();
-  GPUMEM_TRY(not_used_by_this_thread(*object));
+  GPUMEM_TRY(uses_will_end(*object));
   Exports& exports = instance.exports();
   GPUMEM_TRY(exports.begin_end(*object));
   Cleanup still_shared([&, shared = object.get()] { exports.cancel_end(*shared); });
@@ -52,8 +52,8 @@ Result<void> destroy_object(Ref<T> object, Result<void> (*release)(T&)) {
                       type_name(T::kType));
   }
   platform::fence_all_threads();
-  platform::wait_for_uses(object.get());
-  auto released = exports.begin_end(*object);  // exported meanwhile, perhaps
+  auto released = wait_for_uses(*object);
+  if (released) released = exports.begin_end(*object);  // exported meanwhile, perhaps
   if (released) released = release(*object);
   if (!released) {
     handles::revive(*object);

@@ -261,12 +261,15 @@ Result<void> close_link(Ref<Link> link) {
   GPUMEM_TRY(outside_host_function());
   const auto open = link->instance().stay_open();
   if (!open) return open.error();
-  GPUMEM_TRY(not_used_by_this_thread(*link));
+  GPUMEM_TRY(uses_will_end(*link));
   if (!handles::end(*link, End::kDestroyed))
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread closed this link during the call");
   link->interrupt();
   platform::fence_all_threads();
-  platform::wait_for_uses(link.get());
+  if (auto unused = wait_for_uses(*link); !unused) {
+    handles::revive(*link);  // then it can only be closed
+    return unused;
+  }
   link->instance().remove_object(*link);
   Link* const gone = link.get();
   link->drop_trials();

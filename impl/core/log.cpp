@@ -7,6 +7,7 @@
 #include <shared_mutex>
 
 #include "base/text.h"
+#include "core/callback.h"
 #include "platform/fork.h"
 #include "platform/thread.h"
 
@@ -75,6 +76,7 @@ void log(gpumem_log_level level, const char* format, ...) noexcept {
   std::shared_lock lock(target->mutex);
   if (target->function == nullptr) return;
   delivering = platform::process_epoch();
+  const Callback mark;
   target->function(target->user_data, level, line);
   delivering = 0;
 }

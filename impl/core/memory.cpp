@@ -275,7 +275,7 @@ Result<void> destroy_mapping(Ref<Memory> memory) {
   Instance& instance = memory->instance();
   const auto open = instance.stay_open();
   if (!open) return open.error();
-  GPUMEM_TRY(not_used_by_this_thread(*memory));
+  GPUMEM_TRY(uses_will_end(*memory));
   // Asked while the handle is good, so that memory in use never looks to others as if it were gone.
   GPUMEM_TRY(check_not_accessed(*memory));
   GPUMEM_TRY(check_unused(*memory, [&] { return memory->backend().check_unused(); }));
@@ -287,8 +287,8 @@ Result<void> destroy_mapping(Ref<Memory> memory) {
   }
   memory->set_state(Region::State::kLeaving);
   platform::fence_all_threads();
-  platform::wait_for_uses(memory.get());
-  auto released = check_not_accessed(*memory);
+  auto released = wait_for_uses(*memory);
+  if (released) released = check_not_accessed(*memory);
   if (released) released = instance.exports().begin_end(*memory);  // exported meanwhile, perhaps
   if (released) {
     released = release_memory(*memory);

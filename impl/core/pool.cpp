@@ -103,12 +103,15 @@ Result<void> destroy_pool(Ref<Pool> pool) {
   {
     const auto open = instance.stay_open();
     if (!open) return open.error();
-    GPUMEM_TRY(not_used_by_this_thread(*pool));
+    GPUMEM_TRY(uses_will_end(*pool));
     if (!handles::end(*pool, End::kDestroyed)) {
       return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this pool during the call");
     }
     platform::fence_all_threads();
-    platform::wait_for_uses(pool.get());
+    if (auto unused = wait_for_uses(*pool); !unused) {
+      handles::revive(*pool);
+      return unused;
+    }
     core->retire();
     auto released = release_quietly(*core);
     if (!released) {

@@ -757,8 +757,9 @@ bool PoolCore::ask_callback(Lock& lock, uint64_t size) {
   lock.unlock();
   bool again = false;
   {
-    const std::lock_guard running(callback_mutex_);
-    if (callback_ != nullptr) {
+    // A callback of another pool does not wait for one of this.
+    const auto running = lock_unless_in_callback(callback_mutex_);
+    if (running && callback_ != nullptr) {
       callback_thread_.store(&platform::thread_record(), std::memory_order_relaxed);
       const Callback here;
       again = callback_(callback_data_, reinterpret_cast<gpumem_pool>(pointer_to(handle_)), size) != 0;
@@ -1308,7 +1309,8 @@ Result<void> PoolCore::set_callback(gpumem_pool_callback callback, void* user_da
   if (in_callback()) {
     return make_error(GPUMEM_ERROR_INVALID_STATE, "the callback is running; set it when it has returned");
   }
-  const std::lock_guard lock(callback_mutex_);
+  const auto lock = lock_unless_in_callback(callback_mutex_);
+  if (!lock) return changed_elsewhere("pool, or in its callback");
   callback_ = callback;
   callback_data_ = user_data;
   return {};

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "base/cleanup.h"
+#include "core/callback.h"
 #include "core/held.h"
 #include "core/host_function.h"
 #include "core/instance.h"
@@ -191,10 +192,11 @@ class RangeChange {
   explicit RangeChange(Ref<Range> range)
       : range_(*range.get()), use_(platform::thread_record(), &range_.changes_) {
     range = {};
-    lock_ = std::unique_lock(range_.changes_);
+    lock_ = lock_unless_in_callback(range_.changes_);
   }
 
   Result<void> alive() const {
+    if (!lock_) return changed_elsewhere("range");
     if (range_.live()) return {};
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread released this range during the call");
   }
@@ -280,14 +282,15 @@ class RangeChange {
   // Waits for the calls of other threads that use the range, or have found one of its mappings before it was
   // removed: those that an earlier call removed are deleted here, so that one fence serves both. What a pool
   // removes has no block: such calls use other parts, may last long, and may need the pool.
-  void await_uses() const noexcept {
+  Result<void> await_uses() const {
     platform::wait_for_looks();
     if (range_.pool_blocks() == nullptr) {
-      platform::wait_for_uses(&range_);
-    } else if (platform::used_by_others(&range_) || platform::own_uses(&range_) > 1) {
-      return;
+      GPUMEM_TRY(wait_for_uses(range_));
+    } else if (platform::used_by(&range_) != platform::UsedBy::kNone || platform::own_uses(&range_) > 1) {
+      return {};
     }
     range_.unmapped_.clear();
+    return {};
   }
 
   Range& range() const { return range_; }
@@ -307,7 +310,7 @@ namespace {
 
 // A call of this thread may use one part of a pool, and call a function that makes the pool change another.
 Result<void> changes_allowed(const Range& range) {
-  return range.pool_blocks() != nullptr ? Result<void>() : not_used_by_this_thread(range);
+  return range.pool_blocks() != nullptr ? Result<void>() : uses_will_end(range);
 }
 
 // That a part lies in the range, at its units.
@@ -407,7 +410,7 @@ Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size) {
   };
   set_ends(true);
   Cleanup undo([&] { set_ends(false); });
-  change.await_uses();
+  GPUMEM_TRY(change.await_uses());
   GPUMEM_TRY(reservation.unmap(offset, size));
   undo.dismiss();
   change.remove(offset, size);
@@ -554,7 +557,7 @@ Result<void> set_range_access(Ref<Range> range, uint64_t offset, uint64_t size,
   Cleanup undo([&] { set.record(AccessSet::Which::kBefore); });
   if (takes) {
     set.record(AccessSet::Which::kBoth);
-    change.await_uses();
+    GPUMEM_TRY(change.await_uses());
   }
   GPUMEM_TRY(set.apply(reservation));
   undo.dismiss();
@@ -605,7 +608,7 @@ Result<void> destroy_range(Ref<Range> range) {
   Instance& instance = range->instance();
   const auto open = instance.stay_open();
   if (!open) return open.error();
-  GPUMEM_TRY(not_used_by_this_thread(*range));
+  GPUMEM_TRY(uses_will_end(*range));
   if (range->mapping_count() != 0) return still_mapped(*range);
   if (!handles::end(*range, End::kDestroyed)) {
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread released this range during the call");
@@ -614,10 +617,11 @@ Result<void> destroy_range(Ref<Range> range) {
   range = {};  // a thread that changes the range waits for those that use it
   gone->set_state(Region::State::kLeaving);
   platform::fence_all_threads();
-  platform::wait_for_uses(gone);
-  platform::wait_for_uses(&gone->changes_);
+  auto released = wait_for_uses(*gone);
+  if (released) released = wait_for_uses(*gone, &gone->changes_);
   // A change that began before may have mapped something.
-  const auto released = gone->mapping_count() == 0 ? release_range(*gone) : Result<void>(still_mapped(*gone));
+  if (released)
+    released = gone->mapping_count() == 0 ? release_range(*gone) : Result<void>(still_mapped(*gone));
   if (!released) {
     gone->set_state(Region::State::kLive);
     handles::revive(*gone);

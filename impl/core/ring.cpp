@@ -513,7 +513,7 @@ Result<void> destroy_ring(Ref<Ring> ring) {
   Instance& instance = ring->instance();
   const auto open = instance.stay_open();
   if (!open) return open.error();
-  GPUMEM_TRY(not_used_by_this_thread(*ring));
+  GPUMEM_TRY(uses_will_end(*ring));
   Exports& exports = instance.exports();
   if (ring->producer_) {
     if (ring->finished_) instance.share_server().end_leases(ring->exported_.token);
@@ -534,9 +534,8 @@ Result<void> destroy_ring(Ref<Ring> ring) {
   ++signal;
   platform::wake_all(signal);
   platform::fence_all_threads();
-  platform::wait_for_uses(ring.get());
-  Result<void> released;
-  if (complete) {
+  Result<void> released = wait_for_uses(*ring);
+  if (released && complete) {
     released = ring->synchronize();
     if (released || ring->device_.backend().lost()) released = ring->check_unused();
   }

@@ -271,7 +271,7 @@ class Sleep {
     auto slept = without_exceptions([&]() -> Result<void> {
       GPUMEM_TRY(wake_holders());
       GPUMEM_TRY(ask());
-      Buffer::close(members_.buffers());
+      GPUMEM_TRY(Buffer::close(members_.buffers()));
       GPUMEM_TRY(wait());
       for (Buffer* const buffer : members_.buffers())
         GPUMEM_TRY(buffer->check_unused());

@@ -182,23 +182,35 @@ void fence_all_threads() noexcept {
   munmap(page, 4096);
 }
 
-bool used_by_others(const void* object) noexcept {
-  bool used = false;
-  for_each_other([&](ThreadRecord& record) {
-    for (const auto& use : record.uses)
-      used = used || matches(use.load(std::memory_order_acquire), object);
+UsedBy used_by(const void* object) noexcept {
+  UsedBy used = UsedBy::kNone;
+  const auto note = [&](const ThreadRecord& record) {
+    used = std::max(used,
+                    record.waiting.load(std::memory_order_acquire) != 0 ? UsedBy::kWaiting : UsedBy::kOthers);
+  };
+  for_each_other([&](const ThreadRecord& record) {
+    for (const auto& use : record.uses) {
+      if (matches(use.load(std::memory_order_acquire), object)) note(record);
+    }
   });
-  if (Overflow* const more = overflow.find(); !used && more != nullptr) {
+  if (Overflow* const more = overflow.find(); more != nullptr) {
     const std::lock_guard lock(more->mutex);
-    used = std::ranges::any_of(more->entries, [&](const Overflow::Entry& entry) {
-      return entry.record != thread_record_or_null && matches(entry.object, object);
-    });
+    for (const Overflow::Entry& entry : more->entries) {
+      if (entry.record != thread_record_or_null && matches(entry.object, object)) note(*entry.record);
+    }
   }
   return used;
 }
 
 void wait_for_uses(const void* object) noexcept {
-  wait_while([&] { return used_by_others(object); });
+  const Waiting mark;
+  wait_while([&] { return used_by(object) != UsedBy::kNone; });
+}
+
+bool wait_for_ending_uses(const void* object) noexcept {
+  UsedBy used = UsedBy::kNone;
+  wait_while([&] { return (used = used_by(object)) == UsedBy::kOthers; });
+  return used == UsedBy::kNone;
 }
 
 void wait_for_others(uint32_t milliseconds) noexcept {

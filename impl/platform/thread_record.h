@@ -26,6 +26,7 @@ struct alignas(128) ThreadRecord {
   std::atomic<uint64_t> question{0};
   std::atomic<uint64_t> passing_begun{0};  // passing uses ever announced
   std::atomic<uint32_t> process{0};  // epoch of the process in which the thread runs; 0: no thread has it
+  std::atomic<uint32_t> waiting{0};  // see Waiting
 
   // The thread's own.
   uint32_t free_uses = (uint32_t{1} << kUses) - 1;  // bits of `uses`
@@ -119,14 +120,36 @@ class Use {
   uint64_t place_ = 0;  // in `uses`; kUses and above: in the overflow list
 };
 
+// While one lives, others decide how long the uses of this thread last: it runs a function of the caller, or
+// waits for another thread.
+class Waiting {
+ public:
+  Waiting() noexcept : record_(thread_record_or_null) { add(1); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  ~Waiting() { add(UINT32_MAX); }
+
+ private:
+  void add(uint32_t change) noexcept {
+    if (record_ == nullptr) return;  // it uses nothing
+    record_->waiting.store(record_->waiting.load(std::memory_order_relaxed) + change,
+                           std::memory_order_release);
+  }
+  ThreadRecord* const record_;
+};
+
 // Makes the announcements of all threads visible to the caller. A thread whose announcement comes later sees
 // all that the caller wrote before.
 void fence_all_threads() noexcept;
 // Waits until no other thread uses an object that cannot be found since before the last fence_all_threads().
 // A thread uses it for as long as a call of its own blocks.
 void wait_for_uses(const void* object) noexcept;
-// Whether one does now, without waiting.
-bool used_by_others(const void* object) noexcept;
+// The same for a thread that others may wait for, as in a callback: false, without waiting on, once one of
+// the uses is of a thread that is Waiting.
+bool wait_for_ending_uses(const void* object) noexcept;
+// How other threads use it now, without waiting.
+enum class UsedBy : uint8_t { kNone, kOthers, kWaiting };
+UsedBy used_by(const void* object) noexcept;
 // Uses of an object that the calling thread has announced.
 uint32_t own_uses(const void* object) noexcept;
 

@@ -10,8 +10,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+#include <barrier>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -220,6 +223,89 @@ TEST_F(FilesOfBuffers, file_1_buffers) {
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, copy_file(instance_, reading(file, 0, buffer.base(), unit)));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, copy_file(instance_, writing(file, 0, buffer.base(), unit)));
   ASSERT_OK(buffer.wake());
+}
+
+// Two copies, and the callback of each does something with the buffer of the other copy, for the end of which
+// it would have to wait.
+TEST_F(FilesOfBuffers, com_27_buf_26_callbacks_that_would_wait_for_each_other) {
+  const File file;
+  file.set_size(unit_);
+  gpumem_buffer_desc wanted = desc(2 * unit_, 4 * unit_);
+  wanted.flags = GPUMEM_BUFFER_MOVABLE;
+  struct Change {
+    const char* what;
+    std::function<gpumem_status(Buffer&)> make;
+  };
+  const Change changes[] = {
+      {"sleep", [](Buffer& buffer) { return buffer.sleep(GPUMEM_CONTENT_DROP); }},
+      {"sleep, kept", [](Buffer& buffer) { return buffer.sleep(GPUMEM_CONTENT_PAGEABLE); }},
+      {"shrink", [](Buffer& buffer) { return gpumem_buffer_set_capacity(buffer.get(), 0, why()); }},
+      {"move", [&](Buffer& buffer) { return buffer.resize(buffer.info().reserved_size + unit_); }},
+      {"take access",
+       [](Buffer& buffer) {
+         gpumem_access_desc none = GPUMEM_ACCESS_DESC_INIT;
+         none.location = GPUMEM_LOCATION_DEVICE;
+         none.access = GPUMEM_ACCESS_NONE;
+         return gpumem_buffer_set_access(buffer.get(), &none, 1, why());
+       }},
+      {"destroy", [](Buffer& buffer) {
+         const gpumem_status status = gpumem_buffer_destroy(buffer.get(), why());
+         if (status == GPUMEM_SUCCESS) (void)buffer.release();
+         return status;
+       }}};
+  for (const Change& change : changes) {
+    SCOPED_TRACE(change.what);
+    std::array<Buffer, 2> buffers;
+    std::barrier<> both(2);
+    const auto run = [&](size_t own) {
+      Progress progress;
+      Buffer& other = buffers.at(1 - own);
+      progress.also = [&] {
+        if (progress.told.size() != 1) return;
+        both.arrive_and_wait();
+        const gpumem_buffer_info before = other.info();
+        EXPECT_STATUS(GPUMEM_ERROR_BUSY, change.make(other));
+        expect_same(other.info(), before);
+        both.arrive_and_wait();
+      };
+      EXPECT_OK(copy_file(instance_, progress.in(reading(file, 0, buffers.at(own).base(), unit_))));
+    };
+    for (Buffer& buffer : buffers) {
+      buffer = make(wanted);
+      ASSERT_OK(gpumem_buffer_set_capacity(buffer.get(), 3 * unit_, why()));
+    }
+    std::thread second(run, size_t{1});
+    run(0);
+    second.join();
+    for (Buffer& buffer : buffers)
+      EXPECT_OK(change.make(buffer)) << "both calls have returned";
+  }
+}
+
+// A call that waits for the callback's own call counts as one in a callback.
+TEST_F(FilesOfBuffers, com_27_a_callback_does_not_wait_for_who_waits_for_it) {
+  const File file;
+  file.set_size(unit_);
+  const Buffer buffer = make(unit_);
+  const Stream stream = create_stream(device_);
+  std::thread sleeper;
+  Progress progress;
+  progress.also = [&] {
+    if (progress.told.size() != 1) return;
+    sleeper = std::thread([&] {
+      gpumem_sleep_desc desc = sleep_desc(GPUMEM_CONTENT_DROP);
+      desc.stream = stream.get();
+      EXPECT_OK(buffer.sleep(desc));
+    });
+    // From then on it uses the stream, and waits for the copy.
+    while (gpumem_fill(instance_, buffer.base(), 1, 0, 1, nullptr) != GPUMEM_ERROR_INVALID_STATE)
+      std::this_thread::yield();
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_stream_destroy(stream.get(), why()));
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_buffer_destroy(buffer.get(), why()));
+  };
+  EXPECT_OK(copy_file(instance_, progress.in(reading(file, 0, buffer.base(), unit_))));
+  sleeper.join();
+  EXPECT_EQ(buffer.info().state, GPUMEM_BUFFER_STATE_ASLEEP);
 }
 
 TEST_F(FilesOfBuffers, file_1_large_buffers_by_threads) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -254,6 +255,41 @@ TEST(Pool, pool_7_a_callback_may_free) {
       << detail.message;
   EXPECT_OK(gpumem_pool_set_callback(pool, nullptr, nullptr, why()));
   give(pool, block);
+}
+
+// Each would wait for the callback of the other to return.
+TEST(Pool, pool_7_com_27_callbacks_of_two_pools) {
+  Instance instance = open_instance();
+  struct Side {
+    gpumem_pool other;
+    std::barrier<>* both;
+  };
+  gpumem_pool_desc desc = pool_desc();
+  desc.limit = 8 * kMiB;
+  const std::array<Pool, 2> pools{create_pool(instance.device(), desc), create_pool(instance.device(), desc)};
+  const auto callback = [](void* user_data, gpumem_pool, uint64_t) -> int32_t {
+    const auto* const side = static_cast<const Side*>(user_data);
+    side->both->arrive_and_wait();
+    void* more = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                  gpumem_pool_alloc(side->other, 9 * kMiB, nullptr, &more, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_pool_set_callback(side->other, nullptr, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_pool_destroy(side->other, why()));
+    side->both->arrive_and_wait();
+    return 0;
+  };
+  std::barrier<> both(2);
+  std::array<Side, 2> sides{Side{pools[1], &both}, Side{pools[0], &both}};
+  for (size_t i = 0; i < 2; ++i)
+    ASSERT_OK(gpumem_pool_set_callback(pools.at(i), callback, &sides.at(i), why()));
+  const auto run = [&](size_t own) {
+    void* block = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                  gpumem_pool_alloc(pools.at(own), 9 * kMiB, nullptr, &block, why()));
+  };
+  std::thread second(run, size_t{1});
+  run(0);
+  second.join();
 }
 
 TEST(Pool, pool_8_other_pools_make_room) {

@@ -2411,7 +2411,10 @@ CHILD(buf_26_an_ordinary_allocation) {
   down.also = [&] {
     if (down.told.size() == 1) expect_refused(instance, stream, buffer.base());
   };
+  uint8_t* const before = buffer.base();
   EXPECT_OK(buffer.sleep(down.in(sleep_desc(GPUMEM_CONTENT_PAGEABLE))));
+  // Its memory is gone, and its address with that.
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_fill(instance, before, 64, 1, 1, why()));
   Progress up;
   up.also = [&] {
     if (buffer.base() != nullptr) expect_refused(instance, stream, buffer.base());

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/callback.h"
 #include "process_support.h"
 
 namespace gpumem::core {
@@ -279,11 +280,11 @@ TEST(Handles, OnlyTheCallsOfThisThreadCountAsItsOwn) {
     const auto own = hold<Probe>(handle);
     std::thread([&] {
       const auto others = hold<Probe>(handle);
-      EXPECT_TRUE(not_used_by_this_thread(*others));
+      EXPECT_TRUE(uses_will_end(*others));
     }).join();
-    EXPECT_TRUE(not_used_by_this_thread(*own));
+    EXPECT_TRUE(uses_will_end(*own));
     const auto further_up = hold<Probe>(handle);
-    const auto refused = not_used_by_this_thread(*own);
+    const auto refused = uses_will_end(*own);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().status, GPUMEM_ERROR_INVALID_STATE);
   }
@@ -300,12 +301,53 @@ TEST(Handles, OwnUsesAreSeenHoweverManyThereAre) {
     for (uint32_t i = 0; i < platform::ThreadRecord::kUses; ++i)
       others.push_back(hold<Probe>(many));
     const auto first = hold<Probe>(handle);
-    EXPECT_TRUE(not_used_by_this_thread(*first));
+    EXPECT_TRUE(uses_will_end(*first));
     const auto second = hold<Probe>(handle);
-    EXPECT_FALSE(not_used_by_this_thread(*second));
+    EXPECT_FALSE(uses_will_end(*second));
   }
   destroy(handle);
   destroy(many);
+}
+
+// Such a call, or one that waits itself, may wait for this one.
+TEST(Handles, ACallbackDoesNotWaitForACallThatIsInACallback) {
+  std::atomic<int> deaths{0};
+  const uint64_t handle = make(&deaths);
+  for (const bool many : {false, true}) {
+    std::atomic<int> step{0};
+    std::thread other([&] {
+      std::vector<Ref<Probe>> more;
+      for (uint32_t i = 0; many && i < platform::ThreadRecord::kUses; ++i)
+        more.push_back(hold<Probe>(handle));
+      const auto held = hold<Probe>(handle);
+      {
+        const Callback callback;
+        step = 1;
+        while (step == 1)
+          std::this_thread::yield();
+      }
+      step = 3;
+      while (step == 3)
+        std::this_thread::yield();
+    });
+    while (step != 1)
+      std::this_thread::yield();
+    auto own = hold<Probe>(handle);
+    EXPECT_TRUE(uses_will_end(*own)) << "no callback";
+    const Callback callback;
+    for (const Result<void>& refused : {uses_will_end(*own), wait_for_uses(*own)}) {
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().status, GPUMEM_ERROR_BUSY);
+    }
+    step = 2;
+    while (step != 3)
+      std::this_thread::yield();
+    EXPECT_TRUE(uses_will_end(*own)) << "its callback has returned";
+    step = 4;
+    EXPECT_TRUE(wait_for_uses(*own));
+    other.join();
+  }
+  destroy(handle);
 }
 
 // Lives as long as the test, so that a reader can tell whether its object does.

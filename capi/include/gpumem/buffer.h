@@ -120,7 +120,8 @@ GPUMEM_API gpumem_status gpumem_buffer_create(gpumem_device device, const gpumem
  * \param buffer buffer to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the buffer is destroyed, also if its device is lost
- * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the buffer was not observed complete; nothing changed
+ * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the buffer was not observed complete; or called from a callback,
+ *         as in gpumem_progress_function; nothing changed
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until calls of other threads that use the buffer have returned, and for driver calls}
@@ -297,8 +298,10 @@ typedef int32_t gpumem_content;
  * file it has about 64 MiB, or more if other threads are faster than the calls.
  *
  * During a sleep or a waking it may do what gpumem_before_sleep_function may. During gpumem_copy_file() it may call every
- * function, also gpumem_copy_file(), but must not free or unmap the memory that is being copied, nor wait for a thread that
- * does. Closing an instance fails in either. It must return: it must not throw or end its thread, and a child process that it
+ * function, also gpumem_copy_file(), but must not wait for a thread that frees or unmaps the memory that is being copied; doing
+ * so itself fails with #GPUMEM_ERROR_INVALID_STATE. No call waits there for a call of another thread that is in a callback too, or
+ * waits itself, since each could wait for the other: it is #GPUMEM_ERROR_BUSY, and changes nothing; call after the function has
+ * returned. Closing an instance fails in either. It must return: it must not throw or end its thread, and a child process that it
  * forks must not return from it.
  *
  * \param user_data as in the descriptor
@@ -353,8 +356,8 @@ typedef struct gpumem_sleep_desc {
  * \retval GPUMEM_ERROR_INVALID_STATE the buffer sleeps already; a stream is being captured; the event was never recorded; or called
  *         from a host function, or from a callback of the buffer
  * \retval GPUMEM_ERROR_NO_ACCESS the device has no access to the buffer, and so cannot save it
- * \retval GPUMEM_ERROR_BUSY registrations are noted, which the message names; a callback refused; or strict host backend: work that
- *         uses the buffer was not observed complete
+ * \retval GPUMEM_ERROR_BUSY registrations are noted, which the message names; a callback refused; called from a callback, as in
+ *         gpumem_progress_function; or strict host backend: work that uses the buffer was not observed complete
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the pin budget is used up, the disk is full, or the file reaches a limit
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory for the content
  * \retval GPUMEM_ERROR_PERMISSION_DENIED no file may be made in the directory

@@ -573,8 +573,8 @@ GPUMEM_API gpumem_status gpumem_pool_get_block_info(gpumem_instance instance, co
 /** Called when a pool cannot get memory, before the allocation fails: the time to free blocks of the pool or other memory. It may
  * call every function but those that say otherwise. An allocation from the same pool that lacks memory fails without calling it
  * again. Closing an instance fails. It must return: it must not throw or end its thread, and a child process that it forks must
- * not return from it. Do not set the callback of another pool, nor destroy one, from a callback if that pool's callback may do the
- * same to this one: each would wait for the other to return.
+ * not return from it. While another pool's callback runs on another thread, an allocation from that pool fails in this one without
+ * calling it, and what would wait for it is #GPUMEM_ERROR_BUSY: see gpumem_progress_function.
  *
  * \param user_data as it was passed to gpumem_pool_set_callback()
  * \param pool pool that lacks memory
@@ -590,6 +590,7 @@ typedef int32_t(GPUMEM_CALL *gpumem_pool_callback)(void *user_data, gpumem_pool 
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the function is set
  * \retval GPUMEM_ERROR_INVALID_STATE called from the callback, or from a host function
+ * \retval GPUMEM_ERROR_BUSY called from another callback, and the one before runs
  * \handles
  * \blocking{until the callback before has returned}
  * \threads{any thread}

@@ -124,10 +124,13 @@ aliases! {
     /// buffer's content is copied, and the whole buffer if it is not kept; for a file it has about
     /// 64 MiB, or more if other threads are faster than the calls. During a sleep or a waking it
     /// may do what gpumem_before_sleep_function may. During `gpumem_copy_file()` it may call every
-    /// function, also `gpumem_copy_file()`, but must not free or unmap the memory that is being
-    /// copied, nor wait for a thread that does. Closing an instance fails in either. It must
-    /// return: it must not throw or end its thread, and a child process that it forks must not
-    /// return from it.
+    /// function, also `gpumem_copy_file()`, but must not wait for a thread that frees or unmaps the
+    /// memory that is being copied; doing so itself fails with
+    /// [`GPUMEM_ERROR_INVALID_STATE`](crate::GPUMEM_ERROR_INVALID_STATE). No call waits there for a
+    /// call of another thread that is in a callback too, or waits itself, since each could wait for
+    /// the other: it is [`GPUMEM_ERROR_BUSY`](crate::GPUMEM_ERROR_BUSY), and changes nothing; call
+    /// after the function has returned. Closing an instance fails in either. It must return: it
+    /// must not throw or end its thread, and a child process that it forks must not return from it.
     gpumem_progress_function = Option<unsafe extern "C" fn(
         user_data: *mut c_void, done: u64, total: u64) -> i32>;
     /// Called before a buffer sleeps, on the thread that puts it to sleep: the time to end
@@ -157,9 +160,9 @@ aliases! {
     /// of the pool or other memory. It may call every function but those that say otherwise. An
     /// allocation from the same pool that lacks memory fails without calling it again. Closing an
     /// instance fails. It must return: it must not throw or end its thread, and a child process
-    /// that it forks must not return from it. Do not set the callback of another pool, nor destroy
-    /// one, from a callback if that pool's callback may do the same to this one: each would wait
-    /// for the other to return.
+    /// that it forks must not return from it. While another pool's callback runs on another thread,
+    /// an allocation from that pool fails in this one without calling it, and what would wait for
+    /// it is [`GPUMEM_ERROR_BUSY`](crate::GPUMEM_ERROR_BUSY): see gpumem_progress_function.
     gpumem_pool_callback = Option<unsafe extern "C" fn(
         user_data: *mut c_void, pool: gpumem_pool, size: u64) -> i32>;
     /// A function of the caller that runs in stream order. It must return: it must not throw, end
