@@ -225,7 +225,7 @@ var functionNames = [...]struct{ inC, name string }{
 
 // argumentNames has words for arguments in messages, and the words of this package.
 var argumentNames = map[string]string{
-	"NULL": "nil", "DEVICE": "KindDevice", "PINNED": "KindPinned", "REGISTERED": "KindRegistered", "MANAGED": "KindManaged",
+	"NULL":        "nil",
 	"location_id": "locationID", "max_level": "level", "numa_node": "NUMANode", "pin_budget": "PinBudget", "transfer_bytes": "TransferBytes", "transfer_threads": "TransferThreads",
 	"value_size": "valueSize",
 }

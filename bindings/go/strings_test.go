@@ -286,7 +286,7 @@ func TestTextsHaveGoNames(t *testing.T) {
 	for _, c := range []struct{ expected, got string }{
 		{"gpumem.NewPinned: the device handle is nil (ErrInvalidArgument)", second(NewPinned[int32](nil, 1, MemoryOptions{}))},
 		{"gpumem.CopyToSlice: the instance handle is nil (ErrInvalidArgument)", CopyToSlice(nil, make([]byte, 1), m.At(0)).Error()},
-		{"Device.NewMemory: unknown memory cannot be allocated; the kind must be KindDevice, KindPinned or KindManaged (ErrInvalidArgument)",
+		{"Device.NewMemory: the kind is KindUnknown; it must be KindDevice, KindPinned or KindManaged (ErrInvalidArgument)",
 			second(d.NewMemory(MemoryOptions{Size: 1}))},
 		{"gpumem.Open: the backend is 9, which is not a Backend value (ErrInvalidArgument)", second(Open(Options{Backend: 9}))},
 	} {

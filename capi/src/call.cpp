@@ -5,6 +5,9 @@
 #include <cstring>
 
 #include "base/caught.h"
+#include "gpumem/memory.h"
+#include "gpumem/pointer.h"
+#include "gpumem/share.h"
 
 namespace gpumem::capi {
 
@@ -23,6 +26,41 @@ void Decoder::refuse(const char* format, ...) {
   format_text(error.message + before, sizeof error.message - static_cast<size_t>(before), format, arguments);
   va_end(arguments);
   verdict_.note(error);
+}
+
+namespace {
+
+struct Named {
+  int32_t value;
+  const char* name;
+};
+#define GPUMEM_NAMED(value) \
+  Named { value, #value }
+constexpr Named kNames[] = {
+    GPUMEM_NAMED(GPUMEM_KIND_UNKNOWN),       GPUMEM_NAMED(GPUMEM_KIND_PAGEABLE),
+    GPUMEM_NAMED(GPUMEM_KIND_PINNED),        GPUMEM_NAMED(GPUMEM_KIND_REGISTERED),
+    GPUMEM_NAMED(GPUMEM_KIND_DEVICE),        GPUMEM_NAMED(GPUMEM_KIND_MANAGED),
+    GPUMEM_NAMED(GPUMEM_KIND_POOL),          GPUMEM_NAMED(GPUMEM_KIND_VIRTUAL),
+    GPUMEM_NAMED(GPUMEM_KIND_IMPORTED),      GPUMEM_NAMED(GPUMEM_KIND_FOREIGN),
+    GPUMEM_NAMED(GPUMEM_LOCATION_NONE),      GPUMEM_NAMED(GPUMEM_LOCATION_DEVICE),
+    GPUMEM_NAMED(GPUMEM_LOCATION_HOST),      GPUMEM_NAMED(GPUMEM_LOCATION_HOST_NUMA),
+    GPUMEM_NAMED(GPUMEM_ACCESS_NONE),        GPUMEM_NAMED(GPUMEM_ACCESS_READ),
+    GPUMEM_NAMED(GPUMEM_ACCESS_READWRITE),   GPUMEM_NAMED(GPUMEM_ACCESS_UNKNOWN),
+    GPUMEM_NAMED(GPUMEM_SHARE_WAY_ANY),      GPUMEM_NAMED(GPUMEM_SHARE_WAY_LEGACY),
+    GPUMEM_NAMED(GPUMEM_SHARE_WAY_POSIX_FD), GPUMEM_NAMED(GPUMEM_SHARE_WAY_FABRIC),
+    GPUMEM_NAMED(GPUMEM_SHARE_WAY_DMA_BUF),  GPUMEM_NAMED(GPUMEM_LOCATION_HOST_NUMA_CURRENT)};
+#undef GPUMEM_NAMED
+
+}  // namespace
+
+void Decoder::not_a_value(const char* what, const char* prefix, int32_t value, const char* allowed) {
+  const char* const separator = allowed != nullptr ? "; it must be " : "";
+  if (allowed == nullptr) allowed = "";
+  for (const Named& known : kNames) {
+    if (known.value == value && std::strncmp(known.name, prefix, std::strlen(prefix)) == 0)
+      return refuse("%s is %s%s%s", what, known.name, separator, allowed);
+  }
+  refuse("%s is %d, which is not a %s value%s%s", what, value, prefix, separator, allowed);
 }
 
 std::string Decoder::name(const char* given) {

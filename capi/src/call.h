@@ -56,6 +56,11 @@ class Decoder {
   // A bad value; the message says what is wrong and what to do.
   [[gnu::format(printf, 2, 3), gnu::cold]] void refuse(const char* format, ...);
 
+  // A number of an enum that it does not have, or that `allowed`, a list of names, leaves out. `prefix` is
+  // that of its names.
+  [[gnu::cold]] void not_a_value(const char* what, const char* prefix, int32_t value,
+                                 const char* allowed = nullptr);
+
   void not_null(const void* pointer, const char* name) {
     if (pointer == nullptr) refuse("%s is NULL", name);
   }

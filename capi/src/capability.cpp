@@ -15,7 +15,7 @@ gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capabili
     decode.output(out_info, "out_info");
     const char* name = core::capability_name(capability);
     if (name == nullptr) {
-      decode.refuse("capability is %d, which is not a GPUMEM_CAPABILITY_ value", capability);
+      decode.not_a_value("capability", "GPUMEM_CAPABILITY_", capability);
     }
     core::Ref<core::DeviceObject> other;
     if (core::is_peer_capability(capability)) {

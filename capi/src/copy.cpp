@@ -73,10 +73,10 @@ struct Extents {
 
 void decode_choices(capi::Decoder& decode, gpumem_direction direction, gpumem_source_order source_order) {
   if (direction < GPUMEM_DIRECTION_INFER || direction > GPUMEM_DIRECTION_DEVICE_TO_DEVICE) {
-    decode.refuse("the direction is %d, which is not a GPUMEM_DIRECTION_ value", direction);
+    decode.not_a_value("the direction", "GPUMEM_DIRECTION_", direction);
   }
   if (source_order < GPUMEM_SOURCE_ORDER_STREAM || source_order > GPUMEM_SOURCE_ORDER_ANY) {
-    decode.refuse("the source order is %d, which is not a GPUMEM_SOURCE_ORDER_ value", source_order);
+    decode.not_a_value("the source order", "GPUMEM_SOURCE_ORDER_", source_order);
   }
 }
 

@@ -26,9 +26,11 @@ inline void decode_way(Decoder& decode, const void* pointer, gpumem_share_way wa
                        gpumem_way_info* out_info) {
   decode.not_null(pointer, "pointer");
   if (way < GPUMEM_SHARE_WAY_LEGACY || way > GPUMEM_SHARE_WAY_DMA_BUF)
-    decode.refuse("way %d is none of the GPUMEM_SHARE_WAY_ values that can be asked about", way);
+    decode.not_a_value("way", "GPUMEM_SHARE_WAY_", way,
+                       "GPUMEM_SHARE_WAY_LEGACY, GPUMEM_SHARE_WAY_POSIX_FD, GPUMEM_SHARE_WAY_FABRIC or "
+                       "GPUMEM_SHARE_WAY_DMA_BUF");
   if (peer < GPUMEM_PEER_OTHER_PROCESS || peer > GPUMEM_PEER_CONTAINER)
-    decode.refuse("peer %d is none of the GPUMEM_PEER_ values", peer);
+    decode.not_a_value("peer", "GPUMEM_PEER_", peer);
   decode.output(out_info, "out_info");
 }
 

@@ -16,7 +16,7 @@ std::string decode_tag(Decoder& decode, const char* tag, bool group) {
 core::StoreRequest decode_store(Decoder& decode, gpumem_content content, uint32_t reserved,
                                 const char* directory) {
   if (content < GPUMEM_CONTENT_PINNED || content > GPUMEM_CONTENT_FILE) {
-    decode.refuse("the content is %d, which is no GPUMEM_CONTENT_ value", content);
+    decode.not_a_value("the content", "GPUMEM_CONTENT_", content);
   }
   if (reserved != 0) decode.refuse("reserved is %u; it must be 0", reserved);
   const bool file = content == GPUMEM_CONTENT_FILE;

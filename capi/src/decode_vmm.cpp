@@ -12,8 +12,8 @@ backend::PhysicalRequest decode_physical(Decoder& decode, const core::DeviceObje
   request.location = desc.location != 0 ? desc.location : GPUMEM_LOCATION_DEVICE;
   const bool on_node = request.location == GPUMEM_LOCATION_HOST_NUMA;
   if (request.location < GPUMEM_LOCATION_DEVICE || request.location > GPUMEM_LOCATION_HOST_NUMA) {
-    decode.refuse("the location is %d; it must be GPUMEM_LOCATION_DEVICE, _HOST or _HOST_NUMA",
-                  desc.location);
+    decode.not_a_value("the location", "GPUMEM_LOCATION_", desc.location,
+                       "GPUMEM_LOCATION_DEVICE, GPUMEM_LOCATION_HOST or GPUMEM_LOCATION_HOST_NUMA");
   }
   if (!on_node && desc.location_id != 0) {
     decode.refuse("location_id is %d; without GPUMEM_LOCATION_HOST_NUMA it must be 0%s", desc.location_id,
@@ -48,7 +48,8 @@ core::AccessRequest decode_access(Decoder& decode, const core::Instance* instanc
   request.access = given.access;
   if (given.access != GPUMEM_ACCESS_NONE && given.access != GPUMEM_ACCESS_READ &&
       given.access != GPUMEM_ACCESS_READWRITE) {
-    decode.refuse("the access is %d; it must be GPUMEM_ACCESS_NONE, _READ or _READWRITE", given.access);
+    decode.not_a_value("the access", "GPUMEM_ACCESS_", given.access,
+                       "GPUMEM_ACCESS_NONE, GPUMEM_ACCESS_READ or GPUMEM_ACCESS_READWRITE");
   }
   if (given.reserved != 0) decode.refuse("reserved must be 0");
   if (given.location == GPUMEM_LOCATION_HOST) {
@@ -57,8 +58,8 @@ core::AccessRequest decode_access(Decoder& decode, const core::Instance* instanc
     return request;
   }
   if (given.location != GPUMEM_LOCATION_DEVICE) {
-    decode.refuse("the location is %d; it must be GPUMEM_LOCATION_DEVICE or GPUMEM_LOCATION_HOST",
-                  given.location);
+    decode.not_a_value("the location", "GPUMEM_LOCATION_", given.location,
+                       "GPUMEM_LOCATION_DEVICE or GPUMEM_LOCATION_HOST");
     return request;
   }
   if (instance == nullptr) return request;

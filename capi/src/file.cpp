@@ -15,7 +15,7 @@ core::FileCopyRequest decode_request(capi::Decoder& decode, const gpumem_copy_fi
   core::FileCopyRequest request;
   if (given.direction != GPUMEM_FILE_DIRECTION_TO_MEMORY &&
       given.direction != GPUMEM_FILE_DIRECTION_FROM_MEMORY) {
-    decode.refuse("the direction is %d, which is not a GPUMEM_FILE_DIRECTION_ value", given.direction);
+    decode.not_a_value("the direction", "GPUMEM_FILE_DIRECTION_", given.direction);
   }
   if ((given.prefer & ~GPUMEM_FILE_DIRECT) != 0) {
     decode.refuse("the flags 0x%" PRIx64 " are no GPUMEM_FILE_ values", given.prefer & ~GPUMEM_FILE_DIRECT);

@@ -31,7 +31,8 @@ gpumem_status gpumem_host_kernel_view(gpumem_host_kernel kernel, const void* add
     decode.size(size);
     if (add_wraps(address_of(address), size)) decode.refuse("the range wraps around the address space");
     if (access != GPUMEM_ACCESS_READ && access != GPUMEM_ACCESS_READWRITE) {
-      decode.refuse("the access is %d; it must be GPUMEM_ACCESS_READ or GPUMEM_ACCESS_READWRITE", access);
+      decode.not_a_value("the access", "GPUMEM_ACCESS_", access,
+                         "GPUMEM_ACCESS_READ or GPUMEM_ACCESS_READWRITE");
     }
     GPUMEM_TRY(decode.done());
     auto view = running->view(address, size, access);
@@ -103,7 +104,7 @@ gpumem_status gpumem_host_foreign_alloc(gpumem_device device, gpumem_kind kind, 
     decode.size(size);
     const core::KindTraits* const traits = core::find_kind(kind);
     if (traits == nullptr || !traits->allocated() || traits->managed)
-      decode.refuse("the kind must be DEVICE or PINNED");
+      decode.not_a_value("the kind", "GPUMEM_KIND_", kind, "GPUMEM_KIND_DEVICE or GPUMEM_KIND_PINNED");
     GPUMEM_TRY(decode.done());
     auto pointer = simulation::allocate_foreign(*object, *traits, size);
     if (!pointer) return pointer.error();

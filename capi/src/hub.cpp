@@ -78,7 +78,8 @@ core::PublishRequest decode_publish(capi::Decoder& decode, const char* name,
   const gpumem_publish_desc given = decode.optional_input(desc, "desc");
   if (given.access != GPUMEM_ACCESS_NONE && given.access != GPUMEM_ACCESS_READ &&
       given.access != GPUMEM_ACCESS_READWRITE)
-    decode.refuse("access is %d; it is GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0", given.access);
+    decode.not_a_value("access", "GPUMEM_ACCESS_", given.access,
+                       "GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0");
   if (given.version > core::kVersionMax) {
     decode.refuse("version is %" PRIu64 ", and at most %" PRIu64 " may be asked for; pass 0 for the next one",
                   given.version, core::kVersionMax);

@@ -12,7 +12,7 @@ namespace {
 
 void require_backend(capi::Decoder& decode, gpumem_backend backend) {
   if (backend < GPUMEM_BACKEND_ANY || backend > GPUMEM_BACKEND_HOST) {
-    decode.refuse("the backend is %d, which is not a GPUMEM_BACKEND_ value", backend);
+    decode.not_a_value("the backend", "GPUMEM_BACKEND_", backend);
   }
 }
 
@@ -107,7 +107,7 @@ gpumem_status gpumem_instance_close(gpumem_instance instance, gpumem_close_mode 
                                     gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     if (mode != GPUMEM_CLOSE_CHECK && mode != GPUMEM_CLOSE_FORCE) {
-      decode.refuse("mode is %d, which is not a GPUMEM_CLOSE_ value", mode);
+      decode.not_a_value("mode", "GPUMEM_CLOSE_", mode);
     }
     if (instance == nullptr) {
       GPUMEM_TRY(decode.done());

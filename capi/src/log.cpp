@@ -9,7 +9,7 @@ gpumem_status gpumem_log_set_function(gpumem_log_function function, void* user_d
                                       gpumem_log_level max_level, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     if (function != nullptr && (max_level < GPUMEM_LOG_ERROR || max_level > GPUMEM_LOG_DEBUG)) {
-      decode.refuse("max_level is %d, which is not a GPUMEM_LOG_ value", max_level);
+      decode.not_a_value("max_level", "GPUMEM_LOG_", max_level);
     }
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::set_log_function(function, user_data, max_level));

@@ -30,10 +30,10 @@ backend::Location decode_location(capi::Decoder& decode, const core::Instance* i
     return {location, id};
   }
   if (!nodes || (location != GPUMEM_LOCATION_HOST_NUMA && location != GPUMEM_LOCATION_HOST_NUMA_CURRENT)) {
-    decode.refuse("the location is %d; it must be GPUMEM_LOCATION_DEVICE%s", location,
-                  nodes ? ", GPUMEM_LOCATION_HOST, GPUMEM_LOCATION_HOST_NUMA or "
-                          "GPUMEM_LOCATION_HOST_NUMA_CURRENT"
-                        : " or GPUMEM_LOCATION_HOST");
+    decode.not_a_value("the location", "GPUMEM_LOCATION_", location,
+                       nodes ? "GPUMEM_LOCATION_DEVICE, GPUMEM_LOCATION_HOST, GPUMEM_LOCATION_HOST_NUMA or "
+                               "GPUMEM_LOCATION_HOST_NUMA_CURRENT"
+                             : "GPUMEM_LOCATION_DEVICE or GPUMEM_LOCATION_HOST");
     return {};
   }
   if (instance == nullptr) return {};
@@ -55,7 +55,7 @@ backend::Location decode_advice(capi::Decoder& decode, const core::Instance* ins
     case GPUMEM_ADVICE_UNSET_ACCESSED_BY:
       return decode_location(decode, instance, location, id, false);
     default:
-      decode.refuse("the advice is %d, which is no GPUMEM_ADVICE_ value", advice);
+      decode.not_a_value("the advice", "GPUMEM_ADVICE_", advice);
       return {};
   }
 }
@@ -125,7 +125,7 @@ gpumem_status gpumem_managed_attach(gpumem_stream stream, void* pointer, uint64_
     decode.not_null(pointer, "pointer");
     if (size != 0) decode_range(decode, pointer, size);
     if (attach != GPUMEM_ATTACH_GLOBAL && attach != GPUMEM_ATTACH_HOST && attach != GPUMEM_ATTACH_SINGLE)
-      decode.refuse("attach is %d, which is no GPUMEM_ATTACH_ value", attach);
+      decode.not_a_value("attach", "GPUMEM_ATTACH_", attach);
     if (attach == GPUMEM_ATTACH_SINGLE && object && object->is_default())
       decode.refuse(
           "the stream is the default stream, to which no memory can be attached; use one of your own");

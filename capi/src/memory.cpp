@@ -40,13 +40,11 @@ void require_flags(capi::Decoder& decode, const core::KindTraits& kind, gpumem_m
 // The kind of memory to allocate; null if it cannot be, and then done() fails.
 const core::KindTraits* decode_kind(capi::Decoder& decode, gpumem_kind number) {
   const core::KindTraits* const kind = core::find_kind(number);
-  if (kind == nullptr) decode.refuse("the kind is %d, which is no GPUMEM_KIND_ value", number);
-  if (kind == nullptr) return nullptr;
-  if (kind->registered) {
-    decode.refuse("%s memory exists already; register it with gpumem_memory_register()", kind->name);
-  }
-  if (!kind->allocated() && !kind->registered) {
-    decode.refuse("%s memory cannot be allocated; the kind must be DEVICE, PINNED or MANAGED", kind->name);
+  if (kind != nullptr && kind->registered) {
+    decode.refuse("GPUMEM_KIND_REGISTERED is memory that exists; register it with gpumem_memory_register()");
+  } else if (kind == nullptr || !kind->allocated()) {
+    decode.not_a_value("the kind", "GPUMEM_KIND_", number,
+                       "GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED or GPUMEM_KIND_MANAGED");
   }
   return kind;
 }

@@ -40,8 +40,8 @@ gpumem_status gpumem_pointer_get_access(gpumem_instance instance, const void* po
     decode.not_null(out_access, "out_access");
     const bool device = location == GPUMEM_LOCATION_DEVICE;
     if (!device && location != GPUMEM_LOCATION_HOST) {
-      decode.refuse("the location is %d; it must be GPUMEM_LOCATION_DEVICE or GPUMEM_LOCATION_HOST",
-                    location);
+      decode.not_a_value("the location", "GPUMEM_LOCATION_", location,
+                         "GPUMEM_LOCATION_DEVICE or GPUMEM_LOCATION_HOST");
     }
     if (location == GPUMEM_LOCATION_HOST && location_id != 0 && location_id != -1) {
       decode.refuse("location_id is %d; it must be 0 or -1 for the CPU", location_id);

@@ -23,7 +23,8 @@ core::PoolRequest decode_request(capi::Decoder& decode, const core::DeviceObject
   const core::KindTraits* const kind = core::find_kind(wanted);
   const bool served = kind != nullptr && (kind->allocated() || kind == &core::kinds::pageable);
   if (!served) {
-    decode.refuse("a pool of kind %d cannot be made; use DEVICE, PINNED, MANAGED or PAGEABLE", desc.kind);
+    decode.not_a_value("the kind", "GPUMEM_KIND_", desc.kind,
+                       "GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED or GPUMEM_KIND_PAGEABLE");
   } else {
     request.memory.kind = kind;
     if ((desc.memory_flags & ~kind->flags) != 0) {

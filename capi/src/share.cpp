@@ -21,7 +21,8 @@ bool is_access(gpumem_access access) {
 
 void require_access(capi::Decoder& decode, gpumem_access access) {
   if (!is_access(access))
-    decode.refuse("access is %d; it is GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0", access);
+    decode.not_a_value("access", "GPUMEM_ACCESS_", access,
+                       "GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0");
 }
 
 void require_flags(capi::Decoder& decode, uint64_t flags, uint64_t known) {
@@ -39,7 +40,8 @@ gpumem_status gpumem_share_export(gpumem_instance instance, const void* pointer,
     decode.not_null(out_handle, "out_handle");
     const gpumem_export_desc given = decode.optional_input(desc, "desc");
     if (given.way < GPUMEM_SHARE_WAY_ANY || given.way > GPUMEM_SHARE_WAY_FABRIC)
-      decode.refuse("way %d is none that memory is exported by", given.way);
+      decode.not_a_value("way", "GPUMEM_SHARE_WAY_", given.way,
+                         "GPUMEM_SHARE_WAY_ANY, GPUMEM_SHARE_WAY_LEGACY or GPUMEM_SHARE_WAY_POSIX_FD");
     require_access(decode, given.access);
     require_flags(decode, given.flags, GPUMEM_EXPORT_NEIGHBOURS);
     GPUMEM_TRY(decode.done());

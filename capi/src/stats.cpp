@@ -23,10 +23,10 @@ gpumem_status gpumem_stats_get_kind(gpumem_instance instance, gpumem_kind kind, 
     decode.output(out_stats, "out_stats");
     const core::KindTraits* const traits = core::find_kind(kind);
     if (traits == nullptr || traits->counters == core::kNotCounted) {
-      decode.refuse(
-          "statistics exist for the kinds DEVICE, PINNED, REGISTERED, MANAGED, VIRTUAL and IMPORTED, "
-          "not for kind %d",
-          kind);
+      decode.not_a_value("the kind", "GPUMEM_KIND_", kind,
+                         "one that has statistics: GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, "
+                         "GPUMEM_KIND_REGISTERED, GPUMEM_KIND_MANAGED, GPUMEM_KIND_VIRTUAL or "
+                         "GPUMEM_KIND_IMPORTED");
     }
     GPUMEM_TRY(decode.done());
     capi::answer(out_stats, object->instance().statistics().read_kind(*traits));

@@ -145,7 +145,7 @@ gpumem_status gpumem_stream_wait_value(gpumem_stream stream, void* address, uint
     const auto object = decode.object<core::Stream>(stream);
     decode_word(decode, address, value_size);
     if (condition < GPUMEM_WAIT_GEQ || condition > GPUMEM_WAIT_NOR) {
-      decode.refuse("condition is %d, which is not a GPUMEM_WAIT_ value", condition);
+      decode.not_a_value("condition", "GPUMEM_WAIT_", condition);
     }
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::wait_value(*object, address, value, value_size, condition));

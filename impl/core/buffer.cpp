@@ -98,8 +98,7 @@ Result<Buffer::Change> Buffer::begin_change() {
   GPUMEM_TRY(outside_host_function());
   auto turn = changes_.enter();
   if (!turn) return turn.error();
-  if (cleared_)
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this buffer during the call");
+  if (cleared_) return ended_meanwhile(kType);
   end_abandoned(instance());
   return Change(*this, std::move(*turn));
 }

@@ -200,14 +200,11 @@ struct RangeSide {
   // Each byte must be mapped, on a device that is not lost, and accessible by the device that does the work
   // (VMM-15, UVA-8).
   void check(const Device& device, Verdict* verdict) const {
-    if (!box.admitted)
-      verdict->note(check_open(found, use == Use::kWrites ? "the destination" : "the source"));
+    const char* const name = use == Use::kWrites ? "the destination" : "the source";
+    if (!box.admitted) verdict->note(check_open(found, name));
     for_each_part([&](const Mapping* mapping, uint64_t at, uint64_t) {
       if (mapping == nullptr || mapping->leaving()) {
-        verdict->note(make_error(GPUMEM_ERROR_INVALID_STATE,
-                                 "nothing is mapped at offset %" PRIu64
-                                 " of the range of the %s; if it is a buffer's, wake the buffer first",
-                                 at, what()));
+        verdict->note(not_mapped(range(), at, name));
         return true;
       }
       if (Device* const home = mapping->home()) verdict->note(home->usable());
@@ -231,7 +228,7 @@ struct RangeSide {
       verdict->note(make_error(GPUMEM_ERROR_NO_ACCESS,
                                "this driver copies from host memory by the CPU, which may only read the "
                                "destination at offset %" PRIu64
-                               " of its range; give it no access, or READWRITE",
+                               " of its range; give it GPUMEM_ACCESS_NONE or GPUMEM_ACCESS_READWRITE",
                                at));
       return false;
     });

@@ -209,8 +209,7 @@ class Exports::Plan {
     const Mapping* const first = mappings.find(found.offset);
     if (first == nullptr || first->leaving()) {
       if (in_pool()) return unmapped_meanwhile();
-      return make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at offset %" PRIu64 " of its range",
-                        found.offset);
+      return not_mapped(static_cast<const Range&>(region()), found.offset);
     }
     if ((first->facts.handle_types & GPUMEM_HANDLE_TYPE_POSIX_FD) == 0) {
       return make_error(GPUMEM_ERROR_UNSUPPORTED,

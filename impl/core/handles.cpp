@@ -41,6 +41,22 @@ const char* type_name(Type type) {
   return "object";
 }
 
+namespace {
+
+// What the function that ends an object does with it. Memory may live on when it is released.
+const char* ended_name(Type type) {
+  if (type == Type::kPhysical || type == Type::kRange) return "released";
+  return type == Type::kHub || type == Type::kLink || type == Type::kInstance ? "closed" : "destroyed";
+}
+
+}  // namespace
+
+Error ended_meanwhile(Type type) {
+  return make_error(GPUMEM_ERROR_STALE_HANDLE,
+                    "another thread %s this %s during the call; do not use its handle after that",
+                    ended_name(type), type_name(type));
+}
+
 // Befriended by Object: sets the handle value.
 class HandleTable {
  public:
@@ -130,9 +146,8 @@ Error gone(uint32_t generation, uint64_t word, Type type) {
     }
     return make_error(GPUMEM_ERROR_CLOSED, "the instance of this %s is closed; open a new one", name);
   }
-  // The memory may live on.
-  const char* const how = type == Type::kPhysical ? "released" : "destroyed";
-  return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was %s; do not use its handle after that", name, how);
+  return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was %s; do not use its handle after that", name,
+                    ended_name(type));
 }
 
 }  // namespace
@@ -192,8 +207,7 @@ Error refusal(uint64_t handle, Type type) {
                       "this %s belongs to the parent process; open a new instance in the child",
                       type_name(type));
   }
-  return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this %s during the call",
-                    type_name(type));
+  return ended_meanwhile(type);
 }
 
 bool end(Object& object, End how) noexcept {

@@ -131,6 +131,8 @@ void remove(Object* object) noexcept;
 
 }  // namespace handles
 
+// The failure of a call whose object another thread has ended meanwhile.
+Error ended_meanwhile(Type type);
 // Whether the uses of an object end while this call waits for them. INVALID_STATE if a call of this thread is
 // using the object further up: one that called a progress function, say. BUSY in a callback if a thread uses
 // it that runs one too, or waits itself: each could wait for the other.

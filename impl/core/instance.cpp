@@ -318,7 +318,7 @@ uint64_t Instance::live_count() const {
 Result<void> Instance::claim_close(gpumem_close_mode mode) {
   const auto claim = [this]() -> Result<void> {
     if (!closing_.exchange(true)) return {};
-    return make_error(GPUMEM_ERROR_CLOSED, "another thread closed this instance during the call");
+    return instance_closed();
   };
   if (mode == GPUMEM_CLOSE_FORCE) return claim();
   {

@@ -48,8 +48,7 @@ Result<void> destroy_object(Ref<T> object, Result<void> (*release)(T&)) {
   Cleanup still_shared([&, shared = object.get()] { exports.cancel_end(*shared); });
   if (!handles::end(*object, End::kDestroyed)) {
     still_shared.dismiss();  // that is up to whoever destroys it
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this %s during the call",
-                      type_name(T::kType));
+    return ended_meanwhile(T::kType);
   }
   platform::fence_all_threads();
   auto released = wait_for_uses(*object);

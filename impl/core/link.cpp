@@ -237,10 +237,7 @@ Result<TrialResult> Link::try_way(const TrialRequest& request) {
 
 void Link::drop_trials() noexcept { unanswered_.clear(); }
 
-void Link::interrupt() noexcept {
-  client_->abandon(make_error(GPUMEM_ERROR_STALE_HANDLE,
-                              "another thread closed this link during the call; connect a new one"));
-}
+void Link::interrupt() noexcept { client_->abandon(ended_meanwhile(kType)); }
 
 Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request) {
   GPUMEM_TRY(outside_host_function());
@@ -262,8 +259,7 @@ Result<void> close_link(Ref<Link> link) {
   const auto open = link->instance().stay_open();
   if (!open) return open.error();
   GPUMEM_TRY(uses_will_end(*link));
-  if (!handles::end(*link, End::kDestroyed))
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread closed this link during the call");
+  if (!handles::end(*link, End::kDestroyed)) return ended_meanwhile(Link::kType);
   link->interrupt();
   platform::fence_all_threads();
   if (auto unused = wait_for_uses(*link); !unused) {

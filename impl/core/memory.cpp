@@ -283,7 +283,7 @@ Result<void> destroy_mapping(Ref<Memory> memory) {
   Cleanup still_shared([&, object = memory.get()] { instance.exports().cancel_end(*object); });
   if (!handles::end(*memory, End::kDestroyed)) {
     still_shared.dismiss();  // that is up to whoever destroys it
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this memory during the call");
+    return ended_meanwhile(memory->type());
   }
   memory->set_state(Region::State::kLeaving);
   platform::fence_all_threads();

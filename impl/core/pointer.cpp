@@ -135,8 +135,8 @@ Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
   const FoundRegion found = find_region(instance, pointer);
   if (found.region && found.region->in_parts()) {
     if (mapping_at(*found.region, found.offset) != nullptr) return const_cast<void*>(pointer);
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "nothing is mapped at %p, offset %llu of its range", pointer,
-                      static_cast<unsigned long long>(found.offset));
+    return not_mapped(static_cast<const Range&>(*found.region), found.offset, "the address",
+                      GPUMEM_ERROR_NOT_FOUND);
   }
   if (found.region) {
     const Region& region = *found.region;

@@ -104,9 +104,7 @@ Result<void> destroy_pool(Ref<Pool> pool) {
     const auto open = instance.stay_open();
     if (!open) return open.error();
     GPUMEM_TRY(uses_will_end(*pool));
-    if (!handles::end(*pool, End::kDestroyed)) {
-      return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this pool during the call");
-    }
+    if (!handles::end(*pool, End::kDestroyed)) return ended_meanwhile(Pool::kType);
     platform::fence_all_threads();
     if (auto unused = wait_for_uses(*pool); !unused) {
       handles::revive(*pool);

@@ -198,7 +198,7 @@ class RangeChange {
   Result<void> alive() const {
     if (!lock_) return changed_elsewhere("range");
     if (range_.live()) return {};
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread released this range during the call");
+    return ended_meanwhile(Type::kRange);
   }
 
   // Whether a part of the range is made of whole mappings: INVALID_ARGUMENT for a part of a mapping,
@@ -214,9 +214,7 @@ class RangeChange {
                               " is only partly included; mappings are changed whole",
                               mapping.size, mapping.offset));
     };
-    const auto note_hole = [&] {
-      verdict.note(make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at offset %" PRIu64, reached));
-    };
+    const auto note_hole = [&] { verdict.note(not_mapped(range_, reached)); };
     auto next = all.lower_bound(offset);
     if (next != all.begin() && std::prev(next)->second->end() > offset) {
       note_part(*std::prev(next)->second);
@@ -610,9 +608,7 @@ Result<void> destroy_range(Ref<Range> range) {
   if (!open) return open.error();
   GPUMEM_TRY(uses_will_end(*range));
   if (range->mapping_count() != 0) return still_mapped(*range);
-  if (!handles::end(*range, End::kDestroyed)) {
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread released this range during the call");
-  }
+  if (!handles::end(*range, End::kDestroyed)) return ended_meanwhile(Type::kRange);
   Range* const gone = range.get();
   range = {};  // a thread that changes the range waits for those that use it
   gone->set_state(Region::State::kLeaving);
@@ -633,6 +629,13 @@ Result<void> destroy_range(Ref<Range> range) {
 
 // ---- questions ----
 
+Error not_mapped(const Range& range, uint64_t offset, const char* what, Status status) {
+  return make_error(status, "%s has no memory: nothing is mapped at %p, offset %" PRIu64 " of its range; %s",
+                    what, pointer_to(range.address() + offset), offset,
+                    range.owned() ? "wake the buffer, or resize it to reach that far"
+                                  : "map some there with gpumem_range_map()");
+}
+
 Result<void> find_mapping(Instance& instance, const void* pointer, FoundMapping* out) {
   FoundRegion found = find_region(instance, pointer);
   if (!found.region) {
@@ -646,8 +649,7 @@ Result<void> find_mapping(Instance& instance, const void* pointer, FoundMapping*
   out->offset = found.offset;
   out->mapping = out->range->mappings().find(found.offset);
   if (out->mapping != nullptr && !out->mapping->leaving()) return {};
-  return make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at %p, offset %" PRIu64 " of its range",
-                    pointer, found.offset);
+  return not_mapped(*out->range, found.offset);
 }
 
 Result<gpumem_mapping_info> mapping_info(Instance& instance, const void* pointer) {

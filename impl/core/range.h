@@ -167,6 +167,9 @@ struct FoundMapping {
   uint64_t offset = 0;
   const Mapping* mapping = nullptr;
 };
+// The failure of a call on addresses that are reserved and have no memory.
+Error not_mapped(const Range& range, uint64_t offset, const char* what = "the address",
+                 Status status = GPUMEM_ERROR_INVALID_STATE);
 // NOT_FOUND, WRONG_KIND, or INVALID_STATE where nothing is mapped.
 Result<void> find_mapping(Instance& instance, const void* pointer, FoundMapping* out);
 Result<gpumem_mapping_info> mapping_info(Instance& instance, const void* pointer);

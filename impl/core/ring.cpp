@@ -48,9 +48,7 @@ Error nonsense(const char* what) {
                     "the ring is damaged: %s; destroy it, and do not trust the other process", what);
 }
 
-Error destroyed() {
-  return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this ring during the call");
-}
+Error destroyed() { return ended_meanwhile(Type::kRing); }
 
 }  // namespace
 

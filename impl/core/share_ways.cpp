@@ -29,9 +29,9 @@ Result<Device*> home_of(Instance& instance, const void* pointer, FoundRegion* fo
                       "%s memory has no dma-buf; device memory has, and memory of ranges and buffers",
                       region.traits().name);
   }
-  const Mapping* const mapping = static_cast<const Range&>(region).mappings().find(found->offset);
-  if (mapping == nullptr || mapping->leaving())
-    return make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at %p", pointer);
+  const auto& range = static_cast<const Range&>(region);
+  const Mapping* const mapping = range.mappings().find(found->offset);
+  if (mapping == nullptr || mapping->leaving()) return not_mapped(range, found->offset);
   if (Device* const home = mapping->home()) return home;
   return make_error(GPUMEM_ERROR_WRONG_KIND,
                     "the memory lies on the host, and only that of devices has a dma-buf");
@@ -166,12 +166,10 @@ Result<int> export_dma_buf(Instance& instance, const void* pointer, uint64_t siz
                       found.offset, granted);
   }
   if (region.in_parts()) {
-    const Mappings& mappings = static_cast<const Range&>(region).mappings();
+    const auto& range = static_cast<const Range&>(region);
     for (uint64_t at = found.offset; at < found.offset + size;) {
-      const Mapping* const mapping = mappings.find(at);
-      if (mapping == nullptr || mapping->leaving())
-        return make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at offset %" PRIu64 " of the range",
-                          at);
+      const Mapping* const mapping = range.mappings().find(at);
+      if (mapping == nullptr || mapping->leaving()) return not_mapped(range, at);
       at = mapping->end();
     }
   }

@@ -114,7 +114,7 @@ void check_access_in_range(const Device& device, const FoundSpan& word, bool wri
   const auto& range = static_cast<const Range&>(*word.region);
   const Mapping* const mapping = range.mappings().find(word.span.offset);
   if (mapping == nullptr || mapping->leaving()) {
-    verdict->note(make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at %p", word.span.address));
+    verdict->note(not_mapped(range, word.span.offset, "the word"));
     return;
   }
   if (Device* const home = mapping->home()) verdict->note(home->usable());

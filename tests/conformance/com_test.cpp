@@ -2,6 +2,7 @@
 // Rules COM-1 to COM-27 of the contract, as far as one process can show them; com_process_test.cpp has the
 // rest.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -767,6 +768,62 @@ TEST_F(Com, com_11_destroyed) {
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_event_get_info(event, &event_info, why()));
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_event_record(event, other_stream, why()));
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_event_destroy(event, why()));
+}
+
+TEST_F(Com, com_11_says_how_it_ended) {
+  const gpumem_memory memory = alloc_device(device_, kMiB).release();
+  EXPECT_OK(gpumem_memory_destroy(memory, why()));
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_memory_get_info(memory, &info, why()));
+  EXPECT_STREQ(last_error().message, "this memory was destroyed; do not use its handle after that");
+  if (capability(device_, GPUMEM_CAPABILITY_VMM_DEVICE).value != GPUMEM_ANSWER_NO) {
+    gpumem_range_desc desc = GPUMEM_RANGE_DESC_INIT;
+    desc.size = 64 * kMiB;
+    gpumem_range range = nullptr;
+    ASSERT_OK(gpumem_range_reserve(instance_, &desc, &range, why()));
+    EXPECT_OK(gpumem_range_release(range, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_range_release(range, why()));
+    EXPECT_STREQ(last_error().message, "this range was released; do not use its handle after that");
+  }
+  if (capability(device_, GPUMEM_CAPABILITY_SHARE_CHANNEL).value == GPUMEM_ANSWER_NO) return;
+  gpumem_hub hub = nullptr;
+  const std::string path = "@gpumem-com-11-" + std::to_string(getpid());
+  gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+  desc.path = path.c_str();
+  ASSERT_OK(gpumem_hub_open(instance_, &desc, &hub, why()));
+  EXPECT_OK(gpumem_hub_close(hub, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_hub_close(hub, why()));
+  EXPECT_STREQ(last_error().message, "this hub was closed; do not use its handle after that");
+}
+
+// A value is named as the caller writes it; one that is none, by its enum and its number.
+TEST_F(Com, com_16_values_are_named_in_full) {
+  gpumem_access access = GPUMEM_ACCESS_NONE;
+  const auto expect_said = [](const char* said, gpumem_status status) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, status);
+    EXPECT_STREQ(last_error().message, said);
+  };
+  expect_said(
+      "the location is GPUMEM_LOCATION_HOST_NUMA; it must be GPUMEM_LOCATION_DEVICE or GPUMEM_LOCATION_HOST",
+      gpumem_pointer_get_access(instance_, &access, GPUMEM_LOCATION_HOST_NUMA, 0, &access, why()));
+  expect_said(
+      "the location is 77, which is not a GPUMEM_LOCATION_ value; it must be GPUMEM_LOCATION_DEVICE or "
+      "GPUMEM_LOCATION_HOST",
+      gpumem_pointer_get_access(instance_, &access, 77, 0, &access, why()));
+  void* pointer = nullptr;
+  expect_said(
+      "the kind is GPUMEM_KIND_POOL; it must be GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED or "
+      "GPUMEM_KIND_MANAGED",
+      gpumem_malloc(device_, GPUMEM_KIND_POOL, 1, &pointer, why()));
+  EXPECT_EQ(pointer, nullptr);
+  gpumem_share_handle handle{};
+  gpumem_export_desc desc = GPUMEM_EXPORT_DESC_INIT;
+  desc.access = GPUMEM_ACCESS_UNKNOWN;
+  expect_said("access is GPUMEM_ACCESS_UNKNOWN; it must be GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0",
+              gpumem_share_export(instance_, &pointer, &desc, &handle, why()));
+  gpumem_log_function log = [](void*, gpumem_log_level, const char*) {};
+  expect_said("max_level is 9, which is not a GPUMEM_LOG_ value",
+              gpumem_log_set_function(log, nullptr, 9, why()));
 }
 
 TEST_F(Com, com_11_forged) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -1041,6 +1042,39 @@ TEST_F(Vmm, vmm_15_operations_need_rights) {
   EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, copy(pinned.host(), range.base(), unit_, theirs));
   ASSERT_OK(range.set_access(0, unit_, {device_rights(0, GPUMEM_ACCESS_NONE)}));
   EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, copy(pinned.host(), range.base(), unit_, stream));
+}
+
+TEST_F(Vmm, vmm_15_reserved_addresses_have_no_memory) {
+  const Physical one = block();
+  const Range range = mapped({one}, 2);
+  uint8_t* const hole = range.base() + unit_;
+  const Memory pinned = alloc_pinned(device_, unit_);
+  const Stream stream = create_stream(device_);
+  char said[64];
+  std::snprintf(said, sizeof said, "nothing is mapped at %p, offset %llu of its range",
+                static_cast<void*>(hole), static_cast<unsigned long long>(unit_));
+  const auto expect_said = [&](gpumem_status expected, gpumem_status status) {
+    EXPECT_STATUS(expected, status);
+    const std::string message = last_error().message;
+    EXPECT_NE(message.find(said), std::string::npos) << message;
+    EXPECT_NE(message.find("gpumem_range_map()"), std::string::npos) << message;
+  };
+  constexpr gpumem_status kNone = GPUMEM_ERROR_INVALID_STATE;
+  expect_said(kNone, copy(hole, pinned.host(), unit_));
+  expect_said(kNone, copy(pinned.host(), hole, unit_, stream));
+  expect_said(kNone, fill(hole, unit_));
+  expect_said(kNone, range.unmap(unit_, unit_));
+  expect_said(kNone, range.set_access(unit_, unit_, {device_rights(0)}));
+  gpumem_mapping_info info = GPUMEM_MAPPING_INFO_INIT;
+  expect_said(kNone, gpumem_range_get_mapping(instance_, hole, &info, why()));
+  void* pointer = nullptr;
+  expect_said(GPUMEM_ERROR_NOT_FOUND, gpumem_pointer_get_device_pointer(device_, hole, &pointer, why()));
+  gpumem_share_handle handle{};
+  expect_said(kNone, gpumem_share_export(instance_, hole, nullptr, &handle, why()));
+  int32_t descriptor = -1;
+  expect_said(kNone, gpumem_share_export_dma_buf(instance_, hole, unit_, 0, &descriptor, why()));
+  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_ANSWER_NO)
+    expect_said(kNone, gpumem_stream_write_value(stream, hole, 1, 4, why()));
 }
 
 // A stand-in for a kernel that opens a view of one byte and adds 1 to it if it may write.

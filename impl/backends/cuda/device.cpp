@@ -197,7 +197,8 @@ Result<void*> Device::foreign_device_pointer(const void* pointer) {
   // The driver returns INVALID_VALUE both for memory registered for another device and for unmapped memory.
   if (outcome.code == CUDA_ERROR_INVALID_VALUE) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
-                      "device %u has no address for %p; register the memory with PORTABLE and MAPPED",
+                      "device %u has no address for %p; register the memory with "
+                      "GPUMEM_MEMORY_PORTABLE and GPUMEM_MEMORY_MAPPED",
                       facts_.ordinal, pointer)
         .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
   }
