@@ -37,7 +37,8 @@ inline void decode_way(Decoder& decode, const void* pointer, gpumem_share_way wa
 inline std::span<const int32_t> decode_fds(Decoder& decode, const int32_t* fds, uint32_t count) {
   constexpr uint32_t kCountMax = 1U << 20;
   if ((fds == nullptr) != (count == 0)) decode.refuse("fds is NULL and fd_count is not 0, or the reverse");
-  if (count > kCountMax) decode.refuse("fd_count is %u, which is more than a process can have", count);
+  if (count > kCountMax)
+    decode.refuse("fd_count is %u, and a process has at most %u descriptors", count, kCountMax);
   if (fds == nullptr || count > kCountMax) return {};
   for (uint32_t index = 0; index < count; ++index) {
     if (fds[index] < 0) decode.refuse("the file descriptor fds[%u] is %d", index, fds[index]);

@@ -33,8 +33,8 @@ Result<void> Device::charge_managed(uint64_t bytes, bool oversubscribe) {
     if (bytes > kSizeMax - used) {
       return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
                         "%" PRIu64 " bytes of managed memory live already; %" PRIu64
-                        " more exceed what a process can address",
-                        used, bytes);
+                        " more exceed the %" PRIu64 " that a process can address; free some",
+                        used, bytes, kSizeMax);
     }
     beyond = used + bytes > total ? std::min(bytes, used + bytes - total) : 0;
     if (beyond != 0 && !oversubscribe) {

@@ -214,9 +214,10 @@ Error explain_limit(Instance& instance, const RingShape& shape, const Error& err
     return error;
   const uint32_t count = 2 * shape.slot_count * (shape.place_count + 1) + 4;
   return make_error(error.status,
-                    "a ring with %u slots for %u consumers takes %u file descriptors, and the process has no "
-                    "more; raise the limit (ulimit -n), or ask for fewer",
-                    shape.slot_count, shape.place_count, count)
+                    "a ring with %u slots for %u consumers takes %u file descriptors, and the process, which "
+                    "may have %" PRIu64
+                    " (RLIMIT_NOFILE), has not so many left; close some, raise `ulimit -n`, or ask for fewer",
+                    shape.slot_count, shape.place_count, count, platform::descriptor_limit())
       .from_native(error.native_domain, error.native_code, error.native_name, error.entry_point);
 }
 

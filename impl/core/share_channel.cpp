@@ -2,6 +2,7 @@
 #include "core/share_channel.h"
 
 #include <array>
+#include <cerrno>
 #include <iterator>
 #include <new>
 #include <utility>
@@ -68,12 +69,7 @@ Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
     if (got->state == platform::Received::State::kHungUp)
       return make_error(GPUMEM_ERROR_PEER_GONE, "the other process has hung up");
     if (got->truncated) {
-      if (platform::out_of_descriptors()) {
-        return make_error(
-            GPUMEM_ERROR_LIMIT_EXCEEDED,
-            "the process has no free descriptor for what another one sent; close some, or raise the "
-            "limit (ulimit -n)");
-      }
+      if (platform::out_of_descriptors()) return platform::no_descriptor(EMFILE, "recvmsg");
       return make_error(
           GPUMEM_ERROR_INVALID_ARGUMENT,
           "a message of another process is damaged: it is too long, or has too many descriptors");

@@ -336,8 +336,12 @@ void ShareServer::look_at_times() {
   for (const auto& [id, connection] : connections_) {
     if (connection->doomed) continue;
     if (id == on_reserve_ && connection->reserve_until <= now) {
-      const Error full = make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                                    "no descriptor is free for a link that stays; withdraw something");
+      const Error full =
+          make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                     "of the %" PRIu64
+                     " descriptors that the process of the hub may have (RLIMIT_NOFILE) none is free for a "
+                     "link that stays; withdraw something, or raise `ulimit -n` there",
+                     platform::descriptor_limit());
       doom(*connection, &full);
       // Nothing of it is claimed yet, or it claims from a keeper that nobody can take from.
       if (const auto holder = connections_.find(connection->partner); holder != connections_.end())

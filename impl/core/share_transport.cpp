@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -123,15 +124,13 @@ class StreamReader {
       if (!got) return got.error();
       if (got->state == Received::State::kNothing) continue;
       if (got->state == Received::State::kHungUp) {
-        if (!begun_) return make_error(GPUMEM_ERROR_PEER_GONE, "the sender has hung up");
+        if (!begun_)
+          return make_error(GPUMEM_ERROR_PEER_GONE,
+                            "the sender has hung up; connect again, and let it send the handle again");
         return damaged("the sender hung up in the middle");
       }
-      if (got->truncated && platform::out_of_descriptors()) {
-        return make_error(
-            GPUMEM_ERROR_LIMIT_EXCEEDED,
-            "the process has no free descriptor for those of the handle, which is lost; close some, or raise "
-            "the limit (ulimit -n), and let the handle be sent again");
-      }
+      if (got->truncated && platform::out_of_descriptors())
+        return lost(platform::no_descriptor(EMFILE, "recvmsg"));
       if (got->truncated) return damaged("it is too long, or has too many descriptors");
       begun_ = true;
       for (platform::Descriptor& descriptor : got->descriptors)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 
@@ -56,11 +57,15 @@ FileId file_of(int file_descriptor) {
 }
 
 Error no_descriptor(int error, const char* entry_point) {
-  return system_error(
-      GPUMEM_ERROR_LIMIT_EXCEEDED, error, entry_point,
-      error == ENFILE
-          ? "the system has no free file descriptor; close some, or raise the limit (sysctl fs.file-max)"
-          : "the process has no free file descriptor; close some, or raise the limit (ulimit -n)");
+  char text[160] =
+      "the system has no free file descriptor; close some, or raise the limit (sysctl fs.file-max)";
+  if (error != ENFILE) {
+    std::snprintf(text, sizeof text,
+                  "the process has no free file descriptor of the %" PRIu64
+                  " that it may have (RLIMIT_NOFILE); close some, or raise `ulimit -n`",
+                  descriptor_limit());
+  }
+  return system_error(GPUMEM_ERROR_LIMIT_EXCEEDED, error, entry_point, text);
 }
 
 Result<Descriptor> duplicate(int file_descriptor) {

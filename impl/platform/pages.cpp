@@ -393,9 +393,14 @@ Result<void> lock(void* address, uint64_t size) {
   if (syscall(SYS_mlock, address, size) == 0) return {};
   const int error = errno;
   if (error == ENOMEM || error == EPERM) {
-    return system_error(
-        GPUMEM_ERROR_LIMIT_EXCEEDED, error, "mlock",
-        "the pages do not fit within RLIMIT_MEMLOCK (ulimit -l); raise the limit or lock less");
+    rlimit limit{};
+    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+    char text[128];
+    std::snprintf(text, sizeof text,
+                  "the pages do not fit within RLIMIT_MEMLOCK, which is %" PRIu64
+                  " bytes; raise `ulimit -l`, or lock less",
+                  uint64_t{limit.rlim_cur});
+    return system_error(GPUMEM_ERROR_LIMIT_EXCEEDED, error, "mlock", text);
   }
   return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "mlock", "cannot lock the pages");
 }

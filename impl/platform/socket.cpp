@@ -333,7 +333,7 @@ Result<Sent> send_some(int socket, std::span<const uint8_t> bytes, std::span<con
     if (errno == EAGAIN || errno == ENOBUFS) return Sent{Sending::kFull, 0};
     if (errno == ETOOMANYREFS) return Sent{Sending::kLater, 0};
     const bool gone = errno == EPIPE || errno == ECONNRESET;
-    return socket_error(errno, "sendmsg", gone ? "the other side has hung up" : "cannot send");
+    return socket_error(errno, "sendmsg", gone ? "the other side has hung up; connect again" : "cannot send");
   }
 }
 

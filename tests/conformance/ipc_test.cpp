@@ -532,6 +532,7 @@ TEST_F(Ipc, ipc_12_bad_messages) {
   close(ends[1]);
   EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE,
                 gpumem_share_receive(instance_, ends[0], GPUMEM_TIMEOUT_INFINITE, &handle, why()));
+  EXPECT_NE(std::strstr(last_error().message, "connect again"), nullptr) << last_error().message;
   close(ends[0]);
   int pipe_ends[2];
   ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);

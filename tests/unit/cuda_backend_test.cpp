@@ -532,6 +532,11 @@ TEST_F(CudaFake, WhatTheDriverGivesAsAWholeIsNotInPieces) {
     EXPECT_EQ((*memory)->facts().granted & GPUMEM_MEMORY_IN_PIECES, 0u);
     EXPECT_DONE((*memory)->release());
   }
+  const auto large =
+      create_memory(device(), registering(pages.get(), 1024 * 1024 * kMiB, GPUMEM_MEMORY_MAPPED));
+  ASSERT_FALSE(large.ok());
+  EXPECT_NE(std::strstr(large.error().message, "pin.max_single, which is 549755813888 bytes"), nullptr)
+      << large.error().message;
   // Without device pointers, pieces need no common address.
   auto memory = create_memory(device(), registering(pages.get(), kMiB, GPUMEM_MEMORY_IN_PIECES));
   ASSERT_TRUE(memory.ok()) << memory.error().message;

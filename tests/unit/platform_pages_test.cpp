@@ -64,7 +64,10 @@ TEST(Descriptors, TheirLackNamesTheLimit) {
   const Error process = no_descriptor(EMFILE, "open");
   EXPECT_EQ(process.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
   EXPECT_STREQ(process.native_name, "EMFILE");
-  EXPECT_NE(std::strstr(process.message, "(ulimit -n)"), nullptr) << process.message;
+  const std::string limit =
+      "of the " + std::to_string(descriptor_limit()) + " that it may have (RLIMIT_NOFILE)";
+  EXPECT_NE(std::strstr(process.message, limit.c_str()), nullptr) << process.message;
+  EXPECT_NE(std::strstr(process.message, "raise `ulimit -n`"), nullptr) << process.message;
   const Error system = no_descriptor(ENFILE, "open");
   EXPECT_EQ(system.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
   EXPECT_NE(std::strstr(system.message, "(sysctl fs.file-max)"), nullptr) << system.message;

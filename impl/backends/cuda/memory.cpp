@@ -533,11 +533,11 @@ Result<std::unique_ptr<backend::Memory>> create_registered(Device& device,
   // Pieces with separate device addresses would not form one range.
   const bool one_piece = (wanted & GPUMEM_MEMORY_MAPPED) != 0 && !device.traits().same_pointer;
   if (one_piece && (wanted & GPUMEM_MEMORY_IN_PIECES) != 0) return no_pieces("mapped");
-  if (one_piece && request.size > largest_registration(device.cu())) {
+  if (const uint64_t most = largest_registration(device.cu()); one_piece && request.size > most) {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "%llu bytes exceed pin.max_single, and mapped memory cannot be split on this system; "
-                      "register smaller ranges",
-                      static_cast<unsigned long long>(request.size));
+                      "%llu bytes exceed pin.max_single, which is %llu bytes, and mapped memory cannot be "
+                      "split on this system; register smaller ranges",
+                      static_cast<unsigned long long>(request.size), static_cast<unsigned long long>(most));
   }
   constexpr gpumem_memory_flags kAsAsked =
       GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_IOMEMORY;

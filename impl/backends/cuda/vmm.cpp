@@ -2,6 +2,7 @@
 #include "backends/cuda/vmm.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <vector>
 
@@ -278,8 +279,7 @@ class Reservation final : public backend::Reservation {
 
 Result<void> check_room_for_descriptors(Outcome outcome) {
   if (outcome.ok() || outcome.missing() || !platform::out_of_descriptors()) return {};
-  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                    "the process has no free file descriptor; close some, or raise the limit (ulimit -n)")
+  return platform::no_descriptor(EMFILE, outcome.entry_point)
       .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
 }
 
