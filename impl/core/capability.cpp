@@ -5,8 +5,10 @@
 #include <cstdio>
 
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "core/device.h"
 #include "core/host_function.h"
+#include "platform/descriptor.h"
 
 namespace gpumem::core {
 namespace {
@@ -63,13 +65,22 @@ constexpr std::array kCapabilities{
     CapabilityName{GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE, "share.dma_buf_pcie"},
 };
 
-// Whether an answer holds for good. A trial that failed for another reason, such as a lack of memory, says
-// nothing.
-bool is_final(const backend::Capability& answer) {
+// Whether an answer says nothing, so that the next query tries again: memory was lacking, or descriptors, for
+// which a driver can have any code.
+bool is_passing(const backend::Capability& answer) {
   const Status status = answer.status;
-  return !answer.passing &&
-         (status == GPUMEM_SUCCESS || status == GPUMEM_ERROR_UNSUPPORTED ||
-          status == GPUMEM_ERROR_SYMBOL_MISSING || status == GPUMEM_ERROR_PERMISSION_DENIED);
+  if (answer.passing || status == GPUMEM_SUCCESS) return answer.passing;
+  if (status != GPUMEM_ERROR_UNSUPPORTED && status != GPUMEM_ERROR_SYMBOL_MISSING &&
+      status != GPUMEM_ERROR_PERMISSION_DENIED)
+    return true;
+  return answer.source == GPUMEM_ANSWER_FROM_TRIAL && platform::out_of_descriptors();
+}
+
+void say_untried(backend::Capability& answer) {
+  const backend::Capability cause = answer;
+  answer.passing = true;
+  std::snprintf(answer.reason, sizeof answer.reason, "not known, as it could not be tried now: %.*s",
+                static_cast<int>(whole_characters(cause.reason, 200)), cause.reason);
 }
 
 }  // namespace
@@ -113,7 +124,11 @@ backend::Capability Device::capability(gpumem_capability capability, Device* pee
     });
     answer = backend_.capability(capability, peer != nullptr ? &peer->backend() : nullptr);
     lock.lock();
-    if (is_final(answer)) capabilities_.emplace(question, answer);
+    if (!is_passing(answer)) {
+      capabilities_.emplace(question, answer);
+    } else if (answer.type == GPUMEM_ANSWER_TYPE_TRI) {
+      say_untried(answer);
+    }
   }
   if (answer.type == GPUMEM_ANSWER_TYPE_TRI && backend_.lost()) {
     answer.value = GPUMEM_ANSWER_NO;
@@ -126,8 +141,9 @@ backend::Capability Device::capability(gpumem_capability capability, Device* pee
 Result<void> Device::need(gpumem_capability capability) {
   const backend::Capability answer = this->capability(capability);
   if (answer.value != GPUMEM_ANSWER_NO) return {};
-  return make_error(answer.status, "device %u does not support this (%s is NO): %s", ordinal(),
-                    capability_name(capability), answer.reason)
+  return make_error(answer.status,
+                    answer.passing ? "device %u: %s is %s" : "device %u does not support this (%s is NO): %s",
+                    ordinal(), capability_name(capability), answer.reason)
       .from_native(answer.native_domain, answer.native_code, answer.native_name, answer.entry_point);
 }
 

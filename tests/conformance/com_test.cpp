@@ -1316,8 +1316,33 @@ TEST_F(Com, com_21_a_trial_is_made_once) {
     const gpumem_capability_info first = capability(instance.device(), GPUMEM_CAPABILITY_PIN_REGISTER);
     EXPECT_EQ(first.value, uint64_t{GPUMEM_ANSWER_NO});
     EXPECT_EQ(first.status, one.status);
+    EXPECT_EQ(std::strstr(first.reason, "not known, as it could not be tried now: ") == nullptr, one.final)
+        << first.reason;
     const gpumem_capability_info second = capability(instance.device(), GPUMEM_CAPABILITY_PIN_REGISTER);
     EXPECT_EQ(second.value, one.final ? uint64_t{GPUMEM_ANSWER_NO} : uint64_t{GPUMEM_ANSWER_YES});
+  }
+}
+
+TEST_F(Com, com_21_without_descriptors_nothing_is_known) {
+  const Instance instance = open_instance();
+  const Instance other = open_instance();
+  for (const gpumem_capability what : {GPUMEM_CAPABILITY_SHARE_CHANNEL, GPUMEM_CAPABILITY_SHARE_EVENTS,
+                                       GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD}) {
+    SCOPED_TRACE(what);
+    if (capability(other.device(), what).value == GPUMEM_ANSWER_NO) continue;
+    rlimit before{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit none{0, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const gpumem_capability_info first = capability(instance.device(), what);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (first.value == GPUMEM_ANSWER_NO) {
+      EXPECT_NE(std::strstr(first.reason, "not known, as it could not be tried now: "), nullptr)
+          << first.reason;
+    } else {
+      EXPECT_NE(what, GPUMEM_CAPABILITY_SHARE_CHANNEL) << "a trial without a descriptor";
+    }
+    EXPECT_EQ(capability(instance.device(), what).value, uint64_t{GPUMEM_ANSWER_YES});
   }
 }
 

@@ -96,7 +96,8 @@ typedef int32_t gpumem_answer_source;
 #define GPUMEM_ANSWER_FROM_CONTRACT 4      /**< It is the same for every device of this backend. */
 
 /** Answer to a capability query. It does not change while the instance is open, except to #GPUMEM_ANSWER_NO when the
- * device is lost. */
+ * device is lost. A #GPUMEM_ANSWER_NO whose trial lacked memory or file descriptors says so in `reason`, and the next
+ * query tries again. */
 typedef struct gpumem_capability_info {
   size_t struct_size;           /**< `sizeof(gpumem_capability_info)` of the caller. */
   gpumem_capability capability; /**< The capability that was queried. */

@@ -1132,7 +1132,9 @@ structs! {
     }
     // ---- capability.h
     /// Answer to a capability query. It does not change while the instance is open, except to
-    /// [`GPUMEM_ANSWER_NO`](crate::GPUMEM_ANSWER_NO) when the device is lost.
+    /// [`GPUMEM_ANSWER_NO`](crate::GPUMEM_ANSWER_NO) when the device is lost. A
+    /// [`GPUMEM_ANSWER_NO`](crate::GPUMEM_ANSWER_NO) whose trial lacked memory or file descriptors
+    /// says so in `reason`, and the next query tries again.
     growing gpumem_capability_info {
         /// `sizeof(gpumem_capability_info)` of the caller.
         struct_size: usize,
