@@ -89,7 +89,6 @@ class Exports::Plan {
   Result<void> make(Instance& instance, const void* pointer, const ExportRequest& request) {
     neighbours = (request.flags & GPUMEM_EXPORT_NEIGHBOURS) != 0;
     found = find_region(instance, pointer);
-    if (!found.region && found.in_pool) return in_no_block(pointer);
     if (!found.region) return not_here(instance, pointer);
     const KindTraits& kind = region().traits();
     if (kind.imported) {
@@ -148,21 +147,12 @@ class Exports::Plan {
   }
 
  private:
-  static Result<void> in_no_block(const void* pointer) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "%p is in a pool, but in no live block of it", pointer);
-  }
-
-  static Result<void> not_here(Instance& instance, const void* pointer) {
-    if (is_of_another_instance(instance, pointer)) {
-      return make_error(GPUMEM_ERROR_NOT_FOUND,
-                        "%p is memory of another instance of this process, which must export it itself",
-                        pointer);
-    }
-    if (platform::readable(pointer, 1)) {
+  Result<void> not_here(Instance& instance, const void* pointer) const {
+    if (!found.in_pool && !is_of_another_instance(instance, pointer) && platform::readable(pointer, 1)) {
       return make_error(GPUMEM_ERROR_WRONG_KIND,
                         "%p is not memory of this instance, and ordinary memory cannot be shared", pointer);
     }
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has no memory at %p", pointer);
+    return nothing_at(instance, pointer, found);
   }
 
   Result<void> check_whole(const ExportRequest& request) const {
@@ -197,7 +187,11 @@ class Exports::Plan {
   // Where a block of a pool lies in its region.
   Result<void> find_pool_block(const void* pointer, uint64_t* least, uint64_t* most) const {
     PoolBlocks::Block block;
-    if (!region().pool_blocks()->find(address_of(pointer), &block)) return in_no_block(pointer);
+    if (!region().pool_blocks()->find(address_of(pointer), &block)) {
+      FoundRegion freed;  // since it was found
+      freed.in_pool = true;
+      return nothing_at(region().instance(), pointer, freed);
+    }
     *least = block.base - region().address();
     *most = *least + block.size;
     return {};

@@ -36,15 +36,12 @@ Result<FoundRegion> find_start(Instance& instance, const void* pointer) {
     if (!found.region->traits().managed) return wrong_kind(pointer, found.region->traits().name);
     return found;
   }
-  if (found.covered) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "there is no memory at %p; another thread may be freeing it",
-                      pointer);
-  }
+  if (found.covered) return nothing_at(instance, pointer, found);
   auto facts = find_foreign(instance, pointer);
   if (!facts) return facts.error();
   if (facts->known) return wrong_kind(pointer, kinds::foreign.name);
   if (platform::readable(pointer, 1)) return found;
-  return make_error(GPUMEM_ERROR_NOT_FOUND, "there is no known memory at %p", pointer);
+  return nothing_at(instance, pointer, found);
 }
 
 // INVALID_ARGUMENT if the bytes leave what they begin in (MAN-28).
@@ -446,9 +443,7 @@ namespace {
 
 Result<FoundRegion> find_own(Instance& instance, const void* pointer) {
   FoundRegion found = find_region(instance, pointer);
-  if (!found.region) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has no memory at %p", pointer);
-  }
+  if (!found.region) return nothing_at(instance, pointer, found);
   if (!found.region->traits().managed) return wrong_kind(pointer, found.region->traits().name);
   return found;
 }

@@ -67,6 +67,18 @@ bool is_of_another_instance(const Instance& instance, const void* pointer) noexc
   return found;
 }
 
+Error nothing_at(const Instance& instance, const void* pointer, const FoundRegion& found) {
+  const char* why = "has no memory of this instance; it may be freed already";
+  if (found.in_pool) {
+    why = "is in a pool, but in no live block of it";
+  } else if (found.released) {
+    why = "has memory that another thread is freeing";
+  } else if (is_of_another_instance(instance, pointer)) {
+    why = "is memory of another instance of this process; make the call there";
+  }
+  return make_error(GPUMEM_ERROR_NOT_FOUND, "%p %s", pointer, why);
+}
+
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer) {
   GPUMEM_TRY(outside_host_function());
   auto facts = instance.backend().pointer_facts(pointer);
@@ -151,10 +163,15 @@ Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
     if (!facts) return facts.error();
     if (facts->known) return device.backend().foreign_device_pointer(pointer);
   }
-  if (!is_readable(pointer)) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "there is no known memory at %p", pointer);
+  if (!is_readable(pointer)) return nothing_at(instance, pointer, found);
+  if (const auto reached = device.need(GPUMEM_CAPABILITY_PAGEABLE); !reached) {
+    if (found.covered || is_of_another_instance(instance, pointer))
+      return reworded(reached.error(), "%s", nothing_at(instance, pointer, found).message);
+    return reworded(reached.error(),
+                    "%p is ordinary memory, which has no device pointer; register it with "
+                    "gpumem_memory_register(): %s",
+                    pointer, reached.error().message);
   }
-  GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PAGEABLE));
   return const_cast<void*>(pointer);
 }
 

@@ -74,6 +74,8 @@ inline FoundRegion find_region(Instance& instance, const void* pointer, bool pas
 
 // Whether another instance of this process has it. For messages: it goes through all objects.
 bool is_of_another_instance(const Instance& instance, const void* pointer) noexcept;
+// NOT_FOUND, and why no live memory of the instance has an address.
+Error nothing_at(const Instance& instance, const void* pointer, const FoundRegion& found);
 
 // What the driver knows of an address that no region has. Refused in a host function.
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer);

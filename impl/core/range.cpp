@@ -638,9 +638,7 @@ Error not_mapped(const Range& range, uint64_t offset, const char* what, Status s
 
 Result<void> find_mapping(Instance& instance, const void* pointer, FoundMapping* out) {
   FoundRegion found = find_region(instance, pointer);
-  if (!found.region) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "there is no memory of this instance at %p", pointer);
-  }
+  if (!found.region) return nothing_at(instance, pointer, found);
   if (!found.region->in_parts()) {
     return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is %s memory, and not in a range", pointer,
                       found.region->traits().name);

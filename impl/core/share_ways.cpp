@@ -21,7 +21,7 @@ namespace {
 // The device that has what is at an address.
 Result<Device*> home_of(Instance& instance, const void* pointer, FoundRegion* found) {
   *found = find_region(instance, pointer);
-  if (!found->region) return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has no memory at %p", pointer);
+  if (!found->region) return nothing_at(instance, pointer, *found);
   const Region& region = *found->region;
   if (!region.in_parts()) {
     if (region.traits().on_device && !region.traits().imported) return &region.device();

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <thread>
 
 #include "operands.h"
@@ -186,6 +187,8 @@ TEST_F(Conformance, map_5_one_past_the_end) {
   void* pointer = this;
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND,
                 gpumem_pointer_get_device_pointer(device_, memory.device() + kSize, &pointer, why()));
+  EXPECT_NE(std::strstr(last_error().message, "has no memory of this instance"), nullptr)
+      << last_error().message;
   EXPECT_EQ(pointer, this);
 }
 
@@ -198,7 +201,18 @@ TEST_F(Conformance, map_6) {
   if (pageable.value == GPUMEM_ANSWER_NO) {
     EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED,
                   gpumem_pointer_get_device_pointer(device_, heap.data(), &pointer, why()));
+    EXPECT_NE(std::strstr(last_error().message, "register it with gpumem_memory_register()"), nullptr)
+        << last_error().message;
     EXPECT_EQ(pointer, this);
+    const Instance other = open_instance();
+    const Memory theirs = alloc_pinned(other.device(), kSize);
+    EXPECT_STATUS_IN(gpumem_pointer_get_device_pointer(device_, theirs.host(), &pointer, why()),
+                     GPUMEM_SUCCESS, GPUMEM_ERROR_UNSUPPORTED);
+    if (on_host()) {
+      EXPECT_NE(std::strstr(last_error().message, "memory of another instance"), nullptr)
+          << last_error().message;
+    }
+    pointer = this;
     EXPECT_EQ(pageable.status, GPUMEM_ERROR_UNSUPPORTED);
     EXPECT_EQ(pointer_info(instance_, heap.data()).device_pointer, nullptr);
   } else {
