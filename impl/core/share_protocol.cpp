@@ -513,6 +513,13 @@ Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
   if (more && message->number != open_->message.number) return bad_message("it belongs to another one");
   const uint32_t missing = more ? missing_ : message->descriptor_count;
   const size_t expected = std::min<size_t>(missing, platform::kDescriptorsPerPacket);
+  if (descriptors.empty() && expected != 0) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "a message of another process came without its %u file descriptors; what carries it must "
+        "be a Unix socket from process to process, since a proxy or a tunnel passes none",
+        missing);
+  }
   if (descriptors.size() != expected || (more && message->descriptor_count != expected))
     return bad_message("it came with other descriptors than it announces");
   if (!more) {

@@ -296,7 +296,10 @@ TEST(ShareAssembler, OtherDescriptorsThanAnnouncedAreRefusedAndClosed) {
   const uint64_t before = test::open_files();
   for (const size_t count : {0U, 1U, 3U}) {
     Assembler assembler;
-    EXPECT_FALSE(assembler.take(encode_message(full(MessageType::kGranted, 2)), files(count), 100)) << count;
+    const auto taken = assembler.take(encode_message(full(MessageType::kGranted, 2)), files(count), 100);
+    ASSERT_FALSE(taken) << count;
+    EXPECT_EQ(std::strstr(taken.error().message, "without its 2 file descriptors") != nullptr, count == 0)
+        << taken.error().message;
     EXPECT_EQ(assembler.open(), nullptr);
   }
   Assembler assembler;
