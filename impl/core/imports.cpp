@@ -455,6 +455,31 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   return source;
 }
 
+bool Imports::received(const ShareHandle& handle) const {
+  const std::lock_guard lock(mutex_);
+  return received_.contains(key_of_received(handle));
+}
+
+Error Imports::unreached(const ShareHandle& handle, const Error& error) const {
+  std::vector<uint64_t> others;
+  const auto see = [&](const Object& object) {
+    if (object.type() == Type::kInstance && &object.instance() != &instance_)
+      others.push_back(object.handle());
+  };
+  for (uint32_t slot = 0; handles::see_next(&slot, see);) {
+  }
+  for (const uint64_t each : others) {
+    const auto other = acquire<InstanceObject>(platform::thread_record(), each);
+    if (!other || !other->instance().imports().received(handle)) continue;
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "the handle came over a link or socket of another instance of this process; import it by "
+        "that instance: to this one, %s",
+        error.message);
+  }
+  return error;
+}
+
 std::list<Imports::Kept> Imports::take_kept(const Key& key, const ImportSource& source,
                                             const void* address) noexcept {
   std::list<Kept> taken;
@@ -586,7 +611,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (!source && has_ended(source.error())) again.dismiss();
-  if (!source) return source.error();
+  if (!source) return received ? source.error() : unreached(request.handle, source.error());
   if ((*access & ~source->recorded.access) != 0) return only_reading();
   const auto changes = lock_unless_in_callback(changes_);
   if (!changes) return changed_elsewhere("imports of the instance");
@@ -610,6 +635,7 @@ Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_t
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (source || has_ended(source.error())) again.dismiss();
+  if (!source && !received) return unreached(request.handle, source.error());
   return source;
 }
 
@@ -667,7 +693,7 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (!source && has_ended(source.error())) again.dismiss();
-  if (!source) return source.error();
+  if (!source) return received ? source.error() : unreached(request.handle, source.error());
   const backend::Ticket ticket{source->recorded.payload,
                                source->descriptors.empty() ? -1 : source->descriptors.front().get()};
   auto made = make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {

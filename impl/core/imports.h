@@ -198,6 +198,9 @@ class Imports {
   std::optional<Received> take_received(const ShareHandle& handle);
   void put_back(std::optional<Received> received) noexcept;
   Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
+  // Why it could not be reached: a handle that another instance has received is to be imported by that one.
+  Error unreached(const ShareHandle& handle, const Error& error) const;
+  bool received(const ShareHandle& handle) const;
   Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,
                                                         gpumem_access access,
                                                         const ImportSource& source) const;

@@ -616,6 +616,40 @@ TEST_F(Cpp, WhatIsSharedComesBack) {
   EXPECT_EQ(gpumem::device_elements<int>(*slot).data(), slot->pointer);
 }
 
+TEST_F(Cpp, ALinkIsOfOneInstance) {
+  const gpumem::Instance keeper = open();
+  const gpumem::Instance theirs = open();
+  const std::string path = "@gpumem-cpp-keeper-" + std::to_string(getpid());
+  gpumem::HubDesc hub_desc;
+  hub_desc.path = path.c_str();
+  hub_desc.flags = GPUMEM_HUB_KEEPER;
+  const gpumem::Hub hub = keeper.open_hub(hub_desc);
+  gpumem::LinkDesc link_desc;
+  link_desc.path = path.c_str();
+  {
+    // Only the keeper has the memory afterwards.
+    const gpumem::Instance publisher = open();
+    gpumem::BufferDesc desc;
+    desc.size = sizeof(int);
+    desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+    const gpumem::Buffer buffer = publisher.device(0).create_buffer(desc);
+    publisher.fill(buffer.device_elements<int>(), 5);
+    const gpumem::Link link = publisher.connect_link(link_desc);
+    EXPECT_EQ(link.publish("batch", publisher.export_memory(buffer.info().base)), 1U);
+  }
+  const gpumem::Link link = theirs.connect_link(link_desc);
+  gpumem::Error error;
+  EXPECT_FALSE(link.import_next(instance_, "batch", 0, 5'000'000, gpumem::ImportDesc(), error));
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.what()).find("another instance of this process; import it by that instance"),
+            std::string::npos)
+      << error.what();
+  const std::optional<gpumem::ImportedEntry> found = link.import_next(theirs, "batch", 0);
+  int content = 0;
+  theirs.copy(&content, found->pointer, sizeof content);
+  EXPECT_EQ(content, 5);
+}
+
 TEST_F(Cpp, ALinkFollowsAName) {
   // One process imports from itself, with another instance.
   const gpumem::Instance theirs = open();
