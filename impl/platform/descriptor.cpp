@@ -111,6 +111,12 @@ Result<bool> lock_byte(int file_descriptor, uint32_t index) {
   return system_error(GPUMEM_ERROR_UNSUPPORTED, errno, "fcntl", "the system does not lock memory files");
 }
 
+void unlock_byte(int file_descriptor, uint32_t index) noexcept {
+  struct flock place = byte_at(index);
+  place.l_type = F_UNLCK;
+  (void)fcntl(file_descriptor, F_OFD_SETLK, &place);
+}
+
 bool is_byte_locked(int file_descriptor, uint32_t index) {
   struct flock place = byte_at(index);
   return fcntl(file_descriptor, F_OFD_GETLK, &place) != 0 || place.l_type != F_UNLCK;

@@ -72,6 +72,7 @@ Result<void> try_passing();
 // A lock on a byte of a file, which ends with the descriptor, at the latest with the processes that have it.
 // False if another descriptor holds it.
 Result<bool> lock_byte(int file_descriptor, uint32_t index);
+void unlock_byte(int file_descriptor, uint32_t index) noexcept;
 // Whether another descriptor holds it, in whatever process; this one's own locks do not count. True in doubt.
 bool is_byte_locked(int file_descriptor, uint32_t index);
 

@@ -998,6 +998,20 @@ TEST_F(SharedEventTest, ARecordThatNobodyMadeIsNotWaitedFor) {
   recorded = kFar;
   record.reset();
   EXPECT_FALSE(pending()) << "its recorder has repaired the count";
+  // Both counts, while the recorder lives and records nothing.
+  recorded = kFar;
+  latest = kFar << 6;
+  EXPECT_EQ(event_->latest().number, kFar);
+  EXPECT_FALSE(pending());
+  EXPECT_TRUE(ends());
+  EXPECT_TRUE(SharedEvent::Wait(event_, event_->latest()).outcome());
+  EXPECT_TRUE(SharedEvent::Wait(event_, event_->latest()).is_over());
+  // Nor once it goes on.
+  record = *recorder->record();
+  record->publish();
+  EXPECT_TRUE(pending());
+  record.reset();
+  EXPECT_FALSE(pending());
   latest = kFar << 6 | 5;
   EXPECT_EQ(event_->latest().number, 0U) << "of a recorder that nobody took";
   munmap(mapped, size);

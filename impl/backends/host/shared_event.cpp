@@ -121,6 +121,10 @@ Result<std::shared_ptr<SharedEvent::Record>> SharedEvent::record() {
   const std::lock_guard lock(mutex_);
   GPUMEM_TRY(take_recorder(lock));
   pending_.reserve(pending_.size() + 1);  // completing a record must not fail
+  if (pending_.empty()) {
+    // Somebody else who has it says the same.
+    if (auto locked = platform::lock_byte(file_.get(), pending_byte()); !locked) return locked.error();
+  }
   auto record = std::make_shared<Record>(shared_from_this(), last_ + 1);
   pending_.push_back(++last_);
   own().recorded = last_;
@@ -142,6 +146,7 @@ void SharedEvent::complete(uint64_t number) noexcept {
   tell_complete(number % kLanes);
   // Another process may have written more.
   own().recorded = last_;
+  if (pending_.empty()) platform::unlock_byte(file_.get(), pending_byte());
   ++page_.changes;
   platform::wake_all(page_.changes);
 }
@@ -179,8 +184,12 @@ bool SharedEvent::lives(const Point& point) const {
   return platform::process_lives(static_cast<int32_t>(recorder.process.load()), recorder.start_time);
 }
 
+bool SharedEvent::awaited(const Point& point) const {
+  return lives(point) && platform::is_byte_locked(file_.get(), kRecorders + point.recorder);
+}
+
 Result<void> SharedEvent::Wait::outcome() const {
-  if (is_complete()) return {};
+  if (is_complete() || event_->lives(point_)) return {};
   return make_error(GPUMEM_ERROR_PEER_GONE,
                     "the process that recorded the event ended before the work was complete; destroy the "
                     "event, or record it again");
@@ -195,7 +204,7 @@ bool SharedEvent::Wait::over_within(std::chrono::nanoseconds longest) {
   const auto now = std::chrono::steady_clock::now();
   if (now - looked_ < kLookEvery) return false;
   looked_ = now;
-  return !event_->lives(point_);
+  return !event_->awaited(point_);
 }
 
 }  // namespace gpumem::host

@@ -5,7 +5,8 @@
 //
 // Each instance that records the event takes one of the recorders in it, and numbers its records. A recorder
 // is taken by a lock on a byte of the file, which the system gives back when its process ends: then those of
-// its records that are not complete never will be.
+// its records that are not complete never will be. It locks a second byte while some are not: what somebody
+// else wrote of a recorder that has none is believed only as long as whoever wrote it lives.
 #pragma once
 
 #include <array>
@@ -74,8 +75,9 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
         : event_(std::move(event)), point_(point), looked_(std::chrono::steady_clock::now()) {}
     bool is_complete() const { return event_->reached(point_); }
     // Nothing more is to come.
-    bool is_over() const { return is_complete() || !event_->lives(point_); }
-    // Once it is over: PEER_GONE if the recording process ended before.
+    bool is_over() const { return is_complete() || !event_->awaited(point_); }
+    // Once it is over: PEER_GONE if the recording process ended before. One that lives and has no record
+    // pending never made this one.
     Result<void> outcome() const;
     // Blocks for at most that time, and may return early.
     bool over_within(std::chrono::nanoseconds longest);
@@ -114,11 +116,14 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   Result<void> take_recorder(const std::lock_guard<std::mutex>& held);
   // Once it has been taken.
   Recorder& own() { return page_.recorders.at(static_cast<size_t>(recorder_.load())); }
+  uint32_t pending_byte() const { return kRecorders + static_cast<uint32_t>(recorder_.load()); }
   void publish(uint64_t number);
   void complete(uint64_t number) noexcept;
   void tell_complete(uint64_t lane) noexcept;
   bool reached(const Point& point) const;
   bool lives(const Point& point) const;
+  // Whether its recorder lives and has records that are not complete.
+  bool awaited(const Point& point) const;
   bool all_complete(const Recorder& recorder) const;
 
   const platform::Descriptor file_;  // shared with nobody, for the sake of the locks
