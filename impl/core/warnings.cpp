@@ -11,7 +11,7 @@ void Warnings::add(const char* cause, int32_t process, uint32_t user, const char
   const Key key{cause, user};
   const bool fits = known_.size() < kKnownMax || known_.contains(key);
   Known& known = known_[fits ? key : Key{cause, kUnknown}];
-  if (known.lines == 0) known.until = now + kPeriod;
+  if (known.lines == 0) known.until = now + period;
   if (known.lines == kLines) {
     ++known.left_out;
     return;

@@ -19,7 +19,8 @@ class Warnings {
   using Time = std::chrono::steady_clock::time_point;
   static constexpr uint32_t kLines = 8;  // of one cause and user, in the time below
   static constexpr auto kPeriod = std::chrono::seconds(10);
-  static constexpr uint32_t kUnknown = UINT32_MAX;  // no user has this id
+  static inline constinit std::chrono::nanoseconds period = kPeriod;  // shorter in a test
+  static constexpr uint32_t kUnknown = UINT32_MAX;                    // no user has this id
 
   // `cause` lives for ever, and the name of the process goes behind it. With kUnknown it stands alone.
   void add(const char* cause, int32_t process, uint32_t user, const char* why, Time now,

@@ -1348,6 +1348,10 @@ class Heard {
     EXPECT_LE(told_[cause], Warnings::kLines * static_cast<uint64_t>(periods));
     EXPECT_EQ(told_[cause] + left_out_[cause], times);
   }
+  bool knows(uint64_t times, const std::string& cause) {
+    const std::lock_guard lock(mutex_);
+    return told_[cause] + left_out_[cause] == times;
+  }
 
  private:
   void hear(const std::string& line) {
@@ -1381,6 +1385,22 @@ TEST_F(ShareServerTest, OneThatBreaksTheProtocolAgainAndAgainFillsNoLog) {
   EXPECT_TRUE(eventually([&] { return refused(hub) == 50; }));
   instance.close();
   log.expect(50, "hung up on");
+}
+
+// Nothing happens any more that could remind the thread.
+TEST_F(ShareServerTest, HowManyLinesAreMissingIsSaidWhenTheirTimeIsOver) {
+  const auto period = std::exchange(Warnings::period, std::chrono::milliseconds(500));
+  gpumem_hub const hub = open_hub(hub_desc());
+  Heard log;
+  for (int i = 0; i < 50; ++i) {
+    Raw raw(address());
+    raw.send(message_of(MessageType::kDone));
+    EXPECT_TRUE(raw.ends());
+  }
+  EXPECT_TRUE(eventually([&] { return log.knows(50, "hung up on"); }));
+  EXPECT_EQ(refused(hub), 50U);
+  instance.close();
+  Warnings::period = period;
 }
 
 // Those of its links and of the process come first, and a message is here before what it replaces has gone.
