@@ -7,7 +7,13 @@
 using namespace gpumem;
 
 gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats* out_stats, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  const bool answered = capi::look(error, [&](uint32_t process) {
+    const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
+    return known != nullptr && capi::has_own_size(out_stats) &&
+           known->instance().statistics().look(out_stats);
+  });
+  if (answered) return GPUMEM_SUCCESS;
+  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.output(out_stats, "out_stats");
     GPUMEM_TRY(decode.done());

@@ -1563,6 +1563,22 @@ TEST_F(Com, com_23_totals_are_over_all_kinds) {
   EXPECT_EQ(stats(instance_).reserved_bytes, 0u);
 }
 
+TEST_F(Com, com_23_totals_are_of_one_moment) {
+  const gpumem_stats before = stats(instance_);
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    for (int i = 0; i < 300; ++i)
+      alloc_pinned(device_, kKiB).destroy();
+    over = true;
+  });
+  while (!over) {
+    const gpumem_stats now = stats(instance_);
+    EXPECT_EQ(now.live_bytes - before.live_bytes, (now.live_count - before.live_count) * kKiB);
+  }
+  other.join();
+  EXPECT_EQ(stats(instance_).live_bytes, before.live_bytes);
+}
+
 TEST_F(Com, com_23_a_kind_that_is_not_counted_is_refused) {
   gpumem_kind_stats out = GPUMEM_KIND_STATS_INIT;
   out.live_bytes = 77;
