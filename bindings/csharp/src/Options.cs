@@ -2,9 +2,7 @@
 // Options of opening, allocating, registering and copying. The default of every property is the library's.
 
 using System;
-using System.Collections.Generic;
 using System.Diagnostics.CodeAnalysis;
-using System.Linq;
 using System.Threading;
 
 namespace GpuMem
@@ -59,7 +57,7 @@ namespace GpuMem
     /// <summary>Its options.</summary>
     public override string ToString()
     {
-      IEnumerable<string> contexts = (Contexts ?? new IntPtr[0]).Select(context => Printed.Format(context));
+      string[] contexts = Array.ConvertAll(Contexts ?? new IntPtr[0], context => Printed.Format(context));
       return "CudaOptions { Contexts = [" + string.Join(", ", contexts) + "] }";
     }
   }

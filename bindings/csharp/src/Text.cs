@@ -4,7 +4,6 @@
 using System;
 using System.Runtime.InteropServices;
 using System.Text;
-using System.Text.RegularExpressions;
 
 namespace GpuMem
 {
@@ -24,12 +23,12 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Texts of the library, which name constants and functions as C does, in words of C#.</summary>
+  /// <summary>
+  /// Texts of the library, which name constants and functions as C does, in words of C#. Nothing here needs another assembly
+  /// than the runtime's first: the text of a failure is made when memory or descriptors may be short, and loading takes both.
+  /// </summary>
   static unsafe class Words
   {
-    static readonly Regex name = new Regex(
-        @"\b(GPUMEM_\w+|gpumem_\w+|[a-z]+(?:_[a-z]+)+)(\(\))?", RegexOptions.CultureInvariant);
-
     // Other words with an underscore, such as the entry points that an option can mask, are the same in C#.
     static readonly string[] properties =
     {
@@ -46,7 +45,26 @@ namespace GpuMem
     internal static string Translate(string text)
     {
       if (text == null || text.IndexOf('_') < 0) return text;
-      return name.Replace(text, match => Find(match.Groups[1].Value) ?? match.Value);
+      var result = new StringBuilder(text.Length);
+      for (int at = 0; at < text.Length; )
+      {
+        int end = at;
+        while (end < text.Length && IsOfWord(text[end])) ++end;
+        if (end == at)
+        {
+          result.Append(text[at++]);
+          continue;
+        }
+        string word = text.Substring(at, end - at), found = Find(word);
+        at = found != null && string.CompareOrdinal(text, end, "()", 0, 2) == 0 ? end + 2 : end;
+        result.Append(found ?? word);
+      }
+      return result.ToString();
+    }
+
+    static bool IsOfWord(char one)
+    {
+      return (one >= 'a' && one <= 'z') || (one >= 'A' && one <= 'Z') || (one >= '0' && one <= '9') || one == '_';
     }
 
     /// <summary>What C# calls something; null if it is the same.</summary>
@@ -57,8 +75,9 @@ namespace GpuMem
       if (word == "value_size") return "valueSize";
       if (word == "fds_max") return "DescriptorsMax";
       if (Array.IndexOf(properties, word) < 0) return null;
-      string[] parts = word.Split('_');
-      return string.Concat(Array.ConvertAll(parts, part => char.ToUpperInvariant(part[0]) + part.Substring(1)));
+      var name = new StringBuilder(word.Length);
+      foreach (string part in word.Split('_')) name.Append(char.ToUpperInvariant(part[0])).Append(part, 1, part.Length - 1);
+      return name.ToString();
     }
   }
 

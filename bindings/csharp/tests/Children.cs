@@ -90,6 +90,11 @@ namespace GpuMem.Tests
         Tap.Run("the process ends with objects alive: " + how, scope =>
             Check.Equal("end", Child.Run("child alive " + how).Trim(), "output"));
       }
+      Tap.Run("a failure loads no assembly", scope =>
+      {
+        if (Type.GetType("Mono.Runtime") == null) throw new TestSkipped("the class library of .NET is many assemblies");
+        Check.Equal("", Child.Run("child assemblies").Trim(), "assemblies that were loaded");
+      });
       Tap.Run("a forked child is refused what is its parent's", scope =>
       {
         if (Type.GetType("Mono.Runtime") == null) throw new TestSkipped("a fork of .NET has no threads of the runtime");
@@ -296,6 +301,49 @@ namespace GpuMem.Tests
         }
       }
       return refusals;
+    }
+  }
+
+  /// <summary>
+  /// Prints the assemblies that failures have loaded, which takes memory and a descriptor, when these may be what is short. A
+  /// class of its own, because the other children need more assemblies themselves.
+  /// </summary>
+  static class Failures
+  {
+    internal static int Run()
+    {
+      GpuInstance instance = GpuInstance.Open(Scope.Backend);
+      GpuDevice device = instance.GetDevice(0);
+      GpuMemory memory = device.AllocateDevice(64), disposed = device.AllocateDevice(64);
+      disposed.Dispose();
+      int failures = 0;
+      for (int call = 0; call < 6; ++call)
+      {
+        try
+        {
+          if (call == 0) device.Create(MemoryKind.Registered, 64);
+          if (call == 1) device.AllocateDevice(long.MaxValue);
+          if (call == 2) instance.Copy(memory, memory, new CopyOptions { Direction = (Direction)99 });
+          if (call == 3) instance.Close(CloseMode.Check);
+          if (call == 4) disposed.QueryInfo();
+          if (call == 5) instance.Revoke(null);
+        }
+        catch (Exception problem)
+        {
+          failures += problem.ToString().Length == 0 ? 0 : 1;
+        }
+      }
+      int causes = StatusInfo.Of(Status.Busy).ToString().Length, lines = instance.Report().Length;
+      foreach (Assembly one in AppDomain.CurrentDomain.GetAssemblies())
+      {
+        if (one != typeof(object).Assembly && one != typeof(GpuInstance).Assembly && one != typeof(Failures).Assembly)
+        {
+          Console.WriteLine(one.FullName);
+        }
+      }
+      memory.Dispose();
+      instance.Close(CloseMode.Check);
+      return failures == 6 && causes > 0 && lines > 0 ? 0 : 3;
     }
   }
 }
