@@ -592,9 +592,14 @@ CSHARP_MEMBERS = {
 }
 
 
+CSHARP_PROPERTIES = {"CaptureId", "Default", "Info", "Stats", "Version", "VersionText"}
+CSHARP_HANDLES = {"gpumem_buffer": "GrowableBuffer", "gpumem_physical": "PhysicalMemory"}  # those that texts mention
+
+
 def csharp_names(interface):
-    """What texts of the library call by its C name: constants, types of constants by their prefix, and functions."""
-    text = CSHARP_HEAD + ("// What the binding calls the constants and functions that texts of the library mention.\n\n"
+    """What texts of the library call by its C name: constants, types of constants by their prefix, capabilities by the names
+    that reports use, handles, and functions."""
+    text = CSHARP_HEAD + ("// What the binding calls what texts of the library mention.\n\n"
                           "using System.Collections.Generic;\n\nnamespace GpuMem\n{\n  static class Names\n  {\n"
                           "    internal static readonly Dictionary<string, string> OfC = new Dictionary<string, string>\n    {\n")
     prefixes = set()  # Two types may have the same one, which then stands for the first.
@@ -604,11 +609,17 @@ def csharp_names(interface):
         prefixes.add(numbers.prefix)
         for constant in numbers.constants:
             text += f'      {{ "{constant.name}", "{name}.{value_name(numbers, constant, "C#")}" }},\n'
+    for constant in interface.constants:
+        dotted = re.match(r"`([a-z]+\.[a-z0-9_]+)`: ", constant.text) if constant.name.startswith("GPUMEM_CAPABILITY_") else None
+        if dotted:
+            text += f'      {{ "{dotted[1]}", "Capability.{pascal(constant.name[len("GPUMEM_CAPABILITY_"):], "C#")}" }},\n'
+    text += "".join(f'      {{ "{handle}", "{name}" }},\n' for handle, name in CSHARP_HANDLES.items())
     members = {f"gpumem_{pair.partition('=')[0]}": f"{owner}.{pair.partition('=')[2]}" for owner, pairs in CSHARP_MEMBERS.items()
                for pair in pairs.split()}
     for function in interface.functions:
         if function.name in members:
-            text += f'      {{ "{function.name}", "{members[function.name]}" }},\n'
+            ending = "" if members[function.name].split(".")[1] in CSHARP_PROPERTIES else "()"
+            text += f'      {{ "{function.name}", "{members[function.name]}{ending}" }},\n'
     return text + "    };\n  }\n}\n"
 
 

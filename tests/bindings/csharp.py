@@ -91,14 +91,33 @@ def bad_libraries(folder):
     return ";".join([*pairs, f"is not a library of gpumem={folder / 'none.so'}", f"cannot be loaded={folder / 'text.so'}"])
 
 
-def with_runtime(tap, staged, name, program, samples, bad, backends=None):
+def texts(source, folder):
+    """A file with every text in the sources of the library, a line for each: messages, their parts, and what goes into them."""
+    token = re.compile(r"//[^\n]*|/\*.*?\*/|'(?:[^'\\\n]|\\.)'|^\s*#[^\n]*|" r'((?:"(?:[^"\\\n]|\\.)*"(?:\s|PRI\w+)*)+)',
+                       re.DOTALL | re.MULTILINE)
+    found = set()
+    for path in [*(source / "impl").rglob("*"), *(source / "capi" / "src").rglob("*")]:
+        if path.suffix in (".cpp", ".h", ".inc"):
+            for literals in filter(None, (match[1] for match in token.finditer(path.read_text(encoding="utf-8")))):
+                found.add("".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', literals)))
+    (folder / "texts").write_text("".join(f"{text}\n" for text in sorted(found)), encoding="utf-8")
+    return str(folder / "texts")
+
+
+def given(source, folder):
+    """What the programs of the tests get in their environment."""
+    return {"GPUMEM_TEST_BAD_LIBRARIES": bad_libraries(folder), "GPUMEM_TEST_TEXTS": texts(source, folder)}
+
+
+def with_runtime(tap, staged, name, program, samples, variables, backends=None):
     """All tests by one runtime. `program` and `samples` are commands."""
     for backend in backends or staged.backends:
-        env = staged.environment(backend) | {"GPUMEM_TEST_BAD_LIBRARIES": bad}
+        env = staged.environment(backend) | variables
         pass_on(tap, f"{name}, {backend}", *run(*program, env=env))
         tap.check(f"{name}, {backend}: the fake driver has nothing to say", staged.violations())
     for sample, command in samples.items():
         expected = (Path(__file__).with_name("samples") / f"{sample}.txt").read_text(encoding="utf-8")
+        expected = expected.replace("destroyed", "disposed")  # as messages say in C#
         status, output = run(*command, env=staged.environment("host"))
         tap.check(f"{name}: sample {sample}",
                   "" if status == 0 and output == expected else f"{output}exit status {status}")
@@ -127,13 +146,13 @@ def compile_all(tap, name, compiler, binding, folder, ending, samples=SAMPLES):
     return not problem
 
 
-def with_mono(tap, staged, binding, folder, bad):
+def with_mono(tap, staged, binding, folder, variables):
     if compile_all(tap, "Mono", MCS, binding, folder, "exe"):
         samples = {sample: ["mono", folder / f"{source}.exe"] for sample, source in SAMPLES.items()}
-        with_runtime(tap, staged, "Mono", ["mono", "--debug", folder / "GpuMem.Tests.exe"], samples, bad)
+        with_runtime(tap, staged, "Mono", ["mono", "--debug", folder / "GpuMem.Tests.exe"], samples, variables)
 
 
-def with_core(tap, staged, binding, folder, bad, home):
+def with_core(tap, staged, binding, folder, variables, home):
     """On the runtime in the folder `home`, whose own compiler needs an OpenSSL that newer systems lack. So Mono's
     compiles against its reference assemblies, without those that only pass on to others."""
     (runtime,) = (home / "shared" / "Microsoft.NETCore.App").iterdir()
@@ -156,12 +175,12 @@ def with_core(tap, staged, binding, folder, bad, home):
         tests = [home / "dotnet", out / "GpuMem.Tests.dll"]
         if chosen:
             samples = {sample: [home / "dotnet", out / f"{source}.dll"] for sample, source in chosen.items()}
-            with_runtime(tap, staged, f"{name} {runtime.name}", tests, samples, bad)
+            with_runtime(tap, staged, f"{name} {runtime.name}", tests, samples, variables)
         else:
-            with_runtime(tap, staged, f"{name} {runtime.name}", [*tests, "loading: "], {}, bad, ["host"])
+            with_runtime(tap, staged, f"{name} {runtime.name}", [*tests, "loading: "], {}, variables, ["host"])
 
 
-def with_sdk(tap, staged, binding, folder, bad):
+def with_sdk(tap, staged, binding, folder, variables):
     name = ".NET: the binding, its tests and samples"
     if not shutil.which("dotnet"):
         tap.skip(name, "the .NET SDK is not installed")
@@ -185,7 +204,7 @@ def with_sdk(tap, staged, binding, folder, bad):
     tap.check(".NET: everything is built", problem)
     if not problem:
         with_runtime(tap, staged, ".NET", commands["GpuMem.Tests"],
-                     {"basic": commands["Basic"], "pinned_mapped": commands["PinnedMapped"], "errors": commands["Errors"]}, bad)
+                     {"basic": commands["Basic"], "pinned_mapped": commands["PinnedMapped"], "errors": commands["Errors"]}, variables)
 
 
 def documentation(tap, source, binding):
@@ -217,17 +236,17 @@ def main():
             tap.skip(".NET: the binding, its tests and samples", "mcs is not installed")
         else:
             with stage.staged(build) as staged, tempfile.TemporaryDirectory() as name:
-                with_core(tap, staged, binding, Path(name), bad_libraries(Path(name)), home)
+                with_core(tap, staged, binding, Path(name), given(source, Path(name)), home)
         tap.finish()
     documentation(tap, source, binding)
     with stage.staged(build) as staged, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        bad = bad_libraries(folder)
+        variables = given(source, folder)
         if shutil.which("mcs") and shutil.which("mono"):
-            with_mono(tap, staged, binding, folder, bad)
+            with_mono(tap, staged, binding, folder, variables)
         else:
             tap.skip("Mono: the binding, its tests and samples", "mono and mcs are not installed")
-        with_sdk(tap, staged, binding, folder, bad)
+        with_sdk(tap, staged, binding, folder, variables)
     tap.finish()
 
 

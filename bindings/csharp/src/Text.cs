@@ -2,6 +2,7 @@
 // Conversion of texts: the C interface uses UTF-8 with a 0 byte at the end.
 
 using System;
+using System.Collections.Generic;
 using System.Runtime.InteropServices;
 using System.Text;
 
@@ -29,13 +30,38 @@ namespace GpuMem
   /// </summary>
   static unsafe class Words
   {
-    // Other words with an underscore, such as the entry points that an option can mask, are the same in C#.
+    // The property has the words of the field.
     static readonly string[] properties =
     {
-      "bytes_max", "bytes_per_second", "device_bytes", "device_count", "handle_types", "links_max", "lock_mode", "lock_piece", "max_level", "names_max",
-      "numa_node", "numa_nodes", "pin_budget", "register_count_max", "same_pointer", "store_capacity", "stored_size", "transfer_bytes",
-      "transfer_threads", "versions_max",
-      "vmm_granularity",
+      "bytes_max", "bytes_per_second", "consumers_first", "consumers_max", "device_bytes", "device_count", "handle_types",
+      "initial_size", "links_max", "lock_mode", "lock_piece", "max_level", "names_max", "numa_node", "numa_nodes", "pin_budget",
+      "register_count_max", "same_pointer", "slot_count", "store_capacity", "stored_size", "transfer_bytes", "transfer_threads",
+      "versions_max", "vmm_granularity",
+    };
+
+    // Other words with an underscore, such as the entry points that an option can mask, are the same in C#.
+    static readonly Dictionary<string, string> words = new Dictionary<string, string>
+    {
+      { "NULL", "null" }, { "context_count", "Contexts.Length" }, { "fd_count", "descriptors.Length" },
+      { "fds_max", "DescriptorsMax" }, { "location_id", "MemoryLocation.Id" }, { "native_event", "nativeEvent" },
+      { "token_size", "token.Length" }, { "value_size", "valueSize" },
+    };
+
+    // Whole phrases of C: a single word may be a name or part of a path that the program has chosen.
+    static readonly string[] phrases =
+    {
+      "desc->", "",
+      "that in desc", "that in the options",
+      "descriptor fds[", "descriptor descriptors[",
+      "the kinds DEVICE, PINNED, REGISTERED, MANAGED, VIRTUAL and IMPORTED",
+      "the kinds Device, Pinned, Registered, Managed, Virtual and Imported",
+      " is NO)", " is CapabilityAnswer.No)",
+      "cannot destroy ", "cannot dispose ", "could not destroy ", "could not dispose ",
+      "destroy an ", "dispose an ", "destroy it", "dispose it", "destroy some", "dispose some", "destroy that", "dispose that",
+      "destroy the", "dispose the", "Destroy the ", "Dispose the ",
+      "a destroyed ", "a disposed ", "are destroyed", "are disposed", "be destroyed", "be disposed",
+      "destroyed it", "disposed it", "destroyed this ", "disposed this ", "was destroyed", "was disposed",
+      "destroying an ", "disposing an ", "destroying its ", "disposing its ",
     };
 
     internal static string Read(IntPtr text) { return Translate(Text.Read(text)); }
@@ -44,12 +70,14 @@ namespace GpuMem
 
     internal static string Translate(string text)
     {
-      if (text == null || text.IndexOf('_') < 0) return text;
+      if (text == null) return null;
+      for (int i = 0; i < phrases.Length; i += 2) text = text.Replace(phrases[i], phrases[i + 1]);
       var result = new StringBuilder(text.Length);
       for (int at = 0; at < text.Length; )
       {
         int end = at;
         while (end < text.Length && IsOfWord(text[end])) ++end;
+        while (end > at && text[end - 1] == '.') --end;
         if (end == at)
         {
           result.Append(text[at++]);
@@ -64,16 +92,14 @@ namespace GpuMem
 
     static bool IsOfWord(char one)
     {
-      return (one >= 'a' && one <= 'z') || (one >= 'A' && one <= 'Z') || (one >= '0' && one <= '9') || one == '_';
+      return (one >= 'a' && one <= 'z') || (one >= 'A' && one <= 'Z') || (one >= '0' && one <= '9') || one == '_' || one == '.';
     }
 
     /// <summary>What C# calls something; null if it is the same.</summary>
     internal static string Find(string word)
     {
       string found;
-      if (Names.OfC.TryGetValue(word, out found)) return found;
-      if (word == "value_size") return "valueSize";
-      if (word == "fds_max") return "DescriptorsMax";
+      if (Names.OfC.TryGetValue(word, out found) || words.TryGetValue(word, out found)) return found;
       if (Array.IndexOf(properties, word) < 0) return null;
       var name = new StringBuilder(word.Length);
       foreach (string part in word.Split('_')) name.Append(char.ToUpperInvariant(part[0])).Append(part, 1, part.Length - 1);

@@ -457,7 +457,7 @@ namespace GpuMem.Tests
       Check.Equal(NativeDomain.None, problem.NativeDomain, "domain");
       Check.Equal("", problem.EntryPoint, "entry point");
       Check.That(problem.Message.Contains("size is 0"), problem.Message);
-      Check.That(problem.ToString().Contains("InvalidArgument: ") && problem.ToString().Contains("[GpuDevice.Create]"), problem.ToString());
+      Check.That(problem.ToString().Contains("InvalidArgument: ") && problem.ToString().Contains("[GpuDevice.Create()]"), problem.ToString());
       problem = Check.Fails(Status.OutOfDeviceMemory, () => device.AllocateDevice(1L << 62));
       Check.That(problem.Message.Length != 0, "no message");
       if (Scope.IsHost)

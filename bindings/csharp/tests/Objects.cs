@@ -24,6 +24,7 @@ namespace GpuMem.Tests
       Tap.Run("null is refused by its name", Nulls);
       Tap.Run("the attributes say where null may be", NullAttributes);
       Tap.Run("texts of the library are in words of C#", Translated);
+      Tap.Run("every text in the library's sources is in words of C#", SourceTexts);
       Tap.Run("every function of the library has a name in C#", FunctionNames);
       Tap.Run("empty arrays", EmptyArrays);
       Tap.Run("forgotten memory makes room when the device is full", RoomOnDevice);
@@ -307,10 +308,10 @@ namespace GpuMem.Tests
       GpuDevice device = instance.GetDevice(0);
       var texts = new List<string>();
       GpuMemLog.SetFunction((level, message) => { lock (texts) texts.Add(message); }, LogLevel.Debug);
-      using (GpuMemory memory = device.AllocateDevice(64, new MemoryOptions { Name = "left over" }))
+      using (GpuMemory memory = device.AllocateDevice(64, new MemoryOptions { Name = "to destroy" }))
       {
         string busy = Check.Fails(Status.Busy, () => instance.Close(CloseMode.Check)).Message;
-        Check.That(busy.Contains("CloseMode.Force") && busy.Contains("left over"), busy);
+        Check.That(busy.Contains("CloseMode.Force") && busy.Contains("to destroy") && busy.Contains("; dispose it, or close"), busy);
         string size = Check.Fails(Status.InvalidArgument, () => instance.Fill(memory, 1, 3)).Message;
         Check.That(size.StartsWith("valueSize is 3"), size);
         texts.Add(busy);
@@ -342,6 +343,32 @@ namespace GpuMem.Tests
       lock (texts) Check.Equal("", string.Join("\n", texts.Where(text => foreign.IsMatch(text))), "words of C");
     }
 
+    // What is the same in C#: variables of the environment, entry points that an option can mask, and words of the system.
+    // Then what no program in C# gets, because the binding itself fills sizes of structs and takes results.
+    static readonly Regex same = new Regex(
+        @"\b(?:GPUMEM_(?:BACKEND|PIN_BUDGET|TRANSFER_\w+|HOST_\w+)|launch_host_function|write_value|wait_value|copy_2d|fill_2d|peer_access|" +
+        @"(?:memfd|pthread|epoll|posix)_\w+|boot_id|max_map_count|max_user_watches|limit_in_bytes|usage_in_bytes|(?:total_)?inactive_file|" +
+        @"gpumem_copy_pieces|GPUMEM_ERROR_\?|" +
+        @"(?:\w+->)?struct_size|out_\w+|sizeof\(gpumem_\w+\)|GPUMEM_ERROR_INIT)");
+
+    static void SourceTexts(Scope scope)
+    {
+      string file = Environment.GetEnvironmentVariable("GPUMEM_TEST_TEXTS");
+      string[] texts = File.ReadAllLines(file);
+      Check.That(texts.Length > 1000, "only " + texts.Length + " texts");
+      MethodInfo translate = typeof(GpuInstance).Assembly.GetType("GpuMem.Words").GetMethod(
+          "Translate", BindingFlags.Static | BindingFlags.NonPublic);
+      var foreign = new Regex(@"\b(?:GPUMEM|gpumem)_\w+|\bNULL\b|[Dd]estroy\w*|->|\bsizeof\b|\b[a-z]+(?:_\w+)+");
+      var left = new SortedSet<string>(StringComparer.Ordinal);
+      foreach (string text in texts)
+      {
+        if (text == "destroyed") continue;  // it comes behind "was"
+        string translated = (string)translate.Invoke(null, new object[] { text.Replace("destroy %s", "destroy it") });
+        foreach (Match match in foreign.Matches(same.Replace(translated, ""))) left.Add(match.Value + " in: " + text);
+      }
+      Check.Equal("", string.Join("\n", left), "words of C, which Text.cs does not know");
+    }
+
     static void FunctionNames(Scope scope)
     {
       Type names = typeof(GpuInstance).Assembly.GetType("GpuMem.Names");
@@ -351,7 +378,7 @@ namespace GpuMem.Tests
       Check.That(functions.Length > 60, "only " + functions.Length + " functions");
       Check.Equal("", string.Join(", ", functions.Where(name => !known.ContainsKey(name))), "without a name: add it to capi/generate.py");
       var members = new HashSet<string>(PublicTypes().SelectMany(
-          type => type.GetMembers().Select(member => type.Name.Split('`')[0] + "." + member.Name)));
+          type => type.GetMembers().Select(member => type.Name.Split('`')[0] + "." + member.Name + (member is MethodInfo ? "()" : ""))));
       Check.Equal("", string.Join(", ", known.Where(pair => pair.Value.Contains(".") && !members.Contains(pair.Value))
           .Select(pair => pair.Value)), "no such member");
     }
