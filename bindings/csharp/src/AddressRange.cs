@@ -32,7 +32,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return instance;
       }
     }
@@ -42,7 +42,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return pointer;
       }
     }
@@ -52,13 +52,13 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return size;
       }
     }
 
     /// <summary>Information about the range and what is mapped now.</summary>
-    public AddressRangeInfo Info { get { return GetInfo(Usable()); } }
+    public AddressRangeInfo Info { get { return GetInfo(handle.Usable()); } }
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
@@ -68,7 +68,7 @@ namespace GpuMem
     /// <summary>A part of the range, as an operand of a copy or fill. Every byte must be mapped.</summary>
     public GpuRange Slice(long offset, long size)
     {
-      Usable();
+      handle.Usable();
       return new GpuRange(handle, 0, pointer, this.size).Slice(offset, size);
     }
 
@@ -80,7 +80,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       using (var array = new PinnedArray<T>(source)) CopyNow(Slice(offset, array.Size), array.Range);
     }
 
@@ -92,7 +92,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(offset, array.Size));
     }
 
@@ -104,7 +104,7 @@ namespace GpuMem
     /// <param name="physicals">The blocks; one may be there more than once.</param>
     public void Map(long offset, params PhysicalMemory[] physicals)
     {
-      Usable();
+      handle.Usable();
       ulong begin = Sizes.ToNative(offset, nameof(offset));
       if (physicals == null || Array.IndexOf(physicals, null) >= 0) throw new ArgumentNullException(nameof(physicals));
       lock (handle.Lock)
@@ -128,7 +128,7 @@ namespace GpuMem
     /// <param name="size">Bytes, up to the end of the last mapping.</param>
     public void Unmap(long offset, long size)
     {
-      Usable();
+      handle.Usable();
       Sizes.ToNative(offset, nameof(offset));
       Sizes.ToNative(size, nameof(size));
       lock (handle.Lock)
@@ -149,14 +149,14 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void SetAccess(long offset, long size, params ProcessorAccess[] accesses)
     {
-      Usable();
+      handle.Usable();
       ulong begin = Sizes.ToNative(offset, nameof(offset)), bytes = Sizes.ToNative(size, nameof(size));
       if (accesses == null) throw new ArgumentNullException(nameof(accesses));
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(instance));
       gpumem_error* error = Error.Detail;
       fixed (gpumem_access_desc* first = native)
       {
-        Check(Native.gpumem_range_set_access(handle.Value, begin, bytes, first, (ulong)native.Length, error), error);
+        handle.Check(Native.gpumem_range_set_access(handle.Value, begin, bytes, first, (ulong)native.Length, error), error);
       }
     }
 
@@ -169,7 +169,7 @@ namespace GpuMem
     /// <summary>Gets what is mapped at an offset.</summary>
     public MappingInfo GetMapping(long offset)
     {
-      Usable();
+      handle.Usable();
       if (offset < 0 || offset >= size)
       {
         throw new ArgumentOutOfRangeException(nameof(offset), offset, "the range has " + size + " bytes");
@@ -228,8 +228,7 @@ namespace GpuMem
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_range_reserve(instance.Handle.Value, &desc, &value, error), error, instance.Handle,
-                  nameof(GpuInstance));
+      instance.Handle.Check(Native.gpumem_range_reserve(instance.Handle.Value, &desc, &value, error), error);
       handle.Attach(value);
     }
 
@@ -239,7 +238,7 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       fixed (IntPtr* first = physicals)
       {
-        Check(Native.gpumem_range_map(handle.Value, offset, first, (ulong)physicals.Length, error), error);
+        handle.Check(Native.gpumem_range_map(handle.Value, offset, first, (ulong)physicals.Length, error), error);
       }
     }
 
@@ -247,7 +246,7 @@ namespace GpuMem
     void UnmapNative(ulong offset, ulong size)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_range_unmap(handle.Value, offset, size, error), error);
+      handle.Check(Native.gpumem_range_unmap(handle.Value, offset, size, error), error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -256,25 +255,13 @@ namespace GpuMem
       gpumem_range_info info = default(gpumem_range_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_range_info);
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_range_get_info(handle.Value, &info, error), error, handle, nameof(AddressRange));
+      handle.Check(Native.gpumem_range_get_info(handle.Value, &info, error), error);
       return new AddressRangeInfo(&info);
     }
 
     void CopyNow(GpuRange destination, GpuRange source)
     {
       Transfer.Copy(instance.Handle, null, destination, source, default(CopyOptions));
-    }
-
-    RangeHandle Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(AddressRange));
-      return handle;
-    }
-
-    void Check(int status, gpumem_error* error)
-    {
-      Error.Check(status, error, handle, nameof(AddressRange));
-      GC.KeepAlive(this);
     }
   }
 }

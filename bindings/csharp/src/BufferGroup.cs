@@ -29,7 +29,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return instance;
       }
     }
@@ -45,7 +45,7 @@ namespace GpuMem
     /// <summary>Gets information about the buffers with a tag; null means all.</summary>
     public BufferGroupInfo GetInfo([AllowNull] string tag)
     {
-      Usable();
+      handle.Usable();
       using (var text = new CText(tag)) return GetInfoNative(text.Pointer);
     }
 
@@ -58,7 +58,7 @@ namespace GpuMem
     /// <exception cref="OperationCanceledException">The token of the options was cancelled.</exception>
     public void Sleep(SleepOptions options = default(SleepOptions))
     {
-      Usable();
+      handle.Usable();
       SleepCall.Sleep(handle, options, change => handle.Change(options.Tag, change),
                       (desc, error) => Native.gpumem_group_sleep(handle.Value, desc, error));
       GC.KeepAlive(this);
@@ -76,7 +76,7 @@ namespace GpuMem
     /// <exception cref="OperationCanceledException">The token of the options was cancelled.</exception>
     public void Wake(WakeOptions options = default(WakeOptions))
     {
-      Usable();
+      handle.Usable();
       SleepCall.Wake(handle, options, change => handle.Change(options.Tag, change),
                      (desc, error) => Native.gpumem_group_wake(handle.Value, desc, error));
       GC.KeepAlive(this);
@@ -89,7 +89,7 @@ namespace GpuMem
     /// <param name="options">Which buffers, and as in <see cref="GrowableBuffer.Prepare"/>.</param>
     public void Prepare(PrepareOptions options = default(PrepareOptions))
     {
-      Usable();
+      handle.Usable();
       SleepCall.Prepare(handle, options, (desc, error) => Native.gpumem_group_prepare(handle.Value, desc, error));
       GC.KeepAlive(this);
     }
@@ -131,8 +131,7 @@ namespace GpuMem
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_group_create(instance.Handle.Value, &desc, &value, error), error, instance.Handle,
-                  nameof(GpuInstance));
+      instance.Handle.Check(Native.gpumem_group_create(instance.Handle.Value, &desc, &value, error), error);
       handle.Attach(value);
     }
 
@@ -142,14 +141,9 @@ namespace GpuMem
       gpumem_group_info info = default(gpumem_group_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_group_info);
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_group_get_info(handle.Value, tag, &info, error), error, handle, nameof(BufferGroup));
+      handle.Check(Native.gpumem_group_get_info(handle.Value, tag, &info, error), error);
       GC.KeepAlive(this);
       return new BufferGroupInfo(&info);
-    }
-
-    void Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(BufferGroup));
     }
   }
 }

@@ -36,7 +36,7 @@ namespace GpuMem
     {
       get
       {
-        if (Instance.IsClosed) throw new ObjectDisposedException(nameof(GpuInstance));
+        Instance.Handle.Usable();
         return value;
       }
     }
@@ -72,7 +72,7 @@ namespace GpuMem
     {
       ulong nativeFree, nativeTotal;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_device_get_memory(Value, &nativeFree, &nativeTotal, error), error);
+      Instance.Handle.Check(Native.gpumem_device_get_memory(Value, &nativeFree, &nativeTotal, error), error);
       free = Sizes.FromNative(nativeFree);
       total = Sizes.FromNative(nativeTotal);
     }
@@ -87,7 +87,7 @@ namespace GpuMem
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_capability_info);
       gpumem_error* error = Error.Detail;
       IntPtr other = peer == null ? IntPtr.Zero : peer.Value;
-      Check(Native.gpumem_device_get_capability(Value, (int)capability, other, &info, error), error);
+      Instance.Handle.Check(Native.gpumem_device_get_capability(Value, (int)capability, other, &info, error), error);
       return new CapabilityInfo(&info);
     }
 
@@ -107,7 +107,7 @@ namespace GpuMem
     {
       uint possible;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_device_can_access_peer(Value, Other(peer), &possible, error), error);
+      Instance.Handle.Check(Native.gpumem_device_can_access_peer(Value, Other(peer), &possible, error), error);
       return possible != 0;
     }
 
@@ -116,7 +116,7 @@ namespace GpuMem
     public void EnablePeerAccess(GpuDevice peer)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_device_enable_peer_access(Value, Other(peer), error), error);
+      Instance.Handle.Check(Native.gpumem_device_enable_peer_access(Value, Other(peer), error), error);
     }
 
     /// <summary>Undoes one <see cref="EnablePeerAccess"/>. Wait for work that uses the peer's memory first.</summary>
@@ -124,7 +124,7 @@ namespace GpuMem
     public void DisablePeerAccess(GpuDevice peer)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_device_disable_peer_access(Value, Other(peer), error), error);
+      Instance.Handle.Check(Native.gpumem_device_disable_peer_access(Value, Other(peer), error), error);
     }
 
     /// <summary>Allocates device, pinned or managed memory. Its contents are indeterminate.</summary>
@@ -283,7 +283,7 @@ namespace GpuMem
     {
       ulong bytes = Sizes.ToNative(size, nameof(size));
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_register(Value, pointer, bytes, (ulong)require, error), error);
+      Instance.Handle.Check(Native.gpumem_register(Value, pointer, bytes, (ulong)require, error), error);
     }
 
     /// <summary>
@@ -294,7 +294,7 @@ namespace GpuMem
     {
       IntPtr result;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pointer_get_device_pointer(Value, pointer, &result, error), error);
+      Instance.Handle.Check(Native.gpumem_pointer_get_device_pointer(Value, pointer, &result, error), error);
       return result;
     }
 
@@ -348,7 +348,7 @@ namespace GpuMem
     {
       IntPtr pointer;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_malloc(Value, (int)kind, (ulong)size, &pointer, error), error);
+      Instance.Handle.Check(Native.gpumem_malloc(Value, (int)kind, (ulong)size, &pointer, error), error);
       return pointer;
     }
 
@@ -374,15 +374,13 @@ namespace GpuMem
       return peer.Value;
     }
 
-    void Check(int status, gpumem_error* error) { Error.Check(status, error, Instance.Handle, nameof(GpuInstance)); }
-
     [MethodImpl(GpuMemLibrary.Bound)]
     DeviceInfo GetInfo()
     {
       gpumem_device_info info = default(gpumem_device_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_device_info);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_device_get_info(Value, &info, error), error);
+      Instance.Handle.Check(Native.gpumem_device_get_info(Value, &info, error), error);
       return new DeviceInfo(&info);
     }
 

@@ -33,7 +33,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return device;
       }
     }
@@ -61,14 +61,14 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Record(GpuStream stream)
     {
-      Usable();
+      handle.Usable();
       if (stream == null) throw new ArgumentNullException(nameof(stream));
       lock (Lock)
       {
         lock (stream.Handle.Pending.Lock)
         {
           gpumem_error* error = Error.Detail;
-          Check(Native.gpumem_event_record(handle.Value, stream.Handle.Value, error), error);
+          handle.Check(Native.gpumem_event_record(handle.Value, stream.Handle.Value, error), error);
           Captured = shared ? null : stream.Handle.Pending.Capture();
         }
       }
@@ -96,7 +96,7 @@ namespace GpuMem
     /// <param name="cancellation">Ends the wait; the work goes on.</param>
     public Task SynchronizeAsync(CancellationToken cancellation = default(CancellationToken))
     {
-      Usable();
+      handle.Usable();
       return Polling.Until(Query, cancellation);
     }
 
@@ -111,12 +111,12 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public long? GetElapsedNanoseconds(GpuEvent end)
     {
-      Usable();
+      handle.Usable();
       if (end == null) throw new ArgumentNullException(nameof(end));
       long nanoseconds;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_event_get_elapsed_time(handle.Value, end.handle.Value, &nanoseconds, error);
-      Check(status, error);
+      handle.Check(status, error);
       return status == Constants.GPUMEM_NOT_READY ? (long?)null : nanoseconds;
     }
 
@@ -127,10 +127,10 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public ShareHandle Export()
     {
-      Usable();
+      handle.Usable();
       gpumem_share_handle share;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_event_export(handle.Value, &share, error), error);
+      handle.Check(Native.gpumem_event_export(handle.Value, &share, error), error);
       GC.KeepAlive(this);
       return new ShareHandle(share);
     }
@@ -194,7 +194,7 @@ namespace GpuMem
       fixed (int* first = descriptors)
       {
         int status = Native.gpumem_event_import(device.Value, &share, first, (uint)descriptors.Length, &value, error);
-        Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
+        device.Instance.Handle.Check(status, error);
       }
       handle.Attach(value);
     }
@@ -209,7 +209,7 @@ namespace GpuMem
       IntPtr value;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_event_create(device.Value, &desc, &value, error);
-      Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
+      device.Instance.Handle.Check(status, error);
       handle.Attach(value);
     }
 
@@ -219,7 +219,7 @@ namespace GpuMem
       IntPtr value;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_event_wrap(device.Value, nativeEvent, (ulong)flags, &value, error);
-      Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
+      device.Instance.Handle.Check(status, error);
       handle.Attach(value);
     }
 
@@ -236,7 +236,7 @@ namespace GpuMem
     bool Observed(int status, gpumem_error* error, Capture before)
     {
       if (status == Constants.GPUMEM_NOT_READY) return false;
-      Check(status, error);
+      handle.Check(status, error);
       // If another thread has recorded the event meanwhile, the answer may be about that record.
       Exception thrown = null;
       if (before != null && before == ReadCaptured())
@@ -249,20 +249,13 @@ namespace GpuMem
       return true;
     }
 
-    void Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuEvent));
-    }
-
-    void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(GpuEvent)); }
-
     [MethodImpl(GpuMemLibrary.Bound)]
     EventInfo GetInfo()
     {
       gpumem_event_info info = default(gpumem_event_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_event_info);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_event_get_info(handle.Value, &info, error), error);
+      handle.Check(Native.gpumem_event_get_info(handle.Value, &info, error), error);
       return new EventInfo(&info);
     }
   }

@@ -93,12 +93,12 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public GpuDevice GetDevice(int ordinal)
     {
-      Usable();
+      handle.Usable();
       if (ordinal < 0) throw new ArgumentOutOfRangeException(nameof(ordinal), ordinal, "devices are numbered from 0");
       IntPtr device;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_device_get(handle.Value, (uint)ordinal, &device, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       return new GpuDevice(this, device, ordinal);
     }
 
@@ -122,7 +122,7 @@ namespace GpuMem
       ulong destroyed = 0;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_instance_close(handle.Value, (int)mode, &destroyed, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       handle.Forget();
       return Sizes.FromNative(destroyed);
     }
@@ -144,7 +144,7 @@ namespace GpuMem
       stats.struct_size = (UIntPtr)(uint)sizeof(gpumem_kind_stats);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stats_get_kind(handle.Value, (int)kind, &stats, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       return new KindStats(&stats);
     }
 
@@ -154,7 +154,7 @@ namespace GpuMem
     {
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stats_reset_peaks(handle.Value, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
     }
 
     /// <summary>Lists the live objects, a line for each. Call it before closing to find leaks.</summary>
@@ -170,7 +170,7 @@ namespace GpuMem
         try
         {
           int status = Native.gpumem_stats_report(handle.Value, buffer, capacity, &required, error);
-          Error.Check(status, error, handle, nameof(GpuInstance));
+          handle.Check(status, error);
           // Another thread may create something between the two calls.
           if (required <= capacity) return Words.Read(buffer);
         }
@@ -190,7 +190,7 @@ namespace GpuMem
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pointer_info);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_pointer_get_info(handle.Value, pointer, &info, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       return new PointerInfo(&info);
     }
 
@@ -206,7 +206,7 @@ namespace GpuMem
       int access;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_pointer_get_access(handle.Value, pointer, location, id, &access, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       return (Access)access;
     }
 
@@ -218,7 +218,7 @@ namespace GpuMem
     {
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_free(handle.Value, pointer, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
     }
 
     /// <summary>
@@ -237,7 +237,7 @@ namespace GpuMem
       IntPtr order = stream == null ? IntPtr.Zero : stream.Handle.Value;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_pool_free_pointer(handle.Value, pointer, order, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       GC.KeepAlive(stream);
     }
 
@@ -249,7 +249,7 @@ namespace GpuMem
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_block_info);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_pool_get_block_info(handle.Value, pointer, &info, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       return new PoolBlockInfo(&info);
     }
 
@@ -259,20 +259,20 @@ namespace GpuMem
     {
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_unregister(handle.Value, pointer, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
     }
 
     /// <summary>Copies bytes, and returns when they are copied. Both ranges must have the same size.</summary>
     public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
     {
-      Transfer.Copy(Usable(), null, destination, source, options);
+      Transfer.Copy(handle.Usable(), null, destination, source, options);
     }
 
     /// <summary>Copies a rectangle of bytes, and returns when it is copied.</summary>
     public void Copy2D(GpuRange destination, long destinationPitch, GpuRange source, long sourcePitch, long width,
                        long height, CopyOptions options = default(CopyOptions))
     {
-      Transfer.Copy2D(Usable(), null, destination, destinationPitch, source, sourcePitch, width, height, options);
+      Transfer.Copy2D(handle.Usable(), null, destination, destinationPitch, source, sourcePitch, width, height, options);
     }
 
     /// <summary>
@@ -284,7 +284,7 @@ namespace GpuMem
     /// <see cref="GpuMemException.FailedRegion"/> is the index of the region that failed. If the backend failed midway,
     /// the regions before it are copied, and it may be copied in part.
     /// </exception>
-    public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(Usable(), null, regions); }
+    public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(handle.Usable(), null, regions); }
 
     /// <summary>
     /// Reads bytes of a file, from an offset on, into a range of memory of any kind, and returns when they are there.
@@ -319,7 +319,7 @@ namespace GpuMem
 
     FileCopied CopyFile(FileDirection direction, GpuRange range, SafeHandle file, long offset, FileCopyOptions options)
     {
-      Usable();
+      handle.Usable();
       if (file == null) throw new ArgumentNullException(nameof(file));
       gpumem_copy_file_desc desc = default(gpumem_copy_file_desc);
       desc.direction = (int)direction;
@@ -350,13 +350,13 @@ namespace GpuMem
     /// <summary>Fills memory with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
     public void Fill(GpuRange destination, uint value, int valueSize = 1)
     {
-      Transfer.Fill(Usable(), null, destination, value, valueSize);
+      Transfer.Fill(handle.Usable(), null, destination, value, valueSize);
     }
 
     /// <summary>Fills a rectangle with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
     public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 1)
     {
-      Transfer.Fill2D(Usable(), null, destination, pitch, width, height, value, valueSize);
+      Transfer.Fill2D(handle.Usable(), null, destination, pitch, width, height, value, valueSize);
     }
 
     /// <summary>Advises how managed memory will be used. No byte changes, and nothing moves now.</summary>
@@ -367,7 +367,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public bool Advise(GpuRange range, Advice advice, MemoryLocation location = default(MemoryLocation))
     {
-      Usable();
+      handle.Usable();
       int id = location.IdIn(this);
       if (range.IsOfNothing) return true;
       return While(range, error => Native.gpumem_managed_advise(
@@ -378,7 +378,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public UnifiedInfo GetUnifiedInfo(GpuRange range)
     {
-      Usable();
+      handle.Usable();
       gpumem_managed_info info = default(gpumem_managed_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_managed_info);
       gpumem_managed_info* written = &info;
@@ -394,7 +394,7 @@ namespace GpuMem
     /// </summary>
     public HostAccess<byte> BeginHostAccess(GpuRange range)
     {
-      return new HostAccess<byte>(HostAccessHandle.Begin(Usable(), range), range.Pointer, range.Size);
+      return new HostAccess<byte>(HostAccessHandle.Begin(handle.Usable(), range), range.Pointer, range.Size);
     }
 
     /// <summary>
@@ -403,7 +403,7 @@ namespace GpuMem
     /// </summary>
     public PhysicalMemory RetainPhysical(IntPtr pointer)
     {
-      Usable();
+      handle.Usable();
       return PhysicalMemory.Retain(this, pointer);
     }
 
@@ -415,7 +415,7 @@ namespace GpuMem
     /// <param name="options">Alignment, address and name.</param>
     public AddressRange ReserveRange(long size, RangeOptions options = default(RangeOptions))
     {
-      Usable();
+      handle.Usable();
       return AddressRange.Reserve(this, size, options);
     }
 
@@ -426,7 +426,7 @@ namespace GpuMem
     /// <param name="name">For messages and reports, up to 63 bytes.</param>
     public BufferGroup CreateGroup([AllowNull] string name = null)
     {
-      Usable();
+      handle.Usable();
       return BufferGroup.Create(this, name);
     }
 
@@ -441,7 +441,7 @@ namespace GpuMem
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_mapping_info);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_range_get_mapping(handle.Value, pointer, &info, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       return new MappingInfo(&info);
     }
 
@@ -464,7 +464,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public ShareHandle Export(GpuRange memory, ExportOptions options = default(ExportOptions))
     {
-      Usable();
+      handle.Usable();
       gpumem_export_desc desc = default(gpumem_export_desc);
       desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_export_desc);
       desc.way = (int)options.Way;
@@ -484,11 +484,11 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Revoke(ShareHandle share)
     {
-      Usable();
+      handle.Usable();
       gpumem_share_handle native = ShareHandle.ToNative(share);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_revoke(handle.Value, &native, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
     }
 
     /// <summary>
@@ -499,19 +499,19 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public FileDescriptorHandle[] GetDescriptors(ShareHandle share)
     {
-      Usable();
+      handle.Usable();
       gpumem_share_handle native = ShareHandle.ToNative(share);
       uint count;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_get_fds(handle.Value, &native, null, 0, &count, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       var numbers = new int[count];
       var descriptors = new FileDescriptorHandle[count];
       if (count == 0) return descriptors;
       fixed (int* first = numbers)
       {
         status = Native.gpumem_share_get_fds(handle.Value, &native, first, count, &count, error);
-        Error.Check(status, error, handle, nameof(GpuInstance));
+        handle.Check(status, error);
       }
       for (int i = 0; i < numbers.Length; ++i) descriptors[i] = new FileDescriptorHandle(numbers[i]);
       return descriptors;
@@ -527,7 +527,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess)
     {
-      Usable();
+      handle.Usable();
       gpumem_way_info info = default(gpumem_way_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_way_info);
       gpumem_way_info* written = &info;
@@ -545,7 +545,7 @@ namespace GpuMem
     /// <param name="options">Lease and timeout.</param>
     public void Send(ShareHandle share, SafeHandle socket, SendOptions options = default(SendOptions))
     {
-      Usable();
+      handle.Usable();
       gpumem_share_handle native = ShareHandle.ToNative(share);
       if (socket == null) throw new ArgumentNullException(nameof(socket));
       using (var held = new HeldDescriptors(new[] { socket })) SendNative(native, held.Numbers[0], options);
@@ -554,7 +554,7 @@ namespace GpuMem
     /// <summary>The same for a socket of the runtime.</summary>
     public void Send(ShareHandle share, Socket socket, SendOptions options = default(SendOptions))
     {
-      Usable();
+      handle.Usable();
       gpumem_share_handle native = ShareHandle.ToNative(share);
       if (socket == null) throw new ArgumentNullException(nameof(socket));
       SendNative(native, (int)socket.Handle, options);
@@ -578,7 +578,7 @@ namespace GpuMem
     /// <summary>The same with a timeout. Null if nothing came in time.</summary>
     public ShareHandle Receive(SafeHandle socket, TimeSpan timeout)
     {
-      Usable();
+      handle.Usable();
       if (socket == null) throw new ArgumentNullException(nameof(socket));
       ulong limit = Timeout.ToNanoseconds(timeout);
       using (var held = new HeldDescriptors(new[] { socket })) return ReceiveNative(held.Numbers[0], limit);
@@ -587,7 +587,7 @@ namespace GpuMem
     /// <summary>The same for a socket of the runtime. Null if nothing came in time.</summary>
     public ShareHandle Receive(Socket socket, TimeSpan timeout)
     {
-      Usable();
+      handle.Usable();
       if (socket == null) throw new ArgumentNullException(nameof(socket));
       ShareHandle received = ReceiveNative((int)socket.Handle, Timeout.ToNanoseconds(timeout));
       GC.KeepAlive(socket);
@@ -610,7 +610,7 @@ namespace GpuMem
     public ImportedMemory Import(
         ShareHandle share, SafeHandle[] descriptors, ImportOptions options = default(ImportOptions))
     {
-      Usable();
+      handle.Usable();
       return ImportedMemory.Import(this, share, descriptors, options);
     }
 
@@ -630,7 +630,7 @@ namespace GpuMem
       desc.bytes_max = Sizes.ToNative(bytesMax, nameof(bytesMax));
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_set_cache(handle.Value, &desc, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
     }
 
     /// <summary>Unmaps all imports that were disposed and are kept.</summary>
@@ -639,7 +639,7 @@ namespace GpuMem
     {
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_flush_cache(handle.Value, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
     }
 
     /// <summary>
@@ -649,7 +649,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public FileDescriptorHandle ExportDmaBuf(GpuRange memory, DmaBufFlags flags = DmaBufFlags.None)
     {
-      Usable();
+      handle.Usable();
       int descriptor;
       int* written = &descriptor;
       While(memory, error => Native.gpumem_share_export_dma_buf(
@@ -663,7 +663,7 @@ namespace GpuMem
     /// </summary>
     public Hub OpenHub(HubOptions options = default(HubOptions))
     {
-      Usable();
+      handle.Usable();
       return Hub.Open(this, options);
     }
 
@@ -676,7 +676,7 @@ namespace GpuMem
     /// </summary>
     public Link Connect(LinkOptions options = default(LinkOptions))
     {
-      Usable();
+      handle.Usable();
       return Link.Connect(this, options);
     }
 
@@ -690,7 +690,7 @@ namespace GpuMem
     /// <param name="options">Time limit and name.</param>
     public RingConsumer OpenRing(ShareHandle share, RingOpenOptions options = default(RingOpenOptions))
     {
-      Usable();
+      handle.Usable();
       return new RingConsumer(Ring.Make(this, nameof(RingConsumer), options.Name,
                                         (handle, name) => Ring.Open(this, handle, share, options, name)));
     }
@@ -704,7 +704,7 @@ namespace GpuMem
       desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_send(handle.Value, &share, socket, &desc, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -713,7 +713,7 @@ namespace GpuMem
       gpumem_share_handle share;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_receive(handle.Value, socket, limit, &share, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       return status == Constants.GPUMEM_NOT_READY ? null : new ShareHandle(share);
     }
 
@@ -744,19 +744,13 @@ namespace GpuMem
       {
         gpumem_error* error = Error.Detail;
         int status = call(error);
-        Error.Check(status, error, handle, nameof(GpuInstance));
+        handle.Check(status, error);
         return status == Constants.GPUMEM_SUCCESS;
       }
       finally
       {
         kept?.Release();
       }
-    }
-
-    InstanceHandle Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuInstance));
-      return handle;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -847,7 +841,7 @@ namespace GpuMem
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_info);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_instance_get_info(handle.Value, &info, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       return new InstanceInfo(&info);
     }
 
@@ -858,7 +852,7 @@ namespace GpuMem
       stats.struct_size = (UIntPtr)(uint)sizeof(gpumem_stats);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stats_get(handle.Value, &stats, error);
-      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Check(status, error);
       return new InstanceStats(&stats);
     }
   }

@@ -120,13 +120,5 @@ namespace GpuMem
       if (ending) Thread.Sleep(System.Threading.Timeout.Infinite);
       return new GpuMemException(error, failedRegion);
     }
-
-    /// <summary>Throws if a call failed. A stale handle means that another thread has disposed the object.</summary>
-    internal static void Check(int status, gpumem_error* error, GpuHandle handle, string name, int? failedRegion = null)
-    {
-      if (status >= 0) return;
-      if (status == Constants.GPUMEM_ERROR_STALE_HANDLE && handle.IsDisposed) throw new ObjectDisposedException(name);
-      throw Failure(error, failedRegion);
-    }
   }
 }

@@ -141,7 +141,7 @@ namespace GpuMem
 
     MemoryInfo Checked()
     {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuMemory));
+      handle.Usable();
       return info;
     }
 
@@ -228,8 +228,7 @@ namespace GpuMem
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_memory_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
-                  nameof(GpuInstance));
+      device.Instance.Handle.Check(Native.gpumem_memory_create(device.Value, &desc, &value, error), error);
       handle.Attach(value);
     }
 
@@ -246,8 +245,7 @@ namespace GpuMem
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_memory_register(device.Value, &desc, &value, error), error, device.Instance.Handle,
-                  nameof(GpuInstance));
+      device.Instance.Handle.Check(Native.gpumem_memory_register(device.Value, &desc, &value, error), error);
       handle.Attach(value);
     }
 
@@ -257,7 +255,7 @@ namespace GpuMem
       gpumem_memory_info info = default(gpumem_memory_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_info);
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_memory_get_info(value, &info, error), error, handle, nameof(GpuMemory));
+      handle.Check(Native.gpumem_memory_get_info(value, &info, error), error);
       return new MemoryInfo(&info);
     }
   }

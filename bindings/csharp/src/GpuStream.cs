@@ -33,7 +33,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return device;
       }
     }
@@ -68,7 +68,7 @@ namespace GpuMem
     /// <param name="cancellation">Ends the wait; the work goes on.</param>
     public Task SynchronizeAsync(CancellationToken cancellation = default(CancellationToken))
     {
-      Usable();
+      handle.Usable();
       return Polling.UntilReached(this, cancellation);
     }
 
@@ -79,14 +79,14 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Wait(GpuEvent gpuEvent)
     {
-      Usable();
+      handle.Usable();
       if (gpuEvent == null) throw new ArgumentNullException(nameof(gpuEvent));
       lock (gpuEvent.Lock)
       {
         lock (handle.Pending.Lock)
         {
           gpumem_error* error = Error.Detail;
-          Check(Native.gpumem_stream_wait_event(handle.Value, gpuEvent.Handle.Value, error), error);
+          handle.Check(Native.gpumem_stream_wait_event(handle.Value, gpuEvent.Handle.Value, error), error);
           handle.Pending.Keep(gpuEvent.Captured);
         }
       }
@@ -95,7 +95,7 @@ namespace GpuMem
     /// <summary>Enqueues a copy of bytes. Both ranges must have the same size.</summary>
     public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
     {
-      Transfer.Copy(null, Usable(), destination, source, options);
+      Transfer.Copy(null, handle.Usable(), destination, source, options);
     }
 
     /// <summary>Enqueues a copy from an array, which must not change until the copy is complete.</summary>
@@ -106,7 +106,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       if (source == null) throw new ArgumentNullException(nameof(source));
       long size = source.LongLength * Elements<T>.Size;
       var kept = new KeptArray(source);
@@ -122,7 +122,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       if (destination == null) throw new ArgumentNullException(nameof(destination));
       long size = destination.LongLength * Elements<T>.Size;
       var kept = new KeptArray(destination);
@@ -134,7 +134,7 @@ namespace GpuMem
     public void Copy2D(GpuRange destination, long destinationPitch, GpuRange source, long sourcePitch, long width,
                        long height, CopyOptions options = default(CopyOptions))
     {
-      Transfer.Copy2D(null, Usable(), destination, destinationPitch, source, sourcePitch, width, height, options);
+      Transfer.Copy2D(null, handle.Usable(), destination, destinationPitch, source, sourcePitch, width, height, options);
     }
 
     /// <summary>
@@ -147,18 +147,18 @@ namespace GpuMem
     /// <see cref="GpuMemException.FailedRegion"/> is the index of the region that failed. If the backend failed midway,
     /// the regions before it are enqueued, and it may be enqueued in part.
     /// </exception>
-    public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(null, Usable(), regions); }
+    public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(null, handle.Usable(), regions); }
 
     /// <summary>Enqueues a fill with a repeated value of 1, 2 or 4 bytes.</summary>
     public void Fill(GpuRange destination, uint value, int valueSize = 1)
     {
-      Transfer.Fill(null, Usable(), destination, value, valueSize);
+      Transfer.Fill(null, handle.Usable(), destination, value, valueSize);
     }
 
     /// <summary>Enqueues a fill of a rectangle with a repeated value of 1, 2 or 4 bytes.</summary>
     public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 1)
     {
-      Transfer.Fill2D(null, Usable(), destination, pitch, width, height, value, valueSize);
+      Transfer.Fill2D(null, handle.Usable(), destination, pitch, width, height, value, valueSize);
     }
 
     /// <summary>
@@ -170,7 +170,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Launch(Action function)
     {
-      Usable();
+      handle.Usable();
       if (function == null) throw new ArgumentNullException(nameof(function));
       var callback = new Callback(function);
       Enqueue(callback, error =>
@@ -181,7 +181,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void WriteValue(GpuRange word, ulong value)
     {
-      Usable();
+      handle.Usable();
       Enqueue(Keep(word), error =>
           Native.gpumem_stream_write_value(handle.Value, word.Pointer, value, SizeOf(word), error));
     }
@@ -192,7 +192,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void WaitValue(GpuRange word, ulong value, WaitCondition condition)
     {
-      Usable();
+      handle.Usable();
       Enqueue(Keep(word), error =>
           Native.gpumem_stream_wait_value(handle.Value, word.Pointer, value, SizeOf(word), (int)condition, error));
     }
@@ -206,7 +206,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Attach(GpuRange memory, Attach attach)
     {
-      Usable();
+      handle.Usable();
       if (memory.IsOfNothing) return;
       Enqueue(Keep(memory), error => Native.gpumem_managed_attach(
           handle.Value, memory.Pointer, (ulong)memory.Size, (int)attach, error));
@@ -220,7 +220,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public bool Prefetch(GpuRange range, MemoryLocation location)
     {
-      Usable();
+      handle.Usable();
       int id = location.IdIn(device.Instance);
       if (range.IsOfNothing) return true;
       return Enqueue(Keep(range), error => Native.gpumem_managed_prefetch(
@@ -247,7 +247,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public bool Discard(params GpuRange[] ranges)
     {
-      Usable();
+      handle.Usable();
       if (ranges == null) throw new ArgumentNullException(nameof(ranges));
       PrefetchRange[] batch = Array.ConvertAll(ranges, range => new PrefetchRange(range, default(MemoryLocation)));
       return Enqueue(batch, (first, count, error) =>
@@ -293,7 +293,7 @@ namespace GpuMem
           int status = call(error);
           enqueued = status == Constants.GPUMEM_SUCCESS || (batch && status < 0 && !handle.IsDisposed);
           if (enqueued) handle.Pending.Keep(kept, handle);
-          Check(status, error);
+          handle.Check(status, error);
           return enqueued;
         }
       }
@@ -307,7 +307,7 @@ namespace GpuMem
 
     bool Enqueue(PrefetchRange[] ranges, BatchCall call)
     {
-      Usable();
+      handle.Usable();
       if (ranges == null) throw new ArgumentNullException(nameof(ranges));
       ranges = Array.FindAll(ranges, one => !one.Range.IsOfNothing);
       gpumem_managed_range[] native = Array.ConvertAll(ranges, one => one.Describe(device.Instance));
@@ -360,7 +360,7 @@ namespace GpuMem
       IntPtr value;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stream_create(device.Value, &desc, &value, error);
-      Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
+      device.Instance.Handle.Check(status, error);
       handle.Attach(value);
     }
 
@@ -370,7 +370,7 @@ namespace GpuMem
       IntPtr value;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stream_wrap(device.Value, nativeStream, &value, error);
-      Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
+      device.Instance.Handle.Check(status, error);
       handle.Attach(value);
     }
 
@@ -387,7 +387,7 @@ namespace GpuMem
       if (status == Constants.GPUMEM_NOT_READY) return false;
       // Nothing runs on a lost device, so everything can be released.
       if (status == Constants.GPUMEM_SUCCESS || status == Constants.GPUMEM_ERROR_DEVICE_LOST) Release(last, status, error);
-      Check(status, error);
+      handle.Check(status, error);
       GC.KeepAlive(this);
       return true;
     }
@@ -402,12 +402,6 @@ namespace GpuMem
       if (thrown != null) ExceptionDispatchInfo.Capture(thrown).Throw();
     }
 
-    StreamHandle Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuStream));
-      return handle;
-    }
-
     /// <summary>
     /// Number of the capture into a graph that the stream is part of, for <see cref="MemoryPool.ReleaseCapture"/>; 0 if it is
     /// not being captured.
@@ -419,12 +413,10 @@ namespace GpuMem
       {
         ulong number;
         gpumem_error* error = Error.Detail;
-        Check(Native.gpumem_stream_get_capture_id(handle.Value, &number, error), error);
+        handle.Check(Native.gpumem_stream_get_capture_id(handle.Value, &number, error), error);
         return (long)number;
       }
     }
-
-    void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(GpuStream)); }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     StreamInfo GetInfo()
@@ -432,7 +424,7 @@ namespace GpuMem
       gpumem_stream_info info = default(gpumem_stream_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_stream_info);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_stream_get_info(handle.Value, &info, error), error);
+      handle.Check(Native.gpumem_stream_get_info(handle.Value, &info, error), error);
       return new StreamInfo(&info);
     }
   }

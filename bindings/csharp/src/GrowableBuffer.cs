@@ -35,7 +35,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return device;
       }
     }
@@ -46,7 +46,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return group;
       }
     }
@@ -116,7 +116,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       using (var array = new PinnedArray<T>(source)) CopyNow(Slice(offset, array.Size), array.Range);
     }
 
@@ -128,7 +128,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(offset, array.Size));
     }
 
@@ -167,7 +167,7 @@ namespace GpuMem
     {
       ulong bytes = Argument(size, nameof(size));
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_buffer_set_ahead(handle.Value, bytes, error), error);
+      handle.Check(Native.gpumem_buffer_set_ahead(handle.Value, bytes, error), error);
     }
 
     /// <summary>
@@ -177,7 +177,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void SetAccess(params ProcessorAccess[] accesses)
     {
-      Usable();
+      handle.Usable();
       if (accesses == null) throw new ArgumentNullException(nameof(accesses));
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
       Change(error =>
@@ -204,7 +204,7 @@ namespace GpuMem
     /// <exception cref="OperationCanceledException">The token of the options was cancelled.</exception>
     public void Sleep(SleepOptions options = default(SleepOptions))
     {
-      Usable();
+      handle.Usable();
       SleepCall.Sleep(handle, options, change => handle.Change(change, false),
                       (desc, error) => Native.gpumem_buffer_sleep(handle.Value, desc, error));
       GC.KeepAlive(this);
@@ -223,7 +223,7 @@ namespace GpuMem
     /// <exception cref="OperationCanceledException">The token of the options was cancelled.</exception>
     public void Wake(WakeOptions options = default(WakeOptions))
     {
-      Usable();
+      handle.Usable();
       SleepCall.Wake(handle, options, change => handle.Change(change, false),
                      (desc, error) => Native.gpumem_buffer_wake(handle.Value, desc, error));
       GC.KeepAlive(this);
@@ -236,7 +236,7 @@ namespace GpuMem
     /// <param name="options">The content, and how fast to prepare in the background.</param>
     public void Prepare(PrepareOptions options = default(PrepareOptions))
     {
-      Usable();
+      handle.Usable();
       SleepCall.Prepare(handle, options, (desc, error) => Native.gpumem_buffer_prepare(handle.Value, desc, error));
       handle.Refresh();
       GC.KeepAlive(this);
@@ -250,7 +250,7 @@ namespace GpuMem
     /// <param name="name">What holds it, for messages, 1 to 63 bytes.</param>
     public BufferRegistration NoteRegistration(string name)
     {
-      Usable();
+      handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       using (var text = new CText(name)) return new BufferRegistration(handle, NoteNative(text.Pointer), name);
     }
@@ -259,14 +259,14 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void ForgetRegistration(BufferRegistration registration)
     {
-      Usable();
+      handle.Usable();
       if (registration == null) throw new ArgumentNullException(nameof(registration));
       if (registration.Buffer != handle)
       {
         throw new ArgumentException("the registration is of another buffer; dispose it", nameof(registration));
       }
       gpumem_error* error = Error.Detail;
-      Check(handle.ForgetRegistration(registration.Number, error), error);
+      handle.Check(handle.ForgetRegistration(registration.Number, error), error);
       registration.Dispose();
     }
 
@@ -287,7 +287,7 @@ namespace GpuMem
     public void SetCallbacks([AllowNull] Func<GrowableBuffer, bool> beforeSleep,
                              [AllowNull] Action<GrowableBuffer, long> afterWake)
     {
-      Usable();
+      handle.Usable();
       handle.SetCallbacks(new BufferCallbacks(this, beforeSleep, afterWake));
       GC.KeepAlive(this);
     }
@@ -309,7 +309,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       int size = Elements<T>.Size;
       // Counted first: if a change comes between, the view is not current.
       long changes = handle.ChangeCount;
@@ -396,8 +396,7 @@ namespace GpuMem
       {
         desc.accesses = first;
         IntPtr value;
-        Error.Check(Native.gpumem_buffer_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
-                    nameof(GpuInstance));
+        device.Instance.Handle.Check(Native.gpumem_buffer_create(device.Value, &desc, &value, error), error);
         handle.Attach(value);
       }
     }
@@ -407,16 +406,16 @@ namespace GpuMem
     {
       ulong registration;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_buffer_note_registration(handle.Value, name, &registration, error), error);
+      handle.Check(Native.gpumem_buffer_note_registration(handle.Value, name, &registration, error), error);
       return registration;
     }
 
     gpumem_buffer_info Read()
     {
-      Usable();
+      handle.Usable();
       gpumem_buffer_info now;
       gpumem_error* error = Error.Detail;
-      Check(handle.Read(&now, error), error);
+      handle.Check(handle.Read(&now, error), error);
       return now;
     }
 
@@ -430,7 +429,7 @@ namespace GpuMem
             () =>
             {
               gpumem_error* error = Error.Detail;
-              Check(call(error), error);
+              handle.Check(call(error), error);
             },
             true);
         return handle;
@@ -463,19 +462,8 @@ namespace GpuMem
 
     ulong Argument(long value, string name)
     {
-      Usable();
+      handle.Usable();
       return Sizes.ToNative(value, name);
-    }
-
-    void Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GrowableBuffer));
-    }
-
-    void Check(int status, gpumem_error* error)
-    {
-      Error.Check(status, error, handle, nameof(GrowableBuffer));
-      GC.KeepAlive(this);
     }
   }
 
@@ -686,8 +674,8 @@ namespace GpuMem
     void Enter()
     {
       if (handle.TryEnter(changes)) return;
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GrowableBuffer));
-      if (handle.Instance.IsClosed) throw new ObjectDisposedException(nameof(GpuInstance));
+      handle.Usable();
+      handle.Instance.Usable();
       throw new InvalidOperationException("the buffer was changed after this view was made; get another one");
     }
 

@@ -13,6 +13,18 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
+  static class Handles
+  {
+    /// <summary>The handle, which is refused if the owner of the object has disposed it.</summary>
+    /// <param name="handle">The handle.</param>
+    /// <param name="noun">Name of the owner's type, if it is not that of the handle's.</param>
+    internal static T Usable<T>(this T handle, string noun = null) where T : GpuHandle
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(noun ?? handle.Noun);
+      return handle;
+    }
+  }
+
   abstract unsafe class GpuHandle : SafeHandle
   {
     readonly GpuHandle parent;
@@ -71,18 +83,26 @@ namespace GpuMem
     {
       get
       {
-        if (disposed) throw new ObjectDisposedException(Noun);
+        if (disposed) this.Usable();  // almost never called, where every call asks for the value
         return handle;
       }
+    }
+
+    /// <summary>Throws if a call failed. A stale handle means that another thread has disposed the object.</summary>
+    internal void Check(int status, gpumem_error* error, int? failedRegion = null)
+    {
+      if (status >= 0) return;
+      if (status == Constants.GPUMEM_ERROR_STALE_HANDLE) this.Usable();
+      throw Error.Failure(error, failedRegion);
     }
 
     /// <summary>The value, for holders of a reference.</summary>
     internal IntPtr Raw { get { return handle; } }
 
     /// <summary>Takes a reference; <c>DangerousRelease</c> releases it.</summary>
-    internal void Hold()
+    internal void Hold(string noun = null)
     {
-      if (disposed) throw new ObjectDisposedException(Noun);
+      this.Usable(noun);
       bool held = false;
       DangerousAddRef(ref held);
     }
@@ -386,7 +406,7 @@ namespace GpuMem
       }
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_managed_begin_host_access(instance.Raw, pointer, error);
-      Error.Check(status, error, instance, nameof(GpuInstance));
+      instance.Check(status, error);
       begun = true;
       Attach(pointer);
     }
@@ -542,7 +562,7 @@ namespace GpuMem
     /// <summary>Makes a call that may change the buffers with a tag, while no view of them is used.</summary>
     internal void Change(string tag, Action change)
     {
-      if (IsDisposed) throw new ObjectDisposedException(Noun);
+      this.Usable();
       var call = new Running(tag);
       BufferHandle[] first;
       lock (members)
@@ -634,7 +654,7 @@ namespace GpuMem
     /// <param name="endsViews">Whether views are out of date if it succeeds, also if the buffer stays where it is.</param>
     internal void Change(Action change, bool endsViews)
     {
-      if (IsDisposed) throw new ObjectDisposedException(Noun);
+      this.Usable();
       bool done = false;
       BeginChange();
       try
@@ -739,7 +759,7 @@ namespace GpuMem
     {
       gpumem_buffer_callbacks native = functions.Describe();
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_buffer_set_callbacks(Value, &native, error), error, this, Noun);
+      Check(Native.gpumem_buffer_set_callbacks(Value, &native, error), error);
     }
 
     /// <summary>Forgets a registration, of a buffer that may be gone.</summary>

@@ -176,7 +176,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return instance;
       }
     }
@@ -196,7 +196,7 @@ namespace GpuMem
     /// <returns>Number of the version.</returns>
     public long Publish(string name, ShareHandle share, PublishOptions options = default(PublishOptions))
     {
-      Usable();
+      handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       using (var text = new CText(name)) return PublishNative(text.Pointer, ShareHandle.ToNative(share), options.Describe());
     }
@@ -208,7 +208,7 @@ namespace GpuMem
     /// <param name="version">Its version; 0 means all.</param>
     public void Withdraw(string name, long version = 0)
     {
-      Usable();
+      handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       ulong number = Sizes.ToNative(version, nameof(version));
       using (var text = new CText(name)) WithdrawNative(text.Pointer, number);
@@ -273,8 +273,7 @@ namespace GpuMem
         desc.users = users;
         desc.groups = groups;
         desc.token = (IntPtr)token;
-        Error.Check(Native.gpumem_hub_open(instance.Handle.Value, &desc, &value, error), error, instance.Handle,
-                    nameof(GpuInstance));
+        instance.Handle.Check(Native.gpumem_hub_open(instance.Handle.Value, &desc, &value, error), error);
       }
       handle.Attach(value);
     }
@@ -284,7 +283,7 @@ namespace GpuMem
     {
       ulong version;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_hub_publish(handle.Value, name, &share, &desc, &version, error), error);
+      handle.Check(Native.gpumem_hub_publish(handle.Value, name, &share, &desc, &version, error), error);
       GC.KeepAlive(this);
       return Sizes.FromNative(version);
     }
@@ -293,7 +292,7 @@ namespace GpuMem
     void WithdrawNative(IntPtr name, ulong version)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_hub_withdraw(handle.Value, name, version, error), error);
+      handle.Check(Native.gpumem_hub_withdraw(handle.Value, name, version, error), error);
       GC.KeepAlive(this);
     }
 
@@ -303,16 +302,9 @@ namespace GpuMem
       gpumem_hub_info info = default(gpumem_hub_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_hub_info);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_hub_get_info(handle.Value, &info, error), error);
+      handle.Check(Native.gpumem_hub_get_info(handle.Value, &info, error), error);
       GC.KeepAlive(this);
       return new HubInfo(&info);
-    }
-
-    void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(Hub)); }
-
-    void Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(Hub));
     }
   }
 }

@@ -174,7 +174,7 @@ namespace GpuMem
       {
         int status = Native.gpumem_share_import(instance.Handle.Value, &share, first, (uint)descriptors.Length, &desc,
                                                 &pointer, &value, error);
-        Error.Check(status, error, instance.Handle, nameof(GpuInstance));
+        instance.Handle.Check(status, error);
       }
       handle.Attach(value);
       return pointer;
@@ -187,7 +187,7 @@ namespace GpuMem
       gpumem_import_info native = default(gpumem_import_info);
       native.struct_size = (UIntPtr)(uint)sizeof(gpumem_import_info);
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_memory_get_import_info(handle.Value, &native, error), error, handle, nameof(ImportedMemory));
+      handle.Check(Native.gpumem_memory_get_import_info(handle.Value, &native, error), error);
       GC.KeepAlive(this);
       return new ImportInfo(&native);
     }
@@ -198,13 +198,13 @@ namespace GpuMem
       gpumem_memory_info native = default(gpumem_memory_info);
       native.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_info);
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_memory_get_info(handle.Value, &native, error), error, handle, nameof(ImportedMemory));
+      handle.Check(Native.gpumem_memory_get_info(handle.Value, &native, error), error);
       return new MemoryInfo(&native);
     }
 
     MemoryInfo Usable()
     {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(ImportedMemory));
+      handle.Usable();
       return info;
     }
   }

@@ -155,7 +155,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return instance;
       }
     }
@@ -171,7 +171,7 @@ namespace GpuMem
     /// </summary>
     public IReadOnlyList<HubEntry> GetEntries()
     {
-      Usable();
+      handle.Usable();
       var list = new List<HubEntry>();
       var known = new HashSet<string>();
       HubEntry entry;
@@ -205,7 +205,7 @@ namespace GpuMem
     [return: MaybeNull]
     public HubEntry Wait(string name, long afterVersion, TimeSpan timeout)
     {
-      Usable();
+      handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       ulong after = Sizes.ToNative(afterVersion, nameof(afterVersion)), limit = Timeout.ToNanoseconds(timeout);
       using (var text = new CText(name)) return WaitNative(text.Pointer, after, limit);
@@ -218,7 +218,7 @@ namespace GpuMem
     /// <param name="options">Version or fingerprint; by default the newest version.</param>
     public ShareHandle Fetch(string name, FetchOptions options = default(FetchOptions))
     {
-      Usable();
+      handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       gpumem_fetch_desc desc = default(gpumem_fetch_desc);
       desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_fetch_desc);
@@ -270,7 +270,7 @@ namespace GpuMem
     /// <returns>Number of the version.</returns>
     public long Publish(string name, ShareHandle share, PublishOptions options = default(PublishOptions))
     {
-      Usable();
+      handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       using (var text = new CText(name)) return PublishNative(text.Pointer, ShareHandle.ToNative(share), options.Describe());
     }
@@ -280,7 +280,7 @@ namespace GpuMem
     /// <param name="version">Its version; 0 means all.</param>
     public void Withdraw(string name, long version = 0)
     {
-      Usable();
+      handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       ulong number = Sizes.ToNative(version, nameof(version));
       using (var text = new CText(name)) WithdrawNative(text.Pointer, number);
@@ -296,14 +296,14 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess)
     {
-      Usable();
+      handle.Usable();
       gpumem_way_info info = default(gpumem_way_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_way_info);
       KeptMemory kept = memory.Owner == null ? null : new KeptMemory(memory);
       try
       {
         gpumem_error* error = Error.Detail;
-        Check(Native.gpumem_link_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, &info, error), error);
+        handle.Check(Native.gpumem_link_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, &info, error), error);
         GC.KeepAlive(this);
       }
       finally
@@ -355,8 +355,7 @@ namespace GpuMem
       fixed (byte* token = options.Token)
       {
         desc.token = (IntPtr)token;
-        Error.Check(Native.gpumem_link_connect(instance.Handle.Value, &desc, &value, error), error, instance.Handle,
-                    nameof(GpuInstance));
+        instance.Handle.Check(Native.gpumem_link_connect(instance.Handle.Value, &desc, &value, error), error);
       }
       handle.Attach(value);
     }
@@ -370,7 +369,7 @@ namespace GpuMem
       int status = Native.gpumem_link_enumerate(handle.Value, index, &info, error);
       GC.KeepAlive(this);
       if (status == Constants.GPUMEM_ERROR_NOT_FOUND) return false;
-      Check(status, error);
+      handle.Check(status, error);
       entry = new HubEntry(&info);
       return true;
     }
@@ -382,7 +381,7 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_link_wait(handle.Value, name, after, limit, &info, error);
       GC.KeepAlive(this);
-      Check(status, error);
+      handle.Check(status, error);
       return status == Constants.GPUMEM_NOT_READY ? null : new HubEntry(&info);
     }
 
@@ -398,7 +397,7 @@ namespace GpuMem
     {
       gpumem_share_handle share;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_link_fetch(handle.Value, name, &desc, &share, error), error);
+      handle.Check(Native.gpumem_link_fetch(handle.Value, name, &desc, &share, error), error);
       GC.KeepAlive(this);
       return new ShareHandle(share);
     }
@@ -408,7 +407,7 @@ namespace GpuMem
     {
       ulong version;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_link_publish(handle.Value, name, &share, &desc, &version, error), error);
+      handle.Check(Native.gpumem_link_publish(handle.Value, name, &share, &desc, &version, error), error);
       GC.KeepAlive(this);
       return Sizes.FromNative(version);
     }
@@ -417,7 +416,7 @@ namespace GpuMem
     void WithdrawNative(IntPtr name, ulong version)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_link_withdraw(handle.Value, name, version, error), error);
+      handle.Check(Native.gpumem_link_withdraw(handle.Value, name, version, error), error);
       GC.KeepAlive(this);
     }
 
@@ -427,16 +426,9 @@ namespace GpuMem
       gpumem_link_info info = default(gpumem_link_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_link_info);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_link_get_info(handle.Value, &info, error), error);
+      handle.Check(Native.gpumem_link_get_info(handle.Value, &info, error), error);
       GC.KeepAlive(this);
       return new LinkInfo(&info);
-    }
-
-    void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(Link)); }
-
-    void Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(Link));
     }
   }
 }

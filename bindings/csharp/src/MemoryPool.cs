@@ -289,7 +289,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return device;
       }
     }
@@ -313,7 +313,7 @@ namespace GpuMem
     {
       Sizes.ToNative(size, nameof(size));
       Sizes.ToNative(alignment, nameof(alignment));
-      var block = new BlockHandle(Usable(), HandleOf(stream), size);
+      var block = new BlockHandle(handle.Usable(), HandleOf(stream), size);
       try
       {
         IntPtr pointer;
@@ -340,7 +340,7 @@ namespace GpuMem
     /// <param name="stream">As for one block.</param>
     public PoolBlock[] Allocate(long[] sizes, [AllowNull] GpuStream stream = null)
     {
-      Usable();
+      handle.Usable();
       RequireSizes(sizes);
       var handles = new List<BlockHandle>();
       var blocks = new PoolBlock[sizes.Length];
@@ -362,7 +362,7 @@ namespace GpuMem
     /// <summary>Allocates a block and returns only its pointer: for code that frees blocks itself.</summary>
     public IntPtr AllocatePointer(long size, [AllowNull] GpuStream stream = null, long alignment = 0)
     {
-      Usable();
+      handle.Usable();
       Sizes.ToNative(size, nameof(size));
       Sizes.ToNative(alignment, nameof(alignment));
       return Forgotten.Retry(() => AllocateNative(size, alignment, stream));
@@ -371,7 +371,7 @@ namespace GpuMem
     /// <summary>Allocates several blocks, all or none, and returns only their pointers.</summary>
     public IntPtr[] AllocatePointers(long[] sizes, [AllowNull] GpuStream stream = null)
     {
-      Usable();
+      handle.Usable();
       RequireSizes(sizes);
       ulong[] native = Array.ConvertAll(sizes, size => (ulong)size);
       return Forgotten.Retry(() => AllocateNative(native, stream));
@@ -385,7 +385,7 @@ namespace GpuMem
     /// <param name="nativeStream">A live stream of the pool's device; zero is the legacy default stream.</param>
     public IntPtr AllocateNative(long size, IntPtr nativeStream)
     {
-      Usable();
+      handle.Usable();
       Sizes.ToNative(size, nameof(size));
       return Forgotten.Retry(() => AllocateInNative(size, nativeStream));
     }
@@ -400,7 +400,7 @@ namespace GpuMem
     /// </param>
     public void Free(PoolBlock block, [AllowNull] GpuStream stream = null)
     {
-      Usable();
+      handle.Usable();
       if (block == null) throw new ArgumentNullException(nameof(block));
       if (block.Pool != this) throw new ArgumentException("the block is of another pool; call that", nameof(block));
       block.Handle.Free(HandleOf(stream));
@@ -417,7 +417,7 @@ namespace GpuMem
     public void Free(IntPtr pointer, [AllowNull] GpuStream stream = null)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_free(handle.Value, pointer, Value(stream), error), error);
+      handle.Check(Native.gpumem_pool_free(handle.Value, pointer, Value(stream), error), error);
       GC.KeepAlive(stream);
     }
 
@@ -427,7 +427,7 @@ namespace GpuMem
     {
       ulong bytes = Sizes.ToNative(size, nameof(size));
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_free_sized(handle.Value, pointer, bytes, Value(stream), error), error);
+      handle.Check(Native.gpumem_pool_free_sized(handle.Value, pointer, bytes, Value(stream), error), error);
       GC.KeepAlive(stream);
     }
 
@@ -437,12 +437,12 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr[] pointers, [AllowNull] GpuStream stream = null)
     {
-      Usable();
+      handle.Usable();
       if (pointers == null) throw new ArgumentNullException(nameof(pointers));
       gpumem_error* error = Error.Detail;
       fixed (IntPtr* first = pointers)
       {
-        Check(Native.gpumem_pool_free_batch(handle.Value, first, (ulong)pointers.Length, Value(stream), error), error);
+        handle.Check(Native.gpumem_pool_free_batch(handle.Value, first, (ulong)pointers.Length, Value(stream), error), error);
       }
       GC.KeepAlive(stream);
     }
@@ -452,7 +452,7 @@ namespace GpuMem
     public void FreeNative(IntPtr pointer, IntPtr nativeStream)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_free_native(handle.Value, pointer, nativeStream, error), error);
+      handle.Check(Native.gpumem_pool_free_native(handle.Value, pointer, nativeStream, error), error);
     }
 
     /// <summary>
@@ -461,7 +461,7 @@ namespace GpuMem
     /// </summary>
     public void RecordUse(PoolBlock block, GpuStream stream)
     {
-      Usable();
+      handle.Usable();
       if (block == null) throw new ArgumentNullException(nameof(block));
       if (block.Size != 0) RecordUse(block.Pointer, stream);
       GC.KeepAlive(block);
@@ -471,10 +471,10 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void RecordUse(IntPtr pointer, GpuStream stream)
     {
-      Usable();
+      handle.Usable();
       if (stream == null) throw new ArgumentNullException(nameof(stream));
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_record_use(handle.Value, pointer, Value(stream), error), error);
+      handle.Check(Native.gpumem_pool_record_use(handle.Value, pointer, Value(stream), error), error);
       GC.KeepAlive(stream);
     }
 
@@ -490,7 +490,7 @@ namespace GpuMem
     public void ReleaseCapture(long captureId, [AllowNull] GpuStream stream = null)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_release_capture(handle.Value, (ulong)captureId, Value(stream), error), error);
+      handle.Check(Native.gpumem_pool_release_capture(handle.Value, (ulong)captureId, Value(stream), error), error);
       GC.KeepAlive(stream);
     }
 
@@ -505,7 +505,7 @@ namespace GpuMem
     {
       ulong bytes = Sizes.ToNative(keep, nameof(keep)), released;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_trim(handle.Value, bytes, &released, error), error);
+      handle.Check(Native.gpumem_pool_trim(handle.Value, bytes, &released, error), error);
       return Sizes.FromNative(released);
     }
 
@@ -517,7 +517,7 @@ namespace GpuMem
     {
       ulong bytes = Sizes.ToNative(size, nameof(size));
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_set_limit(handle.Value, bytes, error), error);
+      handle.Check(Native.gpumem_pool_set_limit(handle.Value, bytes, error), error);
     }
 
     /// <summary>Sets how many bytes the pool keeps when blocks are freed; 0 means that all is kept.</summary>
@@ -526,7 +526,7 @@ namespace GpuMem
     {
       ulong bytes = Sizes.ToNative(size, nameof(size));
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_set_release_threshold(handle.Value, bytes, error), error);
+      handle.Check(Native.gpumem_pool_set_release_threshold(handle.Value, bytes, error), error);
     }
 
     /// <summary>
@@ -536,12 +536,12 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public PoolClassInfo GetClassInfo(int index)
     {
-      Usable();
+      handle.Usable();
       if (index < 0) throw new ArgumentOutOfRangeException(nameof(index), index, "pass 0 or a positive number");
       gpumem_pool_class_info info = default(gpumem_pool_class_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_class_info);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_get_class_info(handle.Value, (uint)index, &info, error), error);
+      handle.Check(Native.gpumem_pool_get_class_info(handle.Value, (uint)index, &info, error), error);
       return new PoolClassInfo(&info);
     }
 
@@ -550,7 +550,7 @@ namespace GpuMem
     public void ResetPeaks()
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_reset_peaks(handle.Value, error), error);
+      handle.Check(Native.gpumem_pool_reset_peaks(handle.Value, error), error);
     }
 
     /// <summary>
@@ -564,7 +564,7 @@ namespace GpuMem
     /// </param>
     public void SetCallback([AllowNull] Func<MemoryPool, long, bool> callback)
     {
-      Usable();
+      handle.Usable();
       handle.SetCallback(callback == null ? null : new PoolCallback(this, callback));
       GC.KeepAlive(this);
     }
@@ -630,8 +630,7 @@ namespace GpuMem
       {
         desc.accesses = first;
         IntPtr value;
-        Error.Check(Native.gpumem_pool_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
-                    nameof(GpuInstance));
+        device.Instance.Handle.Check(Native.gpumem_pool_create(device.Value, &desc, &value, error), error);
         handle.Attach(value);
       }
     }
@@ -684,7 +683,7 @@ namespace GpuMem
       gpumem_pool_info info = default(gpumem_pool_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_info);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_get_info(handle.Value, &info, error), error);
+      handle.Check(Native.gpumem_pool_get_info(handle.Value, &info, error), error);
       return new PoolInfo(&info);
     }
 
@@ -698,23 +697,11 @@ namespace GpuMem
       foreach (long size in sizes) Sizes.ToNative(size, nameof(sizes));
     }
 
-    PoolHandle Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(MemoryPool));
-      return handle;
-    }
-
-    void Check(int status, gpumem_error* error)
-    {
-      Error.Check(status, error, handle, nameof(MemoryPool));
-      GC.KeepAlive(this);
-    }
-
     // Of a call in which the callback may have run.
     void CheckCalling(int status, gpumem_error* error)
     {
       if (status < 0) PoolCallback.Rethrow();
-      Check(status, error);
+      handle.Check(status, error);
     }
   }
 
@@ -742,7 +729,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return pool;
       }
     }
@@ -754,7 +741,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return handle.Raw;
       }
     }
@@ -764,7 +751,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return size;
       }
     }
@@ -775,7 +762,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         PoolBlockInfo info = size == 0 ? null : pool.Handle.GetBlock(handle.Raw);
         GC.KeepAlive(this);
         return info;
@@ -787,7 +774,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return new GpuRange(handle, 0, handle.Raw, size);
       }
     }
@@ -820,7 +807,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       using (var array = new PinnedArray<T>(source)) CopyNow(Slice(0, array.Size), array.Range);
     }
 
@@ -835,7 +822,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(0, array.Size));
     }
 
@@ -853,7 +840,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       if (!handle.OnHost)
       {
         throw new InvalidOperationException(
@@ -879,11 +866,6 @@ namespace GpuMem
       handle.WaitForStream();
       Transfer.Copy(pool.Handle.Instance, null, destination, source, default(CopyOptions));
       GC.KeepAlive(this);
-    }
-
-    void Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(PoolBlock));
     }
   }
 
@@ -924,8 +906,7 @@ namespace GpuMem
       gpumem_pool_block_info info = default(gpumem_pool_block_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_block_info);
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_pool_get_block_info(Instance.Value, pointer, &info, error), error, Instance,
-                  nameof(GpuInstance));
+      Instance.Check(Native.gpumem_pool_get_block_info(Instance.Value, pointer, &info, error), error);
       return new PoolBlockInfo(&info);
     }
 
@@ -968,7 +949,7 @@ namespace GpuMem
       IntPtr pointer = function == null ? IntPtr.Zero : PoolCallback.Pointer;
       IntPtr data = function == null ? IntPtr.Zero : function.UserData;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_pool_set_callback(Value, pointer, data, error), error, this, Noun);
+      Check(Native.gpumem_pool_set_callback(Value, pointer, data, error), error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -1063,7 +1044,7 @@ namespace GpuMem
       if (stream == null || IsInvalid) return;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stream_synchronize(stream.Raw, Constants.GPUMEM_TIMEOUT_INFINITE, error);
-      Error.Check(status, error, this, Noun);
+      Check(status, error);
     }
 
     /// <summary>Frees the block in the order of a stream, and of its own.</summary>
@@ -1091,7 +1072,7 @@ namespace GpuMem
       }
     }
 
-    void Check(int status) { Error.Check(status, Error.Detail, this, Noun); }
+    void Check(int status) { Check(status, Error.Detail); }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     int FreeNative(StreamHandle on, gpumem_error* error)

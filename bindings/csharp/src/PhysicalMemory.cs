@@ -63,8 +63,7 @@ namespace GpuMem
       Checked();
       int descriptor;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_physical_export_fd(handle.Value, &descriptor, error), error, handle,
-                  nameof(PhysicalMemory));
+      handle.Check(Native.gpumem_physical_export_fd(handle.Value, &descriptor, error), error);
       GC.KeepAlive(this);
       return new FileDescriptorHandle(descriptor);
     }
@@ -80,8 +79,7 @@ namespace GpuMem
       Checked();
       gpumem_fabric_handle native;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_physical_export_fabric(handle.Value, &native, error), error, handle,
-                  nameof(PhysicalMemory));
+      handle.Check(Native.gpumem_physical_export_fabric(handle.Value, &native, error), error);
       GC.KeepAlive(this);
       return new FabricHandle(native);
     }
@@ -101,7 +99,7 @@ namespace GpuMem
 
     PhysicalInfo Checked()
     {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(PhysicalMemory));
+      handle.Usable();
       return info;
     }
 
@@ -162,8 +160,7 @@ namespace GpuMem
       gpumem_physical_desc desc = Describe(device, 0, options, IntPtr.Zero);
       ulong least, best;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_physical_get_granularity(device.Value, &desc, &least, &best, error), error,
-                  device.Instance.Handle, nameof(GpuInstance));
+      device.Instance.Handle.Check(Native.gpumem_physical_get_granularity(device.Value, &desc, &least, &best, error), error);
       minimum = Sizes.FromNative(least);
       recommended = Sizes.FromNative(best);
     }
@@ -218,8 +215,7 @@ namespace GpuMem
       gpumem_physical_desc desc = Describe(device, size, options, name);
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_physical_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
-                  nameof(GpuInstance));
+      device.Instance.Handle.Check(Native.gpumem_physical_create(device.Value, &desc, &value, error), error);
       handle.Attach(value);
     }
 
@@ -230,8 +226,7 @@ namespace GpuMem
       gpumem_physical_desc desc = Describe(device, size, options, name);
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_physical_import_fd(device.Value, &desc, descriptor, &value, error), error,
-                  device.Instance.Handle, nameof(GpuInstance));
+      device.Instance.Handle.Check(Native.gpumem_physical_import_fd(device.Value, &desc, descriptor, &value, error), error);
       handle.Attach(value);
     }
 
@@ -242,8 +237,7 @@ namespace GpuMem
       gpumem_physical_desc desc = Describe(device, size, options, name);
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_physical_import_fabric(device.Value, &desc, &fabric, &value, error), error,
-                  device.Instance.Handle, nameof(GpuInstance));
+      device.Instance.Handle.Check(Native.gpumem_physical_import_fabric(device.Value, &desc, &fabric, &value, error), error);
       handle.Attach(value);
     }
 
@@ -252,8 +246,7 @@ namespace GpuMem
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_physical_retain(instance.Handle.Value, pointer, &value, error), error, instance.Handle,
-                  nameof(GpuInstance));
+      instance.Handle.Check(Native.gpumem_physical_retain(instance.Handle.Value, pointer, &value, error), error);
       handle.Attach(value);
     }
 
@@ -263,7 +256,7 @@ namespace GpuMem
       gpumem_physical_info info = default(gpumem_physical_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_physical_info);
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_physical_get_info(handle.Value, &info, error), error, handle, nameof(PhysicalMemory));
+      handle.Check(Native.gpumem_physical_get_info(handle.Value, &info, error), error);
       return new PhysicalInfo(&info);
     }
   }

@@ -95,7 +95,7 @@ namespace GpuMem
       get
       {
         if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        allocation.Handle.Hold();
+        allocation.Handle.Hold(nameof(PinnedMemory<T>));
         T value = Elements<T>.Get(first, index);
         allocation.Handle.DangerousRelease();
         return value;
@@ -103,7 +103,7 @@ namespace GpuMem
       set
       {
         if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        allocation.Handle.Hold();
+        allocation.Handle.Hold(nameof(PinnedMemory<T>));
         Elements<T>.Set(first, index, value);
         allocation.Handle.DangerousRelease();
       }
@@ -170,7 +170,7 @@ namespace GpuMem
     public override MemoryHandle Pin(int elementIndex = 0)
     {
       if ((ulong)elementIndex > (ulong)length) throw Outside(nameof(elementIndex), elementIndex);
-      allocation.Handle.Hold();
+      allocation.Handle.Hold(nameof(PinnedMemory<T>));
       allocation.Handle.Instance.CountView(1);
       return new MemoryHandle((byte*)first + (long)elementIndex * Elements<T>.Size, default(GCHandle), this);
     }
@@ -208,7 +208,7 @@ namespace GpuMem
 
     void Usable()
     {
-      if (allocation.IsDisposed) throw new ObjectDisposedException(nameof(PinnedMemory<T>));
+      allocation.Handle.Usable(nameof(PinnedMemory<T>));
     }
 
     Exception Outside(string name, long value)

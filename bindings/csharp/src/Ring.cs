@@ -161,8 +161,7 @@ namespace GpuMem
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_ring_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
-                  nameof(GpuInstance));
+      device.Instance.Handle.Check(Native.gpumem_ring_create(device.Value, &desc, &value, error), error);
       handle.Attach(value);
     }
 
@@ -177,8 +176,7 @@ namespace GpuMem
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_ring_open(instance.Handle.Value, &native, &desc, &value, error), error, instance.Handle,
-                  nameof(GpuInstance));
+      instance.Handle.Check(Native.gpumem_ring_open(instance.Handle.Value, &native, &desc, &value, error), error);
       handle.Attach(value);
     }
 
@@ -187,7 +185,7 @@ namespace GpuMem
     {
       gpumem_share_handle share;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_ring_export(Handle.Value, &share, error), error);
+      Handle.Check(Native.gpumem_ring_export(Handle.Value, &share, error), error);
       return new ShareHandle(share);
     }
 
@@ -203,7 +201,7 @@ namespace GpuMem
       int status = acquire ? Native.gpumem_ring_acquire(Handle.Value, order, limit, &slot, error)
                            : Native.gpumem_ring_wait(Handle.Value, order, limit, &slot, error);
       GC.KeepAlive(stream);
-      Check(status, error);
+      Handle.Check(status, error);
       return status == Constants.GPUMEM_NOT_READY ? (gpumem_ring_slot?)null : slot;
     }
 
@@ -212,7 +210,7 @@ namespace GpuMem
     {
       IntPtr order = Order(stream);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_ring_publish(Handle.Value, order, size, tag, error), error);
+      Handle.Check(Native.gpumem_ring_publish(Handle.Value, order, size, tag, error), error);
       GC.KeepAlive(stream);
     }
 
@@ -221,7 +219,7 @@ namespace GpuMem
     {
       IntPtr order = Order(stream);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_ring_release(Handle.Value, order, number, error), error);
+      Handle.Check(Native.gpumem_ring_release(Handle.Value, order, number, error), error);
       GC.KeepAlive(stream);
     }
 
@@ -231,7 +229,7 @@ namespace GpuMem
       ulong limit = Timeout.ToNanoseconds(timeout);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_ring_finish(Handle.Value, limit, error);
-      Check(status, error);
+      Handle.Check(status, error);
       return status != Constants.GPUMEM_NOT_READY;
     }
 
@@ -243,7 +241,7 @@ namespace GpuMem
       gpumem_ring_info info = default(gpumem_ring_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_info);
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_ring_get_info(Handle.Value, &info, error), error);
+      Handle.Check(Native.gpumem_ring_get_info(Handle.Value, &info, error), error);
       return new RingInfo(&info);
     }
 
@@ -253,11 +251,6 @@ namespace GpuMem
       Handle.Dispose();
     }
 
-    internal void Usable()
-    {
-      if (Handle.IsDisposed) throw new ObjectDisposedException(Handle.Noun);
-    }
-
     public override string ToString()
     {
       return Handle.Print().AddIf(nameof(Handle.IsDisposed), Handle.IsDisposed).ToString();
@@ -265,12 +258,6 @@ namespace GpuMem
 
     /// <summary>No stream is the calling thread.</summary>
     static IntPtr Order(GpuStream stream) { return stream == null ? IntPtr.Zero : stream.Handle.Value; }
-
-    void Check(int status, gpumem_error* error)
-    {
-      Error.Check(status, error, Handle, Handle.Noun);
-      GC.KeepAlive(this);
-    }
   }
 
   /// <summary>
@@ -291,7 +278,7 @@ namespace GpuMem
     {
       get
       {
-        ring.Usable();
+        ring.Handle.Usable();
         return ring.Instance;
       }
     }
@@ -308,7 +295,7 @@ namespace GpuMem
     /// </summary>
     public ShareHandle Export()
     {
-      ring.Usable();
+      ring.Handle.Usable();
       return ring.Export();
     }
 
@@ -328,7 +315,7 @@ namespace GpuMem
     [return: MaybeNull]
     public RingSlot Acquire([AllowNull] GpuStream stream, TimeSpan timeout)
     {
-      ring.Usable();
+      ring.Handle.Usable();
       gpumem_ring_slot? found = spare ?? ring.Next(true, stream, timeout);
       if (found == null) return null;
       spare = null;
@@ -347,7 +334,7 @@ namespace GpuMem
     /// <summary>The same with a timeout. False if consumers still have the ring, which is finished all the same.</summary>
     public bool Finish(TimeSpan timeout)
     {
-      ring.Usable();
+      ring.Handle.Usable();
       bool done = ring.Finish(timeout);
       spare = null;
       if (held != null) held.End();
@@ -471,7 +458,7 @@ namespace GpuMem
     {
       get
       {
-        ring.Usable();
+        ring.Handle.Usable();
         return ring.Instance;
       }
     }
@@ -501,7 +488,7 @@ namespace GpuMem
     [return: MaybeNull]
     public RingMessage Wait([AllowNull] GpuStream stream, TimeSpan timeout)
     {
-      ring.Usable();
+      ring.Handle.Usable();
       gpumem_ring_slot? found = ring.Next(false, stream, timeout);
       if (found == null) return null;
       var message = new RingMessage(this, ring, found.Value, stream);

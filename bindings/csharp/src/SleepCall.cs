@@ -141,7 +141,7 @@ namespace GpuMem
         {
           gpumem_prepare_desc given = desc;
           gpumem_error* error = Error.Detail;
-          Error.Check(function(&given, error), error, handle, handle.Noun);
+          handle.Check(function(&given, error), error);
           return handle;
         });
       }
@@ -199,7 +199,7 @@ namespace GpuMem
         GpuMemException failure = Error.Failure(error);
         throw new OperationCanceledException(failure.Message, failure, cancellation);
       }
-      Error.Check(status, error, handle, handle.Noun);
+      handle.Check(status, error);
     }
 
     [MonoPInvokeCallback(typeof(ProgressCallback))]

@@ -99,12 +99,12 @@ namespace GpuMem
         if (second.Owner != null) two = new KeptMemory(second);
         if (stream == null)
         {
-          Error.Check(call(error), error, instance, nameof(GpuInstance));
+          instance.Check(call(error), error);
           return;
         }
         lock (stream.Pending.Lock)
         {
-          Error.Check(call(error), error, stream, nameof(GpuStream));
+          stream.Check(call(error), error);
           stream.Pending.Keep(one, stream);
           stream.Pending.Keep(two, stream);
           stream.Pending.Keep(array);
@@ -181,7 +181,7 @@ namespace GpuMem
             : Native.gpumem_copy_regions_async(stream.Value, first, (ulong)native.Length, &failed, error);
       }
       GpuHandle handle = stream == null ? (GpuHandle)instance : stream;
-      Error.Check(status, error, handle, name, failed == ulong.MaxValue ? (int?)null : (int)failed);
+      handle.Check(status, error, failed == ulong.MaxValue ? (int?)null : (int)failed);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

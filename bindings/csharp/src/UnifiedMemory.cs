@@ -102,7 +102,7 @@ namespace GpuMem
 
     void Usable()
     {
-      if (allocation.IsDisposed) throw new ObjectDisposedException(nameof(UnifiedMemory<T>));
+      allocation.Handle.Usable(nameof(UnifiedMemory<T>));
     }
 
     Exception Outside(string name, long value)
@@ -138,7 +138,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return length;
       }
     }
@@ -148,7 +148,7 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        handle.Usable();
         return first;
       }
     }
@@ -195,7 +195,7 @@ namespace GpuMem
     /// <summary>Copies an array to the first elements.</summary>
     public void CopyFrom(T[] source)
     {
-      Usable();
+      handle.Usable();
       if (source == null) throw new ArgumentNullException(nameof(source));
       CopyFrom(source, 0, 0, source.Length);
     }
@@ -219,7 +219,7 @@ namespace GpuMem
     /// <summary>Copies the first elements to an array.</summary>
     public void CopyTo(T[] destination)
     {
-      Usable();
+      handle.Usable();
       if (destination == null) throw new ArgumentNullException(nameof(destination));
       CopyTo(0, destination, 0, destination.Length);
     }
@@ -258,14 +258,9 @@ namespace GpuMem
           .AddIf(nameof(IsDisposed), IsDisposed).ToString();
     }
 
-    void Usable()
-    {
-      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(HostAccess<T>));
-    }
-
     Exception Outside(string name, long value)
     {
-      Usable();
+      handle.Usable();
       return new ArgumentOutOfRangeException(name, value, "there are " + length + " elements");
     }
 
