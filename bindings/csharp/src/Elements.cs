@@ -136,9 +136,9 @@ namespace GpuMem
   {
     GCHandle handle;
 
-    internal PinnedArray(T[] array)
+    internal PinnedArray(T[] array, string name)
     {
-      if (array == null) throw new ArgumentNullException(nameof(array));
+      if (array == null) throw new ArgumentNullException(name);
       Size = array.LongLength * Elements<T>.Size;
       handle = GCHandle.Alloc(array, GCHandleType.Pinned);
     }

@@ -338,7 +338,7 @@ namespace GpuMem
     /// <param name="descriptors">
     /// Its descriptors, which stay the caller's; without them, those that came with the handle, or that the exporter has.
     /// </param>
-    public GpuEvent ImportEvent(ShareHandle share, params SafeHandle[] descriptors)
+    public GpuEvent ImportEvent(ShareHandle share, [AllowNull] params SafeHandle[] descriptors)
     {
       return GpuEvent.Import(this, share, descriptors);
     }

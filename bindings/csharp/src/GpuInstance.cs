@@ -605,10 +605,10 @@ namespace GpuMem
 
     /// <summary>
     /// The same with the descriptors of <see cref="GetDescriptors"/>, in their order. They stay the caller's, and are not
-    /// needed afterwards.
+    /// needed afterwards. Null is the same as none.
     /// </summary>
     public ImportedMemory Import(
-        ShareHandle share, SafeHandle[] descriptors, ImportOptions options = default(ImportOptions))
+        ShareHandle share, [AllowNull] SafeHandle[] descriptors, ImportOptions options = default(ImportOptions))
     {
       handle.Usable();
       return ImportedMemory.Import(this, share, descriptors, options);
@@ -668,7 +668,7 @@ namespace GpuMem
     }
 
     /// <summary>The same with the other options at their defaults.</summary>
-    public Hub OpenHub(string path) { return OpenHub(new HubOptions { Path = path }); }
+    public Hub OpenHub([AllowNull] string path) { return OpenHub(new HubOptions { Path = path }); }
 
     /// <summary>
     /// Connects to a hub. It does not wait for one to be opened: on <see cref="Status.NotFound"/>, pause and try again. This
@@ -681,7 +681,7 @@ namespace GpuMem
     }
 
     /// <summary>The same with the other options at their defaults.</summary>
-    public Link Connect(string path) { return Connect(new LinkOptions { Path = path }); }
+    public Link Connect([AllowNull] string path) { return Connect(new LinkOptions { Path = path }); }
 
     /// <summary>
     /// Opens a ring of another process, to use its messages. Every message that is published after this has returned is seen.

@@ -2,6 +2,7 @@
 // Failures as exceptions, with the error detail of the C interface.
 
 using System;
+using System.Diagnostics.CodeAnalysis;
 using System.Runtime.InteropServices;
 using System.Text;
 using System.Threading;
@@ -13,7 +14,7 @@ namespace GpuMem
   public sealed unsafe class GpuMemException : Exception
   {
     /// <summary>Creates an exception.</summary>
-    public GpuMemException(Status status, string message) : base(message)
+    public GpuMemException(Status status, [AllowNull] string message) : base(message)
     {
       Status = status;
       NativeName = Function = EntryPoint = "";

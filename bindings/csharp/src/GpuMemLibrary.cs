@@ -15,10 +15,10 @@ namespace GpuMem
   public sealed class GpuMemLibraryException : DllNotFoundException
   {
     /// <summary>Creates an exception.</summary>
-    public GpuMemLibraryException(string message) : base(message) { }
+    public GpuMemLibraryException([AllowNull] string message) : base(message) { }
 
     /// <summary>Creates an exception.</summary>
-    public GpuMemLibraryException(string message, [AllowNull] Exception inner) : base(message, inner) { }
+    public GpuMemLibraryException([AllowNull] string message, [AllowNull] Exception inner) : base(message, inner) { }
   }
 
   /// <summary>

@@ -84,7 +84,7 @@ namespace GpuMem
 #endif
     {
       Checked();
-      using (var array = new PinnedArray<T>(source)) CopyNow(Slice(0, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source))) CopyNow(Slice(0, array.Size), array.Range);
     }
 
     /// <summary>Copies from the start of the memory to an array, and returns when it is copied.</summary>
@@ -96,7 +96,7 @@ namespace GpuMem
 #endif
     {
       Checked();
-      using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(0, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination))) CopyNow(array.Range, Slice(0, array.Size));
     }
 
     /// <summary>

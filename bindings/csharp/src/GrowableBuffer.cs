@@ -117,7 +117,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(source)) CopyNow(Slice(offset, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source))) CopyNow(Slice(offset, array.Size), array.Range);
     }
 
     /// <summary>Copies from an offset to an array, and returns when it is copied.</summary>
@@ -129,7 +129,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(offset, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination))) CopyNow(array.Range, Slice(offset, array.Size));
     }
 
     /// <summary>

@@ -16,6 +16,7 @@ namespace GpuMem
     /// without <c>/</c> is that of a file in <c>$XDG_RUNTIME_DIR/gpumem</c>, or in <c>/tmp/gpumem-UID</c> where that is not
     /// set. Null is the name <c>default</c>.
     /// </summary>
+    [AllowNull, MaybeNull]
     public string Path { get; set; }
 
     /// <summary>Permissions of the socket file; 0 means 0600 (octal): the user alone.</summary>

@@ -95,7 +95,7 @@ namespace GpuMem
 #endif
     {
       Usable();
-      using (var array = new PinnedArray<T>(source)) instance.Copy(Slice(0, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source))) instance.Copy(Slice(0, array.Size), array.Range);
     }
 
     /// <summary>
@@ -109,7 +109,7 @@ namespace GpuMem
 #endif
     {
       Usable();
-      using (var array = new PinnedArray<T>(destination)) instance.Copy(array.Range, Slice(0, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination))) instance.Copy(array.Range, Slice(0, array.Size));
     }
 
     /// <summary>

@@ -13,6 +13,7 @@ namespace GpuMem
   public struct LinkOptions
   {
     /// <summary>Where the hub listens, as in <see cref="HubOptions.Path"/>.</summary>
+    [AllowNull, MaybeNull]
     public string Path { get; set; }
 
     /// <summary>The secret of the hub; or null.</summary>

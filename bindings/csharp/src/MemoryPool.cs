@@ -808,7 +808,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(source)) CopyNow(Slice(0, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source))) CopyNow(Slice(0, array.Size), array.Range);
     }
 
     /// <summary>
@@ -823,7 +823,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(0, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination))) CopyNow(array.Range, Slice(0, array.Size));
     }
 
 #if NETCOREAPP3_0_OR_GREATER

@@ -407,7 +407,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      using (var array = new PinnedArray<T>(source)) ring.Instance.Copy(Slice(0, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source))) ring.Instance.Copy(Slice(0, array.Size), array.Range);
     }
 
     /// <summary>
@@ -610,7 +610,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      using (var array = new PinnedArray<T>(destination)) ring.Instance.Copy(array.Range, Slice(0, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination))) ring.Instance.Copy(array.Range, Slice(0, array.Size));
     }
 
     /// <summary>

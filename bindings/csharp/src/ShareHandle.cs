@@ -99,10 +99,10 @@ namespace GpuMem
     }
 
     /// <summary>The handle for a call.</summary>
-    internal static gpumem_share_handle ToNative(ShareHandle handle)
+    internal static gpumem_share_handle ToNative(ShareHandle share)
     {
-      if (handle == null) throw new ArgumentNullException(nameof(handle));
-      return handle.native;
+      if (share == null) throw new ArgumentNullException(nameof(share));
+      return share.native;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

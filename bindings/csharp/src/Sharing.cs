@@ -175,16 +175,16 @@ namespace GpuMem
     readonly SafeHandle[] handles;
     int held;
 
-    internal HeldDescriptors(SafeHandle[] handles)
+    internal HeldDescriptors(SafeHandle[] descriptors)
     {
-      this.handles = handles ?? new SafeHandle[0];
-      Numbers = new int[this.handles.Length];
+      handles = descriptors ?? new SafeHandle[0];
+      Numbers = new int[handles.Length];
       try
       {
-        for (; held < this.handles.Length; ++held)
+        for (; held < handles.Length; ++held)
         {
-          SafeHandle one = this.handles[held];
-          if (one == null) throw new ArgumentNullException(nameof(handles));
+          SafeHandle one = handles[held];
+          if (one == null) throw new ArgumentNullException(nameof(descriptors));
           bool done = false;
           one.DangerousAddRef(ref done);
           Numbers[held] = (int)one.DangerousGetHandle();

@@ -23,6 +23,7 @@ namespace GpuMem.Tests
       Tap.Run("every member of a disposed object says so", DisposedMembers);
       Tap.Run("null is refused by its name", Nulls);
       Tap.Run("the attributes say where null may be", NullAttributes);
+      Tap.Run("null is refused wherever no attribute allows it", NullArguments);
       Tap.Run("texts of the library are in words of C#", Translated);
       Tap.Run("every text in the library's sources is in words of C#", SourceTexts);
       Tap.Run("every function of the library has a name in C#", FunctionNames);
@@ -282,8 +283,7 @@ namespace GpuMem.Tests
         object options = type.Name.EndsWith("Options") ? Activator.CreateInstance(type) : null;
         foreach (PropertyInfo property in properties.Where(property => options != null && property.GetValue(options) == null))
         {
-          bool needed = property.Name == "Path";
-          if (allows(property) == needed || may(property) == needed) wrong.Add(type.Name + "." + property.Name);
+          if (!allows(property) || !may(property)) wrong.Add(type.Name + "." + property.Name);
         }
         foreach (MethodBase method in type.GetMethods(All).Cast<MethodBase>().Concat(type.GetConstructors(All)))
         {
@@ -303,6 +303,66 @@ namespace GpuMem.Tests
       returned.Sort(string.CompareOrdinal);
       Check.Equal("GpuMemLibrary.LoadedPath, GrowableBuffer.Group, Link.ImportNext, Link.ImportNext entry, Link.Wait, PoolBlock.Info, " +
                   "RingConsumer.Wait, RingProducer.Acquire", string.Join(", ", returned), "what may be null");
+    }
+
+    // What a compiler warns of throws, and names the parameter.
+    static void NullArguments(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      long granule, recommended;
+      device.GetGranularity(out granule, out recommended);
+      UnifiedMemory<int> unified = device.AllocateUnified<int>(16);
+      MemoryPool pool = device.CreatePool();
+      var all = new List<object>
+      {
+        device.AllocateDevice(64), device.AllocatePinned<int>(16), device.CreateStream(), device.CreateEvent(), unified.BeginHostAccess(),
+        unified, device.CreatePhysical(granule), instance.ReserveRange(granule), device.CreateBuffer(granule), instance.CreateGroup(),
+        pool.Allocate(64), pool, instance.OpenHub(Sharing.Address("null")), instance.Connect(Sharing.Address("null")),
+        new FileDescriptorHandle(0, false), instance, device, new ShareHandle(new byte[ShareHandle.Size]), "name", new Exception("inner"),
+        new Action(() => { }), new Action<HostKernel>(kernel => { }),
+      };
+      var wrong = new List<string>();
+      int calls = 0;
+      foreach (Type declared in PublicTypes().Where(type => !type.IsEnum))
+      {
+        Type type = declared.IsGenericTypeDefinition ? declared.MakeGenericType(typeof(int)) : declared;
+        object one = all.FirstOrDefault(type.IsInstanceOfType);
+        foreach (MethodBase found in type.GetMethods(Own | BindingFlags.Static).Cast<MethodBase>().Concat(type.GetConstructors(Own)))
+        {
+          if (!found.IsStatic && !found.IsConstructor && one == null) continue;
+          if (found.IsSpecialName && found.Name.StartsWith("set_")) continue;
+          MethodBase method = found.IsGenericMethodDefinition ? ((MethodInfo)found).MakeGenericMethod(typeof(int)) : found;
+          ParameterInfo[] parameters = method.GetParameters();
+          foreach (ParameterInfo parameter in parameters)
+          {
+            Type kind = parameter.ParameterType;
+            if (kind.IsValueType || kind.IsByRef || kind.IsPointer || parameter.GetCustomAttributes(typeof(object), false)
+                .Any(attribute => attribute.GetType().Name == "AllowNullAttribute")) continue;
+            object[] arguments = Array.ConvertAll(parameters, given => given == parameter || given.ParameterType.IsByRef ? null
+                : given.ParameterType.IsValueType ? Activator.CreateInstance(given.ParameterType)
+                : given.ParameterType.IsArray ? Array.CreateInstance(given.ParameterType.GetElementType(), 0)
+                : all.FirstOrDefault(given.ParameterType.IsInstanceOfType));
+            Exception thrown = null;
+            try
+            {
+              if (method.IsConstructor) ((ConstructorInfo)method).Invoke(arguments);
+              else method.Invoke(one, arguments);
+            }
+            catch (TargetInvocationException problem)
+            {
+              thrown = problem.InnerException;
+            }
+            ++calls;
+            var refused = thrown as ArgumentNullException;
+            if (refused != null && refused.ParamName == parameter.Name) continue;
+            wrong.Add(type.Name + "." + method.Name + " " + parameter.Name + ": " + (thrown == null ? "nothing" : thrown.GetType().Name));
+          }
+        }
+      }
+      foreach (IDisposable one in all.OfType<IDisposable>().Where(one => one != instance)) one.Dispose();
+      Check.Equal("", string.Join("\n", wrong), "other answers");
+      Check.That(calls > 40, "only " + calls + " calls");
     }
 
     static void Translated(Scope scope)
