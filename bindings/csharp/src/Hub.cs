@@ -108,53 +108,6 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Information about a hub.</summary>
-  public sealed unsafe class HubInfo
-  {
-    internal HubInfo(gpumem_hub_info* info)
-    {
-      LinkCount = (int)info->link_count;
-      NameCount = (int)info->name_count;
-      VersionCount = (int)info->version_count;
-      DescriptorCount = (int)info->fd_count;
-      RefusedCount = Sizes.FromNative(info->refused_count);
-      Path = Text.Read(info->path, 108);
-      Name = Text.Read(info->name, 64);
-    }
-
-    /// <summary>Links that are connected.</summary>
-    public int LinkCount { get; private set; }
-
-    /// <summary>Names.</summary>
-    public int NameCount { get; private set; }
-
-    /// <summary>Versions of all names.</summary>
-    public int VersionCount { get; private set; }
-
-    /// <summary>Descriptors that are held for them.</summary>
-    public int DescriptorCount { get; private set; }
-
-    /// <summary>
-    /// How often it has refused something since it was opened: a process that may not connect, a request with a wrong value,
-    /// without the right or beyond a limit, or a link that broke the protocol. Names that were not found do not count.
-    /// </summary>
-    public long RefusedCount { get; private set; }
-
-    /// <summary>Where it listens: a whole path, or <c>@</c> and an abstract address.</summary>
-    public string Path { get; private set; }
-
-    /// <summary>As given when it was opened.</summary>
-    public string Name { get; private set; }
-
-    /// <summary>All of it.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(HubInfo)).Add(nameof(LinkCount), LinkCount).Add(nameof(NameCount), NameCount)
-          .Add(nameof(VersionCount), VersionCount).Add(nameof(DescriptorCount), DescriptorCount)
-          .Add(nameof(RefusedCount), RefusedCount).Add(nameof(Path), Path).Add(nameof(Name), Name).ToString();
-    }
-  }
-
   /// <summary>
   /// Shared memory and events under names, on a Unix socket. Others connect with
   /// <see cref="GpuInstance.Connect(LinkOptions)"/>, and list, wait for and fetch what is there. A name has versions,

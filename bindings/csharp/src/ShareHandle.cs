@@ -117,67 +117,6 @@ namespace GpuMem
     }
   }
 
-  /// <summary>What a handle says of itself.</summary>
-  public sealed unsafe class ShareInfo
-  {
-    internal ShareInfo(gpumem_share_info* info)
-    {
-      Type = (ShareType)info->type;
-      Way = (ShareWay)info->way;
-      Backend = (Backend)info->backend;
-      Access = (Access)info->access;
-      Location = (Location)info->location;
-      ExporterProcess = info->exporter_pid;
-      Size = Sizes.FromNative(info->size);
-      Offset = Sizes.FromNative(info->offset);
-      BufferId = info->buffer_id;
-      DescriptorCount = (int)info->fd_count;
-      Uuid = Bytes.Read(info->device_uuid, 16);
-    }
-
-    /// <summary>Whether it is memory, an event or a ring.</summary>
-    public ShareType Type { get; private set; }
-
-    /// <summary>How it is shared.</summary>
-    public ShareWay Way { get; private set; }
-
-    /// <summary>The backend of the exporter.</summary>
-    public Backend Backend { get; private set; }
-
-    /// <summary>The most that importers get.</summary>
-    public Access Access { get; private set; }
-
-    /// <summary>Where the memory lies.</summary>
-    public Location Location { get; private set; }
-
-    /// <summary>Number of the exporting process, as its own process namespace counts. It may have ended.</summary>
-    public int ExporterProcess { get; private set; }
-
-    /// <summary>Bytes of the whole memory; of a buffer, its capacity; 0 for an event.</summary>
-    public long Size { get; private set; }
-
-    /// <summary>Where in it the byte lies that was exported.</summary>
-    public long Offset { get; private set; }
-
-    /// <summary>Number of the allocation in the exporter.</summary>
-    public ulong BufferId { get; private set; }
-
-    /// <summary>Number of descriptors that belong to it.</summary>
-    public int DescriptorCount { get; private set; }
-
-    /// <summary>Of the device.</summary>
-    public byte[] Uuid { get; private set; }
-
-    /// <summary>All of it.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(ShareInfo)).Add(nameof(Type), Type).Add(nameof(Way), Way).Add(nameof(Backend), Backend)
-          .Add(nameof(Access), Access).Add(nameof(Location), Location).Add(nameof(ExporterProcess), ExporterProcess)
-          .Add(nameof(Size), Size).Add(nameof(Offset), Offset).Add(nameof(BufferId), BufferId)
-          .Add(nameof(DescriptorCount), DescriptorCount).Add(nameof(Uuid), Uuid).ToString();
-    }
-  }
-
   /// <summary>Arrays of bytes in structs of C.</summary>
   static unsafe class Bytes
   {

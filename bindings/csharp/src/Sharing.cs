@@ -127,46 +127,10 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Whether memory can be shared in one way.</summary>
-  public sealed unsafe class ShareWayInfo
+  public sealed unsafe partial class ShareWayInfo
   {
-    internal ShareWayInfo(gpumem_way_info* info)
-    {
-      Status = (Status)info->status;
-      DescriptorCount = (int)info->fd_count;
-      NeedsSocket = info->needs_socket != 0;
-      IsSlow = info->slow != 0;
-      Message = Words.Read(info->message, 256);
-    }
-
     /// <summary>Whether the memory can be shared in this way.</summary>
     public bool IsPossible { get { return Status == Status.Success; } }
-
-    /// <summary>Success, or the status that the export or the import would have.</summary>
-    public Status Status { get; private set; }
-
-    /// <summary>Number of descriptors that an export would have.</summary>
-    public int DescriptorCount { get; private set; }
-
-    /// <summary>
-    /// Whether the handle alone is not enough: use <see cref="GpuInstance.Send(ShareHandle, SafeHandle, SendOptions)"/> or
-    /// a <see cref="Hub"/> with a path. A dma-buf needs a socket of your own.
-    /// </summary>
-    public bool NeedsSocket { get; private set; }
-
-    /// <summary>Whether the importer's device reaches the memory over a bus or a link to another device.</summary>
-    public bool IsSlow { get; private set; }
-
-    /// <summary>Why not, and what would help; or why it is slow, and what it needs.</summary>
-    public string Message { get; private set; }
-
-    /// <summary>All of it.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(ShareWayInfo)).Add(nameof(IsPossible), IsPossible).Add(nameof(Status), Status)
-          .Add(nameof(DescriptorCount), DescriptorCount).Add(nameof(NeedsSocket), NeedsSocket)
-          .Add(nameof(IsSlow), IsSlow).Add(nameof(Message), Message).ToString();
-    }
   }
 
   /// <summary>The numbers of descriptors, which stay open until this is disposed.</summary>

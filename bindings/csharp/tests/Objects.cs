@@ -154,7 +154,7 @@ namespace GpuMem.Tests
     {
       var allowed = new HashSet<string>
       {
-        "GpuStream.WriteValue value", "GpuStream.WaitValue value", "MemoryInfo.BufferId", "PointerInfo.BufferId",
+        "GpuStream.WriteValue value", "GpuStream.WaitValue value", "MemoryInfo.BufferId", "PointerInfo.BufferId", "StreamInfo.Id",
         "AddressRangeInfo.BufferId", "BufferInfo.BufferId", "PhysicalMemory.BlockId", "PhysicalInfo.BlockId", "PhysicalInfo.NativeHandle", "MappingInfo.BlockId",
         "ShareInfo.BufferId", "ImportInfo.ExporterBufferId", "LinkInfo.User", "RingSlot.Publish tag", "RingMessage.Tag", "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
       };
