@@ -466,6 +466,9 @@ def csharp_structs(interface):
                 part += f"    public fixed {kind} {csharp_name(field.name)}[{field.length}];\n"
             else:
                 raise description.Unreadable(f"{struct.header}: {struct.name}.{field.name}: C# has no such arrays in a struct")
+        if struct.grows:
+            part += (f"\n    /// <summary>One that knows its size, and is 0 otherwise.</summary>\n    public static {struct.name} Sized()\n    {{\n"
+                     f"      return new {struct.name} {{ struct_size = (UIntPtr)(uint)sizeof({struct.name}) }};\n    }}\n")
         parts.append(part + "  }\n")
     return text + "\n".join(parts) + "}\n"
 

@@ -30,8 +30,7 @@ namespace GpuMem.Bench
         using (PinnedMemory<int> pinned = device.AllocatePinned<int>(1024))
         {
           IntPtr raw = RawStream(device);
-          gpumem_error error = default(gpumem_error);
-          error.struct_size = (UIntPtr)(uint)sizeof(gpumem_error);
+          gpumem_error error = gpumem_error.Sized();
           gpumem_error* detail = &error;
           empty = Best(Many, count => { for (int i = 0; i < count; ++i) Native.gpumem_version(); });
           Print("empty P/Invoke (gpumem_version)", empty);
@@ -52,8 +51,7 @@ namespace GpuMem.Bench
     static IntPtr RawStream(GpuDevice device)
     {
       // The binding has no public raw handles, so the benchmark opens another instance.
-      gpumem_instance_desc desc = default(gpumem_instance_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_desc);
+      gpumem_instance_desc desc = gpumem_instance_desc.Sized();
       desc.backend = (int)device.Instance.Info.Backend;
       IntPtr instance, nativeDevice, stream;
       if (Native.gpumem_instance_open(&desc, &instance, null) < 0 ||

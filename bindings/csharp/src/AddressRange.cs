@@ -219,8 +219,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static void ReserveNative(GpuInstance instance, RangeHandle handle, long size, RangeOptions options, IntPtr name)
     {
-      gpumem_range_desc desc = default(gpumem_range_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_range_desc);
+      gpumem_range_desc desc = gpumem_range_desc.Sized();
       desc.size = (ulong)size;
       desc.alignment = (ulong)options.Alignment;
       desc.address = options.Address;
@@ -252,8 +251,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static AddressRangeInfo GetInfo(RangeHandle handle)
     {
-      gpumem_range_info info = default(gpumem_range_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_range_info);
+      gpumem_range_info info = gpumem_range_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_range_get_info(handle.Value, &info, error), error);
       return new AddressRangeInfo(&info);

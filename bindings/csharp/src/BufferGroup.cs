@@ -126,8 +126,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static void CreateNative(GpuInstance instance, GroupHandle handle, IntPtr name)
     {
-      gpumem_group_desc desc = default(gpumem_group_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_group_desc);
+      gpumem_group_desc desc = gpumem_group_desc.Sized();
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
@@ -138,8 +137,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     BufferGroupInfo GetInfoNative(IntPtr tag)
     {
-      gpumem_group_info info = default(gpumem_group_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_group_info);
+      gpumem_group_info info = gpumem_group_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_group_get_info(handle.Value, tag, &info, error), error);
       GC.KeepAlive(this);

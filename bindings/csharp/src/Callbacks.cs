@@ -256,8 +256,7 @@ namespace GpuMem
 
     internal gpumem_buffer_callbacks Describe()
     {
-      gpumem_buffer_callbacks native = default(gpumem_buffer_callbacks);
-      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_callbacks);
+      gpumem_buffer_callbacks native = gpumem_buffer_callbacks.Sized();
       native.before_sleep = beforeSleep == null ? IntPtr.Zero : beforePointer;
       native.after_wake = afterWake == null ? IntPtr.Zero : afterPointer;
       native.user_data = (IntPtr)number;

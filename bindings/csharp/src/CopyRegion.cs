@@ -147,8 +147,7 @@ namespace GpuMem
 
     internal unsafe gpumem_copy_region Describe()
     {
-      gpumem_copy_region native = default(gpumem_copy_region);
-      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_region);
+      gpumem_copy_region native = gpumem_copy_region.Sized();
       native.destination = Destination.Describe();
       native.source = Source.Describe();
       native.width = (ulong)Width;

@@ -83,8 +83,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public CapabilityInfo GetCapability(Capability capability, [AllowNull] GpuDevice peer = null)
     {
-      gpumem_capability_info info = default(gpumem_capability_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_capability_info);
+      gpumem_capability_info info = gpumem_capability_info.Sized();
       gpumem_error* error = Error.Detail;
       IntPtr other = peer == null ? IntPtr.Zero : peer.Value;
       Instance.Handle.Check(Native.gpumem_device_get_capability(Value, (int)capability, other, &info, error), error);
@@ -377,8 +376,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     DeviceInfo GetInfo()
     {
-      gpumem_device_info info = default(gpumem_device_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_device_info);
+      gpumem_device_info info = gpumem_device_info.Sized();
       gpumem_error* error = Error.Detail;
       Instance.Handle.Check(Native.gpumem_device_get_info(Value, &info, error), error);
       return new DeviceInfo(&info);

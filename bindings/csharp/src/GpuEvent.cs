@@ -202,8 +202,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static void CreateNative(GpuDevice device, EventHandle handle, EventFlags flags, IntPtr name)
     {
-      gpumem_event_desc desc = default(gpumem_event_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_event_desc);
+      gpumem_event_desc desc = gpumem_event_desc.Sized();
       desc.flags = (ulong)flags;
       desc.name = name;
       IntPtr value;
@@ -252,8 +251,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     EventInfo GetInfo()
     {
-      gpumem_event_info info = default(gpumem_event_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_event_info);
+      gpumem_event_info info = gpumem_event_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_event_get_info(handle.Value, &info, error), error);
       return new EventInfo(&info);

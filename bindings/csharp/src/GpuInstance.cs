@@ -140,8 +140,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public KindStats GetStats(MemoryKind kind)
     {
-      gpumem_kind_stats stats = default(gpumem_kind_stats);
-      stats.struct_size = (UIntPtr)(uint)sizeof(gpumem_kind_stats);
+      gpumem_kind_stats stats = gpumem_kind_stats.Sized();
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stats_get_kind(handle.Value, (int)kind, &stats, error);
       handle.Check(status, error);
@@ -186,8 +185,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public PointerInfo GetPointerInfo(IntPtr pointer)
     {
-      gpumem_pointer_info info = default(gpumem_pointer_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pointer_info);
+      gpumem_pointer_info info = gpumem_pointer_info.Sized();
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_pointer_get_info(handle.Value, pointer, &info, error);
       handle.Check(status, error);
@@ -245,8 +243,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public PoolBlockInfo GetPoolBlock(IntPtr pointer)
     {
-      gpumem_pool_block_info info = default(gpumem_pool_block_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_block_info);
+      gpumem_pool_block_info info = gpumem_pool_block_info.Sized();
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_pool_get_block_info(handle.Value, pointer, &info, error);
       handle.Check(status, error);
@@ -379,8 +376,7 @@ namespace GpuMem
     public UnifiedInfo GetUnifiedInfo(GpuRange range)
     {
       handle.Usable();
-      gpumem_managed_info info = default(gpumem_managed_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_managed_info);
+      gpumem_managed_info info = gpumem_managed_info.Sized();
       gpumem_managed_info* written = &info;
       if (range.IsOfNothing) return new UnifiedInfo(written);
       While(range, error =>
@@ -437,8 +433,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public MappingInfo GetMapping(IntPtr pointer)
     {
-      gpumem_mapping_info info = default(gpumem_mapping_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_mapping_info);
+      gpumem_mapping_info info = gpumem_mapping_info.Sized();
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_range_get_mapping(handle.Value, pointer, &info, error);
       handle.Check(status, error);
@@ -465,8 +460,7 @@ namespace GpuMem
     public ShareHandle Export(GpuRange memory, ExportOptions options = default(ExportOptions))
     {
       handle.Usable();
-      gpumem_export_desc desc = default(gpumem_export_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_export_desc);
+      gpumem_export_desc desc = gpumem_export_desc.Sized();
       desc.way = (int)options.Way;
       desc.access = (int)options.Access;
       desc.flags = (ulong)options.Flags;
@@ -528,8 +522,7 @@ namespace GpuMem
     public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess)
     {
       handle.Usable();
-      gpumem_way_info info = default(gpumem_way_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_way_info);
+      gpumem_way_info info = gpumem_way_info.Sized();
       gpumem_way_info* written = &info;
       While(memory, error => Native.gpumem_share_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, written, error));
       return new ShareWayInfo(written);
@@ -624,8 +617,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void SetImportCache(TimeSpan idle, long bytesMax = 0)
     {
-      gpumem_import_cache_desc desc = default(gpumem_import_cache_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_import_cache_desc);
+      gpumem_import_cache_desc desc = gpumem_import_cache_desc.Sized();
       desc.idle_ns = Timeout.ToNanoseconds(idle);
       desc.bytes_max = Sizes.ToNative(bytesMax, nameof(bytesMax));
       gpumem_error* error = Error.Detail;
@@ -698,8 +690,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     void SendNative(gpumem_share_handle share, int socket, SendOptions options)
     {
-      gpumem_send_desc desc = default(gpumem_send_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_send_desc);
+      gpumem_send_desc desc = gpumem_send_desc.Sized();
       desc.lease_ns = Timeout.ToNanoseconds(options.Lease);
       desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
       gpumem_error* error = Error.Detail;
@@ -767,8 +758,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static ProbeInfo ProbeNative(int backend)
     {
-      gpumem_probe_info info = default(gpumem_probe_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_probe_info);
+      gpumem_probe_info info = gpumem_probe_info.Sized();
       gpumem_error* error = Error.Detail;
       Error.Check(Native.gpumem_instance_probe(backend, &info, error), error);
       return new ProbeInfo(&info);
@@ -777,8 +767,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static GpuInstance OpenNative(InstanceOptions options, IntPtr name, IntPtr peers, IntPtr masked)
     {
-      gpumem_instance_desc desc = default(gpumem_instance_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_desc);
+      gpumem_instance_desc desc = gpumem_instance_desc.Sized();
       desc.backend = (int)options.Backend;
       desc.name = name;
       desc.pin_budget = Sizes.ToNative(options.PinBudget, nameof(options.PinBudget));
@@ -790,14 +779,13 @@ namespace GpuMem
         host = Describe(options.Host, peers, masked);
         desc.host = &host;
       }
-      gpumem_cuda_options cuda = default(gpumem_cuda_options);
+      gpumem_cuda_options cuda = gpumem_cuda_options.Sized();
       IntPtr[] array = options.Cuda?.Contexts;
       var handle = new InstanceHandle(true);
       fixed (IntPtr* contexts = array)
       {
         if (options.Cuda != null)
         {
-          cuda.struct_size = (UIntPtr)(uint)sizeof(gpumem_cuda_options);
           cuda.contexts = contexts;
           cuda.context_count = array == null ? 0 : (ulong)array.Length;
           desc.cuda = &cuda;
@@ -812,8 +800,7 @@ namespace GpuMem
 
     static gpumem_host_options Describe(HostOptions options, IntPtr peers, IntPtr masked)
     {
-      gpumem_host_options host = default(gpumem_host_options);
-      host.struct_size = (UIntPtr)(uint)sizeof(gpumem_host_options);
+      gpumem_host_options host = gpumem_host_options.Sized();
       host.device_count = (uint)options.DeviceCount;
       host.strict = (int)options.Strict;
       host.device_bytes = Sizes.ToNative(options.DeviceBytes, nameof(options.DeviceBytes));
@@ -837,8 +824,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     InstanceInfo GetInfo()
     {
-      gpumem_instance_info info = default(gpumem_instance_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_info);
+      gpumem_instance_info info = gpumem_instance_info.Sized();
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_instance_get_info(handle.Value, &info, error);
       handle.Check(status, error);
@@ -848,8 +834,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     InstanceStats ReadStats()
     {
-      gpumem_stats stats = default(gpumem_stats);
-      stats.struct_size = (UIntPtr)(uint)sizeof(gpumem_stats);
+      gpumem_stats stats = gpumem_stats.Sized();
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stats_get(handle.Value, &stats, error);
       handle.Check(status, error);

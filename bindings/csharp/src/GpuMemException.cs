@@ -93,8 +93,7 @@ namespace GpuMem
     Error()
     {
       detail = (gpumem_error*)Marshal.AllocHGlobal(sizeof(gpumem_error));
-      *detail = default(gpumem_error);
-      detail->struct_size = (UIntPtr)(uint)sizeof(gpumem_error);
+      *detail = gpumem_error.Sized();
     }
 
     // While the process ends, other threads may still be making calls.

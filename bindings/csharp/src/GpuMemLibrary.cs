@@ -184,8 +184,7 @@ namespace GpuMem
       uint version = Marshal.GetDelegateForFunctionPointer<VersionFunction>(versionSymbol)();
       string difference = file + " is gpumem " + ToVersion(version) + ", but this assembly needs " +
                           ToVersion(Constants.GPUMEM_VERSION) + " or a newer one with the same first number";
-      gpumem_table table = default(gpumem_table);
-      table.struct_size = (UIntPtr)(uint)sizeof(gpumem_table);
+      gpumem_table table = gpumem_table.Sized();
       int status = Marshal.GetDelegateForFunctionPointer<TableFunction>(tableSymbol)(
           Constants.GPUMEM_VERSION, (IntPtr)(&table), IntPtr.Zero);
       if (status < 0 || version < Constants.GPUMEM_VERSION) throw new GpuMemLibraryException(difference);

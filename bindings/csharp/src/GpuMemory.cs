@@ -217,8 +217,7 @@ namespace GpuMem
     static void CreateNative(
         GpuDevice device, AllocationHandle handle, MemoryKind kind, long size, MemoryOptions options, IntPtr name)
     {
-      gpumem_memory_desc desc = default(gpumem_memory_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_desc);
+      gpumem_memory_desc desc = gpumem_memory_desc.Sized();
       desc.kind = (int)kind;
       desc.numa_node = options.NumaNode;
       desc.size = (ulong)size;
@@ -236,8 +235,7 @@ namespace GpuMem
     static void RegisterNative(
         GpuDevice device, AllocationHandle handle, IntPtr pointer, long size, RegisterOptions options, IntPtr name)
     {
-      gpumem_register_desc desc = default(gpumem_register_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_register_desc);
+      gpumem_register_desc desc = gpumem_register_desc.Sized();
       desc.pointer = pointer;
       desc.size = (ulong)size;
       desc.require = (ulong)options.Require;
@@ -252,8 +250,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static MemoryInfo GetInfo(IntPtr value, GpuHandle handle)
     {
-      gpumem_memory_info info = default(gpumem_memory_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_info);
+      gpumem_memory_info info = gpumem_memory_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_memory_get_info(value, &info, error), error);
       return new MemoryInfo(&info);

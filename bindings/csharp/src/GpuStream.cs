@@ -353,8 +353,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static void CreateNative(GpuDevice device, StreamHandle handle, int priority, IntPtr name)
     {
-      gpumem_stream_desc desc = default(gpumem_stream_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_stream_desc);
+      gpumem_stream_desc desc = gpumem_stream_desc.Sized();
       desc.priority = priority;
       desc.name = name;
       IntPtr value;
@@ -421,8 +420,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     StreamInfo GetInfo()
     {
-      gpumem_stream_info info = default(gpumem_stream_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_stream_info);
+      gpumem_stream_info info = gpumem_stream_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_stream_get_info(handle.Value, &info, error), error);
       return new StreamInfo(&info);

@@ -377,8 +377,7 @@ namespace GpuMem
     {
       ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
-      gpumem_buffer_desc desc = default(gpumem_buffer_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_desc);
+      gpumem_buffer_desc desc = gpumem_buffer_desc.Sized();
       desc.size = (ulong)size;
       desc.reserve = (ulong)options.Reserve;
       desc.location = (int)options.Location.Kind;

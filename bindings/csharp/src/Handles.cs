@@ -644,8 +644,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     internal int Read(gpumem_buffer_info* now, gpumem_error* error)
     {
-      *now = default(gpumem_buffer_info);
-      now->struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_info);
+      *now = gpumem_buffer_info.Sized();
       return Native.gpumem_buffer_get_info(Raw, now, error);
     }
 

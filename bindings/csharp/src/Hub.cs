@@ -98,8 +98,7 @@ namespace GpuMem
 
     internal gpumem_publish_desc Describe()
     {
-      gpumem_publish_desc desc = default(gpumem_publish_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_publish_desc);
+      gpumem_publish_desc desc = gpumem_publish_desc.Sized();
       desc.version = Sizes.ToNative(Version, nameof(Version));
       desc.access = (int)Access;
       desc.keep = (uint)Sizes.ToNative(Keep, nameof(Keep));
@@ -204,8 +203,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static void OpenNative(GpuInstance instance, HubHandle handle, HubOptions options, IntPtr path, IntPtr name)
     {
-      gpumem_hub_desc desc = default(gpumem_hub_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_hub_desc);
+      gpumem_hub_desc desc = gpumem_hub_desc.Sized();
       desc.path = path;
       desc.mode = (uint)Sizes.ToNative(options.Mode, nameof(options.Mode));
       desc.flags = (ulong)options.Flags;
@@ -253,8 +251,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     HubInfo GetInfo()
     {
-      gpumem_hub_info info = default(gpumem_hub_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_hub_info);
+      gpumem_hub_info info = gpumem_hub_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_hub_get_info(handle.Value, &info, error), error);
       GC.KeepAlive(this);

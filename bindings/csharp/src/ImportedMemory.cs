@@ -160,8 +160,7 @@ namespace GpuMem
     static IntPtr ImportNative(GpuInstance instance, AllocationHandle handle, gpumem_share_handle share, int[] descriptors,
                                ImportOptions options, IntPtr name)
     {
-      gpumem_import_desc desc = default(gpumem_import_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_import_desc);
+      gpumem_import_desc desc = gpumem_import_desc.Sized();
       desc.device = options.Device == null ? IntPtr.Zero : options.Device.Value;
       desc.access = (int)options.Access;
       desc.flags = (ulong)options.Flags;
@@ -184,8 +183,7 @@ namespace GpuMem
     ImportInfo GetInfo()
     {
       Usable();
-      gpumem_import_info native = default(gpumem_import_info);
-      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_import_info);
+      gpumem_import_info native = gpumem_import_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_memory_get_import_info(handle.Value, &native, error), error);
       GC.KeepAlive(this);
@@ -195,8 +193,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     MemoryInfo GetMemoryInfo()
     {
-      gpumem_memory_info native = default(gpumem_memory_info);
-      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_info);
+      gpumem_memory_info native = gpumem_memory_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_memory_get_info(handle.Value, &native, error), error);
       return new MemoryInfo(&native);

@@ -133,8 +133,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      gpumem_fetch_desc desc = default(gpumem_fetch_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_fetch_desc);
+      gpumem_fetch_desc desc = gpumem_fetch_desc.Sized();
       desc.version = Sizes.ToNative(options.Version, nameof(options.Version));
       Bytes.Write(options.Fingerprint, desc.fingerprint, 32, nameof(options.Fingerprint));
       using (var text = new CText(name)) return FetchNative(text.Pointer, desc);
@@ -210,8 +209,7 @@ namespace GpuMem
     public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess)
     {
       handle.Usable();
-      gpumem_way_info info = default(gpumem_way_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_way_info);
+      gpumem_way_info info = gpumem_way_info.Sized();
       KeptMemory kept = memory.Owner == null ? null : new KeptMemory(memory);
       try
       {
@@ -258,8 +256,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static void ConnectNative(GpuInstance instance, LinkHandle handle, LinkOptions options, IntPtr path)
     {
-      gpumem_link_desc desc = default(gpumem_link_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_link_desc);
+      gpumem_link_desc desc = gpumem_link_desc.Sized();
       desc.path = path;
       desc.token_size = (uint)(options.Token?.Length ?? 0);
       desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
@@ -300,8 +297,7 @@ namespace GpuMem
 
     static gpumem_entry_info NewEntry()
     {
-      gpumem_entry_info info = default(gpumem_entry_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_entry_info);
+      gpumem_entry_info info = gpumem_entry_info.Sized();
       return info;
     }
 
@@ -336,8 +332,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     LinkInfo GetInfo()
     {
-      gpumem_link_info info = default(gpumem_link_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_link_info);
+      gpumem_link_info info = gpumem_link_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_link_get_info(handle.Value, &info, error), error);
       GC.KeepAlive(this);

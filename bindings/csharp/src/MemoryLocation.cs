@@ -114,8 +114,7 @@ namespace GpuMem
 
     internal unsafe gpumem_managed_range Describe(GpuInstance instance)
     {
-      gpumem_managed_range native = default(gpumem_managed_range);
-      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_managed_range);
+      gpumem_managed_range native = gpumem_managed_range.Sized();
       native.pointer = Range.Pointer;
       native.size = (ulong)Range.Size;
       native.location = (int)Location.Kind;
@@ -150,8 +149,7 @@ namespace GpuMem
 
     internal unsafe gpumem_access_desc Describe(GpuInstance instance)
     {
-      gpumem_access_desc native = default(gpumem_access_desc);
-      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_access_desc);
+      gpumem_access_desc native = gpumem_access_desc.Sized();
       native.location = (int)Processor.Kind;
       native.location_id = Processor.IdIn(instance);
       native.access = (int)Access;

@@ -375,8 +375,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (index < 0) throw new ArgumentOutOfRangeException(nameof(index), index, "pass 0 or a positive number");
-      gpumem_pool_class_info info = default(gpumem_pool_class_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_class_info);
+      gpumem_pool_class_info info = gpumem_pool_class_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_pool_get_class_info(handle.Value, (uint)index, &info, error), error);
       return new PoolClassInfo(&info);
@@ -449,8 +448,7 @@ namespace GpuMem
     {
       ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
-      gpumem_pool_desc desc = default(gpumem_pool_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_desc);
+      gpumem_pool_desc desc = gpumem_pool_desc.Sized();
       desc.kind = (int)options.Kind;
       desc.numa_node = options.NumaNode;
       desc.flags = (ulong)options.Flags;
@@ -517,8 +515,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     PoolInfo GetInfo()
     {
-      gpumem_pool_info info = default(gpumem_pool_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_info);
+      gpumem_pool_info info = gpumem_pool_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_pool_get_info(handle.Value, &info, error), error);
       return new PoolInfo(&info);
@@ -740,8 +737,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     internal PoolBlockInfo GetBlock(IntPtr pointer)
     {
-      gpumem_pool_block_info info = default(gpumem_pool_block_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_block_info);
+      gpumem_pool_block_info info = gpumem_pool_block_info.Sized();
       gpumem_error* error = Error.Detail;
       Instance.Check(Native.gpumem_pool_get_block_info(Instance.Value, pointer, &info, error), error);
       return new PoolBlockInfo(&info);

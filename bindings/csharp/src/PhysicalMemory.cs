@@ -197,8 +197,7 @@ namespace GpuMem
 
     static gpumem_physical_desc Describe(GpuDevice device, long size, PhysicalOptions options, IntPtr name)
     {
-      gpumem_physical_desc desc = default(gpumem_physical_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_physical_desc);
+      gpumem_physical_desc desc = gpumem_physical_desc.Sized();
       desc.location = (int)options.Location.Kind;
       desc.location_id = options.Location.IdFor(device);
       desc.size = (ulong)size;
@@ -253,8 +252,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static PhysicalInfo GetInfo(PhysicalHandle handle)
     {
-      gpumem_physical_info info = default(gpumem_physical_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_physical_info);
+      gpumem_physical_info info = gpumem_physical_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_physical_get_info(handle.Value, &info, error), error);
       return new PhysicalInfo(&info);

@@ -82,8 +82,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     internal static void Create(GpuDevice device, RingHandle handle, long slotSize, RingOptions options, IntPtr name)
     {
-      gpumem_ring_desc desc = default(gpumem_ring_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_desc);
+      gpumem_ring_desc desc = gpumem_ring_desc.Sized();
       desc.slot_size = Sizes.ToNative(slotSize, nameof(slotSize));
       desc.slot_count = (uint)Sizes.ToNative(options.SlotCount, nameof(options.SlotCount));
       desc.consumers_max = (uint)Sizes.ToNative(options.ConsumersMax, nameof(options.ConsumersMax));
@@ -100,8 +99,7 @@ namespace GpuMem
         GpuInstance instance, RingHandle handle, ShareHandle share, RingOpenOptions options, IntPtr name)
     {
       gpumem_share_handle native = ShareHandle.ToNative(share);
-      gpumem_ring_open_desc desc = default(gpumem_ring_open_desc);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_open_desc);
+      gpumem_ring_open_desc desc = gpumem_ring_open_desc.Sized();
       desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
       desc.name = name;
       IntPtr value;
@@ -124,8 +122,7 @@ namespace GpuMem
     internal gpumem_ring_slot? Next(bool acquire, GpuStream stream, TimeSpan timeout)
     {
       ulong limit = Timeout.ToNanoseconds(timeout);
-      gpumem_ring_slot slot = default(gpumem_ring_slot);
-      slot.struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_slot);
+      gpumem_ring_slot slot = gpumem_ring_slot.Sized();
       IntPtr order = Order(stream);
       gpumem_error* error = Error.Detail;
       int status = acquire ? Native.gpumem_ring_acquire(Handle.Value, order, limit, &slot, error)
@@ -168,8 +165,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     RingInfo GetInfo()
     {
-      gpumem_ring_info info = default(gpumem_ring_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_info);
+      gpumem_ring_info info = gpumem_ring_info.Sized();
       gpumem_error* error = Error.Detail;
       Handle.Check(Native.gpumem_ring_get_info(Handle.Value, &info, error), error);
       return new RingInfo(&info);

@@ -109,8 +109,7 @@ namespace GpuMem
     ShareInfo GetInfo()
     {
       gpumem_share_handle copy = native;
-      gpumem_share_info info = default(gpumem_share_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_share_info);
+      gpumem_share_info info = gpumem_share_info.Sized();
       gpumem_error* error = Error.Detail;
       Error.Check(Interop.Native.gpumem_share_get_info(&copy, &info, error), error);
       return new ShareInfo(&info);

@@ -56,8 +56,7 @@ namespace GpuMem
       using (var directory = new CText(options.Directory))
       using (var tag = new CText(options.Tag))
       {
-        gpumem_sleep_desc desc = default(gpumem_sleep_desc);
-        desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_sleep_desc);
+        gpumem_sleep_desc desc = gpumem_sleep_desc.Sized();
         desc.content = (int)options.Content;
         desc.flags = (ulong)options.Flags;
         desc.directory = directory.Pointer;
@@ -82,8 +81,7 @@ namespace GpuMem
       var call = new SleepCall(options.Progress, options.Cancellation);
       using (var tag = new CText(options.Tag))
       {
-        gpumem_wake_desc desc = default(gpumem_wake_desc);
-        desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_wake_desc);
+        gpumem_wake_desc desc = gpumem_wake_desc.Sized();
         desc.keep = options.Keep == long.MaxValue ? ulong.MaxValue : keep;
         desc.tag = tag.Pointer;
         desc.progress = call.ProgressPointer;
@@ -109,8 +107,7 @@ namespace GpuMem
         call.Make(handle, during, error =>
         {
           gpumem_copy_file_desc given = desc;
-          gpumem_copy_file_info written = default(gpumem_copy_file_info);
-          written.struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_file_info);
+          gpumem_copy_file_info written = gpumem_copy_file_info.Sized();
           int status = function(&given, &written, error);
           info = written;
           return status;
@@ -131,8 +128,7 @@ namespace GpuMem
       using (var directory = new CText(options.Directory))
       using (var tag = new CText(options.Tag))
       {
-        gpumem_prepare_desc desc = default(gpumem_prepare_desc);
-        desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_prepare_desc);
+        gpumem_prepare_desc desc = gpumem_prepare_desc.Sized();
         desc.content = (int)options.Content;
         desc.directory = directory.Pointer;
         desc.tag = tag.Pointer;

@@ -68,8 +68,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static StatusInfo NativeInfo(int status)
     {
-      gpumem_status_info info = default(gpumem_status_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_status_info);
+      gpumem_status_info info = gpumem_status_info.Sized();
       gpumem_error* error = Error.Detail;
       Error.Check(Native.gpumem_status_get_info(status, &info, error), error);
       return new StatusInfo(&info);

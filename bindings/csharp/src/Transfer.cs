@@ -206,8 +206,7 @@ namespace GpuMem
 
     static gpumem_copy_options Describe(CopyOptions options)
     {
-      gpumem_copy_options native = default(gpumem_copy_options);
-      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_options);
+      gpumem_copy_options native = gpumem_copy_options.Sized();
       native.direction = (int)options.Direction;
       native.source_order = (int)options.SourceOrder;
       return native;

@@ -21,6 +21,12 @@ namespace GpuMem.Interop
     public fixed byte function[48];
     public fixed byte entry_point[48];
     public fixed byte message[512];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_error Sized()
+    {
+      return new gpumem_error { struct_size = (UIntPtr)(uint)sizeof(gpumem_error) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -32,6 +38,12 @@ namespace GpuMem.Interop
     public IntPtr name;
     public IntPtr cause;
     public IntPtr remedy;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_status_info Sized()
+    {
+      return new gpumem_status_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_status_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -45,6 +57,12 @@ namespace GpuMem.Interop
     public ulong require;
     public ulong prefer;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_memory_desc Sized()
+    {
+      return new gpumem_memory_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -56,6 +74,12 @@ namespace GpuMem.Interop
     public ulong require;
     public ulong prefer;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_register_desc Sized()
+    {
+      return new gpumem_register_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_register_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -76,6 +100,12 @@ namespace GpuMem.Interop
     public ulong granted_flags;
     public ulong buffer_id;
     public fixed byte name[64];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_memory_info Sized()
+    {
+      return new gpumem_memory_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -94,6 +124,12 @@ namespace GpuMem.Interop
     public ulong granted_flags;
     public IntPtr memory;
     public IntPtr buffer;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_pointer_info Sized()
+    {
+      return new gpumem_pointer_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_pointer_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -107,6 +143,12 @@ namespace GpuMem.Interop
     public ulong require;
     public ulong prefer;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_physical_desc Sized()
+    {
+      return new gpumem_physical_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_physical_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -125,6 +167,12 @@ namespace GpuMem.Interop
     public ulong granted_flags;
     public ulong native_handle;
     public fixed byte name[64];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_physical_info Sized()
+    {
+      return new gpumem_physical_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_physical_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -142,6 +190,12 @@ namespace GpuMem.Interop
     public IntPtr address;
     public ulong flags;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_range_desc Sized()
+    {
+      return new gpumem_range_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_range_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -155,6 +209,12 @@ namespace GpuMem.Interop
     public ulong mapping_count;
     public ulong buffer_id;
     public fixed byte name[64];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_range_info Sized()
+    {
+      return new gpumem_range_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_range_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -165,6 +225,12 @@ namespace GpuMem.Interop
     public int location_id;
     public int access;
     public uint reserved;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_access_desc Sized()
+    {
+      return new gpumem_access_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_access_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -177,6 +243,12 @@ namespace GpuMem.Interop
     public ulong block_id;
     public int location;
     public int location_id;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_mapping_info Sized()
+    {
+      return new gpumem_mapping_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_mapping_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -196,6 +268,12 @@ namespace GpuMem.Interop
     public IntPtr name;
     public IntPtr group;
     public IntPtr tag;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_buffer_desc Sized()
+    {
+      return new gpumem_buffer_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -223,6 +301,12 @@ namespace GpuMem.Interop
     public IntPtr group;
     public fixed byte name[64];
     public fixed byte tag[64];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_buffer_info Sized()
+    {
+      return new gpumem_buffer_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -238,6 +322,12 @@ namespace GpuMem.Interop
     public IntPtr @event;
     public IntPtr progress;
     public IntPtr user_data;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_sleep_desc Sized()
+    {
+      return new gpumem_sleep_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_sleep_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -248,6 +338,12 @@ namespace GpuMem.Interop
     public IntPtr tag;
     public IntPtr progress;
     public IntPtr user_data;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_wake_desc Sized()
+    {
+      return new gpumem_wake_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_wake_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -259,6 +355,12 @@ namespace GpuMem.Interop
     public IntPtr directory;
     public IntPtr tag;
     public ulong bytes_per_second;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_prepare_desc Sized()
+    {
+      return new gpumem_prepare_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_prepare_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -268,6 +370,12 @@ namespace GpuMem.Interop
     public IntPtr before_sleep;
     public IntPtr after_wake;
     public IntPtr user_data;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_buffer_callbacks Sized()
+    {
+      return new gpumem_buffer_callbacks { struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_callbacks) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -283,6 +391,12 @@ namespace GpuMem.Interop
     public int native_code;
     public fixed byte name[48];
     public fixed byte reason[256];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_capability_info Sized()
+    {
+      return new gpumem_capability_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_capability_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -291,6 +405,12 @@ namespace GpuMem.Interop
     public UIntPtr struct_size;
     public int direction;
     public int source_order;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_copy_options Sized()
+    {
+      return new gpumem_copy_options { struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_options) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -314,6 +434,12 @@ namespace GpuMem.Interop
     public ulong depth;
     public int direction;
     public int source_order;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_copy_region Sized()
+    {
+      return new gpumem_copy_region { struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_region) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -322,6 +448,12 @@ namespace GpuMem.Interop
     public UIntPtr struct_size;
     public IntPtr* contexts;
     public ulong context_count;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_cuda_options Sized()
+    {
+      return new gpumem_cuda_options { struct_size = (UIntPtr)(uint)sizeof(gpumem_cuda_options) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -340,6 +472,12 @@ namespace GpuMem.Interop
     public uint lost;
     public fixed byte pci_id[32];
     public fixed byte name[256];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_device_info Sized()
+    {
+      return new gpumem_device_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_device_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -355,6 +493,12 @@ namespace GpuMem.Interop
     public int way;
     public int access;
     public ulong flags;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_export_desc Sized()
+    {
+      return new gpumem_export_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_export_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -373,6 +517,12 @@ namespace GpuMem.Interop
     public uint fd_count;
     public uint reserved;
     public fixed byte device_uuid[16];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_share_info Sized()
+    {
+      return new gpumem_share_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_share_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -386,6 +536,12 @@ namespace GpuMem.Interop
     public IntPtr address;
     public ulong timeout_ns;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_import_desc Sized()
+    {
+      return new gpumem_import_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_import_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -398,6 +554,12 @@ namespace GpuMem.Interop
     public int exporter_pid;
     public ulong count;
     public ulong exporter_buffer_id;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_import_info Sized()
+    {
+      return new gpumem_import_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_import_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -406,6 +568,12 @@ namespace GpuMem.Interop
     public UIntPtr struct_size;
     public ulong idle_ns;
     public ulong bytes_max;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_import_cache_desc Sized()
+    {
+      return new gpumem_import_cache_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_import_cache_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -417,6 +585,12 @@ namespace GpuMem.Interop
     public uint needs_socket;
     public uint slow;
     public fixed byte message[256];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_way_info Sized()
+    {
+      return new gpumem_way_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_way_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -425,6 +599,12 @@ namespace GpuMem.Interop
     public UIntPtr struct_size;
     public ulong lease_ns;
     public ulong timeout_ns;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_send_desc Sized()
+    {
+      return new gpumem_send_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_send_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -433,6 +613,12 @@ namespace GpuMem.Interop
     public UIntPtr struct_size;
     public ulong flags;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_event_desc Sized()
+    {
+      return new gpumem_event_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_event_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -445,6 +631,12 @@ namespace GpuMem.Interop
     public ulong flags;
     public IntPtr native_event;
     public fixed byte name[64];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_event_info Sized()
+    {
+      return new gpumem_event_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_event_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -459,6 +651,12 @@ namespace GpuMem.Interop
     public ulong prefer;
     public IntPtr progress;
     public IntPtr user_data;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_copy_file_desc Sized()
+    {
+      return new gpumem_copy_file_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_file_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -467,6 +665,12 @@ namespace GpuMem.Interop
     public UIntPtr struct_size;
     public ulong copied;
     public ulong direct;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_copy_file_info Sized()
+    {
+      return new gpumem_copy_file_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_file_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -474,6 +678,12 @@ namespace GpuMem.Interop
   {
     public UIntPtr struct_size;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_group_desc Sized()
+    {
+      return new gpumem_group_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_group_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -488,6 +698,12 @@ namespace GpuMem.Interop
     public ulong stored_size;
     public ulong store_capacity;
     public fixed byte name[64];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_group_info Sized()
+    {
+      return new gpumem_group_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_group_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -511,6 +727,12 @@ namespace GpuMem.Interop
     public int concurrent;
     public int compressible;
     public ulong vmm_granularity;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_host_options Sized()
+    {
+      return new gpumem_host_options { struct_size = (UIntPtr)(uint)sizeof(gpumem_host_options) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -533,6 +755,12 @@ namespace GpuMem.Interop
     public ulong bytes_max;
     public ulong timeout_ns;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_hub_desc Sized()
+    {
+      return new gpumem_hub_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_hub_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -547,6 +775,12 @@ namespace GpuMem.Interop
     public fixed byte path[108];
     public fixed byte name[64];
     public uint reserved;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_hub_info Sized()
+    {
+      return new gpumem_hub_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_hub_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -557,6 +791,12 @@ namespace GpuMem.Interop
     public int access;
     public uint keep;
     public fixed byte fingerprint[32];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_publish_desc Sized()
+    {
+      return new gpumem_publish_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_publish_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -568,6 +808,12 @@ namespace GpuMem.Interop
     public uint token_size;
     public uint reserved;
     public ulong timeout_ns;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_link_desc Sized()
+    {
+      return new gpumem_link_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_link_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -580,6 +826,12 @@ namespace GpuMem.Interop
     public uint keeper;
     public fixed byte path[108];
     public uint reserved;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_link_info Sized()
+    {
+      return new gpumem_link_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_link_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -596,6 +848,12 @@ namespace GpuMem.Interop
     public uint publisher_gone;
     public uint reserved;
     public fixed byte fingerprint[32];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_entry_info Sized()
+    {
+      return new gpumem_entry_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_entry_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -604,6 +862,12 @@ namespace GpuMem.Interop
     public UIntPtr struct_size;
     public ulong version;
     public fixed byte fingerprint[32];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_fetch_desc Sized()
+    {
+      return new gpumem_fetch_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_fetch_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -616,6 +880,12 @@ namespace GpuMem.Interop
     public int fallback_status;
     public fixed byte name[64];
     public fixed byte fallback_reason[256];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_probe_info Sized()
+    {
+      return new gpumem_probe_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_probe_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -629,6 +899,12 @@ namespace GpuMem.Interop
     public gpumem_host_options* host;
     public gpumem_cuda_options* cuda;
     public ulong transfer_bytes;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_instance_desc Sized()
+    {
+      return new gpumem_instance_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -644,6 +920,12 @@ namespace GpuMem.Interop
     public uint reserved;
     public fixed byte name[64];
     public fixed byte fallback_reason[256];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_instance_info Sized()
+    {
+      return new gpumem_instance_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -654,6 +936,12 @@ namespace GpuMem.Interop
     public ulong size;
     public int location;
     public int location_id;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_managed_range Sized()
+    {
+      return new gpumem_managed_range { struct_size = (UIntPtr)(uint)sizeof(gpumem_managed_range) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -667,6 +955,12 @@ namespace GpuMem.Interop
     public int last_prefetch_location_id;
     public uint accessed_by_host;
     public ulong accessed_by_devices;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_managed_info Sized()
+    {
+      return new gpumem_managed_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_managed_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -685,6 +979,12 @@ namespace GpuMem.Interop
     public gpumem_access_desc* accesses;
     public ulong access_count;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_pool_desc Sized()
+    {
+      return new gpumem_pool_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -719,6 +1019,12 @@ namespace GpuMem.Interop
     public uint class_count;
     public uint reserved;
     public fixed byte name[64];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_pool_info Sized()
+    {
+      return new gpumem_pool_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -729,6 +1035,12 @@ namespace GpuMem.Interop
     public ulong live_count;
     public ulong total_count;
     public ulong block_count;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_pool_class_info Sized()
+    {
+      return new gpumem_pool_class_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_class_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -739,6 +1051,12 @@ namespace GpuMem.Interop
     public IntPtr @base;
     public ulong usable_size;
     public ulong requested_size;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_pool_block_info Sized()
+    {
+      return new gpumem_pool_block_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_block_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -751,6 +1069,12 @@ namespace GpuMem.Interop
     public uint consumers_first;
     public uint reserved;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_ring_desc Sized()
+    {
+      return new gpumem_ring_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -759,6 +1083,12 @@ namespace GpuMem.Interop
     public UIntPtr struct_size;
     public ulong timeout_ns;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_ring_open_desc Sized()
+    {
+      return new gpumem_ring_open_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_open_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -771,6 +1101,12 @@ namespace GpuMem.Interop
     public ulong tag;
     public uint index;
     public uint reserved;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_ring_slot Sized()
+    {
+      return new gpumem_ring_slot { struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_slot) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -792,6 +1128,12 @@ namespace GpuMem.Interop
     public uint finished;
     public uint reserved;
     public fixed byte name[64];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_ring_info Sized()
+    {
+      return new gpumem_ring_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -803,6 +1145,12 @@ namespace GpuMem.Interop
     public ulong reserved_bytes;
     public ulong streams;
     public ulong events;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_stats Sized()
+    {
+      return new gpumem_stats { struct_size = (UIntPtr)(uint)sizeof(gpumem_stats) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -815,6 +1163,12 @@ namespace GpuMem.Interop
     public ulong peak_bytes;
     public ulong total_count;
     public ulong total_bytes;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_kind_stats Sized()
+    {
+      return new gpumem_kind_stats { struct_size = (UIntPtr)(uint)sizeof(gpumem_kind_stats) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -824,6 +1178,12 @@ namespace GpuMem.Interop
     public int priority;
     public uint reserved;
     public IntPtr name;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_stream_desc Sized()
+    {
+      return new gpumem_stream_desc { struct_size = (UIntPtr)(uint)sizeof(gpumem_stream_desc) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -838,6 +1198,12 @@ namespace GpuMem.Interop
     public IntPtr native_stream;
     public ulong id;
     public fixed byte name[64];
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_stream_info Sized()
+    {
+      return new gpumem_stream_info { struct_size = (UIntPtr)(uint)sizeof(gpumem_stream_info) };
+    }
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -1023,5 +1389,11 @@ namespace GpuMem.Interop
     public IntPtr gpumem_stream_launch_host_function;
     public IntPtr gpumem_stream_write_value;
     public IntPtr gpumem_stream_wait_value;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_table Sized()
+    {
+      return new gpumem_table { struct_size = (UIntPtr)(uint)sizeof(gpumem_table) };
+    }
   }
 }
