@@ -15,6 +15,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import description  # noqa: E402
+import generate_cgo  # noqa: E402
 import generate_cpp  # noqa: E402
 import generate_csharp  # noqa: E402
 
@@ -744,6 +745,12 @@ def go_functions(interface):
             "/** Every function that this package uses, in the order of gpumem_table. */\n" + "\n".join(lines) + "\n\n#endif\n")
 
 
+def go_calls(interface):
+    return (f"/* {LICENCE} */\n/* {NOTE} */\n/* clang-format off */\n/** \\file calls.h\n * One function for each of the library, "
+            "as Go calls it; native.h has the rest. */\n#ifndef GPUMEM_GO_CALLS_H\n#define GPUMEM_GO_CALLS_H\n"
+            + generate_cgo.generated(interface) + "\n#endif\n")
+
+
 def go_layout(interface):
     structs = [[f'"{struct.name}":', go_struct(struct.name) + "{},"] for struct in own_structs(interface)]
     constants = []
@@ -773,6 +780,7 @@ OUTPUTS = {
     "bindings/csharp/src/Enums.cs": csharp_enums,
     "bindings/csharp/src/InfoClasses.cs": csharp_infos,
     "bindings/csharp/src/Names.cs": csharp_names,
+    "bindings/go/calls.h": go_calls,
     "bindings/go/codes.go": go_codes,
     "bindings/go/headers.h": go_headers,
     "bindings/go/functions.h": go_functions,

@@ -38,9 +38,7 @@ func (d *Device) NewEvent(options EventOptions) (*Event, error) {
 	if err := checkTexts("Device.NewEvent", options.Name); err != nil {
 		return nil, err
 	}
-	desc := nativeEventDesc{flags: uint64(options.Flags)}
-	desc.structSize = unsafe.Sizeof(desc)
-	return d.event(C.gpumem_go_event_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name))
+	return d.event(C.gpumem_go_event_create(d.id(), C.gpumem_event_flags(options.Flags), options.Name))
 }
 
 // WrapEvent wraps a CUevent that other code created with the given flags. The CUevent stays its creator's, and must live

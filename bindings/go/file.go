@@ -96,7 +96,7 @@ func (i *Instance) copyFile(name string, direction FileDirection, memory Address
 			desc.fileDescriptor = *(*int32)(unsafe.Pointer(first))
 		}
 		err = (&sleepCall{progress: options.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
-			return C.gpumem_go_copy_file(i.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), (*C.uint8_t)(unsafe.Pointer(&info)), call, progress)
+			return C.gpumem_go_copy_file(i.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), call, progress, (*C.uint8_t)(unsafe.Pointer(&info)))
 		})
 	})
 	runtime.KeepAlive(i)

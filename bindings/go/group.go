@@ -202,8 +202,9 @@ func (g *Group) Prepare(options PrepareOptions) error {
 		return err
 	}
 	defer runtime.KeepAlive(g)
-	return options.run(func(desc *C.uint8_t, directory *C.char) C.gpumem_go_result {
-		return C.gpumem_go_group_prepare(g.id(), desc, directory, options.Tag)
+	return options.run(func(directory *C.char) C.gpumem_go_result {
+		return C.gpumem_go_group_prepare(g.id(), C.gpumem_content(options.Content), directory, options.Tag,
+			C.uint64_t(options.BytesPerSecond))
 	})
 }
 

@@ -298,8 +298,9 @@ func (b *GrowableBuffer) Prepare(options PrepareOptions) error {
 		return err
 	}
 	defer runtime.KeepAlive(b)
-	return options.run(func(desc *C.uint8_t, directory *C.char) C.gpumem_go_result {
-		return C.gpumem_go_buffer_prepare(b.id(), desc, directory, options.Tag)
+	return options.run(func(directory *C.char) C.gpumem_go_result {
+		return C.gpumem_go_buffer_prepare(b.id(), C.gpumem_content(options.Content), directory, options.Tag,
+			C.uint64_t(options.BytesPerSecond))
 	})
 }
 

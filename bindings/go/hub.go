@@ -231,11 +231,10 @@ func (i *Instance) Connect(options LinkOptions) (*Link, error) {
 	if err := checkLengths(name, len(options.Token)); err != nil {
 		return nil, err
 	}
-	desc := nativeLinkDesc{tokenSize: uint32(len(options.Token)), timeoutNs: uint64(options.Timeout)}
-	desc.structSize = unsafe.Sizeof(desc)
 	path := optionalText(options.Path)
 	defer C.free(unsafe.Pointer(path))
-	result := C.gpumem_go_link_connect(i.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), path, first(options.Token))
+	result := C.gpumem_go_link_connect(i.id(), path, first(options.Token), C.uint32_t(len(options.Token)),
+		C.uint64_t(options.Timeout))
 	runtime.KeepAlive(i)
 	if err := failure(result); err != nil {
 		return nil, err

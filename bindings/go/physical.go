@@ -56,7 +56,7 @@ func (p *Physical) id() C.uintptr_t {
 func (d *Device) PhysicalGranularity(options PhysicalOptions) (minimum, recommended uint64, err error) {
 	desc := options.native()
 	var least, best C.uint64_t
-	err = failure(C.gpumem_go_physical_get_granularity(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), &least, &best))
+	err = failure(C.gpumem_go_physical_get_granularity(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), "", &least, &best))
 	runtime.KeepAlive(d)
 	return uint64(least), uint64(best), err
 }

@@ -361,9 +361,7 @@ func (i *Instance) OpenRing(handle ShareHandle, options RingOpenOptions) (*RingC
 	if err := checkLimits(name, options.Timeout); err != nil {
 		return nil, err
 	}
-	desc := nativeRingOpenDesc{timeoutNs: uint64(options.Timeout)}
-	desc.structSize = unsafe.Sizeof(desc)
-	result := C.gpumem_go_ring_open(i.id(), handle.bytes(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
+	result := C.gpumem_go_ring_open(i.id(), handle.bytes(), C.uint64_t(options.Timeout), options.Name)
 	runtime.KeepAlive(i)
 	if err := failure(result); err != nil {
 		return nil, err

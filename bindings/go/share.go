@@ -332,9 +332,7 @@ func (i *Instance) SetImportCache(cache ImportCache) error {
 	if err := checkLimits("Instance.SetImportCache", cache.Idle); err != nil {
 		return err
 	}
-	desc := nativeImportCacheDesc{idleNs: uint64(cache.Idle), bytesMax: cache.MaxBytes}
-	desc.structSize = unsafe.Sizeof(desc)
-	err := failure(C.gpumem_go_share_set_cache(i.id(), (*C.uint8_t)(unsafe.Pointer(&desc))))
+	err := failure(C.gpumem_go_share_set_cache(i.id(), C.uint64_t(cache.Idle), C.uint64_t(cache.MaxBytes)))
 	runtime.KeepAlive(i)
 	return err
 }
@@ -425,11 +423,10 @@ func (i *Instance) Send(socket syscall.Conn, handle ShareHandle, options SendOpt
 	if err := checkLimits(name, options.Lease, options.Timeout); err != nil {
 		return err
 	}
-	desc := nativeSendDesc{leaseNs: uint64(options.Lease), timeoutNs: uint64(options.Timeout)}
-	desc.structSize = unsafe.Sizeof(desc)
 	defer runtime.KeepAlive(i)
 	return overSocket(name, socket, true, func(descriptor C.int32_t) error {
-		return failure(C.gpumem_go_share_send(i.id(), handle.bytes(), descriptor, (*C.uint8_t)(unsafe.Pointer(&desc))))
+		return failure(C.gpumem_go_share_send(i.id(), handle.bytes(), descriptor, C.uint64_t(options.Lease),
+			C.uint64_t(options.Timeout)))
 	})
 }
 

@@ -114,12 +114,10 @@ func (o *SleepOptions) run(sleep func(desc *C.uint8_t, directory *C.char, call C
 }
 
 // run prepares what the function does.
-func (o *PrepareOptions) run(prepare func(desc *C.uint8_t, directory *C.char) C.gpumem_go_result) error {
-	desc := nativePrepareDesc{content: int32(o.Content), bytesPerSecond: o.BytesPerSecond}
-	desc.structSize = unsafe.Sizeof(desc)
+func (o *PrepareOptions) run(prepare func(directory *C.char) C.gpumem_go_result) error {
 	directory := optionalText(o.Directory)
 	defer C.free(unsafe.Pointer(directory))
-	return changing(func() C.gpumem_go_result { return prepare((*C.uint8_t)(unsafe.Pointer(&desc)), directory) })
+	return changing(func() C.gpumem_go_result { return prepare(directory) })
 }
 
 // leaveAfter is how long a call that was cancelled may take to undo what it did, before its caller leaves it alone.

@@ -51,9 +51,7 @@ func (d *Device) NewStream(options StreamOptions) (*Stream, error) {
 	if err := checkTexts("Device.NewStream", options.Name); err != nil {
 		return nil, err
 	}
-	desc := nativeStreamDesc{priority: options.Priority}
-	desc.structSize = unsafe.Sizeof(desc)
-	return d.stream(C.gpumem_go_stream_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name))
+	return d.stream(C.gpumem_go_stream_create(d.id(), C.int32_t(options.Priority), options.Name))
 }
 
 // WrapStream wraps a stream that other code created: a CUstream, or a stream of [Device.HostNativeStream]; 0 is the
