@@ -22,8 +22,8 @@ BINDINGS = {
     "Python": ("bindings/python", ".py"),
 }
 NOT_THE_BINDING = {"tests", "test", "examples", "benches", "bench", "target", "obj", "bin"}
-# The tables that give every function a name in the texts of errors do not use one.
-NOT_THE_BINDING |= {"words.rs", "names.go"}
+# What translates texts of errors uses no function.
+NOT_THE_BINDING |= {"words.rs"}
 
 
 def sources(root, folder, ending):
