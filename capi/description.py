@@ -192,6 +192,13 @@ class Description:
     def struct(self, name):
         return next((struct for struct in self.structs if struct.name == name), None)
 
+    def require(self, fields):
+        """Refuses the name of a field, such as `gpumem_stream_desc.priority`, that no header has, or not any more."""
+        known = {f"{struct.name}.{field.name}" for struct in self.structs for field in struct.fields}
+        for name in fields:
+            if name not in known:
+                raise Unreadable(f"{name} is named in a generator, but no header has it")
+
     def type_of_numbers(self, name):
         return next((numbers for numbers in self.numbers if numbers.name == name), None)
 

@@ -18,6 +18,7 @@ import description  # noqa: E402
 import generate_cgo  # noqa: E402
 import generate_cpp  # noqa: E402
 import generate_csharp  # noqa: E402
+import generate_infos  # noqa: E402
 import members  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -764,6 +765,33 @@ def go_calls(interface):
             + generate_cgo.generated(interface) + "\n#endif\n")
 
 
+def go_infos(interface):
+    classes = {handle.name: members.class_name(bare(handle.name), "Go", lambda name: pascal(name, "Go")) for handle in interface.handles}
+    others = {**classes, **generate_infos.STRUCTS}
+    all_fields = {field.name for struct in interface.structs for field in struct.fields}
+    acronyms = {word: word for word in ("UUID", "PCI", "PID", "UID")}
+
+    def public(name):
+        return "".join(acronyms.get(word.upper(), pascal(word, "Go")) for word in name.split("_"))
+
+    def code(text, fields):
+        """A field, a name, or what is written somewhere."""
+        if text in all_fields:
+            return fields.get(text, public(text))
+        return text if text.isidentifier() else f'"{text}"'
+
+    def words(text, fields):
+        text = re.sub(r"`([^`]*)`", lambda match: code(match[1], fields), text)
+        text = translate(text, lambda name: go_constant(interface, constants[name]), "{}", "{}")
+        text = re.sub(r"\bgpumem_\w+", lambda match: links.get(match[0]) or others.get(match[0], match[0]), text)
+        return re.sub(r"\bNULL\b", "0", text)
+    constants = {constant.name: constant for constant in interface.constants}
+    links = {function.name: f'[{members.member(interface, function, "Go", lambda name: pascal(name, "Go"))}]'.replace("gpumem.", "")
+             for function in interface.functions}
+    kinds = {numbers.name: type_name(numbers, "Go") for numbers in interface.numbers}
+    return GO_HEAD + generate_infos.go(interface, go_struct, go_field, kinds, public, words, columns, comment)
+
+
 def go_layout(interface):
     structs = [[f'"{struct.name}":', go_struct(struct.name) + "{},"] for struct in own_structs(interface)]
     constants = []
@@ -798,6 +826,7 @@ OUTPUTS = {
     "bindings/go/codes.go": go_codes,
     "bindings/go/headers.h": go_headers,
     "bindings/go/functions.h": go_functions,
+    "bindings/go/infos.go": go_infos,
     "bindings/go/structs.go": go_structs,
     "bindings/go/declarations_test.go": go_layout,
 }

@@ -51,6 +51,10 @@ OTHERS = {language: {f"gpumem_{pair.partition('=')[0]}": pair.partition("=")[2] 
           for language, pairs in OTHERS.items()}
 
 
+def class_name(handle, language, pascal):
+    return CLASSES[language].get(handle, pascal(handle))
+
+
 def member(interface, function, language, pascal):
     """What a program calls in place of a function; `pascal` writes words as the language does."""
     if function.name in OTHERS[language]:
@@ -64,7 +68,7 @@ def member(interface, function, language, pascal):
     words = re.sub(r"^(destroy|release|close)$", "close", words)
 
     def name(handle):
-        return CLASSES[language].get(handle, pascal(handle))
+        return class_name(handle, language, pascal)
     owner = first if noun in ("", *NO_CLASS) else noun
     if language == "Rust":
         words = {"create": "new", "query": "is_complete"}.get(words, words)

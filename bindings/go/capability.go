@@ -10,19 +10,6 @@ import (
 	"unsafe"
 )
 
-// CapabilityInfo is the answer to a capability query.
-type CapabilityInfo struct {
-	Capability   Capability
-	Type         AnswerType   // Type of Value.
-	Value        uint64       // The answer: AnswerNo, AnswerYes or AnswerEmulated, or a number.
-	Source       AnswerSource // How the library found the answer.
-	Status       Status       // Status of a call that needs the capability: Success unless the answer is AnswerNo.
-	NativeDomain NativeDomain // Type of NativeCode.
-	NativeCode   int32        // Native code of a failed trial; 0 if there was none.
-	Name         string       // Such as "pin.map_host".
-	Reason       string       // One line: the basis of the answer, or why the device cannot do it.
-}
-
 // Capability queries a capability of the device. The first query may run a trial, which takes a few milliseconds.
 func (d *Device) Capability(capability Capability) (CapabilityInfo, error) {
 	return d.PeerCapability(capability, nil)
@@ -36,20 +23,7 @@ func (d *Device) PeerCapability(capability Capability, peer *Device) (Capability
 		(*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(d)
 	runtime.KeepAlive(peer)
-	if err != nil {
-		return CapabilityInfo{}, err
-	}
-	return CapabilityInfo{
-		Capability:   Capability(info.capability),
-		Type:         AnswerType(info.type_),
-		Value:        info.value,
-		Source:       AnswerSource(info.source),
-		Status:       Status(info.status),
-		NativeDomain: NativeDomain(info.nativeDomain),
-		NativeCode:   info.nativeCode,
-		Name:         text(info.name[:]),
-		Reason:       translate(text(info.reason[:])),
-	}, nil
+	return info.public(), err
 }
 
 // Capabilities lists the capabilities of the library in use.

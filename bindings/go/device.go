@@ -68,45 +68,13 @@ func (d *Device) Ordinal() int {
 	return d.ordinal
 }
 
-// DeviceInfo is information about a device.
-type DeviceInfo struct {
-	Ordinal      int      // Its number in the instance.
-	NUMANode     int      // Nearest NUMA node of the host; -1 if unknown.
-	TotalBytes   uint64   // Memory of the device.
-	UUID         [16]byte // The same in every process.
-	PCIDomain    uint32   // 0 for emulated devices, as the next two.
-	PCIBus       uint32
-	PCIDevice    uint32
-	ComputeMajor int    // Compute capability; 0 for emulated devices.
-	ComputeMinor int    // Its second number.
-	Lost         bool   // The device is lost.
-	PCIID        string // Such as "0000:65:00.0"; empty for emulated devices.
-	Name         string // Such as "NVIDIA H200".
-}
-
 // Info gets information about the device. It works after the device was lost.
 func (d *Device) Info() (DeviceInfo, error) {
 	var info nativeDeviceInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_device_get_info(d.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(d)
-	if err != nil {
-		return DeviceInfo{}, err
-	}
-	return DeviceInfo{
-		Ordinal:      int(info.ordinal),
-		NUMANode:     int(info.numaNode),
-		TotalBytes:   info.totalBytes,
-		UUID:         info.uuid,
-		PCIDomain:    info.pciDomain,
-		PCIBus:       info.pciBus,
-		PCIDevice:    info.pciDevice,
-		ComputeMajor: int(info.computeMajor),
-		ComputeMinor: int(info.computeMinor),
-		Lost:         info.lost != 0,
-		PCIID:        text(info.pciID[:]),
-		Name:         text(info.name[:]),
-	}, nil
+	return info.public(), err
 }
 
 // Memory gets the free and total bytes of the device. Both are estimates: other processes change them at any time.

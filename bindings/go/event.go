@@ -78,26 +78,13 @@ func (e *Event) Close() error {
 	return err
 }
 
-// EventInfo is information about an event.
-type EventInfo struct {
-	DeviceOrdinal int        // Ordinal of its device.
-	Wrapped       bool       // WrapEvent made it.
-	Flags         EventFlags // Its flags.
-	NativeEvent   uintptr    // The CUevent, for use by other code; 0 on host.
-	Name          string     // As given at creation.
-}
-
 // Info gets information about the event.
 func (e *Event) Info() (EventInfo, error) {
 	var info nativeEventInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_event_get_info(e.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(e)
-	if err != nil {
-		return EventInfo{}, err
-	}
-	return EventInfo{int(info.deviceOrdinal), info.wrapped != 0, EventFlags(info.flags), uintptr(info.nativeEvent),
-		text(info.name[:])}, nil
+	return info.public(), err
 }
 
 // Record records the work that is in a stream now. A later record replaces it.

@@ -208,18 +208,6 @@ func (g *Group) Prepare(options PrepareOptions) error {
 	})
 }
 
-// GroupInfo is information about a group, or about its buffers with one tag.
-type GroupInfo struct {
-	BufferCount   uint64 // Number of buffers.
-	AwakeCount    uint64 // How many are BufferStateAwake.
-	AsleepCount   uint64 // How many are BufferStateAsleep.
-	FailedCount   uint64 // How many are BufferStateFailed.
-	Size          uint64 // Sum of their sizes in bytes.
-	StoredSize    uint64 // Sum of the bytes of content that are kept.
-	StoreCapacity uint64 // Sum of the bytes of host memory or file for content.
-	Name          string // As given at creation.
-}
-
 // Info gets information about the buffers with a tag, or about all if it is "".
 func (g *Group) Info(tag string) (GroupInfo, error) {
 	if err := checkTexts("Group.Info", tag); err != nil {
@@ -229,9 +217,5 @@ func (g *Group) Info(tag string) (GroupInfo, error) {
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_group_get_info(g.id(), tag, (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(g)
-	if err != nil {
-		return GroupInfo{}, err
-	}
-	return GroupInfo{info.bufferCount, info.awakeCount, info.asleepCount, info.failedCount, info.size, info.storedSize,
-		info.storeCapacity, text(info.name[:])}, nil
+	return info.public(), err
 }

@@ -457,27 +457,6 @@ func valuesAt[T any](at *place) []T {
 	return unsafe.Slice((*T)(pointerTo(at.address)), int(at.size/valueSize[T]()))
 }
 
-// BufferInfo is information about a GrowableBuffer.
-type BufferInfo struct {
-	Size          uint64   // Bytes, as last asked for: the only ones that may be used.
-	Capacity      uint64   // Bytes that have memory, or had when the buffer went to sleep.
-	ReservedSize  uint64   // Bytes of addresses: what the buffer can grow to in place.
-	Granularity   uint64   // Unit in which it grows, in bytes.
-	BlockCount    uint64   // Blocks of physical memory that it is made of.
-	Generation    uint64   // How often it has woken or moved.
-	StoredSize    uint64   // Bytes of content that are kept while it sleeps.
-	StoreCapacity uint64   // Bytes of host memory or file that it has for its content, prepared, in use or kept.
-	Ahead         uint64   // As set by SetAhead.
-	Registrations uint64   // Number of registrations noted.
-	Location      Location // Where its memory lies.
-	LocationID    int      // Ordinal of the device or NUMA node; -1 if it has none.
-	DeviceOrdinal int      // Ordinal of the device given at creation.
-	State         BufferState
-	BufferID      uint64 // Number of the reservation or allocation, unique in the process and never reused.
-	Name          string // As given at creation.
-	Tag           string // As given at creation.
-}
-
 func bufferInfo(buffer C.uintptr_t) (nativeBufferInfo, error) {
 	var info nativeBufferInfo
 	info.structSize = unsafe.Sizeof(info)
@@ -490,26 +469,5 @@ func bufferInfo(buffer C.uintptr_t) (nativeBufferInfo, error) {
 func (b *GrowableBuffer) Info() (BufferInfo, error) {
 	info, err := bufferInfo(b.id())
 	runtime.KeepAlive(b)
-	if err != nil {
-		return BufferInfo{}, err
-	}
-	return BufferInfo{
-		Size:          info.size,
-		Capacity:      info.capacity,
-		ReservedSize:  info.reservedSize,
-		Granularity:   info.granularity,
-		BlockCount:    info.blockCount,
-		Generation:    info.generation,
-		StoredSize:    info.storedSize,
-		StoreCapacity: info.storeCapacity,
-		Ahead:         info.ahead,
-		Registrations: info.registrations,
-		Location:      Location(info.location),
-		LocationID:    int(info.locationID),
-		DeviceOrdinal: int(info.deviceOrdinal),
-		State:         BufferState(info.state),
-		BufferID:      info.bufferID,
-		Name:          text(info.name[:]),
-		Tag:           text(info.tag[:]),
-	}, nil
+	return info.public(), err
 }

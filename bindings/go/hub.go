@@ -133,30 +133,13 @@ func (h *Hub) Close() error {
 	return err
 }
 
-// HubInfo is information about a hub.
-type HubInfo struct {
-	LinkCount    int // Links that are connected.
-	NameCount    int // Names.
-	VersionCount int // Versions of all names.
-	FileCount    int // Descriptors that are held for them.
-	// How often it has refused something since it was opened: a process that may not connect, a request with a wrong value,
-	// without the right or beyond a limit, or a link that broke the protocol. Names that were not found do not count.
-	RefusedCount uint64
-	Path         string // Where it listens: a whole path, or "@" and an abstract address.
-	Name         string // As given at opening.
-}
-
 // Info gets information about the hub.
 func (h *Hub) Info() (HubInfo, error) {
 	var info nativeHubInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_hub_get_info(h.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(h)
-	if err != nil {
-		return HubInfo{}, err
-	}
-	return HubInfo{int(info.linkCount), int(info.nameCount), int(info.versionCount), int(info.fdCount), info.refusedCount,
-		text(info.path[:]), text(info.name[:])}, nil
+	return info.public(), err
 }
 
 // PublishOptions are options for publishing.
@@ -265,43 +248,13 @@ func (l *Link) Close() error {
 	return err
 }
 
-// LinkInfo is information about a link.
-type LinkInfo struct {
-	PID       int    // Process of the hub, as this process counts; 0 if it is not visible here.
-	UID       uint32 // Its user.
-	Connected bool   // Neither side has hung up.
-	Keeper    bool   // It is a keeper.
-	Path      string // As in HubInfo.
-}
-
 // Info gets information about the link.
 func (l *Link) Info() (LinkInfo, error) {
 	var info nativeLinkInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_link_get_info(l.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(l)
-	if err != nil {
-		return LinkInfo{}, err
-	}
-	return LinkInfo{int(info.pid), info.uid, info.connected != 0, info.keeper != 0, text(info.path[:])}, nil
-}
-
-// Entry is one version of a name in a hub.
-type Entry struct {
-	Name          string
-	Version       uint64 // Number of the version.
-	Size          uint64 // Bytes of the memory; of a buffer, its capacity; 0 for an event.
-	Type          ShareType
-	Way           ShareWay // How it is shared.
-	Access        Access   // The most that links get.
-	PublisherPID  int      // The process that published it, as it counts itself.
-	PublisherGone bool     // That is not connected any more, and a keeper holds what it left.
-	Fingerprint   [32]byte // As published.
-}
-
-func (info *nativeEntryInfo) entry() Entry {
-	return Entry{text(info.name[:]), info.version, info.size, ShareType(info.type_), ShareWay(info.way), Access(info.access),
-		int(info.publisherPid), info.publisherGone != 0, info.fingerprint}
+	return info.public(), err
 }
 
 // Entries lists the versions in the hub, in the order of names and versions. What is published or withdrawn meanwhile may
@@ -317,7 +270,7 @@ func (l *Link) Entries() (list []Entry, err error) {
 		} else if err != nil {
 			return nil, err
 		}
-		list = append(list, info.entry())
+		list = append(list, info.public())
 	}
 }
 
@@ -343,7 +296,7 @@ func (l *Link) Wait(ctx context.Context, name string, after uint64) (Entry, erro
 	if err != nil {
 		return Entry{}, err
 	}
-	return info.entry(), nil
+	return info.public(), nil
 }
 
 // ImportNext waits until a name has memory after a given version, and imports the newest, which the entry describes. One that

@@ -11,18 +11,6 @@ import (
 	"unsafe"
 )
 
-// ProbeInfo is the result of a probe.
-type ProbeInfo struct {
-	Backend       Backend // The backend that an open would use.
-	DriverVersion int     // Driver version in the driver's own counting (13000 is 13.0); 0 for host.
-	DeviceCount   int     // Number of devices that an open would find.
-	Name          string  // For people, such as "CUDA driver 13.0".
-	// Why BackendAny would use the host backend: the status of the cuda backend. Success if it would not fall back, or
-	// if a backend was named.
-	FallbackStatus Status
-	FallbackReason string // The same as one line of text; empty if there is no fallback.
-}
-
 // Probe finds out whether a backend can be opened here, without opening it. The error says why it cannot.
 func Probe(backend Backend) (ProbeInfo, error) {
 	if err := useLibrary(); err != nil {
@@ -31,17 +19,7 @@ func Probe(backend Backend) (ProbeInfo, error) {
 	var info nativeProbeInfo
 	info.structSize = unsafe.Sizeof(info)
 	result := C.gpumem_go_instance_probe(C.gpumem_backend(backend), (*C.uint8_t)(unsafe.Pointer(&info)))
-	if err := failure(result); err != nil {
-		return ProbeInfo{}, err
-	}
-	return ProbeInfo{
-		Backend:        Backend(info.backend),
-		DriverVersion:  int(info.driverVersion),
-		DeviceCount:    int(info.deviceCount),
-		Name:           text(info.name[:]),
-		FallbackStatus: Status(info.fallbackStatus),
-		FallbackReason: translate(text(info.fallbackReason[:])),
-	}, nil
+	return info.public(), failure(result)
 }
 
 // HostOptions are options for an instance of the host backend. The zero value of every field is its default.
@@ -231,49 +209,13 @@ func (i *Instance) close(mode closeMode) (destroyed uint64, err error) {
 	return destroyed, err
 }
 
-// InstanceInfo is information about an open instance.
-type InstanceInfo struct {
-	Backend       Backend // BackendCUDA or BackendHost.
-	DriverVersion int     // Driver version in the driver's own counting; 0 for host.
-	DeviceCount   int     // Number of devices.
-	Strict        bool    // The host backend enforces its rules with faults and tracking.
-	PinBudget     uint64  // As given at open.
-	Name          string  // As given at open.
-	// Why BackendAny opened the host backend: the status of the cuda backend. Success if it did not fall back, or if a
-	// backend was named.
-	FallbackStatus Status
-	FallbackReason string // The same as one line of text; empty if there was no fallback.
-}
-
 // Info gets information about the instance.
 func (i *Instance) Info() (InstanceInfo, error) {
 	var info nativeInstanceInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_instance_get_info(i.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(i)
-	if err != nil {
-		return InstanceInfo{}, err
-	}
-	return InstanceInfo{
-		Backend:        Backend(info.backend),
-		DriverVersion:  int(info.driverVersion),
-		DeviceCount:    int(info.deviceCount),
-		Strict:         info.strict != 0,
-		PinBudget:      info.pinBudget,
-		Name:           text(info.name[:]),
-		FallbackStatus: Status(info.fallbackStatus),
-		FallbackReason: translate(text(info.fallbackReason[:])),
-	}, nil
-}
-
-// Stats has the counters of an instance.
-type Stats struct {
-	LiveCount uint64 // Live memory objects of all kinds.
-	// Bytes of memory: sizes as requested, and each block of physical memory once, with those of buffers and pools.
-	LiveBytes     uint64
-	ReservedBytes uint64 // Addresses of live ranges, mapped or not, with those of buffers and pools.
-	Streams       uint64 // Live streams, including wrapped ones.
-	Events        uint64 // Live events, including wrapped ones.
+	return info.public(), err
 }
 
 // Live returns the number of all live objects: memory, streams and events.
@@ -285,20 +227,7 @@ func (i *Instance) Stats() (Stats, error) {
 	stats.structSize = unsafe.Sizeof(stats)
 	err := failure(C.gpumem_go_stats_get(i.id(), (*C.uint8_t)(unsafe.Pointer(&stats))))
 	runtime.KeepAlive(i)
-	if err != nil {
-		return Stats{}, err
-	}
-	return Stats{stats.liveCount, stats.liveBytes, stats.reservedBytes, stats.streams, stats.events}, nil
-}
-
-// KindStats has the counters of one kind of memory. Bytes of KindVirtual are the addresses of ranges, mapped or not.
-type KindStats struct {
-	LiveCount  uint64 // Live objects.
-	LiveBytes  uint64 // Their sizes, as requested.
-	PeakCount  uint64 // Largest LiveCount since the instance was opened or the peaks were reset.
-	PeakBytes  uint64 // Largest LiveBytes since then.
-	TotalCount uint64 // Objects created since the instance was opened.
-	TotalBytes uint64 // Their sizes.
+	return stats.public(), err
 }
 
 // KindStats reads the counters of one kind of memory: KindDevice, KindPinned, KindRegistered,
@@ -308,11 +237,7 @@ func (i *Instance) KindStats(kind Kind) (KindStats, error) {
 	stats.structSize = unsafe.Sizeof(stats)
 	err := failure(C.gpumem_go_stats_get_kind(i.id(), C.gpumem_kind(kind), (*C.uint8_t)(unsafe.Pointer(&stats))))
 	runtime.KeepAlive(i)
-	if err != nil {
-		return KindStats{}, err
-	}
-	return KindStats{stats.liveCount, stats.liveBytes, stats.peakCount, stats.peakBytes, stats.totalCount,
-		stats.totalBytes}, nil
+	return stats.public(), err
 }
 
 // ResetPeaks resets the peaks of every kind to what is live now.

@@ -265,20 +265,6 @@ func sliceOf[T any](b *block, count uint64) []T {
 	return unsafe.Slice((*T)(pointerTo(b.host)), int(count))
 }
 
-// MemoryInfo is information about memory.
-type MemoryInfo struct {
-	Kind           Kind
-	NUMANode       int         // Node that the pages lie on, with MemoryNUMANode; otherwise -1.
-	DeviceOrdinal  int         // Ordinal of the device given at creation.
-	Size           uint64      // Bytes requested: the only ones that may be used.
-	GrantedSize    uint64      // Bytes charged.
-	Alignment      uint64      // Alignment requested; 0 if none.
-	RequestedFlags MemoryFlags // Require and Prefer together.
-	GrantedFlags   MemoryFlags // Properties of the memory; contains Require.
-	BufferID       uint64      // Number of this allocation, unique in the process and never reused.
-	Name           string      // As given at creation.
-}
-
 // Info gets information about the memory. It works after the device was lost.
 func (m *Memory) Info() (MemoryInfo, error) {
 	if err := m.checkImport("Memory.Info"); err != nil {
@@ -288,21 +274,7 @@ func (m *Memory) Info() (MemoryInfo, error) {
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_memory_get_info(m.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(m)
-	if err != nil {
-		return MemoryInfo{}, err
-	}
-	return MemoryInfo{
-		Kind:           Kind(info.kind),
-		NUMANode:       int(info.numaNode),
-		DeviceOrdinal:  int(info.deviceOrdinal),
-		Size:           info.size,
-		GrantedSize:    info.grantedSize,
-		Alignment:      info.alignment,
-		RequestedFlags: MemoryFlags(info.requestedFlags),
-		GrantedFlags:   MemoryFlags(info.grantedFlags),
-		BufferID:       info.bufferID,
-		Name:           text(info.name[:]),
-	}, nil
+	return info.public(), err
 }
 
 // Malloc allocates memory and returns only its address. Free it with [Instance.Free]; nothing else does.

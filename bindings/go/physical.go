@@ -153,43 +153,13 @@ func (p *Physical) Close() error {
 	return err
 }
 
-// PhysicalInfo is information about physical memory.
-type PhysicalInfo struct {
-	Location      Location      // Where it lies.
-	LocationID    int           // Ordinal of the device or NUMA node; -1 if it has none.
-	DeviceOrdinal int           // Ordinal of the device given at creation or import.
-	Imported      bool          // It came from a file or a fabric handle.
-	Size          uint64        // Bytes.
-	Granularity   uint64        // Unit in which it is mapped, in bytes.
-	BlockID       uint64        // Number of the memory, unique in the process: the same for each Physical of it.
-	HandleTypes   HandleTypes   // Ways in which it can be shared.
-	GrantedFlags  PhysicalFlags // Properties of the memory; contains Require.
-	NativeHandle  uint64        // The CUmemGenericAllocationHandle, for use by other code; 0 on host. Valid until Close, which releases it.
-	Name          string        // As given at creation.
-}
-
 // Info gets information about the physical memory. It works after the device was lost.
 func (p *Physical) Info() (PhysicalInfo, error) {
 	var info nativePhysicalInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_physical_get_info(p.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(p)
-	if err != nil {
-		return PhysicalInfo{}, err
-	}
-	return PhysicalInfo{
-		Location:      Location(info.location),
-		LocationID:    int(info.locationID),
-		DeviceOrdinal: int(info.deviceOrdinal),
-		Imported:      info.imported != 0,
-		Size:          info.size,
-		Granularity:   info.granularity,
-		BlockID:       info.blockID,
-		HandleTypes:   HandleTypes(info.handleTypes),
-		GrantedFlags:  PhysicalFlags(info.grantedFlags),
-		NativeHandle:  info.nativeHandle,
-		Name:          text(info.name[:]),
-	}, nil
+	return info.public(), err
 }
 
 // Export makes a file for physical memory with HandleTypePOSIXFD. Another process can import it; pass it there with

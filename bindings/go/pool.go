@@ -414,81 +414,13 @@ func (p *Pool) ResetPeaks() error {
 	return err
 }
 
-// PoolInfo is information about a pool. What other goroutines allocate meanwhile may or may not be counted.
-type PoolInfo struct {
-	DeviceOrdinal     int // Ordinal of its device.
-	Kind              Kind
-	Flags             PoolFlags   // As given at creation.
-	MemoryFlags       MemoryFlags // As given at creation.
-	HandleTypes       HandleTypes // As given at creation.
-	Limit             uint64      // Bytes that it takes at most; 0: no limit.
-	ReleaseThreshold  uint64      // Bytes that it keeps; 0: all.
-	LiveCount         uint64      // Blocks that live.
-	LiveBytes         uint64      // Their usable sizes.
-	ReservedBytes     uint64      // Bytes that the pool has taken.
-	CachedBytes       uint64      // Those of them that no live block has.
-	SegmentCount      uint64      // Pieces in which it has taken them.
-	PeakLiveCount     uint64      // Largest LiveCount since the peaks were reset, as seen when blocks move between a thread and the pool.
-	PeakLiveBytes     uint64      // Largest LiveBytes since then, seen in the same way.
-	PeakReservedBytes uint64      // Largest ReservedBytes since then.
-	TotalCount        uint64      // Blocks allocated since the pool was made.
-	TotalBytes        uint64      // Their usable sizes.
-	CrossStreamCount  uint64      // Blocks freed in one stream and allocated in another.
-	WaitCount         uint64      // Waits of one stream for another that the pool has enqueued.
-	MarkCount         uint64      // Marks that the pool has enqueued in streams.
-	GrowCount         uint64      // How often it has taken memory.
-	ReleaseCount      uint64      // How often it has released some.
-	CaptureCount      uint64      // Captures into graphs that have a part of it; see [Pool.ReleaseCapture].
-	CapturedBytes     uint64      // Bytes that captures have, live or free.
-	ClassCount        int         // Number of size classes.
-	Name              string      // As given at creation.
-}
-
 // Info gets information about the pool.
 func (p *Pool) Info() (PoolInfo, error) {
 	var info nativePoolInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_pool_get_info(p.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(p)
-	if err != nil {
-		return PoolInfo{}, err
-	}
-	return PoolInfo{
-		DeviceOrdinal:     int(info.deviceOrdinal),
-		Kind:              Kind(info.kind),
-		Flags:             PoolFlags(info.flags),
-		MemoryFlags:       MemoryFlags(info.memoryFlags),
-		HandleTypes:       HandleTypes(info.handleTypes),
-		Limit:             info.limit,
-		ReleaseThreshold:  info.releaseThreshold,
-		LiveCount:         info.liveCount,
-		LiveBytes:         info.liveBytes,
-		ReservedBytes:     info.reservedBytes,
-		CachedBytes:       info.cachedBytes,
-		SegmentCount:      info.segmentCount,
-		PeakLiveCount:     info.peakLiveCount,
-		PeakLiveBytes:     info.peakLiveBytes,
-		PeakReservedBytes: info.peakReservedBytes,
-		TotalCount:        info.totalCount,
-		TotalBytes:        info.totalBytes,
-		CrossStreamCount:  info.crossStreamCount,
-		WaitCount:         info.waitCount,
-		MarkCount:         info.markCount,
-		GrowCount:         info.growCount,
-		ReleaseCount:      info.releaseCount,
-		CaptureCount:      info.captureCount,
-		CapturedBytes:     info.capturedBytes,
-		ClassCount:        int(info.classCount),
-		Name:              text(info.name[:]),
-	}, nil
-}
-
-// PoolClass is a size class of a pool: blocks of one usable size.
-type PoolClass struct {
-	BlockSize  uint64 // Usable bytes of each block.
-	LiveCount  uint64 // Blocks that live.
-	TotalCount uint64 // Blocks allocated since the pool was made.
-	BlockCount uint64 // Blocks that the pool has cut, live or free.
+	return info.public(), err
 }
 
 // Classes gets the size classes of the pool, from small to large. Larger blocks than the last one has are cut to measure.
@@ -506,7 +438,7 @@ func (p *Pool) Classes() ([]PoolClass, error) {
 		if err != nil {
 			return nil, err
 		}
-		classes[index] = PoolClass{class.blockSize, class.liveCount, class.totalCount, class.blockCount}
+		classes[index] = class.public()
 	}
 	return classes, nil
 }

@@ -297,36 +297,13 @@ func (r *AddressRange) checkCPU(name string, offset, end uint64) error {
 	return nil
 }
 
-// RangeInfo is information about a range.
-type RangeInfo struct {
-	Size         uint64 // Bytes reserved.
-	Granularity  uint64 // Offsets of mappings are multiples of this.
-	MappedSize   uint64 // Bytes mapped.
-	MappingCount uint64 // Number of mappings.
-	BufferID     uint64 // Number of this reservation, unique in the process and never reused.
-	Name         string // As given at its making.
-}
-
 // Info gets information about the range.
 func (r *AddressRange) Info() (RangeInfo, error) {
 	var info nativeRangeInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_range_get_info(r.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(r)
-	if err != nil {
-		return RangeInfo{}, err
-	}
-	return RangeInfo{info.size, info.granularity, info.mappedSize, info.mappingCount, info.bufferID,
-		text(info.name[:])}, nil
-}
-
-// MappingInfo is what is mapped at an address.
-type MappingInfo struct {
-	Base       uint64   // First byte of the mapping.
-	Size       uint64   // Bytes of the mapping.
-	BlockID    uint64   // Number of the physical memory: the same for every mapping and Physical of it.
-	Location   Location // Where the memory lies.
-	LocationID int      // Ordinal of the device or NUMA node; -1 if it has none.
+	return info.public(), err
 }
 
 // Mapping gets what is mapped at an address in a range. What a processor may do there, [Instance.PointerAccess] reports.
@@ -344,8 +321,5 @@ func (i *Instance) mapping(number uint64) (MappingInfo, error) {
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_range_get_mapping(i.id(), C.uint64_t(number), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(i)
-	if err != nil {
-		return MappingInfo{}, err
-	}
-	return MappingInfo{info.base, info.size, info.blockID, Location(info.location), int(info.locationID)}, nil
+	return info.public(), err
 }

@@ -117,34 +117,12 @@ func (r *ring) closeDropped(destroy func() error) outcome {
 	return outcomeOf(destroy())
 }
 
-// RingInfo is information about a ring, as one side sees it.
-type RingInfo struct {
-	DeviceOrdinal int       // Ordinal of its device.
-	Producer      bool      // This process created it.
-	Base          DevicePtr // First byte of the first slot.
-	SlotSize      uint64    // Bytes that a message has at most.
-	SlotStride    uint64    // Bytes from one slot to the next.
-	Slots         int       // Slots.
-	MaxConsumers  int       // Consumers at the same time.
-	ConsumerCount int       // Consumers now.
-	HeldCount     int       // Slots that this side has acquired or waited for, and not published or released.
-	Published     uint64    // Messages that were published.
-	Released      uint64    // Messages that this consumer, or the slowest one, has released or not seen.
-	Finished      bool      // The producer has called Finish.
-	Name          string    // As given here.
-}
-
 func (r *ring) info() (RingInfo, error) {
 	var info nativeRingInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_ring_get_info(r.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(r)
-	if err != nil {
-		return RingInfo{}, err
-	}
-	return RingInfo{int(info.deviceOrdinal), info.isProducer != 0, DevicePtr(info.base), info.slotSize, info.slotStride,
-		int(info.slotCount), int(info.consumersMax), int(info.consumerCount), int(info.heldCount), info.published,
-		info.released, info.finished != 0, text(info.name[:])}, nil
+	return info.public(), err
 }
 
 // At returns the address of the byte at an offset, for copies and fills.

@@ -51,21 +51,6 @@ func (h *ShareHandle) UnmarshalText(encoded []byte) error {
 // bytes is the handle for C, which reads or writes it during the call.
 func (h *ShareHandle) bytes() *C.uint8_t { return (*C.uint8_t)(&h[0]) }
 
-// ShareInfo is what a handle says of itself. It was true when the handle was made.
-type ShareInfo struct {
-	Type        ShareType
-	Way         ShareWay // How it is shared.
-	Backend     Backend
-	Access      Access   // The most that importers get.
-	Location    Location // Where the memory lies.
-	ExporterPID int      // The exporter, as its own process namespace counts. It may have ended.
-	Size        uint64   // Bytes of the whole memory; of a buffer, its capacity.
-	Offset      uint64   // Of the exported address in it.
-	BufferID    uint64   // Number of the allocation in the exporter.
-	FileCount   int      // Descriptors that belong to it.
-	DeviceUUID  [16]byte
-}
-
 // Info reads the handle. It needs no instance, and asks nobody.
 func (h ShareHandle) Info() (ShareInfo, error) {
 	if err := useLibrary(); err != nil {
@@ -73,22 +58,8 @@ func (h ShareHandle) Info() (ShareInfo, error) {
 	}
 	var info nativeShareInfo
 	info.structSize = unsafe.Sizeof(info)
-	if err := failure(C.gpumem_go_share_get_info(h.bytes(), (*C.uint8_t)(unsafe.Pointer(&info)))); err != nil {
-		return ShareInfo{}, err
-	}
-	return ShareInfo{
-		Type:        ShareType(info.type_),
-		Way:         ShareWay(info.way),
-		Backend:     Backend(info.backend),
-		Access:      Access(info.access),
-		Location:    Location(info.location),
-		ExporterPID: int(info.exporterPid),
-		Size:        info.size,
-		Offset:      info.offset,
-		BufferID:    info.bufferID,
-		FileCount:   int(info.fdCount),
-		DeviceUUID:  info.deviceUuid,
-	}, nil
+	err := failure(C.gpumem_go_share_get_info(h.bytes(), (*C.uint8_t)(unsafe.Pointer(&info))))
+	return info.public(), err
 }
 
 // ExportOptions are options for an export. The zero value exports in the best way, with all access.
@@ -279,16 +250,6 @@ func (m *Memory) checkImport(function string) error {
 	return nil
 }
 
-// ImportInfo is information about an import.
-type ImportInfo struct {
-	Way              ShareWay // How it is shared.
-	Access           Access   // What may be done here.
-	State            ImportState
-	ExporterPID      int    // As in ShareInfo: of the publisher, not of a keeper.
-	Count            uint64 // How often this process has it imported now.
-	ExporterBufferID uint64 // Number of the allocation in the exporter.
-}
-
 // ImportInfo gets information about imported memory, such as whether its exporter lives. It asks nobody.
 func (m *Memory) ImportInfo() (ImportInfo, error) {
 	if err := m.checkImport("Memory.ImportInfo"); err != nil {
@@ -298,11 +259,7 @@ func (m *Memory) ImportInfo() (ImportInfo, error) {
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_memory_get_import_info(m.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(m)
-	if err != nil {
-		return ImportInfo{}, err
-	}
-	return ImportInfo{ShareWay(info.way), Access(info.access), ImportState(info.state), int(info.exporterPid), info.count,
-		info.exporterBufferID}, nil
+	return info.public(), err
 }
 
 // ImportEvent imports an event of another process, for the device that has it. Both processes can record it and wait for it;

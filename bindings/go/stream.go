@@ -130,26 +130,13 @@ func (w *streamWork) answer(count uint64, result C.gpumem_go_result) C.gpumem_go
 	return result
 }
 
-// StreamInfo is information about a stream.
-type StreamInfo struct {
-	DeviceOrdinal int     // Ordinal of its device.
-	Wrapped       bool    // WrapStream made it.
-	Priority      int32   // Priority granted.
-	NativeStream  uintptr // The CUstream, for use by other code.
-	Name          string  // As given at creation.
-}
-
 // Info gets information about the stream.
 func (s *Stream) Info() (StreamInfo, error) {
 	var info nativeStreamInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_stream_get_info(s.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(s)
-	if err != nil {
-		return StreamInfo{}, err
-	}
-	return StreamInfo{int(info.deviceOrdinal), info.wrapped != 0, info.priority, uintptr(info.nativeStream),
-		text(info.name[:])}, nil
+	return info.public(), err
 }
 
 // CaptureID returns the number of the capture into a graph that the stream is part of, for [Pool.ReleaseCapture]; 0 if it is

@@ -319,23 +319,9 @@ func (r Region) String() string           { return fields(r) }
 func (r Rectangle) String() string        { return fields(r) }
 func (r ManagedRange) String() string     { return fields(r) }
 func (a ProcessorAccess) String() string  { return fields(a) }
-func (i ProbeInfo) String() string        { return fields(i) }
-func (i InstanceInfo) String() string     { return fields(i) }
-func (i DeviceInfo) String() string       { return fields(i) }
-func (i MemoryInfo) String() string       { return fields(i) }
 func (i ManagedInfo) String() string      { return fields(i) }
-func (i PhysicalInfo) String() string     { return fields(i) }
-func (i RangeInfo) String() string        { return fields(i) }
-func (i BufferInfo) String() string       { return fields(i) }
-func (i GroupInfo) String() string        { return fields(i) }
-func (i MappingInfo) String() string      { return fields(i) }
 func (i PointerInfo) String() string      { return fields(i) }
-func (i StreamInfo) String() string       { return fields(i) }
-func (i EventInfo) String() string        { return fields(i) }
-func (i CapabilityInfo) String() string   { return fields(i) }
 func (i StatusInfo) String() string       { return fields(i) }
-func (s Stats) String() string            { return fields(s) }
-func (s KindStats) String() string        { return fields(s) }
 func (c BufferCallbacks) String() string  { return fields(c) }
 func (o ExportOptions) String() string    { return fields(o) }
 func (o ImportOptions) String() string    { return fields(o) }
@@ -344,20 +330,12 @@ func (o HubOptions) String() string       { return fields(o) }
 func (o LinkOptions) String() string      { return fields(o) }
 func (o PublishOptions) String() string   { return fields(o) }
 func (o FetchOptions) String() string     { return fields(o) }
-func (i ShareInfo) String() string        { return fields(i) }
-func (i ImportInfo) String() string       { return fields(i) }
 func (i WayInfo) String() string          { return fields(i) }
-func (i HubInfo) String() string          { return fields(i) }
-func (i LinkInfo) String() string         { return fields(i) }
 func (o RingOptions) String() string      { return fields(o) }
 func (o PoolOptions) String() string      { return fields(o) }
-func (i PoolInfo) String() string         { return fields(i) }
-func (c PoolClass) String() string        { return fields(c) }
 func (i BlockInfo) String() string        { return fields(i) }
 func (o RingOpenOptions) String() string  { return fields(o) }
-func (i RingInfo) String() string         { return fields(i) }
 func (c ImportCache) String() string      { return fields(c) }
-func (e Entry) String() string            { return fields(e) }
 func (c CollectedObjects) String() string { return fields(c) }
 
 // addresses are the fields that are numbers but print in base 16.

@@ -39,8 +39,12 @@ GPUMEM_API gpumem_status gpumem_plant(gpumem_device device, const gpumem_planted
 """
 
 
+# A field at the end of structs that bindings have as structs of their own.
+GROWN = ("gpumem_stream_desc", "gpumem_stream_info")
+
+
 def self_check():
-    """A planted function changes every file; it comes last in the table, in a version node of its own."""
+    """A planted function changes every file, with planted fields; it comes last in the table, in a version node of its own."""
     with tempfile.TemporaryDirectory() as folder:
         for path in description.HEADERS.glob("*.h"):
             shutil.copy(path, folder)
@@ -48,6 +52,11 @@ def self_check():
         text = header.read_text(encoding="utf-8")
         end = text.rindex("#ifdef __cplusplus")
         header.write_text(text[:end] + PLANTED + text[end:], encoding="utf-8")
+        header = Path(folder) / "stream.h"
+        text = header.read_text(encoding="utf-8")
+        for struct in GROWN:
+            text = text.replace(f"}} {struct};", f"  uint64_t planted; /**< Planted. */\n}} {struct};")
+        header.write_text(text, encoding="utf-8")
         interface = description.Description(description.in_order(folder))
         stale = dict(generate.outdated(interface))
         problems = [f"{name} did not change" for name in generate.OUTPUTS if name not in stale]
@@ -74,6 +83,16 @@ def refuses(line):
         return [f"accepted: {line}"]
 
 
+def unknown_field():
+    interface = description.Description()
+    interface.require(["gpumem_stream_desc.priority"])
+    try:
+        interface.require(["gpumem_stream_desc.prioritys"])
+    except description.Unreadable:
+        return []
+    return ["accepted: gpumem_stream_desc.prioritys"]
+
+
 def main():
     root = Path(sys.argv[1]).resolve()
     tap = Tap()
@@ -81,6 +100,7 @@ def main():
     for line in ("int gpumem_variable;\n", "GPUMEM_API void gpumem_f(int a[3]);\n", "#define GPUMEM_X sizeof(int)\n",
                  "typedef union { int a; } gpumem_u\n"):
         tap.check(f"the reader refuses {line.strip()}", refuses(line))
+    tap.check("a generator that names a field which no header has is refused", unknown_field())
     stale = dict(generate.outdated(description.Description(), root))
     for name in generate.OUTPUTS:
         tap.check(f"{name} is up to date", "run capi/generate.py" if name in stale else "")
