@@ -19,6 +19,7 @@ import generate_cgo  # noqa: E402
 import generate_cpp  # noqa: E402
 import generate_csharp  # noqa: E402
 import generate_infos  # noqa: E402
+import generate_options  # noqa: E402
 import members  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -335,13 +336,34 @@ def rust_codes(interface):
     return text
 
 
+def rust_member(interface, function):
+    return members.member(interface, function, "Rust", lambda name: "".join(map(str.capitalize, name.split("_"))))
+
+
 def rust_names(interface):
     text = f"// {LICENCE}\n// {NOTE}\n//! What a program calls in place of a function of C. Sorted.\n\npub(super) const FUNCTIONS: &[(&str, &str)] = &[\n"
     for function in sorted(in_table(interface), key=lambda function: function.name):
-        name = members.member(interface, function, "Rust", lambda name: "".join(map(str.capitalize, name.split("_"))))
+        name = rust_member(interface, function)
         line = f'    ("{function.name}", "{name}"),\n'
         text += line if len(line) <= 111 else f'    (\n        "{function.name}",\n        "{name}",\n    ),\n'
     return text + "];\n"
+
+
+def rust_options(interface):
+    names = {constant.name: f"[`{name}::{value_name(numbers, constant, 'Rust')}`]" for numbers, name in offered(interface, "Rust")
+             for constant in numbers.constants}
+    kinds = {numbers.name: name for numbers, name in offered(interface, "Rust")}
+    functions = {function.name: rust_member(interface, function) for function in interface.functions}
+
+    def words(text):
+        return re.sub(r"(?<!`)\b(gpumem_\w+)\(\)", lambda match: f"`{functions[match[1]]}`",
+                      translate(text, lambda name: names.get(name, f"`{name}`"), "{}()"))
+    made = generate_options.rust(interface, kinds, lambda numbers, constant: value_name(numbers, constant, "Rust"), words, comment)
+    used = sorted(kind for kind in {*kinds.values()} if re.search(rf"\b{kind}\b", made))
+    text = f"// {LICENCE}\n// {NOTE}\n//! Options of calls, with their setters.\n\nuse std::sync::Arc;\nuse std::time::Duration;\n\n"
+    text += "use crate::codes::{\n" + fill("    ", used, ",", "    ", 110) + "\n};\n"
+    return text + ("use crate::device::Device;\nuse crate::group::GroupInner;\nuse crate::instance::{CudaOptions, HostOptions, Processor};\n"
+                   "use crate::managed::Place;\n" + made)
 
 
 # Python.
@@ -813,6 +835,7 @@ OUTPUTS = {
     "bindings/rust/gpumem-sys/src/functions.rs": rust_functions,
     "bindings/rust/gpumem-sys/src/types.rs": rust_types,
     "bindings/rust/gpumem/src/codes/lists.rs": rust_codes,
+    "bindings/rust/gpumem/src/options.rs": rust_options,
     "bindings/rust/gpumem/src/words/functions.rs": rust_names,
     "bindings/python/gpumem/_native.py": python_declarations,
     "bindings/python/gpumem/_codes.py": python_codes,

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLockReadGuard};
 
 use gpumem_sys as sys;
 
-use crate::codes::{Access, BufferFlags, BufferState, HandleTypes, PhysicalFlags};
+use crate::codes::{Access, BufferFlags, BufferState};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
@@ -22,42 +22,14 @@ use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
 use crate::library::{c, call};
 use crate::managed::Place;
 use crate::memory::Remains;
+pub use crate::options::BufferOptions;
 use crate::range::{describe_accesses, first_access, takes_away};
 use crate::size::bytes_of;
 use crate::sleep::{with_panics, BufferCallbacks, Callbacks, PrepareOptions, SleepOptions, WakeOptions};
 use crate::typed::Part;
 use crate::uses::{busy, Parts, Use, Uses};
 
-/// Options for a buffer.
-#[derive(Clone, Debug, Default)]
-pub struct BufferOptions {
-    reserve: u64,
-    place: Option<Place>,
-    handle_types: HandleTypes,
-    require: PhysicalFlags,
-    prefer: PhysicalFlags,
-    flags: BufferFlags,
-    accesses: Vec<(Processor, Access)>,
-    name: Option<String>,
-    group: Option<Arc<GroupInner>>,
-    tag: Option<String>,
-}
-
 impl BufferOptions {
-    /// The defaults: memory of the device that the call names, which alone may access it, and addresses for as much
-    /// as the device has memory.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Bytes of addresses to reserve: what the buffer can grow to in place. At least its first size.
-    #[must_use]
-    pub fn reserve(mut self, bytes: u64) -> Self {
-        self.reserve = bytes;
-        self
-    }
-
     /// Memory of the host instead of the device, on any NUMA node. The CPU may access it too.
     #[must_use]
     pub fn host(mut self) -> Self {
@@ -72,34 +44,6 @@ impl BufferOptions {
         self
     }
 
-    /// Ways of sharing that must be possible for its physical memory.
-    #[must_use]
-    pub fn handle_types(mut self, types: HandleTypes) -> Self {
-        self.handle_types |= types;
-        self
-    }
-
-    /// Properties that the memory must have; otherwise the call fails.
-    #[must_use]
-    pub fn require(mut self, flags: PhysicalFlags) -> Self {
-        self.require |= flags;
-        self
-    }
-
-    /// Properties that the memory should have if possible.
-    #[must_use]
-    pub fn prefer(mut self, flags: PhysicalFlags) -> Self {
-        self.prefer |= flags;
-        self
-    }
-
-    /// How the buffer behaves, such as [`BufferFlags::MOVABLE`].
-    #[must_use]
-    pub fn flags(mut self, flags: BufferFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
     /// What a processor may do with the buffer. With this, nobody else has access, the device of the call included;
     /// call it again for each.
     #[must_use]
@@ -108,24 +52,10 @@ impl BufferOptions {
         self
     }
 
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
     /// The group that the buffer belongs to while it lives, of the same instance.
     #[must_use]
     pub fn group(mut self, group: &Group) -> Self {
         self.group = Some(group.share());
-        self
-    }
-
-    /// What the buffer is in its group, such as `weights`, up to 63 bytes.
-    #[must_use]
-    pub fn tag(mut self, tag: impl Into<String>) -> Self {
-        self.tag = Some(tag.into());
         self
     }
 }

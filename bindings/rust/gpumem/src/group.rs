@@ -13,28 +13,8 @@ use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
 use crate::instance::{c_pointer, c_text, lock, Inner, Instance};
 use crate::library::{c, call};
 use crate::memory::Remains;
+pub use crate::options::GroupOptions;
 use crate::sleep::{with_panics, PrepareOptions, SleepOptions, WakeOptions};
-
-/// Options for a group.
-#[derive(Clone, Debug, Default)]
-pub struct GroupOptions {
-    name: Option<String>,
-}
-
-impl GroupOptions {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-}
 
 /// Buffers that sleep and wake as one.
 ///

@@ -22,6 +22,7 @@ use crate::error::{array_text, Error, Rejected, Status};
 use crate::instance::{c_pointer, c_text, Inner, Instance};
 use crate::library::{c, call};
 use crate::memory::Remains;
+pub use crate::options::{FetchOptions, PublishOptions};
 use crate::share::{limit, place_of, ImportOptions, Imported, Share, ShareHandle, WayInfo};
 use crate::stream::nanoseconds;
 
@@ -174,56 +175,7 @@ impl HubOptions {
     }
 }
 
-/// Options for publishing.
-#[derive(Clone, Debug)]
-pub struct PublishOptions {
-    version: u64,
-    access: Access,
-    keep: u32,
-    fingerprint: [u8; 32],
-}
-
-impl Default for PublishOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl PublishOptions {
-    /// The defaults: the next version, to read if it is shared by descriptors, and one older version is kept.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { version: 0, access: Access(0), keep: 0, fingerprint: [0; 32] }
-    }
-
-    /// Number of the version, above all that the name ever had.
-    #[must_use]
-    pub fn version(mut self, version: u64) -> Self {
-        self.version = version;
-        self
-    }
-
-    /// The most that links get, within what the export allows: [`Access::READ`] or [`Access::READ_WRITE`].
-    #[must_use]
-    pub fn access(mut self, access: Access) -> Self {
-        self.access = access;
-        self
-    }
-
-    /// How many older versions to keep; those before are withdrawn.
-    #[must_use]
-    pub fn keep(mut self, versions: u32) -> Self {
-        self.keep = versions;
-        self
-    }
-
-    /// What the bytes are, such as a hash of them, to be fetched by.
-    #[must_use]
-    pub fn fingerprint(mut self, fingerprint: [u8; 32]) -> Self {
-        self.fingerprint = fingerprint;
-        self
-    }
-
     fn to_c(&self) -> sys::gpumem_publish_desc {
         sys::gpumem_publish_desc {
             version: self.version,
@@ -466,35 +418,6 @@ impl LinkOptions {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
-        self
-    }
-}
-
-/// Options for fetching.
-#[derive(Clone, Debug, Default)]
-pub struct FetchOptions {
-    version: u64,
-    fingerprint: [u8; 32],
-}
-
-impl FetchOptions {
-    /// The defaults: the newest version.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Number of the version.
-    #[must_use]
-    pub fn version(mut self, version: u64) -> Self {
-        self.version = version;
-        self
-    }
-
-    /// What the bytes must be; without a version, the newest that has this fingerprint is fetched.
-    #[must_use]
-    pub fn fingerprint(mut self, fingerprint: [u8; 32]) -> Self {
-        self.fingerprint = fingerprint;
         self
     }
 }

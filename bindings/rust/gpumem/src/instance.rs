@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Rejected, Status};
 use crate::library::{c, call, require};
 use crate::memory::Remains;
+pub use crate::options::InstanceOptions;
 use crate::words::translate;
 
 /// Locks a mutex. Poison is ignored: the data is never left half changed.
@@ -138,61 +139,7 @@ impl fmt::Debug for Instance {
     }
 }
 
-/// Options for opening an instance. A [`Backend`] converts to them.
-#[derive(Clone, Debug, Default)]
-pub struct InstanceOptions {
-    backend: Backend,
-    name: Option<String>,
-    pin_budget: u64,
-    transfer_threads: u32,
-    transfer_bytes: u64,
-    host: Option<HostOptions>,
-    cuda: Option<CudaOptions>,
-}
-
 impl InstanceOptions {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Backend to open.
-    #[must_use]
-    pub fn backend(mut self, backend: Backend) -> Self {
-        self.backend = backend;
-        self
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// Limit on page-locked bytes that live at once, including registered ones; 0 means no limit.
-    #[must_use]
-    pub fn pin_budget(mut self, bytes: u64) -> Self {
-        self.pin_budget = bytes;
-        self
-    }
-
-    /// Threads for each device that copy between it and ordinary memory, that of the caller included; 0 means as many
-    /// as help, [`TRANSFER_OFF`](crate::sys::GPUMEM_TRANSFER_OFF) none.
-    #[must_use]
-    pub fn transfer_threads(mut self, threads: u32) -> Self {
-        self.transfer_threads = threads;
-        self
-    }
-
-    /// Page-locked memory that these threads use for a device at most, in bytes; 0 means 4 MiB for each.
-    #[must_use]
-    pub fn transfer_bytes(mut self, bytes: u64) -> Self {
-        self.transfer_bytes = bytes;
-        self
-    }
-
     /// Options of the host backend. Ignored with [`Backend::CUDA`].
     #[must_use]
     pub fn host(mut self, options: HostOptions) -> Self {

@@ -80,6 +80,7 @@ mod library;
 pub mod log;
 mod managed;
 mod memory;
+mod options;
 mod physical;
 mod pool;
 mod range;

@@ -17,72 +17,11 @@ use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Hexadecim
 use crate::instance::{c_pointer, c_text, Inner};
 use crate::library::{c, call};
 use crate::managed::Turns;
+pub use crate::options::{MemoryOptions, RegisterOptions};
 use crate::pool::{Freeing, PoolCallback};
 use crate::sleep::Callbacks;
 
-/// Options for an allocation.
-#[derive(Clone, Debug, Default)]
-pub struct MemoryOptions {
-    pub(crate) require: MemoryFlags,
-    pub(crate) prefer: MemoryFlags,
-    pub(crate) alignment: u64,
-    numa_node: i32,
-    name: Option<String>,
-}
-
-/// Options for registering existing memory.
-#[derive(Clone, Debug, Default)]
-pub struct RegisterOptions {
-    require: MemoryFlags,
-    prefer: MemoryFlags,
-    name: Option<String>,
-}
-
-macro_rules! shared_options {
-    ($($options:ident)*) => {$(
-        impl $options {
-            /// The defaults.
-            #[must_use]
-            pub fn new() -> Self {
-                Self::default()
-            }
-
-            /// Properties that the memory must have; otherwise the call fails.
-            #[must_use]
-            pub fn require(mut self, flags: MemoryFlags) -> Self {
-                self.require |= flags;
-                self
-            }
-
-            /// Properties that the memory should have if possible.
-            #[must_use]
-            pub fn prefer(mut self, flags: MemoryFlags) -> Self {
-                self.prefer |= flags;
-                self
-            }
-
-            /// A name for messages and reports, up to 63 bytes.
-            #[must_use]
-            pub fn name(mut self, name: impl Into<String>) -> Self {
-                self.name = Some(name.into());
-                self
-            }
-        }
-    )*};
-}
-shared_options! {
-    MemoryOptions
-    RegisterOptions
-}
-
 impl MemoryOptions {
-    /// Alignment in bytes, a power of two; met exactly or refused.
-    #[must_use]
-    pub fn alignment(mut self, bytes: u64) -> Self {
-        self.alignment = bytes;
-        self
-    }
-
     /// Pinned memory only: the NUMA node that the pages must lie on.
     #[must_use]
     pub fn numa_node(mut self, node: i32) -> Self {

@@ -19,24 +19,9 @@ use crate::instance::{c_pointer, c_text, Inner, Instance};
 use crate::library::{c, call};
 use crate::managed::Place;
 use crate::memory::Remains;
-
-/// Options for physical memory.
-#[derive(Clone, Debug, Default)]
-pub struct PhysicalOptions {
-    place: Option<Place>,
-    handle_types: HandleTypes,
-    require: PhysicalFlags,
-    prefer: PhysicalFlags,
-    name: Option<String>,
-}
+pub use crate::options::PhysicalOptions;
 
 impl PhysicalOptions {
-    /// The defaults: memory of the device that the call names.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Memory of the host instead of the device, on any NUMA node. It cannot be shared.
     #[must_use]
     pub fn host(mut self) -> Self {
@@ -48,34 +33,6 @@ impl PhysicalOptions {
     #[must_use]
     pub fn numa_node(mut self, node: u32) -> Self {
         self.place = Some(Place::numa_node(node));
-        self
-    }
-
-    /// Ways of sharing that must be possible.
-    #[must_use]
-    pub fn handle_types(mut self, types: HandleTypes) -> Self {
-        self.handle_types |= types;
-        self
-    }
-
-    /// Properties that the memory must have; otherwise the call fails.
-    #[must_use]
-    pub fn require(mut self, flags: PhysicalFlags) -> Self {
-        self.require |= flags;
-        self
-    }
-
-    /// Properties that the memory should have if possible.
-    #[must_use]
-    pub fn prefer(mut self, flags: PhysicalFlags) -> Self {
-        self.prefer |= flags;
-        self
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
         self
     }
 

@@ -20,6 +20,7 @@ use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
 use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
 use crate::library::{c, call};
 use crate::memory::Remains;
+pub use crate::options::PoolOptions;
 use crate::range::{describe_accesses, first_access};
 use crate::size::bytes_of;
 use crate::sleep::{caught, with_panics};
@@ -30,29 +31,7 @@ use crate::uses::{Parts, Use, Uses};
 /// The alignment that every block has.
 const ALIGNMENT: usize = 16;
 
-/// Options for a pool.
-#[derive(Clone, Debug, Default)]
-pub struct PoolOptions {
-    kind: Option<Kind>,
-    numa_node: i32,
-    flags: PoolFlags,
-    require: MemoryFlags,
-    handle_types: HandleTypes,
-    limit: u64,
-    release_threshold: u64,
-    initial_size: u64,
-    segment_size: u64,
-    accesses: Vec<(Processor, Access)>,
-    name: Option<String>,
-}
-
 impl PoolOptions {
-    /// The defaults: device memory without a limit, of which all is kept.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// The kind of memory: [`Kind::DEVICE`], [`Kind::PINNED`], [`Kind::MANAGED`], or [`Kind::PAGEABLE`] for ordinary
     /// memory of the host.
     #[must_use]
@@ -69,67 +48,10 @@ impl PoolOptions {
         self
     }
 
-    /// How the pool works, such as [`PoolFlags::DEBUG`].
-    #[must_use]
-    pub fn flags(mut self, flags: PoolFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
-    /// Properties that the memory must have; otherwise the call fails.
-    #[must_use]
-    pub fn require(mut self, flags: MemoryFlags) -> Self {
-        self.require |= flags;
-        self
-    }
-
-    /// [`HandleTypes::POSIX_FD`] if blocks are to be shared by file descriptors. Only for a pool of device memory without
-    /// [`require`](Self::require).
-    #[must_use]
-    pub fn handle_types(mut self, types: HandleTypes) -> Self {
-        self.handle_types |= types;
-        self
-    }
-
-    /// Bytes that the pool takes at most; 0 means no limit.
-    #[must_use]
-    pub fn limit(mut self, bytes: u64) -> Self {
-        self.limit = bytes;
-        self
-    }
-
-    /// Bytes that the pool keeps when blocks are freed; 0 means that all is kept.
-    #[must_use]
-    pub fn release_threshold(mut self, bytes: u64) -> Self {
-        self.release_threshold = bytes;
-        self
-    }
-
-    /// Bytes that the pool takes when it is made.
-    #[must_use]
-    pub fn initial_size(mut self, bytes: u64) -> Self {
-        self.initial_size = bytes;
-        self
-    }
-
-    /// Bytes that the pool takes at a time, at least; 0 means that it chooses.
-    #[must_use]
-    pub fn segment_size(mut self, bytes: u64) -> Self {
-        self.segment_size = bytes;
-        self
-    }
-
     /// What a device besides its own may do with all blocks of a pool of device memory; call it again for each.
     #[must_use]
     pub fn access(mut self, processor: Processor, access: Access) -> Self {
         self.accesses.push((processor, access));
-        self
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
         self
     }
 }

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 
 use gpumem_sys as sys;
 
+use crate::codes::Access;
 #[cfg(doc)]
 use crate::codes::Kind;
-use crate::codes::{Access, RangeFlags};
 use crate::element::Element;
 #[cfg(doc)]
 use crate::error::ErrorKind;
@@ -22,54 +22,10 @@ use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
 use crate::library::{c, call};
 use crate::managed::Place;
 use crate::memory::Remains;
+pub use crate::options::RangeOptions;
 use crate::physical::Physical;
 use crate::size::bytes_of;
 use crate::uses::{busy, Parts, Use, Uses};
-
-/// Options for a range of addresses.
-#[derive(Clone, Debug, Default)]
-pub struct RangeOptions {
-    alignment: u64,
-    address: u64,
-    flags: RangeFlags,
-    name: Option<String>,
-}
-
-impl RangeOptions {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Alignment in bytes, a power of two; met exactly or refused. By default the granularity.
-    #[must_use]
-    pub fn alignment(mut self, bytes: u64) -> Self {
-        self.alignment = bytes;
-        self
-    }
-
-    /// Where the range should begin; with [`RangeFlags::FIXED`] where it must begin.
-    #[must_use]
-    pub fn address(mut self, address: u64) -> Self {
-        self.address = address;
-        self
-    }
-
-    /// How the range is reserved.
-    #[must_use]
-    pub fn flags(mut self, flags: RangeFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-}
 
 /// A range of addresses, into which blocks of [`Physical`] memory are mapped.
 ///

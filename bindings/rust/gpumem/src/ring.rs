@@ -21,83 +21,10 @@ use crate::error::{array_text, Error, Rejected, Status};
 use crate::instance::{c_pointer, c_text, Inner, Instance};
 use crate::library::{c, call};
 use crate::memory::{busy, Remains};
+pub use crate::options::{RingOpenOptions, RingOptions};
 use crate::share::{limit, ShareHandle};
 use crate::size::bytes_of;
 use crate::stream::{nanoseconds, Stream};
-
-/// Options for a ring.
-#[derive(Clone, Debug, Default)]
-pub struct RingOptions {
-    slot_count: u32,
-    consumers_max: u32,
-    consumers_first: u32,
-    name: Option<String>,
-}
-
-impl RingOptions {
-    /// The defaults: 4 slots, for 4 consumers.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Slots, up to 256.
-    #[must_use]
-    pub fn slot_count(mut self, count: u32) -> Self {
-        self.slot_count = count;
-        self
-    }
-
-    /// Consumers at the same time, up to 64.
-    #[must_use]
-    pub fn consumers_max(mut self, count: u32) -> Self {
-        self.consumers_max = count;
-        self
-    }
-
-    /// The first slot can be acquired when so many consumers have opened the ring.
-    #[must_use]
-    pub fn consumers_first(mut self, count: u32) -> Self {
-        self.consumers_first = count;
-        self
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-}
-
-/// Options for opening a ring.
-#[derive(Clone, Debug, Default)]
-pub struct RingOpenOptions {
-    timeout: Option<Duration>,
-    name: Option<String>,
-}
-
-impl RingOpenOptions {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// How long the producer may take for an answer; 5 seconds by default.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-}
 
 /// Information about a ring, as one side sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,10 +13,7 @@ use std::time::Duration;
 use gpumem_sys as sys;
 
 use crate::buffer::{Buffer, BufferSlice, Hold, Lending};
-use crate::codes::{
-    Access, Backend, DmaBufFlags, ExportFlags, ImportFlags, ImportState, Location, SharePeer, ShareType,
-    ShareWay,
-};
+use crate::codes::{Access, Backend, DmaBufFlags, ImportState, Location, SharePeer, ShareType, ShareWay};
 #[cfg(doc)]
 use crate::codes::{Capability, HandleTypes, Kind, MemoryFlags};
 use crate::copy::sealed::Source;
@@ -30,6 +27,7 @@ use crate::hub::Link;
 use crate::instance::{c_pointer, c_text, Instance};
 use crate::library::{c, call};
 use crate::memory::{Memory, MemoryInfo};
+pub use crate::options::{ExportOptions, ImportOptions, SendOptions};
 use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
 use crate::size::bytes_of;
@@ -175,49 +173,6 @@ pub struct ShareInfo {
     pub fd_count: u32,
     /// Of the device.
     pub device_uuid: [u8; 16],
-}
-
-/// Options for an export.
-#[derive(Clone, Debug)]
-pub struct ExportOptions {
-    way: ShareWay,
-    access: Access,
-    flags: ExportFlags,
-}
-
-impl Default for ExportOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl ExportOptions {
-    /// The defaults: the best way that the memory has, to read and write.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { way: ShareWay::ANY, access: Access(0), flags: ExportFlags::NONE }
-    }
-
-    /// How the memory reaches the other process. For [`ShareWay::DMA_BUF`] there is [`Instance::export_dma_buf`].
-    #[must_use]
-    pub fn way(mut self, way: ShareWay) -> Self {
-        self.way = way;
-        self
-    }
-
-    /// The most that importers get: [`Access::READ`] or [`Access::READ_WRITE`]. [`ShareWay::LEGACY`] has only the latter.
-    #[must_use]
-    pub fn access(mut self, access: Access) -> Self {
-        self.access = access;
-        self
-    }
-
-    /// How it is exported.
-    #[must_use]
-    pub fn flags(mut self, flags: ExportFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
 }
 
 mod places {
@@ -513,35 +468,6 @@ impl Instance {
     }
 }
 
-/// Options for sending a handle.
-#[derive(Clone, Debug, Default)]
-pub struct SendOptions {
-    lease: Option<Duration>,
-    timeout: Option<Duration>,
-}
-
-impl SendOptions {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// How long the receiver may take to import it; 30 seconds by default. Then it is taken back.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
-        self
-    }
-
-    /// How long the call may wait for room in the socket; 5 seconds by default.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-}
-
 /// Whether memory can be shared in one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -577,70 +503,11 @@ impl WayInfo {
     }
 }
 
-/// Options for an import.
-#[derive(Clone, Debug)]
-pub struct ImportOptions {
-    device: Option<Device>,
-    access: Access,
-    flags: ImportFlags,
-    address: u64,
-    timeout: Option<Duration>,
-    name: Option<String>,
-}
-
-impl Default for ImportOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl ImportOptions {
-    /// The defaults: for the device that has the memory, with all access that the exporter allows.
-    #[must_use]
-    pub fn new() -> Self {
-        let (access, flags) = (Access(0), ImportFlags::NONE);
-        Self { device: None, access, flags, address: 0, timeout: None, name: None }
-    }
-
     /// The device that will use the memory.
     #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());
-        self
-    }
-
-    /// [`Access::READ`] or [`Access::READ_WRITE`].
-    #[must_use]
-    pub fn access(mut self, access: Access) -> Self {
-        self.access = access;
-        self
-    }
-
-    /// How it is imported.
-    #[must_use]
-    pub fn flags(mut self, flags: ImportFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
-    /// Where the memory should begin, if these addresses are free. Only for [`ShareWay::POSIX_FD`].
-    #[must_use]
-    pub fn address(mut self, address: u64) -> Self {
-        self.address = address;
-        self
-    }
-
-    /// How long the exporter may take to answer; 5 seconds by default.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
         self
     }
 }

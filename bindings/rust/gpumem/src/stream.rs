@@ -28,36 +28,8 @@ use crate::event::Event;
 use crate::instance::{c_pointer, c_text, lock, Instance};
 use crate::library::{c, call};
 use crate::memory::Remains;
+pub use crate::options::StreamOptions;
 use crate::typed::{DeviceMemory, Pinned, Registered};
-
-/// Options for creating a stream.
-#[derive(Clone, Debug, Default)]
-pub struct StreamOptions {
-    priority: i32,
-    name: Option<String>,
-}
-
-impl StreamOptions {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Lower numbers run first; clamped to the range of the device.
-    #[must_use]
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-}
 
 /// An ordered queue of work on one device.
 ///

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The structs of options of the Rust binding, with a setter for each field, made of the structs of C that a call takes.
+
+Flags are added to those before; a text is anything that becomes a String; a number of nanoseconds is a Duration. What does not
+follow from C is named in FIELDS. Setters that take something else stand in the module of the object, by hand.
+"""
+
+import re
+
+# The structs, with their names in Rust, and what their defaults are.
+STRUCTS = {
+    "gpumem_instance_desc": ("InstanceOptions", "A [`Backend`] converts to them.", "The defaults."),
+    "gpumem_memory_desc": ("MemoryOptions", "", "The defaults."),
+    "gpumem_register_desc": ("RegisterOptions", "", "The defaults."),
+    "gpumem_stream_desc": ("StreamOptions", "", "The defaults."),
+    "gpumem_physical_desc": ("PhysicalOptions", "", "The defaults: memory of the device that the call names."),
+    "gpumem_range_desc": ("RangeOptions", "", "The defaults."),
+    "gpumem_buffer_desc": ("BufferOptions", "", "The defaults: memory of the device that the call names, which alone may access it, and "
+                           "addresses for as much as the device has memory."),
+    "gpumem_group_desc": ("GroupOptions", "", "The defaults."),
+    "gpumem_pool_desc": ("PoolOptions", "", "The defaults: device memory without a limit, of which all is kept."),
+    "gpumem_ring_desc": ("RingOptions", "", "The defaults: 4 slots, for 4 consumers."),
+    "gpumem_ring_open_desc": ("RingOpenOptions", "", "The defaults."),
+    "gpumem_export_desc": ("ExportOptions", "", "The defaults: the best way that the memory has, to read and write."),
+    "gpumem_import_desc": ("ImportOptions", "", "The defaults: for the device that has the memory, with all access that the exporter allows."),
+    "gpumem_send_desc": ("SendOptions", "", "The defaults."),
+    "gpumem_publish_desc": ("PublishOptions", "", "The defaults: the next version, to read if it is shared by descriptors, and one older version "
+                            "is kept."),
+    "gpumem_fetch_desc": ("FetchOptions", "", "The defaults: the newest version."),
+}
+# Fields that are something else in Rust, with their names, types and values at first; their setters are by hand. None: the call has
+# a parameter for it, or another field says it.
+PLACE = ("place", "Option<Place>", "None")
+ACCESSES = ("accesses", "Vec<(Processor, Access)>", "Vec::new()")
+FIELDS = {f"gpumem_{name}": change for name, change in {
+    "instance_desc.host": ("host", "Option<HostOptions>", "None"), "instance_desc.cuda": ("cuda", "Option<CudaOptions>", "None"),
+    "memory_desc.kind": None, "memory_desc.size": None, "memory_desc.numa_node": ("numa_node", "i32", "0"),
+    "register_desc.pointer": None, "register_desc.size": None, "range_desc.size": None,
+    "physical_desc.size": None, "physical_desc.location": PLACE, "physical_desc.location_id": None,
+    "buffer_desc.size": None, "buffer_desc.location": PLACE, "buffer_desc.location_id": None, "buffer_desc.accesses": ACCESSES,
+    "buffer_desc.access_count": None, "buffer_desc.group": ("group", "Option<Arc<GroupInner>>", "None"),
+    "pool_desc.kind": ("kind", "Option<Kind>", "None"), "pool_desc.numa_node": ("numa_node", "i32", "0"),
+    "pool_desc.accesses": ACCESSES, "pool_desc.access_count": None, "ring_desc.slot_size": None,
+    "import_desc.device": ("device", "Option<Device>", "None"),
+}.items()}
+# Names that differ.
+NAMES = {"gpumem_pool_desc.memory_flags": "require"}
+
+
+def setter(name, kind, flags):
+    """What a setter takes, and what it does with that."""
+    if kind == "Option<String>":
+        return "impl Into<String>", f"Some({name}.into())", "="
+    if kind == "Option<Duration>":
+        return "Duration", f"Some({name})", "="
+    return kind, name, "|=" if flags else "="
+
+
+def fields_of(interface, struct, kinds, numbers, named):
+    """The fields: name, type, value at first, text; the setter, or None."""
+    for field in struct.fields[1:]:
+        change = FIELDS.get(f"{struct.name}.{field.name}", ())
+        if change is None or field.name == "reserved":
+            continue
+        if change:
+            yield (*change, "", None)
+            continue
+        name, base, text = NAMES.get(f"{struct.name}.{field.name}", field.name), field.type.base, field.text
+        text = re.sub(r",? or NULL; copied\.$", ".", text)
+        text = re.sub(r"^For messages", "A name for messages", text)
+        flags = base in numbers and numbers[base].flags
+        if base in kinds:
+            zero = next((named(numbers[base], constant) for constant in numbers[base].constants if not constant.value), "NONE")
+            kind = kinds[base]
+            first = f"{kind}::NONE" if flags else f"{kind}(0)" if zero == "NONE" else f"{kind}::{zero}"
+            text = re.sub(r"(One|A sum) of (the )?GPUMEM_\w+ values", rf"\1 of the [`{kind}`] values", text)
+        elif base == "char":
+            kind, first = "Option<String>", "None"
+        elif name.endswith("_ns"):
+            name, kind, first = name.removesuffix("_ns"), "Option<Duration>", "None"
+            text = re.sub(r"; 0 means ([^;]*)\.$", r"; \1 by default.", text)
+        elif field.length:
+            kind, first = f"[u8; {field.length}]", f"[0; {field.length}]"
+        else:
+            kind, first = "u64" if field.type.stars else base.replace("int", "i" if base[0] == "i" else "").removesuffix("_t"), "0"
+            text = re.sub(r"; NULL means ", "; 0 means ", text)
+        yield name, kind, first, text, setter(name, kind, flags)
+
+
+def rust(interface, kinds, named, words, comment):
+    """The structs. What Rust calls things comes from generate.py."""
+    interface.require([*FIELDS, *NAMES])
+    text = ""
+    numbers = {numbers.name: numbers for numbers in interface.numbers}
+    for c_name, (name, more, defaults) in STRUCTS.items():
+        struct = interface.struct(c_name)
+        fields = list(fields_of(interface, struct, kinds, numbers, named))
+        text += "\n" + comment(f"{words(struct.sentence)} {more}".strip(), "/// ", 112)
+        text += f"#[derive(Clone, Debug)]\npub struct {name} {{\n"
+        text += "".join(f"    pub(crate) {field}: {kind},\n" for field, kind, _, _, _ in fields) + "}\n"
+        text += f"\nimpl Default for {name} {{\n    fn default() -> Self {{\n        Self::new()\n    }}\n}}\n"
+        text += f"\nimpl {name} {{\n" + comment(defaults, "    /// ", 112)
+        text += "    #[must_use]\n    pub fn new() -> Self {\n"
+        line = f"        Self {{ {', '.join(f'{field}: {first}' for field, _, first, _, _ in fields)} }}\n"
+        if len(line) > 111:
+            line = "        Self {\n" + "".join(f"            {field}: {first},\n" for field, _, first, _, _ in fields) + "        }\n"
+        text += line + "    }\n"
+        for field, _, _, says, made in fields:
+            if made:
+                takes, value, sets = made
+                text += "\n" + comment(words(says), "    /// ", 112)
+                text += (f"    #[must_use]\n    pub fn {field}(mut self, {field}: {takes}) -> Self {{\n"
+                         f"        self.{field} {sets} {value};\n        self\n    }}\n")
+        text += "}\n"
+    return text
