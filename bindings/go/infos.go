@@ -99,7 +99,8 @@ func (info *nativeDeviceInfo) public() DeviceInfo {
 func (info DeviceInfo) String() string { return fields(info) }
 
 // CapabilityInfo is the answer to a capability query. It does not change while the instance is open, except to AnswerNo
-// when the device is lost.
+// when the device is lost. A AnswerNo whose trial lacked memory or file descriptors says so in Reason, and the next
+// query tries again.
 type CapabilityInfo struct {
 	Capability   Capability   // The capability that was queried.
 	Type         AnswerType   // Type of Value.

@@ -364,7 +364,8 @@ namespace GpuMem
 
   /// <summary>
   /// Answer to a capability query. It does not change while the instance is open, except to
-  /// <see cref="CapabilityAnswer.No"/> when the device is lost.
+  /// <see cref="CapabilityAnswer.No"/> when the device is lost. A <see cref="CapabilityAnswer.No"/> whose trial lacked
+  /// memory or file descriptors says so in <see cref="Reason"/>, and the next query tries again.
   /// </summary>
   public sealed unsafe partial class CapabilityInfo
   {
