@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "call.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/hub.h"
 #include "core/instance.h"
 #include "core/link.h"

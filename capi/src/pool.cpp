@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "call.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/pool.h"
 #include "core/stream.h"

@@ -5,7 +5,7 @@
 
 #include "call.h"
 #include "core/event.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/memory.h"
 #include "core/share_ways.h"

@@ -2,7 +2,7 @@
 #include "core/backends.h"
 
 #include "backends/host/host_backend.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/log.h"
 #if GPUMEM_HAVE_CUDA
 #include "backends/cuda/cuda_backend.h"

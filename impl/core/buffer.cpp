@@ -17,7 +17,7 @@
 #include "core/copy.h"
 #include "core/group.h"
 #include "core/held.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
 #include "core/log.h"

@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/text.h"
 #include "core/device.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "platform/descriptor.h"
 
 namespace gpumem::core {

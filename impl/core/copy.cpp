@@ -12,6 +12,7 @@
 #include "core/batch.h"
 #include "core/borrowed_streams.h"
 #include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/log.h"
 #include "core/managed.h"

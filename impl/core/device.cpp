@@ -6,7 +6,7 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/log.h"
 #include "platform/host_budget.h"
 

@@ -5,7 +5,6 @@
 
 #include "base/arithmetic.h"
 #include "core/exports.h"
-#include "core/host_function.h"
 #include "core/imports.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"

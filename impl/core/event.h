@@ -10,7 +10,7 @@
 #include "contract/event.h"
 #include "core/device.h"
 #include "core/handles.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/object.h"
 #include "core/stream.h"
 

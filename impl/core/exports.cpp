@@ -5,6 +5,7 @@
 #include <cinttypes>
 
 #include "base/cleanup.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/pointer.h"
 #include "core/range.h"

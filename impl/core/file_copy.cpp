@@ -8,7 +8,6 @@
 #include "base/arithmetic.h"
 #include "core/callback.h"
 #include "core/copy.h"
-#include "core/host_function.h"
 #include "core/instance.h"
 #include "core/transfer.h"
 #include "platform/file.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/cleanup.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
 

@@ -111,12 +111,6 @@ bool wait_for(backend::Stream& stream) noexcept {
 
 }  // namespace
 
-Error inside_host_function() {
-  return make_error(
-      GPUMEM_ERROR_INVALID_STATE,
-      "called from a host function or kernel, which may only query information; call it from another thread");
-}
-
 Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem_host_function function,
                              void* user_data) {
   Entry entry;

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Functions that the CPU runs when a stream comes to them: the caller's, and the library's own. While one of
-// the caller's runs, its thread may only ask for information (COM-27).
+// Functions that the CPU runs when a stream comes to them: the caller's, and the library's own.
 #pragma once
 
 #include <functional>
 
 #include "base/result.h"
-#include "contract/host_function_mark.h"
 #include "contract/stream.h"
 #include "gpumem/stream.h"
 
@@ -15,14 +13,6 @@ namespace gpumem::core {
 class Device;
 class Instance;
 class Region;
-
-Error inside_host_function();
-// Refuses on a thread that runs a host function or a kernel stand-in.
-inline Result<void> outside_host_function() {
-  if (!backend::HostFunctionMark::is_set()) [[likely]]
-    return {};
-  return inside_host_function();
-}
 
 // Enqueues a function of the caller.
 Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem_host_function function,

@@ -10,7 +10,7 @@
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/callback.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
 #include "core/log.h"

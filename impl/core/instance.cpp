@@ -17,6 +17,7 @@
 #include "core/event.h"
 #include "core/group.h"
 #include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/hub.h"
 #include "core/link.h"
 #include "core/log.h"

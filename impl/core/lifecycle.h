@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "core/exports.h"
 #include "core/handles.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 
 namespace gpumem::core {

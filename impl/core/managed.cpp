@@ -8,7 +8,7 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/precedence.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
@@ -425,16 +425,6 @@ Result<void> settle_side(Device& device, const Stream* stream, ManagedSide wante
   if (!state.begin_work()) return accessed_by_cpu(found->span.address);
   found->work = ManagedWork(state);
   return {};
-}
-
-Result<void> managed_reachable(const Region& region, const Device& device) {
-  const backend::Managed* const managed = device.backend().managed();
-  if (managed != nullptr && (managed->concurrent() || region.managed()->lets_devices())) return {};
-  return make_error(GPUMEM_ERROR_NO_ACCESS,
-                    managed == nullptr
-                        ? "device %u has no managed memory"
-                        : "device %u is not concurrent, and the managed memory is attached to the host",
-                    device.ordinal());
 }
 
 // ---- the guard ----

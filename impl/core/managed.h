@@ -45,9 +45,6 @@ enum class ManagedSide { kHost, kDevice, kInfer };
 Result<void> settle_side(Device& device, const Stream* stream, ManagedSide wanted, uint64_t extent,
                          FoundSpan* found);
 
-// What a device may do with a managed region (UVA-5).
-Result<void> managed_reachable(const Region& region, const Device& device);
-
 // Around the release of a stream: what is attached to it returns to where it began (MAN-13).
 class StreamEnd {
  public:

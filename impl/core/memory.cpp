@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "core/exports.h"
 #include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/imports.h"
 #include "core/instance.h"
 #include "core/pointer.h"

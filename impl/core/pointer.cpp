@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "base/arithmetic.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/range.h"
 #include "platform/pages.h"

@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "core/abandoned.h"
 #include "core/callback.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/stream.h"
 

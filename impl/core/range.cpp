@@ -8,7 +8,7 @@
 #include "base/cleanup.h"
 #include "core/callback.h"
 #include "core/held.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/pointer.h"
 #include "core/precedence.h"

@@ -2,13 +2,24 @@
 #include "core/region.h"
 
 #include "base/arithmetic.h"
-#include "core/managed.h"
+#include "core/share_peer.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
 namespace {
 
 constinit std::atomic<uint64_t> last_buffer_id{0};
+
+// What a device may do with a managed region (UVA-5).
+Result<void> managed_reachable(const Region& region, const Device& device) {
+  const backend::Managed* const managed = device.backend().managed();
+  if (managed != nullptr && (managed->concurrent() || region.managed()->lets_devices())) return {};
+  return make_error(GPUMEM_ERROR_NO_ACCESS,
+                    managed == nullptr
+                        ? "device %u has no managed memory"
+                        : "device %u is not concurrent, and the managed memory is attached to the host",
+                    device.ordinal());
+}
 
 }  // namespace
 

@@ -14,10 +14,11 @@
 #include "core/object.h"
 #include "core/page_map.h"
 #include "core/pool_blocks.h"
-#include "core/share_peer.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
+
+class SharePeer;
 
 class Region : public Object {
  public:

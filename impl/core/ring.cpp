@@ -13,7 +13,7 @@
 #include "core/abandoned.h"
 #include "core/event.h"
 #include "core/held.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
 #include "core/log.h"

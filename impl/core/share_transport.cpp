@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/cleanup.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/instance.h"
 #include "core/share_client.h"
 #include "core/share_protocol.h"

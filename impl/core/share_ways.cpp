@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/arithmetic.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/link.h"
 #include "core/pointer.h"
 #include "core/range.h"

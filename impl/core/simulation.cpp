@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/simulation.h"
 
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 
 namespace gpumem::core::simulation {
 namespace {

@@ -19,7 +19,6 @@
 #include "core/callback.h"
 #include "core/copy.h"
 #include "core/held.h"
-#include "core/host_function.h"
 #include "core/instance.h"
 #include "core/memory.h"
 #include "platform/pages.h"

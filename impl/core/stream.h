@@ -8,7 +8,7 @@
 #include "contract/stream.h"
 #include "core/device.h"
 #include "core/handles.h"
-#include "core/host_function.h"
+#include "core/host_function_guard.h"
 #include "core/object.h"
 
 namespace gpumem::core {
