@@ -18,9 +18,9 @@ namespace {
 constexpr uint64_t kStaging = uint64_t{4} << 20;  // of a caller who copies alone
 
 // Tells the caller how far the call is.
-class Counter : public FileProgress {
+class FileCounter : public FileProgress {
  public:
-  Counter(const Progress& progress, uint64_t total) : progress_(progress), total_(total) {}
+  FileCounter(const Progress& progress, uint64_t total) : progress_(progress), total_(total) {}
 
   Result<void> tell() override {
     const uint64_t done = done_.load();
@@ -151,7 +151,7 @@ class FileCopy {
   platform::ProgramFile& file_;
   const FileMemory& memory_;
   void* const view_;
-  Counter counter_;
+  FileCounter counter_;
 };
 
 }  // namespace

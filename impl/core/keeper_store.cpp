@@ -27,7 +27,7 @@ constexpr std::string_view kVersionPrefix = "gpumem-version-";
 constexpr std::array<char, 8> kKeptMagic{'g', 'p', 'm', 'k', 'e', 'e', 'p', '1'};
 constexpr uint32_t kFilesMax = kMessageDescriptorsMax;
 constexpr uint64_t kSendTime = 1'000'000'000;  // for all descriptors of a version
-constexpr uint64_t kOtherDescriptors = 24;     // that a keeper has beside them
+constexpr uint64_t kKeeperDescriptors = 24;    // that a keeper has beside them
 
 // A memory file begins with it; the IDs of the files follow.
 struct StoredHead {
@@ -198,7 +198,7 @@ Result<void> KeeperStore::require_room(const platform::Descriptors& descriptors)
 
 // The next keeper is given the files and the records, before it can close any.
 Result<void> KeeperStore::require_descriptors(uint64_t more) const {
-  if (stored_.size() + more + kOtherDescriptors <= most_) return {};
+  if (stored_.size() + more + kKeeperDescriptors <= most_) return {};
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "the next keeper could not be given what is stored: %" PRIu64 " descriptors, and %" PRIu64
                     " more now, but its limit is %" PRIu64

@@ -19,14 +19,6 @@ namespace {
 constexpr uint64_t kKeepTime = 30'000'000'000;
 constexpr uint32_t kRoot = 0;
 
-Message message_of(MessageType type, const std::string& name = {}, uint64_t version = 0) {
-  Message message;
-  message.type = type;
-  message.name = name;
-  message.version = version;
-  return message;
-}
-
 // Nobody listens there: the place may be wrong, or the hub not open yet.
 Error with_remedy(const Error& error) {
   if (error.status != GPUMEM_ERROR_NOT_FOUND) return error;

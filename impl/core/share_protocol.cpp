@@ -403,6 +403,14 @@ void write_header(Writer& out, const MessageHeader& header) {
 
 }  // namespace
 
+Message message_of(MessageType type, std::string name, uint64_t version) {
+  Message message;
+  message.type = type;
+  message.name = std::move(name);
+  message.version = version;
+  return message;
+}
+
 bool is_valid_name(std::string_view name) {
   if (name.empty() || name.size() > kNameMax) return false;
   while (!name.empty()) {

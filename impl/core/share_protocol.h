@@ -135,6 +135,8 @@ struct Message {
   bool slow = false;          // kTried
 };
 
+Message message_of(MessageType type, std::string name = {}, uint64_t version = 0);
+
 // Up to 63 bytes of UTF-8 without `/` and control characters.
 bool is_valid_name(std::string_view name);
 // Takes as long whatever the bytes are.

@@ -55,12 +55,6 @@ Result<platform::Descriptor> checked(int made, const char* entry_point) {
                                 "cannot start the sharing thread");
 }
 
-Message message_of(MessageType type) {
-  Message message;
-  message.type = type;
-  return message;
-}
-
 // Files must be as large as the handle says, and stay so, because that is what the keeper counts. A device
 // file has no size: the driver knows it.
 Result<void> check_descriptors(const ShareHandle& handle, const platform::Descriptors& descriptors) {

@@ -238,14 +238,6 @@ class Raw {
   uint64_t number_ = 0;
 };
 
-Message message_of(MessageType type, const std::string& name = {}, uint64_t version = 0) {
-  Message message;
-  message.type = type;
-  message.name = name;
-  message.version = version;
-  return message;
-}
-
 constexpr uint64_t kBlock = 65536;
 
 Descriptors files(size_t count, uint64_t size = kBlock) {
