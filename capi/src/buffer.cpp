@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/buffer.h"
+#include "core/buffer/buffer.h"
 
 #include "call.h"
-#include "core/group.h"
-#include "core/instance.h"
-#include "core/sleep.h"
+#include "core/buffer/group.h"
+#include "core/buffer/sleep.h"
+#include "core/instance/instance.h"
 #include "decode_sleep.h"
 #include "decode_vmm.h"
 #include "gpumem/buffer.h"

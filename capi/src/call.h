@@ -14,9 +14,9 @@
 #include "base/cleanup.h"
 #include "base/result.h"
 #include "base/text.h"
-#include "core/handles.h"
-#include "core/log.h"
-#include "core/precedence.h"
+#include "core/object/handles.h"
+#include "core/object/log.h"
+#include "core/object/precedence.h"
 #include "platform/thread.h"
 #include "platform/thread_record.h"
 

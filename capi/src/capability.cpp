@@ -2,8 +2,8 @@
 #include "gpumem/capability.h"
 
 #include "call.h"
-#include "core/capability.h"
-#include "core/instance.h"
+#include "core/device/capability.h"
+#include "core/instance/instance.h"
 
 using namespace gpumem;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/copy.h"
+#include "core/copy/copy.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,7 +8,7 @@
 
 #include "base/cleanup.h"
 #include "call.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "gpumem/copy.h"
 
 using namespace gpumem;

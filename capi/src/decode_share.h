@@ -5,7 +5,7 @@
 #include <span>
 
 #include "call.h"
-#include "core/share_handle.h"
+#include "core/share/wire/handle.h"
 #include "gpumem/share.h"
 
 namespace gpumem::capi {

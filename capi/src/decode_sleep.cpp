@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "decode_sleep.h"
 
-#include "core/instance.h"
+#include "core/instance/instance.h"
 
 namespace gpumem::capi {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "call.h"
-#include "core/sleep.h"
+#include "core/buffer/sleep.h"
 #include "gpumem/buffer.h"
 
 namespace gpumem::capi {

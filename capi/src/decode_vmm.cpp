@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "decode_vmm.h"
 
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "gpumem/range.h"
 
 namespace gpumem::capi {

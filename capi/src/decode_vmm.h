@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "call.h"
-#include "core/physical.h"
-#include "core/range.h"
+#include "core/memory/physical.h"
+#include "core/memory/range.h"
 
 namespace gpumem::capi {
 

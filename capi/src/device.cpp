@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/device.h"
+#include "core/device/device.h"
 
 #include <algorithm>
 
 #include "call.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "gpumem/device.h"
 
 using namespace gpumem;

@@ -4,9 +4,9 @@
 #include <cinttypes>
 
 #include "call.h"
-#include "core/event.h"
-#include "core/instance.h"
-#include "core/stream.h"
+#include "core/instance/instance.h"
+#include "core/stream/event.h"
+#include "core/stream/stream.h"
 
 using namespace gpumem;
 

@@ -4,8 +4,8 @@
 #include <cinttypes>
 
 #include "call.h"
-#include "core/file_copy.h"
-#include "core/instance.h"
+#include "core/buffer/file_copy.h"
+#include "core/instance/instance.h"
 
 using namespace gpumem;
 

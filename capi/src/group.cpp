@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/group.h"
+#include "core/buffer/group.h"
 
 #include "call.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "decode_sleep.h"
 #include "gpumem/group.h"
 

@@ -2,8 +2,8 @@
 #include "gpumem/host.h"
 
 #include "call.h"
-#include "core/backends.h"
-#include "core/simulation.h"
+#include "core/instance/backends.h"
+#include "core/stream/simulation.h"
 
 using namespace gpumem;
 namespace simulation = core::simulation;

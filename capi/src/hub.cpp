@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "call.h"
-#include "core/host_function_guard.h"
-#include "core/hub.h"
-#include "core/instance.h"
-#include "core/link.h"
-#include "core/share_ways.h"
+#include "core/instance/instance.h"
+#include "core/object/host_function_guard.h"
+#include "core/share/link/hub.h"
+#include "core/share/link/link.h"
+#include "core/share/link/ways.h"
 #include "decode_share.h"
 
 using namespace gpumem;

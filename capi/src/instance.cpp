@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/instance.h"
+#include "core/instance/instance.h"
 
 #include "call.h"
 #include "gpumem/cuda.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/managed.h"
+#include "core/stream/managed.h"
 
 #include <cinttypes>
 #include <cstdio>
 
 #include "call.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "gpumem/managed.h"
 
 using namespace gpumem;

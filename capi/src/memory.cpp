@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/memory.h"
+#include "core/memory/memory.h"
 
 #include <array>
 
 #include "call.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "gpumem/memory.h"
 
 using namespace gpumem;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/physical.h"
+#include "core/memory/physical.h"
 
 #include "call.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "decode_vmm.h"
 #include "gpumem/physical.h"
 

@@ -2,8 +2,8 @@
 #include "gpumem/pointer.h"
 
 #include "call.h"
-#include "core/instance.h"
-#include "core/pointer.h"
+#include "core/instance/instance.h"
+#include "core/memory/pointer.h"
 
 using namespace gpumem;
 

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "call.h"
-#include "core/host_function_guard.h"
-#include "core/instance.h"
-#include "core/pool.h"
-#include "core/stream.h"
+#include "core/instance/instance.h"
+#include "core/object/host_function_guard.h"
+#include "core/pool/pool.h"
+#include "core/stream/stream.h"
 #include "decode_vmm.h"
 
 using namespace gpumem;

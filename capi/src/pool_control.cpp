@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "call.h"
-#include "core/host_function_guard.h"
-#include "core/instance.h"
-#include "core/kind.h"
-#include "core/pool.h"
+#include "core/instance/instance.h"
+#include "core/memory/kind.h"
+#include "core/object/host_function_guard.h"
+#include "core/pool/pool.h"
 #include "decode_vmm.h"
 #include "gpumem/pool.h"
 

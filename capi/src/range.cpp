@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/range.h"
+#include "core/memory/range.h"
 
 #include "call.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "decode_vmm.h"
 #include "gpumem/range.h"
 

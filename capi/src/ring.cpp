@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "call.h"
-#include "core/instance.h"
-#include "core/ring.h"
-#include "core/stream.h"
+#include "core/instance/instance.h"
+#include "core/share/ring/ring.h"
+#include "core/stream/stream.h"
 #include "decode_share.h"
 
 using namespace gpumem;

@@ -4,11 +4,11 @@
 #include <cinttypes>
 
 #include "call.h"
-#include "core/event.h"
-#include "core/host_function_guard.h"
-#include "core/instance.h"
-#include "core/memory.h"
-#include "core/share_ways.h"
+#include "core/instance/instance.h"
+#include "core/memory/memory.h"
+#include "core/object/host_function_guard.h"
+#include "core/share/link/ways.h"
+#include "core/stream/event.h"
 #include "decode_share.h"
 
 using namespace gpumem;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/share_transport.h"
+#include "core/share/peer/transport.h"
 
 #include "call.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "decode_share.h"
 #include "gpumem/share.h"
 

@@ -2,7 +2,7 @@
 #include "gpumem/stats.h"
 
 #include "call.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 
 using namespace gpumem;
 

@@ -2,7 +2,7 @@
 #include "gpumem/status.h"
 
 #include "call.h"
-#include "core/status_list.h"
+#include "core/object/status_list.h"
 
 using namespace gpumem;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/stream.h"
+#include "core/stream/stream.h"
 
 #include "call.h"
-#include "core/event.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
+#include "core/stream/event.h"
 #include "gpumem/stream.h"
 
 using namespace gpumem;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "gpumem/version.h"
 
-#include "core/backends.h"
+#include "core/instance/backends.h"
 
 #define GPUMEM_TEXT_OF(value) #value
 #define GPUMEM_VERSION_TEXT(major, minor, patch) \

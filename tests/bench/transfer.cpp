@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/transfer.h"
+#include "core/device/transfer.h"
 #include "backends/host/host_backend.h"
-#include "core/instance.h"
+#include "core/instance/instance.h"
 #include "pageable.h"
 #if GPUMEM_HAVE_CUDA
 #include "backends/cuda/cuda_backend.h"

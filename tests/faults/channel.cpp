@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "core/share_channel.h"
+#include "core/share/wire/channel.h"
 #include "loop.h"
 
 namespace faults {

@@ -15,7 +15,7 @@
 #include <memory>
 #include <thread>
 
-#include "core/share_handle.h"
+#include "core/share/wire/handle.h"
 #include "platform/identity.h"
 #include "scenario.h"
 

@@ -12,8 +12,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/share_channel.h"
-#include "core/share_client.h"
+#include "core/share/peer/client.h"
+#include "core/share/wire/channel.h"
 #include "gpumem/gpumem.h"
 #include "loop.h"
 #include "platform/socket.h"

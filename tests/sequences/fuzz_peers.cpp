@@ -14,8 +14,8 @@
 #include <string>
 #include <thread>
 
-#include "core/share_channel.h"
-#include "core/share_client.h"
+#include "core/share/peer/client.h"
+#include "core/share/wire/channel.h"
 #include "gpumem/gpumem.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);

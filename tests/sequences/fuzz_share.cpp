@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "core/share_protocol.h"
+#include "core/share/wire/protocol.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 

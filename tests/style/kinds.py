@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""No code compares kinds of memory: only the table in impl/core/kind.cpp names them, and code asks a row for a trait.
+"""No code compares kinds of memory: only the table in impl/core/memory/kind.cpp names them, and code asks a row for a trait.
 Usage: kinds.py SOURCE_ROOT"""
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tap import Tap
 
-TABLE = "impl/core/kind.cpp"
+TABLE = "impl/core/memory/kind.cpp"
 SUFFIXES = {".h", ".hpp", ".cpp", ".c"}
 WRONG = {
     re.compile(r"\bGPUMEM_KIND_\w+"): "is named",

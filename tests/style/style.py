@@ -58,12 +58,12 @@ def python_syntax(files):
 
 
 def forgotten(sources):
-    """A source that nothing beside it names is neither built nor run."""
+    """A source that no build of its folder or of one above names is neither built nor run."""
     for path in sources:
         if path.suffix in {".h", ".hpp"}:
             continue
-        near = "".join(text.read_text(encoding="utf-8") for text in [*path.parent.glob("meson.build"),
-                       *path.parent.parent.glob("meson.build"), *path.parent.glob("*.py")])
+        builds = [folder / "meson.build" for folder in path.parents if (folder / "meson.build").is_file()]
+        near = "".join(text.read_text(encoding="utf-8") for text in [*builds, *path.parent.glob("*.py")])
         if path.name not in near and f"'{path.stem}'" not in near:
             yield str(path)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which entries of a batch depend on each other, compared with a look at every byte.
-#include "core/batch.h"
+#include "core/copy/batch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The planner of copies and fills, over a backend that writes down what it is told to enqueue: splitting at
 // borders, staging, routing, and what happens when a step fails.
-#include "core/copy.h"
+#include "core/copy/copy.h"
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "base/arithmetic.h"
-#include "core/held.h"
-#include "core/instance.h"
-#include "core/page_map.h"
-#include "core/range.h"
-#include "core/region.h"
+#include "core/instance/instance.h"
+#include "core/memory/page_map.h"
+#include "core/memory/range.h"
+#include "core/memory/region.h"
+#include "core/object/held.h"
 
 namespace gpumem::core {
 namespace {

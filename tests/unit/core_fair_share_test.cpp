@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What one of several users may hold.
-#include "core/fair_share.h"
+#include "core/share/peer/fair_share.h"
 
 #include <gtest/gtest.h>
 

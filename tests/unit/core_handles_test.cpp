@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The handle table (COM-10, COM-11): stale, forged and mistyped values, ends and their reasons, races, forks.
-#include "core/handles.h"
+#include "core/object/handles.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/callback.h"
+#include "core/object/callback.h"
 #include "process_support.h"
 
 namespace gpumem::core {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The page map: which region owns an address, at every border of its nodes, in shared pages, while regions
 // leave, against a model, and under 16 threads.
-#include "core/page_map.h"
+#include "core/memory/page_map.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/region.h"
+#include "core/memory/region.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "../sanitizer.h"
-#include "core/pool_blocks.h"
-#include "core/pool_classes.h"
-#include "core/pool_space.h"
+#include "core/memory/pool_blocks.h"
+#include "core/memory/pool_classes.h"
+#include "core/pool/space.h"
 
 namespace gpumem::core {
 namespace {

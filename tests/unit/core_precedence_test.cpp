@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which of several failures a call reports (COM-17).
-#include "core/precedence.h"
+#include "core/object/precedence.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "core/status_list.h"
+#include "core/object/status_list.h"
 
 namespace gpumem::core {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "core/status_list.h"
+#include "core/object/status_list.h"
 
 namespace gpumem::core {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What is logged of other processes.
-#include "core/warnings.h"
+#include "core/object/warnings.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 // pieces of a page, threads that end soon.
 #include <thread>
 
-#include "core/instance.h"
-#include "core/transfer.h"
+#include "core/device/transfer.h"
+#include "core/instance/instance.h"
 #include "cuda_fake.h"
 #include "process_support.h"
 

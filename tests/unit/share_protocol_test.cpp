@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The messages of sharing: round trips, and every way in which bytes can be wrong.
-#include "core/share_protocol.h"
+#include "core/share/wire/protocol.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <random>
 
-#include "core/hub_table.h"
+#include "core/share/peer/hub_table.h"
 #include "platform/socket.h"
 #include "process_support.h"
 

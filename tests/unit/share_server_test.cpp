@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The sharing thread, hubs and links, with a peer that speaks the protocol by hand, and wrongly.
-#include "core/share_server.h"
+#include "core/share/peer/server.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -25,13 +25,13 @@
 #include <thread>
 
 #include "../asleep.h"
-#include "core/event.h"
-#include "core/exports.h"
-#include "core/imports.h"
-#include "core/instance.h"
-#include "core/share_channel.h"
-#include "core/share_client.h"
-#include "core/warnings.h"
+#include "core/instance/instance.h"
+#include "core/object/warnings.h"
+#include "core/share/link/imports.h"
+#include "core/share/peer/client.h"
+#include "core/share/peer/exports.h"
+#include "core/share/wire/channel.h"
+#include "core/stream/event.h"
 #include "gpumem/gpumem.h"
 #include "platform/identity.h"
 #include "platform/pages.h"

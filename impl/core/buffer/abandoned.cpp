@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/buffer/abandoned.h"
+
+#include "base/caught.h"
+#include "core/buffer/buffer.h"
+#include "core/memory/memory.h"
+#include "core/memory/physical.h"
+#include "core/memory/range.h"
+#include "core/object/held.h"
+
+namespace gpumem::core {
+namespace {
+
+Result<void> end(uint64_t handle) noexcept {
+  try {
+    switch (static_cast<Type>(handles::detail::type_of(handle))) {
+      case Type::kRange:
+        GPUMEM_TRY(unmap_from(handle, 0));
+        return give_back<Range>(handle, destroy_range);
+      case Type::kMemory:
+        return give_back<Memory>(handle, destroy_memory);
+      case Type::kBuffer:
+        return give_back<Buffer>(handle, destroy_buffer);
+      default:
+        return give_back<Physical>(handle, release_physical);
+    }
+  } catch (...) {
+    return caught_failure();
+  }
+}
+
+// If it is still there. The record of the thread has been made: it has looked at objects before.
+template <class Use>
+void with(uint64_t handle, Use use) noexcept {
+  platform::ThreadRecord& record = platform::thread_record();
+  const platform::Look look(record);
+  const auto type = static_cast<Type>(handles::detail::type_of(handle));
+  if (Object* const object = handles::look_up(handle, type, record.process.load(std::memory_order_relaxed)))
+    use(*object);
+}
+
+}  // namespace
+
+void abandon(Instance& instance, uint64_t handle) noexcept {
+  if (handle == 0 || end(handle)) return;
+  with(handle, [&](Object& object) { instance.note_abandoned(object); });
+}
+
+void end_abandoned(Instance& instance) noexcept {
+  if (!instance.has_abandoned()) return;
+  uint64_t handle = 0;
+  const auto see = [&](const Object& object) {
+    handle = &object.instance() == &instance && object.abandoned() ? object.handle() : 0;
+  };
+  for (uint32_t slot = 0; handles::see_next(&slot, see);) {
+    // Ending a buffer comes here again, and so may other threads: each object is ended by one of them.
+    bool mine = false;
+    if (handle != 0) with(handle, [&](Object& object) { mine = instance.take_abandoned(object); });
+    if (mine) abandon(instance, handle);
+  }
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/buffer/store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "core/instance/instance.h"
+#include "core/memory/memory.h"
+#include "core/object/held.h"
+#include "platform/file.h"
+#include "platform/host_budget.h"
+#include "platform/pages.h"
+
+namespace gpumem::core {
+
+Store::~Store() {
+  for (const Piece& piece : pieces_) {
+    if (piece.memory == 0) platform::unmap(piece.bytes, piece.size);
+  }
+  if (file_ >= 0) platform::close_file(file_);
+}
+
+bool Store::fits(const StoreRequest& request, uint64_t bytes) const {
+  if (!request.keeps()) return capacity_ == 0;
+  return request == request_ && capacity_ >= bytes;
+}
+
+Result<void> Store::provide(Instance& instance, const StoreRequest& request, uint64_t bytes, uint64_t most) {
+  if (!(request == request_) || !request.keeps()) {
+    GPUMEM_TRY(trim(0));
+    request_ = request;
+  }
+  if (!request.keeps()) return {};
+  const uint64_t wanted =
+      std::min(round_up(bytes, platform::page_size()), capacity_ + std::min(most, kSizeMax));
+  if (request.content == GPUMEM_CONTENT_FILE)
+    return wanted > capacity_ ? set_file_size(wanted) : Result<void>();
+  // All or nothing, so that a failure leaves no more behind than there was.
+  const uint64_t before = capacity_;
+  Cleanup undo([&] { (void)trim(before); });
+  while (capacity_ < wanted)
+    GPUMEM_TRY(add_piece(instance, std::min(wanted - capacity_, kPiece)));
+  undo.dismiss();
+  return {};
+}
+
+Result<void> Store::trim(uint64_t keep) {
+  if (file_ >= 0) {
+    if (keep >= capacity_) return {};
+    if (keep != 0) return set_file_size(keep);
+    platform::close_file(std::exchange(file_, -1));
+    capacity_ = 0;
+    return {};
+  }
+  while (!pieces_.empty() && capacity_ - pieces_.back().size >= keep)
+    GPUMEM_TRY(drop_piece());
+  return {};
+}
+
+Result<void> Store::add_piece(Instance& instance, uint64_t size) {
+  pieces_.reserve(pieces_.size() + 1);
+  Piece piece;
+  piece.size = round_up(size, platform::page_size());
+  if (request_.content == GPUMEM_CONTENT_PINNED) {
+    auto root = held<DeviceObject>(instance.device_handle(device_.ordinal()));
+    if (!root) return root.error();
+    backend::MemoryRequest request;
+    request.size = piece.size;
+    auto made = create_memory(**root, kinds::pinned, request, name_);
+    if (!made) return made.error();
+    if (auto memory = held<Memory>(made->handle)) (*memory)->set_owned();
+    piece.memory = made->handle;
+    piece.bytes = made->pointer;
+  } else {
+    GPUMEM_TRY(platform::check_host_budget(piece.size));
+    auto made = platform::map_anonymous(piece.size, platform::page_size());
+    if (!made) return made.error();
+    piece.bytes = *made;
+    Cleanup undo([&] { platform::unmap(piece.bytes, piece.size); });
+    GPUMEM_TRY(platform::populate(piece.bytes, piece.size, 4));
+    undo.dismiss();
+  }
+  pieces_.push_back(piece);
+  capacity_ += piece.size;
+  return {};
+}
+
+Result<void> Store::drop_piece() {
+  const Piece& last = pieces_.back();
+  if (last.memory != 0) {
+    GPUMEM_TRY(give_back<Memory>(last.memory, destroy_memory));
+  } else {
+    platform::unmap(last.bytes, last.size);
+  }
+  capacity_ -= last.size;
+  pieces_.pop_back();
+  return {};
+}
+
+Result<void> Store::set_file_size(uint64_t size) {
+  const bool is_new = file_ < 0;
+  if (is_new) {
+    auto file = platform::unnamed_file(request_.directory);
+    if (!file) return file.error();
+    file_ = *file;
+  }
+  Cleanup undo([&] {
+    if (is_new) platform::close_file(std::exchange(file_, -1));
+  });
+  GPUMEM_TRY(platform::set_file_size(file_, size));
+  undo.dismiss();
+  capacity_ = size;
+  return {};
+}
+
+Result<void> Store::write(uint64_t offset, const void* bytes, uint64_t size) {
+  return platform::write_file(file_, offset, bytes, size);
+}
+
+Result<void> Store::read(uint64_t offset, void* bytes, uint64_t size) {
+  return platform::read_file(file_, offset, bytes, size);
+}
+
+}  // namespace gpumem::core

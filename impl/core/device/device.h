@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// A device of an instance: its capabilities, its peers, and streams for calls that wait for their work.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "contract/device.h"
+#include "core/device/transfer.h"
+#include "core/object/object.h"
+
+namespace gpumem::core {
+
+class Device {
+ public:
+  Device(backend::Device& backend, Instance& owner, const TransferOptions& transfer)
+      : backend_(backend), owner_(owner), transfer_(owner, backend, transfer) {}
+
+  backend::Device& backend() const { return backend_; }
+  Transfer& transfer() { return transfer_; }
+  const Instance* owner() const { return &owner_; }
+  const backend::DeviceFacts& facts() const { return backend_.facts(); }
+  uint32_t ordinal() const { return facts().ordinal; }
+  // DEVICE_LOST once the device is lost.
+  Result<void> usable() const {
+    if (!backend_.lost()) [[likely]]
+      return {};
+    return lost_error();
+  }
+
+  Result<backend::MemoryAvailable> memory_available();
+
+  // Managed bytes against the memory of the device; only with `oversubscribe` may they exceed it, as far as
+  // the host has room for the rest.
+  Result<void> charge_managed(uint64_t bytes, bool oversubscribe);
+  void refund_managed(uint64_t bytes) noexcept { managed_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  // The answer for the caller, who must not ask in a host function.
+  Result<backend::Capability> ask_capability(gpumem_capability capability, Device* peer);
+  // Asks the backend at the first question and keeps the answer (COM-21).
+  backend::Capability capability(gpumem_capability capability, Device* peer = nullptr);
+  // The error that a call gets that needs a capability which is missing; success otherwise.
+  Result<void> need(gpumem_capability capability);
+  // What shares with other processes; UNSUPPORTED if nothing does.
+  Result<backend::Sharing*> sharing() const;
+
+  Result<bool> can_access_peer(Device& peer);
+  // Counted (DEV-7).
+  Result<void> enable_peer_access(Device& peer);
+  Result<void> disable_peer_access(Device& peer);
+  bool has_peer_access(const Device& peer) const;
+  // The same as can_access_peer(), which the backend is asked once.
+  Result<bool> has_link_to(Device& peer);
+  // Switches off what this instance switched on.
+  void forget_peers() noexcept;
+
+  // A stream for one call that enqueues and waits; no two calls share one at a time.
+  Result<std::shared_ptr<backend::Stream>> borrow_stream();
+  void return_stream(std::shared_ptr<backend::Stream> stream) noexcept;
+  void release_streams() noexcept;
+
+ private:
+  Error lost_error() const;
+
+  struct Peer {
+    uint64_t count = 0;
+    bool switched_on = false;  // by us, so that we switch it off
+  };
+
+  backend::Device& backend_;
+  const Instance& owner_;
+  mutable std::mutex mutex_;
+  std::map<std::pair<gpumem_capability, const Device*>, backend::Capability> capabilities_;
+  std::set<std::pair<gpumem_capability, const Device*>> trials_;  // that run now
+  std::condition_variable trial_ended_;
+  std::mutex peers_mutex_;         // for changes, during the driver's calls; taken before mutex_
+  std::map<Device*, Peer> peers_;  // changed with both locks, read with mutex_
+  std::atomic<uint64_t> managed_bytes_{0};
+  std::map<const Device*, bool> links_;
+  std::vector<std::shared_ptr<backend::Stream>> idle_streams_;
+  size_t lent_streams_ = 0;
+  Transfer transfer_;
+};
+
+// What a device handle points to.
+class DeviceObject final : public Object {
+ public:
+  static constexpr Type kType = Type::kDevice;
+  DeviceObject(std::shared_ptr<Instance> instance, Device& device)
+      : Object(kType, std::move(instance)), device_(device) {}
+  Device& device() const { return device_; }
+
+ private:
+  Device& device_;
+};
+
+}  // namespace gpumem::core

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/memory/memory.h"
+
+#include <cinttypes>
+#include <cstdio>
+
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "core/device/host_function.h"
+#include "core/instance/instance.h"
+#include "core/memory/pointer.h"
+#include "core/memory/range.h"
+#include "core/object/host_function_guard.h"
+#include "core/share/link/imports.h"
+#include "core/share/peer/exports.h"
+
+namespace gpumem::core {
+
+Memory::Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
+               const backend::MemoryRequest& asked, std::string name)
+    : Region(kType, std::move(instance), device, traits, asked.size, std::move(name)), asked_(asked) {
+  if (traits.managed) make_managed(((asked.require | asked.prefer) & GPUMEM_MEMORY_ATTACH_HOST) != 0);
+}
+
+// A memory in the making. Holds all that its record needs before the backend is asked, and drops it again
+// unless finish() is reached (COM-8).
+class NewMemory {
+ public:
+  NewMemory(DeviceObject& device, const KindTraits& kind, const backend::MemoryRequest& asked,
+            std::string name)
+      : instance_(device.instance()),
+        room_(instance_.page_map()),
+        memory_(std::make_unique<Memory>(device.shared_instance(), device.device(), kind, asked,
+                                         std::move(name))) {}
+  NewMemory(const NewMemory&) = delete;
+  NewMemory& operator=(const NewMemory&) = delete;
+  ~NewMemory() {
+    if (memory_ == nullptr) return;
+    memory_->cancel_range(instance_.page_map());
+    if (charged_ != 0) refund(instance_, *memory_, charged_);
+    if (memory_->handle() != 0) handles::cancel(*memory_);
+  }
+
+  Result<void> reserve() {
+    auto handle = handles::reserve(*memory_);
+    if (!handle) return handle.error();
+    return room_.reserve(2);
+  }
+
+  Memory& memory() { return *memory_; }
+
+  // A registration holds its range from now on, so that of two overlapping ones only one asks the driver.
+  const RegionRange* reserve_range(const void* pointer) noexcept {
+    return memory_->reserve_range(instance_.page_map(), pointer);
+  }
+
+  Result<void> charge(gpumem_memory_flags wanted = 0) {
+    const KindTraits& kind = memory_->traits();
+    if (kind.charged_as_pinned) GPUMEM_TRY(instance_.charge_pinned(memory_->size()));
+    if (kind.managed)
+      GPUMEM_TRY(
+          memory_->device().charge_managed(memory_->size(), (wanted & GPUMEM_MEMORY_OVERSUBSCRIBE) != 0));
+    charged_ = memory_->size();
+    return {};
+  }
+  // What charge() has taken.
+  static void refund(Instance& instance, const Memory& memory, uint64_t bytes) noexcept {
+    if (memory.traits().charged_as_pinned) instance.refund_pinned(bytes);
+    if (memory.traits().managed) memory.device().refund_managed(bytes);
+  }
+
+  CreatedMemory finish(std::unique_ptr<backend::Memory> made) noexcept {
+    Memory* const memory = memory_.release();
+    memory->record(instance_.page_map(), std::move(made));
+    fill_info(*memory);
+    instance_.statistics().add(memory->traits(), memory->size());
+    instance_.add_object(*memory);
+    const backend::MemoryFacts& facts = memory->facts();
+    const CreatedMemory created{memory->handle(),
+                                facts.host_pointer != nullptr ? facts.host_pointer : facts.device_pointer};
+    handles::publish(memory);
+    memory->set_state(Region::State::kLive);
+    return created;
+  }
+
+ private:
+  static void fill_info(Memory& memory) noexcept {
+    const backend::MemoryFacts& facts = memory.facts();
+    const uint32_t ordinal = memory.device().ordinal();
+    gpumem_memory_info& info = memory.memory_info_;
+    info.kind = memory.kind();
+    info.numa_node = facts.numa_node;
+    info.device = reinterpret_cast<gpumem_device>(pointer_to(memory.instance().device_handle(ordinal)));
+    info.device_ordinal = ordinal;
+    info.host_pointer = facts.host_pointer;
+    info.device_pointer = facts.device_pointer;
+    info.size = memory.size();
+    info.granted_size = facts.granted_size;
+    info.alignment = memory.asked_.alignment;
+    info.requested_flags = memory.asked_.require | memory.asked_.prefer;
+    info.granted_flags = facts.granted;
+    info.buffer_id = memory.buffer_id();
+    std::snprintf(info.name, sizeof info.name, "%s", memory.name().c_str());
+  }
+
+  Instance& instance_;
+  PageMap::Room room_;
+  std::unique_ptr<Memory> memory_;
+  uint64_t charged_ = 0;
+};
+
+namespace {
+
+// Refuses what is required and cannot be; drops what is only preferred and cannot be (COM-5, COM-6).
+Result<void> settle_flags(Device& device, const KindTraits& kind, gpumem_memory_flags require,
+                          gpumem_memory_flags* prefer) {
+  if (kind.capability != 0) GPUMEM_TRY(device.need(kind.capability));
+  for (const FlagNeed& need : kind.flag_needs) {
+    if (((require | *prefer) & need.flag) == 0) continue;
+    auto can = device.need(need.capability);
+    if (can) continue;
+    if ((require & need.flag) != 0) return can.error();
+    *prefer &= ~need.flag;
+  }
+  return {};
+}
+
+// Why memory of a kind cannot be registered (PIN-11, PIN-13).
+Error range_taken(const KindTraits& kind) {
+  if (kind.charged_as_pinned) {
+    return make_error(
+        GPUMEM_ERROR_ALREADY_EXISTS,
+        "the range shares bytes with memory that is already %s; use that memory, or free it first",
+        kind.name);
+  }
+  return make_error(GPUMEM_ERROR_WRONG_KIND, "%s memory cannot be registered; only ordinary memory can",
+                    kind.name);
+}
+
+// The same for memory of other code; `usable` says whether the device is.
+Result<void> check_not_foreign(Instance& instance, const backend::RegistrationRequest& request,
+                               const Result<void>& usable) {
+  const uint64_t first = address_of(request.pointer);
+  bool pinned = false;
+  for (const uint64_t address : {first, first + request.size - 1}) {
+    auto facts = instance.backend().pointer_facts(pointer_to(address));
+    if (!facts) return facts.error();
+    if (!facts->known) continue;
+    if (facts->location == GPUMEM_LOCATION_DEVICE) return range_taken(kinds::device);
+    if (facts->location == GPUMEM_LOCATION_HOST) pinned = true;
+  }
+  GPUMEM_TRY(usable);
+  if (pinned) return range_taken(kinds::pinned);
+  return {};
+}
+
+}  // namespace
+
+Result<CreatedMemory> create_memory(DeviceObject& device_object, const KindTraits& kind,
+                                    backend::MemoryRequest request, std::string name, bool closed) {
+  Instance& instance = device_object.instance();
+  Device& device = device_object.device();
+
+  GPUMEM_TRY(device.usable());
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  if (((request.require | request.prefer) & GPUMEM_MEMORY_NUMA_NODE) != 0 &&
+      !instance.backend().has_numa_node(request.numa_node)) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no NUMA node %d", request.numa_node);
+  }
+  NewMemory memory(device_object, kind, request, std::move(name));
+  GPUMEM_TRY(settle_flags(device, kind, request.require, &request.prefer));
+
+  GPUMEM_TRY(memory.reserve());
+  GPUMEM_TRY(memory.charge(request.require | request.prefer));
+  memory.memory().set_closed(closed);
+  request.sort = kind.sort;
+  auto made = with_room(instance, [&] { return device.backend().create_memory(request); });
+  if (!made) return made.error();
+  return memory.finish(std::move(*made));
+}
+
+Result<CreatedMemory> register_memory(DeviceObject& device_object, backend::RegistrationRequest request,
+                                      std::string name) {
+  Instance& instance = device_object.instance();
+  Device& device = device_object.device();
+
+  const auto usable = device.usable();
+  if (auto outside = outside_host_function(); !outside) return usable ? outside.error() : usable.error();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  backend::MemoryRequest asked;
+  asked.size = request.size;
+  asked.require = request.require;
+  asked.prefer = request.prefer;
+  NewMemory memory(device_object, kinds::registered, asked, std::move(name));
+
+  GPUMEM_TRY(memory.reserve());
+  if (const RegionRange* const taken = memory.reserve_range(request.pointer)) {
+    // Memory of the wrong kind comes before a lost device, and that before memory that is taken (COM-17).
+    const bool in_pool = taken->region->pool_blocks() != nullptr;
+    const Error why = range_taken(in_pool ? kinds::pool : taken->region->traits());
+    if (why.status != GPUMEM_ERROR_WRONG_KIND) GPUMEM_TRY(usable);
+    return why;
+  }
+  GPUMEM_TRY(check_not_foreign(instance, request, usable));
+  GPUMEM_TRY(usable);
+  GPUMEM_TRY(settle_flags(device, kinds::registered, request.require, &request.prefer));
+  GPUMEM_TRY(memory.charge());
+  auto made = device.backend().register_memory(request);
+  if (!made) return made.error();
+  return memory.finish(std::move(*made));
+}
+
+Result<AdoptedMemory> adopt_memory(DeviceObject& device_object, NewImport wanted,
+                                   const std::function<Result<std::unique_ptr<backend::Memory>>()>& make) {
+  backend::MemoryRequest asked;
+  asked.size = wanted.size;
+  NewMemory memory(device_object, wanted.on_device ? kinds::imported : kinds::imported_host, asked,
+                   std::move(wanted.name));
+  GPUMEM_TRY(memory.reserve());
+  memory.memory().set_peer(std::move(wanted.peer));
+  auto made = with_room(device_object.instance(), make);
+  if (!made) return made.error();
+  Memory* const adopted = &memory.memory();
+  return AdoptedMemory{adopted, memory.finish(std::move(*made))};
+}
+
+Result<void> release_memory(Memory& memory) {
+  memory.set_state(Region::State::kLeaving);
+  Imports& imports = memory.instance().imports();
+  const bool kept = memory.traits().imported && imports.keep_mapped(memory);
+  if (!kept) {
+    memory.set_state(Region::State::kReleasing);
+    if (auto released = memory.backend().release(); !released) {
+      memory.set_state(Region::State::kLive);
+      return released;
+    }
+  }
+  forget_memory(memory);
+  if (memory.traits().imported) imports.forget(memory);
+  memory.instance().exports().end(memory);
+  end_functions_writing(memory);
+  return {};
+}
+
+void forget_memory(Memory& memory) noexcept {
+  Instance& instance = memory.instance();
+  memory.erase(instance.page_map());
+  NewMemory::refund(instance, memory, memory.size());
+  instance.statistics().remove(memory.traits(), memory.size());
+  instance.remove_object(memory);
+}
+
+namespace {
+
+// BUSY while the CPU accesses managed memory.
+Result<void> check_not_accessed(const Memory& memory) {
+  if (memory.managed() == nullptr || !memory.managed()->accessed()) return {};
+  return make_error(GPUMEM_ERROR_BUSY,
+                    "the CPU is accessing the managed memory; call gpumem_managed_end_host_access() first");
+}
+
+}  // namespace
+
+Result<void> destroy_memory(Ref<Memory> memory) {
+  if (!memory->traits().imported) return destroy_mapping(std::move(memory));
+  GPUMEM_TRY(outside_host_function());
+  Imports& imports = memory->instance().imports();
+  return imports.destroy(std::move(memory));
+}
+
+Result<void> destroy_mapping(Ref<Memory> memory) {
+  GPUMEM_TRY(outside_host_function());
+  Instance& instance = memory->instance();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(uses_will_end(*memory));
+  // Asked while the handle is good, so that memory in use never looks to others as if it were gone.
+  GPUMEM_TRY(check_not_accessed(*memory));
+  GPUMEM_TRY(check_unused(*memory, [&] { return memory->backend().check_unused(); }));
+  GPUMEM_TRY(instance.exports().begin_end(*memory));
+  Cleanup still_shared([&, object = memory.get()] { instance.exports().cancel_end(*object); });
+  if (!handles::end(*memory, End::kDestroyed)) {
+    still_shared.dismiss();  // that is up to whoever destroys it
+    return ended_meanwhile(memory->type());
+  }
+  memory->set_state(Region::State::kLeaving);
+  platform::fence_all_threads();
+  auto released = wait_for_uses(*memory);
+  if (released) released = check_not_accessed(*memory);
+  if (released) released = instance.exports().begin_end(*memory);  // exported meanwhile, perhaps
+  if (released) {
+    released = release_memory(*memory);
+  } else {
+    memory->set_state(Region::State::kLive);
+  }
+  if (!released) {
+    handles::revive(*memory);
+    return released;
+  }
+  still_shared.dismiss();
+  Memory* const gone = memory.get();
+  memory = {};
+  handles::remove(gone);
+  return {};
+}
+
+namespace {
+
+// Freeing by pointer reports NOT_FOUND, never STALE_HANDLE.
+Result<void> destroy_found(Ref<Memory> memory, const void* pointer) {
+  auto destroyed = destroy_memory(std::move(memory));
+  if (destroyed || destroyed.error().status != GPUMEM_ERROR_STALE_HANDLE) return destroyed;
+  return make_error(GPUMEM_ERROR_NOT_FOUND, "another thread has just freed the memory at %p", pointer);
+}
+
+Error freed_otherwise(const Region& region, const void* pointer) {
+  if (region.in_parts() && static_cast<const Range&>(region).owned()) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND,
+                      "the memory at %p belongs to a buffer; use gpumem_buffer_destroy()", pointer);
+  }
+  return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is %s memory; use %s", pointer,
+                    region.traits().name, region.traits().freed_by);
+}
+
+}  // namespace
+
+namespace {
+
+Result<void> check_not_owned(const Memory& memory) {
+  if (!memory.owned()) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory belongs to a buffer or a ring; destroy that");
+}
+
+}  // namespace
+
+Result<void> destroy_for_user(Ref<Memory> memory) {
+  GPUMEM_TRY(check_not_owned(*memory));
+  return destroy_memory(std::move(memory));
+}
+
+Result<void> free_pointer(Instance& instance, const void* pointer) {
+  FoundRegion found = find_region(instance, pointer);
+  if (!found.region) {
+    if (is_of_another_instance(instance, pointer)) {
+      return make_error(GPUMEM_ERROR_NOT_FOUND,
+                        "%p is memory of another instance of this process; free it there", pointer);
+    }
+    return make_error(
+        GPUMEM_ERROR_NOT_FOUND,
+        "this instance has no allocation at %p; it may be freed already, or belong to other code", pointer);
+  }
+  if (found.region->pool_blocks() != nullptr) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND,
+                      "the memory at %p is a block of a pool; use gpumem_pool_free()", pointer);
+  }
+  if (!found.region->traits().allocated()) return freed_otherwise(*found.region, pointer);
+  if (found.offset != 0) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "%p is at offset %" PRIu64 " in an allocation of %" PRIu64
+                      " bytes; pass the pointer to its first byte",
+                      pointer, found.offset, found.region->size());
+  }
+  auto memory = std::move(found.region).as<Memory>();
+  GPUMEM_TRY(check_not_owned(*memory));
+  return destroy_found(std::move(memory), pointer);
+}
+
+Result<void> unregister_pointer(Instance& instance, const void* pointer) {
+  FoundRegion found = find_region(instance, pointer);
+  if (!found.region) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has registered nothing at %p", pointer);
+  }
+  if (found.region->pool_blocks() != nullptr) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND,
+                      "the memory at %p is a block of a pool; use gpumem_pool_free()", pointer);
+  }
+  if (!found.region->traits().registered) return freed_otherwise(*found.region, pointer);
+  if (found.offset != 0 || pointer != found.region->facts().host_pointer) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "%p is inside a registered range; pass the pointer that was registered", pointer);
+  }
+  return destroy_found(std::move(found.region).as<Memory>(), pointer);
+}
+
+}  // namespace gpumem::core

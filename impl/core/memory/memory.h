@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Allocations and registrations: making and destroying them.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/device/device.h"
+#include "core/memory/region.h"
+#include "core/object/handles.h"
+
+namespace gpumem::core {
+
+class Memory final : public Region {
+ public:
+  static constexpr Type kType = Type::kMemory;
+  Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
+         const backend::MemoryRequest& asked, std::string name);
+
+  // Of an import whose mapping is to be kept: leaves nothing to be released.
+  std::unique_ptr<backend::Memory> take_backend() noexcept { return Region::take_backend(); }
+
+  // A buffer's or a ring's: only that may free it.
+  bool owned() const { return owned_.load(std::memory_order_acquire); }
+  void set_owned() noexcept { owned_.store(true, std::memory_order_release); }
+
+  // The answer of gpumem_memory_get_info().
+  const gpumem_memory_info& memory_info() const { return memory_info_; }
+
+ private:
+  friend class NewMemory;
+  friend void forget_memory(Memory& memory) noexcept;
+
+  const backend::MemoryRequest asked_;
+  gpumem_memory_info memory_info_ = GPUMEM_MEMORY_INFO_INIT;
+  std::atomic<bool> owned_{false};
+};
+
+// What has been made: its handle, and the pointer for people who want only that.
+struct CreatedMemory {
+  uint64_t handle = 0;
+  void* pointer = nullptr;
+};
+
+// The request has been checked by value; whether it can be honoured is decided here. A buffer's can be closed
+// from the first moment on.
+Result<CreatedMemory> create_memory(DeviceObject& device, const KindTraits& kind,
+                                    backend::MemoryRequest request, std::string name, bool closed = false);
+Result<CreatedMemory> register_memory(DeviceObject& device, backend::RegistrationRequest request,
+                                      std::string name);
+// For the next function. The mapping is one that was kept, or null.
+struct NewImport {
+  uint64_t size = 0;
+  bool on_device = true;
+  std::string name;
+  std::shared_ptr<SharePeer> peer;  // without which the memory cannot be used; or null
+};
+struct AdoptedMemory {
+  Memory* memory = nullptr;
+  CreatedMemory created;
+};
+// Memory of another process. Once `make` has succeeded, nothing can fail. Needs Instance::stay_open().
+Result<AdoptedMemory> adopt_memory(DeviceObject& device, NewImport wanted,
+                                   const std::function<Result<std::unique_ptr<backend::Memory>>()>& make);
+// Counts an import down.
+Result<void> destroy_memory(Ref<Memory> memory);
+// Ends the memory, however often it is imported.
+Result<void> destroy_mapping(Ref<Memory> memory);
+// The same for the caller: INVALID_STATE if a buffer or a ring owns it.
+Result<void> destroy_for_user(Ref<Memory> memory);
+// By pointer: an allocation, or a registration.
+Result<void> free_pointer(Instance& instance, const void* pointer);
+Result<void> unregister_pointer(Instance& instance, const void* pointer);
+
+// Releases an ended memory that no thread uses; on failure it is as it was. Needs Instance::stay_open(). The
+// object lives on until handles::remove().
+Result<void> release_memory(Memory& memory);
+// Drops the records of a memory that is released, or that could not be when its instance was closed.
+void forget_memory(Memory& memory) noexcept;
+
+}  // namespace gpumem::core

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/memory/physical.h"
+
+#include <cinttypes>
+#include <cstdio>
+
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "core/device/lifecycle.h"
+#include "core/instance/instance.h"
+#include "core/memory/pointer.h"
+#include "core/memory/range.h"
+#include "core/object/host_function_guard.h"
+#include "core/object/precedence.h"
+
+namespace gpumem::core {
+
+void Physical::set_backend(std::unique_ptr<backend::Physical> made) noexcept {
+  backend_ = std::move(made);
+  const backend::PhysicalFacts& known = facts();
+  info_.location = known.location;
+  info_.location_id = known.location_id;
+  info_.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
+  info_.device_ordinal = device_.ordinal();
+  info_.imported = known.imported ? 1 : 0;
+  info_.size = known.size;
+  info_.granularity = known.granularity;
+  info_.block_id = known.block_id;
+  info_.handle_types = known.handle_types;
+  info_.granted_flags = known.granted;
+  info_.native_handle = backend_->native();
+  std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());
+}
+
+Result<backend::VirtualMemory*> virtual_memory_of(Device& device) {
+  if (backend::VirtualMemory* const facet = device.backend().vmm()) return facet;
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "device %u has no virtual memory management (vmm.device is NO)",
+                    device.ordinal());
+}
+
+namespace {
+
+Result<void> check_node(const Instance& instance, const backend::PhysicalRequest& request) {
+  if (request.location != GPUMEM_LOCATION_HOST_NUMA || instance.backend().has_numa_node(request.numa_node))
+    return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no NUMA node %d", request.numa_node);
+}
+
+gpumem_capability capability_of(gpumem_location location) {
+  if (location == GPUMEM_LOCATION_HOST) return GPUMEM_CAPABILITY_VMM_HOST;
+  return location == GPUMEM_LOCATION_HOST_NUMA ? GPUMEM_CAPABILITY_VMM_HOST_NUMA
+                                               : GPUMEM_CAPABILITY_VMM_DEVICE;
+}
+
+// Refuses what is required and cannot be; drops what is only preferred and cannot be (VMM-4, VMM-6).
+Result<void> settle(Device& device, backend::PhysicalRequest* request) {
+  struct Need {
+    uint64_t bit;
+    gpumem_capability capability;
+  };
+  GPUMEM_TRY(device.need(capability_of(request->location)));
+  for (const Need& type : {Need{GPUMEM_HANDLE_TYPE_POSIX_FD, GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD},
+                           Need{GPUMEM_HANDLE_TYPE_FABRIC, GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC}}) {
+    if ((request->handle_types & type.bit) != 0) GPUMEM_TRY(device.need(type.capability));
+  }
+  for (const Need& flag : {Need{GPUMEM_PHYSICAL_COMPRESSIBLE, GPUMEM_CAPABILITY_VMM_COMPRESSIBLE},
+                           Need{GPUMEM_PHYSICAL_RDMA, GPUMEM_CAPABILITY_VMM_RDMA}}) {
+    if (((request->require | request->prefer) & flag.bit) == 0) continue;
+    Result<void> can = device.need(flag.capability);
+    if (can && request->location != GPUMEM_LOCATION_DEVICE) {
+      can = make_error(GPUMEM_ERROR_UNSUPPORTED,
+                       "memory of the host has no GPUMEM_PHYSICAL_ properties; do not require them");
+    }
+    if (can) continue;
+    if ((request->require & flag.bit) != 0) return can;
+    request->prefer &= ~flag.bit;
+  }
+  return {};
+}
+
+Result<void> check_size(uint64_t size, const backend::Granularity& unit) {
+  if (size % unit.minimum == 0) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the size of %" PRIu64 " bytes is not a multiple of the granularity of %" PRIu64
+                    " bytes; see gpumem_physical_get_granularity()",
+                    size, unit.minimum);
+}
+
+// The size by the unit of the location alone: a bad one outranks whatever else the device has against the
+// request (COM-17). No unit can be had of a location that the device does not know.
+Result<void> check_plain_size(Device& device, const backend::PhysicalRequest& request) {
+  backend::VirtualMemory* const facet = device.backend().vmm();
+  if (facet == nullptr) return {};
+  backend::PhysicalRequest plain;
+  plain.location = request.location;
+  plain.numa_node = request.numa_node;
+  auto unit = facet->granularity(plain);
+  if (unit) return check_size(request.size, *unit);
+  const Status status = unit.error().status;
+  const bool unknown = status == GPUMEM_ERROR_INVALID_ARGUMENT || status == GPUMEM_ERROR_UNSUPPORTED ||
+                       status == GPUMEM_ERROR_SYMBOL_MISSING || status == GPUMEM_ERROR_DEVICE_LOST;
+  return unknown ? Result<void>() : unit.error();
+}
+
+// `make` gets what the backend makes; its object is then shown.
+template <class Make>
+Result<uint64_t> make_physical(const std::shared_ptr<Instance>& instance, Device& device, std::string name,
+                               Make make) {
+  auto object = std::make_unique<Physical>(instance, device, std::move(name));
+  auto handle = handles::reserve(*object);
+  if (!handle) return handle.error();
+  Cleanup undo([&] { handles::cancel(*object); });
+  Statistics::Blocks room{{0, {}}};
+  auto made = make();
+  if (!made) return made.error();
+  undo.dismiss();
+  object->set_backend(std::move(*made));
+  instance->statistics().keep_block(std::move(room), object->facts().block_id, object->facts().size);
+  instance->add_object(*object);
+  handles::publish(object.release());
+  return *handle;
+}
+
+// Creates or imports: in both, the size can be judged only once the device has said its unit.
+template <class Make>
+Result<uint64_t> make_checked(DeviceObject& object, backend::PhysicalRequest request, std::string name,
+                              Make make) {
+  Instance& instance = object.instance();
+  Device& device = object.device();
+  Verdict verdict;
+  verdict.note(check_node(instance, request));
+  const auto outside = outside_host_function();
+  if (outside) verdict.note(check_plain_size(device, request));
+  verdict.note(device.usable());
+  verdict.note(outside);
+  if (!verdict) return verdict.error();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  auto facet = virtual_memory_of(device);
+  if (!facet) return facet.error();
+  GPUMEM_TRY(settle(device, &request));
+  auto unit = (*facet)->granularity(request);
+  if (!unit) return unit.error();
+  GPUMEM_TRY(check_size(request.size, *unit));
+  return make_physical(object.shared_instance(), device, std::move(name),
+                       [&] { return make(**facet, request); });
+}
+
+}  // namespace
+
+Result<backend::Granularity> physical_granularity(DeviceObject& object, backend::PhysicalRequest request) {
+  Device& device = object.device();
+  Verdict verdict;
+  verdict.note(check_node(object.instance(), request));
+  verdict.note(device.usable());
+  verdict.note(outside_host_function());
+  if (!verdict) return verdict.error();
+  auto facet = virtual_memory_of(device);
+  if (!facet) return facet.error();
+  GPUMEM_TRY(settle(device, &request));
+  return (*facet)->granularity(request);
+}
+
+Result<uint64_t> create_physical(DeviceObject& device, backend::PhysicalRequest request, std::string name) {
+  return make_checked(device, request, std::move(name),
+                      [&](backend::VirtualMemory& facet, const backend::PhysicalRequest& wanted) {
+                        return with_room(device.instance(), [&] { return facet.create(wanted); });
+                      });
+}
+
+Result<uint64_t> import_physical(DeviceObject& device, const backend::PhysicalRequest& request,
+                                 int file_descriptor, std::string name) {
+  return make_checked(device, request, std::move(name),
+                      [&](backend::VirtualMemory& facet, const backend::PhysicalRequest& wanted) {
+                        return facet.import_fd(wanted, file_descriptor);
+                      });
+}
+
+Result<uint64_t> import_fabric(DeviceObject& device, const backend::PhysicalRequest& request,
+                               const gpumem_fabric_handle& handle, std::string name) {
+  using Made = Result<std::unique_ptr<backend::Physical>>;
+  return make_checked(device, request, std::move(name),
+                      [&](backend::VirtualMemory& facet, const backend::PhysicalRequest& wanted) -> Made {
+                        // Also where the request does not name the type: an older driver does not know it.
+                        GPUMEM_TRY(device.device().need(GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC));
+                        return facet.import_fabric(wanted, handle);
+                      });
+}
+
+Result<uint64_t> retain_physical(Instance& instance, const void* pointer) {
+  FoundMapping found;
+  GPUMEM_TRY(find_mapping(instance, pointer, &found));
+  GPUMEM_TRY(found.mapping->device.usable());
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  using Made = Result<std::unique_ptr<backend::Physical>>;
+  return make_physical(found.range->shared_instance(), found.mapping->device, {}, [&]() -> Made {
+    const HeldMapping held(*found.range, *found.mapping);
+    if (!held.holds()) return make_error(GPUMEM_ERROR_INVALID_STATE, "another thread unmaps the block");
+    return found.range->reservation().retain(found.mapping->offset, found.mapping->facts);
+  });
+}
+
+namespace {
+
+Result<void> check_exportable(const Physical& physical, gpumem_handle_types type, const char* name) {
+  GPUMEM_TRY(physical.device().usable());
+  GPUMEM_TRY(outside_host_function());
+  if ((physical.facts().handle_types & type) != 0) return {};
+  if (physical.facts().imported) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "this backend does not export memory that was imported; export it where it was made");
+  }
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "the memory was created without %s; it cannot be exported so",
+                    name);
+}
+
+}  // namespace
+
+Result<int> export_physical(Physical& physical) {
+  GPUMEM_TRY(check_exportable(physical, GPUMEM_HANDLE_TYPE_POSIX_FD, "GPUMEM_HANDLE_TYPE_POSIX_FD"));
+  return physical.backend().export_fd();
+}
+
+Result<gpumem_fabric_handle> export_fabric(Physical& physical) {
+  GPUMEM_TRY(check_exportable(physical, GPUMEM_HANDLE_TYPE_FABRIC, "GPUMEM_HANDLE_TYPE_FABRIC"));
+  return physical.backend().export_fabric();
+}
+
+Result<void> release_physical(Ref<Physical> physical) {
+  return destroy_object(std::move(physical), free_physical);
+}
+
+Result<void> free_physical(Physical& physical) {
+  GPUMEM_TRY(physical.backend().release());
+  physical.instance().statistics().drop_block(physical.facts().block_id);
+  physical.instance().remove_object(physical);
+  return {};
+}
+
+}  // namespace gpumem::core

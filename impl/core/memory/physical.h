@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Handles of physical memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "contract/vmm.h"
+#include "core/device/device.h"
+#include "core/object/handles.h"
+#include "core/object/object.h"
+
+namespace gpumem::core {
+
+class Physical final : public Object {
+ public:
+  static constexpr Type kType = Type::kPhysical;
+  Physical(std::shared_ptr<Instance> instance, Device& device, std::string name)
+      : Object(kType, std::move(instance)), device_(device), name_(std::move(name)) {}
+
+  // That was given when it was made; for host memory the one that it is close to.
+  Device& device() const { return device_; }
+  const std::string& name() const { return name_; }
+  backend::Physical& backend() const { return *backend_; }
+  const backend::PhysicalFacts& facts() const { return backend_->facts(); }
+  // The answer of gpumem_physical_get_info().
+  const gpumem_physical_info& info() const { return info_; }
+
+  void set_backend(std::unique_ptr<backend::Physical> made) noexcept;
+
+ private:
+  Device& device_;
+  const std::string name_;
+  std::unique_ptr<backend::Physical> backend_;
+  gpumem_physical_info info_ = GPUMEM_PHYSICAL_INFO_INIT;
+};
+
+// The facet of a device, or why there is none.
+Result<backend::VirtualMemory*> virtual_memory_of(Device& device);
+
+// The requests have been checked by value.
+Result<backend::Granularity> physical_granularity(DeviceObject& device, backend::PhysicalRequest request);
+// These return handles.
+Result<uint64_t> create_physical(DeviceObject& device, backend::PhysicalRequest request, std::string name);
+Result<uint64_t> import_physical(DeviceObject& device, const backend::PhysicalRequest& request,
+                                 int file_descriptor, std::string name);
+Result<uint64_t> import_fabric(DeviceObject& device, const backend::PhysicalRequest& request,
+                               const gpumem_fabric_handle& handle, std::string name);
+Result<uint64_t> retain_physical(Instance& instance, const void* pointer);
+Result<void> release_physical(Ref<Physical> physical);
+// A new file descriptor.
+Result<int> export_physical(Physical& physical);
+Result<gpumem_fabric_handle> export_fabric(Physical& physical);
+
+// Releases an ended handle that no thread uses. Needs Instance::stay_open().
+Result<void> free_physical(Physical& physical);
+
+}  // namespace gpumem::core

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What is at an address? Pointer queries, and the search for the region of an address that other calls begin
+// with.
+#pragma once
+
+#include "base/arithmetic.h"
+#include "contract/backend.h"
+#include "core/instance/instance.h"
+#include "core/memory/region.h"
+#include "core/object/handles.h"
+
+namespace gpumem::core {
+
+class DeviceObject;
+
+// Where an address was found.
+struct FoundRegion {
+  Ref<Region> region;      // empty if no live region of the instance has it
+  uint64_t base = 0;       // first byte of the region, by host or device address as it was asked
+  uint64_t offset = 0;     // below the size of the region
+  bool covered = false;    // no live region, but addresses that a driver must not be asked about
+  bool released = false;   // such as are being freed; not those of a registration, whose bytes stay
+  bool releasing = false;  // such as may be another's already
+  bool in_pool = false;    // of a pool, but not in a live block
+};
+
+namespace detail {
+
+inline FoundRegion look_up(Instance& instance, const void* pointer, bool passing) {
+  FoundRegion found;
+  platform::ThreadRecord& record = platform::thread_record();
+  const platform::Look look(record);
+  const RegionRange* const range = instance.page_map().find(address_of(pointer));
+  if (range == nullptr) return found;
+  Region* const region = range->region;
+  platform::Use use(record, region, passing);
+  // Looked at after the use is announced: whoever releases the region waits for it, or it is not live here.
+  if (!region->live()) {
+    found.covered = true;
+    found.released = !region->traits().registered;
+    found.releasing = found.released && region->releasing();
+    return found;
+  }
+  found.base = range->base;
+  found.offset = address_of(pointer) - range->base;
+  if (found.offset >= region->size()) {
+    found.covered = true;  // granted beyond what was asked for
+    return found;
+  }
+  if (const PoolBlocks* const blocks = region->pool_blocks()) [[unlikely]] {
+    PoolBlocks::Block block;
+    if (!blocks->find(region->address() + found.offset, &block)) {
+      found.covered = found.in_pool = true;
+      return found;
+    }
+  }
+  found.region = Ref<Region>(region, std::move(use));
+  return found;
+}
+
+// Looks again until the release is over, which alone tells whose the address is. In a host function it looks
+// no further: the release may wait for that.
+void look_after_release(Instance& instance, const void* pointer, bool passing, FoundRegion* found);
+
+}  // namespace detail
+
+// No driver call. A passing use is one that ends with the call. Inline for the sake of find_span().
+inline FoundRegion find_region(Instance& instance, const void* pointer, bool passing = false) {
+  FoundRegion found = detail::look_up(instance, pointer, passing);
+  if (found.releasing) [[unlikely]]
+    detail::look_after_release(instance, pointer, passing, &found);
+  return found;
+}
+
+// Whether another instance of this process has it. For messages: it goes through all objects.
+bool is_of_another_instance(const Instance& instance, const void* pointer) noexcept;
+// NOT_FOUND, and why no live memory of the instance has an address.
+Error nothing_at(const Instance& instance, const void* pointer, const FoundRegion& found);
+
+// What the driver knows of an address that no region has. Refused in a host function.
+Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer);
+
+// In range.h: what is not the same everywhere in a range.
+void describe_part(const Region& range, uint64_t offset, gpumem_pointer_info* out) noexcept;
+
+inline void* advance(void* base, uint64_t offset) {
+  return base == nullptr ? nullptr : pointer_to(address_of(base) + offset);
+}
+
+// gpumem_pointer_get_info() for memory of the instance: writes the answer, or answers false. Takes no lock.
+// Needs a Look. Inline, since calls would cost more than the rest.
+[[gnu::always_inline]] inline bool own_pointer_info(const PageMap& map, const void* pointer,
+                                                    gpumem_pointer_info* out) noexcept {
+  const RegionRange* const range = map.find(address_of(pointer));
+  if (range == nullptr) return false;
+  const Region& region = *range->region;
+  const uint64_t offset = address_of(pointer) - range->base;
+  if (!region.live() || offset >= region.size()) return false;
+  const PoolBlocks* const blocks = region.pool_blocks();
+  PoolBlocks::Block block;
+  if (blocks != nullptr && !blocks->find(region.address() + offset, &block)) return false;
+  *out = region.info();
+  out->host_pointer = advance(region.info().host_pointer, offset);
+  out->device_pointer = advance(region.info().device_pointer, offset);
+  out->base = pointer_to(range->base);
+  out->buffer = reinterpret_cast<gpumem_buffer>(pointer_to(region.buffer()));
+  if (region.in_parts()) [[unlikely]]
+    describe_part(region, offset, out);
+  if (blocks != nullptr) {
+    out->kind = kinds::pool.kind;
+    out->base = pointer_to(block.base - region.address() + range->base);
+    out->size = block.size;
+    out->memory = nullptr;
+  }
+  return true;
+}
+// The same for any address.
+Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer);
+// What a device, or the CPU if `device` is null, may do at an address.
+Result<gpumem_access> pointer_access(Instance& instance, const void* pointer, Device* device);
+Result<void*> device_pointer(DeviceObject& device, const void* pointer);
+
+}  // namespace gpumem::core

@@ -1,0 +1,679 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/memory/range.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+
+#include "base/cleanup.h"
+#include "core/instance/instance.h"
+#include "core/memory/pointer.h"
+#include "core/object/callback.h"
+#include "core/object/held.h"
+#include "core/object/host_function_guard.h"
+#include "core/object/precedence.h"
+#include "platform/pages.h"
+
+namespace gpumem::core {
+
+// ---- mappings ----
+
+Mapping::Mapping(uint64_t at, const Physical& physical, size_t devices)
+    : offset(at),
+      size(physical.facts().size),
+      facts(physical.facts()),
+      device(physical.device()),
+      access(std::make_unique<std::atomic<gpumem_access>[]>(devices + 1)) {}
+
+Result<void> Mappings::open(uint64_t size, uint64_t granularity) {
+  const uint64_t bytes = round_up(size / granularity * sizeof(std::atomic<Mapping*>), platform::page_size());
+  auto pages = platform::map_lazily(bytes);  // of zeros, which are null pointers
+  if (!pages) return pages.error();
+  entries_ = static_cast<std::atomic<Mapping*>*>(*pages);
+  granularity_ = granularity;
+  bytes_ = bytes;
+  return {};
+}
+
+Mappings::~Mappings() {
+  if (entries_ != nullptr) platform::unmap(entries_, bytes_);
+}
+
+void Mappings::set(const Mapping& mapping, Mapping* value) noexcept {
+  const uint64_t end = mapping.end() / granularity_;
+  for (uint64_t unit = mapping.offset / granularity_; unit < end; ++unit)
+    entries_[unit].store(value, std::memory_order_release);
+}
+
+Range::Range(std::shared_ptr<Instance> instance, Device& device, uint64_t size, std::string name)
+    : Region(kType, std::move(instance), device, kinds::reserved, size, std::move(name)) {}
+
+gpumem_range_info Range::range_info() const {
+  gpumem_range_info info = info_;
+  const uint64_t now = mapped_.load();
+  info.mapped_size = (now >> kCountBits) * mappings_.granularity();
+  info.mapping_count = now & kCountMask;
+  return info;
+}
+
+// ---- reserving ----
+
+// A range in the making. Holds all that its record needs before the backend is asked (COM-8).
+class NewRange {
+ public:
+  NewRange(const std::shared_ptr<Instance>& instance, Device& device, uint64_t size, std::string name)
+      : instance_(*instance),
+        room_(instance_.page_map()),
+        range_(std::make_unique<Range>(instance, device, size, std::move(name))) {}
+  NewRange(const NewRange&) = delete;
+  NewRange& operator=(const NewRange&) = delete;
+  ~NewRange() {
+    if (range_ != nullptr && range_->handle() != 0) handles::cancel(*range_);
+  }
+
+  Result<void> reserve(uint64_t granularity) {
+    auto handle = handles::reserve(*range_);
+    if (!handle) return handle.error();
+    GPUMEM_TRY(room_.reserve(2));
+    return range_->mappings_.open(range_->size(), granularity);
+  }
+
+  uint64_t finish(std::unique_ptr<backend::Reservation> made) noexcept {
+    Range* const range = range_.release();
+    made->set_layout(range->mappings_);
+    range->record(instance_.page_map(), std::move(made));
+    // What lies at one of its addresses depends on what is mapped there.
+    gpumem_pointer_info& shown = range->unfinished_info();
+    shown.location = GPUMEM_LOCATION_NONE;
+    shown.location_id = shown.device_ordinal = -1;
+    shown.host_pointer = shown.device_pointer = nullptr;
+    shown.memory = nullptr;
+    gpumem_range_info& info = range->info_;
+    info.base = range->facts().device_pointer;
+    info.size = range->size();
+    info.granularity = range->mappings().granularity();
+    info.buffer_id = range->buffer_id();
+    std::snprintf(info.name, sizeof info.name, "%s", range->name().c_str());
+    instance_.statistics().add(range->traits(), range->size());
+    instance_.add_object(*range);
+    const uint64_t handle = range->handle();
+    handles::publish(range);
+    range->set_state(Region::State::kLive);
+    return handle;
+  }
+
+ private:
+  Instance& instance_;
+  PageMap::Room room_;
+  std::unique_ptr<Range> range_;
+};
+
+namespace {
+
+// The unit of every device that can map memory (VMM-7), and the first of these.
+struct CommonUnit {
+  Device* device = nullptr;
+  uint64_t granularity = 0;
+};
+
+Result<CommonUnit> common_unit(Instance& instance) {
+  CommonUnit unit;
+  Result<void> why;
+  for (const auto& device : instance.devices()) {
+    Result<void> able = device->usable();
+    if (able) able = device->need(GPUMEM_CAPABILITY_VMM_DEVICE);
+    if (!able) {
+      if (why) why = able;
+      continue;
+    }
+    auto facet = virtual_memory_of(*device);
+    if (!facet) return facet.error();
+    auto known = (*facet)->granularity({});
+    if (!known) return known.error();
+    unit.granularity = std::max(unit.granularity, known->minimum);
+    if (unit.device == nullptr) unit.device = device.get();
+  }
+  if (unit.device == nullptr) return why.error();
+  return unit;
+}
+
+Result<void> check_place(backend::ReservationRequest* request, uint64_t granularity) {
+  if (request->size % granularity != 0) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the size of %" PRIu64 " bytes is not a multiple of the granularity of %" PRIu64
+                      " bytes",
+                      request->size, granularity);
+  }
+  // Refused before the records of the range take a share of it.
+  constexpr uint64_t kAddresses = uint64_t{1} << 48;
+  if (request->size > kAddresses) {
+    return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
+                      "a process has no %" PRIu64 " addresses; reserve fewer than 2^48", request->size);
+  }
+  request->alignment = std::max(request->alignment, granularity);
+  if (address_of(request->address) % request->alignment != 0) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the address %p is not a multiple of %" PRIu64 ", the alignment of the range",
+                      request->address, request->alignment);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<uint64_t> range_granularity(Instance& instance) {
+  auto unit = common_unit(instance);
+  if (!unit) return unit.error();
+  return unit->granularity;
+}
+
+Result<uint64_t> reserve_range(const std::shared_ptr<Instance>& shared, backend::ReservationRequest request,
+                               std::string name) {
+  Instance& instance = *shared;
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  auto unit = common_unit(instance);
+  if (!unit) return unit.error();
+  GPUMEM_TRY(check_place(&request, unit->granularity));
+  NewRange range(shared, *unit->device, request.size, std::move(name));
+  GPUMEM_TRY(range.reserve(unit->granularity));
+  auto made = unit->device->backend().vmm()->reserve(request);
+  if (!made) return made.error();
+  return range.finish(std::move(*made));
+}
+
+// ---- changing ----
+
+// Makes the calling thread the one that changes a range. It no longer counts as one that uses the range, so
+// that those can be waited for; a release waits for it all the same.
+class RangeChange {
+ public:
+  explicit RangeChange(Ref<Range> range)
+      : range_(*range.get()), use_(platform::thread_record(), &range_.changes_) {
+    range = {};
+    lock_ = lock_unless_in_callback(range_.changes_);
+  }
+
+  Result<void> alive() const {
+    if (!lock_) return changed_elsewhere("range");
+    if (range_.live()) return {};
+    return ended_meanwhile(Type::kRange);
+  }
+
+  // Whether a part of the range is made of whole mappings: INVALID_ARGUMENT for a part of a mapping,
+  // INVALID_STATE for a hole.
+  Result<void> check_whole(uint64_t offset, uint64_t size) const {
+    const auto& all = range_.by_offset_;
+    const uint64_t end = offset + size;
+    uint64_t reached = offset;
+    Verdict verdict;
+    const auto note_part = [&](const Mapping& mapping) {
+      verdict.note(make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                              "the mapping of %" PRIu64 " bytes at offset %" PRIu64
+                              " is only partly included; mappings are changed whole",
+                              mapping.size, mapping.offset));
+    };
+    const auto note_hole = [&] { verdict.note(not_mapped(range_, reached)); };
+    auto next = all.lower_bound(offset);
+    if (next != all.begin() && std::prev(next)->second->end() > offset) {
+      note_part(*std::prev(next)->second);
+      reached = std::prev(next)->second->end();
+    }
+    const Mapping* last = nullptr;
+    for (; next != all.end() && next->first < end; ++next) {
+      if (next->first != reached) note_hole();
+      last = next->second.get();
+      reached = last->end();
+    }
+    if (reached < end) note_hole();
+    if (reached > end && last != nullptr) note_part(*last);
+    if (!verdict) return verdict.error();
+    return {};
+  }
+
+  // Shows the mappings that begin in a part. Takes no memory.
+  template <class See>
+  void for_each(uint64_t offset, uint64_t size, See see) const {
+    for (auto next = range_.by_offset_.lower_bound(offset);
+         next != range_.by_offset_.end() && next->first < offset + size; ++next)
+      see(*next->second);
+  }
+
+  // The mappings that a part of the range is made of.
+  Result<std::vector<Mapping*>> whole_mappings(uint64_t offset, uint64_t size) const {
+    GPUMEM_TRY(check_whole(offset, size));
+    std::vector<Mapping*> found;
+    for_each(offset, size, [&](Mapping& mapping) { found.push_back(&mapping); });
+    return found;
+  }
+
+  // A mapping that shares bytes with a part, or null.
+  const Mapping* any_mapping(uint64_t offset, uint64_t size) const {
+    const auto next = range_.by_offset_.lower_bound(offset);
+    if (next != range_.by_offset_.end() && next->first < offset + size) return next->second.get();
+    if (next == range_.by_offset_.begin() || std::prev(next)->second->end() <= offset) return nullptr;
+    return std::prev(next)->second.get();
+  }
+
+  using Nodes = std::map<uint64_t, std::unique_ptr<Mapping>>;
+  void enter(Nodes& fresh) noexcept {
+    for (const auto& [offset, mapping] : fresh) {
+      range_.mappings_.enter(*mapping);
+      range_.mapped_.fetch_add(range_.share_of(*mapping));
+      range_.instance().statistics().keep_block(mapping->facts.block_id);
+    }
+    range_.by_offset_.merge(fresh);
+  }
+  // Removes the mappings that begin in a part. Takes no memory: a call that fails for lack of it undoes what
+  // it mapped.
+  void remove(uint64_t offset, uint64_t size) noexcept {
+    for (auto next = range_.by_offset_.lower_bound(offset);
+         next != range_.by_offset_.end() && next->first < offset + size;) {
+      range_.mappings_.erase(*next->second);
+      range_.mapped_.fetch_sub(range_.share_of(*next->second));
+      range_.instance().statistics().drop_block(next->second->facts.block_id);
+      range_.unmapped_.insert(range_.by_offset_.extract(next++));
+    }
+  }
+
+  // Waits for the calls of other threads that use the range, or have found one of its mappings before it was
+  // removed: those that an earlier call removed are deleted here, so that one fence serves both. What a pool
+  // removes has no block: such calls use other parts, may last long, and may need the pool.
+  Result<void> await_uses() const {
+    platform::wait_for_looks();
+    if (range_.pool_blocks() == nullptr) {
+      GPUMEM_TRY(wait_for_uses(range_));
+    } else if (platform::used_by(&range_) != platform::UsedBy::kNone || platform::own_uses(&range_) > 1) {
+      return {};
+    }
+    range_.unmapped_.clear();
+    return {};
+  }
+
+  Range& range() const { return range_; }
+
+ private:
+  Range& range_;
+  platform::Use use_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+HeldMapping::HeldMapping(const Range& range, const Mapping& mapping)
+    : question_(platform::thread_record(), pointer_to(range.address() + mapping.offset)) {
+  holds_ = question_.allowed() && range.mappings().find(mapping.offset) == &mapping && !mapping.leaving();
+}
+
+namespace {
+
+// A call of this thread may use one part of a pool, and call a function that makes the pool change another.
+Result<void> changes_allowed(const Range& range) {
+  return range.pool_blocks() != nullptr ? Result<void>() : uses_will_end(range);
+}
+
+// That a part lies in the range, at its units.
+Result<void> check_part(const Range& range, uint64_t offset, uint64_t size) {
+  const uint64_t unit = range.mappings().granularity();
+  if (offset > range.size() || size > range.size() - offset) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "%" PRIu64 " bytes from offset %" PRIu64 " leave the range of %" PRIu64 " bytes", size,
+                      offset, range.size());
+  }
+  if (offset % unit == 0 && size % unit == 0) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "offset %" PRIu64 " and size %" PRIu64 " must be multiples of the granularity of %" PRIu64
+                    " bytes",
+                    offset, size, unit);
+}
+
+// The blocks of a call lie one behind the other from `offset` on.
+Result<uint64_t> check_blocks(const Range& range, uint64_t offset,
+                              const std::vector<Ref<Physical>>& physicals) {
+  const uint64_t unit = range.mappings().granularity();
+  uint64_t at = offset;
+  for (size_t index = 0; index < physicals.size(); ++index) {
+    const Physical& physical = *physicals[index];
+    const backend::PhysicalFacts& facts = physical.facts();
+    if (&physical.instance() != &range.instance()) {
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "physicals[%zu] belongs to another instance", index);
+    }
+    if (at % unit != 0 || at % facts.granularity != 0 || facts.size % unit != 0) {
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        "physicals[%zu], of %" PRIu64 " bytes, would begin at offset %" PRIu64
+                        "; both must be multiples of the granularity of %" PRIu64 " bytes",
+                        index, facts.size, at, std::max(unit, facts.granularity));
+    }
+    if (at > range.size() || facts.size > range.size() - at) {
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        "physicals[%zu], of %" PRIu64 " bytes at offset %" PRIu64
+                        ", does not fit into the range of %" PRIu64 " bytes",
+                        index, facts.size, at, range.size());
+    }
+    at += facts.size;
+  }
+  return at - offset;
+}
+
+}  // namespace
+
+Result<void> map_range(Ref<Range> range, uint64_t offset, const std::vector<Ref<Physical>>& physicals) {
+  Verdict verdict;
+  auto size = check_blocks(*range, offset, physicals);
+  if (!size) return size.error();
+  for (const Ref<Physical>& physical : physicals) {
+    if (physical->facts().on_device()) verdict.note(physical->device().usable());
+  }
+  verdict.note(outside_host_function());
+  if (!verdict) return verdict.error();
+  Instance& instance = range->instance();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  RangeChange change(std::move(range));
+  GPUMEM_TRY(change.alive());
+  if (const Mapping* const taken = change.any_mapping(offset, *size)) {
+    return make_error(GPUMEM_ERROR_ALREADY_EXISTS,
+                      "%" PRIu64 " bytes are mapped at offset %" PRIu64 "; unmap them first", taken->size,
+                      taken->offset);
+  }
+
+  RangeChange::Nodes fresh;
+  std::vector<backend::Physical*> blocks;
+  uint64_t at = offset;
+  for (const Ref<Physical>& physical : physicals) {
+    fresh.emplace_hint(fresh.end(), at, std::make_unique<Mapping>(at, *physical, instance.devices().size()));
+    blocks.push_back(&physical->backend());
+    at += physical->facts().size;
+  }
+  GPUMEM_TRY(change.range().reservation().map(offset, blocks));
+  change.enter(fresh);
+  return {};
+}
+
+Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size) {
+  GPUMEM_TRY(check_part(*range, offset, size));
+  GPUMEM_TRY(outside_host_function());
+  Instance& instance = range->instance();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(changes_allowed(*range));
+  RangeChange change(std::move(range));
+  GPUMEM_TRY(change.alive());
+  GPUMEM_TRY(change.check_whole(offset, size));
+  backend::Reservation& reservation = change.range().reservation();
+  // Asked first, so that what is in use never looks to others as if it were gone.
+  GPUMEM_TRY(check_range_unused(change.range(), offset, size));
+  const auto set_ends = [&](bool ends) {
+    change.for_each(offset, size,
+                    [&](Mapping& mapping) { mapping.ends.store(ends, std::memory_order_release); });
+  };
+  set_ends(true);
+  Cleanup undo([&] { set_ends(false); });
+  GPUMEM_TRY(change.await_uses());
+  GPUMEM_TRY(reservation.unmap(offset, size));
+  undo.dismiss();
+  change.remove(offset, size);
+  instance.exports().end_blocks(change.range(), offset, size);
+  return {};
+}
+
+Result<void> unmap_from(uint64_t handle, uint64_t known) {
+  for (uint64_t offset = known;;) {
+    uint64_t size = 0;
+    {
+      auto range = held<Range>(handle);
+      if (!range) return range.error();
+      if ((*range)->mapped_size() == known) return {};
+      const Mappings& mappings = (*range)->mappings();
+      while (offset < (*range)->size() && mappings.find(offset) == nullptr)
+        offset += mappings.granularity();
+      if (offset == (*range)->size()) return {};
+      size = mappings.contiguous(offset);
+    }
+    GPUMEM_TRY(give_back<Range>(
+        handle, [&](Ref<Range> range) { return unmap_range(std::move(range), offset, size); }));
+    offset += size;
+  }
+}
+
+Result<void> check_range_unused(const Range& range, uint64_t offset, uint64_t size) {
+  return check_unused(range, [&] { return range.reservation().check_mappings_unused(offset, size); });
+}
+
+Result<void> check_can_have(Device& home, Device* processor) {
+  if (processor == &home) return {};
+  if (processor == nullptr) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED, "the CPU cannot be given access to memory of device %u",
+                      home.ordinal());
+  }
+  auto linked = processor->has_link_to(home);
+  if (!linked) return linked.error();
+  if (*linked) return {};
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "device %u has no link to device %u, which has the memory",
+                    processor->ordinal(), home.ordinal());
+}
+
+namespace {
+
+// A change of the access of several mappings.
+class AccessSet {
+ public:
+  AccessSet(std::vector<Mapping*> mappings, const std::vector<AccessRequest>& changes)
+      : mappings_(std::move(mappings)), changes_(changes), before_(mappings_.size() * changes.size()) {
+    for (size_t index = 0; index < before_.size(); ++index)
+      before_[index] = mapping_of(index).access_of(change_of(index).device);
+  }
+
+  // Whether a device loses a right to a mapping. The CPU does no work in a range.
+  bool takes_from(size_t mapping) const {
+    for (size_t index = mapping * changes_.size(); index < (mapping + 1) * changes_.size(); ++index) {
+      if (change_of(index).device != nullptr && (before_[index] & ~change_of(index).access) != 0) return true;
+    }
+    return false;
+  }
+  bool takes() const {
+    for (size_t mapping = 0; mapping < mappings_.size(); ++mapping) {
+      if (takes_from(mapping)) return true;
+    }
+    return false;
+  }
+  Result<void> check_lost_unused(backend::Reservation& reservation) const {
+    for (size_t index = 0; index < mappings_.size(); ++index) {
+      if (!takes_from(index)) continue;
+      GPUMEM_TRY(reservation.check_mappings_unused(mappings_[index]->offset, mappings_[index]->size));
+    }
+    return {};
+  }
+
+  Result<void> apply(backend::Reservation& reservation) const {
+    std::vector<backend::AccessPart> parts;
+    std::vector<backend::AccessChange> changes;
+    for (size_t index = 0; index < mappings_.size(); ++index) {
+      const Mapping& mapping = *mappings_[index];
+      parts.push_back(
+          {mapping.offset, mapping.size, mapping.facts.location, &before_[index * changes_.size()]});
+    }
+    for (const AccessRequest& change : changes_) {
+      changes.push_back({change.device != nullptr ? &change.device->backend() : nullptr, change.access});
+    }
+    return reservation.set_access(parts, changes);
+  }
+
+  // Records what is in force: before, after, or only what both allow.
+  enum class Which { kBefore, kBoth, kAfter };
+  void record(Which which) const noexcept {
+    for (size_t index = 0; index < before_.size(); ++index) {
+      const gpumem_access after = change_of(index).access;
+      const gpumem_access now = which == Which::kBefore  ? before_[index]
+                                : which == Which::kAfter ? after
+                                                         : before_[index] & after;
+      mapping_of(index).set_access(change_of(index).device, now);
+    }
+  }
+
+ private:
+  Mapping& mapping_of(size_t index) const { return *mappings_[index / changes_.size()]; }
+  const AccessRequest& change_of(size_t index) const { return changes_[index % changes_.size()]; }
+
+  const std::vector<Mapping*> mappings_;
+  const std::vector<AccessRequest>& changes_;
+  std::vector<gpumem_access> before_;  // by mapping, then by change
+};
+
+}  // namespace
+
+Result<void> set_range_access(Ref<Range> range, uint64_t offset, uint64_t size,
+                              const std::vector<AccessRequest>& changes) {
+  Verdict verdict;
+  verdict.note(check_part(*range, offset, size));
+  for (const AccessRequest& change : changes) {
+    if (change.device != nullptr) verdict.note(change.device->usable());
+  }
+  verdict.note(outside_host_function());
+  if (!verdict) return verdict.error();
+  Instance& instance = range->instance();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(changes_allowed(*range));
+  RangeChange change(std::move(range));
+  GPUMEM_TRY(change.alive());
+  auto mappings = change.whole_mappings(offset, size);
+  if (!mappings) return mappings.error();
+  for (const Mapping* const mapping : *mappings) {
+    if (Device* const home = mapping->home()) verdict.note(home->usable());
+  }
+  if (!verdict) return verdict.error();
+  for (const Mapping* const mapping : *mappings) {
+    Device* const home = mapping->home();
+    for (const AccessRequest& wanted : changes)
+      if (home != nullptr) GPUMEM_TRY(check_can_have(*home, wanted.device));
+  }
+
+  backend::Reservation& reservation = change.range().reservation();
+  const AccessSet set(std::move(*mappings), changes);
+  const bool takes = set.takes();
+  if (takes) GPUMEM_TRY(check_unused(change.range(), [&] { return set.check_lost_unused(reservation); }));
+  Cleanup undo([&] { set.record(AccessSet::Which::kBefore); });
+  if (takes) {
+    set.record(AccessSet::Which::kBoth);
+    GPUMEM_TRY(change.await_uses());
+  }
+  GPUMEM_TRY(set.apply(reservation));
+  undo.dismiss();
+  set.record(AccessSet::Which::kAfter);
+  return {};
+}
+
+// ---- releasing ----
+
+Result<void> release_range(Range& range) {
+  range.set_state(Region::State::kLeaving);
+  while (!range.by_offset_.empty()) {
+    const auto first = range.by_offset_.begin();
+    Mapping& mapping = *first->second;
+    GPUMEM_TRY(range.reservation().unmap(mapping.offset, mapping.size));
+    range.mappings_.erase(mapping);
+    range.mapped_.fetch_sub(range.share_of(mapping));
+    range.instance().statistics().drop_block(mapping.facts.block_id);
+    platform::wait_for_looks();
+    range.by_offset_.erase(first);
+  }
+  range.set_state(Region::State::kReleasing);
+  GPUMEM_TRY(range.reservation().release());
+  forget_range(range);
+  return {};
+}
+
+void forget_range(Range& range) noexcept {
+  Instance& instance = range.instance();
+  range.erase(instance.page_map());
+  instance.exports().end(range);
+  instance.statistics().remove(range.traits(), range.size());
+  instance.remove_object(range);
+}
+
+namespace {
+
+Error still_mapped(const Range& range) {
+  return make_error(GPUMEM_ERROR_BUSY,
+                    "%" PRIu64 " bytes are mapped in the range; unmap them with gpumem_range_unmap() first",
+                    range.mapped_size());
+}
+
+}  // namespace
+
+Result<void> destroy_range(Ref<Range> range) {
+  GPUMEM_TRY(outside_host_function());
+  Instance& instance = range->instance();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(uses_will_end(*range));
+  if (range->mapping_count() != 0) return still_mapped(*range);
+  if (!handles::end(*range, End::kDestroyed)) return ended_meanwhile(Type::kRange);
+  Range* const gone = range.get();
+  range = {};  // a thread that changes the range waits for those that use it
+  gone->set_state(Region::State::kLeaving);
+  platform::fence_all_threads();
+  auto released = wait_for_uses(*gone);
+  if (released) released = wait_for_uses(*gone, &gone->changes_);
+  // A change that began before may have mapped something.
+  if (released)
+    released = gone->mapping_count() == 0 ? release_range(*gone) : Result<void>(still_mapped(*gone));
+  if (!released) {
+    gone->set_state(Region::State::kLive);
+    handles::revive(*gone);
+    return released;
+  }
+  handles::remove(gone);
+  return {};
+}
+
+// ---- questions ----
+
+Error not_mapped(const Range& range, uint64_t offset, const char* what, Status status) {
+  return make_error(status, "%s has no memory: nothing is mapped at %p, offset %" PRIu64 " of its range; %s",
+                    what, pointer_to(range.address() + offset), offset,
+                    range.owned() ? "wake the buffer, or resize it to reach that far"
+                                  : "map some there with gpumem_range_map()");
+}
+
+Result<void> find_mapping(Instance& instance, const void* pointer, FoundMapping* out) {
+  FoundRegion found = find_region(instance, pointer);
+  if (!found.region) return nothing_at(instance, pointer, found);
+  if (!found.region->in_parts()) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is %s memory, and not in a range", pointer,
+                      found.region->traits().name);
+  }
+  out->range = std::move(found.region).as<Range>();
+  out->offset = found.offset;
+  out->mapping = out->range->mappings().find(found.offset);
+  if (out->mapping != nullptr && !out->mapping->leaving()) return {};
+  return not_mapped(*out->range, found.offset);
+}
+
+Result<gpumem_mapping_info> mapping_info(Instance& instance, const void* pointer) {
+  FoundMapping found;
+  GPUMEM_TRY(find_mapping(instance, pointer, &found));
+  const Mapping& mapping = *found.mapping;
+  gpumem_mapping_info info = GPUMEM_MAPPING_INFO_INIT;
+  info.range = reinterpret_cast<gpumem_range>(pointer_to(found.range->handle()));
+  info.base = pointer_to(found.range->address() + mapping.offset);
+  info.size = mapping.size;
+  info.block_id = mapping.facts.block_id;
+  info.location = mapping.facts.location;
+  info.location_id = mapping.facts.location_id;
+  return info;
+}
+
+void describe_part(const Region& region, uint64_t offset, gpumem_pointer_info* out) noexcept {
+  const auto& range = static_cast<const Range&>(region);
+  const Mapping* const mapping = range.mappings().find(offset);
+  if (mapping == nullptr || mapping->leaving()) return;
+  void* const address = pointer_to(range.address() + offset);
+  out->location = mapping->facts.location;
+  out->location_id = mapping->facts.location_id;
+  out->device_ordinal = static_cast<int32_t>(mapping->device.ordinal());
+  out->device_pointer = address;
+  if (mapping->access_of(nullptr) != GPUMEM_ACCESS_NONE) out->host_pointer = address;
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The base of everything that owns addresses.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "contract/memory.h"
+#include "core/device/device.h"
+#include "core/memory/kind.h"
+#include "core/memory/managed_state.h"
+#include "core/memory/page_map.h"
+#include "core/memory/pool_blocks.h"
+#include "core/object/object.h"
+#include "platform/thread_record.h"
+
+namespace gpumem::core {
+
+class SharePeer;
+
+class Region : public Object {
+ public:
+  const KindTraits& traits() const { return traits_; }
+  gpumem_kind kind() const { return traits_.kind; }
+  Device& device() const { return device_; }
+  uint64_t size() const { return size_; }
+  // Of the first byte: by the host address if there is one.
+  uint64_t address() const { return address_; }
+  uint64_t buffer_id() const { return buffer_id_; }
+  const std::string& name() const { return name_; }
+  // Whether it is a Range. Beside what a pointer query reads.
+  bool in_parts() const { return in_parts_; }
+
+  // A pool's, which answers for its blocks; null if it is none. By the addresses that address() begins.
+  const PoolBlocks* pool_blocks() const { return pool_blocks_.load(std::memory_order_acquire); }
+  void set_pool_blocks(const PoolBlocks* blocks) noexcept {
+    pool_blocks_.store(blocks, std::memory_order_release);
+  }
+
+  backend::Memory& backend() const { return *backend_; }
+  const backend::MemoryFacts& facts() const { return backend_->facts(); }
+  bool has(gpumem_memory_flags flag) const { return (facts().granted & flag) != 0; }
+
+  // The buffer that lies here; 0 if none does, or it is still being made (UVA-5, UVA-6).
+  uint64_t buffer() const { return buffer_.load(std::memory_order_acquire); }
+  void set_buffer(uint64_t handle) noexcept { buffer_.store(handle, std::memory_order_release); }
+
+  // Reserved while it is being made, live once its maker has recorded it, leaving once nobody may use it any
+  // more, releasing while the backend gives it back: its addresses may be another's before it is erased.
+  // A driver is never asked about an address of a region, whatever the state.
+  enum class State : uint8_t { kReserved, kLive, kLeaving, kReleasing };
+  bool live() const { return state_.load(std::memory_order_acquire) == State::kLive; }
+  bool leaving() const { return state_.load(std::memory_order_acquire) >= State::kLeaving; }
+  bool releasing() const { return state_.load(std::memory_order_acquire) == State::kReleasing; }
+  void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
+
+  // Whether its content is only for the buffer that it belongs to: while that sleeps, and is being put to
+  // sleep, woken or moved by copying. Whoever closes a region waits for the uses of it.
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+  void set_closed(bool closed) noexcept { closed_.store(closed, std::memory_order_release); }
+
+  // Whether work of a device may read, or write, this region in place, that is by its device pointer.
+  Result<void> reachable_by(const Device& device, bool write) const;
+  // The same as an answer to questions (UVA-5).
+  gpumem_access access_of(const Device& device) const;
+
+  // The answer of gpumem_pointer_get_info() for its first byte.
+  const gpumem_pointer_info& info() const { return info_; }
+  // The process without which the memory cannot be used; null if there is none.
+  void set_peer(std::shared_ptr<SharePeer> peer) { peer_ = std::move(peer); }
+  // PEER_GONE if that has ended (IPC-17).
+  Result<void> check_peer() const {
+    if (peer_ == nullptr) [[likely]]
+      return {};
+    return peer_gone();
+  }
+  // Null if it is not managed memory.
+  ManagedState* managed() const { return managed_.get(); }
+
+ protected:
+  Region(Type type, std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
+         uint64_t size, std::string name);
+
+  // Enters a range of which the address is known before the backend is asked; null if it is free, else what
+  // is there.
+  const RegionRange* reserve_range(PageMap& map, const void* pointer) noexcept;
+  void cancel_range(PageMap& map) noexcept;
+  // The answer before it is shown to anyone.
+  gpumem_pointer_info& unfinished_info() { return info_; }
+  // Takes what the backend has made, and enters its ranges into the map, where room is reserved for two.
+  void record(PageMap& map, std::unique_ptr<backend::Memory> made) noexcept;
+  void erase(PageMap& map) noexcept;
+  std::unique_ptr<backend::Memory> take_backend() noexcept { return std::move(backend_); }
+  void make_managed(bool to_host) { managed_ = std::make_unique<ManagedState>(to_host); }
+
+ private:
+  Result<void> peer_gone() const;
+
+  // A pointer query reads these.
+  RegionRange host_range_;
+  RegionRange device_range_;  // where devices use other addresses
+  std::atomic<State> state_{State::kReserved};
+  std::atomic<bool> closed_{false};
+  const bool in_parts_;
+  std::atomic<uint64_t> buffer_{0};
+  std::atomic<const PoolBlocks*> pool_blocks_{nullptr};
+  const uint64_t size_;
+  uint64_t address_ = 0;
+  gpumem_pointer_info info_ = GPUMEM_POINTER_INFO_INIT;
+
+  const KindTraits& traits_;
+  Device& device_;
+  const uint64_t buffer_id_;
+  const std::string name_;
+  std::unique_ptr<backend::Memory> backend_;
+  std::unique_ptr<ManagedState> managed_;
+  std::shared_ptr<SharePeer> peer_;
+};
+
+// BUSY if `ask` says that work which was left to a stream uses the region. Calls that use it only until they
+// return are waited for before it is released, and do not count; where one may be the reason, the release
+// decides. None uses a closed region.
+template <class Ask>
+Result<void> check_unused(const Region& region, Ask ask) {
+  Result<void> unused = ask();
+  if (unused || region.closed()) return unused;
+  const platform::PassingUses before = platform::passing_uses(&region);
+  unused = ask();
+  const platform::PassingUses after = platform::passing_uses(&region);
+  if (unused || before.any_of || after.begun != before.begun) return {};
+  return unused;
+}
+
+inline const RegionRange* PageMap::find(uint64_t address) const noexcept {
+  if (address >= kEnd) return nullptr;
+  uint64_t value = root_entry(address).load(std::memory_order_acquire);
+  if ((value & kTag) == kNode) {
+    value = pointer_in<Middle>(value)->entries[(address >> kMiddleShift) % kMiddleEntries].load(
+        std::memory_order_acquire);
+    if ((value & kTag) == kNode) {
+      value = pointer_in<Leaf>(value)->entries[(address >> kPageShift) % kLeafEntries].load(
+          std::memory_order_acquire);
+    }
+  }
+  if ((value & kTag) == kRange) [[likely]] {
+    const auto* const range = pointer_in<RegionRange>(value);
+    return range->holds(address) ? range : nullptr;
+  }
+  const RegionRange* leaving = nullptr;
+  if ((value & kTag) == kLinks) {
+    for (auto* link = pointer_in<RegionRange::Link>(value); link != nullptr;
+         link = link->next.load(std::memory_order_acquire)) {
+      if (!link->range->holds(address)) continue;
+      if (!link->range->region->leaving()) return link->range;
+      leaving = link->range;
+    }
+  }
+  return leaving;
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The free blocks that a thread keeps of a pool. Only the thread uses them, inside a Look; whoever takes them
+// away closes the cache first and waits for the looks. So the warm path takes no lock and shares no line.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "core/memory/pool_blocks.h"
+#include "core/memory/pool_classes.h"
+#include "core/pool/order.h"
+#include "platform/thread_record.h"
+
+namespace gpumem::core {
+
+class PoolCore;
+
+// For one order.
+struct PoolShelf {
+  struct Bin {
+    uint32_t count = 0;
+    uint32_t capacity = 0;
+    std::unique_ptr<PoolFree[]> blocks;  // made at the first use
+  };
+  // Larger blocks, the latest last. One serves only its own size.
+  struct Large {
+    uint64_t address = 0;
+    uint64_t size = 0;
+    std::atomic<uint8_t>* state = nullptr;
+  };
+  static constexpr uint32_t kLargeMost = 16;
+  static constexpr uint64_t kLargeSize = uint64_t{8} << 20;    // of one at most
+  static constexpr uint64_t kLargeBytes = uint64_t{32} << 20;  // of all at most
+
+  uint64_t key = 0;
+  PoolOrder* order = nullptr;
+  uint32_t large_count = 0;
+  uint64_t large_bytes = 0;
+  std::array<Large, kLargeMost> large;
+  std::array<Bin, PoolClasses::kCountMax> bins;
+
+  bool has_room_for(uint64_t size) const {
+    return large_count < kLargeMost && large_bytes + size <= kLargeBytes;
+  }
+  void push_large(const Large& block) {
+    large[large_count++] = block;
+    large_bytes += block.size;
+  }
+  Large pop_large(uint32_t index) {
+    const Large block = large[index];
+    std::move(large.begin() + index + 1, large.begin() + large_count, large.begin() + index);
+    --large_count;
+    large_bytes -= block.size;
+    return block;
+  }
+};
+
+class PoolCache {
+ public:
+  static constexpr uint32_t kShelves = 9;
+  // Of the current thread, if it has one of a pool, by the pool's seat and number; else null.
+  static PoolCache* of_thread(const platform::ThreadRecord& record, uint32_t seat, uint64_t number) noexcept {
+    const auto* const table = static_cast<const Table*>(record.attachment);
+    if (table == nullptr) [[unlikely]]
+      return nullptr;
+    const Entry& entry = table->entries[seat];
+    return entry.number == number ? entry.cache : nullptr;
+  }
+  // Enters one for the current thread. Throws std::bad_alloc.
+  static void attach(platform::ThreadRecord& record, uint32_t seat, uint64_t number, PoolCache* cache);
+
+  bool open() const { return !closed.load(std::memory_order_acquire); }
+  // The first is for what has no stream.
+  static uint32_t place_of(uint64_t key) {
+    static_assert(kShelves - 1 == 8, "a division would take a tenth of an allocation");
+    return key == 0 ? 0 : 1 + static_cast<uint32_t>(key % (kShelves - 1));
+  }
+  PoolShelf* shelf(uint64_t key) const noexcept {
+    PoolShelf* const found = shelves[place_of(key)].get();
+    return found != nullptr && found->key == key ? found : nullptr;
+  }
+  void count(std::atomic<uint64_t>& counter, uint64_t change = 1) noexcept {
+    counter.store(counter.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+  }
+
+  // Of `index`, for work in the order of `key`; null if the cache has none.
+  void* take(uint64_t key, uint32_t index) noexcept {
+    PoolShelf* const found = open() ? shelf(key) : nullptr;  // a closed cache is not looked into
+    if (found == nullptr) [[unlikely]]
+      return nullptr;
+    PoolShelf::Bin& bin = found->bins[index];
+    if (bin.count == 0) [[unlikely]]
+      return nullptr;
+    const PoolFree& block = bin.blocks[--bin.count];
+    block.state->store(PoolRun::kLive, std::memory_order_release);
+    count(allocated[index]);
+    return pointer_to(block.address);
+  }
+  // The same of a larger block, by its exact size.
+  [[gnu::noinline]] void* take_large(uint64_t key, uint64_t size) noexcept {
+    PoolShelf* const found = open() ? shelf(key) : nullptr;
+    if (found == nullptr) [[unlikely]]
+      return nullptr;
+    for (uint32_t i = found->large_count; i-- > 0;) {
+      if (found->large[i].size != size) continue;
+      const PoolShelf::Large block = found->pop_large(i);
+      block.state->store(PoolRun::kLive, std::memory_order_release);
+      count(large_allocated);
+      count(large_allocated_bytes, size);
+      count_out(size);
+      return pointer_to(block.address);
+    }
+    return nullptr;
+  }
+  // Puts a live block in; false if the pool must see to it.
+  [[gnu::always_inline]] bool put(uint64_t key, const PoolRun& run, uint64_t address) noexcept {
+    PoolShelf* const found = open() ? shelf(key) : nullptr;
+    if (found == nullptr) [[unlikely]]
+      return false;
+    if (run.class_index == PoolRun::kLarge) return put_large(*found, run, address);
+    const uint32_t index = run.index_of(address);
+    PoolShelf::Bin& bin = found->bins[run.class_index];
+    if (index >= run.count || run.address_of_block(index) != address || bin.count == bin.capacity)
+        [[unlikely]]
+      return false;
+    std::atomic<uint8_t>& state = run.state(index);
+    if (state.load(std::memory_order_relaxed) != PoolRun::kLive) [[unlikely]]
+      return false;
+    state.store(PoolRun::kFree, std::memory_order_release);
+    bin.blocks[bin.count++] = {address, &state};
+    count(freed[run.class_index]);
+    return true;
+  }
+
+  [[gnu::noinline]] bool put_large(PoolShelf& shelf, const PoolRun& run, uint64_t address) noexcept {
+    const uint64_t size = run.block_size();
+    std::atomic<uint8_t>& state = run.state(0);
+    if (run.base() != address || size > largest.load(std::memory_order_relaxed) ||
+        !shelf.has_room_for(size) || state.load(std::memory_order_relaxed) != PoolRun::kLive)
+      return false;
+    state.store(PoolRun::kFree, std::memory_order_release);
+    shelf.push_large({address, size, &state});
+    count(kept_count, 1);
+    count(kept_bytes, size);
+    return true;
+  }
+  // A larger block has left a shelf.
+  void count_out(uint64_t size) noexcept {
+    count(kept_count, uint64_t{0} - 1);
+    count(kept_bytes, uint64_t{0} - size);
+  }
+
+  std::atomic<bool> closed{false};
+  std::atomic<uint64_t> largest{0};  // block that may be kept
+  std::array<std::unique_ptr<PoolShelf>, kShelves> shelves;
+  std::array<std::atomic<uint64_t>, PoolClasses::kCountMax> allocated{};
+  std::array<std::atomic<uint64_t>, PoolClasses::kCountMax> freed{};
+  std::atomic<uint64_t> large_allocated{0};
+  std::atomic<uint64_t> large_allocated_bytes{0};
+  std::atomic<uint64_t> kept_count{0};  // larger blocks on the shelves
+  std::atomic<uint64_t> kept_bytes{0};
+  PoolCache* next = nullptr;  // of the pool
+
+  static constexpr uint32_t kSeats = 256;
+
+ private:
+  struct Entry {
+    uint64_t number = 0;
+    PoolCache* cache = nullptr;
+  };
+  struct Table {
+    std::array<Entry, kSeats + 1> entries;  // the last is never filled: pools without a seat look there
+  };
+  static void end_thread(void* table) noexcept;
+};
+
+// Seats of the process: where threads find their cache of a pool.
+namespace pool_seats {
+// A seat, or kSeats if all are taken: then threads keep no blocks of the pool.
+uint32_t take(PoolCore& core, uint64_t number);
+// No thread that ends reaches the pool from now on.
+void leave(uint32_t seat) noexcept;
+}  // namespace pool_seats
+
+}  // namespace gpumem::core

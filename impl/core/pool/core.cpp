@@ -1,0 +1,1427 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/pool/core.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "base/text.h"
+#include "core/buffer/abandoned.h"
+#include "core/instance/instance.h"
+#include "core/object/callback.h"
+#include "core/pool/pools.h"
+
+namespace gpumem::core {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint8_t kGuardByte = 0xFD;
+constexpr uint8_t kFreedByte = 0xDD;
+constexpr size_t kQuarantineMost = 64;
+
+uint64_t next_number() {
+  static constinit std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+bool is_lack(Status status) {
+  return status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY || status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
+         status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
+}
+
+constexpr uint64_t granule_of(const KindTraits& kind) { return kind.on_device || kind.managed ? 256 : 16; }
+
+}  // namespace
+
+PoolCore::PoolCore(std::shared_ptr<Instance> instance, Device& device, PoolRequest request)
+    : instance_(std::move(instance)),
+      device_(device),
+      request_(std::move(request)),
+      classes_(granule_of(*request_.memory.kind)),
+      number_(next_number()),
+      source_(instance_, device, request_.memory),
+      limit_(request_.limit),
+      release_threshold_(request_.release_threshold) {}
+
+PoolCore::~PoolCore() {
+  while (caches_ != nullptr)
+    delete std::exchange(caches_, caches_->next);
+}
+
+Result<void> PoolCore::open() {
+  orders_.emplace(PoolStream::kNone, std::make_shared<Order>(PoolSpace::kAny, PoolStream::kNone));
+  GPUMEM_TRY(blocks_.open());
+  GPUMEM_TRY(source_.open(blocks_));
+  if (source_.in_range()) GPUMEM_TRY(blocks_.reserve(source_.begin(), source_.end() - source_.begin()));
+  if (!debug()) seat_ = pool_seats::take(*this, number_);
+  if (request_.initial_size == 0) return {};
+  const uint64_t piece = source_.in_range() ? source_.granularity() : PoolClasses::kPage;
+  uint64_t size = round_up(request_.initial_size, piece);
+  if (limit_ != 0 && size > limit_) size = std::max(round_down(limit_, piece), piece);
+  return grow(no_order(), size, PoolClasses::kPage);
+}
+
+// ---- orders ----
+
+std::shared_ptr<PoolOrder> PoolCore::order_of(const PoolStream& stream) {
+  if (stream.capture.id != 0) return order_of(stream.capture);
+  std::shared_ptr<Order>& order = orders_[stream.key];
+  if (order == nullptr) {
+    Cleanup drop([&] { orders_.erase(stream.key); });
+    order = std::make_shared<Order>(++last_order_, stream.key);
+    drop.dismiss();
+  }
+  if (stream.key != PoolStream::kNone && (!order->has_stream() || order->native())) order->set_stream(stream);
+  return order;
+}
+
+void PoolCore::poll(Order& order) {
+  if (order.poll()) space_.pass(order.number(), order.passed());
+}
+
+void PoolCore::poll() {
+  for (auto at = orders_.begin(); at != orders_.end();) {
+    Order& order = *at->second;
+    poll(order);
+    // Nobody comes for the rest of a stream that has ended, unless blocks are yet to be freed in its order.
+    if (!order.is_none() && !order.has_stream() && order.idle() && at->second.use_count() == 1 &&
+        !is_kept(order)) {
+      order.take_passed([&](const PoolFree& block) { put_back(block); });
+      space_.pass(order.number(), UINT64_MAX);
+      at = orders_.erase(at);
+      continue;
+    }
+    ++at;
+  }
+  settle_waiting();
+  settle_captures();
+}
+
+void PoolCore::settle_waiting() {
+  for (size_t i = 0; i < waiting_.size();) {
+    Waiting& one = waiting_[i];
+    bool complete = true;
+    for (auto& [order, epoch] : one.needs) {
+      if (order->has_passed(epoch)) continue;
+      if (order->mark(false)) ++marks_;
+      poll(*order);
+      complete = complete && order->has_passed(epoch);
+    }
+    if (!complete) {
+      ++i;
+      continue;
+    }
+    free_block(*one.order, *one.run, one.block.address);
+    if (i + 1 != waiting_.size()) one = std::move(waiting_.back());
+    waiting_.pop_back();
+  }
+}
+
+void PoolCore::mark_all() {
+  for (auto& [key, order] : orders_) {
+    if (order->mark(false)) ++marks_;
+  }
+}
+
+bool PoolCore::settled() const {
+  return waiting_.empty() &&
+         std::all_of(orders_.begin(), orders_.end(), [](const auto& entry) { return entry.second->idle(); });
+}
+
+bool PoolCore::worth_waiting() const {
+  return !settled() && std::any_of(orders_.begin(), orders_.end(),
+                                   [](const auto& entry) { return entry.second->under_way(); });
+}
+
+void PoolCore::observe(bool wait) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
+  while (true) {
+    // Each time: what waited for one stream is then freed in the order of another.
+    for (auto& [key, order] : orders_) {
+      if (order->ask()) space_.pass(order->number(), order->passed());
+    }
+    mark_all();
+    poll();
+    if (!wait || !worth_waiting() || std::chrono::steady_clock::now() > deadline) return;
+    std::this_thread::yield();
+  }
+}
+
+// ---- what threads keep ----
+
+PoolCache* PoolCore::cache_of_thread() {
+  if (retired_ || seat_ == PoolCache::kSeats) return nullptr;
+  platform::ThreadRecord& record = platform::thread_record();
+  PoolCache* cache = PoolCache::of_thread(record, seat_, number_);
+  if (cache != nullptr) return cache;
+  auto made = std::make_unique<PoolCache>();
+  made->largest.store(largest_kept(), std::memory_order_relaxed);
+  PoolCache::attach(record, seat_, number_, made.get());
+  made->next = caches_;
+  caches_ = made.release();
+  return caches_;
+}
+
+// Blocks of an order that the thread does not use any more make way.
+PoolShelf* PoolCore::shelf_of(PoolCache& cache, Order& order) {
+  std::unique_ptr<PoolShelf>& shelf = cache.shelves[PoolCache::place_of(order.key())];
+  if (shelf != nullptr && shelf->order != &order && !empty_shelf(cache, shelf)) throw std::bad_alloc();
+  if (shelf == nullptr) {
+    auto made = std::make_unique<PoolShelf>();
+    made->key = order.key();
+    made->order = &order;
+    shelf = std::move(made);
+  }
+  return shelf.get();
+}
+
+bool PoolCore::spill(PoolShelf& shelf, uint32_t index, uint32_t keep) noexcept {
+  PoolShelf::Bin& bin = shelf.bins[index];
+  if (bin.count <= keep) return true;
+  const uint32_t surplus = bin.count - keep;
+  try {
+    // The oldest go; the youngest are in the caches of the processor.
+    shelf.order->push(index, bin.blocks.get(), surplus);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  std::move(bin.blocks.get() + surplus, bin.blocks.get() + bin.count, bin.blocks.get());
+  bin.count = keep;
+  out_count_ -= surplus;
+  out_bytes_ -= surplus * classes_.size_of(index);
+  return true;
+}
+
+bool PoolCore::spill_large(PoolCache& cache, PoolShelf& shelf, uint32_t keep) noexcept {
+  while (shelf.large_count > keep) {
+    const PoolShelf::Large oldest = shelf.large[0];
+    try {
+      free_block(*shelf.order, *blocks_.run_at(oldest.address), oldest.address);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    (void)shelf.pop_large(0);
+    cache.count_out(oldest.size);
+    --large_count_;
+    large_bytes_ -= oldest.size;
+  }
+  return true;
+}
+
+void PoolCore::spill_large() noexcept {
+  PoolCache* const cache = PoolCache::of_thread(platform::thread_record(), seat_, number_);
+  if (cache == nullptr) return;
+  for (const auto& shelf : cache->shelves) {
+    if (shelf != nullptr) (void)spill_large(*cache, *shelf, 0);
+  }
+}
+
+// Needs a cache that is closed, or one of the calling thread, as drain() does.
+bool PoolCore::empty_shelf(PoolCache& cache, std::unique_ptr<PoolShelf>& shelf) noexcept {
+  if (shelf != nullptr && !spill_large(cache, *shelf, 0)) return false;
+  for (uint32_t i = 0; shelf != nullptr && i < classes_.count(); ++i) {
+    if (!spill(*shelf, i, 0)) return false;
+  }
+  shelf = nullptr;
+  return true;
+}
+
+bool PoolCore::drain(PoolCache& cache) noexcept {
+  bool empty = true;
+  for (auto& shelf : cache.shelves)
+    empty = empty_shelf(cache, shelf) && empty;
+  return empty;
+}
+
+bool PoolCore::is_kept(const Order& order) const noexcept {
+  for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    const auto& shelf = cache->shelves[PoolCache::place_of(order.key())];
+    if (shelf != nullptr && shelf->order == &order) return true;
+  }
+  return false;
+}
+
+void PoolCore::drain_all() noexcept {
+  if (caches_ == nullptr) return;
+  for (PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
+    cache->closed.store(true, std::memory_order_relaxed);
+  platform::wait_for_looks();
+  for (PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    (void)drain(*cache);
+    cache->closed.store(false, std::memory_order_release);
+  }
+}
+
+void PoolCore::count_back(PoolCache& cache) noexcept {
+  for (uint32_t i = 0; i < classes_.count(); ++i) {
+    allocated_[i] += cache.allocated[i].exchange(0, std::memory_order_relaxed);
+    freed_[i] += cache.freed[i].exchange(0, std::memory_order_relaxed);
+  }
+  large_total_ += cache.large_allocated.exchange(0, std::memory_order_relaxed);
+  large_total_bytes_ += cache.large_allocated_bytes.exchange(0, std::memory_order_relaxed);
+}
+
+void PoolCore::end_cache(PoolCache* cache) noexcept {
+  const std::lock_guard lock(mutex_);
+  count_back(*cache);
+  if (!drain(*cache)) return;  // the next drain_all() finds it
+  PoolCache** link = &caches_;
+  while (*link != cache)
+    link = &(*link)->next;
+  *link = cache->next;
+  delete cache;
+}
+
+void PoolCore::end_stream(uint64_t key) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = orders_.find(key);
+  if (found == orders_.end()) return;
+  Order& order = *found->second;
+  // Shelves come and go under the lock only.
+  const auto shelf_in = [&](PoolCache& cache) -> std::unique_ptr<PoolShelf>& {
+    return cache.shelves[PoolCache::place_of(key)];
+  };
+  const auto has_shelf = [&](PoolCache& cache) {
+    return shelf_in(cache) != nullptr && shelf_in(cache)->order == &order;
+  };
+  bool kept = false;
+  bool left = false;
+  for (PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    if (!has_shelf(*cache)) continue;
+    cache->closed.store(true, std::memory_order_relaxed);
+    kept = true;
+  }
+  if (kept) platform::wait_for_looks();
+  for (PoolCache* cache = caches_; kept && cache != nullptr; cache = cache->next) {
+    if (!has_shelf(*cache)) continue;
+    left = !empty_shelf(*cache, shelf_in(*cache)) || left;
+    cache->closed.store(false, std::memory_order_release);
+  }
+  try {
+    // Blocks that its work uses may be freed later, when it can no longer be marked.
+    if (left || found->second.use_count() > 1) order.note_frees(1);
+    if (order.ask()) {
+      space_.pass(order.number(), order.passed());
+    } else if (order.mark(true, true)) {
+      ++marks_;
+    }
+  } catch (const std::bad_alloc&) {
+    // Blocks that could not be marked stay until the pool ends.
+  }
+  order.drop_stream();
+  try {
+    poll();  // the order may end here
+  } catch (const std::bad_alloc&) {
+    // The next call sees to the rest.
+  }
+}
+
+// ---- chunks ----
+
+void PoolCore::enlist(PoolRun& run) {
+  auto& list = chunks_[run.class_index];
+  run.list_index = static_cast<uint32_t>(list.size());
+  list.push_back(&run);
+  run.listed = true;
+}
+
+void PoolCore::unlist(PoolRun& run) {
+  auto& list = chunks_[run.class_index];
+  list[run.list_index] = list.back();
+  list[run.list_index]->list_index = run.list_index;
+  list.pop_back();
+  run.listed = false;
+}
+
+// A block that everyone may have, to its chunk; an empty chunk becomes free space.
+void PoolCore::put_back(const PoolFree& block) {
+  PoolRun& run = *blocks_.run_at(block.address);
+  run.free.push_back(run.index_of(block.address));
+  if (!run.listed) enlist(run);
+  if (run.free.size() != run.count) return;
+  try {
+    space_.prepare(1);
+  } catch (const std::bad_alloc&) {
+    return;  // it stays a chunk
+  }
+  unlist(run);
+  run.free.clear();
+  const uint64_t base = run.base();
+  blocks_.clear(base, space_.size_of(base));
+  space_.give(base, PoolSpace::kAny, 0);
+  block_counts_[run.class_index] -= run.count;
+  blocks_.recycle(&run);
+}
+
+void PoolCore::sweep() {
+  for (auto& [key, order] : orders_)
+    order->take_passed([&](const PoolFree& block) { put_back(block); });
+}
+
+bool PoolCore::make_chunk(Order& order, uint32_t index) {
+  const uint64_t block_size = classes_.size_of(index);
+  const uint64_t size = PoolClasses::chunk_size(block_size);
+  const auto count = static_cast<uint32_t>(size / block_size);
+  chunks_[index].reserve(block_counts_[index] / count + 1);  // for each chunk, so that listing needs none
+  order.reserve(index, count);
+  space_.prepare(2);
+  PoolRun* const run = blocks_.make_run(index, block_size, count);
+  auto base = space_.take(size, PoolClasses::kPage, PoolSpace::kAny);
+  const bool for_all = base.has_value();
+  if (!base) base = space_.take(size, PoolClasses::kPage, order.number());
+  if (!base) base = space_.take_joined(size, PoolClasses::kPage, order.number());
+  if (!base) {
+    blocks_.recycle(run);
+    return false;
+  }
+  run->set_place(*base, block_size);
+  blocks_.set(*base, size, run);
+  block_counts_[index] += count;
+  if (for_all) {
+    for (uint32_t i = count; i-- > 0;)
+      run->free.push_back(i);
+    enlist(*run);
+  } else {
+    for (uint32_t i = count; i-- > 0;) {
+      const PoolFree block{run->address_of_block(i), &run->state(i)};
+      order.push(index, &block, 1);
+    }
+  }
+  return true;
+}
+
+size_t PoolCore::gather_from_chunks(uint32_t index, PoolFree* out, size_t count) {
+  size_t taken = 0;
+  while (taken < count && !chunks_[index].empty()) {
+    PoolRun& run = *chunks_[index].back();
+    while (taken < count && !run.free.empty()) {
+      const uint32_t block = run.free.back();
+      run.free.pop_back();
+      out[taken++] = {run.address_of_block(block), &run.state(block)};
+    }
+    if (run.free.empty()) unlist(run);
+  }
+  return taken;
+}
+
+size_t PoolCore::gather_from_others(Order& order, uint32_t index, PoolFree* out, size_t count) {
+  size_t taken = 0;
+  for (auto& [key, other] : orders_) {
+    if (other.get() == &order || other->is_none() || !other->has(index)) continue;
+    try {
+      poll(*other);
+    } catch (const std::bad_alloc&) {
+      if (taken == 0) throw;
+      break;  // nobody else knows those that were taken
+    }
+    taken += other->pop_passed(index, out + taken, count - taken);
+    if (taken == count) break;
+    if (taken == 0 && other->mark(false)) ++marks_;  // for the next time
+  }
+  cross_stream_ += taken;
+  return taken;
+}
+
+size_t PoolCore::gather(Order& order, uint32_t index, PoolFree* out, size_t count) {
+  size_t taken = order.pop(index, out, count);
+  if (taken < count && !order.is_none()) taken += no_order().pop(index, out + taken, count - taken);
+  if (taken == 0) taken = gather_from_others(order, index, out, count);
+  if (taken == 0) taken = gather_from_chunks(index, out, count);
+  return taken;
+}
+
+// Lets the stream of `order` wait for another one that has blocks of the class.
+bool PoolCore::wait_for_other(Order& order, uint32_t index) {
+  if ((request_.flags & GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES) == 0 || !order.has_stream()) return false;
+  for (auto& [key, other] : orders_) {
+    if (other.get() == &order || other->is_none() || !other->has_stream() || other->native() ||
+        !other->has(index))
+      continue;
+    // The event would become part of the graph, and lead this stream into the capture.
+    const auto capturing = other->stream()->is_capturing();
+    if (!capturing || *capturing) continue;
+    auto event = other->device()->create_event(0);
+    if (!event) continue;
+    const bool ordered = (*event)->record(*other->stream()).ok() && order.stream()->wait_event(**event).ok();
+    (void)(*event)->release();
+    if (!ordered) continue;
+    ++waits_;
+    std::array<PoolFree, 64> blocks;
+    while (other->has(index)) {
+      order.reserve(index, blocks.size());
+      const size_t some = other->pop(index, blocks.data(), blocks.size());
+      order.push(index, blocks.data(), some);
+      cross_stream_ += some;
+    }
+    return true;
+  }
+  return false;
+}
+
+// ---- memory ----
+
+// The smallest places first: larger ones are of more use. Needs memory only for what it calls.
+uint64_t PoolCore::release_free(uint64_t wanted) {
+  (void)source_.unmap_left();
+  for (auto& [key, order] : orders_)
+    order->settle();
+  uint64_t released = 0;
+  std::pair<uint64_t, uint64_t> at{0, 0};
+  while (released < wanted) {
+    const auto place = space_.next_free(at.first, at.second);
+    if (!place) break;
+    at = *place;
+    const auto [size, base] = at;
+    auto piece = source_.pieces().lower_bound(base);
+    while (released < wanted && piece != source_.pieces().end() &&
+           piece->first + piece->second.size <= base + size) {
+      const auto [first, bytes] = std::pair(piece->first, piece->second.size);
+      ++piece;
+      space_.prepare(1);
+      if (!source_.release(first)) continue;
+      space_.remove(first, bytes);
+      released += bytes;
+      ++releases_;
+    }
+  }
+  return released;
+}
+
+Error PoolCore::below_one_piece(uint64_t piece) const {
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "the pool's limit of %" PRIu64 " byte%s is below one piece of its memory, %" PRIu64
+                    " bytes; raise it to that with gpumem_pool_set_limit()",
+                    limit_, plural(limit_), piece);
+}
+
+Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
+  if (alignment > PoolClasses::kPage) size += alignment;
+  const uint64_t needed_before = most_needed_;
+  Cleanup undo([&] { most_needed_ = needed_before; });
+  most_needed_ = std::max(most_needed_, space_.taken_bytes() + size);
+  Result<void> grown;
+  if (source_.in_range()) {
+    grown = grow_range(order, size, alignment);
+  } else {
+    const uint64_t least = round_up(size, PoolClasses::kPage);
+    uint64_t wanted = request_.segment_size;
+    if (wanted == 0) wanted = std::clamp(round_down(source_.bytes() / 8, 2 * kMiB), 2 * kMiB, 64 * kMiB);
+    wanted = std::max(round_up(wanted, PoolClasses::kPage), least);
+    const auto over = [&](uint64_t bytes) { return limit_ != 0 && source_.bytes() + bytes > limit_; };
+    if (over(wanted)) wanted = least;
+    if (over(wanted)) release_free(source_.bytes() + wanted - limit_);
+    if (over(wanted)) {
+      if (limit_ < PoolClasses::kPage) return below_one_piece(PoolClasses::kPage);
+      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                        "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
+                        " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
+                        source_.bytes(), limit_, wanted);
+    }
+    space_.prepare(1);
+    auto base = source_.allocate(wanted);
+    if (!base && wanted > least && is_lack(base.error().status)) base = source_.allocate(wanted = least);
+    if (!base) return base.error();
+    if (auto room = blocks_.reserve(*base, wanted); !room) {
+      (void)source_.release(*base);
+      return room;
+    }
+    space_.add(*base, wanted, *base);
+  }
+  // A growth that fails may have got some pieces, and what is freed for the next try may suffice with them.
+  peak_reserved_ = std::max(peak_reserved_, source_.bytes());
+  if (!grown) return grown;
+  undo.dismiss();
+  ++grows_;
+  return {};
+}
+
+// Refuses a growth of many pieces that cannot succeed before it fills the device: others want the memory
+// meanwhile.
+Result<void> PoolCore::check_room(uint64_t bytes) {
+  constexpr uint64_t kMany = 64 * kMiB;
+  if (bytes < kMany) return {};
+  auto memory = device_.backend().memory_available();
+  if (!memory || memory->free_bytes >= bytes) return {};
+  return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                    "device %u has %" PRIu64 " bytes free; %" PRIu64 " more do not fit", device_.ordinal(),
+                    memory->free_bytes, bytes);
+}
+
+// Maps memory where the least is needed, next to free memory. If the pool has much more than it ever used at
+// once, free memory elsewhere goes back for it.
+Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignment*/) {
+  if (exceeds_device(size)) {
+    return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, "device %u has %" PRIu64 " bytes in all",
+                      device_.ordinal(), device_.facts().total_bytes);
+  }
+  const uint64_t granularity = source_.granularity();
+  uint64_t at = 0;
+  uint64_t added = 0;
+  const auto plan = [&] {
+    added = UINT64_MAX;
+    const auto consider = [&](uint64_t begin, uint64_t end) {
+      if (begin == end) return;
+      const uint64_t before = space_.tail(begin, order.number());
+      const uint64_t lacking = size > before ? round_up(size - before, granularity) : 0;
+      uint64_t needed = lacking;
+      if (needed > end - begin) {
+        const uint64_t behind = end != source_.end() ? space_.head(end, order.number()) : 0;
+        if (before + (end - begin) + behind < size) return;
+        needed = end - begin;
+      }
+      if (needed >= added) return;
+      at = begin;
+      added = needed;
+    };
+    uint64_t next = source_.begin();
+    for (const auto& [base, piece] : source_.pieces()) {
+      consider(next, base);
+      next = base + piece.size;
+    }
+    consider(next, source_.end());
+  };
+  plan();
+  const uint64_t target = most_needed_ + most_needed_ / 256;
+  // Releasing may take what the plan counted on, so plan anew.
+  while (added != UINT64_MAX) {
+    uint64_t surplus = source_.bytes() + added > target ? source_.bytes() + added - target : 0;
+    if (limit_ != 0 && source_.bytes() + added > limit_)
+      surplus = std::max(surplus, source_.bytes() + added - limit_);
+    if (surplus == 0 || release_free(surplus) == 0) break;
+    plan();
+  }
+  if (added == UINT64_MAX) {
+    return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
+                      "the pool has no %" PRIu64 " addresses in a row for its memory", size);
+  }
+  // More at a time, if it was asked for.
+  const auto following = source_.pieces().lower_bound(at);
+  const uint64_t room = (following != source_.pieces().end() ? following->first : source_.end()) - at;
+  const uint64_t ample = std::min(round_up(std::max(added, request_.segment_size), granularity), room);
+  if (ample > added && (limit_ == 0 || source_.bytes() + ample <= limit_) && check_room(ample)) added = ample;
+  if (limit_ != 0 && source_.bytes() + added > limit_) {
+    if (limit_ < granularity) return below_one_piece(granularity);
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
+                      " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
+                      source_.bytes(), limit_, added);
+  }
+
+  GPUMEM_TRY(check_room(added));
+
+  // A piece goes back only whole: small ones leave little behind, and many cost time.
+  const uint64_t unit = std::max(
+      std::clamp(std::bit_floor(most_needed_ / 4096 | 1), granularity, std::max(granularity, 32 * kMiB)),
+      round_up(std::bit_floor(added / 128 | 1), granularity));
+  space_.prepare(added / unit + 1);
+  for (uint64_t done = 0; done < added;) {
+    const uint64_t piece = std::min(unit, added - done);
+    GPUMEM_TRY(source_.map(at + done, piece));
+    space_.add(at + done, piece, 0);
+    done += piece;
+  }
+  return {};
+}
+
+void PoolCore::keep_threshold() {
+  if (release_threshold_ == 0 || source_.bytes() <= release_threshold_) return;
+  mark_all();
+  poll();
+  sweep();
+  release_free(source_.bytes() - release_threshold_);
+}
+
+void PoolCore::note_peaks() {
+  peak_count_ = std::max(peak_count_, out_count_ + large_count_);
+  peak_bytes_ = std::max(peak_bytes_, out_bytes_ + large_bytes_);
+}
+
+// ---- allocating ----
+
+Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
+  PoolCache* const cache = order.held() ? nullptr : cache_of_thread();  // threads keep nothing of captures
+  PoolShelf* const shelf = cache != nullptr ? shelf_of(*cache, order) : nullptr;
+  const uint64_t block_size = classes_.size_of(index);
+  PoolShelf::Bin* const bin = shelf != nullptr ? &bin_of(*shelf, index) : nullptr;
+  // An aligned request comes here with a bin that need not be empty.
+  if (bin != nullptr && bin->count != 0) return cache->take(order.key(), index);
+  // The states of blocks that are taken together share few lines with those of other threads.
+  const bool whole = bin != nullptr && bin->capacity == PoolClasses::kCacheMost;
+  const size_t wanted = bin == nullptr ? 1 : whole ? bin->capacity : bin->capacity / 2;
+  PoolFree single;
+  PoolFree* const blocks = bin == nullptr ? &single : bin->blocks.get();
+  // Not from other orders, which may have blocks by now: a chunk of which none was taken would never end.
+  const auto take_from_new_chunk = [&] {
+    if (!make_chunk(order, index)) return size_t{0};
+    const size_t taken = order.pop(index, blocks, wanted);
+    return taken != 0 ? taken : gather_from_chunks(index, blocks, wanted);
+  };
+  size_t found = gather(order, index, blocks, wanted);
+  if (found == 0 && cache != nullptr && orders_.size() > 1) {
+    // Give up the blocks that this thread keeps for other streams before taking more memory.
+    for (const auto& other : cache->shelves) {
+      if (other != nullptr && other.get() != shelf) (void)spill(*other, index, 0);
+    }
+    found = gather(order, index, blocks, wanted);
+  }
+  if (found == 0 && wait_for_other(order, index)) found = gather(order, index, blocks, wanted);
+  if (found == 0) found = take_from_new_chunk();
+  if (found == 0) {
+    spill_large();
+    poll();
+    sweep();
+    found = gather(order, index, blocks, wanted);
+  }
+  if (found == 0) found = take_from_new_chunk();
+  if (found == 0) {
+    GPUMEM_TRY(grow(order, PoolClasses::chunk_size(block_size), PoolClasses::kPage));
+    found = take_from_new_chunk();
+  }
+  if (found == 0) return make_error(GPUMEM_ERROR_INTERNAL, "the pool cannot use the memory that it took");
+  out_count_ += found;
+  out_bytes_ += found * block_size;
+  note_peaks();
+  const PoolFree block = blocks[--found];
+  block.state->store(PoolRun::kLive, std::memory_order_release);
+  if (bin != nullptr) {
+    bin->count = static_cast<uint32_t>(found);
+    cache->count(cache->allocated[index]);
+  } else {
+    ++allocated_[index];
+  }
+  return pointer_to(block.address);
+}
+
+Result<void*> PoolCore::try_large(Order& order, uint64_t size, uint64_t alignment) {
+  alignment = std::max(alignment, PoolClasses::kPage);
+  PoolRun* const run = blocks_.make_run(PoolRun::kLarge, size, 1);
+  Cleanup undo([&] { blocks_.recycle(run); });
+  const auto look = [&] {
+    auto base = space_.take(size, alignment, order.number());
+    return base ? base : space_.take_joined(size, alignment, order.number());
+  };
+  auto base = look();
+  if (!base) {
+    spill_large();
+    base = look();
+  }
+  if (!base) {
+    // The work may be complete meanwhile; growing costs more than to see.
+    mark_all();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+    do {
+      poll();
+    } while (worth_waiting() && std::chrono::steady_clock::now() < deadline);
+    sweep();
+    base = look();
+  }
+  if (!base) {
+    GPUMEM_TRY(grow(order, size, alignment));
+    base = look();
+  }
+  if (!base) return make_error(GPUMEM_ERROR_INTERNAL, "the pool cannot use the memory that it took");
+  undo.dismiss();
+  most_needed_ = std::max(most_needed_, space_.taken_bytes());
+  run->set_place(*base, size);
+  run->state(0).store(PoolRun::kLive, std::memory_order_release);
+  blocks_.set(*base, size, run);
+  ++large_count_;
+  large_bytes_ += size;
+  ++large_total_;
+  large_total_bytes_ += size;
+  note_peaks();
+  return pointer_to(*base);
+}
+
+Result<void*> PoolCore::try_allocate(Order& order, uint64_t size, uint64_t alignment) {
+  if (size <= PoolClasses::kSmallMax && alignment <= PoolClasses::kPage) {
+    const uint32_t index =
+        alignment <= classes_.granule() ? classes_.index_of(size) : classes_.index_of(size, alignment);
+    if (index < classes_.count()) return try_small(order, index);
+  }
+  return try_large(order, round_up(size, PoolClasses::kPage), alignment);
+}
+
+bool PoolCore::in_callback() const {
+  return callback_thread_.load(std::memory_order_relaxed) == &platform::thread_record();
+}
+
+bool PoolCore::ask_callback(Lock& lock, uint64_t size) {
+  if (in_callback()) return false;
+  lock.unlock();
+  bool again = false;
+  {
+    // A callback of another pool does not wait for one of this.
+    const auto running = lock_unless_in_callback(callback_mutex_);
+    if (running && callback_ != nullptr) {
+      callback_thread_.store(&platform::thread_record(), std::memory_order_relaxed);
+      const Callback here;
+      again = callback_(callback_data_, reinterpret_cast<gpumem_pool>(pointer_to(handle_)), size) != 0;
+      callback_thread_.store(nullptr, std::memory_order_relaxed);
+    }
+  }
+  lock.lock();
+  return again;
+}
+
+Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint64_t size) {
+  uint64_t largest = space_.largest(order.number());
+  for (uint32_t i = 0; i < classes_.count(); ++i) {
+    if (!chunks_[i].empty() || order.has(i) || no_order().has(i))
+      largest = std::max(largest, classes_.size_of(i));
+  }
+  if (last.status == GPUMEM_ERROR_LIMIT_EXCEEDED && limit_ > source_.bytes())
+    largest = std::max(
+        largest, round_down(limit_ - source_.bytes(), std::max(source_.granularity(), PoolClasses::kPage)));
+  const Error copy = last;
+  std::array<char, 64> fitting;
+  if (largest != 0) {
+    std::snprintf(fitting.data(), fitting.size(), "a block of %" PRIu64, largest);
+  } else {
+    std::snprintf(fitting.data(), fitting.size(), "no block");
+  }
+  return reworded(copy,
+                  "no block of %" PRIu64 " byte%s: %s; the search ended at %s; of the pool's %" PRIu64
+                  " bytes %" PRIu64 " are in use, and %s would have fitted",
+                  size, plural(size), copy.message, tier, source_.bytes(), space_.taken_bytes(),
+                  fitting.data());
+}
+
+Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
+  auto block = try_allocate(order, size, alignment);
+  if (block || !is_lack(block.error().status)) return block;
+  // Then only the callback can help, which may raise the limit: what is free is kept.
+  const bool too_large = exceeds_device(size);
+  const bool never_fits = too_large || (limit_ != 0 && size > std::max(limit_, source_.bytes()));
+  const char* tier = too_large    ? "the device's memory"
+                     : never_fits ? "the pool's limit"
+                                  : "the pool's own cache";
+  if (!never_fits) {
+    drain_all();
+    end_quarantine(0);
+    observe();
+    sweep();
+    block = try_allocate(order, size, alignment);
+    if (block || !is_lack(block.error().status)) return block;
+    if (release_free(UINT64_MAX) != 0) {
+      tier = "what the pool had free";
+      block = try_allocate(order, size, alignment);
+      if (block || !is_lack(block.error().status)) return block;
+    }
+  }
+  if (!too_large && (limit_ == 0 || source_.bytes() + size <= limit_)) {
+    bool released = false;
+    {
+      lock.unlock();
+      const Cleanup again([&] { lock.lock(); });
+      released = instance_->pools().trim_others(*this) != 0;
+    }
+    tier = released ? "other pools" : tier;
+    if (released) block = try_allocate(order, size, alignment);
+    if (block || !is_lack(block.error().status)) return block;
+  }
+  if (ask_callback(lock, size)) {
+    tier = "the callback";
+    drain_all();
+    observe();
+    sweep();
+    block = try_allocate(order, size, alignment);
+    if (block || !is_lack(block.error().status)) return block;
+  }
+  return lacking(block.error(), tier, order, size);
+}
+
+Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64_t alignment) {
+  // Frees again what the driver once did not take back, after a call that is slow anyway. It may wait, so
+  // neither under the lock nor in a callback.
+  bool grew = false;
+  const Cleanup later([&] {
+    if (grew && !Callback::runs_here()) end_abandoned(*instance_);
+  });
+  Lock lock(mutex_);
+  const auto order = order_of(stream);
+  const uint64_t bytes_before = source_.bytes();
+  const Cleanup note([&] { grew = source_.bytes() > bytes_before; });
+  Cleanup shrink([&] {
+    try {
+      if (source_.bytes() > bytes_before) {
+        sweep();
+        release_free(source_.bytes() - bytes_before);
+      }
+    } catch (const std::bad_alloc&) {
+      // It stays in the pool.
+    }
+  });
+  if (!debug()) {
+    auto block = allocate_for(lock, stream, order, size, alignment);
+    if (block) shrink.dismiss();
+    return block;
+  }
+  const uint64_t before = std::max(kGuard, alignment);
+  if (size > kSizeMax - before - kGuard) size = kSizeMax - before - kGuard;
+  auto block = allocate_for(lock, stream, order, before + size + kGuard, alignment);
+  if (!block) return block;
+  shrink.dismiss();
+  const uint64_t base = address_of(*block);
+  const uint64_t pointer = base + before;
+  try {
+    debug_blocks_.emplace(pointer, DebugBlock{base, size});
+  } catch (const std::bad_alloc&) {
+    release_debug(order, base);
+    throw;
+  }
+  if (reached_by_cpu()) {
+    std::memset(pointer_to(pointer - kGuard), kGuardByte, kGuard);
+    std::memset(pointer_to(pointer + size), kGuardByte, kGuard);
+  }
+  return pointer_to(pointer);
+}
+
+// ---- freeing ----
+
+Error PoolCore::not_found(uint64_t address) const {
+  PoolBlocks::Block block;
+  if (blocks_.find(address, &block)) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "%p is at offset %" PRIu64 " in a block of %" PRIu64
+                      " bytes; pass the pointer to its first byte",
+                      pointer_to(address), address - block.base, block.size);
+  }
+  return make_error(GPUMEM_ERROR_NOT_FOUND,
+                    "the pool has no live block at %p; it may be freed already, or belong to another pool",
+                    pointer_to(address));
+}
+
+void PoolCore::free_block(Order& order, PoolRun& run, uint64_t address) {
+  if (run.class_index == PoolRun::kLarge) {
+    const uint64_t size = run.block_size();
+    space_.prepare(1);
+    blocks_.clear(address, size);
+    blocks_.recycle(&run);
+    const uint64_t epoch = order.epoch();
+    space_.give(address, order.has_passed(epoch) ? PoolSpace::kAny : order.number(), epoch);
+    order.note_frees(1 + size / (2 * kMiB));
+  } else {
+    const PoolFree block{address, &run.state(run.index_of(address))};
+    order.push(run.class_index, &block, 1);
+    --out_count_;
+    out_bytes_ -= run.block_size();
+  }
+}
+
+Result<void> PoolCore::free(const PoolStream& stream, const void* pointer, uint64_t size) {
+  const Lock lock(mutex_);
+  if (stream.capture.id == 0 || !retired_ || handle_ != 0) return free_in(stream, address_of(pointer), size);
+  // The parts of a destroyed pool have ended.
+  PoolStream outside = stream;
+  outside.capture = {};
+  return free_in(outside, address_of(pointer), size);
+}
+
+Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint64_t size) {
+  if (debug()) return free_debug(stream, address, size);
+  PoolRun* const run = blocks_.run_at(address);
+  const uint32_t index = run != nullptr ? run->index_of(address) : 0;
+  if (run == nullptr || index >= run->count || run->address_of_block(index) != address)
+    return not_found(address);
+  std::atomic<uint8_t>& state = run->state(index);
+  const uint8_t before = state.load(std::memory_order_relaxed);
+  if (before == PoolRun::kFree) return not_found(address);
+  if (before == PoolRun::kCaptured || stream.capture.id != 0) [[unlikely]] {
+    free_captured(stream, *run, address);
+    return {};
+  }
+  const auto order = order_of(stream);
+  const bool large = run->class_index == PoolRun::kLarge;
+  // All that needs memory comes first.
+  space_.prepare(1);
+  const bool kept = before == PoolRun::kLive && (!large || run->block_size() <= largest_kept());
+  PoolCache* const cache = kept ? cache_of_thread() : nullptr;
+  PoolShelf* const shelf = cache != nullptr ? shelf_of(*cache, *order) : nullptr;
+  if (before == PoolRun::kRecorded) {
+    await_recorded(order, *run, address);
+  } else if (shelf != nullptr && large) {
+    while (!shelf->has_room_for(run->block_size())) {
+      if (!spill_large(*cache, *shelf, shelf->large_count / 2)) throw std::bad_alloc();
+    }
+  } else if (shelf != nullptr) {
+    PoolShelf::Bin& bin = bin_of(*shelf, run->class_index);
+    if (bin.count == bin.capacity && !spill(*shelf, run->class_index, bin.capacity / 2))
+      throw std::bad_alloc();
+  } else if (!large) {
+    order->reserve(run->class_index, 1);
+  }
+  if (shelf != nullptr && large) {
+    (void)cache->put_large(*shelf, *run, address);
+  } else {
+    state.store(PoolRun::kFree, std::memory_order_release);
+    if (large) {
+      --large_count_;
+      large_bytes_ -= run->block_size();
+    } else if (cache == nullptr) {
+      ++freed_[run->class_index];
+    }
+  }
+  if (shelf != nullptr && large) {
+    // It is kept.
+  } else if (shelf != nullptr) {
+    PoolShelf::Bin& bin = shelf->bins[run->class_index];
+    bin.blocks[bin.count++] = {address, &state};
+    cache->count(cache->freed[run->class_index]);
+  } else if (before == PoolRun::kLive) {
+    free_block(*order, *run, address);
+  }
+  try {
+    settle_waiting();
+    mark_if_due(*order, stream);
+    keep_threshold();
+  } catch (const std::bad_alloc&) {
+    // The block is free; the next call sees to the rest.
+  }
+  return {};
+}
+
+// One mark for many frees, where another stream may want the blocks.
+void PoolCore::mark_if_due(Order& order, const PoolStream& stream) {
+  constexpr uint64_t kFrees = 32;
+  if (orders_.size() <= 2 && !order.native()) return;
+  if (order.unmarked() >= kFrees && order.mark(stream.key == order.key())) ++marks_;
+}
+
+PoolShelf::Bin& PoolCore::bin_of(PoolShelf& shelf, uint32_t index) {
+  PoolShelf::Bin& bin = shelf.bins[index];
+  if (bin.blocks == nullptr) {
+    const uint32_t capacity = PoolClasses::cache_size(classes_.size_of(index));
+    bin.blocks = std::make_unique<PoolFree[]>(capacity);
+    bin.capacity = capacity;
+  }
+  return bin;
+}
+
+// The free of a block waits for the streams whose use of it was recorded.
+void PoolCore::await_recorded(const std::shared_ptr<Order>& order, PoolRun& run, uint64_t address) {
+  Waiting waiting{{address, &run.state(run.index_of(address))}, &run, order, {}};
+  const auto others = recorded_.find(address);
+  waiting.needs.reserve(others->second.size());
+  waiting_.reserve(waiting_.size() + 1);
+  for (auto& other : others->second) {
+    if (other == order) continue;
+    other->note_frees(1);
+    waiting.needs.emplace_back(other, other->epoch());
+  }
+  waiting_.push_back(std::move(waiting));
+  recorded_.erase(others);
+}
+
+// Keeps a block of a debug pool back.
+void PoolCore::release_debug(const std::shared_ptr<Order>& order, uint64_t base) {
+  quarantine_.push_back({base, order});
+  count_free(*blocks_.run_at(base), base);
+}
+
+void PoolCore::count_free(PoolRun& run, uint64_t base) noexcept {
+  run.state(run.index_of(base)).store(PoolRun::kFree, std::memory_order_release);
+  if (run.class_index == PoolRun::kLarge) {
+    --large_count_;
+    large_bytes_ -= run.block_size();
+  } else {
+    ++freed_[run.class_index];
+  }
+}
+
+Result<void> PoolCore::free_debug(const PoolStream& stream, uint64_t address, uint64_t size) {
+  const auto found = debug_blocks_.find(address);
+  if (found == debug_blocks_.end()) {
+    const auto behind = debug_blocks_.upper_bound(address);
+    if (behind != debug_blocks_.begin()) {
+      const auto& [first, block] = *std::prev(behind);
+      if (address - first < block.requested) {
+        return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                          "%p is at offset %" PRIu64 " in a block of %" PRIu64
+                          " bytes; pass the pointer to its first byte",
+                          pointer_to(address), address - first, block.requested);
+      }
+    }
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "the pool has no live block at %p; it may be freed already",
+                      pointer_to(address));
+  }
+  const DebugBlock block = found->second;
+  if (size != 0 && size != block.requested) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the block at %p has %" PRIu64 " byte%s, and is freed with %" PRIu64,
+                      pointer_to(address), block.requested, plural(block.requested), size);
+  }
+  if (reached_by_cpu()) {
+    const auto* const bytes = static_cast<const uint8_t*>(pointer_to(address));
+    for (uint64_t i = 1; i <= kGuard; ++i) {
+      if (bytes[-static_cast<int64_t>(i)] == kGuardByte && bytes[block.requested + i - 1] == kGuardByte)
+        continue;
+      const bool in_front = bytes[-static_cast<int64_t>(i)] != kGuardByte;
+      return make_error(
+          GPUMEM_ERROR_INVALID_ARGUMENT,
+          "byte %" PRIu64 " %s the block of %" PRIu64 " byte%s at %p was overwritten; it stays live", i,
+          in_front ? "in front of" : "behind", block.requested, plural(block.requested), pointer_to(address));
+    }
+  }
+  PoolRun& run = *blocks_.run_at(block.base);
+  const uint8_t state = run.state(run.index_of(block.base)).load(std::memory_order_relaxed);
+  if (state == PoolRun::kCaptured || stream.capture.id != 0) {
+    free_captured(stream, run, block.base);
+    debug_blocks_.erase(found);
+    return {};
+  }
+  const auto order = order_of(stream);
+  if (state == PoolRun::kRecorded) {
+    await_recorded(order, run, block.base);
+    count_free(run, block.base);
+  } else {
+    release_debug(order, block.base);
+    if (reached_by_cpu() && order->is_none()) std::memset(pointer_to(address), kFreedByte, block.requested);
+  }
+  debug_blocks_.erase(found);
+  try {
+    settle_waiting();
+    end_quarantine(kQuarantineMost);
+    keep_threshold();
+  } catch (const std::bad_alloc&) {
+    // The block is free; the next call sees to the rest.
+  }
+  return {};
+}
+
+void PoolCore::end_quarantine(size_t keep) {
+  while (quarantine_.size() > keep) {
+    const Quarantined& oldest = quarantine_.front();
+    free_block(*oldest.order, *blocks_.run_at(oldest.base), oldest.base);
+    quarantine_.pop_front();
+  }
+}
+
+Result<void> PoolCore::record_use(const PoolStream& stream, const void* pointer) {
+  const Lock lock(mutex_);
+  uint64_t address = address_of(pointer);
+  if (debug()) {
+    const auto found = debug_blocks_.find(address);
+    if (found == debug_blocks_.end()) return not_found(address);
+    address = found->second.base;
+  }
+  PoolRun* const run = blocks_.run_at(address);
+  const uint32_t index = run != nullptr ? run->index_of(address) : 0;
+  if (run == nullptr || index >= run->count || run->address_of_block(index) != address ||
+      run->state(index).load(std::memory_order_relaxed) == PoolRun::kFree)
+    return not_found(address);
+  if (stream.capture.id != 0) {
+    record_captured_use(stream.capture, *run, address);
+    return {};
+  }
+  const auto order = order_of(stream);
+  const auto [entry, fresh] = recorded_.try_emplace(address);
+  Cleanup drop([&, place = entry, made = fresh] {
+    if (made) recorded_.erase(place);
+  });
+  auto& orders = entry->second;
+  if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(order);
+  drop.dismiss();
+  std::atomic<uint8_t>& state = run->state(index);
+  if (state.load(std::memory_order_relaxed) != PoolRun::kCaptured)
+    state.store(PoolRun::kRecorded, std::memory_order_release);
+  return {};
+}
+
+// ---- the rest ----
+
+Result<uint64_t> PoolCore::trim(uint64_t keep_bytes) {
+  if (in_callback()) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "the pool is in its callback, and has released all that it could");
+  }
+  const Lock lock(mutex_);
+  drain_all();
+  end_quarantine(0);
+  observe();
+  sweep();
+  if (source_.bytes() <= keep_bytes) return uint64_t{0};
+  return release_free(source_.bytes() - keep_bytes);
+}
+
+uint64_t PoolCore::trim_for_other() noexcept {
+  const Lock lock(mutex_, std::try_to_lock);
+  if (!lock) return 0;
+  try {
+    drain_all();
+    observe();
+    sweep();
+    return release_free(UINT64_MAX);
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+void PoolCore::set_limit(uint64_t bytes) {
+  const Lock lock(mutex_);
+  limit_ = bytes;
+}
+
+void PoolCore::set_release_threshold(uint64_t bytes) {
+  const Lock lock(mutex_);
+  release_threshold_ = bytes;
+  drain_all();
+  for (PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
+    cache->largest.store(largest_kept(), std::memory_order_relaxed);
+  keep_threshold();
+}
+
+bool PoolCore::empty() const {
+  uint64_t live = large_count_;
+  for (uint32_t i = 0; i < classes_.count(); ++i)
+    live += allocated_[i] - freed_[i];
+  return live == 0;
+}
+
+PoolCore::Totals PoolCore::live() noexcept {
+  const Lock lock(mutex_);
+  return totals();
+}
+
+PoolCore::Totals PoolCore::try_live() noexcept {
+  const Lock lock(mutex_, std::try_to_lock);
+  return lock ? totals() : Totals{};
+}
+
+PoolCore::Totals PoolCore::totals() const noexcept {
+  Totals totals{large_count_, large_bytes_, source_.bytes()};
+  for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    totals.count -= cache->kept_count.load(std::memory_order_relaxed);
+    totals.bytes -= cache->kept_bytes.load(std::memory_order_relaxed);
+  }
+  for (uint32_t i = 0; i < classes_.count(); ++i) {
+    uint64_t count = allocated_[i] - freed_[i];
+    for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
+      count += cache->allocated[i].load(std::memory_order_relaxed) -
+               cache->freed[i].load(std::memory_order_relaxed);
+    }
+    totals.count += count;
+    totals.bytes += count * classes_.size_of(i);
+  }
+  return totals;
+}
+
+gpumem_pool_info PoolCore::info() {
+  gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
+  const Totals totals = live();
+  const Lock lock(mutex_);
+  info.device = reinterpret_cast<gpumem_device>(pointer_to(instance_->device_handle(device_.ordinal())));
+  info.device_ordinal = device_.ordinal();
+  info.kind = request_.memory.kind->kind;
+  info.flags = request_.flags;
+  info.memory_flags = request_.memory.flags;
+  info.handle_types = request_.memory.handle_types;
+  info.limit = limit_;
+  info.release_threshold = release_threshold_;
+  info.live_count = totals.count;
+  info.live_bytes = totals.bytes;
+  info.reserved_bytes = source_.bytes();
+  info.cached_bytes = info.reserved_bytes > totals.bytes ? info.reserved_bytes - totals.bytes : 0;
+  info.segment_count = source_.pieces().size();
+  info.peak_live_count = peak_count_;
+  info.peak_live_bytes = peak_bytes_;
+  info.peak_reserved_bytes = peak_reserved_;
+  info.total_count = large_total_;
+  info.total_bytes = large_total_bytes_;
+  for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    info.total_count += cache->large_allocated.load(std::memory_order_relaxed);
+    info.total_bytes += cache->large_allocated_bytes.load(std::memory_order_relaxed);
+  }
+  for (uint32_t i = 0; i < classes_.count(); ++i) {
+    uint64_t count = allocated_[i];
+    for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
+      count += cache->allocated[i].load(std::memory_order_relaxed);
+    info.total_count += count;
+    info.total_bytes += count * classes_.size_of(i);
+  }
+  info.cross_stream_count = cross_stream_;
+  info.wait_count = waits_;
+  info.mark_count = marks_;
+  info.grow_count = grows_;
+  info.release_count = releases_;
+  info.capture_count = captures_.parts.size();
+  info.captured_bytes = captured_bytes();
+  info.class_count = classes_.count();
+  std::snprintf(info.name, sizeof info.name, "%s", request_.memory.name.c_str());
+  return info;
+}
+
+Result<gpumem_pool_class_info> PoolCore::class_info(uint32_t index) {
+  if (index >= classes_.count()) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no class %u; the pool has %u", index,
+                      classes_.count());
+  }
+  const Lock lock(mutex_);
+  gpumem_pool_class_info info = GPUMEM_POOL_CLASS_INFO_INIT;
+  info.block_size = classes_.size_of(index);
+  uint64_t freed = freed_[index];
+  info.total_count = allocated_[index];
+  for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
+    info.total_count += cache->allocated[index].load(std::memory_order_relaxed);
+    freed += cache->freed[index].load(std::memory_order_relaxed);
+  }
+  info.live_count = info.total_count - freed;
+  info.block_count = block_counts_[index];
+  return info;
+}
+
+void PoolCore::reset_peaks() {
+  const Lock lock(mutex_);
+  // Threads may take what they keep without being seen, so it counts.
+  peak_count_ = peak_bytes_ = 0;
+  note_peaks();
+  peak_reserved_ = source_.bytes();
+}
+
+bool PoolCore::block_info(const void* pointer, gpumem_pool_block_info* out) {
+  PoolBlocks::Block block;
+  if (debug()) {
+    const Lock lock(mutex_);
+    const auto behind = debug_blocks_.upper_bound(address_of(pointer));
+    if (behind == debug_blocks_.begin()) return false;
+    const auto& [first, known] = *std::prev(behind);
+    if (address_of(pointer) - first >= known.requested) return false;
+    out->base = pointer_to(first);
+    out->usable_size = out->requested_size = known.requested;
+  } else {
+    const platform::Look look(platform::thread_record());
+    if (!blocks_.find(address_of(pointer), &block)) return false;
+    out->base = pointer_to(block.base);
+    out->usable_size = block.size;
+    out->requested_size = 0;
+  }
+  out->pool = reinterpret_cast<gpumem_pool>(pointer_to(handle_));
+  return true;
+}
+
+Result<void> PoolCore::set_callback(gpumem_pool_callback callback, void* user_data) {
+  if (in_callback()) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "the callback is running; set it when it has returned");
+  }
+  const auto lock = lock_unless_in_callback(callback_mutex_);
+  if (!lock) return changed_elsewhere("pool, or in its callback");
+  callback_ = callback;
+  callback_data_ = user_data;
+  return {};
+}
+
+void PoolCore::retire() noexcept {
+  pool_seats::leave(seat_);
+  platform::wait_for_looks();  // of threads that found the handle
+  const Lock lock(mutex_);
+  retired_ = true;
+  seat_ = PoolCache::kSeats;
+  PoolCache** link = &caches_;
+  while (PoolCache* const cache = *link) {
+    count_back(*cache);
+    if (!drain(*cache)) {
+      link = &cache->next;
+      continue;
+    }
+    *link = cache->next;
+    delete cache;
+  }
+}
+
+void PoolCore::revive() noexcept {
+  const uint64_t number = next_number();
+  const uint32_t seat = debug() ? PoolCache::kSeats : pool_seats::take(*this, number);
+  const Lock lock(mutex_);
+  retired_ = false;
+  number_ = number;
+  seat_ = seat;
+}
+
+// A stream that is being captured cannot be marked, and waiting for its device would spoil the capture.
+Result<void> PoolCore::require_no_capture(const Order& order) {
+  if (!order.has_stream() || order.native()) return {};
+  const auto capturing = order.stream()->is_capturing();
+  if (!capturing || !*capturing) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "blocks were freed in a stream that is being captured; end the capture first");
+}
+
+Result<bool> PoolCore::release_if_empty(bool wait) {
+  Lock lock(mutex_);
+  if (!retired_) return false;
+  blocks_.set_empty(empty());
+  drain_all();
+  end_quarantine(0);
+  observe(wait);
+  // Memory that work uses is not taken away from it. The lock is free meanwhile, since that work may need
+  // what another thread does next.
+  for (;;) {
+    end_quarantine(0);  // of what was freed meanwhile
+    if (settled()) break;
+    const auto busy =
+        std::find_if(orders_.begin(), orders_.end(), [](const auto& entry) { return !entry.second->idle(); });
+    if (busy == orders_.end()) {
+      poll();  // what waited for one stream is now freed in the order of another
+      continue;
+    }
+    const std::shared_ptr<Order> order = busy->second;
+    if (order->unmarked() != 0 && !order->mark(false)) {
+      if (!wait) return false;
+      GPUMEM_TRY(require_no_capture(*order));
+      const auto frees = std::pair(order->epoch(), order->unmarked());
+      Result<void> complete;
+      if (backend::Device* const device = order->device(); device != nullptr) {
+        lock.unlock();
+        complete = device->synchronize();
+        lock.lock();
+        // Nothing runs on a lost device any more.
+        if (!complete && !device->lost()) return complete.error();
+      }
+      if (!retired_) return false;
+      if (frees != std::pair(order->epoch(), order->unmarked())) continue;  // something came later
+      order->pass_all();
+      space_.pass(order->number(), order->passed());
+      continue;
+    }
+    poll(*order);
+    if (order->idle()) continue;
+    if (!wait) return false;
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lock.lock();
+    if (!retired_) return false;
+  }
+  poll();
+  end_captures();
+  for (const auto& [key, order] : orders_)
+    space_.pass(order->number(), UINT64_MAX);  // all work is complete
+  sweep();
+  if (!empty()) {
+    release_free(UINT64_MAX);
+    return false;
+  }
+  release_free(UINT64_MAX);
+  while (!source_.pieces().empty()) {
+    const auto [base, piece] = *source_.pieces().begin();
+    space_.prepare(1);
+    GPUMEM_TRY(source_.release(base));
+    space_.remove(base, piece.size);
+  }
+  GPUMEM_TRY(source_.close());
+  return true;
+}
+
+void PoolCore::forget() noexcept {
+  source_.forget();
+  captures_.parts.clear();
+  captures_.ending.clear();
+  orders_.clear();
+}
+
+}  // namespace gpumem::core

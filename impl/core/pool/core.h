@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What a pool is made of, apart from its handle: it lives on while blocks do.
+//
+// The lock guards everything but the caches of threads. It is held during the driver calls that take or
+// release memory, but never during callbacks or calls into other pools.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/memory/pool_blocks.h"
+#include "core/memory/pool_classes.h"
+#include "core/pool/cache.h"
+#include "core/pool/capture.h"
+#include "core/pool/order.h"
+#include "core/pool/source.h"
+#include "core/pool/space.h"
+#include "gpumem/pool.h"
+
+namespace gpumem::core {
+
+class Stream;
+
+struct PoolRequest {
+  PoolMemory memory;
+  gpumem_pool_flags flags = 0;
+  uint64_t limit = 0;
+  uint64_t release_threshold = 0;
+  uint64_t initial_size = 0;
+  uint64_t segment_size = 0;
+};
+
+class PoolCore {
+ public:
+  PoolCore(std::shared_ptr<Instance> instance, Device& device, PoolRequest request);
+  PoolCore(const PoolCore&) = delete;
+  PoolCore& operator=(const PoolCore&) = delete;
+  ~PoolCore();
+  Result<void> open();
+
+  Device& device() const { return device_; }
+  const PoolRequest& request() const { return request_; }
+  const PoolBlocks& blocks() const { return blocks_; }
+  bool on_host() const { return !request_.memory.kind->on_device && !request_.memory.kind->managed; }
+
+  // ---- the warm path, inside a Look: null or false if the pool must see to it ----
+  [[gnu::always_inline]] void* take(const platform::ThreadRecord& record, uint64_t key,
+                                    uint64_t size) const noexcept {
+    PoolCache* const cache = PoolCache::of_thread(record, seat_, number_);
+    if (cache == nullptr) [[unlikely]]
+      return nullptr;
+    if (size - 1 < PoolClasses::kSmallMax) [[likely]]
+      return cache->take(key, classes_.index_of(size));
+    if (size - 1 >= PoolShelf::kLargeSize) return nullptr;
+    return cache->take_large(key, round_up(size, PoolClasses::kPage));
+  }
+  [[gnu::always_inline]] bool put(const platform::ThreadRecord& record, uint64_t key,
+                                  const void* pointer) const noexcept {
+    PoolCache* const cache = PoolCache::of_thread(record, seat_, number_);
+    if (cache == nullptr) [[unlikely]]
+      return false;
+    const PoolRun* const run = blocks_.run_at(address_of(pointer));
+    return run != nullptr && cache->put(key, *run, address_of(pointer));
+  }
+
+  // ---- the rest ----
+  Result<void*> allocate(const PoolStream& stream, uint64_t size, uint64_t alignment);
+  // `size` is 0 if it is not known.
+  Result<void> free(const PoolStream& stream, const void* pointer, uint64_t size);
+  Result<void> record_use(const PoolStream& stream, const void* pointer);
+  Result<uint64_t> trim(uint64_t keep_bytes);
+  // The same for another pool's sake; nothing if the pool is busy.
+  uint64_t trim_for_other() noexcept;
+  void set_limit(uint64_t bytes);
+  void set_release_threshold(uint64_t bytes);
+  gpumem_pool_info info();
+  Result<gpumem_pool_class_info> class_info(uint32_t index);
+  void reset_peaks();
+  // ---- captures: pool_capture.cpp ----
+  // NOT_FOUND if the capture has no part.
+  Result<void> release_capture(const PoolStream& stream, uint64_t id);
+
+  // False if it has no live block there.
+  bool block_info(const void* pointer, gpumem_pool_block_info* out);
+  Result<void> set_callback(gpumem_pool_callback callback, void* user_data);
+  bool in_callback() const;
+
+  // A stream ends, while it can still be marked.
+  void end_stream(uint64_t key) noexcept;
+  // A thread ends.
+  void end_cache(PoolCache* cache) noexcept;
+
+  // The handle has ended, or is there again.
+  void set_handle(uint64_t handle) {
+    handle_ = handle;
+    blocks_.set_listed(handle != 0);
+  }
+  uint64_t handle() const { return handle_; }
+  // Takes all blocks back from the threads, for good.
+  void retire() noexcept;
+  bool retired() const { return retired_; }
+  void revive() noexcept;
+  // Releases everything if no block lives; answers whether. Needs retire(). `wait`: for the work before the
+  // frees; otherwise it is left while that runs.
+  Result<bool> release_if_empty(bool wait);
+  // It is destroyed, and no block lives, but its memory could not go back yet.
+  bool left() const { return handle_ == 0 && blocks_.empty(); }
+  // The instance ends, and releases the memory itself.
+  void forget() noexcept;
+  // After a release that failed, of a pool that never had a handle.
+  void abandon() noexcept { source_.abandon(); }
+  // For reports.
+  struct Totals {
+    uint64_t count = 0;
+    uint64_t bytes = 0;
+    uint64_t reserved = 0;
+  };
+  Totals live() noexcept;
+  // The same where nothing may be waited for: nothing while another thread has the lock.
+  Totals try_live() noexcept;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Order = PoolOrder;
+  static constexpr uint64_t kGuard = 256;
+
+  // Blocks whose free waits for other streams too.
+  struct Waiting {
+    PoolFree block;
+    PoolRun* run = nullptr;
+    std::shared_ptr<Order> order;
+    std::vector<std::pair<std::shared_ptr<Order>, uint64_t>> needs;  // order and epoch
+  };
+  struct DebugBlock {
+    uint64_t base = 0;
+    uint64_t requested = 0;
+  };
+  struct Quarantined {
+    uint64_t base = 0;
+    std::shared_ptr<Order> order;
+  };
+
+  bool debug() const { return (request_.flags & GPUMEM_POOL_DEBUG) != 0; }
+  bool reached_by_cpu() const { return on_host(); }
+
+  std::shared_ptr<Order> order_of(const PoolStream& stream);
+  Order& no_order() { return *orders_.at(PoolStream::kNone); }
+  PoolCache* cache_of_thread();
+  PoolShelf* shelf_of(PoolCache& cache, Order& order);
+  // False if there was no memory for it: then the shelf is as it was.
+  bool spill(PoolShelf& shelf, uint32_t index, uint32_t keep) noexcept;
+  bool spill_large(PoolCache& cache, PoolShelf& shelf, uint32_t keep) noexcept;
+  // Of the calling thread: larger blocks that it keeps for any stream.
+  void spill_large() noexcept;
+  bool empty_shelf(PoolCache& cache, std::unique_ptr<PoolShelf>& shelf) noexcept;
+  bool drain(PoolCache& cache) noexcept;
+  bool is_kept(const Order& order) const noexcept;
+  void count_back(PoolCache& cache) noexcept;
+  void drain_all() noexcept;
+
+  // Takes notice of marks that have passed.
+  void poll();
+  void poll(Order& order);
+  void settle_waiting();
+  void mark_all();
+  // All that was freed is free.
+  bool settled() const;
+  // Something that was freed will be free without a call.
+  bool worth_waiting() const;
+  // Marks all, and gives what is complete anyway a moment to show, if it may wait.
+  void observe(bool wait = true);
+  void put_back(const PoolFree& block);
+  void end_quarantine(size_t keep);
+  // Gives the chunks back what no order and no thread needs.
+  void sweep();
+
+  size_t gather(Order& order, uint32_t index, PoolFree* out, size_t count);
+  size_t gather_from_others(Order& order, uint32_t index, PoolFree* out, size_t count);
+  size_t gather_from_chunks(uint32_t index, PoolFree* out, size_t count);
+  bool wait_for_other(Order& order, uint32_t index);
+  bool make_chunk(Order& order, uint32_t index);
+  void enlist(PoolRun& run);
+  void unlist(PoolRun& run);
+
+  Result<void*> try_allocate(Order& order, uint64_t size, uint64_t alignment);
+  Result<void*> try_small(Order& order, uint32_t index);
+  Result<void*> try_large(Order& order, uint64_t size, uint64_t alignment);
+  Result<void> grow(Order& order, uint64_t size, uint64_t alignment);
+  bool exceeds_device(uint64_t bytes) const {
+    const KindTraits& kind = *request_.memory.kind;
+    return kind.on_device && !kind.managed && bytes > device_.facts().total_bytes;
+  }
+  Result<void> check_room(uint64_t bytes);
+  Result<void> grow_range(Order& order, uint64_t size, uint64_t alignment);
+  uint64_t release_free(uint64_t wanted);
+  static Result<void> require_no_capture(const Order& order);
+  Error below_one_piece(uint64_t piece) const;
+  void keep_threshold();
+  void note_peaks();
+  bool ask_callback(Lock& lock, uint64_t size);
+  Error lacking(const Error& last, const char* tier, Order& order, uint64_t size);
+
+  Result<void*> allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment);
+  Result<void> free_debug(const PoolStream& stream, uint64_t address, uint64_t size);
+  // A block whose state says already that it is free.
+  void free_block(Order& order, PoolRun& run, uint64_t address);
+  Result<void> free_in(const PoolStream& stream, uint64_t address, uint64_t size);
+  // The size of the largest block that threads keep.
+  uint64_t largest_kept() const { return release_threshold_ == 0 ? PoolShelf::kLargeSize : 0; }
+  void mark_if_due(Order& order, const PoolStream& stream);
+  PoolShelf::Bin& bin_of(PoolShelf& shelf, uint32_t index);
+  void await_recorded(const std::shared_ptr<Order>& order, PoolRun& run, uint64_t address);
+  void release_debug(const std::shared_ptr<Order>& order, uint64_t base);
+  // Of a block that no thread keeps, once nothing can fail.
+  void count_free(PoolRun& run, uint64_t base) noexcept;
+  Error not_found(uint64_t address) const;
+
+  PoolPart& part_of(uint64_t id);
+  std::shared_ptr<Order> order_of(const backend::Capture& capture);
+  void end_line(Order& line);
+  Result<void*> allocate_for(Lock& lock, const PoolStream& stream, const std::shared_ptr<Order>& order,
+                             uint64_t size, uint64_t alignment);
+  void free_captured(const PoolStream& stream, PoolRun& run, uint64_t address);
+  void record_captured_use(const backend::Capture& capture, PoolRun& run, uint64_t address);
+  void forget_capture(uint64_t id) noexcept;
+  void end_part(PoolPart& part);
+  void settle_captures();
+  void end_captures();
+  uint64_t captured_bytes() const;
+  bool empty() const;
+  Totals totals() const noexcept;
+
+  const std::shared_ptr<Instance> instance_;
+  Device& device_;
+  const PoolRequest request_;
+  const PoolClasses classes_;
+  uint64_t number_;
+  uint32_t seat_ = PoolCache::kSeats;
+  PoolBlocks blocks_;
+
+  std::mutex mutex_;
+  std::atomic<uint64_t> handle_{0};
+  bool retired_ = false;
+  PoolSource source_;
+  PoolSpace space_;
+  std::map<uint64_t, std::shared_ptr<Order>> orders_;  // by key
+  PoolSpace::Order last_order_ = 0;
+  PoolCache* caches_ = nullptr;
+  std::array<std::vector<PoolRun*>, PoolClasses::kCountMax> chunks_;  // with free blocks
+  std::array<uint64_t, PoolClasses::kCountMax> block_counts_{};
+  std::map<uint64_t, std::vector<std::shared_ptr<Order>>> recorded_;  // by block
+  std::vector<Waiting> waiting_;
+  PoolCaptures captures_;
+  std::map<uint64_t, DebugBlock> debug_blocks_;  // by the pointer that the caller has
+  std::deque<Quarantined> quarantine_;
+
+  uint64_t limit_;
+  uint64_t release_threshold_;
+  uint64_t large_count_ = 0;
+  uint64_t large_bytes_ = 0;
+  uint64_t large_total_ = 0;
+  uint64_t large_total_bytes_ = 0;
+  // Of caches that have ended, and of blocks that no cache was there for.
+  std::array<uint64_t, PoolClasses::kCountMax> allocated_{};
+  std::array<uint64_t, PoolClasses::kCountMax> freed_{};
+  uint64_t most_needed_ = 0;  // largest `taken_bytes` of the space
+  uint64_t out_count_ = 0;    // small blocks that live, or that a thread keeps
+  uint64_t out_bytes_ = 0;
+  uint64_t peak_count_ = 0;  // of the two above, with large blocks
+  uint64_t peak_bytes_ = 0;
+  uint64_t peak_reserved_ = 0;
+  uint64_t cross_stream_ = 0;
+  uint64_t waits_ = 0;
+  uint64_t marks_ = 0;
+  uint64_t grows_ = 0;
+  uint64_t releases_ = 0;
+
+  std::mutex callback_mutex_;  // held while it runs
+  std::atomic<const void*> callback_thread_{nullptr};
+  gpumem_pool_callback callback_ = nullptr;
+  void* callback_data_ = nullptr;
+};
+
+}  // namespace gpumem::core

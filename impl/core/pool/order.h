@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The order in which blocks were freed: one for each stream, with marks behind the frees.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "contract/device.h"
+#include "contract/fence.h"
+#include "contract/stream.h"
+#include "core/memory/pool_blocks.h"
+#include "core/memory/pool_classes.h"
+#include "core/pool/space.h"
+
+namespace gpumem::core {
+
+// The stream of a call, or none.
+struct PoolStream {
+  static constexpr uint64_t kNone = 0;
+  uint64_t key = kNone;  // tells it from all others
+  std::shared_ptr<backend::Stream> stream;
+  backend::Device* device = nullptr;
+  bool native = false;  // the library does not hear of its end
+  backend::Capture capture{};
+};
+
+struct PoolFree {
+  uint64_t address = 0;
+  std::atomic<uint8_t>* state = nullptr;
+};
+
+// Frees of one stream. Frees lie in an epoch, and a mark ends it: once the mark has passed, the work before
+// all frees of the epoch is complete. Guarded by the pool's lock.
+class PoolOrder {
+ public:
+  PoolOrder(PoolSpace::Order number, uint64_t key) : number_(number), key_(key) {}
+
+  PoolSpace::Order number() const { return number_; }
+  uint64_t key() const { return key_; }
+  bool is_none() const { return key_ == PoolStream::kNone; }
+  void set_stream(const PoolStream& stream) {
+    stream_ = stream.stream;
+    device_ = stream.device;
+    native_ = stream.native;
+  }
+  // Of a capture: it has no stream, and nothing passes before pass_all().
+  void hold() {
+    held_ = true;
+    unmarked_ = 1;
+  }
+  bool held() const { return held_; }
+  // Its stream ends.
+  void drop_stream() { stream_ = nullptr; }
+  bool has_stream() const { return stream_ != nullptr; }
+  bool native() const { return native_; }
+  backend::Stream* stream() const { return stream_.get(); }
+  backend::Device* device() const { return device_; }
+
+  // Of a free now: once its stream has ended, the last one, as no work can follow.
+  uint64_t epoch() const { return stream_ == nullptr && unmarked_ == 0 ? epoch_ - 1 : epoch_; }
+  // Counts frees in the current epoch.
+  void note_frees(uint64_t count) { unmarked_ += stream_ != nullptr ? count : 0; }
+  uint64_t unmarked() const { return unmarked_; }
+  // Ends the epoch if something was freed in it, and the stream can be marked. `in_call`: the caller was
+  // handed the stream, so that it lives. Answers whether a mark was enqueued.
+  // `ends`: the stream ends.
+  bool mark(bool in_call, bool ends = false);
+  // Whether epochs are complete that the last call did not know of.
+  bool poll();
+  // Asks the stream itself, which costs more than a mark but answers at once. Whether all is complete.
+  bool ask();
+  bool has_passed(uint64_t epoch) const { return is_none() || epoch <= passed_; }
+  uint64_t passed() const { return passed_; }
+  // All that it was told is complete.
+  bool idle() const { return is_none() || (unmarked_ == 0 && marks_.empty()); }
+  // Something will show complete by itself. A native stream is marked only in calls that were handed it.
+  bool under_way() const { return !marks_.empty() || (unmarked_ != 0 && stream_ != nullptr && !native_); }
+  // Memory that complete work used is to be released.
+  void settle() {
+    if (fence_ != nullptr) fence_->settle();
+  }
+  // It is known by other ways that all is complete.
+  void pass_all() {
+    marks_.clear();
+    unmarked_ = 0;
+    passed_ = epoch_++;
+  }
+
+  // So many more blocks of a class need no memory. Throws std::bad_alloc.
+  void reserve(uint32_t class_index, size_t count);
+  // Free blocks of a class, the latest last. If it throws, nothing has changed.
+  void push(uint32_t class_index, const PoolFree* blocks, size_t count);
+  // Takes up to `count`: the latest for the stream itself, and for others the oldest whose work is complete.
+  size_t pop(uint32_t class_index, PoolFree* out, size_t count);
+  size_t pop_passed(uint32_t class_index, PoolFree* out, size_t count);
+  bool has(uint32_t class_index) const {
+    const Shelf* const shelf = shelves_[class_index].get();
+    return shelf != nullptr && (shelf->size() > 1 || (!shelf->empty() && !shelf->back().blocks.empty()));
+  }
+  bool empty() const;
+  size_t count(uint32_t class_index) const;
+  // Takes all whose work is complete.
+  template <class F>
+  void take_passed(F function) {
+    for (const auto& shelf : shelves_) {
+      while (shelf != nullptr && !shelf->empty() && has_passed(shelf->front().epoch)) {
+        for (const PoolFree& block : shelf->front().blocks)
+          function(block);
+        shelf->pop_front();
+      }
+    }
+  }
+
+ private:
+  struct Group {
+    uint64_t epoch = 0;
+    std::vector<PoolFree> blocks;
+  };
+  using Shelf = std::deque<Group>;  // only the last group may be empty: its memory is used again
+  static size_t pop_from(std::vector<PoolFree>& group, PoolFree* out, size_t count);
+
+  const PoolSpace::Order number_;
+  const uint64_t key_;
+  std::shared_ptr<backend::Stream> stream_;
+  std::shared_ptr<backend::Fence> fence_;
+  backend::Device* device_ = nullptr;
+  bool native_ = false;
+  bool held_ = false;
+  uint64_t epoch_ = 1;
+  uint64_t passed_ = 0;
+  uint64_t told_ = 0;  // what poll() has answered of it
+  uint64_t unmarked_ = 0;
+  std::deque<std::pair<uint64_t, uint64_t>> marks_;  // epoch and number
+  std::array<std::unique_ptr<Shelf>, PoolClasses::kCountMax> shelves_;
+};
+
+}  // namespace gpumem::core

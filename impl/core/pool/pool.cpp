@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/pool/pool.h"
+
+#include <algorithm>
+#include <new>
+
+#include "base/cleanup.h"
+#include "core/buffer/abandoned.h"
+#include "core/instance/instance.h"
+#include "core/object/callback.h"
+#include "core/object/host_function_guard.h"
+#include "core/stream/stream.h"
+
+namespace gpumem::core {
+namespace {
+
+// Once a handle has ended, a lack of memory must be met.
+Result<bool> release_quietly(PoolCore& core, bool wait = true) noexcept {
+  try {
+    return core.release_if_empty(wait);
+  } catch (const std::bad_alloc&) {
+    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory to release the pool's memory; try again");
+  }
+}
+
+}  // namespace
+
+PoolStream pool_stream(const Stream& stream) {
+  return {stream.order_key(), stream.shared_backend(), &stream.device().backend(), false, {}};
+}
+
+PoolStream captured_pool_stream(const Stream& stream) {
+  PoolStream order = pool_stream(stream);
+  // A free succeeds in any case; a capture that has failed launches nothing.
+  const auto capturing = stream.backend().is_capturing();
+  if (!capturing || !*capturing) return order;
+  if (const auto capture = stream.backend().capture()) order.capture = *capture;
+  return order;
+}
+
+Result<PoolStream> native_pool_stream(Device& device, void* native, bool frees) {
+  auto stream = device.backend().wrap_stream(native);
+  if (!stream) return stream.error();
+  auto capturing = (*stream)->is_capturing();
+  if (!capturing) return capturing.error();
+  const uint64_t key = (*stream)->identity();
+  if (*capturing) {
+    auto capture = Stream::current_capture(**stream);
+    if (!capture) return capture.error();
+    if (key == 0) return PoolStream{PoolStream::kNone, nullptr, nullptr, true, *capture};
+    return PoolStream{key, std::move(*stream), &device.backend(), true, *capture};
+  }
+  if (key == 0) {
+    if (frees) {
+      const auto complete = (*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE);
+      if (!complete) return complete.error();
+    }
+    return PoolStream{};
+  }
+  return PoolStream{key, std::move(*stream), &device.backend(), true, {}};
+}
+
+Result<uint64_t> create_pool(DeviceObject& device, PoolRequest request) {
+  Instance& instance = device.instance();
+  GPUMEM_TRY(device.device().usable());
+  GPUMEM_TRY(outside_host_function());
+  const KindTraits& kind = *request.memory.kind;
+  if (kind.capability != 0) GPUMEM_TRY(device.device().need(kind.capability));
+  if ((request.memory.flags & GPUMEM_MEMORY_NUMA_NODE) != 0 &&
+      !instance.backend().has_numa_node(request.memory.numa_node)) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no NUMA node %d", request.memory.numa_node);
+  }
+  end_abandoned(instance);
+  end_left_pools(instance, false);
+  auto core = std::make_shared<PoolCore>(device.shared_instance(), device.device(), std::move(request));
+  auto pool = std::make_unique<Pool>(device.shared_instance(), core);
+  auto handle = handles::reserve(*pool);
+  if (!handle) return handle.error();
+  Cleanup undo([&] {
+    handles::cancel(*pool);
+    core->retire();
+    if (!release_quietly(*core)) core->abandon();
+  });
+  GPUMEM_TRY(core->open());
+  core->set_handle(*handle);
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  instance.pools().add(core);
+  undo.dismiss();
+  instance.add_object(*pool);
+  handles::publish(pool.release());
+  return *handle;
+}
+
+Result<void> destroy_pool(Ref<Pool> pool) {
+  GPUMEM_TRY(outside_host_function());
+  Instance& instance = pool->instance();
+  const std::shared_ptr<PoolCore> core = pool->shared_core();
+  if (core->in_callback()) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "the pool's callback is running; destroy it when that has returned");
+  }
+  {
+    const auto open = instance.stay_open();
+    if (!open) return open.error();
+    GPUMEM_TRY(uses_will_end(*pool));
+    if (!handles::end(*pool, End::kDestroyed)) return ended_meanwhile(Pool::kType);
+    platform::fence_all_threads();
+    if (auto unused = wait_for_uses(*pool); !unused) {
+      handles::revive(*pool);
+      return unused;
+    }
+    core->retire();
+    auto released = release_quietly(*core);
+    if (!released) {
+      core->revive();
+      handles::revive(*pool);
+      return released.error();
+    }
+    core->set_handle(0);
+    if (*released) instance.pools().remove(*core);
+    instance.remove_object(*pool);
+    // What the driver once did not take back of the pool's memory. It may wait, so not in a callback.
+    if (!Callback::runs_here()) end_abandoned(instance);
+  }
+  Pool* const gone = pool.get();
+  pool = {};
+  handles::remove(gone);
+  return {};
+}
+
+Result<void> free_pool_block(Instance& instance, const PoolStream& stream, const void* pointer) {
+  GPUMEM_TRY(outside_host_function());
+  end_left_pools(instance, false);
+  for (const auto& core : instance.pools().all()) {
+    if (core->blocks().run_at(address_of(pointer)) == nullptr) continue;
+    GPUMEM_TRY(core->free(stream, pointer, 0));
+    const bool last = core->handle() == 0 && core->live().count == 0;
+    const auto released = release_quietly(*core, last);  // if it fails, the pool is left
+    if (released && *released) instance.pools().remove(*core);
+    return {};
+  }
+  return make_error(GPUMEM_ERROR_NOT_FOUND,
+                    "no pool of this instance has a live block at %p; it may be freed already", pointer);
+}
+
+void end_left_pools(Instance& instance, bool wait) noexcept {
+  try {
+    for (const auto& core : instance.pools().all()) {
+      if (!core->left()) continue;
+      const auto released = release_quietly(*core, wait);
+      if (released && *released) instance.pools().remove(*core);
+    }
+  } catch (const std::bad_alloc&) {
+    // The next call sees to them.
+  }
+}
+
+bool find_pool_block(Instance& instance, const void* pointer, gpumem_pool_block_info* out) {
+  const auto pools = instance.pools().all();
+  return std::any_of(pools.begin(), pools.end(),
+                     [&](const auto& core) { return core->block_info(pointer, out); });
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/pool/source.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/cleanup.h"
+#include "core/buffer/abandoned.h"
+#include "core/instance/instance.h"
+#include "core/memory/memory.h"
+#include "core/memory/physical.h"
+#include "core/memory/pool_classes.h"
+#include "core/object/held.h"
+#include "platform/pages.h"
+
+namespace gpumem::core {
+namespace {
+
+constexpr uint64_t kLeastAddresses = uint64_t{16} << 30;
+
+}  // namespace
+
+bool PoolSource::wants_range() const {
+  return memory_.kind->on_device && memory_.flags == 0 && device_.backend().vmm() != nullptr &&
+         device_.need(GPUMEM_CAPABILITY_VMM_DEVICE).ok();
+}
+
+Result<void> PoolSource::open(const PoolBlocks& blocks) {
+  blocks_ = &blocks;
+  granularity_ = uint64_t{2} << 20;
+  if (wants_range()) return reserve_addresses(blocks);
+  if (memory_.accesses.empty() && memory_.handle_types == 0) return {};
+  GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_VMM_DEVICE));
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "a pool with memory flags %s",
+                    memory_.accesses.empty() ? "has no handle types; create it without them"
+                                             : "gives no other device access");
+}
+
+backend::PhysicalRequest PoolSource::piece_of(uint64_t size) const {
+  backend::PhysicalRequest request;
+  request.size = size;
+  request.handle_types = memory_.handle_types;
+  return request;
+}
+
+Result<void> PoolSource::reserve_addresses(const PoolBlocks& blocks) {
+  auto root = held<DeviceObject>(instance_->device_handle(device_.ordinal()));
+  if (!root) return root.error();
+  for (const AccessRequest& access : memory_.accesses)
+    GPUMEM_TRY(check_can_have(device_, access.device));
+  auto unit = physical_granularity(**root, piece_of(0));
+  if (!unit) return unit.error();
+  auto least = range_granularity(*instance_);
+  if (!least) return least.error();
+  const uint64_t alignment = std::max(*least, std::max(unit->recommended, PoolClasses::kPage));
+  granularity_ = std::max(unit->recommended, PoolClasses::kPage);
+  const uint64_t smallest = round_up(device_.facts().total_bytes, alignment);
+  uint64_t size = round_up(std::max(smallest * 4, kLeastAddresses), alignment);
+  while (true) {
+    backend::ReservationRequest request;
+    request.size = size;
+    request.alignment = alignment;
+    auto range = reserve_range(instance_, request, memory_.name);
+    if (!range && range.error().status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE && size / 2 >= smallest) {
+      size = round_up(size / 2, alignment);
+      continue;
+    }
+    if (!range) return range.error();
+    range_ = *range;
+    break;
+  }
+  auto made = held<Range>(range_);
+  if (!made) return made.error();
+  (*made)->set_owned();
+  (*made)->set_pool_blocks(&blocks);
+  begin_ = (*made)->address();
+  end_ = begin_ + (*made)->size();
+  return {};
+}
+
+Result<void> PoolSource::unmap_left() {
+  while (!left_.empty()) {
+    const uint64_t base = left_.begin()->first;
+    const uint64_t size = left_.begin()->second.size;
+    GPUMEM_TRY(give_back<Range>(
+        range_, [&](Ref<Range> range) { return unmap_range(std::move(range), base - begin_, size); }));
+    left_.erase(base);
+  }
+  return {};
+}
+
+Result<void> PoolSource::map(uint64_t base, uint64_t size) {
+  GPUMEM_TRY(unmap_left());
+  const auto [piece, added] = pieces_.try_emplace(base);
+  Cleanup drop([&, place = piece] { pieces_.erase(place); });
+  auto root = held<DeviceObject>(instance_->device_handle(device_.ordinal()));
+  if (!root) return root.error();
+  auto made = create_physical(**root, piece_of(size), memory_.name);
+  if (!made) return made.error();
+  const Cleanup handle([&] { core::abandon(*instance_, *made); });  // the mapping keeps the memory
+  {
+    auto physical = held<Physical>(*made);
+    if (!physical) return physical.error();
+    auto range = held<Range>(range_);
+    if (!range) return range.error();
+    std::vector<Ref<Physical>> blocks;
+    blocks.push_back(std::move(*physical));
+    GPUMEM_TRY(map_range(std::move(*range), base - begin_, blocks));
+  }
+  piece->second.size = size;
+  Cleanup undo([&, place = piece] {
+    drop.dismiss();
+    left_.insert(pieces_.extract(place));
+    (void)unmap_left();
+  });
+  {
+    std::vector<AccessRequest> accesses = memory_.accesses;
+    accesses.push_back({&device_, GPUMEM_ACCESS_READWRITE});
+    auto range = held<Range>(range_);
+    if (!range) return range.error();
+    GPUMEM_TRY(set_range_access(std::move(*range), base - begin_, size, accesses));
+  }
+  undo.dismiss();
+  drop.dismiss();
+  bytes_ += size;
+  return {};
+}
+
+Result<uint64_t> PoolSource::allocate(uint64_t size) {
+  std::map<uint64_t, Piece> single;  // its node becomes one of pieces_, which needs no memory
+  Piece& piece = single[0];
+  piece.size = size;
+  uint64_t base = 0;
+  if (!memory_.kind->allocated()) {
+    constexpr uint64_t kPage = PoolClasses::kPage;
+    void* const pages = mmap(nullptr, size + kPage, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED) {
+      return platform::system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap",
+                                    "the system has no more memory for a pool");
+    }
+    base = round_up(address_of(pages), kPage);
+    if (base != address_of(pages)) munmap(pages, base - address_of(pages));
+    munmap(pointer_to(base + size), address_of(pages) + kPage - base);
+  } else {
+    auto root = held<DeviceObject>(instance_->device_handle(device_.ordinal()));
+    if (!root) return root.error();
+    backend::MemoryRequest request;
+    request.size = size;
+    request.alignment = PoolClasses::kPage;
+    request.require = memory_.flags;
+    request.numa_node = memory_.numa_node;
+    auto made = create_memory(**root, *memory_.kind, request, memory_.name);
+    if (!made) return made.error();
+    auto memory = held<Memory>(made->handle);
+    if (!memory) return memory.error();
+    (*memory)->set_owned();
+    (*memory)->set_pool_blocks(blocks_);
+    base = address_of(made->pointer);
+    piece.handle = made->handle;
+  }
+  auto node = single.extract(single.begin());
+  node.key() = base;
+  pieces_.insert(std::move(node));
+  bytes_ += size;
+  return base;
+}
+
+Result<void> PoolSource::release(uint64_t base) {
+  const auto piece = pieces_.find(base);
+  const auto [size, handle] = piece->second;
+  if (in_range()) {
+    auto range = held<Range>(range_);
+    if (!range) return range.error();
+    GPUMEM_TRY(unmap_range(std::move(*range), base - begin_, size));
+  } else if (handle == 0) {
+    munmap(pointer_to(base), size);
+  } else {
+    GPUMEM_TRY(
+        give_back<Memory>(handle, [](Ref<Memory> memory) { return destroy_memory(std::move(memory)); }));
+  }
+  pieces_.erase(piece);
+  bytes_ -= size;
+  return {};
+}
+
+Result<void> PoolSource::close() {
+  if (range_ == 0) return {};
+  GPUMEM_TRY(unmap_left());
+  GPUMEM_TRY(give_back<Range>(range_, [](Ref<Range> range) { return destroy_range(std::move(range)); }));
+  range_ = 0;
+  return {};
+}
+
+void PoolSource::abandon() noexcept {
+  const auto leave = [&]<class T>(T* /*type*/, uint64_t handle) {
+    if (auto found = held<T>(handle)) (*found)->set_pool_blocks(nullptr);
+    core::abandon(*instance_, handle);
+  };
+  for (const auto& [base, piece] : pieces_) {
+    if (piece.handle != 0) leave(static_cast<Memory*>(nullptr), piece.handle);
+  }
+  if (range_ != 0) leave(static_cast<Range*>(nullptr), range_);
+  forget();
+}
+
+void PoolSource::forget() noexcept {
+  for (const auto& [base, piece] : pieces_) {
+    if (range_ == 0 && piece.handle == 0) munmap(pointer_to(base), piece.size);
+  }
+  pieces_.clear();
+  left_.clear();
+  range_ = 0;
+  bytes_ = 0;
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Where a pool takes its memory from, in pieces that go back whole: blocks that are mapped into one range of
+// addresses, allocations, or pages of the system.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "contract/memory.h"
+#include "core/device/device.h"
+#include "core/memory/kind.h"
+#include "core/memory/range.h"
+
+namespace gpumem::core {
+
+class PoolBlocks;
+
+struct PoolMemory {
+  const KindTraits* kind = &kinds::device;
+  gpumem_memory_flags flags = 0;
+  gpumem_handle_types handle_types = 0;
+  int32_t numa_node = -1;
+  std::vector<AccessRequest> accesses;  // besides the own device's
+  std::string name;
+};
+
+// Not thread-safe: guarded by the pool's lock.
+class PoolSource {
+ public:
+  PoolSource(std::shared_ptr<Instance> instance, Device& device, PoolMemory memory)
+      : instance_(std::move(instance)), device_(device), memory_(std::move(memory)) {}
+
+  // Pointers into it are answered from `blocks`, which lives longer.
+  Result<void> open(const PoolBlocks& blocks);
+  // Ends it, once its pieces are released.
+  Result<void> close();
+
+  // Pieces are mapped where the pool says, and may join.
+  bool in_range() const { return range_ != 0; }
+  uint64_t begin() const { return begin_; }
+  uint64_t end() const { return end_; }
+  uint64_t granularity() const { return granularity_; }
+
+  // Maps a piece, in a range; else takes one, wherever it is.
+  Result<void> map(uint64_t base, uint64_t size);
+  Result<uint64_t> allocate(uint64_t size);
+  Result<void> release(uint64_t base);
+  // Unmaps what a map() that failed could not.
+  Result<void> unmap_left();
+
+  struct Piece {
+    uint64_t size = 0;
+    uint64_t handle = 0;  // of the memory; 0: pages of the system, or mapped
+  };
+  const std::map<uint64_t, Piece>& pieces() const { return pieces_; }
+  uint64_t bytes() const { return bytes_; }
+  const PoolMemory& memory() const { return memory_; }
+  // Leaves what could not be released to the instance, which tries again.
+  void abandon() noexcept;
+  // The instance has ended what it is made of.
+  void forget() noexcept;
+
+ private:
+  Result<void> reserve_addresses(const PoolBlocks& blocks);
+  backend::PhysicalRequest piece_of(uint64_t size) const;
+  bool wants_range() const;
+
+  const std::shared_ptr<Instance> instance_;
+  Device& device_;
+  const PoolMemory memory_;
+  const PoolBlocks* blocks_ = nullptr;
+  uint64_t range_ = 0;
+  uint64_t begin_ = 0;
+  uint64_t end_ = 0;
+  uint64_t granularity_ = 0;
+  std::map<uint64_t, Piece> pieces_;
+  std::map<uint64_t, Piece> left_;  // still mapped, since undoing a map() failed
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace gpumem::core

@@ -1,0 +1,977 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share/link/imports.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "core/device/lifecycle.h"
+#include "core/instance/instance.h"
+#include "core/memory/range.h"
+#include "core/object/callback.h"
+#include "core/object/host_function_guard.h"
+#include "core/object/log.h"
+#include "platform/file.h"
+#include "platform/identity.h"
+#include "platform/thread.h"
+#include "platform/thread_record.h"
+
+namespace gpumem::core {
+
+namespace {
+
+constexpr size_t kReceivedMax = 1024;
+
+// The descriptors for the backend, whether they came from the exporter, a keeper or the caller.
+std::vector<int> numbers_of(const platform::Descriptors& descriptors) {
+  std::vector<int> numbers;
+  for (const platform::Descriptor& descriptor : descriptors)
+    numbers.push_back(descriptor.get());
+  return numbers;
+}
+
+Error other_descriptors(const ShareHandle& handle, size_t given) {
+  return make_error(
+      GPUMEM_ERROR_INVALID_ARGUMENT,
+      "%zu file descriptors were given, and %u belong to the handle; pass all of them, in order", given,
+      handle.fd_count);
+}
+
+std::vector<platform::FileId> files_of(const platform::Descriptors& descriptors) {
+  std::vector<platform::FileId> files;
+  for (const platform::Descriptor& descriptor : descriptors)
+    files.push_back(platform::file_of(descriptor.get()));
+  return files;
+}
+
+// The caller's descriptors must be of the exporter's files, even where the exporter's are used.
+Result<void> check_files(std::span<const int32_t> given, const std::vector<platform::FileId>& files) {
+  for (size_t index = 0; index < given.size(); ++index) {
+    const platform::FileId file = platform::file_of(given[index]);
+    if (file != platform::FileId() && index < files.size() && file == files[index]) continue;
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "file descriptor %d, the one with index %zu, does not belong to the share handle; pass those that "
+        "were exported with it, in order",
+        given[index], index);
+  }
+  return {};
+}
+
+Error bad_blocks() {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the sizes of the blocks do not match the share handle; it is damaged, or the file "
+                    "descriptors are of other memory");
+}
+
+Result<bool> is_own(const ExporterId& exporter) {
+  const int32_t process = platform::process_id();
+  auto boot = platform::boot_id();
+  if (!boot) return boot.error();
+  auto began = platform::own_start_time();
+  if (!began) return began.error();
+  return exporter.boot == *boot && exporter.pid == process && exporter.start_time == *began &&
+         exporter.process_namespace == platform::process_namespace();
+}
+
+Result<void> check_origin(const ImportRequest& request, const Instance& instance, gpumem_share_type type) {
+  const ShareHandle& handle = request.handle;
+  if (handle.type != type) {
+    const bool event = handle.type == GPUMEM_SHARE_TYPE_EVENT;
+    const bool ring = handle.type == GPUMEM_SHARE_TYPE_RING;
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the share handle is of %s; import it with %s",
+                      event  ? "an event"
+                      : ring ? "a ring"
+                             : "memory",
+                      event  ? "gpumem_event_import()"
+                      : ring ? "gpumem_ring_open()"
+                             : "gpumem_share_import()");
+  }
+  if (handle.backend != instance.backend().kind()) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the share handle was made by the %s backend, and this instance is of the other",
+                      handle.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host");
+  }
+  if (!request.file_descriptors.empty() && request.file_descriptors.size() != handle.fd_count)
+    return other_descriptors(handle, request.file_descriptors.size());
+  return {};
+}
+
+// A handle of what its exporter has recorded.
+Result<void> check_part(const ShareHandle& handle, const ShareHandle& recorded) {
+  if (handle.size == recorded.size && handle.offset < recorded.size) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the share handle names %" PRIu64 " bytes at offset %" PRIu64
+                    ", and its exporter has recorded %" PRIu64 " bytes; pass its bytes on as they are",
+                    handle.size, handle.offset, recorded.size);
+}
+
+CreatedMemory at_offset(CreatedMemory whole, const ImportRequest& request) {
+  whole.pointer = pointer_to(address_of(whole.pointer) + request.handle.offset);
+  return whole;
+}
+
+Error only_reading() {
+  return make_error(GPUMEM_ERROR_NO_ACCESS,
+                    "the exporter allows only reading; import it with GPUMEM_ACCESS_READ");
+}
+
+// No later try would succeed.
+bool has_ended(const Error& error) {
+  return error.status == GPUMEM_ERROR_STALE_HANDLE || error.status == GPUMEM_ERROR_PEER_GONE;
+}
+
+Result<void> check_not_own(const ShareHandle& handle) {
+  if (handle.way != GPUMEM_SHARE_WAY_LEGACY) return {};
+  auto own = is_own(handle.exporter);
+  if (!own) return own.error();
+  if (!*own) return {};
+  return make_error(
+      GPUMEM_ERROR_INVALID_STATE,
+      "this process exported it, and the driver does not open its own handles; use the %s itself",
+      handle.type == GPUMEM_SHARE_TYPE_EVENT  ? "event"
+      : handle.type == GPUMEM_SHARE_TYPE_RING ? "ring"
+                                              : "memory");
+}
+
+// Why no device here is that of the exporter.
+const char* why_not_seen(const ShareHandle& handle) {
+  if (handle.backend == GPUMEM_BACKEND_HOST) {
+    return "the exporter's host backend has other options, and these make its devices; give both processes "
+           "the same options, or the same GPUMEM_HOST_DEVICES and other variables";
+  }
+  if (handle.location == GPUMEM_LOCATION_DEVICE)
+    return "this instance does not see the device that has it; make it visible to this process";
+  return "this instance does not see the exporter's device; name the device that will use the memory";
+}
+
+}  // namespace
+
+Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors) {
+  std::vector<uint64_t> sizes = read_blocks(handle);
+  if (sizes.empty()) {
+    const int file = descriptors->back();
+    const size_t count = descriptors->size() - 1;
+    const platform::DescriptorFacts facts = platform::describe(file);
+    if (!facts.sealed || count == 0 || facts.size != count * sizeof(uint64_t)) return bad_blocks();
+    sizes.resize(count);
+    GPUMEM_TRY(platform::read_file(file, 0, sizes.data(), facts.size));
+    descriptors->pop_back();
+  }
+  uint64_t left = handle.size;
+  for (const uint64_t size : sizes) {
+    if (size == 0 || size > left) return bad_blocks();
+    left -= size;
+  }
+  if (left != 0 || sizes.size() != descriptors->size()) return bad_blocks();
+  return sizes;
+}
+
+// It lives as long as one of those that it was claimed with.
+gpumem_import_state Imports::Import::state() const {
+  gpumem_import_state best = GPUMEM_IMPORT_UNKNOWN;
+  for (const Claim& claim : claims)
+    best = std::min(best, claim.state());
+  return best;
+}
+
+Imports::Key Imports::key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access) {
+  // The driver maps an allocation once, however often it is exported.
+  if (handle.way == GPUMEM_SHARE_WAY_LEGACY)
+    return {handle.exporter.instance, handle.buffer_id, ordinal, access};
+  return {handle.token, 0, ordinal, access};
+}
+
+Result<DeviceObject*> Imports::device_of(const ShareHandle& handle) const {
+  if (Device* const home = instance_.find_device(handle.device_uuid))
+    return &instance_.device_object(home->ordinal());
+  return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", why_not_seen(handle));
+}
+
+Result<DeviceObject*> Imports::device_for(const ImportRequest& request) const {
+  Device* const home = instance_.find_device(request.handle.device_uuid);
+  if (request.device == nullptr) return device_of(request.handle);
+  Device& device = request.device->device();
+  if (&device == home || request.handle.location != GPUMEM_LOCATION_DEVICE) return request.device;
+  if (home == nullptr) return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", why_not_seen(request.handle));
+  auto linked = device.has_link_to(*home);
+  if (!linked) return linked.error();
+  if (*linked) return request.device;
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "device %u has no link to device %u, which has the memory",
+                    device.ordinal(), home->ordinal());
+}
+
+Result<gpumem_access> Imports::access_for(const ImportRequest& request) const {
+  const gpumem_access allowed = request.handle.access;
+  const gpumem_access wanted = request.access != GPUMEM_ACCESS_NONE ? request.access : allowed;
+  if ((wanted & ~allowed) != 0) return only_reading();
+  if (wanted == GPUMEM_ACCESS_READ && request.handle.way == GPUMEM_SHARE_WAY_LEGACY) {
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "memory that is shared by GPUMEM_SHARE_WAY_LEGACY can always be written; import it with "
+        "GPUMEM_ACCESS_READWRITE");
+  }
+  return wanted;
+}
+
+// The claims that another one stands in for: withdrawn ones, and those of the same export over a connection
+// that has ended. A hub that its process opens again may have the exports that it had.
+std::vector<Claim>::iterator Imports::superseded(std::vector<Claim>& claims, const Claim& fresh) {
+  const bool lives = fresh.state() == GPUMEM_IMPORT_LIVE;
+  return std::partition(claims.begin(), claims.end(), [&](const Claim& claim) {
+    const gpumem_import_state state = claim.state();
+    if (lives && state == GPUMEM_IMPORT_PEER_GONE && claim.token() == fresh.token()) return false;
+    return state != GPUMEM_IMPORT_WITHDRAWN;
+  });
+}
+
+// A process is believed about its own memory, by all its connections. What nobody granted is of the memory of
+// another import only where the driver itself finds it by the ticket: the descriptors of a driver look alike.
+bool Imports::Granted::is_same(const ImportSource& source) const {
+  const ShareHandle& other = source.recorded;
+  const bool legacy = recorded.way == GPUMEM_SHARE_WAY_LEGACY;
+  if (by != source.granter || recorded.way != other.way || recorded.size != other.size ||
+      recorded.exporter != other.exporter || recorded.buffer_id != other.buffer_id ||
+      recorded.device_uuid != other.device_uuid || recorded.location != other.location ||
+      recorded.numa_node != other.numa_node || files != source.files)
+    return false;
+  if (!by) return legacy && recorded.payload == other.payload;
+  return legacy || (recorded.token == other.token && recorded.payload == other.payload);
+}
+
+const Claim* Imports::Import::claim_for(const ShareHandle& handle, bool from_peer) const {
+  const Origin& from = handle.origin;
+  const Claim* best = nullptr;
+  for (const Claim& held : claims) {
+    if (held.peer() == nullptr || held.token() != handle.token) continue;
+    const SharePeer& peer = *held.peer();
+    // Descriptors that nobody granted belong to the handle that brought them.
+    const bool same =
+        granted.by ? peer.origin().process == from.process : peer.origin().connection == from.connection;
+    const bool from_exporter = granted.by && peer.exporter() == handle.exporter.instance;
+    if (!(from.connection != 0 && same) && !(from_exporter && !from_peer)) continue;
+    if (best == nullptr || held.state() < best->state()) best = &held;
+  }
+  return best;
+}
+
+// Both backends refuse the same addresses in the same way.
+Result<void> Imports::check_address(const ImportRequest& request) const {
+  if (request.address == nullptr) return {};
+  auto unit = range_granularity(instance_);
+  if (!unit) return unit.error();
+  const uint64_t begin = address_of(request.address);
+  if (begin % *unit != 0) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the address %p is not a multiple of the granularity of %" PRIu64 " bytes",
+                      request.address, *unit);
+  }
+  constexpr uint64_t kAddresses = uint64_t{1} << 48;
+  if (begin >= kAddresses || request.handle.size > kAddresses - begin) {
+    return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
+                      "a process has no %" PRIu64 " addresses from %p on; pass a lower one",
+                      request.handle.size, request.address);
+  }
+  return {};
+}
+
+Imports::ReceivedKey Imports::key_of_received(const ShareHandle& handle) {
+  return {handle.token, handle.origin.connection};
+}
+
+Result<CreatedMemory> Imports::join(Import& import, const ImportRequest& request) {
+  GPUMEM_TRY(check_part(request.handle, import.granted.recorded));
+  GPUMEM_TRY(check_files(request.file_descriptors, import.granted.files));
+  if (request.address != nullptr && request.address != import.created.pointer) {
+    return make_error(GPUMEM_ERROR_ALREADY_EXISTS,
+                      "the memory is imported already, at %p, where it stays; pass that address, or NULL",
+                      import.created.pointer);
+  }
+  // A ring destroys what it owns, and nobody else does.
+  if (request.for_ring != import.for_ring) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      import.for_ring
+                          ? "the memory is that of a ring; open it with gpumem_ring_open()"
+                          : "the memory of the ring was imported as something else; destroy that");
+  }
+  ++import.count;
+  return at_offset(import.created, request);
+}
+
+Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
+                               CreatedMemory* out) {
+  decltype(received_)::node_type unneeded;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  const auto received = received_.find(key_of_received(request.handle));
+  const bool from_peer = request.peer != nullptr || received != received_.end();
+  const auto [first, last] = imports_.equal_range(key);
+  for (auto known = first; known != last; ++known) {
+    Import& import = known->second;
+    const Claim* const claim = import.claim_for(request.handle, from_peer);
+    if (import.ending || claim == nullptr) continue;
+    const gpumem_import_state state = claim->state();
+    if (state == GPUMEM_IMPORT_PEER_GONE && import.granted.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
+      return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");
+    // The exporter is asked: a hub may have published it again.
+    if (state == GPUMEM_IMPORT_WITHDRAWN) continue;
+    // So is one to which there is a new connection.
+    if (state == GPUMEM_IMPORT_PEER_GONE && received != received_.end() && !received->second.peer->gone())
+      continue;
+    auto joined = join(import, request);
+    if (!joined) return joined.error();
+    *out = *joined;
+    if (given != nullptr) {
+      if (shortcuts_.empty()) shortcuts_.resize(kShortcuts);
+      shortcuts_[check_value(*given) % kShortcuts] = {*given, &import, request.handle, *out};
+    }
+    if (received != received_.end()) unneeded = received_.extract(received);
+    return true;
+  }
+  return false;
+}
+
+Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, ImportSource& source,
+                               CreatedMemory* out) {
+  std::vector<Claim> over;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  const auto [first, last] = imports_.equal_range(key);
+  const auto known = std::find_if(
+      first, last, [&](const auto& one) { return !one.second.ending && one.second.granted.is_same(source); });
+  if (known == last) return false;
+  std::vector<Claim>& claims = known->second.claims;
+  claims.reserve(claims.size() + 1);
+  over.reserve(claims.size());
+  auto joined = join(known->second, request);
+  if (!joined) return joined.error();
+  *out = *joined;
+  // One claim is enough, but that of the exporter's own address also stands for handles that came otherwise.
+  const auto stands_for = [&](const Claim& held) {
+    return held.state() == GPUMEM_IMPORT_LIVE && held.token() == source.claim.token() &&
+           (held.peer()->exporter() != Token{} || source.claim.peer()->exporter() == Token{});
+  };
+  if (!source.granter || std::any_of(claims.begin(), claims.end(), stands_for)) return true;
+  const auto end = superseded(claims, source.claim);
+  std::move(end, claims.end(), std::back_inserter(over));
+  claims.erase(end, claims.end());
+  claims.push_back(std::move(source.claim));
+  return true;
+}
+
+std::optional<CreatedMemory> Imports::import_again(const gpumem_share_handle& given) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (shortcuts_.empty() || !received_.empty()) return {};
+  const Shortcut& known = shortcuts_[check_value(given) % kShortcuts];
+  if (known.import == nullptr || std::memcmp(&known.given, &given, sizeof given) != 0) return {};
+  const Claim* const claim = known.import->claim_for(known.handle, false);
+  if (known.import->ending || claim == nullptr || claim->state() != GPUMEM_IMPORT_LIVE) return {};
+  ++known.import->count;
+  return known.created;
+}
+
+bool Imports::has(const Token& token) const {
+  const std::lock_guard lock(mutex_);
+  const auto received = received_.lower_bound({token, 0});
+  if (received != received_.end() && received->first.first == token) return true;
+  return std::any_of(imports_.begin(), imports_.end(), [&](const auto& known) {
+    const std::vector<Claim>& claims = known.second.claims;
+    return std::any_of(claims.begin(), claims.end(),
+                       [&](const Claim& held) { return held.token() == token; });
+  });
+}
+
+std::optional<Imports::Received> Imports::take_received(const ShareHandle& handle) {
+  const std::lock_guard lock(mutex_);
+  auto node = received_.extract(key_of_received(handle));
+  if (node.empty()) return std::nullopt;
+  return std::move(node.mapped());
+}
+
+void Imports::put_back(std::optional<Received> received) noexcept {
+  if (!received) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    received_.try_emplace(key_of_received(received->handle), std::move(*received));
+  } catch (const std::bad_alloc&) {
+    // Then it has to be sent again.
+  }
+}
+
+// Asks whoever has the memory, and claims it.
+Result<ImportSource> Imports::reach(const ImportRequest& request, const std::optional<Received>& received) {
+  const ShareHandle& given = request.handle;
+  ImportSource source;
+  source.recorded = given;
+  std::shared_ptr<SharePeer> peer = received ? received->peer : request.peer;
+  std::vector<int> numbers(request.file_descriptors.begin(), request.file_descriptors.end());
+  if (numbers.empty() && received) numbers = numbers_of(received->descriptors);
+  for (const int number : numbers) {
+    auto copy = platform::duplicate(number);
+    if (!copy) return copy.error();
+    source.descriptors.push_back(std::move(*copy));
+  }
+  const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
+  const bool complete = !source.descriptors.empty() || given.fd_count == 0;
+  if (peer == nullptr && !(blocks && complete)) {
+    auto connected = SharePeer::connect(instance_, given.exporter, request.timeout_ns);
+    if (!connected) {
+      const bool unreachable = connected.error().status == GPUMEM_ERROR_UNSUPPORTED;
+      if (!(unreachable && request.unverified && complete)) return connected.error();
+    } else {
+      peer = std::move(*connected);
+    }
+  }
+  source.files = files_of(source.descriptors);
+  if (peer == nullptr) {
+    source.claim = Claim(nullptr, given.token);
+    return source;
+  }
+  auto grant = peer->claim(given.token, request.timeout_ns);
+  if (!grant) {
+    // Whoever has the descriptors can import without the exporter.
+    const bool ended = grant.error().status == GPUMEM_ERROR_PEER_GONE;
+    if (!(blocks && complete && ended)) return grant.error();
+    source.claim = Claim(std::move(peer), given.token);
+    return source;
+  }
+  source.granter = peer->origin().process;
+  source.claim = Claim(std::move(peer), given.token);
+  const ShareHandle& recorded = grant->handle;
+  if (recorded.token != given.token || recorded.way != given.way || recorded.type != given.type ||
+      recorded.buffer_id != given.buffer_id || recorded.device_uuid != given.device_uuid ||
+      recorded.location != given.location || grant->descriptors.size() != recorded.fd_count) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "the share handle is not what its exporter has recorded; pass its bytes on as they are");
+  }
+  source.files = files_of(grant->descriptors);
+  GPUMEM_TRY(check_files(request.file_descriptors, source.files));
+  if (given.type == GPUMEM_SHARE_TYPE_MEMORY) GPUMEM_TRY(check_part(given, recorded));
+  source.recorded = recorded;
+  source.descriptors = std::move(grant->descriptors);
+  return source;
+}
+
+bool Imports::received(const ShareHandle& handle) const {
+  const std::lock_guard lock(mutex_);
+  return received_.contains(key_of_received(handle));
+}
+
+Error Imports::unreached(const ShareHandle& handle, const Error& error) const {
+  std::vector<uint64_t> others;
+  const auto see = [&](const Object& object) {
+    if (object.type() == Type::kInstance && &object.instance() != &instance_)
+      others.push_back(object.handle());
+  };
+  for (uint32_t slot = 0; handles::see_next(&slot, see);) {
+  }
+  for (const uint64_t each : others) {
+    const auto other = acquire<InstanceObject>(platform::thread_record(), each);
+    if (!other || !other->instance().imports().received(handle)) continue;
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "the handle came over a link or socket of another instance of this process; import it by "
+        "that instance: to this one, %s",
+        error.message);
+  }
+  return error;
+}
+
+std::list<Imports::Kept> Imports::take_kept(const Key& key, const ImportSource& source,
+                                            const void* address) noexcept {
+  std::list<Kept> taken;
+  const auto fits = [&](const Kept& one) {
+    return one.key == key && one.granted.is_same(source) &&
+           (address == nullptr || address == one.mapping->facts().device_pointer);
+  };
+  const std::lock_guard lock(mutex_);
+  const auto kept = std::find_if(kept_.begin(), kept_.end(), fits);
+  if (kept == kept_.end()) return taken;
+  kept_bytes_ -= kept->granted.recorded.size;
+  taken.splice(taken.end(), kept_, kept);
+  return taken;
+}
+
+// Undoes take_kept().
+void Imports::keep_again(std::list<Kept> kept) noexcept {
+  if (kept.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (idle_ns_ != 0) {
+      kept_bytes_ += kept.front().granted.recorded.size;
+      kept_.splice(kept_.begin(), kept);
+    }
+  }
+  drop_kept(std::move(kept));
+  tidy_later();
+}
+
+Result<std::unique_ptr<backend::Memory>> Imports::open_mapping(const ImportRequest& request, Device& device,
+                                                               gpumem_access access,
+                                                               const ImportSource& source) const {
+  const ShareHandle& recorded = source.recorded;
+  auto facet = device.sharing();
+  if (!facet) return facet.error();
+  std::vector<int> numbers = numbers_of(source.descriptors);
+  if (recorded.way == GPUMEM_SHARE_WAY_LEGACY) {
+    backend::Ticket ticket{recorded.payload, numbers.empty() ? -1 : numbers.front()};
+    const bool peer = device.facts().uuid != recorded.device_uuid;
+    return (*facet)->import_memory({ticket, recorded.size, peer});
+  }
+  if (numbers.size() != recorded.fd_count || numbers.empty())
+    return other_descriptors(recorded, numbers.size());
+  auto sizes = block_sizes(recorded, &numbers);
+  if (!sizes) return sizes.error();
+  backend::BlocksRequest blocks;
+  blocks.file_descriptors = numbers;
+  blocks.sizes = *sizes;
+  blocks.location = recorded.location;
+  blocks.numa_node = recorded.numa_node;
+  blocks.access = access;
+  blocks.address = request.address;
+  if (Device* const home = instance_.find_device(recorded.device_uuid); home != nullptr && home != &device)
+    blocks.home = &home->backend();
+  return (*facet)->import_blocks(blocks);
+}
+
+namespace {
+
+NewImport import_of(const ShareHandle& recorded, const ImportRequest& request, const Claim& claim) {
+  NewImport wanted;
+  wanted.size = recorded.size;
+  wanted.on_device = recorded.location == GPUMEM_LOCATION_DEVICE;
+  wanted.name = request.name;
+  if (recorded.way == GPUMEM_SHARE_WAY_LEGACY) wanted.peer = claim.peer();
+  return wanted;
+}
+
+}  // namespace
+
+Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request, DeviceObject& device,
+                                   gpumem_access access, ImportSource source) {
+  const ShareHandle& recorded = source.recorded;
+  NewImport wanted = import_of(recorded, request, source.claim);
+  std::list<Kept> kept = take_kept(key, source, request.address);  // the mapping that there is, or nothing
+  // Unmap cached imports, so that the requested address is free.
+  if (request.address != nullptr && kept.empty()) flush_cache();
+  Cleanup again([&] { keep_again(std::move(kept)); });
+  Import import(source);
+  // Allocate the records before mapping: only a driver call can undo that.
+  import.claims.reserve(kept.empty() ? 1 : kept.front().claims.size() + 1);
+  import.for_ring = request.for_ring;
+  import.count = 1;
+  Table place;
+  const auto added = place.emplace(key, std::move(import));
+  decltype(places_) by_memory;
+  by_memory.emplace(nullptr, added);
+  const auto make = [&]() -> Result<std::unique_ptr<backend::Memory>> {
+    if (!kept.empty()) return std::move(kept.front().mapping);
+    return open_mapping(request, device.device(), access, source);
+  };
+  auto made = adopt_memory(device, std::move(wanted), make);
+  if (!made) return made.error();
+  again.dismiss();
+  if (!kept.empty()) {
+    std::vector<Claim>& claims = kept.front().claims;
+    std::move(claims.begin(), superseded(claims, source.claim), std::back_inserter(added->second.claims));
+  }
+  added->second.claims.push_back(std::move(source.claim));
+  added->second.memory = made->memory;
+  added->second.created = made->created;
+  auto node = by_memory.extract(by_memory.begin());
+  node.key() = made->memory;
+  const std::lock_guard lock(mutex_);
+  imports_.merge(place);
+  places_.insert(std::move(node));
+  return made->created;
+}
+
+Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const gpumem_share_handle* given) {
+  GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_MEMORY));
+  auto device = device_for(request);
+  if (!device) return device.error();
+  auto access = access_for(request);
+  if (!access) return access.error();
+  GPUMEM_TRY(check_address(request));
+  const Key key = key_of(request.handle, (*device)->device().ordinal(), *access);
+  CreatedMemory created;
+  auto counted = count_up(key, request, given, &created);
+  if (!counted) return counted.error();
+  if (*counted) return created;
+  const platform::CancellationHeld held;  // only here may it wait
+  GPUMEM_TRY(check_not_own(request.handle));
+  GPUMEM_TRY((*device)->device().usable());
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance_.stay_open();
+  if (!open) return open.error();
+  std::optional<Received> received = take_received(request.handle);
+  Cleanup again([&] { put_back(std::move(received)); });
+  auto source = reach(request, received);
+  if (!source && has_ended(source.error())) again.dismiss();
+  if (!source) return received ? source.error() : unreached(request.handle, source.error());
+  if ((*access & ~source->recorded.access) != 0) return only_reading();
+  const auto changes = lock_unless_in_callback(changes_);
+  if (!changes) return changed_elsewhere("imports of the instance");
+  // Another thread may have imported it meanwhile; or it was, by another export or over another connection.
+  counted = count_up(key, request, *source, &created);
+  if (!counted) return counted.error();
+  if (*counted) {
+    again.dismiss();
+    return created;
+  }
+  auto made = map(key, request, **device, *access, std::move(*source));
+  if (!made) return made.error();
+  again.dismiss();
+  return at_offset(*made, request);
+}
+
+Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_type type) {
+  GPUMEM_TRY(check_origin(request, instance_, type));
+  GPUMEM_TRY(check_not_own(request.handle));
+  std::optional<Received> received = take_received(request.handle);
+  Cleanup again([&] { put_back(std::move(received)); });
+  auto source = reach(request, received);
+  if (source || has_ended(source.error())) again.dismiss();
+  if (!source && !received) return unreached(request.handle, source.error());
+  return source;
+}
+
+Result<void> Imports::try_import(const ImportRequest& request, platform::Descriptors descriptors,
+                                 std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
+                                 const std::function<Result<void>(void*)>& use) {
+  GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_MEMORY));
+  auto device = device_for(request);
+  if (!device) return device.error();
+  auto access = access_for(request);
+  if (!access) return access.error();
+  GPUMEM_TRY(check_not_own(request.handle));
+  GPUMEM_TRY((*device)->device().usable());
+  const std::optional<Received> received(
+      Received{request.handle, std::move(descriptors), std::move(peer), Clock::time_point()});
+  auto source = reach(request, received);
+  if (!source) return source.error();
+  if (source->recorded.size > bytes_max || source->recorded.size == 0)
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the memory of a trial has at most %" PRIu64 " bytes",
+                      bytes_max);
+  Ref<Memory> memory;
+  void* pointer = nullptr;
+  {
+    const auto open = instance_.stay_open();
+    if (!open) return open.error();
+    const auto changes = lock_unless_in_callback(changes_);
+    if (!changes) return changed_elsewhere("imports of the instance");
+    auto made = adopt_memory(**device, import_of(source->recorded, request, source->claim),
+                             [&] { return open_mapping(request, (*device)->device(), *access, *source); });
+    if (!made) return made.error();
+    pointer = made->created.pointer;
+    memory = acquire<Memory>(platform::thread_record(), made->created.handle);
+  }
+  auto used = use(pointer);
+  Result<void> destroyed;
+  if (memory) destroyed = destroy_mapping(std::move(memory));
+  return used ? destroyed : used;
+}
+
+Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest& request) {
+  GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_EVENT));
+  if (device.device().facts().uuid != request.handle.device_uuid) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "device %u is not the device of the event; %s",
+                      device.device().ordinal(),
+                      instance_.find_device(request.handle.device_uuid) != nullptr
+                          ? "find that by its UUID"
+                          : why_not_seen(request.handle));
+  }
+  GPUMEM_TRY(check_not_own(request.handle));
+  GPUMEM_TRY(device.device().usable());
+  GPUMEM_TRY(outside_host_function());
+  auto facet = device.device().sharing();
+  if (!facet) return facet.error();
+  std::optional<Received> received = take_received(request.handle);
+  Cleanup again([&] { put_back(std::move(received)); });
+  auto source = reach(request, received);
+  if (!source && has_ended(source.error())) again.dismiss();
+  if (!source) return received ? source.error() : unreached(request.handle, source.error());
+  const backend::Ticket ticket{source->recorded.payload,
+                               source->descriptors.empty() ? -1 : source->descriptors.front().get()};
+  auto made = make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {
+    event.set_flags(GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
+    event.set_claim(std::make_shared<Claim>(std::move(source->claim)));
+    return (*facet)->import_event(ticket);
+  });
+  if (made) again.dismiss();
+  return made;
+}
+
+Result<gpumem_import_info> Imports::info(const Memory& memory) const {
+  const std::lock_guard lock(mutex_);
+  const auto place = places_.find(&memory);
+  if (place == places_.end()) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory is %s memory; it was not imported",
+                      memory.traits().name);
+  }
+  const auto& [key, import] = *place->second;
+  const ShareHandle& recorded = import.granted.recorded;
+  gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
+  info.way = recorded.way;
+  info.access = std::get<gpumem_access>(key);
+  info.state = import.state();
+  info.exporter_pid = recorded.exporter.pid;
+  info.count = import.count;
+  info.exporter_buffer_id = recorded.buffer_id;
+  return info;
+}
+
+Result<void> Imports::destroy(Ref<Memory> memory) {
+  // The last one, or nothing left to count.
+  const auto count_down = [&](bool ends) {
+    const std::lock_guard lock(mutex_);
+    const auto place = places_.find(memory.get());
+    if (place == places_.end()) return true;
+    Import& import = place->second->second;
+    if (import.count > 1) {
+      --import.count;
+      return true;
+    }
+    if (ends) import.ending = true;
+    return false;
+  };
+  if (count_down(false)) return {};
+  const auto changes = lock_unless_in_callback(changes_);
+  if (!changes) return changed_elsewhere("imports of the instance");
+  if (count_down(true)) return {};
+  const Memory* const ended = memory.get();
+  auto destroyed = destroy_mapping(std::move(memory));
+  if (destroyed) return destroyed;
+  const std::lock_guard lock(mutex_);
+  if (const auto place = places_.find(ended); place != places_.end()) place->second->second.ending = false;
+  return destroyed;
+}
+
+bool Imports::keep_mapped(Memory& memory) noexcept {
+  std::list<Kept> too_much;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto place = places_.find(&memory);
+    if (idle_ns_ == 0 || place == places_.end()) return false;
+    Import& import = place->second->second;
+    const ShareHandle& recorded = import.granted.recorded;
+    const uint64_t size = recorded.size;
+    if (recorded.way != GPUMEM_SHARE_WAY_POSIX_FD || (bytes_max_ != 0 && size > bytes_max_)) return false;
+    if (!import.granted.by) return false;  // nobody would find it
+    if (import.state() == GPUMEM_IMPORT_WITHDRAWN) return false;
+    try {
+      kept_.push_back({place->second->first, import.granted, {}, nullptr, {}});
+    } catch (...) {
+      return false;
+    }
+    Kept& kept = kept_.back();
+    kept.claims = std::move(import.claims);
+    kept.mapping = memory.take_backend();
+    kept.until = Clock::now() + std::chrono::nanoseconds(std::min(idle_ns_, uint64_t{INT64_MAX} / 2));
+    kept_bytes_ += size;
+    while (bytes_max_ != 0 && kept_bytes_ > bytes_max_) {
+      kept_bytes_ -= kept_.front().granted.recorded.size;
+      too_much.splice(too_much.end(), kept_, kept_.begin());
+    }
+  }
+  drop_kept(std::move(too_much));
+  tidy_later();
+  return true;
+}
+
+void Imports::forget(const Memory& memory) noexcept {
+  std::vector<Claim> claims;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  const auto place = places_.find(&memory);
+  if (place == places_.end()) return;
+  const auto import = place->second;
+  claims = std::move(import->second.claims);
+  for (Shortcut& one : shortcuts_) {
+    if (one.import == &import->second) one.import = nullptr;
+  }
+  imports_.erase(import);
+  places_.erase(place);
+}
+
+// ---- what was received, and what is kept mapped ----
+
+namespace {
+
+Error too_many_received() {
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "%zu handles were received and not imported; import them, or receive fewer",
+                    kReceivedMax);
+}
+
+}  // namespace
+
+void Imports::drop_expired() {
+  std::erase_if(received_, [now = Clock::now()](const auto& one) {
+    const Received& received = one.second;
+    // Descriptors are enough for an import, also without their exporter.
+    return received.until <= now || (received.handle.way == GPUMEM_SHARE_WAY_LEGACY && received.peer->gone());
+  });
+}
+
+Result<void> Imports::reserve_received() {
+  const std::lock_guard lock(mutex_);
+  drop_expired();
+  if (received_.size() + reserved_ >= kReceivedMax) return too_many_received();
+  ++reserved_;
+  return {};
+}
+
+void Imports::give_up_received() noexcept {
+  const std::lock_guard lock(mutex_);
+  --reserved_;
+}
+
+Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors descriptors,
+                                  std::shared_ptr<SharePeer> peer, Clock::time_point until, bool reserved) {
+  handle.origin = peer->origin();
+  {
+    const std::lock_guard lock(mutex_);
+    drop_expired();
+    if (reserved) --reserved_;
+    if (!reserved && received_.size() + reserved_ >= kReceivedMax &&
+        !received_.contains(key_of_received(handle)))
+      return too_many_received();
+    received_.insert_or_assign(key_of_received(handle),
+                               Received{handle, std::move(descriptors), std::move(peer), until});
+  }
+  tidy_later();
+  return handle;
+}
+
+// A mapping that the driver refuses to unmap is tried again with the next ones, and when the instance is
+// closed.
+void Imports::drop_kept(std::list<Kept> kept) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    kept.splice(kept.end(), stuck_);
+  }
+  for (auto at = kept.begin(); at != kept.end();) {
+    const auto one = at++;
+    auto released = one->mapping->release();
+    if (!released) released = one->mapping->release();  // may have been told of an earlier failure
+    if (released) {
+      kept.erase(one);
+    } else {
+      log(GPUMEM_LOG_ERROR, "could not unmap an import that was kept: %s", released.error().message);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  stuck_.splice(stuck_.end(), kept);
+}
+
+std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) noexcept {
+  std::list<Kept> expired;
+  while (!kept_.empty() && kept_.front().until <= now) {
+    kept_bytes_ -= kept_.front().granted.recorded.size;
+    expired.splice(expired.end(), kept_, kept_.begin());
+  }
+  return expired;
+}
+
+std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
+  std::list<Kept> expired;
+  decltype(received_) given_up;  // let go of without the lock
+  std::optional<std::chrono::nanoseconds> next;
+  {
+    const std::lock_guard lock(mutex_);
+    const Clock::time_point now = Clock::now();
+    expired = take_expired(now);
+    for (auto at = received_.begin(); at != received_.end();) {
+      const auto one = at++;
+      if (one->second.until <= now) given_up.insert(received_.extract(one));
+    }
+    Clock::time_point due = Clock::time_point::max();
+    if (!kept_.empty()) due = kept_.front().until;
+    for (const auto& [token, one] : received_)
+      due = std::min(due, one.until);
+    if (due != Clock::time_point::max()) {
+      // A step is not called earlier when something comes that is due before.
+      next = std::clamp(due - now, Clock::duration(std::chrono::milliseconds(1)),
+                        Clock::duration(std::chrono::seconds(1)));
+    } else {
+      tidying_ = false;
+    }
+  }
+  drop_kept(std::move(expired));
+  return next;
+}
+
+// On the thread of the instance. Without it, what is over is dropped by later calls.
+void Imports::tidy_later() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (tidying_) return;
+    tidying_ = true;
+  }
+  try {
+    instance_.background().start();
+    instance_.background().add([this] { return tidy(); });
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    tidying_ = false;
+  }
+}
+
+Result<void> Imports::set_cache(uint64_t idle_ns, uint64_t bytes_max) {
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance_.stay_open();
+  if (!open) return open.error();
+  std::list<Kept> too_much;
+  {
+    const std::lock_guard lock(mutex_);
+    idle_ns_ = idle_ns;
+    bytes_max_ = bytes_max;
+    const Clock::time_point latest =
+        Clock::now() + std::chrono::nanoseconds(std::min(idle_ns, uint64_t{INT64_MAX} / 2));
+    for (Kept& one : kept_)
+      one.until = std::min(one.until, latest);
+    if (idle_ns == 0) {
+      too_much.splice(too_much.end(), kept_);
+      kept_bytes_ = 0;
+    }
+    while (bytes_max_ != 0 && kept_bytes_ > bytes_max_) {
+      kept_bytes_ -= kept_.front().granted.recorded.size;
+      too_much.splice(too_much.end(), kept_, kept_.begin());
+    }
+  }
+  drop_kept(std::move(too_much));
+  return {};
+}
+
+Result<void> Imports::flush_for_user() {
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance_.stay_open();
+  if (!open) return open.error();
+  flush_cache();
+  return {};
+}
+
+bool Imports::flush_cache() noexcept {
+  std::list<Kept> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all.splice(all.end(), kept_);
+    kept_bytes_ = 0;
+  }
+  const bool any = !all.empty();
+  drop_kept(std::move(all));
+  return any;
+}
+
+void Imports::stop() noexcept {
+  flush_cache();
+  decltype(received_) given_up;
+  const std::lock_guard lock(mutex_);
+  idle_ns_ = 0;
+  given_up.swap(received_);
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What an instance has imported, and what it has received and may import.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/memory/memory.h"
+#include "core/share/peer/peer.h"
+#include "core/share/wire/handle.h"
+#include "core/stream/event.h"
+#include "platform/descriptor.h"
+
+namespace gpumem::core {
+
+struct ImportRequest {
+  ShareHandle handle;
+  std::span<const int32_t> file_descriptors;  // the caller's
+  DeviceObject* device = nullptr;             // null: the one that has the memory
+  gpumem_access access = GPUMEM_ACCESS_NONE;  // NONE: what the exporter allows
+  bool unverified = false;
+  void* address = nullptr;
+  uint64_t timeout_ns = 0;  // for the exporter's answer
+  std::string name;
+  std::shared_ptr<SharePeer> peer;  // who has it, if that is known; or null
+  bool for_ring = false;            // which owns the import
+};
+
+// An export that is held in another process, until this is destroyed.
+class Claim {
+ public:
+  Claim() = default;
+  Claim(std::shared_ptr<SharePeer> peer, const Token& token) : peer_(std::move(peer)), token_(token) {}
+  Claim(Claim&&) = default;
+  Claim& operator=(Claim&& other) noexcept {
+    std::swap(peer_, other.peer_);
+    std::swap(token_, other.token_);
+    return *this;
+  }
+  ~Claim() {
+    if (peer_ != nullptr) peer_->release(token_);
+  }
+
+  const std::shared_ptr<SharePeer>& peer() const { return peer_; }
+  const Token& token() const { return token_; }
+  gpumem_import_state state() const {
+    if (peer_ == nullptr) return GPUMEM_IMPORT_UNKNOWN;
+    if (peer_->gone()) return GPUMEM_IMPORT_PEER_GONE;
+    return peer_->withdrawn(token_) ? GPUMEM_IMPORT_WITHDRAWN : GPUMEM_IMPORT_LIVE;
+  }
+
+ private:
+  std::shared_ptr<SharePeer> peer_;
+  Token token_{};
+};
+
+// Where an import comes from, and what holds it there.
+struct ImportSource {
+  ShareHandle recorded;  // what the exporter knows; without one, what the handle says
+  platform::Descriptors descriptors;
+  std::vector<platform::FileId> files;  // of the descriptors
+  Claim claim;
+  std::optional<ProcessId> granter;  // of the claim, if that was granted
+};
+
+// The sizes of the blocks; `descriptors` lose the file that they were in. INVALID_ARGUMENT if the two do not
+// match.
+Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors);
+
+class Imports {
+ public:
+  explicit Imports(Instance& instance) : instance_(instance) {}
+
+  // The handle of the memory, and the byte that was exported. `given` is what the request was read from, if
+  // it has defaults for all the rest.
+  Result<CreatedMemory> import_memory(const ImportRequest& request, const gpumem_share_handle* given);
+  // The same for what was imported before with these very bytes and defaults; nothing if that is not certain.
+  std::optional<CreatedMemory> import_again(const gpumem_share_handle& given) noexcept;
+  // Of something of that type, which the caller imports.
+  Result<ImportSource> claim(const ImportRequest& request, gpumem_share_type type);
+  // The device of this instance that a handle is of. NOT_FOUND.
+  Result<DeviceObject*> device_of(const ShareHandle& handle) const;
+  // Maps what came with a connection, apart from all records, while `use` runs with its address.
+  // LIMIT_EXCEEDED if it has more bytes than that.
+  Result<void> try_import(const ImportRequest& request, platform::Descriptors descriptors,
+                          std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
+                          const std::function<Result<void>(void*)>& use);
+  // The handle of the event.
+  Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
+  Result<gpumem_import_info> info(const Memory& memory) const;
+  // Something was imported by that handle and lives, or the handle was received.
+  bool has(const Token& token) const;
+  // Counts down, or ends the last one.
+  Result<void> destroy(Ref<Memory> memory);
+  // Keeps the mapping of a memory that ends, so that nothing is to be released; false if it is not to be
+  // kept.
+  bool keep_mapped(Memory& memory) noexcept;
+  // Drops the record of a memory whose mapping is gone, or kept.
+  void forget(const Memory& memory) noexcept;
+
+  // Room for a handle that is about to be received, and kept or given up. LIMIT_EXCEEDED if too many wait.
+  Result<void> reserve_received();
+  void give_up_received() noexcept;
+  // Keeps what came with a handle until it is imported, or until then. The handle to import it by, which says
+  // from where it came. LIMIT_EXCEEDED if too many wait. `reserved`: in the room that was reserved for it,
+  // which there is in any case.
+  Result<ShareHandle> keep(ShareHandle handle, platform::Descriptors descriptors,
+                           std::shared_ptr<SharePeer> peer, std::chrono::steady_clock::time_point until,
+                           bool reserved = false);
+
+  Result<void> set_cache(uint64_t idle_ns, uint64_t bytes_max);
+  Result<void> flush_for_user();
+  // Unmaps all that is kept; whether there was any.
+  bool flush_cache() noexcept;
+  // Before the instance is closed: lets go of everything but imports that live.
+  void stop() noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // Where to look for an import: what a handle says of the memory, for which device, with which access.
+  // Anybody can say anything, so what is found there is of the same memory only if the same process granted
+  // the same.
+  using Key = std::tuple<Token, uint64_t, uint32_t, gpumem_access>;
+  struct Granted {
+    std::optional<ProcessId> by;
+    ShareHandle recorded;
+    std::vector<platform::FileId> files;
+
+    explicit Granted(const ImportSource& source)
+        : by(source.granter), recorded(source.recorded), files(source.files) {}
+    bool is_same(const ImportSource& source) const;
+  };
+  struct Import {
+    explicit Import(const ImportSource& source) : granted(source) {}
+    Memory* memory = nullptr;
+    CreatedMemory created;
+    Granted granted;
+    std::vector<Claim> claims;
+    uint64_t count = 0;
+    bool for_ring = false;
+    bool ending = false;
+
+    gpumem_import_state state() const;
+    // The best claim of what the handle names, by where the handle came from; null if there is none. If it
+    // did not come `from_peer`, that of its exporter will do.
+    const Claim* claim_for(const ShareHandle& handle, bool from_peer) const;
+  };
+  using Table = std::multimap<Key, Import>;
+  struct Kept {
+    Key key;
+    Granted granted;
+    std::vector<Claim> claims;
+    std::unique_ptr<backend::Memory> mapping;
+    Clock::time_point until;
+  };
+  struct Received {
+    ShareHandle handle;
+    platform::Descriptors descriptors;
+    std::shared_ptr<SharePeer> peer;
+    Clock::time_point until;
+  };
+  // An import by the bytes that were given for it, so that they need not be read again.
+  struct Shortcut {
+    gpumem_share_handle given{};
+    Import* import = nullptr;
+    ShareHandle handle;
+    CreatedMemory created;
+  };
+  static constexpr size_t kShortcuts = 64;
+  using ReceivedKey = std::pair<Token, uint64_t>;  // of an export, and the connection that it came over
+
+  static std::vector<Claim>::iterator superseded(std::vector<Claim>& claims, const Claim& fresh);
+  static Key key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access);
+  Result<DeviceObject*> device_for(const ImportRequest& request) const;
+  Result<gpumem_access> access_for(const ImportRequest& request) const;
+  Result<void> check_address(const ImportRequest& request) const;
+  static ReceivedKey key_of_received(const ShareHandle& handle);
+  // One more of an import that fits the request. The pointer to what the handle is of.
+  static Result<CreatedMemory> join(Import& import, const ImportRequest& request);
+  // By a handle that was imported before, from where it came from; false if somebody is to be asked.
+  Result<bool> count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
+                        CreatedMemory* out);
+  // By what was granted. Takes the claim; false if that memory is not imported.
+  Result<bool> count_up(const Key& key, const ImportRequest& request, ImportSource& source,
+                        CreatedMemory* out);
+  // The descriptors that came with a handle, if any did. A caller that cannot import them puts them back.
+  std::optional<Received> take_received(const ShareHandle& handle);
+  void put_back(std::optional<Received> received) noexcept;
+  Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
+  // Why it could not be reached: a handle that another instance has received is to be imported by that one.
+  Error unreached(const ShareHandle& handle, const Error& error) const;
+  bool received(const ShareHandle& handle) const;
+  Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,
+                                                        gpumem_access access,
+                                                        const ImportSource& source) const;
+  Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
+                            gpumem_access access, ImportSource source);
+  std::list<Kept> take_kept(const Key& key, const ImportSource& source, const void* address) noexcept;
+  void keep_again(std::list<Kept> kept) noexcept;
+  void drop_kept(std::list<Kept> kept) noexcept;
+  std::list<Kept> take_expired(Clock::time_point now) noexcept;
+  void tidy_later();
+  std::optional<std::chrono::nanoseconds> tidy() noexcept;
+
+  Instance& instance_;
+  std::mutex changes_;        // while a mapping is made or ended. Before mutex_
+  mutable std::mutex mutex_;  // guards the rest
+  Table imports_;
+  std::map<const Memory*, Table::iterator> places_;
+  std::vector<Shortcut> shortcuts_;  // none, or kShortcuts, by the check value of the handle
+  std::list<Kept> kept_;             // the oldest first
+  std::list<Kept> stuck_;            // to be unmapped, which the driver refused
+  uint64_t kept_bytes_ = 0;
+  uint64_t idle_ns_ = 0;
+  uint64_t bytes_max_ = 0;
+  void drop_expired();  // requires mutex_
+
+  std::map<ReceivedKey, Received> received_;
+  size_t reserved_ = 0;  // for more of them
+  bool tidying_ = false;
+};
+
+}  // namespace gpumem::core

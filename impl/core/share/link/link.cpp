@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share/link/link.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "base/cleanup.h"
+#include "base/text.h"
+#include "core/device/lifecycle.h"
+#include "core/instance/instance.h"
+#include "core/object/host_function_guard.h"
+#include "platform/identity.h"
+#include "platform/socket.h"
+
+namespace gpumem::core {
+namespace {
+
+// How long a fetched handle may wait to be imported.
+constexpr uint64_t kKeepTime = 30'000'000'000;
+constexpr uint32_t kRoot = 0;
+
+// Nobody listens there: the place may be wrong, or the hub not open yet.
+Error with_remedy(const Error& error) {
+  if (error.status != GPUMEM_ERROR_NOT_FOUND) return error;
+  return make_error(error.status,
+                    "%s; start its process, or \"gpumem keep\"; both sides need the same path, and for a "
+                    "name the same XDG_RUNTIME_DIR",
+                    error.message)
+      .from_native(error.native_domain, error.native_code, error.native_name, error.entry_point);
+}
+
+}  // namespace
+
+Result<void> Link::connect(const LinkRequest& request) {
+  const platform::Deadline deadline = answer_deadline(timeout_ns_);
+  auto socket = platform::connect_to(request.address, deadline);
+  if (!socket) return with_remedy(socket.error());
+  auto facts = platform::peer_of(socket->get());
+  if (!facts) return facts.error();
+  hub_ = std::move(*facts);
+  // Anybody can listen where a hub is expected.
+  const bool trusted = hub_.user == platform::own_user() || hub_.user == kRoot;
+  if (!request.secret.empty() && !trusted) {
+    return make_error(
+        GPUMEM_ERROR_PERMISSION_DENIED,
+        "what listens at %s belongs to user %u, and a token is shown only to a hub of this user "
+        "or of root; pass none",
+        Quoted(address_.c_str()).text(), hub_.user);
+  }
+  auto client = ShareClient::open(instance().share_server(), std::move(*socket), timeout_ns_);
+  if (!client) return client.error();
+  Message hello = message_of(MessageType::kHello);
+  hello.secret = request.secret;
+  auto welcome = (*client)->call(std::move(hello), {}, MessageType::kWelcome, deadline);
+  if (!welcome && welcome.error().status == GPUMEM_ERROR_PEER_GONE) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s hung up before it had answered: %s",
+                      Quoted(address_.c_str()).text(), welcome.error().message);
+  }
+  if (!welcome) return name_hub(welcome.error());
+  if (welcome->descriptors.size() != 1 ||
+      platform::socket_type(welcome->descriptors.front().get()) != platform::SocketType::kPackets)
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s is no hub",
+                      Quoted(address_.c_str()).text());
+  auto holder =
+      ShareClient::open(instance().share_server(), std::move(welcome->descriptors.front()), timeout_ns_);
+  if (!holder) return holder.error();
+  keeper_ = welcome->message.keeper;
+  client_ = std::move(*client);
+  holder_ = std::move(*holder);
+  return {};
+}
+
+gpumem_link_info Link::info() const {
+  gpumem_link_info info = GPUMEM_LINK_INFO_INIT;
+  info.pid = hub_.process;
+  info.uid = hub_.user;
+  info.connected = client_->gone() ? 0 : 1;
+  info.keeper = keeper_ ? 1 : 0;
+  std::snprintf(info.path, sizeof info.path, "%s", address_.c_str());
+  return info;
+}
+
+Result<Incoming> Link::call(Message request, MessageType answer, platform::Descriptors descriptors) {
+  auto got = client_->call(std::move(request), std::move(descriptors), answer, answer_deadline(timeout_ns_));
+  if (!got) return name_hub(got.error());
+  return got;
+}
+
+// Names the process of a hub that does not answer, so that it can be found.
+Error Link::name_hub(const Error& error) const {
+  if (error.status != GPUMEM_ERROR_BUSY) return error;
+  return reworded(error, "the hub at %s, process %d: %s", Quoted(address_.c_str()).text(), hub_.process,
+                  error.message);
+}
+
+Result<HubEntry> Link::enumerate(uint32_t index) {
+  GPUMEM_TRY(outside_host_function());
+  Message request = message_of(MessageType::kEnumerate);
+  request.index = index;
+  auto answer = call(std::move(request), MessageType::kEntry);
+  if (!answer) return answer.error();
+  return std::move(answer->message.entry);
+}
+
+Result<Status> Link::wait(const std::string& name, uint64_t after, uint64_t timeout_ns, HubEntry* entry) {
+  GPUMEM_TRY(outside_host_function());
+  Message request = message_of(MessageType::kWait, name, after);
+  request.once = timeout_ns == 0;
+  const platform::Deadline deadline =
+      request.once ? answer_deadline(timeout_ns_) : platform::deadline_after(timeout_ns);
+  const bool once = request.once;
+  auto answer = client_->call(std::move(request), {}, MessageType::kEntry, deadline);
+  if (!answer) {
+    const Status status = answer.error().status;
+    if (once ? status == GPUMEM_ERROR_NOT_FOUND : status == GPUMEM_ERROR_BUSY) return GPUMEM_NOT_READY;
+    return answer.error();
+  }
+  *entry = std::move(answer->message.entry);
+  return GPUMEM_SUCCESS;
+}
+
+Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {
+  GPUMEM_TRY(outside_host_function());
+  Message request = message_of(MessageType::kFetch, name, version);
+  request.fingerprint = fingerprint;
+  auto answer = call(std::move(request), MessageType::kGranted);
+  if (!answer) return answer.error();
+  return instance().imports().keep(answer->message.handle, std::move(answer->descriptors), holder_,
+                                   platform::deadline_after(kKeepTime));
+}
+
+Result<void> Link::need_keeper() const {
+  if (keeper_) return {};
+  return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                    "the hub at %s is no keeper, so only its own process publishes in it; open it with "
+                    "GPUMEM_HUB_KEEPER",
+                    Quoted(address_.c_str()).text());
+}
+
+Result<uint64_t> Link::publish(const PublishRequest& request) {
+  GPUMEM_TRY(outside_host_function());
+  GPUMEM_TRY(need_keeper());
+  auto grant = instance().exports().grant(request.handle.token);
+  if (!grant) return grant.error();
+  if (grant->handle.way != GPUMEM_SHARE_WAY_POSIX_FD) {
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives "
+        "its process; use a buffer with GPUMEM_HANDLE_TYPE_POSIX_FD in handle_types");
+  }
+  auto access = published_access(grant->handle, request.access);
+  if (!access) return access.error();
+  Message message = message_of(MessageType::kPublish, request.name, request.version);
+  message.handle = grant->handle;
+  if (request.handle.offset < message.handle.size) message.handle.offset = request.handle.offset;
+  message.access = *access;
+  message.keep = request.keep;
+  message.fingerprint = request.fingerprint;
+  auto answer = call(std::move(message), MessageType::kPublished, std::move(grant->descriptors));
+  if (!answer) return answer.error();
+  return answer->message.version;
+}
+
+Result<void> Link::withdraw(const std::string& name, uint64_t version) {
+  GPUMEM_TRY(outside_host_function());
+  GPUMEM_TRY(need_keeper());
+  auto answer = call(message_of(MessageType::kWithdraw, name, version), MessageType::kDone);
+  if (!answer) return answer.error();
+  return {};
+}
+
+Result<TrialResult> Link::make_trial(const TrialRequest& request) {
+  ShareServer& server = instance().share_server();
+  auto block = TrialBlock::make(instance(), request);
+  if (!block) return block.error();
+  Message message = message_of(MessageType::kTrial);
+  message.token = platform::random_id();
+  message.other_device = request.other_device;
+  const Token expected = answer_to(message.token);
+  GPUMEM_TRY((*block)->write(message.token));
+  ExportRequest wanted;
+  wanted.way = request.way;
+  auto handle = instance().exports().export_memory((*block)->pointer(), wanted);
+  if (!handle) return handle.error();
+  auto lent = server.lend(handle->token, 0);
+  if (!lent) return lent.error();
+  // Before the block is freed.
+  Cleanup take_back([&] { server.take_back(lent->connection); });
+  message.handle = lent->grant.handle;
+  platform::Descriptors descriptors;
+  descriptors.push_back(std::move(lent->end));
+  for (platform::Descriptor& descriptor : lent->grant.descriptors)
+    descriptors.push_back(std::move(descriptor));
+  auto answer = call(std::move(message), MessageType::kTried, std::move(descriptors));
+  if (!answer && answer.error().status == GPUMEM_ERROR_BUSY) {
+    unanswered_.push_back(std::move(*block));
+    return answer.error();
+  }
+  if (!answer) return answer.error();
+  TrialResult result{answer->message.status, answer->message.slow, std::move(answer->message.text)};
+  if (result.status != GPUMEM_SUCCESS) return result;
+  auto found = (*block)->read();
+  if (!found) return found.error();
+  if (*found == expected) return result;
+  return TrialResult{GPUMEM_ERROR_UNSUPPORTED, false,
+                     "the other process opened the memory, but what it wrote is not here"};
+}
+
+Result<TrialResult> Link::try_way(const TrialRequest& request) {
+  const std::lock_guard lock(trials_mutex_);
+  if (const auto known = trials_.find(request); known != trials_.end()) return known->second;
+  auto result = make_trial(request);
+  const Status status = result ? result->status : result.error().status;
+  switch (status) {
+    case GPUMEM_SUCCESS:
+    case GPUMEM_ERROR_UNSUPPORTED:
+    case GPUMEM_ERROR_PERMISSION_DENIED:
+    case GPUMEM_ERROR_NOT_FOUND:
+    case GPUMEM_ERROR_SYMBOL_MISSING:
+    case GPUMEM_ERROR_INVALID_ARGUMENT:
+    case GPUMEM_ERROR_INVALID_STATE:
+      trials_.emplace(request, result ? *result : TrialResult{status, false, result.error().message});
+      break;
+    default:
+      break;  // it may be another one next time
+  }
+  return result;
+}
+
+void Link::drop_trials() noexcept { unanswered_.clear(); }
+
+void Link::interrupt() noexcept { client_->abandon(ended_meanwhile(kType)); }
+
+Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request) {
+  GPUMEM_TRY(outside_host_function());
+  auto link = std::make_unique<Link>(instance, request);
+  // It waits for another process, so closing is not held off meanwhile.
+  GPUMEM_TRY(link->connect(request));
+  const auto open = instance->stay_open();
+  if (!open) return open.error();
+  auto handle = handles::reserve(*link);
+  if (!handle) return handle.error();
+  instance->add_object(*link);
+  handles::publish(link.release());
+  return *handle;
+}
+
+// Like destroy_object(), but does not wait for calls that wait for the hub.
+Result<void> close_link(Ref<Link> link) {
+  GPUMEM_TRY(outside_host_function());
+  const auto open = link->instance().stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(uses_will_end(*link));
+  if (!handles::end(*link, End::kDestroyed)) return ended_meanwhile(Link::kType);
+  link->interrupt();
+  platform::fence_all_threads();
+  if (auto unused = wait_for_uses(*link); !unused) {
+    handles::revive(*link);  // then it can only be closed
+    return unused;
+  }
+  link->instance().remove_object(*link);
+  Link* const gone = link.get();
+  link->drop_trials();
+  link = {};
+  handles::remove(gone);
+  return {};
+}
+
+}  // namespace gpumem::core

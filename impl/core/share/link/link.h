@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Links: connections to the hubs of other processes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/object/handles.h"
+#include "core/object/object.h"
+#include "core/share/link/hub.h"
+#include "core/share/peer/client.h"
+#include "core/share/peer/trial.h"
+
+namespace gpumem::core {
+
+struct LinkRequest {
+  std::string address;
+  std::vector<uint8_t> secret;
+  uint64_t timeout_ns = 0;  // for each answer; 0: the default
+};
+
+class Link final : public Object {
+ public:
+  static constexpr Type kType = Type::kLink;
+  Link(std::shared_ptr<Instance> instance, const LinkRequest& request)
+      : Object(kType, std::move(instance)), address_(request.address), timeout_ns_(request.timeout_ns) {}
+
+  const std::string& address() const { return address_; }
+  gpumem_link_info info() const;
+
+  Result<HubEntry> enumerate(uint32_t index);
+  // NOT_READY without an entry, if there was none in time.
+  Result<Status> wait(const std::string& name, uint64_t after, uint64_t timeout_ns, HubEntry* entry);
+  Result<ShareHandle> fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint);
+  Result<uint64_t> publish(const PublishRequest& request);
+  Result<void> withdraw(const std::string& name, uint64_t version);
+  // Whether the process of the hub can use such memory. What it answers is kept, unless it may change.
+  Result<TrialResult> try_way(const TrialRequest& request);
+  // Frees what a process that did not answer may still have open.
+  void drop_trials() noexcept;
+  // Calls that wait fail from now on.
+  void interrupt() noexcept;
+
+ private:
+  friend Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request);
+  Result<void> connect(const LinkRequest& request);
+  Result<void> need_keeper() const;
+  Result<TrialResult> make_trial(const TrialRequest& request);
+  Error name_hub(const Error& error) const;
+  Result<Incoming> call(Message request, MessageType answer, platform::Descriptors descriptors = {});
+
+  const std::string address_;
+  const uint64_t timeout_ns_;
+  platform::PeerFacts hub_;
+  bool keeper_ = false;
+  std::shared_ptr<ShareClient> client_;
+  // Holds what is imported; imports keep it when the link is closed.
+  std::shared_ptr<SharePeer> holder_;
+
+  std::mutex trials_mutex_;  // during a trial; guards the rest
+  std::map<TrialRequest, TrialResult> trials_;
+  std::vector<std::unique_ptr<TrialBlock>> unanswered_;
+};
+
+Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request);
+Result<void> close_link(Ref<Link> link);
+
+}  // namespace gpumem::core

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share/peer/client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "base/cleanup.h"
+#include "core/instance/instance.h"
+#include "core/share/peer/server.h"
+
+namespace gpumem::core {
+namespace {
+
+// Questions and packets that may be on their way.
+constexpr size_t kOpenMax = 4096;
+// How long a call looks for its answer before it sleeps.
+constexpr auto kSpinTime = std::chrono::microseconds(200);
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+platform::Deadline answer_deadline(uint64_t timeout_ns) {
+  return platform::deadline_after(timeout_ns != 0 ? timeout_ns : kMessageTime);
+}
+
+std::string abstract_address(const Token& instance) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "@gpumem-";
+  for (const uint8_t byte : instance) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+ShareClient::ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin,
+                         uint64_t timeout_ns)
+    : SharePeer(origin),
+      server_(server),
+      channel_(std::move(socket)),
+      time_ns_(std::max(timeout_ns, kMessageTime)) {}
+
+ShareClient::~ShareClient() {
+  server_.forget(*this);
+  // A forked child may have a copy, which must not keep the other side waiting.
+  platform::hang_up(channel_.socket());
+}
+
+Result<std::shared_ptr<ShareClient>> ShareClient::open(ShareServer& server, platform::Descriptor socket,
+                                                       uint64_t timeout_ns) {
+  GPUMEM_TRY(server.start());
+  auto origin = origin_of(socket.get());
+  if (!origin) return origin.error();
+  auto client = std::make_shared<ShareClient>(server, std::move(socket), *origin, timeout_ns);
+  GPUMEM_TRY(server.watch(client));
+  return client;
+}
+
+Result<Incoming> ShareClient::call(Message request, platform::Descriptors descriptors, MessageType answer,
+                                   platform::Deadline deadline) {
+  if (server_.is_this_thread()) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "a log function cannot wait for other processes; call this when it has returned");
+  }
+  std::optional<Result<Incoming>> place;
+  std::unique_lock lock(mutex_);
+  if (ended_) return *ended_;
+  if (questions_.size() >= kOpenMax || channel_.output_count() >= kOpenMax)
+    return make_error(GPUMEM_ERROR_BUSY, "the other process has not answered %zu requests; try again later",
+                      questions_.size());
+  const uint64_t number = ++last_number_;
+  request.number = number;
+  const MessageType type = request.type;
+  Question question{type, answer, request.name, request.version, {}, &place};
+  if (type == MessageType::kClaim) question.claims = request.token;
+  questions_.emplace(number, question);
+  Cleanup undo([&] {
+    questions_.erase(number);
+    if (question.claims) drop_unheld(*question.claims);
+  });
+  if (question.claims) claims_.try_emplace(*question.claims);  // or the answer could be lost
+  send(std::move(request), std::move(descriptors));
+  const auto is_over = [&] { return place.has_value() || ended_.has_value(); };
+  if (type != MessageType::kWait)
+    take_answer_soon(lock, std::min(deadline, Clock::now() + kSpinTime), is_over);
+  if (is_over()) {
+    // Nothing to wait for.
+  } else if (deadline == platform::Deadline::max()) {
+    answered_.wait(lock, is_over);
+  } else {
+    answered_.wait_until(lock, deadline, is_over);
+  }
+  if (place) return std::move(*place);
+  if (ended_) return *ended_;
+  // The answer may come yet. What it brings goes back then.
+  undo.dismiss();
+  if (type == MessageType::kWait) {
+    questions_.erase(number);
+    Message cancel;
+    cancel.type = MessageType::kCancel;
+    cancel.version = number;
+    send(std::move(cancel), {});
+  } else {
+    questions_[number].place = nullptr;
+  }
+  return make_error(GPUMEM_ERROR_BUSY,
+                    "the other process did not answer in time; try again, or pass a longer timeout");
+}
+
+// Looks for the answer on this thread: most come sooner than the sharing thread and then this one would wake.
+template <class IsOver>
+void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until,
+                                   const IsOver& is_over) {
+  while (!is_over() && !gone() && Clock::now() < until) {
+    const std::optional<Error> damage = take_all();
+    lock.unlock();
+    if (damage) report(*damage);
+    std::this_thread::yield();
+    lock.lock();
+  }
+}
+
+// A failure shows in ended_.
+void ShareClient::send(Message message, platform::Descriptors descriptors) {
+  if (ended_) return;
+  // When the other side has hung up, what it said before is still to be read. So only reading ends.
+  if (auto sent = channel_.send(std::move(message), std::move(descriptors));
+      !sent && sent.error().status != GPUMEM_ERROR_PEER_GONE)
+    end(sent.error());
+  update_interest();
+}
+
+void ShareClient::update_interest() noexcept {
+  const bool wants = channel_.has_output() && !channel_.is_held_up();
+  if (channel_.is_held_up()) server_.look_soon();
+  if (std::exchange(wants_to_write_, wants) != wants) server_.set_interest(channel_.socket(), id_, wants);
+}
+
+void ShareClient::end(const Error& error) noexcept {
+  if (!ended_) ended_ = error;
+  gone_.store(true, std::memory_order_release);
+  server_.wake_sleepers();
+  server_.ignore(channel_.socket());
+  platform::hang_up(channel_.socket());
+  channel_.drop();
+  answered_.notify_all();
+}
+
+void ShareClient::abandon(const Error& error) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!ended_) ended_ = error;
+  answered_.notify_all();
+}
+
+// Without the lock: the log function is the caller's.
+void ShareClient::report(const Error& damage) noexcept {
+  const ProcessId& other = origin().process;
+  server_.warn("ended the connection to", other.pid, other.user, damage.message);
+}
+
+void ShareClient::serve() noexcept {
+  std::optional<Error> damage;
+  {
+    const std::lock_guard lock(mutex_);
+    damage = take_all();
+  }
+  if (damage) report(*damage);
+}
+
+// Takes what has come. What the log is to be told, if the other side broke the protocol.
+std::optional<Error> ShareClient::take_all() noexcept {
+  if (gone()) return {};
+  Error problem;
+  try {
+    if (auto flushed = channel_.flush(); !flushed && flushed.error().status != GPUMEM_ERROR_PEER_GONE) {
+      end(flushed.error());
+      return {};
+    }
+    update_interest();
+    send_owed();
+    Result<void> going_on;
+    for (int i = 0; i < kAtOnce && going_on; ++i) {
+      auto incoming = channel_.receive(kMessageDescriptorsMax);
+      if (!incoming) {
+        going_on = incoming.error();
+      } else if (*incoming) {
+        message_until_ = platform::Deadline::max();
+        going_on = take(std::move(**incoming));
+      } else {
+        break;
+      }
+    }
+    if (going_on) going_on = await_rest();
+    if (going_on) return {};
+    problem = going_on.error();
+  } catch (const std::bad_alloc&) {
+    problem = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for what another process said");
+  }
+  const bool damaged = problem.status == GPUMEM_ERROR_INVALID_ARGUMENT;
+  if (damaged) problem.status = GPUMEM_ERROR_PEER_GONE;  // nothing of the caller's is wrong
+  end(problem);
+  if (!damaged) return {};
+  return problem;
+}
+
+// Until a message is whole, its descriptors stay open here, so it may not take for ever.
+Result<void> ShareClient::await_rest() {
+  const Message* const begun = channel_.begun();
+  if (begun == nullptr) return {};
+  GPUMEM_TRY(check_head(*begun));
+  if (message_until_ == platform::Deadline::max()) message_until_ = platform::deadline_after(time_ns_);
+  if (message_until_ <= Clock::now())
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it took too long for the rest of a message");
+  server_.look_by(message_until_);
+  return {};
+}
+
+Result<void> ShareClient::take(Incoming incoming) {
+  const Message& message = incoming.message;
+  if (message.type == MessageType::kWithdrawn) {
+    // One that has just been released may still come.
+    const auto held = claims_.find(message.token);
+    if (held == claims_.end() || held->second.count == 0) return {};
+    held->second.withdrawn = true;
+    any_withdrawn_.store(true, std::memory_order_release);
+    return {};
+  }
+  return take_answer(std::move(incoming));
+}
+
+// Checks a message that is not whole yet by its head.
+Result<void> ShareClient::check_head(const Message& message) const {
+  const auto found = questions_.find(message.number);
+  if (found != questions_.end()) return check_answer(found->second, message);
+  // A WAIT that was cancelled while its answer was on the way.
+  const bool of_wait = message.type == MessageType::kRefused || message.type == MessageType::kEntry;
+  if (of_wait && message.number <= last_number_) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "an answer to no question");
+}
+
+Result<void> ShareClient::check_answer(const Question& question, const Message& message) {
+  const auto wrong = [](const char* what) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
+  };
+  if (message.type == MessageType::kRefused) return {};
+  if (message.type != question.answer) return wrong("an answer to another question");
+  if (question.claims && message.handle.token != *question.claims)
+    return wrong("what was not asked for was granted");
+  const HubEntry& entry = message.entry;
+  if (question.type == MessageType::kWait &&
+      (entry.name != question.name || entry.version <= question.version))
+    return wrong("another name, or no newer version, than was waited for");
+  if (question.type == MessageType::kPublish && question.version != 0 && message.version != question.version)
+    return wrong("another version was published than was asked for");
+  return {};
+}
+
+Result<void> ShareClient::take_answer(Incoming incoming) {
+  const Message& message = incoming.message;
+  const bool refused = message.type == MessageType::kRefused;
+  if (refused && message.number == 0) {
+    // A server that takes nobody says so before it is asked, perhaps before anything is.
+    end(make_error(message.status, "%s", message.text.c_str()));
+    return {};
+  }
+  const auto found = questions_.find(message.number);
+  if (found == questions_.end()) return check_head(message);
+  const Question question = std::move(found->second);
+  GPUMEM_TRY(check_answer(question, message));
+  if (question.claims && !refused) {
+    Held& held = claims_[*question.claims];
+    ++held.count;
+    held.withdrawn = false;
+  }
+  questions_.erase(found);
+  if (question.place == nullptr) {
+    if (question.claims && refused) drop_unheld(*question.claims);
+    if (!question.claims || refused) return {};
+    // Nobody waits for it any more.
+    count_down(claims_.find(*question.claims));
+    return {};
+  }
+  if (refused) {
+    question.place->emplace(make_error(message.status, "%s", message.text.c_str()));
+  } else {
+    question.place->emplace(std::move(incoming));
+  }
+  answered_.notify_all();
+  return {};
+}
+
+Result<Grant> ShareClient::claim(const Token& token, uint64_t timeout_ns) {
+  Message request;
+  request.type = MessageType::kClaim;
+  request.token = token;
+  auto answer = call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns));
+  if (!answer) return answer.error();
+  return Grant{answer->message.handle, std::move(answer->descriptors)};
+}
+
+void ShareClient::release(const Token& token) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto held = claims_.find(token);
+  if (held != claims_.end() && held->second.count != 0) count_down(held);
+}
+
+void ShareClient::drop_unheld(const Token& token) noexcept {
+  const auto held = claims_.find(token);
+  if (held != claims_.end() && held->second.count == 0 && held->second.owed == 0) claims_.erase(held);
+}
+
+void ShareClient::count_down(Claims::iterator held) noexcept {
+  --held->second.count;
+  ++held->second.owed;
+  ++owed_;
+  (void)send_releases(held);
+}
+
+// Also after abandon(): the socket is still there. False if there is no memory for it now.
+bool ShareClient::send_releases(Claims::iterator held) noexcept {
+  Held& claim = held->second;
+  try {
+    for (; claim.owed != 0; --claim.owed, --owed_) {
+      Message message;
+      message.type = MessageType::kRelease;
+      message.token = held->first;
+      // A connection that has ended holds nothing.
+      if (!gone()) (void)channel_.send(std::move(message), {});
+    }
+    if (!gone()) update_interest();
+  } catch (const std::bad_alloc&) {
+    server_.look_soon();
+    return false;
+  }
+  if (claim.count == 0) claims_.erase(held);
+  return true;
+}
+
+void ShareClient::send_owed() noexcept {
+  for (auto at = claims_.begin(); owed_ != 0 && at != claims_.end();) {
+    const auto held = at++;
+    if (!send_releases(held)) return;
+  }
+}
+
+bool ShareClient::withdrawn(const Token& token) const noexcept {
+  if (!any_withdrawn_.load(std::memory_order_acquire)) return false;
+  const std::lock_guard lock(mutex_);
+  const auto held = claims_.find(token);
+  return held != claims_.end() && held->second.count != 0 && held->second.withdrawn;
+}
+
+}  // namespace gpumem::core

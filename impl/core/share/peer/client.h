@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The asking end of a connection. Calls send from their own threads, and look for the answer for a moment;
+// what comes later is received by the sharing thread of the instance.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "core/share/peer/peer.h"
+#include "core/share/wire/channel.h"
+
+namespace gpumem::core {
+
+class ShareServer;
+
+// 0 is the default of 5 seconds.
+platform::Deadline answer_deadline(uint64_t timeout_ns);
+// Of the instance with this id.
+std::string abstract_address(const Token& instance);
+
+class ShareClient final : public SharePeer {
+ public:
+  // Takes a connected socket. Starts the sharing thread.
+  // `timeout_ns`: how long an answer may take from its first packet, if that is more than the default.
+  static Result<std::shared_ptr<ShareClient>> open(ShareServer& server, platform::Descriptor socket,
+                                                   uint64_t timeout_ns = 0);
+  ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin, uint64_t timeout_ns);
+  ~ShareClient() override;
+
+  // Asks, and waits for an answer of that type. The refusal of the other side, PEER_GONE, BUSY.
+  Result<Incoming> call(Message request, platform::Descriptors descriptors, MessageType answer,
+                        platform::Deadline deadline);
+  // Fails what waits, and all that comes, with this.
+  void abandon(const Error& error) noexcept;
+
+  Result<Grant> claim(const Token& token, uint64_t timeout_ns) override;
+  void release(const Token& token) noexcept override;
+  bool gone() const noexcept override { return gone_.load(std::memory_order_acquire); }
+  bool withdrawn(const Token& token) const noexcept override;
+
+  int socket() const { return channel_.socket(); }
+  // By the sharing thread, when the socket has something or room, and from time to time while it is held up.
+  void serve() noexcept;
+
+ private:
+  friend class ShareServer;
+  // One that waits for its answer; or, without a place for it, one that has stopped waiting.
+  struct Question {
+    MessageType type{};
+    MessageType answer{};
+    std::string name;      // of a kWait
+    uint64_t version = 0;  // of a kWait, a kPublish
+    std::optional<Token> claims;
+    std::optional<Result<Incoming>>* place = nullptr;
+  };
+
+  // An export that this side has claimed, or is claiming.
+  struct Held {
+    uint64_t count = 0;
+    uint64_t owed = 0;  // releases that the other side has not been told of, for lack of memory
+    bool withdrawn = false;
+  };
+  using Claims = std::map<Token, Held>;
+
+  void end(const Error& error) noexcept;
+  std::optional<Error> take_all() noexcept;
+  void report(const Error& damage) noexcept;
+  template <class IsOver>
+  void take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until, const IsOver& is_over);
+  Result<void> await_rest();
+  Result<void> take(Incoming incoming);
+  Result<void> take_answer(Incoming incoming);
+  Result<void> check_head(const Message& message) const;
+  static Result<void> check_answer(const Question& question, const Message& message);
+  void send(Message message, platform::Descriptors descriptors);
+  void drop_unheld(const Token& token) noexcept;
+  void count_down(Claims::iterator held) noexcept;
+  bool send_releases(Claims::iterator held) noexcept;
+  void send_owed() noexcept;
+  void update_interest() noexcept;
+
+  ShareServer& server_;
+  uint64_t id_ = 0;  // in the server
+  std::atomic<bool> gone_{false};
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable answered_;
+  Channel channel_;
+  std::optional<Error> ended_;
+  bool wants_to_write_ = false;
+  const uint64_t time_ns_;  // for a message
+  platform::Deadline message_until_ = platform::Deadline::max();
+  uint64_t last_number_ = 0;
+  std::map<uint64_t, Question> questions_;
+  Claims claims_;
+  uint64_t owed_ = 0;                       // of all
+  std::atomic<bool> any_withdrawn_{false};  // once there has been one
+};
+
+}  // namespace gpumem::core

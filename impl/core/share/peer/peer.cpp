@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share/peer/peer.h"
+
+#include <cstring>
+
+#include "core/instance/instance.h"
+#include "core/share/peer/client.h"
+#include "core/share/peer/server.h"
+#include "platform/identity.h"
+#include "platform/socket.h"
+
+namespace gpumem::core {
+namespace {
+
+// Why nobody listens at the address of an exporter.
+Error not_there(const ExporterId& exporter) {
+  if (exporter.process_namespace != platform::process_namespace()) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "the exporter is in another process namespace, and cannot be reached from here; let it "
+                      "send the handle with gpumem_share_send(), or publish it in a hub with a path");
+  }
+  const auto whereabouts = platform::whereabouts_of(exporter.pid, exporter.start_time);
+  if (!whereabouts) return whereabouts.error();
+  switch (*whereabouts) {
+    case platform::Whereabouts::kSameNetwork:
+      return make_error(GPUMEM_ERROR_STALE_HANDLE,
+                        "process %d has closed the instance that exported the handle; ask it for a new one",
+                        exporter.pid);
+    case platform::Whereabouts::kOtherNetwork:
+      return make_error(
+          GPUMEM_ERROR_UNSUPPORTED,
+          "process %d is in another network namespace; send the handle with gpumem_share_send(), or "
+          "publish it in a hub with a path",
+          exporter.pid);
+    case platform::Whereabouts::kEnded:
+      break;
+  }
+  return make_error(
+      GPUMEM_ERROR_PEER_GONE,
+      "process %d, which exported the handle, has ended; or it is in another namespace, where only "
+      "gpumem_share_send() and a hub with a path reach it",
+      exporter.pid);
+}
+
+}  // namespace
+
+Result<Origin> SharePeer::origin_of(int socket) {
+  auto facts = platform::peer_of(socket);
+  if (!facts) return facts.error();
+  Origin origin;
+  const platform::Id random = platform::random_id();
+  std::memcpy(&origin.connection, random.data(), sizeof origin.connection);
+  auto began = platform::start_time_of(facts->process);
+  if (!began) return began.error();
+  origin.process = {facts->process, facts->user, *began};
+  if (facts->process == 0 || *began == 0) origin.process = {0, facts->user, origin.connection};
+  return origin;
+}
+
+Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const ExporterId& exporter,
+                                                      uint64_t timeout_ns) {
+  ShareServer& server = instance.share_server();
+  if (auto known = server.find_peer(exporter.instance)) return known;
+  auto boot = platform::boot_id();
+  if (!boot) return boot.error();
+  if (*boot == Token{}) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "this process cannot read /proc, so it cannot tell whether the exporter lives; mount "
+                      "/proc, or get the memory with gpumem_share_receive() or from a hub");
+  }
+  if (exporter.boot != *boot) {
+    return make_error(
+        GPUMEM_ERROR_PEER_GONE,
+        "the handle was exported before this system started, or on another machine; ask for a new one");
+  }
+  const platform::Deadline deadline = answer_deadline(timeout_ns);
+  auto socket = platform::connect_to(abstract_address(exporter.instance), deadline);
+  if (!socket && socket.error().status == GPUMEM_ERROR_NOT_FOUND) return not_there(exporter);
+  if (!socket) return socket.error();
+  // Anybody can listen at an abstract address.
+  auto facts = platform::peer_of(socket->get());
+  if (!facts) return facts.error();
+  if (facts->user != platform::own_user()) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "process %d, which answers for the handle, belongs to user %u and not to this one; use "
+                      "gpumem_share_send() or a hub",
+                      facts->process, facts->user);
+  }
+  auto client = ShareClient::open(server, std::move(*socket));
+  if (!client) return client.error();
+  Message hello;
+  hello.type = MessageType::kHello;
+  hello.token = exporter.instance;
+  auto welcome = (*client)->call(std::move(hello), {}, MessageType::kWelcome, deadline);
+  if (!welcome) return welcome.error();
+  if (welcome->message.token != exporter.instance) {
+    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another instance answers at the address of the exporter");
+  }
+  (*client)->exporter_ = exporter.instance;
+  return server.add_peer(exporter.instance, std::move(*client));
+}
+
+}  // namespace gpumem::core

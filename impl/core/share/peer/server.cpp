@@ -1,0 +1,1522 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share/peer/server.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cinttypes>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include "base/caught.h"
+#include "base/cleanup.h"
+#include "core/instance/instance.h"
+#include "core/object/log.h"
+#include "core/share/peer/client.h"
+#include "core/share/peer/trial.h"
+#include "platform/identity.h"
+#include "platform/pages.h"
+#include "platform/shared_word.h"
+#include "platform/thread.h"
+
+namespace gpumem::core {
+namespace {
+
+constexpr uint64_t kWakeId = 0;
+constexpr uint32_t kNever = 0;  // still told of a hang-up
+constexpr uint32_t kToRead = EPOLLIN;
+constexpr uint32_t kToWrite = EPOLLOUT;
+constexpr size_t kConnectionsMax = 1024;  // beside those of hubs
+constexpr size_t kClaimsMax = 4096;       // different ones of a connection
+constexpr size_t kWaitsMax = 64;          // of a connection
+constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
+constexpr size_t kLinesMax = 16;
+constexpr uint64_t kOtherDescriptors = 64;  // of the process, beside those of its hubs
+constexpr uint64_t kLinkDescriptors = 3;    // of a link, with its holder and an answer
+constexpr size_t kReserve = 3;              // what a link takes until it is welcome
+constexpr size_t kRecentMax = 8;            // connections that are kept for the next import
+constexpr auto kRecentTime = std::chrono::seconds(1);
+constexpr auto kSoon = std::chrono::milliseconds(5);
+constexpr auto kPauseTime = std::chrono::milliseconds(100);
+
+Error violation(const char* what) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
+}
+
+Result<platform::Descriptor> checked(int made, const char* entry_point) {
+  if (made >= 0) return platform::Descriptor(made);
+  if (errno == EMFILE || errno == ENFILE) return platform::no_descriptor(errno, entry_point);
+  return platform::system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, entry_point,
+                                "cannot start the sharing thread");
+}
+
+// Files must be as large as the handle says, and stay so, because that is what the keeper counts. A device
+// file has no size: the driver knows it.
+Result<void> check_descriptors(const ShareHandle& handle, const platform::Descriptors& descriptors) {
+  std::vector<int> files;
+  for (const platform::Descriptor& descriptor : descriptors) {
+    const platform::DescriptorFacts facts = platform::describe(descriptor.get());
+    if (!facts.open || !facts.shareable)
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "a descriptor is not one of memory");
+    files.push_back(descriptor.get());
+  }
+  auto sizes = block_sizes(handle, &files);
+  if (!sizes) return sizes.error();
+  for (size_t index = 0; index < files.size(); ++index) {
+    const platform::DescriptorFacts facts = platform::describe(files[index]);
+    if (!facts.regular && handle.backend != GPUMEM_BACKEND_HOST) continue;
+    if (!facts.sealed || facts.size != (*sizes)[index]) {
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        "descriptor %zu is not of a memory file of %" PRIu64
+                        " bytes whose size cannot change, as the share handle says",
+                        index, (*sizes)[index]);
+    }
+  }
+  return {};
+}
+
+gpumem_access lesser(gpumem_access a, gpumem_access b) { return std::min(a, b); }
+
+// A limit is reached here, not where the text is read.
+Message refusal_of(const Error& error) {
+  Message message = message_of(MessageType::kRefused);
+  message.status = error.status;
+  if (error.status == GPUMEM_ERROR_LIMIT_EXCEEDED)
+    message.text = "process " + std::to_string(platform::process_id()) + " refuses it: ";
+  message.text += error.message;
+  return message;
+}
+
+}  // namespace
+
+// ---- the thread ----
+
+// Whether a device shares anything. The capability says why not.
+Result<void> ShareServer::can_share() const {
+  Result<void> why;
+  for (const auto& device : instance_.devices()) {
+    if (device->backend().sharing() != nullptr) return {};
+    if (why) why = device->need(GPUMEM_CAPABILITY_SHARE_CHANNEL);
+  }
+  return why;
+}
+
+Result<void> ShareServer::start() {
+  if (running_.load(std::memory_order_acquire)) return {};
+  GPUMEM_TRY(can_share());
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return instance_closed();
+  if (thread_.joinable()) return {};
+  auto poll = checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
+  if (!poll) return poll.error();
+  auto wake_event = checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
+  if (!wake_event) return wake_event.error();
+  auto stop_event = checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
+  if (!stop_event) return stop_event.error();
+  auto listener = platform::Listener::open(abstract_address(instance_.exports().instance_id()), 0600);
+  if (!listener) return listener.error();
+  poll_ = std::move(*poll);
+  wake_event_ = std::move(*wake_event);
+  stop_event_ = std::move(*stop_event);
+  Cleanup undo([this] {
+    listeners_.clear();
+    poll_ = {};
+    wake_event_ = {};
+    stop_event_ = {};
+  });
+  GPUMEM_TRY(add_to_poll(wake_event_.get(), kWakeId, kToRead));
+  auto added = add_listener(std::move(*listener), 0);
+  if (!added) return added.error();
+  recent_.reserve(kRecentMax);
+  thread_ = platform::start_thread([this] { run(); });
+  undo.dismiss();
+  running_.store(true, std::memory_order_release);
+  return {};
+}
+
+void ShareServer::stop() noexcept {
+  std::vector<std::shared_ptr<ShareClient>> clients;
+  std::vector<Recent> recent;  // let go of without the lock
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    stopped_ = true;
+    recent.swap(recent_);
+    running_.store(false, std::memory_order_release);
+  }
+  wake_sleepers();
+  if (!thread_.joinable()) return;
+  wake();
+  thread_.join();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, connection] : connections_) {
+      platform::hang_up(connection->channel.socket());
+      unclaim(*connection);
+    }
+    connections_.clear();
+    undrained_.clear();
+    listeners_.clear();
+    for (auto& [id, hub] : hubs_)
+      leave_store(hub);
+    hubs_.clear();
+    reserve_.clear();
+    try {
+      for (const auto& [id, client] : clients_) {
+        if (auto alive = client.lock()) clients.push_back(std::move(alive));
+      }
+    } catch (const std::bad_alloc&) {
+      // Their calls end with their time.
+    }
+  }
+  for (const auto& client : clients)
+    client->abandon(instance_closed());
+  trials_.stop();
+  const uint64_t one = 1;
+  (void)!write(stop_event_.get(), &one, sizeof one);
+}
+
+void ShareServer::wake() noexcept {
+  const uint64_t one = 1;
+  (void)!write(wake_event_.get(), &one, sizeof one);
+}
+
+void ShareServer::look_soon() noexcept {
+  if (!look_soon_.exchange(true)) wake();
+}
+
+void ShareServer::look_by(platform::Deadline deadline) noexcept {
+  const std::lock_guard lock(mutex_);
+  look_until(deadline);
+}
+
+void ShareServer::look_until(platform::Deadline deadline) {
+  if (deadline >= next_look_) return;
+  next_look_ = deadline;
+  if (!is_this_thread()) wake();
+}
+
+namespace {
+
+void log_lines(const std::vector<std::string>& lines) noexcept {
+  for (const std::string& line : lines)
+    log(GPUMEM_LOG_WARNING, "%s", line.c_str());
+}
+
+}  // namespace
+
+void ShareServer::run() noexcept {
+  thread_id_ = std::this_thread::get_id();
+  std::array<epoll_event, 64> events{};
+  for (;;) {
+    int timeout = -1;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopped_) break;
+      if (next_look_ != platform::Deadline::max()) {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_look_ - Clock::now()).count();
+        timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+      }
+    }
+    const int count = epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+    std::vector<std::shared_ptr<ShareClient>> clients;  // let go without the lock
+    std::vector<std::string> lines;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopped_) break;
+      try {
+        take_notes();
+        for (int i = 0; i < count; ++i)
+          take_event(events.at(static_cast<size_t>(i)).data.u64, clients);
+        if (look_soon_.exchange(false)) look_until(Clock::now() + kSoon);
+        if (next_look_ <= Clock::now()) {
+          look_at_times();
+          // What was held up goes on too.
+          for (const auto& [id, client] : clients_) {
+            if (auto alive = client.lock()) clients.push_back(std::move(alive));
+          }
+        }
+      } catch (const std::bad_alloc&) {
+        // What could not be told now is told with the next event.
+      }
+      bury();
+      fill_reserve();
+      lines.swap(lines_);
+    }
+    for (const auto& client : clients)
+      client->serve();
+    std::vector<std::shared_ptr<SharePeer>> unused;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!recent_.empty()) unused = take_unused();
+    }
+    log_lines(lines);
+  }
+  // What a hub had to say that was closed at once.
+  std::vector<std::string> rest;
+  {
+    const std::lock_guard lock(mutex_);
+    rest.swap(lines_);
+    try {
+      warnings_.add_left_out(Clock::time_point::max(), rest);
+    } catch (const std::bad_alloc&) {
+      // Only lines are lost.
+    }
+  }
+  log_lines(rest);
+}
+
+void ShareServer::take_event(uint64_t id, std::vector<std::shared_ptr<ShareClient>>& clients) {
+  if (id == kWakeId) {
+    uint64_t times = 0;
+    (void)!read(wake_event_.get(), &times, sizeof times);
+  } else if (const auto connection = connections_.find(id); connection != connections_.end()) {
+    serve(*connection->second);
+  } else if (const auto listening = listeners_.find(id); listening != listeners_.end()) {
+    accept_all(listening->second);
+  } else if (const auto client = clients_.find(id); client != clients_.end()) {
+    clients.reserve(clients.size() + 1);
+    if (auto alive = client->second.lock()) clients.push_back(std::move(alive));
+  }
+}
+
+void ShareServer::withdrawn(const Token& token) noexcept {
+  if (!running_.load(std::memory_order_acquire)) return;
+  try {
+    const std::lock_guard lock(notes_mutex_);
+    notes_.push_back(token);
+  } catch (const std::bad_alloc&) {
+    return;  // importers learn it when they ask again
+  }
+  wake();
+}
+
+void ShareServer::catch_up() noexcept {
+  if (!running_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(mutex_);
+  try {
+    for (const auto& [id, connection] : connections_)
+      serve(*connection);
+  } catch (const std::bad_alloc&) {
+    // The thread takes the rest.
+  }
+  bury();
+}
+
+void ShareServer::take_notes() {
+  std::vector<Token> notes;
+  {
+    const std::lock_guard lock(notes_mutex_);
+    notes.swap(notes_);
+  }
+  for (const Token& token : notes) {
+    for (auto& [id, hub] : hubs_)
+      hub.table.remove(token);
+    tell_withdrawn(0, token);
+  }
+}
+
+// Ends what has taken too long, and finds the next time to look.
+void ShareServer::look_at_times() {
+  const auto now = Clock::now();
+  next_look_ = platform::Deadline::max();
+  if (paused_) pause_listeners(is_greeting_on_reserve());
+  if (paused_) look_until(now + kPauseTime);
+  for (const auto& [id, connection] : connections_) {
+    if (connection->doomed) continue;
+    if (id == on_reserve_ && connection->reserve_until <= now) {
+      const Error full =
+          make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                     "of the %" PRIu64
+                     " descriptors that the process of the hub may have (RLIMIT_NOFILE) none is free for a "
+                     "link that stays; withdraw something, or raise `ulimit -n` there",
+                     platform::descriptor_limit());
+      doom(*connection, &full);
+      // Nothing of it is claimed yet, or it claims from a keeper that nobody can take from.
+      if (const auto holder = connections_.find(connection->partner); holder != connections_.end())
+        doom(*holder->second, nullptr);
+      continue;
+    }
+    if (connection->channel.is_held_up()) serve(*connection);
+    if (connection->doomed) continue;
+    if (connection->message_until <= now || connection->output_until <= now) {
+      const bool waits = connection->message_until > now && connection->channel.is_held_up();
+      Connection& late = waits ? worst_reader(*connection) : *connection;
+      const Error why =
+          make_error(GPUMEM_ERROR_BUSY, waits ? "it does not read the descriptors that it asked for"
+                                              : "it took too long for a message");
+      doom(late, &why);
+      if (&late == connection.get()) continue;
+      connection->output_until = platform::deadline_after(connection->time_ns);
+    }
+    if (connection->lease_until <= now) {
+      connection->lease_until = platform::Deadline::max();
+      if (connection->lent) instance_.exports().unclaim(*std::exchange(connection->lent, std::nullopt));
+      if (connection->claims.empty()) doom(*connection, nullptr);
+    }
+    look_until(std::min({connection->message_until, connection->output_until, connection->lease_until}));
+    if (id == on_reserve_) look_until(connection->reserve_until);
+    if (connection->channel.is_held_up()) look_until(now + kSoon);
+  }
+  for (const Recent& one : recent_) {
+    if (one.until > now) look_until(one.until);
+  }
+  warnings_.add_left_out(now, lines_);
+  look_until(warnings_.next());
+}
+
+// ---- who connects ----
+
+Result<void> ShareServer::add_to_poll(int socket, uint64_t id, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  if (epoll_ctl(poll_.get(), EPOLL_CTL_ADD, socket, &event) == 0) return {};
+  const gpumem_status status = errno == EPERM    ? GPUMEM_ERROR_INVALID_ARGUMENT
+                               : errno == ENOMEM ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY
+                                                 : GPUMEM_ERROR_LIMIT_EXCEEDED;
+  return platform::system_error(status, errno, "epoll_ctl",
+                                errno == ENOSPC ? "the user watches too many files; raise the limit (sysctl "
+                                                  "fs.epoll.max_user_watches)"
+                                                : "cannot watch a connection");
+}
+
+Result<uint64_t> ShareServer::add_listener(platform::Listener listener, uint64_t hub) {
+  const uint64_t id = ++last_id_;
+  GPUMEM_TRY(add_to_poll(listener.get(), id, paused_ ? kNever : kToRead));
+  listeners_.emplace(id, Listening{std::move(listener), hub});
+  return id;
+}
+
+Result<ShareServer::Connection*> ShareServer::add_connection(platform::Descriptor socket, Role role,
+                                                             uint64_t hub) {
+  auto made = std::make_unique<Connection>(std::move(socket));
+  made->id = ++last_id_;
+  made->role = role;
+  made->hub = hub;
+  made->interest = kToRead;
+  const Hub* const of = find_hub(hub);
+  made->time_ns = of != nullptr ? of->request.limits.timeout_ns : kMessageTime;
+  if (role == Role::kGreeted) made->message_until = platform::deadline_after(made->time_ns);
+  look_until(made->message_until);
+  Connection* const added = made.get();
+  const uint64_t id = made->id;
+  connections_.emplace(id, std::move(made));
+  if (auto watched = add_to_poll(added->channel.socket(), id, kToRead); !watched) {
+    connections_.erase(id);
+    return watched.error();
+  }
+  return added;
+}
+
+// One end of a new connection; the other one is served.
+Result<platform::Descriptor> ShareServer::hand_out(Role role, uint64_t hub, Connection** ours) {
+  auto ends = platform::socket_pair();
+  if (!ends) return ends.error();
+  auto added = add_connection(std::move(ends->ours), role, hub);
+  if (!added) return added.error();
+  *ours = *added;
+  (*ours)->user = platform::own_user();
+  return std::move(ends->theirs);
+}
+
+void ShareServer::pause_listeners(bool pause) noexcept {
+  paused_ = pause;
+  for (const auto& [id, listening] : listeners_) {
+    epoll_event event{};
+    event.events = pause ? kNever : kToRead;
+    event.data.u64 = id;
+    (void)epoll_ctl(poll_.get(), EPOLL_CTL_MOD, listening.listener.get(), &event);
+  }
+}
+
+// For a link to a keeper. False if they are not here.
+bool ShareServer::free_reserve(uint64_t hub_id) noexcept {
+  const Hub* const hub = find_hub(hub_id);
+  if (hub == nullptr || !hub->request.keeper || reserve_.size() < kReserve) return false;
+  reserve_.clear();
+  return true;
+}
+
+// Who does not withdraw anything with them has them for a while.
+void ShareServer::lend_reserve(Connection& connection) {
+  on_reserve_ = connection.id;
+  connection.reserve_until = platform::deadline_after(connection.time_ns);
+  look_until(connection.reserve_until);
+}
+
+// Then nobody else may take them.
+bool ShareServer::is_greeting_on_reserve() const {
+  const auto found = connections_.find(on_reserve_);
+  return found != connections_.end() && found->second->role == Role::kGreeted && !found->second->doomed;
+}
+
+void ShareServer::fill_reserve() noexcept {
+  const bool wanted =
+      std::any_of(hubs_.begin(), hubs_.end(), [](const auto& entry) { return entry.second.request.keeper; });
+  if (!wanted) reserve_.clear();
+  if (!wanted || reserve_.size() == kReserve || is_greeting_on_reserve()) return;
+  try {
+    reserve_.reserve(kReserve);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  while (reserve_.size() < kReserve) {
+    auto one = platform::duplicate(wake_event_.get());
+    if (!one) return;
+    reserve_.push_back(std::move(*one));
+  }
+  on_reserve_ = 0;
+}
+
+void ShareServer::accept_all(Listening& listening) {
+  for (int i = 0; i < kAtOnce && !paused_; ++i) {
+    auto socket = listening.listener.accept();
+    const bool full = !socket && socket.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED;
+    const bool on_reserve = full && free_reserve(listening.hub);
+    if (on_reserve) {
+      socket = listening.listener.accept();
+      pause_listeners(true);
+      look_until(Clock::now() + kPauseTime);
+    }
+    if (!socket) {
+      // Those who wait would wake the thread again and again.
+      note("nobody can connect for now", 0, Warnings::kUnknown, socket.error().message);
+      pause_listeners(true);
+      look_until(Clock::now() + kPauseTime);
+      return;
+    }
+    if (!*socket) return;
+    platform::PeerFacts facts;
+    if (auto admitted = admit(*socket, listening.hub, facts); !admitted) {
+      if (Hub* const hub = find_hub(listening.hub)) ++hub->refused;
+      note("refused", facts.process, facts.user, admitted.error().message);
+      (void)platform::send_some(socket->get(), encode_message(refusal_of(admitted.error())), {});
+      continue;
+    }
+    auto added = add_connection(std::move(*socket), Role::kGreeted, listening.hub);
+    if (!added) {
+      note("refused", facts.process, facts.user, added.error().message);
+      continue;
+    }
+    (*added)->process = facts.process;
+    (*added)->user = facts.user;
+    if (on_reserve) lend_reserve(**added);
+  }
+}
+
+// What was handed out to a link that has ended counts like a link, and so does one that has not read all.
+FairShare ShareServer::links_of(uint64_t hub, uint32_t user) const {
+  FairShare links(user);
+  for (const auto& [id, connection] : connections_) {
+    const bool counts = connection->role != Role::kHolder || !connections_.contains(connection->partner);
+    if (connection->hub == hub && !connection->doomed && counts) links.add(connection->user, 1);
+  }
+  for (const Undrained& one : undrained_) {
+    if (one.hub == hub) links.add(one.user, 1);
+  }
+  return links;
+}
+
+Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub_id,
+                                platform::PeerFacts& facts) {
+  auto found = platform::peer_of(socket.get());
+  if (!found) return found.error();
+  facts = std::move(*found);
+  const Hub* const hub = find_hub(hub_id);
+  bool known = facts.user == platform::own_user();
+  if (hub != nullptr) {
+    const HubRequest& request = hub->request;
+    const auto has = [](const std::vector<uint32_t>& all, uint32_t one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    };
+    known = known || has(request.users, facts.user) ||
+            std::any_of(facts.groups.begin(), facts.groups.end(),
+                        [&](uint32_t group) { return has(request.groups, group); });
+  }
+  if (!known) return make_error(GPUMEM_ERROR_PERMISSION_DENIED, "user %u may not connect here", facts.user);
+  const size_t most = hub != nullptr ? hub->request.limits.links : kConnectionsMax;
+  const auto check_place = [&]() -> Result<void> {
+    const FairShare links = links_of(hub_id, facts.user);
+    if (links.all() >= most) {
+      if (hub != nullptr) {
+        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                          "the hub has links_max = %zu; close a link, or open it with a higher limit", most);
+      }
+      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                        "the exporter has %zu connections, as many as it takes; close one", most);
+    }
+    if (hub == nullptr || !is_shared(hub->request)) return {};
+    return links.check("links_max", most, 1, 0, "close a link");
+  };
+  if (check_place()) return {};
+  drop_drained();
+  // Some may have hung up just now.
+  for (const auto& [id, connection] : connections_) {
+    if (connection->hub == hub_id) serve(*connection);
+  }
+  return check_place();
+}
+
+// ---- what they say ----
+
+void ShareServer::serve(Connection& connection) {
+  if (connection.doomed) return;
+  try {
+    if (connection.channel.has_output()) connection.channel.set_window(window_of(connection));
+    if (auto flushed = connection.channel.flush(); !flushed) {
+      doom(connection, nullptr);
+      return;
+    }
+    for (int i = 0; i < kAtOnce && !connection.doomed && !connection.channel.has_output(); ++i) {
+      Hub* const hub = find_hub(connection.hub);
+      // Together, messages that have begun take no more descriptors than there is room for.
+      uint32_t room = hub != nullptr && connection.role == Role::kLink ? kTrialDescriptorsMax : 0;
+      if (hub != nullptr && hub->request.keeper && connection.role == Role::kLink) {
+        FairShare begun(connection.user);
+        for (const auto& [id, other] : connections_) {
+          if (other->hub == connection.hub && other.get() != &connection)
+            begun.add(other->user, other->channel.held());
+        }
+        const uint64_t most = descriptors_of(*hub);
+        const bool shared = is_shared(hub->request);
+        const uint64_t share = shared ? begun.of(most) : most;
+        room = static_cast<uint32_t>(share - std::min(shared ? begun.own() : begun.all(), share));
+      }
+      auto incoming = connection.channel.receive(room);
+      if (!incoming) {
+        const bool left = incoming.error().status == GPUMEM_ERROR_PEER_GONE;
+        // One of another version learns why, and one that sent more descriptors than there is room for.
+        const bool other = incoming.error().status == GPUMEM_ERROR_UNSUPPORTED;
+        const bool full = incoming.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED;
+        if ((other && connection.role == Role::kGreeted) || full) {
+          turn_away(connection, 0, incoming.error());
+        } else {
+          doom(connection, left ? nullptr : &incoming.error());
+        }
+        return;
+      }
+      if (!*incoming) break;
+      connection.message_until = platform::Deadline::max();
+      if (auto taken = take(connection, std::move(**incoming)); !taken) {
+        doom(connection, &taken.error());
+        return;
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    doom(connection, nullptr);
+    return;
+  }
+  // A message may take so long from its first packet.
+  if (connection.role != Role::kGreeted) {
+    if (connection.channel.begun() != nullptr && connection.message_until == platform::Deadline::max()) {
+      connection.message_until = platform::deadline_after(connection.time_ns);
+    }
+  }
+  update(connection);
+}
+
+// After something was sent or received.
+void ShareServer::update(Connection& connection) noexcept {
+  if (connection.doomed) return;
+  const Channel& channel = connection.channel;
+  if (!channel.has_output()) {
+    connection.output_until = platform::Deadline::max();
+  } else if (connection.output_until == platform::Deadline::max()) {
+    connection.output_until = platform::deadline_after(connection.time_ns);
+  }
+  if (channel.is_held_up()) look_until(Clock::now() + kSoon);
+  look_until(std::min(connection.message_until, connection.output_until));
+  // Nothing is read from one that does not take its answers.
+  const uint32_t wanted = !channel.has_output() ? kToRead : channel.is_held_up() ? kNever : kToWrite;
+  if (std::exchange(connection.interest, wanted) == wanted) return;
+  epoll_event event{};
+  event.events = wanted;
+  event.data.u64 = connection.id;
+  (void)epoll_ctl(poll_.get(), EPOLL_CTL_MOD, channel.socket(), &event);
+}
+
+void ShareServer::drop_drained() noexcept {
+  std::erase_if(undrained_, [](Undrained& one) { return one.channel.unread() == 0; });
+}
+
+// What is on its way to those who do not read counts as this user's, and the kernel allows only so much: half
+// of it is for all of them, a share for each user, and half of that for one connection.
+size_t ShareServer::window_of(Connection& connection) {
+  drop_drained();
+  FairShare unread(connection.user);
+  for (const auto& [id, other] : connections_) {
+    if (other.get() != &connection) unread.add(other->user, other->channel.unread());
+  }
+  for (Undrained& one : undrained_)
+    unread.add(one.user, one.channel.unread());
+  const uint64_t share = unread.of(platform::descriptor_limit() / 2);
+  return std::min(share - std::min(unread.own(), share), std::max<uint64_t>(share / 2, 1));
+}
+
+// Who has the most to read, of those that share with one that waits.
+ShareServer::Connection& ShareServer::worst_reader(Connection& waiting) {
+  Connection* worst = &waiting;
+  for (const auto& [id, other] : connections_) {
+    if (!other->doomed && other->user == waiting.user && other->channel.unread() > worst->channel.unread())
+      worst = other.get();
+  }
+  return *worst;
+}
+
+// Who cannot be answered is hung up on, and asks again.
+void ShareServer::answer(Connection& connection, Message message,
+                         platform::Descriptors descriptors) noexcept {
+  if (connection.doomed) return;
+  bool sent = false;
+  try {
+    if (!descriptors.empty()) connection.channel.set_window(window_of(connection));
+    sent = static_cast<bool>(connection.channel.send(std::move(message), std::move(descriptors)));
+  } catch (const std::bad_alloc&) {
+    // It did not go out, not even in part.
+  }
+  if (sent) {
+    update(connection);
+  } else {
+    doom(connection, nullptr);
+  }
+}
+
+void ShareServer::refuse(Connection& connection, uint64_t number, const Error& error) {
+  // What was only not found is not counted.
+  const bool counts = error.status == GPUMEM_ERROR_PERMISSION_DENIED ||
+                      error.status == GPUMEM_ERROR_LIMIT_EXCEEDED ||
+                      error.status == GPUMEM_ERROR_INVALID_ARGUMENT;
+  if (Hub* const hub = find_hub(connection.hub); hub != nullptr && counts) ++hub->refused;
+  Message message = refusal_of(error);
+  message.number = number;
+  answer(connection, std::move(message));
+}
+
+void ShareServer::turn_away(Connection& connection, uint64_t number, const Error& error) {
+  refuse(connection, number, error);
+  note("refused", connection.process, connection.user, error.message);
+  doom(connection, nullptr);
+}
+
+Result<void> ShareServer::take(Connection& connection, Incoming incoming) {
+  const Message& message = incoming.message;
+  switch (connection.role) {
+    case Role::kGreeted:
+      if (message.type != MessageType::kHello) return violation("it did not begin with HELLO");
+      return take_hello(connection, message);
+    case Role::kHolder:
+      if (message.type == MessageType::kClaim) return take_claim(connection, message);
+      if (message.type == MessageType::kRelease) return take_release(connection, message.token);
+      return violation("a holder sent what is for others");
+    case Role::kLink:
+      break;
+  }
+  return take_request(connection, std::move(incoming));
+}
+
+Result<void> ShareServer::take_hello(Connection& connection, const Message& message) {
+  Message welcome = message_of(MessageType::kWelcome);
+  welcome.number = message.number;
+  Hub* const hub = find_hub(connection.hub);
+  const Token& own = instance_.exports().instance_id();
+  platform::Descriptors descriptors;
+  if (hub == nullptr) {
+    if (message.token != own) {
+      const Error other = make_error(GPUMEM_ERROR_STALE_HANDLE, "the instance that it asks for is not here");
+      turn_away(connection, message.number, other);
+      return {};
+    }
+    welcome.token = own;
+    connection.role = Role::kHolder;
+  } else {
+    const auto& secret = hub->request.secret;
+    if (!secret.empty() && !equal_secrets(secret, message.secret)) {
+      const Error wrong = make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                                     message.secret.empty() ? "the hub asks for a token; pass its token"
+                                                            : "the token is not that of the hub");
+      turn_away(connection, message.number, wrong);
+      return {};
+    }
+    Connection* holder = nullptr;
+    auto end = hand_out(Role::kHolder, connection.hub, &holder);
+    if (!end && end.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED && free_reserve(connection.hub)) {
+      lend_reserve(connection);
+      end = hand_out(Role::kHolder, connection.hub, &holder);
+    }
+    if (!end) {
+      turn_away(connection, message.number, end.error());
+      return {};
+    }
+    holder->user = connection.user;
+    holder->process = connection.process;
+    holder->partner = connection.id;
+    connection.partner = holder->id;
+    descriptors.push_back(std::move(*end));
+    welcome.keeper = hub->request.keeper;
+    connection.role = Role::kLink;
+  }
+  connection.message_until = platform::Deadline::max();
+  answer(connection, std::move(welcome), std::move(descriptors));
+  return {};
+}
+
+Result<void> ShareServer::take_claim(Connection& connection, const Message& message) {
+  const Token& token = message.token;
+  const auto refused = [&](const Error& error) -> Result<void> {
+    refuse(connection, message.number, error);
+    return {};
+  };
+  if (!connection.claims.contains(token) && connection.claims.size() >= kClaimsMax) {
+    return refused(make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                              "a process may hold %zu exports of another one at once; destroy some imports",
+                              kClaimsMax));
+  }
+  Grant grant;
+  bool exported = true;
+  gpumem_access access = GPUMEM_ACCESS_READWRITE;
+  if (Hub* const hub = find_hub(connection.hub); hub != nullptr) {
+    // What is part of a ring goes with it.
+    const Token published = instance_.exports().whole_of(token);
+    const HubTable::Version* const version = hub->table.find(published);
+    const auto fetched = connection.fetched.find(published);
+    if (version == nullptr || fetched == connection.fetched.end())
+      return refused(
+          make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub does not publish it any more; fetch it again"));
+    access = fetched->second;
+    exported = !version->kept;
+    if (version->kept) {
+      grant.handle = version->handle;
+      grant.handle.access = access;
+      grant.handle.offset = 0;
+      for (const platform::Descriptor& kept : version->descriptors) {
+        auto copy = platform::duplicate(kept.get());
+        if (!copy) return refused(copy.error());
+        grant.descriptors.push_back(std::move(*copy));
+      }
+    }
+  } else if (connection.hub != 0) {
+    return refused(make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub is closed"));
+  }
+  Claim& claim = connection.claims[token];
+  if (exported) {
+    auto claimed = instance_.exports().claim(token);
+    if (!claimed) {
+      if (claim.count == 0) connection.claims.erase(token);
+      return refused(claimed.error());
+    }
+    grant = std::move(*claimed);
+    grant.handle.access = lesser(grant.handle.access, access);
+  }
+  claim.exported = exported;
+  ++claim.count;
+  if (connection.lent == token) {
+    instance_.exports().unclaim(token);
+    connection.lent.reset();
+    connection.lease_until = platform::Deadline::max();
+  }
+  Message granted = message_of(MessageType::kGranted);
+  granted.number = message.number;
+  granted.handle = grant.handle;
+  answer(connection, std::move(granted), std::move(grant.descriptors));
+  return {};
+}
+
+Result<void> ShareServer::take_release(Connection& connection, const Token& token) {
+  const auto claimed = connection.claims.find(token);
+  if (claimed == connection.claims.end()) return violation("it released what it does not hold");
+  if (claimed->second.exported) instance_.exports().unclaim(token);
+  if (--claimed->second.count == 0) connection.claims.erase(claimed);
+  if (connection.claims.empty() && connection.partner != 0 && !connections_.contains(connection.partner)) {
+    connection.lease_until = platform::deadline_after(kLeaseTime);
+    look_until(connection.lease_until);
+  }
+  return {};
+}
+
+Result<void> ShareServer::take_request(Connection& connection, Incoming incoming) {
+  const Message& message = incoming.message;
+  Hub* const hub = find_hub(connection.hub);
+  if (hub == nullptr) return violation("its hub is closed");
+  const uint64_t number = message.number;
+  const auto give = [&](Message&& reply, platform::Descriptors descriptors = {}) -> Result<void> {
+    reply.number = number;
+    answer(connection, std::move(reply), std::move(descriptors));
+    return {};
+  };
+  const auto refused = [&](const Error& error) -> Result<void> {
+    refuse(connection, number, error);
+    return {};
+  };
+  const auto no_keeper = [] {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "the hub is no keeper, so only its own process publishes in it; open it with "
+                      "GPUMEM_HUB_KEEPER");
+  };
+  switch (message.type) {
+    case MessageType::kEnumerate: {
+      auto entry = hub->table.at(message.index);
+      if (!entry) return refused(entry.error());
+      Message reply = message_of(MessageType::kEntry);
+      reply.entry = std::move(*entry);
+      return give(std::move(reply));
+    }
+    case MessageType::kWait: {
+      Message reply = message_of(MessageType::kEntry);
+      if (hub->table.newest(message.name, message.version, &reply.entry)) return give(std::move(reply));
+      if (message.once)
+        return refused(make_error(GPUMEM_ERROR_NOT_FOUND, "the name has no such version yet"));
+      if (connection.waits.size() >= kWaitsMax) {
+        return refused(make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                                  "%zu calls of this link wait already; use another link", kWaitsMax));
+      }
+      connection.waits.push_back({number, message.name, message.version});
+      return {};
+    }
+    case MessageType::kCancel:
+      std::erase_if(connection.waits, [&](const Wait& wait) { return wait.number == message.version; });
+      return {};
+    case MessageType::kFetch: {
+      platform::Descriptors descriptors;
+      auto reply = fetch(connection, *hub, message, &descriptors);
+      if (!reply) return refused(reply.error());
+      return give(std::move(*reply), std::move(descriptors));
+    }
+    case MessageType::kPublish: {
+      if (!hub->request.keeper) return refused(no_keeper());
+      const std::string name = message.name;
+      auto version = keep(connection, *hub, std::move(incoming));
+      if (!version) return refused(version.error());
+      Message reply = message_of(MessageType::kPublished);
+      reply.version = *version;
+      tell_waiting(connection.hub, name);
+      return give(std::move(reply));
+    }
+    case MessageType::kWithdraw: {
+      if (!hub->request.keeper) return refused(no_keeper());
+      std::vector<Token> gone;
+      if (auto done = withdraw_from(*hub, message.name, message.version, connection.user, &gone); !done)
+        return refused(done.error());
+      for (const Token& token : gone)
+        tell_withdrawn(connection.hub, token);
+      return give(message_of(MessageType::kDone));
+    }
+    case MessageType::kTrial: {
+      if (hub->request.keeper) {
+        return refused(make_error(GPUMEM_ERROR_UNSUPPORTED,
+                                  "the other process is a keeper, which opens nothing; ask by a link to one "
+                                  "that would import"));
+      }
+      if (connection.trying)
+        return refused(make_error(GPUMEM_ERROR_BUSY, "a trial of this link has not ended; try again later"));
+      if (connection.trials >= kTrialsMax) {
+        return refused(make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                                  "%u trials were made by this link; connect a new one", kTrialsMax));
+      }
+      return take_trial(connection, std::move(incoming));
+    }
+    default:
+      return violation("a link sent what is for others");
+  }
+}
+
+// On a thread of its own, because it waits for the other process and calls the driver.
+Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) {
+  const uint64_t number = incoming.message.number;
+  auto shared = std::make_shared<Incoming>(std::move(incoming));
+  try {
+    trials_.start();
+    trials_.add([this, id = connection.id, shared]() -> std::optional<std::chrono::nanoseconds> {
+      Message reply = message_of(MessageType::kTried);
+      try {
+        reply = answer_trial(instance_, *shared);
+      } catch (const std::bad_alloc&) {
+        reply.status = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+      }
+      reply.number = shared->message.number;
+      finish_trial(id, std::move(reply));
+      return std::nullopt;
+    });
+  } catch (const std::system_error&) {
+    refuse(connection, number,
+           make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the process cannot start a thread; %s", kThreadRemedy));
+    return {};
+  }
+  ++connection.trials;
+  connection.trying = true;
+  return {};
+}
+
+void ShareServer::finish_trial(uint64_t id, Message reply) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  found->second->trying = false;
+  answer(*found->second, std::move(reply));
+  bury();
+}
+
+// What was fetched may be claimed, with the access of its name and no more.
+void ShareServer::let_claim(const Connection& link, const ShareHandle& handle) {
+  const auto holder = connections_.find(link.partner);
+  if (holder == connections_.end()) return;
+  gpumem_access& access = holder->second->fetched[handle.token];
+  access = std::max(access, handle.access);
+}
+
+Result<Message> ShareServer::fetch(Connection& connection, Hub& hub, const Message& message,
+                                   platform::Descriptors* descriptors) {
+  uint64_t number = 0;
+  const HubTable::Version* const version =
+      hub.table.find(message.name, message.version, message.fingerprint, &number);
+  const auto nothing = [] {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "the hub has no such name, version or fingerprint");
+  };
+  if (version == nullptr) return nothing();
+  Message reply = message_of(MessageType::kGranted);
+  reply.handle = version->handle;
+  if (version->kept) {
+    for (const platform::Descriptor& kept : version->descriptors) {
+      auto copy = platform::duplicate(kept.get());
+      if (!copy) return copy.error();
+      descriptors->push_back(std::move(*copy));
+    }
+    let_claim(connection, reply.handle);
+    return reply;
+  }
+  auto grant = instance_.exports().grant(version->handle.token);
+  if (!grant && grant.error().status != GPUMEM_ERROR_NOT_FOUND) return grant.error();
+  if (!grant) return nothing();  // it has ended just now
+  *descriptors = std::move(grant->descriptors);
+  let_claim(connection, reply.handle);
+  return reply;
+}
+
+// What a link publishes in a keeper.
+Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming incoming) {
+  Message& message = incoming.message;
+  if (incoming.too_many) {
+    return make_error(
+        GPUMEM_ERROR_LIMIT_EXCEEDED,
+        "the hub has fds_max = %u, and the handle needs %u descriptors; withdraw something, or open it "
+        "with a higher limit",
+        hub.table.limits().descriptors, message.descriptor_count);
+  }
+  ShareHandle& handle = message.handle;
+  if (handle.way != GPUMEM_SHARE_WAY_POSIX_FD || handle.type != GPUMEM_SHARE_TYPE_MEMORY ||
+      handle.fd_count == 0) {
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives its "
+        "process; use a buffer with GPUMEM_HANDLE_TYPE_POSIX_FD in handle_types");
+  }
+  // Nobody publishes under the name of another process that the system shows here.
+  if (handle.exporter.process_namespace == platform::process_namespace() &&
+      handle.exporter.pid != connection.process) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "process %d exported the handle, and process %d publishes it; publish it where it was "
+                      "exported",
+                      handle.exporter.pid, connection.process);
+  }
+  GPUMEM_TRY(check_descriptors(handle, incoming.descriptors));
+  const gpumem_access access = message.access != 0 ? message.access : GPUMEM_ACCESS_READ;
+  if (access > handle.access)
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the export allows only reading; pass GPUMEM_ACCESS_READ");
+  handle.access = access;
+  HubTable::Request request;
+  request.name = std::move(message.name);
+  request.version = message.version;
+  request.keep = message.keep;
+  request.user = connection.user;
+  request.shared = is_shared(hub.request);
+  request.published.handle = handle;
+  request.published.fingerprint = message.fingerprint;
+  request.published.kept = true;
+  request.published.descriptors = std::move(incoming.descriptors);
+  request.published.publisher = connection.id;
+  if (hub.store != nullptr) {
+    request.store = [&hub](const HubTable::Request& given, uint64_t number) {
+      const HubTable::Version& published = given.published;
+      return hub.store->add({given.name, number, given.user, published.handle, published.fingerprint},
+                            published.descriptors);
+    };
+  }
+  std::vector<Token> gone;
+  auto version = hub.table.publish(std::move(request), &gone);
+  for (const Token& token : gone)
+    tell_withdrawn(connection.hub, token);
+  return version;
+}
+
+// What an earlier keeper has left in the store of the service manager. What it has no room for stays there.
+Result<void> ShareServer::restore(Hub& hub) {
+  auto left = hub.store->inherit();
+  if (!left) return left.error();
+  if (!platform::store_size()) {
+    note(
+        "the service manager does not say how many descriptors it stores ($FDSTORE, systemd 254): what is "
+        "beyond FileDescriptorStoreMax= is lost");
+  }
+  if (hub.store->lost_versions() + hub.store->lost_files() != 0) {
+    note("the store of the service manager had " + std::to_string(hub.store->lost_versions()) +
+         " incomplete versions and " + std::to_string(hub.store->lost_files()) +
+         " files of none, which are removed; FileDescriptorStoreMax= may be too small");
+  }
+  Cleanup leave_rest([&] {
+    for (KeeperStore::Kept& one : *left) {
+      if (one.entry != nullptr) hub.store->leave(std::move(one.entry), std::move(one.descriptors));
+    }
+  });
+  for (KeeperStore::Kept& one : *left) {
+    HubTable::Request request;
+    request.name = one.record.name;
+    request.version = one.record.number;
+    request.keep = UINT32_MAX;
+    request.user = one.record.user;
+    request.published.handle = one.record.handle;
+    request.published.fingerprint = one.record.fingerprint;
+    request.published.kept = true;
+    request.published.descriptors = std::move(one.descriptors);
+    request.published.stored = std::move(one.entry);
+    Cleanup put_back([&] {
+      one.descriptors = std::move(request.published.descriptors);
+      one.entry = std::move(request.published.stored);
+    });
+    std::vector<Token> gone;
+    if (auto version = hub.table.publish(std::move(request), &gone); !version) {
+      note("version " + std::to_string(one.record.number) + " of the name " + one.record.name +
+           " stays in the store of the service manager, and nobody can have it: " + version.error().message);
+    } else {
+      put_back.dismiss();
+    }
+  }
+  return {};
+}
+
+// Also what it had no room for, so that its publisher is rid of it.
+Result<void> ShareServer::withdraw_from(Hub& hub, const std::string& name, uint64_t version, uint32_t user,
+                                        std::vector<Token>* gone) {
+  const bool left = hub.store != nullptr && hub.store->remove_left(name, version, user);
+  auto done = hub.table.withdraw(name, version, user, gone);
+  if (!done && left && done.error().status == GPUMEM_ERROR_NOT_FOUND) return {};
+  return done;
+}
+
+void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) noexcept {
+  const Hub* const hub = find_hub(hub_id);
+  for (const auto& [id, connection] : connections_) {
+    if (connection->hub != hub_id || hub == nullptr) continue;
+    auto& waits = connection->waits;
+    for (size_t i = 0; i < waits.size();) {
+      Message reply = message_of(MessageType::kEntry);
+      try {
+        if (waits[i].name != name || !hub->table.newest(name, waits[i].after, &reply.entry)) {
+          ++i;
+          continue;
+        }
+      } catch (const std::bad_alloc&) {
+        doom(*connection, nullptr);  // or it would wait for the version after
+        break;
+      }
+      reply.number = waits[i].number;
+      waits.erase(waits.begin() + static_cast<std::ptrdiff_t>(i));
+      answer(*connection, std::move(reply));
+    }
+  }
+}
+
+// Those who have it from a hub; 0: all.
+void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) noexcept {
+  for (const auto& [id, connection] : connections_) {
+    if (hub != 0 && connection->hub != hub) continue;
+    connection->fetched.erase(token);
+    if (!connection->claims.contains(token)) continue;
+    Message message = message_of(MessageType::kWithdrawn);
+    message.token = token;
+    answer(*connection, std::move(message));
+  }
+}
+
+// ---- how they end ----
+
+// Deleted in bury(), because the caller may be going through all connections.
+void ShareServer::doom(Connection& connection, const Error* error) noexcept {
+  if (connection.doomed) return;
+  connection.doomed = true;
+  any_doomed_ = true;
+  ignore(connection.channel.socket());
+  platform::hang_up(connection.channel.socket());
+  unclaim(connection);
+  if (error == nullptr) return;
+  if (Hub* const hub = find_hub(connection.hub)) ++hub->refused;
+  try {
+    note("hung up on", connection.process, connection.user, error->message);
+  } catch (const std::bad_alloc&) {
+    // Only the line is lost.
+  }
+}
+
+void ShareServer::unclaim(Connection& connection) noexcept {
+  Exports& exports = instance_.exports();
+  for (const auto& [token, claim] : connection.claims) {
+    for (uint64_t i = 0; claim.exported && i < claim.count; ++i)
+      exports.unclaim(token);
+  }
+  connection.claims.clear();
+  if (connection.lent) exports.unclaim(*connection.lent);
+  connection.lent.reset();
+}
+
+void ShareServer::leave_undrained(Connection& connection) noexcept {
+  if (connection.channel.unread() == 0) return;
+  try {
+    connection.channel.drop();
+    undrained_.push_back({std::move(connection.channel), connection.hub, connection.user});
+  } catch (const std::bad_alloc&) {
+    // They count no more, and the kernel has the last word.
+  }
+}
+
+void ShareServer::bury() noexcept {
+  if (!std::exchange(any_doomed_, false)) return;
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    const auto one = at++;
+    const Connection& connection = *one->second;
+    if (!connection.doomed) continue;
+    if (connection.role == Role::kLink) {
+      if (Hub* const hub = find_hub(connection.hub)) hub->table.publisher_has_ended(connection.id);
+      // What was fetched may still be imported.
+      const auto holder = connections_.find(connection.partner);
+      if (holder != connections_.end() && holder->second->claims.empty()) {
+        holder->second->lease_until = platform::deadline_after(kLeaseTime);
+        look_until(holder->second->lease_until);
+      }
+    }
+    leave_undrained(*one->second);
+    connections_.erase(one);
+  }
+}
+
+// The sharing thread logs it.
+void ShareServer::note(const char* cause, int32_t process, uint32_t user, const char* why) {
+  warnings_.add(cause, process, user, why, Clock::now(), lines_);
+  look_until(warnings_.next());
+}
+
+void ShareServer::warn(const char* cause, int32_t process, uint32_t user, const char* why) noexcept {
+  std::vector<std::string> lines;
+  try {
+    const std::lock_guard lock(mutex_);
+    warnings_.add(cause, process, user, why, Clock::now(), lines);
+    look_until(warnings_.next());
+  } catch (const std::bad_alloc&) {
+    // Only the line is lost.
+  }
+  log_lines(lines);
+}
+
+void ShareServer::note(std::string line) {
+  if (lines_.size() < kLinesMax) lines_.push_back(std::move(line));
+}
+
+// Its end is no withdrawal.
+void ShareServer::leave_store(Hub& hub) noexcept {
+  hub.table.for_each([&](HubTable::Version& version) {
+    if (version.stored != nullptr)
+      hub.store->leave(std::move(version.stored), std::move(version.descriptors));
+  });
+}
+
+uint32_t ShareServer::descriptors_of(Hub& hub) {
+  if (hub.by_process) {
+    const uint64_t all = platform::descriptor_limit();
+    const uint64_t others = kOtherDescriptors + kLinkDescriptors * hub.request.limits.links;
+    const uint64_t half = (all > others ? all - others : all) / 2;
+    hub.table.limit_descriptors(static_cast<uint32_t>(std::min<uint64_t>(half, UINT32_MAX)));
+  }
+  return hub.table.limits().descriptors;
+}
+
+ShareServer::Hub* ShareServer::find_hub(uint64_t id) noexcept {
+  const auto found = hubs_.find(id);
+  return found != hubs_.end() ? &found->second : nullptr;
+}
+
+// ---- for exporters ----
+
+Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_ns) {
+  GPUMEM_TRY(start());
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return instance_closed();
+  auto grant = instance_.exports().claim(token);
+  if (!grant) return grant.error();
+  Cleanup give_back([&] { instance_.exports().unclaim(token); });
+  Connection* ours = nullptr;
+  auto end = hand_out(Role::kHolder, 0, &ours);
+  if (!end) return end.error();
+  give_back.dismiss();
+  ours->lent = token;
+  ours->lease_until = platform::deadline_after(lease_ns != 0 ? lease_ns : kLeaseTime);
+  look_until(ours->lease_until);
+  return Lent{std::move(*grant), std::move(*end), ours->id};
+}
+
+void ShareServer::end_leases(const Token& token) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, connection] : connections_) {
+    if (connection->lent != token) continue;
+    connection->lent.reset();
+    instance_.exports().unclaim(token);
+  }
+}
+
+void ShareServer::take_back(uint64_t id) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  doom(*found->second, nullptr);
+  bury();
+}
+
+// ---- for rings ----
+
+void ShareServer::add_sleeper(std::atomic<uint32_t>& word) {
+  const std::lock_guard lock(sleepers_mutex_);
+  sleepers_.push_back(&word);
+}
+
+void ShareServer::remove_sleeper(const std::atomic<uint32_t>& word) noexcept {
+  const std::lock_guard lock(sleepers_mutex_);
+  if (const auto at = std::find(sleepers_.begin(), sleepers_.end(), &word); at != sleepers_.end())
+    sleepers_.erase(at);
+}
+
+void ShareServer::wake_sleepers() noexcept {
+  const std::lock_guard lock(sleepers_mutex_);
+  for (std::atomic<uint32_t>* const word : sleepers_) {
+    ++*word;
+    platform::wake_all(*word);
+  }
+}
+
+// ---- for hubs ----
+
+Result<uint64_t> ShareServer::open_hub(HubRequest request) {
+  GPUMEM_TRY(start());
+  std::shared_ptr<KeeperStore> store;
+  if (request.store) {
+    auto opened = KeeperStore::open();
+    if (!opened) return opened.error();
+    store = std::move(*opened);
+  }
+  // It may wait for another process that opens one.
+  auto listener = platform::Listener::open(request.address, request.mode);
+  if (!listener) return listener.error();
+  // Logged here and without the lock: the process may end before the thread comes to it.
+  std::vector<std::string> lines;
+  const Cleanup tell([&] { log_lines(lines); });
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return instance_closed();
+  const uint64_t id = ++last_id_;
+  if (!request.keeper && request.limits.descriptors == 0)
+    request.limits.descriptors = HubLimits().descriptors;
+  Hub& hub = hubs_.emplace(id, Hub(std::move(request))).first->second;
+  Cleanup undo([&] {
+    leave_store(hub);
+    hubs_.erase(id);
+  });
+  (void)descriptors_of(hub);
+  hub.store = std::move(store);
+  auto added = add_listener(std::move(*listener), id);
+  if (!added) return added.error();
+  Cleanup undo_listener([&] { listeners_.erase(*added); });
+  if (hub.store != nullptr) {
+    auto restored = restore(hub);
+    lines.swap(lines_);
+    GPUMEM_TRY(std::move(restored));
+  }
+  undo_listener.dismiss();
+  undo.dismiss();
+  fill_reserve();
+  wake();
+  return id;
+}
+
+void ShareServer::tell_all_withdrawn(Connection& connection) noexcept {
+  try {
+    // Of one that has hung up, the claims end while it is told.
+    std::vector<Token> tokens;
+    for (const auto& [token, claim] : connection.claims)
+      tokens.push_back(token);
+    for (const Token& token : tokens) {
+      Message message = message_of(MessageType::kWithdrawn);
+      message.token = token;
+      answer(connection, std::move(message));
+    }
+  } catch (const std::bad_alloc&) {
+    // It learns it when it asks.
+  }
+}
+
+void ShareServer::close_hub(uint64_t id) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (auto at = listeners_.begin(); at != listeners_.end();)
+    at = at->second.hub == id ? listeners_.erase(at) : std::next(at);
+  for (const auto& [number, connection] : connections_) {
+    if (connection->hub != id) continue;
+    // Memory that was imported from this process still lives, and its importers go on holding it.
+    const auto& claims = connection->claims;
+    const bool stays =
+        connection->role == Role::kHolder &&
+        std::any_of(claims.begin(), claims.end(), [](const auto& claim) { return claim.second.exported; });
+    if (stays) {
+      tell_all_withdrawn(*connection);
+    } else {
+      doom(*connection, nullptr);
+    }
+  }
+  if (Hub* const hub = find_hub(id)) leave_store(*hub);
+  hubs_.erase(id);
+  fill_reserve();
+  bury();
+}
+
+Result<uint64_t> ShareServer::publish(uint64_t id, HubTable::Request request) {
+  const std::lock_guard lock(mutex_);
+  Hub* const hub = find_hub(id);
+  if (hub == nullptr) return instance_closed();
+  const std::string name = request.name;
+  (void)descriptors_of(*hub);
+  request.user = platform::own_user();
+  std::vector<Token> gone;
+  auto version = hub->table.publish(std::move(request), &gone);
+  if (!version) return version;
+  for (const Token& token : gone)
+    tell_withdrawn(id, token);
+  tell_waiting(id, name);
+  bury();
+  return version;
+}
+
+Result<void> ShareServer::withdraw(uint64_t id, const std::string& name, uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  Hub* const hub = find_hub(id);
+  if (hub == nullptr) return instance_closed();
+  std::vector<Token> gone;
+  GPUMEM_TRY(withdraw_from(*hub, name, version, platform::own_user(), &gone));
+  for (const Token& token : gone)
+    tell_withdrawn(id, token);
+  bury();
+  return {};
+}
+
+HubCounts ShareServer::counts(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  HubCounts counts;
+  const auto hub = hubs_.find(id);
+  if (hub == hubs_.end()) return counts;
+  for (const auto& [number, connection] : connections_) {
+    if (connection->hub == id && connection->role == Role::kLink) ++counts.links;
+  }
+  const HubTable& table = hub->second.table;
+  counts.names = table.name_count();
+  counts.versions = table.version_count();
+  counts.descriptors = table.descriptor_count();
+  counts.refused = hub->second.refused;
+  return counts;
+}
+
+// ---- for what asks others ----
+
+Result<void> ShareServer::watch(const std::shared_ptr<ShareClient>& client) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return instance_closed();
+  client->id_ = ++last_id_;
+  clients_.emplace(client->id_, client);
+  if (auto added = add_to_poll(client->socket(), client->id_, kToRead); !added) {
+    clients_.erase(client->id_);
+    return added;
+  }
+  return {};
+}
+
+void ShareServer::forget(const ShareClient& client) noexcept {
+  const std::lock_guard lock(mutex_);
+  ignore(client.socket());
+  clients_.erase(client.id_);
+}
+
+void ShareServer::ignore(int socket) noexcept {
+  (void)epoll_ctl(poll_.get(), EPOLL_CTL_DEL, socket, nullptr);
+}
+
+void ShareServer::set_interest(int socket, uint64_t id, bool to_write) noexcept {
+  epoll_event event{};
+  event.events = to_write ? kToRead | kToWrite : kToRead;
+  event.data.u64 = id;
+  (void)epoll_ctl(poll_.get(), EPOLL_CTL_MOD, socket, &event);
+}
+
+std::shared_ptr<SharePeer> ShareServer::find_peer(const Token& instance) {
+  std::shared_ptr<SharePeer> peer;  // let go without the lock, if it is the last one
+  const std::lock_guard lock(mutex_);
+  const auto known = peers_.find(instance);
+  if (known == peers_.end()) return nullptr;
+  peer = known->second.lock();
+  if (peer != nullptr && !peer->gone()) {
+    keep_for_a_while(peer);
+    return peer;
+  }
+  peers_.erase(known);
+  return nullptr;
+}
+
+void ShareServer::keep_for_a_while(std::shared_ptr<SharePeer> peer) {
+  if (stopped_) return;
+  const platform::Deadline until = Clock::now() + kRecentTime;
+  const auto known =
+      std::find_if(recent_.begin(), recent_.end(), [&](const Recent& one) { return one.peer == peer; });
+  if (known != recent_.end()) {
+    known->until = until;
+  } else if (recent_.size() < kRecentMax) {
+    recent_.push_back({std::move(peer), until});
+  }
+  look_until(until);
+}
+
+// Those that are over; to be let go of without the lock.
+std::vector<std::shared_ptr<SharePeer>> ShareServer::take_unused() noexcept {
+  std::vector<std::shared_ptr<SharePeer>> unused;
+  try {
+    unused.reserve(recent_.size());
+  } catch (const std::bad_alloc&) {
+    return unused;
+  }
+  const auto now = Clock::now();
+  std::erase_if(recent_, [&](Recent& one) {
+    if (one.until > now && !one.peer->gone()) return false;
+    unused.push_back(std::move(one.peer));
+    return true;
+  });
+  return unused;
+}
+
+std::shared_ptr<SharePeer> ShareServer::add_peer(const Token& instance, std::shared_ptr<SharePeer> peer) {
+  std::shared_ptr<SharePeer> before;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(peers_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<SharePeer>& place = peers_[instance];
+  before = place.lock();
+  if (before != nullptr && !before->gone()) return before;
+  place = peer;
+  keep_for_a_while(peer);
+  return peer;
+}
+
+}  // namespace gpumem::core

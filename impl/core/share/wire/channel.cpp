@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share/wire/channel.h"
+
+#include <array>
+#include <cerrno>
+#include <iterator>
+#include <new>
+#include <utility>
+
+namespace gpumem::core {
+
+Result<void> Channel::send(Message message, platform::Descriptors descriptors) {
+  std::vector<Packet> packets = split_message(message, std::move(descriptors));
+  // All or none: a part of a message would spoil the connection.
+  output_.insert(output_.end(), std::make_move_iterator(packets.begin()),
+                 std::make_move_iterator(packets.end()));
+  return flush();
+}
+
+Result<void> Channel::flush() {
+  held_up_ = false;
+  while (!output_.empty()) {
+    const Packet& next = output_.front();
+    const size_t count = next.descriptors.size();
+    const size_t before = unread();
+    held_up_ = count != 0 && (window_ == 0 || (before != 0 && before + count > window_));
+    if (held_up_) return {};
+    const bool counts = count != 0 || before != 0;
+    try {
+      if (counts) sent_.push_back(count);
+    } catch (const std::bad_alloc&) {
+      held_up_ = true;  // for a failure would stand for a message that goes out all the same
+      return {};
+    }
+    auto sent = platform::send_some(socket_.get(), next.bytes, next.descriptors);
+    const bool gone = sent && sent->state == platform::Sending::kDone;
+    if (gone) {
+      unread_ += count;
+    } else if (counts) {
+      sent_.pop_back();
+    }
+    // Without memory the kernel has taken nothing. The other side still waits for what was promised.
+    held_up_ = sent ? sent->state == platform::Sending::kLater
+                    : sent.error().status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+    if (held_up_) return {};
+    if (!sent) return sent.error();
+    if (!gone) return {};
+    output_.pop_front();
+  }
+  return {};
+}
+
+size_t Channel::unread() {
+  if (sent_.empty()) return 0;
+  for (const size_t most = platform::unread_packets(socket_.get()); sent_.size() > most; sent_.pop_front())
+    unread_ -= sent_.front();
+  if (unread_ == 0) sent_.clear();
+  return unread_;
+}
+
+Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
+  for (;;) {
+    std::array<uint8_t, kPacketMax> room;
+    auto got = platform::receive_some(socket_.get(), room);
+    // Without memory nothing was taken, and it is still there the next time.
+    if (!got && got.error().status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY) return std::optional<Incoming>();
+    if (!got) return got.error();
+    if (got->state == platform::Received::State::kNothing) return std::optional<Incoming>();
+    if (got->state == platform::Received::State::kHungUp)
+      return make_error(GPUMEM_ERROR_PEER_GONE, "the other process has hung up");
+    if (got->truncated) {
+      if (platform::out_of_descriptors()) return platform::no_descriptor(EMFILE, "recvmsg");
+      return make_error(
+          GPUMEM_ERROR_INVALID_ARGUMENT,
+          "a message of another process is damaged: it is too long, or has too many descriptors");
+    }
+    auto whole = assembler_.take({room.data(), got->size}, std::move(got->descriptors), descriptors_max);
+    if (!whole || *whole) return whole;
+  }
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Events: what their handles point to.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "contract/event.h"
+#include "core/device/device.h"
+#include "core/object/handles.h"
+#include "core/object/host_function_guard.h"
+#include "core/object/object.h"
+#include "core/stream/stream.h"
+
+namespace gpumem::core {
+
+class Claim;
+
+class Event final : public Object {
+ public:
+  static constexpr Type kType = Type::kEvent;
+  Event(std::shared_ptr<Instance> instance, Device& device, bool wrapped, std::string name)
+      : Object(kType, std::move(instance)),
+        device_(device),
+        wrapped_(wrapped),
+        recorded_(wrapped),
+        name_(std::move(name)) {}
+
+  Device& device() const { return device_; }
+  bool wrapped() const { return wrapped_; }
+  gpumem_event_flags flags() const { return flags_; }
+  void set_flags(gpumem_event_flags flags) { flags_ = flags; }
+  const std::string& name() const { return name_; }
+  backend::Event& backend() const { return *backend_; }
+  // The answer of gpumem_event_get_info().
+  const gpumem_event_info& info() const { return info_; }
+  // What other code did with a wrapped event is not known; it counts as recorded.
+  bool recorded() const { return recorded_.load(std::memory_order_relaxed); }
+  void set_recorded() {
+    if (!recorded()) recorded_.store(true, std::memory_order_relaxed);  // most of the time nothing is written
+  }
+  // Of another process, which holds it there.
+  bool imported() const { return claim_ != nullptr; }
+  void set_claim(std::shared_ptr<Claim> claim);
+  Result<void> usable() const {
+    GPUMEM_TRY(device_.usable());
+    if (imported()) [[unlikely]]
+      GPUMEM_TRY(check_peer());
+    return outside_host_function();
+  }
+
+ private:
+  Result<void> check_peer() const;
+  void set_backend(std::shared_ptr<backend::Event> made);
+
+  template <class T, class Make>
+  friend Result<uint64_t> make_object(DeviceObject& device, bool wrapped, std::string name, Make make);
+
+  Device& device_;
+  const bool wrapped_;
+  std::atomic<bool> recorded_;
+  gpumem_event_flags flags_ = 0;
+  const std::string name_;
+  std::shared_ptr<backend::Event> backend_;
+  std::shared_ptr<Claim> claim_;
+  gpumem_event_info info_ = GPUMEM_EVENT_INFO_INIT;
+};
+
+Result<uint64_t> create_event(DeviceObject& device, gpumem_event_flags flags, std::string name);
+Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_flags flags);
+Result<void> destroy_event(Ref<Event> event);
+Error of_other_device(const Event& event, const Stream& stream);
+inline Result<void> record_event(Event& event, Stream& stream) {
+  if (&event.device() != &stream.device()) return of_other_device(event, stream);
+  if (event.imported()) GPUMEM_TRY(event.usable());
+  GPUMEM_TRY(stream.usable());
+  GPUMEM_TRY(event.backend().record(stream.backend()));
+  event.set_recorded();
+  return {};
+}
+inline Result<Status> query_event(Event& event) {
+  GPUMEM_TRY(event.usable());
+  return ready(event.backend().query());
+}
+Result<Status> synchronize_event(Event& event, uint64_t timeout_ns);
+// In nanoseconds; no value when one of them is not complete.
+Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end);
+
+// Releases an ended event that no thread uses. Needs Instance::stay_open().
+Result<void> release_event(Event& event);
+
+}  // namespace gpumem::core
