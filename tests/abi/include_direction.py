@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Includes point downwards only: capi -> core -> contract, platform, base. Usage: include_direction.py SOURCE_ROOT"""
+"""Includes point downwards only, between layers (capi -> core -> contract, platform, base) and between the rooms of core.
+No modules of core, each a header and its source, include each other in a circle. Usage: include_direction.py SOURCE_ROOT"""
 
 import sys
 import tempfile
@@ -18,6 +19,26 @@ ALLOWED = {
     "platform": {"base"},
     "base": {"public"},
 }
+# The rooms of core, from the ground up. A room includes itself and those before it.
+ROOMS = ["object", "device", "memory", "stream", "copy", "buffer", "pool", "share/wire", "share/peer", "share/link",
+         "share/ring", "instance"]
+# What runs upwards all the same, by target and who includes it: the end of what is shared asks who shares it, and
+# everybody asks the instance.
+UPWARDS = {
+    "instance/instance.h": None,
+    "share/peer/exports.h": {"device/lifecycle.h", "memory/memory.cpp", "stream/event.cpp"},
+    "share/peer/peer.h": {"memory/region.cpp"},
+    "share/link/imports.h": {"memory/memory.cpp", "stream/event.cpp"},
+}
+# The circles that there are, each within a room.
+CIRCLES = [
+    {"memory/page_map", "memory/region"},
+    {"memory/physical", "memory/pointer", "memory/range"},
+    {"stream/event", "stream/managed", "stream/stream"},
+    {"buffer/abandoned", "buffer/buffer", "buffer/group", "buffer/sleep"},
+    {"pool/cache", "pool/capture", "pool/core", "pool/pools"},
+    {"share/peer/client", "share/peer/peer", "share/peer/server", "share/peer/trial"},
+]
 SUFFIXES = {".h", ".hpp", ".cpp", ".c"}
 
 
@@ -59,6 +80,66 @@ def wrong_includes(root):
     return problems
 
 
+def floor(name):
+    room = name.rpartition("/")[0]
+    return ROOMS.index(room) if room in ROOMS else -1
+
+
+def core_includes(root):
+    """Pairs of files of core, by their paths in it: who includes what."""
+    core = Path(root) / "impl" / "core"
+    for path in sorted(core.rglob("*")):
+        if path.suffix in SUFFIXES:
+            for include in description.includes(path):
+                if include.startswith('"core/'):
+                    yield path.relative_to(core).as_posix(), include[6:-1]
+
+
+def wrong_rooms(root):
+    problems, used = [], set()
+    for where, target in core_includes(root):
+        rooms = [name.rpartition("/")[0] for name in (where, target)]
+        unknown = [room for room in rooms if room not in ROOMS]
+        if unknown:
+            problems.append(f"core/{where}: includes core/{target}, and no room is called {unknown[0]!r}")
+        elif floor(target) > floor(where):
+            if target in UPWARDS and (UPWARDS[target] is None or where in UPWARDS[target]):
+                used.add((where, target))
+            else:
+                problems.append(f"core/{where}: {rooms[0]} must not include core/{target}")
+    listed = {(where, target) for target, users in UPWARDS.items() for where in users or ()}
+    problems += [f"core/{where} does not include core/{target} any more: take it off the list"
+                 for where, target in sorted(listed - used)]
+    return problems
+
+
+def circles(root):
+    """The sets of modules that reach each other, without the includes that run upwards."""
+    below = {}
+    for where, target in core_includes(root):
+        if floor(target) <= floor(where) or target not in UPWARDS:
+            below.setdefault(where.rpartition(".")[0], set()).add(target.rpartition(".")[0])
+
+    def reach(module):
+        seen, new = set(), [module]
+        while new:
+            for target in below.get(new.pop(), set()) - seen:
+                seen.add(target)
+                new.append(target)
+        return seen
+
+    reached = {module: reach(module) for module in below}
+    found = {frozenset(other for other in reached[module] if module in reached.get(other, ()))
+             for module in below if module in reached[module]}
+    return [circle for circle in found if len(circle) > 1]
+
+
+def wrong_circles(root):
+    found, known = circles(root), [frozenset(circle) for circle in CIRCLES]
+    return [f"a new circle: {', '.join(sorted(circle))}" for circle in found if circle not in known] + \
+        [f"a circle is gone: take it off the list: {', '.join(sorted(circle))}" for circle in known if circle not in found]
+
+
 def self_check():
     """Each kind of wrong arrow, planted in a small tree, is found; the right ones are not."""
     planted = {
@@ -91,13 +172,28 @@ def self_check():
         second.write_text('#include "backends/cuda/x.h"\n', encoding="utf-8")
         if not any("more than one" in line for line in wrong_includes(folder)):
             problems.append("not noticed: two files of core that name a concrete backend")
-        return problems
+    with tempfile.TemporaryDirectory() as folder:
+        for name, include in {"memory/a.h": "copy/b.h", "copy/b.h": "memory/a.h", "cellar/c.h": "memory/a.h"}.items():
+            path = Path(folder) / "impl" / "core" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f'#include "core/{include}"\n', encoding="utf-8")
+        found = wrong_rooms(folder) + wrong_circles(folder)
+        problems += [f"not noticed: {line}" for line in (
+            "core/memory/a.h: memory must not include core/copy/b.h",
+            "core/cellar/c.h: includes core/memory/a.h, and no room is called 'cellar'",
+            "core/memory/region.cpp does not include core/share/peer/peer.h any more: take it off the list",
+            "a new circle: copy/b, memory/a") if line not in found]
+        if not any("a circle is gone" in line for line in found):
+            problems.append("not noticed: a circle that is gone")
+    return problems
 
 
 def main():
     tap = Tap()
     tap.check("the test notices wrong includes", self_check())
     tap.check("includes point downwards only", wrong_includes(sys.argv[1]))
+    tap.check("the rooms of core include downwards only", wrong_rooms(sys.argv[1]))
+    tap.check("no modules of core include each other in a circle that is not known", wrong_circles(sys.argv[1]))
     tap.finish()
 
 
