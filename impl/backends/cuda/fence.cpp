@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "backends/cuda/fence.h"
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <utility>
@@ -259,6 +260,12 @@ void Fences::forget(uint64_t identity) noexcept {
 }
 
 void Fences::release() {
+  // The driver waits for the numbers on their way before it lets go of a page. Waiting here shows that they
+  // came.
+  const bool pending = std::any_of(free_slots_.begin(), free_slots_.end(), [](const FenceSlot& slot) {
+    return ((slot.word->number.load(std::memory_order_acquire) ^ slot.marked) & kLowHalf) != 0;
+  });
+  if (pending) (void)device_.synchronize();
   // A release may report the error of earlier work; the next one succeeds then.
   for (const auto& page : pages_) {
     if (!page->release()) (void)page->release();
