@@ -306,7 +306,7 @@ class TextTest(Case):
                 instance.close()
             for memory in kept:
                 memory.close()
-        with self.assertRaisesRegex(gpumem.InvalidArgument, "not for pageable"):
+        with self.assertRaisesRegex(gpumem.InvalidArgument, "the kind is Kind.PAGEABLE; it must be one that has statistics: Kind.DEVICE, "):
             self.instance.kind_stats("pageable")
         for call in (self.device.memory, lambda size: self.device.malloc("pinned", size)):
             for size in (-1, 1 << 64):
