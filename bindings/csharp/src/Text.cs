@@ -53,8 +53,6 @@ namespace GpuMem
       "desc->", "",
       "that in desc", "that in the options",
       "descriptor fds[", "descriptor descriptors[",
-      "the kinds DEVICE, PINNED, REGISTERED, MANAGED, VIRTUAL and IMPORTED",
-      "the kinds Device, Pinned, Registered, Managed, Virtual and Imported",
       " is NO)", " is CapabilityAnswer.No)",
       "cannot destroy ", "cannot dispose ", "could not destroy ", "could not dispose ",
       "destroy an ", "dispose an ", "destroy it", "dispose it", "destroy some", "dispose some", "destroy that", "dispose that",

@@ -130,7 +130,6 @@ _FUNCTIONS = {
 }
 _C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
 _MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
-_COUNTED_KINDS = re.compile(r"the kinds ([A-Z]+(?:, [A-Z]+)* and [A-Z]+), not for kind (-?\d+)")
 _OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed) memory|(stream|event|physical|virtual|buffer)(?: memory)?) (.*?): "
                      r"(?=\d+ bytes|device \d)")
 _GROUP = re.compile(r"(?m)(^|[:;] )group (.*?)(?=$|; )")
@@ -168,16 +167,10 @@ def _flags(match: Match[str]) -> str:
     return f"the flags {_codes.MemoryFlags(int(match[1], 16))} are"
 
 
-def _kinds(match: Match[str]) -> str:
-    number = int(match[2])
-    names = {member.value: str(member) for member in _codes.Kind}
-    return f"the kinds {match[1].lower()}, not for {names.get(number, number)}"
-
-
 def in_python(text: str) -> str:
     """A message of the library. Names that Python does not have, such as those of the environment, stay."""
     text = text.replace("was destroyed; do not use its handle after that", "was closed")
-    return _C_NAME.sub(_in_python, _MEMORY_FLAGS.sub(_flags, _COUNTED_KINDS.sub(_kinds, text)))
+    return _C_NAME.sub(_in_python, _MEMORY_FLAGS.sub(_flags, text))
 
 
 def _object(match: Match[str]) -> str:
