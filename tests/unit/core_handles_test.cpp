@@ -350,6 +350,22 @@ TEST(Handles, ACallbackDoesNotWaitForACallThatIsInACallback) {
   destroy(handle);
 }
 
+// What a callback forks is a process of its own, in which no callback runs.
+TEST(Callbacks, AreOfTheProcessThatRunsThem) {
+  const Callback callback;
+  ASSERT_TRUE(Callback::runs_here());
+  EXPECT_EQ(test::exit_code_of([] {
+              if (Callback::runs_here()) return 1;
+              {
+                const Callback own;
+                if (!Callback::runs_here()) return 2;
+              }
+              return Callback::runs_here() ? 3 : 0;
+            }),
+            0);
+  EXPECT_TRUE(Callback::runs_here());
+}
+
 // Lives as long as the test, so that a reader can tell whether its object does.
 struct Cell {
   std::atomic<bool> alive{false};

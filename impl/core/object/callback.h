@@ -10,14 +10,16 @@ namespace gpumem::core {
 
 class Callback {
  public:
-  Callback() noexcept { ++depth_; }
+  Callback() noexcept;
   Callback(const Callback&) = delete;
   Callback& operator=(const Callback&) = delete;
-  ~Callback() { --depth_; }
-  static bool runs_here() { return depth_ != 0; }
+  ~Callback() { process_ = before_; }
+  static bool runs_here() noexcept;
 
  private:
-  static inline thread_local int depth_ = 0;
+  // Epoch of the process in which this thread runs one, or 0. A child that it forks is not in it.
+  static constinit inline thread_local uint32_t process_ = 0;
+  const uint32_t before_;
   const platform::Waiting waiting_;
 };
 
