@@ -204,6 +204,8 @@ use places::{Place, Shared};
 ///   [`ShareWay::LEGACY`]. Pass [`ExportFlags::NEIGHBOURS`]: importers see what else is in the same pieces of the pool,
 ///   now or later. Free a block only after its importers have stopped using it: the pool then hands out the same bytes
 ///   again.
+///
+/// [`ExportFlags::NEIGHBOURS`]: crate::ExportFlags::NEIGHBOURS
 pub trait Share: places::Shared {}
 impl<S: places::Shared> Share for S {}
 
