@@ -572,6 +572,26 @@ TEST_F(Sleep, buf_11_calls_of_others_hide_no_work) {
 
 // ---- BUF-14: stores ----
 
+// What others keep is not freed, and is not the buffer's any more.
+TEST_F(Sleep, buf_14_memory_that_others_keep) {
+  const Buffer buffer = make(unit_, 4 * unit_);
+  write(buffer, 1);
+  gpumem_physical handle = nullptr;
+  ASSERT_OK(gpumem_physical_retain(instance_, buffer.base(), &handle, why()));
+  Physical block(handle);
+  const Range range = reserve(instance_, range_desc(unit_));
+  ASSERT_OK(range.map(0, {block}));
+  ASSERT_OK(range.set_access(0, unit_, {device_rights(0)}));
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PAGEABLE));
+  EXPECT_TRUE(holds_pattern(instance_, range.base(), unit_, 1)) << "a mapping keeps the memory";
+  put_pattern(instance_, range.base(), unit_, 2);
+  EXPECT_OK(buffer.wake());
+  expect_kept(buffer, 1);
+  EXPECT_TRUE(holds_pattern(instance_, range.base(), unit_, 2));
+  put_pattern(instance_, range.base(), unit_, 3);
+  expect_kept(buffer, 1);
+}
+
 TEST_F(Sleep, buf_14_a_store_is_kept_as_asked) {
   const Buffer buffer = make(2 * unit_, 8 * unit_);
   write(buffer, 3);
