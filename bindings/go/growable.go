@@ -17,7 +17,7 @@ import (
 // BufferOptions are options for a [GrowableBuffer] or a [Buffer].
 type BufferOptions struct {
 	Size        uint64            // Bytes to begin with; may be 0. NewBuffer sets it.
-	Reserve     uint64            // Bytes of addresses; 0 means as much as the device, or the host, has memory.
+	Reserve     uint64            // Bytes of addresses; 0 means as much as the device, or the host, has memory (at most a 64th of the free addresses).
 	Location    Location          // LocationDevice, or LocationNone for it; LocationHost; or LocationHostNUMA.
 	LocationID  int32             // NUMA node for LocationHostNUMA; otherwise 0.
 	HandleTypes HandleTypes       // Ways of sharing that must be possible for its physical memory.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -99,6 +100,32 @@ class Current {
   CUdevice device_;
   CUcontext context_ = nullptr;
 };
+
+// ---- addresses ----
+
+TEST_F(CudaInterface, BuffersLeaveAddressesForOthersHoweverManyThereAre) {
+  constexpr uint64_t kTiB = uint64_t{1} << 40;
+  session_.reset();
+  configure("FAKE_CUDA_MEMORY", std::to_string(32 * kTiB).c_str());
+  open();
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = 1;
+  uint64_t reserved = 0;
+  uint64_t before = UINT64_MAX;
+  std::array<gpumem_buffer, 20> buffers{};
+  for (gpumem_buffer& buffer : buffers) {
+    CALL(gpumem_buffer_create, session_->device(), &desc, &buffer);
+    gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+    CALL(gpumem_buffer_get_info, buffer, &info);
+    EXPECT_LE(info.reserved_size, (128 * kTiB - reserved) / 64 + 64 * kMiB);
+    EXPECT_GT(info.reserved_size, kTiB);
+    EXPECT_LE(info.reserved_size, before);
+    before = info.reserved_size;
+    reserved += info.reserved_size;
+  }
+  for (const gpumem_buffer buffer : buffers)
+    CALL(gpumem_buffer_destroy, buffer);
+}
 
 // ---- driver calls ----
 

@@ -249,8 +249,9 @@ namespace GpuMem
   public struct BufferOptions
   {
     /// <summary>
-    /// Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host, has memory. If so much
-    /// cannot be reserved, half of it is tried, and so on down to the size.
+    /// Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host, has memory, but at most a
+    /// 64th of the addresses that the instance has not reserved of 128 TiB. If so much cannot be reserved, half of it is
+    /// tried, and so on down to the size.
     /// </summary>
     public long Reserve { get; set; }
 

@@ -59,8 +59,9 @@ typedef uint64_t gpumem_buffer_flags;
 typedef struct gpumem_buffer_desc {
   size_t struct_size; /**< `sizeof(gpumem_buffer_desc)` of the caller. */
   uint64_t size;      /**< Bytes to begin with; may be 0. */
-  /** Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host, has memory. If so much cannot be
-   * reserved, half of it is tried, and so on down to `size`, unless `flags` has #GPUMEM_BUFFER_RESERVE_ALL. */
+  /** Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host, has memory, but at most a 64th of
+   * the addresses that the instance has not reserved of 128 TiB. If so much cannot be reserved, half of it is tried, and so on
+   * down to `size`, unless `flags` has #GPUMEM_BUFFER_RESERVE_ALL. */
   uint64_t reserve;
   /** #GPUMEM_LOCATION_DEVICE, or 0 for it: the device of the call. Or #GPUMEM_LOCATION_HOST, or
    * #GPUMEM_LOCATION_HOST_NUMA. */
@@ -342,7 +343,8 @@ typedef struct gpumem_sleep_desc {
 /** Puts a buffer to sleep: its memory is given back, its addresses stay reserved. If the call fails, the buffer is awake, with
  * its content, whatever was to happen to that; or #GPUMEM_BUFFER_STATE_FAILED, with its content, if the driver refuses to wake it.
  *
- * Whoever else uses its physical memory keeps that alive: exports, imports and aliases. The library knows of them what
+ * Whoever else uses its physical memory keeps that alive: exports, imports, retained handles and other mappings. It is not freed
+ * then, the buffer wakes with other memory, and what they write meanwhile does not come to it. The library knows of them what
  * gpumem_buffer_note_registration() told it.
  *
  * \param buffer buffer to put to sleep

@@ -772,7 +772,11 @@ Result<void> Buffer::open() {
   GPUMEM_TRY(check_accesses(accesses_));
 
   uint64_t wanted = request_.reserve;
-  if (wanted == 0) wanted = on_device ? device_.facts().total_bytes : platform::host_memory();
+  if (wanted == 0) {
+    // However many buffers there are, the rest of the process finds addresses too.
+    wanted = std::min(on_device ? device_.facts().total_bytes : platform::host_memory(),
+                      instance().statistics().free_addresses() / 64);
+  }
   const bool all = (request_.flags & GPUMEM_BUFFER_RESERVE_ALL) != 0;
   auto place = reserve(wanted, all ? std::max(wanted, request_.size) : request_.size);
   if (!place) return place.error();

@@ -71,6 +71,11 @@ class Statistics {
     objects_.at(static_cast<size_t>(type)).raise(static_cast<uint64_t>(difference));
   }
   uint64_t objects(Type type) const noexcept { return objects_[static_cast<size_t>(type)].get(); }
+  // Addresses that are not reserved, of those that a process has on every machine.
+  uint64_t free_addresses() const noexcept {
+    constexpr uint64_t kAddresses = uint64_t{1} << 47;
+    return kAddresses - std::min(kAddresses, totals_.reserved.get());
+  }
   // Totals over all kinds, physical memory, streams and events, all of one moment.
   gpumem_stats read() const {
     const std::lock_guard lock(mutex_);

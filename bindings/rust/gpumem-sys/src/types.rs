@@ -976,9 +976,9 @@ structs! {
         /// Bytes to begin with; may be 0.
         size: u64,
         /// Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host,
-        /// has memory. If so much cannot be reserved, half of it is tried, and so on down to
-        /// `size`, unless `flags` has
-        /// [`GPUMEM_BUFFER_RESERVE_ALL`](crate::GPUMEM_BUFFER_RESERVE_ALL).
+        /// has memory, but at most a 64th of the addresses that the instance has not reserved of
+        /// 128 TiB. If so much cannot be reserved, half of it is tried, and so on down to `size`,
+        /// unless `flags` has [`GPUMEM_BUFFER_RESERVE_ALL`](crate::GPUMEM_BUFFER_RESERVE_ALL).
         reserve: u64,
         /// [`GPUMEM_LOCATION_DEVICE`](crate::GPUMEM_LOCATION_DEVICE), or 0 for it: the device of
         /// the call. Or [`GPUMEM_LOCATION_HOST`](crate::GPUMEM_LOCATION_HOST), or

@@ -365,8 +365,9 @@ impl BufferOptions {
         }
     }
 
-    /// Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host, has memory. If so
-    /// much cannot be reserved, half of it is tried, and so on down to `size`, unless `flags` has
+    /// Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host, has memory, but
+    /// at most a 64th of the addresses that the instance has not reserved of 128 TiB. If so much cannot be
+    /// reserved, half of it is tried, and so on down to `size`, unless `flags` has
     /// [`BufferFlags::RESERVE_ALL`].
     #[must_use]
     pub fn reserve(mut self, reserve: u64) -> Self {
