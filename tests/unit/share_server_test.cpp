@@ -348,7 +348,10 @@ TEST_F(ShareServerTest, AHubTakesAsManyLinksAsItSays) {
   ASSERT_EQ(connect(&link[0]), GPUMEM_SUCCESS);
   ASSERT_EQ(connect(&link[1]), GPUMEM_SUCCESS);
   EXPECT_EQ(connect(&link[2]), GPUMEM_ERROR_LIMIT_EXCEEDED);
-  EXPECT_NE(std::strstr(why.message, "links_max = 2; close a link, or open it with a higher limit"), nullptr)
+  EXPECT_NE(std::strstr(why.message,
+                        "links_max = 2; close a link, destroy what was imported by closed ones, or open it "
+                        "with a higher limit"),
+            nullptr)
       << why.message;
   EXPECT_EQ(gpumem_link_close(link[0], nullptr), GPUMEM_SUCCESS);
   EXPECT_TRUE(eventually([&] { return connect(&link[2]) == GPUMEM_SUCCESS; }));
@@ -378,6 +381,24 @@ std::unique_ptr<Raw> connected_as(uint32_t user, const std::string& address) {
   return made;
 }
 
+// A trial of a block that is none, and a connection of which the other end is `ours`.
+Message trial_of(gpumem_instance instance, Descriptors* descriptors, Descriptor* ours) {
+  gpumem_device device = nullptr;
+  EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  EXPECT_EQ(gpumem_device_get_info(device, &info, nullptr), GPUMEM_SUCCESS);
+  Message message = publish_of("", 1);
+  message.type = MessageType::kTrial;
+  std::copy(std::begin(info.uuid), std::end(info.uuid), message.handle.device_uuid.begin());
+  message.descriptor_count = 2;
+  auto pair = platform::socket_pair();
+  EXPECT_TRUE(pair);
+  *ours = std::move(pair->ours);
+  descriptors->push_back(std::move(pair->theirs));
+  descriptors->push_back(std::move(files(1).front()));
+  return message;
+}
+
 class SharedHubTest : public ShareServerTest {
  public:
   static constexpr uint32_t kUsers[] = {65534, 65533};
@@ -391,6 +412,28 @@ class SharedHubTest : public ShareServerTest {
  protected:
   gpumem_hub_desc desc_{};
 };
+
+// One after another, trials that are not answered would take 5 seconds each.
+TEST_F(SharedHubTest, NoUserHoldsUpTheTrialsOfOthers) {
+  open_hub(desc_);
+  std::vector<std::unique_ptr<Raw>> links;
+  std::vector<Raw> holders;
+  const auto begin_trial = [&](uint32_t user) {
+    links.push_back(connected_as(user, address()));
+    ASSERT_EQ(links.back()->hello().type, MessageType::kWelcome);
+    Descriptors descriptors;
+    Descriptor ours;
+    const Message message = trial_of(instance, &descriptors, &ours);
+    links.back()->send(message, std::move(descriptors));
+    holders.emplace_back(std::move(ours));
+  };
+  for (int i = 0; i < 30; ++i)
+    begin_trial(kUsers[0]);
+  for (const uint32_t user : {kUsers[1], 0U}) {
+    begin_trial(user);
+    EXPECT_TRUE(holders.back().next()) << "its claim";
+  }
+}
 
 TEST_F(SharedHubTest, NoUserTakesTheLinksOfOthers) {
   desc_.links_max = 12;
@@ -521,24 +564,6 @@ TEST_F(ShareServerTest, WhateverBreaksTheProtocolEndsTheConnection) {
   EXPECT_EQ(connect(&link), GPUMEM_SUCCESS) << "others go on";
 }
 
-// A trial of a block that is none, and a connection of which the other end is `ours`.
-Message trial_of(gpumem_instance instance, Descriptors* descriptors, Descriptor* ours) {
-  gpumem_device device = nullptr;
-  EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
-  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
-  EXPECT_EQ(gpumem_device_get_info(device, &info, nullptr), GPUMEM_SUCCESS);
-  Message message = publish_of("", 1);
-  message.type = MessageType::kTrial;
-  std::copy(std::begin(info.uuid), std::end(info.uuid), message.handle.device_uuid.begin());
-  message.descriptor_count = 2;
-  auto pair = platform::socket_pair();
-  EXPECT_TRUE(pair);
-  *ours = std::move(pair->ours);
-  descriptors->push_back(std::move(pair->theirs));
-  descriptors->push_back(std::move(files(1).front()));
-  return message;
-}
-
 TEST_F(ShareServerTest, TrialsAreBoundedAndBelieveNothing) {
   open_hub(hub_desc());
   gpumem_stats before = GPUMEM_STATS_INIT;
@@ -627,6 +652,28 @@ TEST_F(ShareServerTest, ATrialThatIsNotAnsweredHoldsUpNoOtherWork) {
   EXPECT_FALSE(raw.next(0ms)) << "the trial has ended before";
   EXPECT_FALSE(raw.hung_up);
   // Closing does not wait for it either.
+}
+
+// A trial that waits takes nothing once its link has ended.
+TEST_F(ShareServerTest, ATrialThatWaitsGoesWithItsLink) {
+  open_hub(hub_desc());
+  Raw first(address());
+  ASSERT_EQ(first.hello().type, MessageType::kWelcome);
+  Descriptors descriptors;
+  Descriptor ours;
+  Message message = trial_of(instance, &descriptors, &ours);
+  first.send(message, std::move(descriptors));
+  Raw holder(std::move(ours));
+  ASSERT_TRUE(holder.next()) << "the claim, which it does not answer";
+  Descriptors more;
+  Descriptor others;
+  {
+    Raw second(address());
+    ASSERT_EQ(second.hello().type, MessageType::kWelcome);
+    message = trial_of(instance, &more, &others);
+    second.send(message, std::move(more));
+  }
+  EXPECT_FALSE(Raw(std::move(others)).next()) << "a claim by a trial of nobody";
 }
 
 TEST_F(ShareServerTest, WhoOnlySaysThatItTriedIsNotBelieved) {

@@ -176,7 +176,9 @@ void ShareServer::stop() noexcept {
   }
   for (const auto& client : clients)
     client->abandon(instance_closed());
-  trials_.stop();
+  // Without the lock, which trials take. Nobody adds a lane any more.
+  for (auto& [user, lane] : lanes_)
+    lane.thread.stop();
   const uint64_t one = 1;
   (void)!write(stop_event_.get(), &one, sizeof one);
 }
@@ -545,14 +547,17 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
     const FairShare links = links_of(hub_id, facts.user);
     if (links.all() >= most) {
       if (hub != nullptr) {
-        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                          "the hub has links_max = %zu; close a link, or open it with a higher limit", most);
+        return make_error(
+            GPUMEM_ERROR_LIMIT_EXCEEDED,
+            "the hub has links_max = %zu; close a link, destroy what was imported by closed ones, or "
+            "open it with a higher limit",
+            most);
       }
       return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                         "the exporter has %zu connections, as many as it takes; close one", most);
     }
     if (hub == nullptr || !is_shared(hub->request)) return {};
-    return links.check("links_max", most, 1, 0, "close a link");
+    return links.check("links_max", most, 1, 0, "close a link, destroy what was imported by closed ones");
   };
   if (check_place()) return {};
   drop_drained();
@@ -912,7 +917,7 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
                                   "the other process is a keeper, which opens nothing; ask by a link to one "
                                   "that would import"));
       }
-      if (connection.trying)
+      if (connection.trial != nullptr)
         return refused(make_error(GPUMEM_ERROR_BUSY, "a trial of this link has not ended; try again later"));
       if (connection.trials >= kTrialsMax) {
         return refused(make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
@@ -925,21 +930,25 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
   }
 }
 
-// On a thread of its own, because it waits for the other process and calls the driver.
+// On a thread of its user, because it waits for the other process and calls the driver.
 Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) {
   const uint64_t number = incoming.message.number;
-  auto shared = std::make_shared<Incoming>(std::move(incoming));
+  auto trial = std::make_shared<Incoming>(std::move(incoming));
+  std::erase_if(lanes_,
+                [&](const auto& lane) { return lane.second.count == 0 && lane.first != connection.user; });
+  Lane& lane = lanes_[connection.user];
   try {
-    trials_.start();
-    trials_.add([this, id = connection.id, shared]() -> std::optional<std::chrono::nanoseconds> {
+    lane.thread.start();
+    lane.thread.add([this, id = connection.id, user = connection.user, number,
+                     waiting = std::weak_ptr(trial)]() -> std::optional<std::chrono::nanoseconds> {
       Message reply = message_of(MessageType::kTried);
       try {
-        reply = answer_trial(instance_, *shared);
+        if (const auto mine = waiting.lock()) reply = answer_trial(instance_, *mine);
       } catch (const std::bad_alloc&) {
         reply.status = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
       }
-      reply.number = shared->message.number;
-      finish_trial(id, std::move(reply));
+      reply.number = number;
+      finish_trial(id, user, std::move(reply));
       return std::nullopt;
     });
   } catch (const std::system_error&) {
@@ -947,18 +956,26 @@ Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) 
            make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the process cannot start a thread; %s", kThreadRemedy));
     return {};
   }
+  ++lane.count;
   ++connection.trials;
-  connection.trying = true;
+  connection.trial = std::move(trial);
   return {};
 }
 
-void ShareServer::finish_trial(uint64_t id, Message reply) noexcept {
+void ShareServer::finish_trial(uint64_t id, uint32_t user, Message reply) noexcept {
   const std::lock_guard lock(mutex_);
+  if (const auto lane = lanes_.find(user); lane != lanes_.end()) --lane->second.count;
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
-  found->second->trying = false;
+  found->second->trial.reset();
   answer(*found->second, std::move(reply));
   bury();
+}
+
+bool ShareServer::tries_on_this_thread() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const auto& lane) { return lane.second.thread.is_this_thread(); });
 }
 
 // What was fetched may be claimed, with the access of its name and no more.

@@ -68,7 +68,7 @@ class ShareServer {
   void stop() noexcept;
   bool is_this_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
   // In a trial, which may wait for other processes.
-  bool tries_on_this_thread() const { return trials_.is_this_thread(); }
+  bool tries_on_this_thread() const;
   // Started, and not stopped.
   bool is_running() const { return running_.load(std::memory_order_acquire); }
   // Can be read once it has stopped. Needs start().
@@ -151,8 +151,8 @@ class ShareServer {
     std::map<Token, gpumem_access> fetched;  // of a holder: what its link may have, as it was published
     std::optional<Token> lent;               // held for it until it claims
     std::vector<Wait> waits;
-    uint32_t trials = 0;  // so far
-    bool trying = false;
+    uint32_t trials = 0;              // so far
+    std::shared_ptr<Incoming> trial;  // that waits or runs; one that waits is dropped with its link
     platform::Deadline message_until = platform::Deadline::max();  // HELLO, or a message that has begun
     platform::Deadline output_until = platform::Deadline::max();
     platform::Deadline lease_until = platform::Deadline::max();
@@ -212,7 +212,7 @@ class ShareServer {
   Result<void> take_release(Connection& connection, const Token& token);
   Result<void> take_request(Connection& connection, Incoming incoming);
   Result<void> take_trial(Connection& connection, Incoming incoming);
-  void finish_trial(uint64_t connection, Message reply) noexcept;
+  void finish_trial(uint64_t connection, uint32_t user, Message reply) noexcept;
   Result<Message> fetch(Connection& connection, Hub& hub, const Message& message,
                         platform::Descriptors* descriptors);
   void let_claim(const Connection& link, const ShareHandle& handle);
@@ -247,7 +247,6 @@ class ShareServer {
   platform::Descriptor wake_event_;
   platform::Descriptor stop_event_;
   std::thread thread_;
-  Background trials_;
   std::atomic<std::thread::id> thread_id_{};
   std::atomic<bool> running_{false};
   std::atomic<bool> look_soon_{false};
@@ -269,6 +268,13 @@ class ShareServer {
   std::map<uint64_t, Listening> listeners_;
   std::map<uint64_t, Hub> hubs_;
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
+  // Trials wait for other processes. Those of a user run one after another, so that they hold up nobody
+  // else's.
+  struct Lane {
+    Background thread;
+    uint64_t count = 0;  // that wait or run
+  };
+  std::map<uint32_t, Lane> lanes_;  // by user
   bool any_doomed_ = false;
   std::list<Undrained> undrained_;
   std::map<uint64_t, std::weak_ptr<ShareClient>> clients_;
