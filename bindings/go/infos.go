@@ -424,7 +424,7 @@ func (info ImportInfo) String() string { return fields(info) }
 
 // HubInfo is information about a hub.
 type HubInfo struct {
-	LinkCount    int // Links that are connected.
+	LinkCount    int // Links that are connected; of the closed ones that LinksMax counts too, none.
 	NameCount    int // Names.
 	VersionCount int // Versions of all names.
 	FileCount    int // Descriptors that are held for them.

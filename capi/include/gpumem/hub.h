@@ -52,9 +52,10 @@ typedef struct gpumem_hub_desc {
   /** A secret that links must show; or NULL. Copied. Links show it only to a hub of their own user or of root. */
   const void *token;
   gpumem_hub_flags flags; /**< A sum of GPUMEM_HUB_ values. */
-  uint32_t links_max;     /**< Links at once; 64 by default. */
-  uint32_t names_max;     /**< Names at once; 1,024 by default. */
-  uint32_t versions_max;  /**< Versions of one name at once; 16 by default. */
+  /** Links at once, and closed ones from which something is still imported; 64 by default. */
+  uint32_t links_max;
+  uint32_t names_max;    /**< Names at once; 1,024 by default. */
+  uint32_t versions_max; /**< Versions of one name at once; 16 by default. */
   /** Descriptors that are held at once; 4,096 by default. In a keeper, by default half of those that RLIMIT_NOFILE leaves
    * beside its links. */
   uint32_t fds_max;
@@ -108,9 +109,9 @@ GPUMEM_API gpumem_status gpumem_hub_close(gpumem_hub hub, gpumem_error *error);
 
 /** Information about a hub. */
 typedef struct gpumem_hub_info {
-  size_t struct_size;     /**< `sizeof(gpumem_hub_info)` of the caller. */
-  uint32_t link_count;    /**< Links that are connected. */
-  uint32_t name_count;    /**< Names. */
+  size_t struct_size;  /**< `sizeof(gpumem_hub_info)` of the caller. */
+  uint32_t link_count; /**< Links that are connected; of the closed ones that `links_max` counts too, none. */
+  uint32_t name_count; /**< Names. */
   uint32_t version_count; /**< Versions of all names. */
   uint32_t fd_count;      /**< Descriptors that are held for them. */
   /** How often it has refused something since it was opened: a process that may not connect, a request with a wrong

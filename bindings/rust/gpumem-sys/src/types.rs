@@ -1558,7 +1558,7 @@ structs! {
         token: *const c_void,
         /// A sum of GPUMEM_HUB_ values.
         flags: gpumem_hub_flags,
-        /// Links at once; 64 by default.
+        /// Links at once, and closed ones from which something is still imported; 64 by default.
         links_max: u32,
         /// Names at once; 1,024 by default.
         names_max: u32,
@@ -1579,7 +1579,7 @@ structs! {
     growing gpumem_hub_info {
         /// `sizeof(gpumem_hub_info)` of the caller.
         struct_size: usize,
-        /// Links that are connected.
+        /// Links that are connected; of the closed ones that `links_max` counts too, none.
         link_count: u32,
         /// Names.
         name_count: u32,
