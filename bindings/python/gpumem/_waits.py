@@ -62,15 +62,18 @@ def wait(device: Device, function: Callable[..., int], handle: int, timeout: Opt
 def aside(function: Callable[[], Any]) -> Any:
     """Calls a function on another thread. If Ctrl-C ends the wait for it, it goes on there, and keeps what it uses."""
     outcome: List[Any] = [None, None]
+    work = [function]
     done = threading.Lock()
     done.acquire()
 
     def run() -> None:
+        mine = work.pop()
         try:
-            outcome[0] = function()
+            outcome[0] = mine()
         except BaseException as problem:
             outcome[1] = problem
         finally:
+            del mine  # the caller may close what it uses as soon as the lock is released
             done.release()
     thread = threading.Thread(target=run, name="gpumem", daemon=True)
     try:
@@ -84,7 +87,7 @@ def aside(function: Callable[[], Any]) -> Any:
             raise problem
         finally:
             del problem  # see `call`
-    return outcome[0]
+    return outcome.pop(0)
 
 
 def create_aside(function: Callable[..., int], destroy: Callable[..., int], *arguments: Any, keep: Any = None) -> int:
