@@ -1310,6 +1310,23 @@ TEST_F(ShareServerTest, AChannelKnowsWhatIsNotRead) {
   EXPECT_TRUE(reader.next());
 }
 
+// How many descriptors this process may have, while one lives.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t most) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit limit = before_;
+    limit.rlim_cur = most;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+  ~DescriptorLimit() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
 // What is on its way counts as the sender's, so that the kernel would soon take no more from it.
 TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
   gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
@@ -1320,11 +1337,7 @@ TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
   desc.user_count = 1;
   gpumem_hub const hub = open_hub(desc);
   ASSERT_EQ(gpumem_hub_publish(hub, "n", &handle, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit limit = before;
-  limit.rlim_cur = 800;  // so at most 200 for one user
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const DescriptorLimit limit(800);  // so at most 200 for one user
   const bool as_another = geteuid() == 0;
   std::vector<Raw> hogs;
   std::thread([&] {
@@ -1332,11 +1345,12 @@ TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
     if (as_another) {
       ASSERT_EQ(syscall(SYS_setresuid, -1, kNobody, -1), 0);
     }
-    for (int i = 0; i < 10; ++i)
-      hogs.emplace_back(address());
+    while (hogs.size() < 10) {
+      Raw hog(address());
+      // On a busy machine it may say so too late.
+      if (hog.hello().type == MessageType::kWelcome) hogs.push_back(std::move(hog));
+    }
   }).join();
-  for (Raw& hog : hogs)
-    ASSERT_EQ(hog.hello().type, MessageType::kWelcome);
   for (Raw& hog : hogs) {
     for (uint64_t number = 100; number < 210; ++number) {
       Message fetch = message_of(MessageType::kFetch, "n");
@@ -1365,7 +1379,6 @@ TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
   EXPECT_GT(received, 0U);
   EXPECT_LE(received, 200U);
   EXPECT_TRUE(eventually(fetch)) << "all has been read";
-  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 // Of what was done so many times, how much the log was told line by line, and of how much only the number.
@@ -1449,16 +1462,12 @@ TEST_F(ShareServerTest, AKeeperTakesHalfTheDescriptorsThatItsProcessHas) {
   gpumem_hub const hub = open_hub(desc);
   Raw raw(address());
   ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   // Its limit counts when something is published.
-  rlimit limit = before;
-  limit.rlim_cur = 856;  // 64 of the process, three of each of 64 links, and twice 300
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  std::optional<DescriptorLimit> limit(856);  // 64 of the process, three of each of 64 links, and twice 300
   EXPECT_EQ(raw.ask(publish_of("many", 301), files(301)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
   EXPECT_EQ(raw.ask(publish_of("n", 300), files(300)).type, MessageType::kPublished);
   EXPECT_EQ(raw.ask(publish_of("another", 1, 2), files(1)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  limit.reset();
   EXPECT_EQ(raw.ask(publish_of("another", 1, 2), files(1)).type, MessageType::kPublished);
   EXPECT_EQ(refused(hub), 2U);
 }

@@ -17,6 +17,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "../../asleep.h"
+
 namespace {
 
 // ---- What it costs
@@ -195,10 +197,9 @@ TEST_F(Cpp, CloseReportsAndKeepsWhatItCannotEnd) {
 
 TEST_F(Cpp, TheDestructorOfAStreamWaits) {
   static std::atomic<bool> returned, early, ran;
+  static const pid_t owner = gettid();
   auto work = [] {
-    // Gives a destructor that does not wait the time to return.
-    for (int i = 0; i < 100000 && !returned; ++i)
-      std::this_thread::yield();
+    gpumem::test::wait_until_asleep(owner);  // a destructor that does not wait has returned by then
     early = returned.load();
     ran = true;
   };
