@@ -59,6 +59,8 @@ def wrong_files(root, source, options):
     expected.add(f"{options['datadir']}/licenses/gpumem/LICENSE")
     if options["default_library"] != "static":
         expected |= {f"{library}/libgpumem.so", f"{library}/libgpumem.so.0", f"{library}/libgpumem.so.{version}"}
+        if options["torch"]:
+            expected.add(f"{library}/gpumem/libgpumem-torch.so")
     if options["default_library"] != "shared":
         expected.add(f"{library}/libgpumem.a")
     if options["cli"]:
@@ -225,7 +227,7 @@ def options(tap, source, build, c_compiler, cpp_compiler, folder):
     os.environ.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
     for number, chosen in enumerate((
             {"default_library": "shared", "cli": True},
-            {"default_library": "shared", "cli": False},
+            {"default_library": "shared", "cli": False, "torch": False},
             {"default_library": "static", "cli": True})):
         name = "installed with " + ", ".join(f"{key}={str(value).lower()}" for key, value in chosen.items())
         try:
