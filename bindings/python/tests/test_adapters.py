@@ -15,7 +15,7 @@ from unittest import mock
 import gpumem
 from gpumem import Kind, MemoryFlags
 
-from .support import Case, on_cuda
+from .support import Case, on_cuda, python
 
 
 def numba_stand_in():
@@ -272,3 +272,124 @@ class TorchTest(Case):
             taken = adapter.from_tensor(types.SimpleNamespace(detach=lambda view=again: view))
             self.assertEqual(taken.address, again.address)
             del tensor, again, taken
+
+
+# PyTorch's own Python around a plugged-in allocator, and its C++ as far as that only passes calls on.
+TORCH_STAND_IN = '''
+import ctypes, sys, types
+from ctypes import CFUNCTYPE, c_double, c_int, c_size_t, c_void_p
+
+class Inner:
+    def __init__(self, alloc, free):
+        self.alloc = CFUNCTYPE(c_void_p, c_size_t, c_int, c_void_p)(alloc)
+        self.free = CFUNCTYPE(None, c_void_p, c_size_t, c_int, c_void_p)(free)
+        self.set = set()
+    def __getattr__(self, name):
+        assert name.startswith("set_"), name
+        def setter(address):
+            assert address
+            self.set.add(name)
+            setattr(self, name[4:], address)
+        return setter
+
+class CUDAPluggableAllocator:
+    def __init__(self, path, alloc, free):
+        library = ctypes.CDLL(path)
+        self.inner = Inner(*(ctypes.cast(getattr(library, name), c_void_p).value for name in (alloc, free)))
+    def allocator(self):
+        return self.inner
+
+current = []
+def change_current_allocator(made):
+    if current:
+        raise RuntimeError("Can't swap an already initialized allocator")
+    current.append(made.allocator())
+
+torch = types.ModuleType("torch")
+torch.device = lambda text: types.SimpleNamespace(index=int(text.partition(":")[2]) if ":" in text else None)
+torch._C = types.SimpleNamespace(**dict.fromkeys(("_cuda_memoryStats", "_cuda_resetPeakMemoryStats", "_cuda_memorySnapshot")))
+torch.cuda = types.SimpleNamespace(
+    current_device=lambda: 0, init=lambda: None,
+    MemPool=lambda inner, **options: (inner, options),
+    memory=types.SimpleNamespace(CUDAPluggableAllocator=CUDAPluggableAllocator, change_current_allocator=change_current_allocator))
+sys.modules["torch"] = torch
+'''
+
+
+class TorchAllocatorTest(unittest.TestCase):
+    @on_cuda
+    def test_install(self):
+        python(TORCH_STAND_IN + '''
+import gpumem.adapters.torch as adapter
+
+adapter.install()
+adapter.install()
+assert adapter.installed()
+(inner,) = current
+assert inner.set == {"set_init_fn", "set_reset_fn", "set_memory_fraction_fn", "set_base_alloc_fn", "set_record_stream_fn",
+                     "set_begin_allocate_to_pool", "set_end_allocate_to_pool_fn", "set_release_pool"}, inner.set
+assert adapter.memory_snapshot() == []
+CFUNCTYPE(None, c_int)(inner.init_fn)(1)
+block = inner.alloc(100000, 0, None)
+stats = adapter.memory_stats()
+assert stats["allocation.all.current"] == 1 and 100000 <= stats["allocated_bytes.all.current"] <= 112500, stats
+assert stats["reserved_bytes.all.current"] == 2 << 20 and stats["num_ooms"] == 0, stats
+assert torch._C._cuda_memoryStats(0)["active"]["all"]["current"] == 1
+assert adapter.memory_stats("cuda:1")["allocation.all.current"] == 0
+
+size = c_size_t()
+adapter._load().gpumem_torch_base_alloc(block + 5, size)
+assert size.value >= 100000
+
+(pool,) = adapter.memory_snapshot()
+assert pool["total_size"] == 2 << 20 and pool["classes"] and pool["segment_pool_id"] == (0, 0), pool
+
+# The id and the filter are C++ objects, which the tests in C++ pass; so a pool of its own is not seen from here.
+inner.free(block, 100000, 0, None)
+adapter.empty_cache()
+adapter.reset_peak_memory_stats()
+stats = adapter.memory_stats("cuda")
+assert stats["reserved_bytes.all.current"] == stats["reserved_bytes.all.peak"] == 0, stats
+assert stats["allocation.all.freed"] == stats["allocation.all.allocated"] == 1, stats
+adapter._reset_accumulated(0)
+assert adapter.memory_stats()["allocation.all.allocated"] == 0
+
+adapter.set_per_process_memory_fraction(0.5)
+assert adapter._memory_fraction() == 0.5
+try:
+    adapter.set_per_process_memory_fraction(2)
+    raise AssertionError("2 is no fraction")
+except ValueError:
+    pass
+
+segments, options = adapter.mem_pool(use_on_oom=True)
+assert options == {"use_on_oom": True}
+segment = segments.alloc(20 << 20, 0, None)
+assert segment and not segments.alloc(1 << 50, 0, None)
+segments.free(segment, 20 << 20, 0, None)
+''')
+
+    def test_a_library_that_is_not_there(self):
+        python(TORCH_STAND_IN + '''
+import gpumem.adapters.torch as adapter
+try:
+    adapter.install()
+    raise AssertionError("there is no such file")
+except gpumem.LibraryNotFound as problem:
+    assert "/nowhere" in str(problem), problem
+assert not adapter.installed()
+'''.replace("import gpumem.adapters.torch as adapter", "import gpumem\nimport gpumem.adapters.torch as adapter"),
+               GPUMEM_TORCH_LIBRARY="/nowhere")
+
+    @on_cuda
+    def test_too_late(self):
+        python(TORCH_STAND_IN + '''
+import gpumem.adapters.torch as adapter
+current.append(None)
+try:
+    adapter.install()
+    raise AssertionError("PyTorch has an allocator already")
+except RuntimeError as problem:
+    assert "before" in str(problem), problem
+assert not adapter.installed() and torch._C._cuda_memoryStats is None
+''')
