@@ -1,0 +1,727 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The functions of torch_memory_saver over a group of buffers: what a region allocates sleeps and wakes by
+// its tag.
+//
+// tms_get_cpu_backup_pointer() promises one pointer to a whole backup, so backups are allocations of this
+// file and not the stores of the group. All of them are copied at once, and the group then drops its memory
+// in one call.
+//
+// Where the original ends the process, these functions log a line and return a status, or NULL.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <gpumem/gpumem.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#define TMS_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// Values of cudaError_t.
+constexpr int kSuccess = 0;
+constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
+constexpr int kUnknown = 999;
+
+__attribute__((format(printf, 1, 2))) void report(const char* format, ...) {
+  char text[768];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  (void)std::fprintf(stderr, "gpumem-tms: %s\n", text);
+}
+
+class Failure : public std::exception {
+ public:
+  Failure(gpumem_status status, std::string text) : status_(status), text_(std::move(text)) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+  gpumem_status status() const { return status_; }
+  int cuda_error() const {
+    switch (status_) {
+      case GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY:
+      case GPUMEM_ERROR_OUT_OF_HOST_MEMORY:
+      case GPUMEM_ERROR_LIMIT_EXCEEDED:
+        return kOutOfMemory;
+      case GPUMEM_ERROR_INVALID_ARGUMENT:
+        return kInvalidValue;
+      default:
+        return kUnknown;
+    }
+  }
+
+ private:
+  gpumem_status status_;
+  std::string text_;
+};
+
+// Calls a function of gpumem, whose last parameter is the error.
+template <class... Parameters, class... Arguments>
+void call(gpumem_status (*function)(Parameters...), Arguments... arguments) {
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  if (GPUMEM_FAILED(function(arguments..., &error)))
+    throw Failure(error.status, std::string(error.function) + ": " + error.message);
+}
+
+[[noreturn]] void fail_by_errno(gpumem_status status, const std::string& what, int number) {
+  throw Failure(status, what + ": " + std::generic_category().message(number));
+}
+
+template <class Answer, class Work>
+Answer guarded(const char* function, Answer otherwise, Work work) noexcept {
+  try {
+    return work();
+  } catch (const std::exception& failure) {
+    report("%s: %s", function, failure.what());
+  }
+  return otherwise;
+}
+
+// The same for functions that answer a cudaError_t.
+template <class Work>
+int with_status(const char* function, Work work) noexcept {
+  try {
+    return work();
+  } catch (const Failure& failure) {
+    report("%s: %s", function, failure.what());
+    return failure.cuda_error();
+  } catch (const std::exception& failure) {
+    report("%s: %s", function, failure.what());
+  }
+  return kOutOfMemory;
+}
+
+bool is_set(const char* name) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) return false;
+  const std::string_view value = text;
+  if (value == "1" || value == "true" || value == "TRUE" || value == "yes" || value == "YES") return true;
+  if (value != "0" && value != "false" && value != "FALSE" && value != "no" && value != "NO")
+    report("%s is \"%s\", which counts as 0; use 0 or 1", name, text);
+  return false;
+}
+
+enum class Backup { kNone, kPinned, kMapped, kFile };
+
+std::optional<Backup> backup_named(const char* name) {
+  const std::string_view text = name == nullptr ? "" : name;
+  if (text.empty() || text == "pinned") return Backup::kPinned;
+  if (text == "mmap") return Backup::kMapped;
+  report("the backend of backups \"%s\" is unknown; use pinned or mmap", name);
+  return {};
+}
+
+// What the calling thread has set, and at first the environment.
+struct Settings {
+  std::string tag = "default";
+  bool interesting = is_set("TMS_INIT_ENABLE");
+  bool cpu_backup = is_set("TMS_INIT_ENABLE_CPU_BACKUP");
+  bool disk_backup = is_set("TMS_INIT_ENABLE_DISK_BACKUP");
+  Backup backend = backup_named(std::getenv("TMS_INIT_CPU_BACKUP_BACKEND")).value_or(Backup::kPinned);
+
+  Backup backup() const {
+    if (cpu_backup && disk_backup)
+      throw Failure(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "backups on the CPU and on disk exclude each other; disable one");
+    return disk_backup ? Backup::kFile : cpu_backup ? backend : Backup::kNone;
+  }
+};
+thread_local Settings settings;
+
+// A tag of gpumem has at most 63 bytes and no control characters.
+std::string group_tag(const std::string& tag) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (tag.size() <= 63 && std::none_of(tag.begin(), tag.end(), is_control)) return tag;
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (const char c : tag)
+    hash = (hash ^ static_cast<unsigned char>(c)) * UINT64_C(0x100000001b3);
+  char text[24];
+  (void)std::snprintf(text, sizeof text, "tag %016" PRIx64, hash);
+  return text;
+}
+
+// Where the content of one allocation is while it sleeps.
+struct Store {
+  Backup kind = Backup::kNone;
+  uint64_t size = 0;
+  void* data = nullptr;
+  int file = -1;
+};
+
+struct Gpu {
+  gpumem_device device = nullptr;
+  gpumem_stream stream = nullptr;  // for copies
+  gpumem_buffer gate = nullptr;    // without memory: putting it to sleep waits for all work of the device
+};
+
+struct Allocation {
+  uint64_t size;
+  uint64_t capacity;
+  gpumem_buffer buffer;
+  int ordinal;
+  Gpu* gpu;
+  std::string tag;
+  Backup backup;
+  void* base;
+  Store store = {};
+  bool paused = false;
+  bool resident = false;
+};
+using Chosen = std::vector<Allocation*>;
+
+class Saver {
+ public:
+  // Lives until the process ends: threads and destructors of other code may still call.
+  static Saver& get() {
+    static Saver* const saver = new Saver;
+    return *saver;
+  }
+
+  void* allocate(uint64_t size, int ordinal, const Settings& wanted) {
+    const Backup backup = wanted.backup();
+    const std::string tag = group_tag(wanted.tag);
+    // A call for the group must not meet a buffer that has no record yet.
+    const std::lock_guard lock(mutex_);
+    Gpu& gpu = gpu_of(ordinal);
+    check_margin(gpu, size);
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = size;
+    desc.reserve = size;
+    desc.flags = GPUMEM_BUFFER_RESERVE_ALL;
+    desc.prefer = GPUMEM_PHYSICAL_RDMA;
+    desc.group = group_;
+    desc.tag = tag.c_str();
+    gpumem_buffer buffer = nullptr;
+    call(gpumem_buffer_create, gpu.device, &desc, &buffer);
+    try {
+      gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+      call(gpumem_buffer_get_info, buffer, &info);
+      allocations_.emplace(
+          reinterpret_cast<uintptr_t>(info.base),
+          Allocation{size, info.capacity, buffer, ordinal, &gpu, wanted.tag, backup, info.base});
+      return info.base;
+    } catch (...) {
+      (void)gpumem_buffer_destroy(buffer, nullptr);
+      throw;
+    }
+  }
+
+  // Memory that never sleeps.
+  void* allocate_plain(uint64_t size, int ordinal) {
+    const std::lock_guard lock(mutex_);
+    void* pointer = nullptr;
+    call(gpumem_malloc, gpu_of(ordinal).device, GPUMEM_KIND_DEVICE, size, &pointer);
+    return pointer;
+  }
+
+  // Returns false if no region allocated it.
+  bool release(void* pointer) {
+    std::optional<Allocation> found;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto place = allocations_.find(reinterpret_cast<uintptr_t>(pointer));
+      if (place == allocations_.end()) return false;
+      found = std::move(place->second);
+      allocations_.erase(place);
+    }
+    // PyTorch frees memory whose last work it has not observed, as cudaFree() waits for it. A call for the
+    // group that has put the buffer to sleep meanwhile has waited.
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    if (!found->paused && GPUMEM_FAILED(sleep_alone(*found, &error)) &&
+        error.status != GPUMEM_ERROR_DEVICE_LOST && is_awake(*found)) {
+      throw Failure(
+          error.status,
+          std::string("memory stays allocated, because its work cannot be awaited: ") + error.message);
+    }
+    release(found->store);
+    call(gpumem_buffer_destroy, found->buffer);
+    return true;
+  }
+
+  void release_plain(void* pointer) {
+    const std::unique_lock lock(mutex_);
+    if (instance_ == nullptr)
+      throw Failure(GPUMEM_ERROR_NOT_FOUND, "the memory was not allocated by this library");
+    call(gpumem_free, instance_, pointer);
+  }
+
+  int pause(const std::string& tag) {
+    const std::lock_guard lock(mutex_);
+    Chosen chosen = choose(tag);
+    const size_t others = std::erase_if(chosen, [](const Allocation* one) { return one->paused; });
+    if (others != 0) report("%zu of %zu allocations are paused already", others, others + chosen.size());
+    if (!chosen.empty()) {
+      finish_work(chosen);
+      const Chosen made = make_stores(chosen);
+      try {
+        copy(chosen, GPUMEM_FILE_DIRECTION_FROM_MEMORY);
+        put_to_sleep(chosen, tag);
+      } catch (...) {
+        for (Allocation* const one : made) {
+          if (!one->paused) release(one->store);
+        }
+        throw;
+      }
+    }
+    return others == 0 ? kSuccess : kInvalidValue;
+  }
+
+  int resume(const std::string& tag) {
+    const std::lock_guard lock(mutex_);
+    Chosen chosen = choose(tag);
+    const size_t others = std::erase_if(chosen, [](const Allocation* one) { return !one->paused; });
+    if (others != 0) report("%zu of %zu allocations are not paused", others, others + chosen.size());
+    if (!chosen.empty()) {
+      const std::string name = group_tag(tag);
+      gpumem_wake_desc wake = GPUMEM_WAKE_DESC_INIT;
+      wake.tag = name.c_str();
+      call(gpumem_group_wake, group_, &wake);
+      try {
+        copy(chosen, GPUMEM_FILE_DIRECTION_TO_MEMORY);
+      } catch (...) {
+        for (const Allocation* const one : chosen)
+          (void)sleep_alone(*one);
+        throw;
+      }
+      for (Allocation* const one : chosen) {
+        one->paused = false;
+        if (!retain_ && one->backup != Backup::kFile) release(one->store);
+      }
+    }
+    return others == 0 ? kSuccess : kInvalidValue;
+  }
+
+  void prepare(const std::string& tag) {
+    const std::lock_guard lock(mutex_);
+    Chosen chosen = choose(tag);
+    std::erase_if(chosen, [](const Allocation* one) { return one->paused; });
+    (void)make_stores(chosen);
+  }
+
+  uint8_t* backup_of(const void* pointer, uint64_t size) {
+    const std::lock_guard lock(mutex_);
+    const Allocation* const one = containing(pointer, size);
+    if (one == nullptr) throw Failure(GPUMEM_ERROR_NOT_FOUND, "no allocation of a region has these bytes");
+    if (one->backup == Backup::kFile) return nullptr;
+    if (one->store.data == nullptr) {
+      if (one->paused)
+        throw Failure(GPUMEM_ERROR_NOT_FOUND,
+                      "the allocation is paused without a backup; enable cpu backup when it is made");
+      return nullptr;
+    }
+    return static_cast<uint8_t*>(one->store.data) +
+           (static_cast<const uint8_t*>(pointer) - static_cast<const uint8_t*>(one->base));
+  }
+
+  uint64_t keep_resident(const void* pointer) {
+    const std::lock_guard lock(mutex_);
+    Allocation* const one = containing(pointer, 1);
+    if (one == nullptr) return 0;
+    if (one->paused)
+      throw Failure(GPUMEM_ERROR_INVALID_STATE,
+                    "the allocation is paused; resume it before it is to be resident");
+    one->resident = true;
+    return one->capacity;
+  }
+
+  uint32_t devices(const std::string& tag, int* out_ordinals, uint32_t capacity) {
+    const std::lock_guard lock(mutex_);
+    std::set<int> ordinals;
+    for (const auto& [base, one] : allocations_) {
+      if (tag.empty() || one.tag == tag) ordinals.insert(one.ordinal);
+    }
+    const auto count = static_cast<uint32_t>(ordinals.size());
+    if (out_ordinals != nullptr) std::copy_n(ordinals.begin(), std::min(capacity, count), out_ordinals);
+    return count;
+  }
+
+  void set_margin(uint64_t bytes) { margin_ = bytes; }
+  void set_retain(bool retain) { retain_ = retain; }
+  bool retains() const { return retain_; }
+  void set_directory(const char* directory) {
+    const std::lock_guard lock(mutex_);
+    directory_ = directory;
+  }
+
+ private:
+  Saver() {
+    const char* const directory = std::getenv("TMS_DISK_BACKUP_DIR");
+    directory_ = directory == nullptr ? "/tmp" : directory;
+  }
+
+  Gpu& gpu_of(int ordinal) {
+    if (ordinal < 0) throw Failure(GPUMEM_ERROR_INVALID_ARGUMENT, "the ordinal of the device is negative");
+    if (instance_ == nullptr) {
+      gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+      desc.backend = GPUMEM_BACKEND_CUDA;
+      desc.name = "torch_memory_saver";
+      call(gpumem_instance_open, &desc, &instance_);
+    }
+    if (group_ == nullptr) call(gpumem_group_create, instance_, nullptr, &group_);
+    Gpu& gpu = gpus_[ordinal];
+    if (gpu.device == nullptr)
+      call(gpumem_device_get, instance_, static_cast<uint32_t>(ordinal), &gpu.device);
+    if (gpu.stream == nullptr) call(gpumem_stream_create, gpu.device, nullptr, &gpu.stream);
+    if (gpu.gate == nullptr) {
+      gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+      desc.reserve = 1;
+      call(gpumem_buffer_create, gpu.device, &desc, &gpu.gate);
+    }
+    return gpu;
+  }
+
+  void check_margin(const Gpu& gpu, uint64_t size) const {
+    const uint64_t margin = margin_;
+    if (margin == 0) return;
+    uint64_t free = 0;
+    call(gpumem_device_get_memory, gpu.device, &free, nullptr);
+    if (free < margin || free - margin < size)
+      throw Failure(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, std::to_string(size) + " bytes and a margin of " +
+                                                           std::to_string(margin) + " are more than the " +
+                                                           std::to_string(free) + " bytes that are free");
+  }
+
+  // Those with a tag that may sleep.
+  Chosen choose(const std::string& tag) {
+    Chosen chosen;
+    for (auto& [base, one] : allocations_) {
+      if ((tag.empty() || one.tag == tag) && !one.resident) chosen.push_back(&one);
+    }
+    return chosen;
+  }
+
+  Allocation* containing(const void* pointer, uint64_t size) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    auto place = allocations_.upper_bound(address);
+    if (place == allocations_.begin()) return nullptr;
+    --place;
+    const uint64_t offset = address - place->first;
+    Allocation& one = place->second;
+    return offset <= one.size && size <= one.size - offset ? &one : nullptr;
+  }
+
+  static void finish_work(const Chosen& chosen) {
+    std::set<const Gpu*> gpus;
+    for (const Allocation* const one : chosen)
+      gpus.insert(one->gpu);
+    for (const Gpu* const gpu : gpus) {
+      gpumem_sleep_desc drop = GPUMEM_SLEEP_DESC_INIT;
+      drop.content = GPUMEM_CONTENT_DROP;
+      call(gpumem_buffer_sleep, gpu->gate, &drop);
+      call(gpumem_buffer_wake, gpu->gate, nullptr);
+    }
+  }
+
+  // Returns the allocations that had none.
+  Chosen make_stores(const Chosen& chosen) {
+    Chosen made;
+    made.reserve(chosen.size());
+    try {
+      for (Allocation* const one : chosen) {
+        if (one->backup == Backup::kNone || one->store.kind != Backup::kNone) continue;
+        made.push_back(one);
+        make_store(*one);
+      }
+    } catch (...) {
+      for (Allocation* const one : made)
+        release(one->store);
+      throw;
+    }
+    return made;
+  }
+
+  void make_store(Allocation& one) const {
+    Store made{one.backup, one.size};
+    if (one.backup == Backup::kPinned) {
+      call(gpumem_malloc, one.gpu->device, GPUMEM_KIND_PINNED, one.size, &made.data);
+    } else if (one.backup == Backup::kMapped) {
+      made.data = mmap(nullptr, one.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (made.data == MAP_FAILED) fail_by_errno(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "a backup", errno);
+    } else {
+      std::error_code ignored;
+      std::filesystem::create_directories(directory_, ignored);
+      std::string name = directory_ + "/tms_XXXXXX";
+      made.file = mkostemp(name.data(), O_CLOEXEC);
+      if (made.file < 0) fail_by_errno(GPUMEM_ERROR_PERMISSION_DENIED, "a file in " + directory_, errno);
+      // It goes with the process, however that ends.
+      (void)unlink(name.c_str());
+      if (const int full = posix_fallocate(made.file, 0, static_cast<off_t>(one.size)); full != 0) {
+        (void)close(made.file);
+        fail_by_errno(GPUMEM_ERROR_LIMIT_EXCEEDED, "a file in " + directory_, full);
+      }
+    }
+    one.store = made;
+  }
+
+  void release(Store& store) const {
+    if (store.kind == Backup::kPinned) {
+      gpumem_error error = GPUMEM_ERROR_INIT;
+      if (GPUMEM_FAILED(gpumem_free(instance_, store.data, &error)))
+        report("a backup stays allocated: %s", error.message);
+    } else if (store.kind == Backup::kMapped) {
+      (void)munmap(store.data, store.size);
+    } else if (store.kind == Backup::kFile) {
+      (void)close(store.file);
+    }
+    store = {};
+  }
+
+  // Between the allocations and their stores.
+  void copy(const Chosen& chosen, gpumem_file_direction direction) const {
+    const bool saves = direction == GPUMEM_FILE_DIRECTION_FROM_MEMORY;
+    std::set<gpumem_stream> streams;
+    try {
+      for (const Allocation* const one : chosen) {
+        if (one->store.kind != Backup::kPinned) continue;
+        streams.insert(one->gpu->stream);
+        call(gpumem_copy_async, one->gpu->stream, saves ? one->store.data : one->base,
+             saves ? one->base : one->store.data, one->size, nullptr);
+      }
+      for (const Allocation* const one : chosen) {
+        if (one->store.kind == Backup::kMapped) {
+          call(gpumem_copy, instance_, saves ? one->store.data : one->base,
+               saves ? one->base : one->store.data, one->size, nullptr);
+        } else if (one->store.kind == Backup::kFile) {
+          copy_file(*one, direction);
+        }
+      }
+      for (const gpumem_stream stream : streams)
+        call(gpumem_stream_synchronize, stream, GPUMEM_TIMEOUT_INFINITE);
+    } catch (...) {
+      for (const gpumem_stream stream : streams)
+        (void)gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, nullptr);
+      throw;
+    }
+  }
+
+  void copy_file(const Allocation& one, gpumem_file_direction direction) const {
+    gpumem_copy_file_desc desc = GPUMEM_COPY_FILE_DESC_INIT;
+    desc.file_descriptor = one.store.file;
+    desc.direction = direction;
+    desc.pointer = one.base;
+    desc.size = one.size;
+    call(gpumem_copy_file, instance_, &desc, nullptr);
+    // The backup is not to take the memory of the host after all.
+    (void)fdatasync(one.store.file);
+    (void)posix_fadvise(one.store.file, 0, 0, POSIX_FADV_DONTNEED);
+  }
+
+  static bool is_awake(const Allocation& one) {
+    gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+    return GPUMEM_FAILED(gpumem_buffer_get_info(one.buffer, &info, nullptr)) ||
+           info.state == GPUMEM_BUFFER_STATE_AWAKE;
+  }
+
+  static gpumem_status sleep_alone(const Allocation& one, gpumem_error* error = nullptr) {
+    gpumem_sleep_desc drop = GPUMEM_SLEEP_DESC_INIT;
+    drop.content = GPUMEM_CONTENT_DROP;
+    return gpumem_buffer_sleep(one.buffer, &drop, error);
+  }
+
+  void put_to_sleep(const Chosen& chosen, const std::string& tag) {
+    const bool all = std::none_of(allocations_.begin(), allocations_.end(), [&](const auto& entry) {
+      return entry.second.resident && (tag.empty() || entry.second.tag == tag);
+    });
+    try {
+      if (all) {
+        const std::string name = group_tag(tag);
+        gpumem_sleep_desc drop = GPUMEM_SLEEP_DESC_INIT;
+        drop.content = GPUMEM_CONTENT_DROP;
+        drop.tag = name.c_str();
+        call(gpumem_group_sleep, group_, &drop);
+      } else {
+        for (const Allocation* const one : chosen) {
+          gpumem_error error = GPUMEM_ERROR_INIT;
+          if (GPUMEM_FAILED(sleep_alone(*one, &error))) throw Failure(error.status, error.message);
+        }
+      }
+    } catch (...) {
+      note_sleepers(chosen, !all);
+      throw;
+    }
+    for (Allocation* const one : chosen)
+      one->paused = true;
+  }
+
+  // After a failure. What cannot be woken waits for tms_resume().
+  void note_sleepers(const Chosen& chosen, bool wake) {
+    Chosen woken;
+    for (Allocation* const one : chosen) {
+      if (is_awake(*one)) continue;
+      one->paused = !wake || GPUMEM_FAILED(gpumem_buffer_wake(one->buffer, nullptr, nullptr));
+      if (!one->paused) woken.push_back(one);
+    }
+    copy(woken, GPUMEM_FILE_DIRECTION_TO_MEMORY);
+  }
+
+  std::mutex mutex_;  // guards all below but the atomics
+  gpumem_instance instance_ = nullptr;
+  gpumem_group group_ = nullptr;
+  std::map<int, Gpu> gpus_;
+  std::map<uintptr_t, Allocation> allocations_;  // by their first byte
+  std::string directory_;                        // of files
+  std::atomic<uint64_t> margin_ = 0;
+  std::atomic<bool> retain_ = is_set("TMS_RETAIN_CPU_BACKUP");
+};
+
+std::string tag_of(const char* tag) { return tag == nullptr ? "" : tag; }
+
+// A function of the CUDA runtime behind this library, when that was preloaded.
+template <class Function>
+Function real(const char* name) {
+  const auto function = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+  if (function == nullptr)
+    report("%s was called, but no other library has it; is the CUDA runtime loaded?", name);
+  return function;
+}
+
+}  // namespace
+
+// ---- memory ----
+
+TMS_API void* tms_torch_malloc(ssize_t size, int device, void* /*stream*/) {
+  return guarded("tms_torch_malloc", static_cast<void*>(nullptr), [&] {
+    if (size <= 0) throw Failure(GPUMEM_ERROR_INVALID_ARGUMENT, "the size is not positive");
+    if (settings.interesting) return Saver::get().allocate(static_cast<uint64_t>(size), device, settings);
+    static std::atomic<bool> told = false;
+    if (!told.exchange(true)) report("memory is allocated outside of a region; such memory is never paused");
+    return Saver::get().allocate_plain(static_cast<uint64_t>(size), device);
+  });
+}
+
+TMS_API void tms_torch_free(void* pointer, ssize_t /*size*/, int /*device*/, void* /*stream*/) {
+  if (pointer == nullptr) return;
+  (void)with_status("tms_torch_free", [&] {
+    if (!Saver::get().release(pointer)) Saver::get().release_plain(pointer);
+    return kSuccess;
+  });
+}
+
+// The two that a process gets to which this library is preloaded.
+
+TMS_API int cudaMalloc(void** out_pointer, size_t size) {
+  if (settings.interesting && out_pointer != nullptr && size != 0) {
+    return with_status("cudaMalloc", [&] {
+      const auto get_device = real<int (*)(int*)>("cudaGetDevice");
+      int device = 0;
+      if (get_device == nullptr) return kUnknown;
+      if (const int failed = get_device(&device); failed != kSuccess) return failed;
+      *out_pointer = Saver::get().allocate(size, device, settings);
+      return kSuccess;
+    });
+  }
+  const auto function = real<int (*)(void**, size_t)>("cudaMalloc");
+  return function == nullptr ? kUnknown : function(out_pointer, size);
+}
+
+TMS_API int cudaFree(void* pointer) {
+  bool ours = false;
+  const int status = with_status("cudaFree", [&] {
+    ours = pointer != nullptr && Saver::get().release(pointer);
+    return kSuccess;
+  });
+  if (ours || status != kSuccess) return status;
+  const auto function = real<int (*)(void*)>("cudaFree");
+  return function == nullptr ? kUnknown : function(pointer);
+}
+
+// ---- what a region is ----
+
+TMS_API void tms_set_interesting_region(bool interesting) { settings.interesting = interesting; }
+
+TMS_API bool tms_get_interesting_region() { return settings.interesting; }
+
+TMS_API void tms_set_current_tag(const char* tag) {
+  if (tag == nullptr) return report("tms_set_current_tag: the tag is NULL; it stays as it is");
+  (void)with_status("tms_set_current_tag", [&] {
+    settings.tag = tag;
+    return kSuccess;
+  });
+}
+
+TMS_API const char* tms_get_current_tag() { return settings.tag.c_str(); }
+
+TMS_API void tms_set_enable_cpu_backup(bool enable) { settings.cpu_backup = enable; }
+
+TMS_API bool tms_get_enable_cpu_backup() { return settings.cpu_backup; }
+
+TMS_API void tms_set_cpu_backup_backend(const char* backend) {
+  settings.backend = backup_named(backend).value_or(settings.backend);
+}
+
+TMS_API const char* tms_get_cpu_backup_backend() {
+  return settings.backend == Backup::kMapped ? "mmap" : "pinned";
+}
+
+TMS_API void tms_set_enable_disk_backup(bool enable) { settings.disk_backup = enable; }
+
+TMS_API bool tms_get_enable_disk_backup() { return settings.disk_backup; }
+
+// ---- what the process has ----
+
+TMS_API void tms_set_disk_backup_dir(const char* directory) {
+  if (directory == nullptr)
+    return report("tms_set_disk_backup_dir: the directory is NULL; it stays as it is");
+  (void)with_status("tms_set_disk_backup_dir", [&] {
+    Saver::get().set_directory(directory);
+    return kSuccess;
+  });
+}
+
+TMS_API void set_memory_margin_bytes(uint64_t bytes) { Saver::get().set_margin(bytes); }
+
+TMS_API void tms_set_retain_cpu_backup(bool retain) { Saver::get().set_retain(retain); }
+
+TMS_API bool tms_get_retain_cpu_backup() { return Saver::get().retains(); }
+
+TMS_API int tms_pause(const char* tag) {
+  return with_status("tms_pause", [&] { return Saver::get().pause(tag_of(tag)); });
+}
+
+TMS_API int tms_resume(const char* tag) {
+  return with_status("tms_resume", [&] { return Saver::get().resume(tag_of(tag)); });
+}
+
+TMS_API uint64_t tms_keep_resident(const void* pointer) {
+  return guarded("tms_keep_resident", uint64_t{0}, [&] { return Saver::get().keep_resident(pointer); });
+}
+
+TMS_API uint32_t tms_affected_devices(const char* tag, int* out_devices, uint32_t capacity) {
+  return guarded("tms_affected_devices", uint32_t{0},
+                 [&] { return Saver::get().devices(tag_of(tag), out_devices, capacity); });
+}
+
+TMS_API uint8_t* tms_get_cpu_backup_pointer(const uint8_t* pointer, uint64_t size) {
+  return guarded("tms_get_cpu_backup_pointer", static_cast<uint8_t*>(nullptr),
+                 [&] { return Saver::get().backup_of(pointer, size); });
+}
+
+// Not in the original: makes the backups now, so that the first pause only copies.
+TMS_API int gpumem_tms_prepare(const char* tag) {
+  return with_status("gpumem_tms_prepare", [&] {
+    Saver::get().prepare(tag_of(tag));
+    return kSuccess;
+  });
+}
