@@ -49,7 +49,7 @@ def from_tensor(tensor: torch.Tensor) -> gpumem.View:
 # ---- the allocator ----
 
 class _Stats(ctypes.Structure):
-    """gpumem_torch_stats of bindings/torch/allocator.cpp."""
+    """gpumem_torch_stats of adapters/torch/allocator.cpp."""
     _fields_ = [(name, c_uint64) for name in (
         "live_count", "live_bytes", "reserved_bytes", "segment_count", "peak_live_count", "peak_live_bytes", "peak_reserved_bytes",
         "total_count", "total_bytes", "grow_count", "release_count", "retry_count", "failure_count", "limit", "total_memory")]
