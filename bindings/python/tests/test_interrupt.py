@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Ctrl-C in a wait that would not end: it is answered, and what the call uses stays alive until the call is done."""
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -120,6 +121,28 @@ class InterruptTest(Case):
                     memory.close()
         release()
         memory.close()
+        stream.close()
+
+    def test_a_coroutine_that_asks_ends(self):
+        """The loop of the guide: neither asyncio nor the end of the block waits for work that never ends."""
+        async def complete(work):
+            while not work.query():
+                await asyncio.sleep(0.001)
+
+        async def pressed(work):
+            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+            await complete(work)
+
+        stream, release = self.held_stream()
+        with self.device.event() as event:
+            event.record(stream)
+            for work in (stream, event):
+                with self.assertRaises(KeyboardInterrupt):
+                    asyncio.run(pressed(work))
+                with self.assertRaises(asyncio.TimeoutError):
+                    asyncio.run(asyncio.wait_for(complete(work), 0.01))
+            release()
+            asyncio.run(complete(event))
         stream.close()
 
     def test_time_limits_hold(self):
