@@ -21,7 +21,7 @@ from ._memory import Region, View, memory_of
 from ._operands import operand
 from ._results import EventInfo, StreamInfo, known
 from ._waits import LARGE, aside, on_main_thread, wait
-from .errors import DeviceLost, Error, NotReady
+from .errors import DeviceLost, Error
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
@@ -546,13 +546,13 @@ class Event(Unique):
         self._observed(captured)
         return True
 
-    def elapsed_time_ns(self, end: Event) -> int:
-        """Nanoseconds from this event to another, negative if that one was recorded first. Raises NotReady while one of
-        the records is not complete."""
+    def elapsed_time_ns(self, end: Event) -> Optional[int]:
+        """Nanoseconds from this event to another, negative if that one was recorded first; None while one of the records
+        is not complete."""
         expect(Event, end, "end")
         nanoseconds = c_int64()
         if call(c.gpumem_event_get_elapsed_time, self._handle, end.handle, nanoseconds) == c.GPUMEM_NOT_READY:
-            raise NotReady("one of the events is not complete", function="gpumem_event_get_elapsed_time")
+            return None
         return nanoseconds.value
 
 

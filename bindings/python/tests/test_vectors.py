@@ -295,7 +295,7 @@ class Runner:
         self.ready(self.names[name].synchronize(None if timeout is None else number(timeout) * NANOSECONDS))
 
     def do_elapsed(self, start, end):
-        self.names[start].elapsed_time_ns(self.names[end])
+        self.ready(self.names[start].elapsed_time_ns(self.names[end]) is not None)
 
     def do_copy(self, instance, destination, source, size, stream=None, direction="0", source_order="0"):
         self.place(instance, stream).copy(self.address(destination), self.address(source), number(size),
