@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -114,6 +115,38 @@ bool sleep_and_wake(const gpumem::Instance& instance, gpumem::Device device) {
   return last == 7 && derived.valid && derived.generation == weights.info().generation;
 }
 
+bool there_and_back(const gpumem::Instance& instance, gpumem::Device device) {
+  std::FILE* const file = std::tmpfile();
+  if (file == nullptr) return false;
+  constexpr size_t kSize = size_t{1} << 20;
+  const gpumem::Memory weights = device.create_memory({.kind = GPUMEM_KIND_DEVICE, .size = kSize});
+  const auto bytes = weights.device_elements<uint8_t>();
+  instance.fill(bytes, uint8_t{7});
+  gpumem::CopyFileDesc desc{.file_descriptor = fileno(file),
+                            .direction = GPUMEM_FILE_DIRECTION_FROM_MEMORY,
+                            .pointer = bytes.data(),
+                            .size = kSize};
+  instance.copy_file(desc);
+  instance.fill(bytes, uint8_t{0});
+
+  desc.direction = GPUMEM_FILE_DIRECTION_TO_MEMORY;
+  gpumem_copy_file_info info = GPUMEM_COPY_FILE_INFO_INIT;
+  gpumem::Error error;
+  const auto stop = [](uint64_t, uint64_t) { return false; };
+  instance.copy_file(desc, stop, &info, error);
+  if (error.status() != GPUMEM_ERROR_CANCELLED) return false;
+  // The other bytes.
+  desc.file_offset += info.copied;
+  desc.pointer = bytes.subspan(info.copied).data();
+  desc.size -= info.copied;
+  if (desc.size != 0) instance.copy_file(desc);
+
+  std::fclose(file);
+  std::vector<uint8_t> back(kSize);
+  instance.copy(back, bytes);
+  return std::count(back.begin(), back.end(), 7) == kSize;
+}
+
 bool pooled(gpumem::Device device) {
   const gpumem::Pool pool = device.create_pool({.limit = uint64_t{64} << 20});
   const gpumem::Stream stream = device.create_stream();
@@ -153,7 +186,7 @@ int main() {
     gpumem::Instance instance = open();  // before everything else
     const gpumem::Device device = instance.device(0);
     if (!round_trip(device) || !too_much(device) || !timing(device) || !sleep_and_wake(instance, device) ||
-        !pooled(device) || !follow(instance, device)) {
+        !there_and_back(instance, device) || !pooled(device) || !follow(instance, device)) {
       std::cerr << "something is not as this page says\n";
       return 1;
     }

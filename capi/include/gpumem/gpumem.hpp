@@ -417,6 +417,10 @@ class ByHand<InstanceRef> : public Elements<InstanceRef> {
   /// Copies a file, and calls `progress(done, total)`, which returns false to cancel; what it throws is thrown again.
   template <class Progress, class = IfProgress<Progress>>
   void copy_file(const CopyFileDesc &desc, Progress &&progress, OnError on_error = {}) const;
+  /// The same, and says what was copied, also if the call fails or is cancelled.
+  template <class Progress, class = IfProgress<Progress>>
+  void copy_file(const CopyFileDesc &desc, Progress &&progress, gpumem_copy_file_info *out_info,
+                 OnError on_error = {}) const;
   /// A line for each live object: gpumem_stats_report()
   std::string report(OnError on_error = {}) const;
   /// Writes new descriptors of an export, and returns how many; with no room only their number: gpumem_share_get_fds()
@@ -3170,10 +3174,17 @@ void with_progress(const Desc &desc, Progress &progress, OnError on_error, const
 
 template <class Progress, class>
 void ByHand<InstanceRef>::copy_file(const CopyFileDesc &desc, Progress &&progress, OnError on_error) const {
+  copy_file(desc, progress, nullptr, on_error);
+}
+
+template <class Progress, class>
+void ByHand<InstanceRef>::copy_file(const CopyFileDesc &desc, Progress &&progress,
+                                    gpumem_copy_file_info *out_info, OnError on_error) const {
   const gpumem_instance instance = static_cast<const InstanceRef *>(this)->get();
-  with_progress(desc, progress, on_error, [instance](const gpumem_copy_file_desc *c, gpumem_error *error) {
-    return gpumem_copy_file(instance, c, nullptr, error);
-  });
+  with_progress(desc, progress, on_error,
+                [instance, out_info](const gpumem_copy_file_desc *c, gpumem_error *error) {
+                  return gpumem_copy_file(instance, c, out_info, error);
+                });
 }
 
 template <class Progress, class>

@@ -373,7 +373,18 @@ TEST_F(Cpp, AFileIsCopiedWithProgressOrWithout) {
   uint64_t copied = 0;
   instance_.copy_file(desc, [&copied](uint64_t done, uint64_t) { copied = done; });
   EXPECT_EQ(copied, kSize);
+
+  // What was copied is known also if the call is cancelled, by an exception or by false.
+  const auto fail = [](uint64_t, uint64_t) -> bool { throw std::runtime_error("enough"); };
+  info.copied = kSize + 1;
+  EXPECT_THROW(instance_.copy_file(desc, fail, &info), std::runtime_error);
+  EXPECT_LE(info.copied, kSize);
   gpumem::Error error;
+  info.copied = kSize + 1;
+  const auto stop = [](uint64_t, uint64_t) { return false; };
+  instance_.copy_file(desc, stop, &info, error);
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_CANCELLED);
+  EXPECT_LE(info.copied, kSize);
   desc.file_descriptor = -1;
   instance_.copy_file(desc, nullptr, error);
   EXPECT_TRUE(error);
