@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from enum import Flag
 from typing import Dict, Match
 
 from . import _codes, _native
@@ -128,7 +129,7 @@ _FUNCTIONS = {
     "gpumem_stats_report": "Instance.report()",
     "gpumem_unregister": "Instance.unregister()",
 }
-_C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
+_C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\bwith GPUMEM_MEMORY_[A-Z0-9_]+|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
 _MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
 _OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed) memory|(stream|event|physical|virtual|buffer)(?: memory)?) (.*?): "
                      r"(?=\d+ bytes|device \d)")
@@ -141,7 +142,11 @@ def _constants() -> Dict[str, str]:
     for name in vars(_native):
         for prefix, cls in sorted(_codes.PREFIXES, key=lambda item: -len(item[0])):
             if name.startswith(prefix) and name[len(prefix):] in cls.__members__:
-                found[name] = f"{cls.__name__}.{name[len(prefix):]}"
+                # The guide passes flags by their names.
+                value = name[len(prefix):]
+                found[name] = f'"{value.lower()}"' if issubclass(cls, Flag) else f"{cls.__name__}.{value}"
+                if cls is _codes.MemoryFlags:
+                    found[f"with {name}"] = f'with require="{value.lower()}"'
                 break
     # Of two types with the same prefix, the first.
     found.update((prefix, cls.__name__) for prefix, cls in reversed(_codes.PREFIXES))
@@ -170,6 +175,7 @@ def _flags(match: Match[str]) -> str:
 def in_python(text: str) -> str:
     """A message of the library. Names that Python does not have, such as those of the environment, stay."""
     text = text.replace("was destroyed; do not use its handle after that", "was closed")
+    text = re.sub(r"\bdestroy (it|them)\b", r"close \1", text)
     return _C_NAME.sub(_in_python, _MEMORY_FLAGS.sub(_flags, text))
 
 

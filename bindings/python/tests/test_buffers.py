@@ -109,7 +109,7 @@ class BufferTest(BufferCase):
                 with self.assertRaises(error):
                     buffer.resize(size)
                 self.assertEqual(buffer.info(), (base, self.unit, self.unit, *buffer.info()[3:]))
-            with self.assertRaisesRegex(gpumem.OutOfAddressSpace, "BufferFlags.MOVABLE"):
+            with self.assertRaisesRegex(gpumem.OutOfAddressSpace, '"movable"'):
                 buffer.resize(buffer.reserved_size + 1)
             with self.assertRaises(gpumem.InvalidArgument):
                 buffer.copy_from(bytes(2), offset=self.unit - 1)

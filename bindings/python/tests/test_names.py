@@ -270,20 +270,23 @@ class TextTest(Case):
 
     def test_translations(self):
         for text, expected in (
-                ("require GPUMEM_MEMORY_READ_ONLY", "require MemoryFlags.READ_ONLY"),
+                ("require GPUMEM_MEMORY_READ_ONLY", 'require "read_only"'),
+                ("create the memory with GPUMEM_MEMORY_SHAREABLE", 'create the memory with require="shareable"'),
+                ("without GPUMEM_HANDLE_TYPE_POSIX_FD; pass it", 'without "posix_fd"; pass it'),
+                ("is used; destroy it first", "is used; close it first"),
                 ("the kind is 7, which is no GPUMEM_KIND_ value", "the kind is 7, which is no Kind value"),
                 ("GPUMEM_ANSWER_TYPE_INT or GPUMEM_ANSWER_NO", "AnswerType.INT or Answer.NO"),
                 ("call gpumem_device_enable_peer_access first", "call Device.enable_peer_access() first"),
                 ("and 1 more in gpumem_stats_report()", "and 1 more in Instance.report()"),
                 ("register it with gpumem_memory_register()", "register it with Device.register()"),
-                ("destroy them, or close with GPUMEM_CLOSE_FORCE: x", "destroy them, or call close(force=True): x"),
+                ("destroy them, or close with GPUMEM_CLOSE_FORCE: x", "close them, or call close(force=True): x"),
                 ("this memory was destroyed; do not use its handle after that", "this memory was closed"),
                 ("the flags 0x3 are unknown, or do not apply to device memory",
                  "the flags portable|mapped are unknown, or do not apply to device memory"),
                 ("call gpumem_buffer_forget_registration() first", "call Registration.close() first"),
                 ("GPUMEM_SLEEP_IDLE waits for nothing", "idle=True waits for nothing"),
                 ("it is GPUMEM_BUFFER_STATE_FAILED", "it is BufferState.FAILED"),
-                ("GPUMEM_BUFFER_COPYABLE or a GPUMEM_BUFFER_ value", "BufferFlags.COPYABLE or a BufferFlags value"),
+                ("GPUMEM_BUFFER_COPYABLE or a GPUMEM_BUFFER_ value", '"copyable" or a BufferFlags value'),
                 ("the pointer is NULL", "the pointer is None"), ("it is GPUMEM_ERROR_BUSY", "it is Busy"),
                 ("GPUMEM_HOST_DEVICES is 99", "GPUMEM_HOST_DEVICES is 99"), ("GPUMEM_BACKEND is x", "GPUMEM_BACKEND is x"),
                 ("ANNULLED and a gpumem_word", "ANNULLED and a gpumem_word")):
