@@ -29,6 +29,8 @@ BY_HAND = {f"gpumem_{name}" for name in (
 # Outputs that a failing call may write, or that few ask for: they stay pointers, which may be null.
 POINTERS = {("gpumem_copy_regions", "out_failed"), ("gpumem_copy_regions_async", "out_failed"), ("gpumem_copy_file", "out_info"),
             ("gpumem_share_import", "out_pointer")}
+# Members whose results few need, so that the compiler does not ask for them.
+MAY_BE_IGNORED = {"gpumem_hub_publish", "gpumem_link_publish", "gpumem_pool_trim"}
 # Overloads that are written by hand beside a generated member of the same name.
 OVERLOADS = {"instance": ["copy", "copy_file", "fill"], "stream": ["copy", "fill"], "group": ["sleep", "wake"],
              "buffer": ["sleep", "wake", "set_callbacks"], "pool": ["set_callback"], "host_kernel": ["view"]}
@@ -275,7 +277,7 @@ class Member:
     def declaration(self):
         text = comment(f"{words(self.function.sentence)} {self.function.name}()", "  ")
         template = "template <class Callable>\n  " if self.template else ""
-        discard = "[[nodiscard]] " if self.result != "void" and not self.result == "bool" else ""
+        discard = "" if self.result in ("void", "bool") or self.function.name in MAY_BE_IGNORED else "[[nodiscard]] "
         return text + fold(f"  {template}{discard}{named(self.result, self.name)}(", self.signature(), f"){' const' if self.owner else ''};", " " * 6)
 
     def definition(self, interface):

@@ -1539,7 +1539,7 @@ class HubRef : public detail::Reference<gpumem_hub, detail::Owned::yes>, public 
   [[nodiscard]] gpumem_hub_info info(OnError on_error = {}) const;
 
   /// Publishes a handle under a name, as its newest version. gpumem_hub_publish()
-  [[nodiscard]] uint64_t publish(
+  uint64_t publish(
       const char *name, const gpumem_share_handle &handle, const PublishDesc &desc = {}, OnError on_error = {}) const;
 
   /// Withdraws a name, or one version of it. gpumem_hub_withdraw()
@@ -1574,7 +1574,7 @@ class LinkRef : public detail::Reference<gpumem_link, detail::Owned::yes>, publi
   [[nodiscard]] gpumem_share_handle fetch(const char *name, const FetchDesc &desc = {}, OnError on_error = {}) const;
 
   /// Publishes a handle in a keeper, under the rules of gpumem_hub_publish(). gpumem_link_publish()
-  [[nodiscard]] uint64_t publish(
+  uint64_t publish(
       const char *name, const gpumem_share_handle &handle, const PublishDesc &desc = {}, OnError on_error = {}) const;
 
   /// Withdraws a name, or one version of it, from a keeper. gpumem_link_withdraw()
@@ -1671,7 +1671,7 @@ class PoolRef : public detail::Reference<gpumem_pool, detail::Owned::yes>, publi
   void release_capture(uint64_t capture_id, Handle<gpumem_stream> stream = nullptr, OnError on_error = {}) const;
 
   /// Releases what is free, until the pool has no more than `keep_bytes`. gpumem_pool_trim()
-  [[nodiscard]] uint64_t trim(uint64_t keep_bytes, OnError on_error = {}) const;
+  uint64_t trim(uint64_t keep_bytes, OnError on_error = {}) const;
 
   /// Sets how many bytes the pool takes at most. gpumem_pool_set_limit()
   void set_limit(uint64_t bytes, OnError on_error = {}) const;

@@ -681,7 +681,7 @@ TEST_F(Cpp, ALinkFollowsAName) {
     const gpumem::Buffer& buffer = buffers.emplace_back(device_.create_buffer(desc));
     instance_.fill(buffer.device_elements<int>(), content);
     const gpumem_share_handle handle = instance_.export_memory(buffer.info().base);
-    (void)hub.publish("batch", handle);
+    hub.publish("batch", handle);
     return handle;
   };
   // The version and the content of what comes next.
