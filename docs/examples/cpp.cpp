@@ -115,6 +115,34 @@ bool sleep_and_wake(const gpumem::Instance& instance, gpumem::Device device) {
   return last == 7 && derived.valid && derived.generation == weights.info().generation;
 }
 
+bool tile(const gpumem::Instance& instance, gpumem::Device device) {
+  constexpr size_t kWidth = 64, kHeight = 48, kTile = 8;
+  std::vector<uint8_t> image(kWidth * kHeight);
+  std::iota(image.begin(), image.end(), uint8_t{0});
+  const gpumem::Memory memory =
+      device.create_memory({.kind = GPUMEM_KIND_DEVICE, .size = kTile * kTile + kWidth});
+
+  gpumem::CopyRegion regions[2];
+  regions[0].source.pointer = &image[5 * kWidth + 10];  // row 5, column 10
+  regions[0].source.row_pitch = kWidth;
+  regions[0].destination.memory = memory.get();
+  regions[0].width = regions[0].height = kTile;
+  regions[1].source.pointer = image.data();  // a row, behind the tile
+  regions[1].destination.memory = memory.get();
+  regions[1].destination.offset = kTile * kTile;
+  regions[1].width = kWidth;
+  uint64_t failed = 0;
+  gpumem::Error error;
+  instance.copy_regions(regions, &failed, error);
+  if (error) {
+    std::cerr << "region " << failed << ": " << error.what() << '\n';
+    return false;
+  }
+  std::vector<uint8_t> found(kTile * kTile + kWidth);
+  instance.copy(found, memory.device_elements<uint8_t>());
+  return found[kTile] == image[6 * kWidth + 10] && found.back() == image[kWidth - 1];
+}
+
 bool there_and_back(const gpumem::Instance& instance, gpumem::Device device) {
   std::FILE* const file = std::tmpfile();
   if (file == nullptr) return false;
@@ -147,6 +175,36 @@ bool there_and_back(const gpumem::Instance& instance, gpumem::Device device) {
   return std::count(back.begin(), back.end(), 7) == kSize;
 }
 
+// In the process that makes the batches.
+bool produce(const gpumem::Instance& instance, const gpumem::Ring& ring) {
+  for (const int batch : {1, 2, 3}) {
+    const gpumem_ring_slot slot = ring.acquire().value();
+    instance.fill(gpumem::device_span<int>(static_cast<int*>(slot.pointer), slot.size / sizeof(int)), batch);
+    ring.publish(nullptr, slot.size, 0);
+  }
+  return ring.finish();
+}
+
+// In each that uses them, with what export_handle() of the ring returned.
+void consume(const gpumem::Instance& instance, const gpumem_share_handle& handle) {
+  const gpumem::Ring ring = instance.open_ring(handle);
+  gpumem::Error error;
+  while (const std::optional<gpumem_ring_slot> slot = ring.wait(nullptr, GPUMEM_TIMEOUT_INFINITE, error)) {
+    std::vector<std::byte> batch(slot->size);
+    instance.copy(batch.data(), slot->pointer, slot->size);
+    ring.release(nullptr, slot->number);
+  }
+  if (error.status() != GPUMEM_ERROR_CLOSED) throw error;  // else the producer has finished
+}
+
+bool counters(const gpumem::Instance& instance, gpumem::Device device) {
+  const uint64_t before = instance.stats().live_bytes;
+  const gpumem::Memory memory = allocate(device, 4096, "counted");
+  const gpumem_kind_stats kind = instance.kind_stats(GPUMEM_KIND_DEVICE);
+  std::cout << instance.report() << '\n';  // a line for each live object
+  return instance.stats().live_bytes == before + 4096 && kind.peak_bytes >= kind.live_bytes;
+}
+
 bool pooled(gpumem::Device device) {
   const gpumem::Pool pool = device.create_pool({.limit = uint64_t{64} << 20});
   const gpumem::Stream stream = device.create_stream();
@@ -169,7 +227,7 @@ bool follow(const gpumem::Instance& publisher, gpumem::Device device) {
     const gpumem::Buffer& version = versions.emplace_back(
         device.create_buffer({.size = sizeof content, .handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD}));
     publisher.fill(version.device_elements<int>(), content);
-    (void)hub.publish("model", publisher.export_memory(version.info().base));
+    hub.publish("model", publisher.export_memory(version.info().base));
 
     // The new version is used from here on, and the import of the old one ends.
     model = link.import_next(instance, "model", model.entry.version).value();
@@ -186,7 +244,9 @@ int main() {
     gpumem::Instance instance = open();  // before everything else
     const gpumem::Device device = instance.device(0);
     if (!round_trip(device) || !too_much(device) || !timing(device) || !sleep_and_wake(instance, device) ||
-        !there_and_back(instance, device) || !pooled(device) || !follow(instance, device)) {
+        !tile(instance, device) || !there_and_back(instance, device) ||
+        !produce(instance, device.create_ring({.slot_size = 4096})) || !counters(instance, device) ||
+        !pooled(device) || !follow(instance, device)) {
       std::cerr << "something is not as this page says\n";
       return 1;
     }
