@@ -23,6 +23,7 @@ MISTAKES = {
     "let _ = instance.copy(doubles, vec![0.5f64])": "`Vec<f64>` cannot be the source of this copy",
     "let _ = instance.copy(vec![0.5f64], doubles)": "`Vec<f64>` cannot be the destination of this copy or fill",
     "let _ = stream.copy(doubles, &[0.5f64][..])": "work in a stream cannot use `&[f64]`",
+    "let _ = stream.copy(doubles, pinned)": "`f64` is no atomic",
     "let _ = stream.wait_value(doubles, 0, WaitCondition::EQ, 1)": "has no words that a stream can write or wait for",
     "let _ = Registered::new(device, &[0.5f64][..], &RegisterOptions::new())": "`Registered::new` cannot take `&[f64]`",
 }
@@ -122,7 +123,7 @@ class Rust:
             return
         lines = "\n".join(f"    {line};" for line in MISTAKES)
         program = ("use gpumem::*;\n\npub fn mistakes(instance: &Instance, device: &Device, stream: &Stream, "
-                   f"doubles: &DeviceMemory<f64>) {{\n{lines}\n}}\n\nfn main() {{}}\n")
+                   f"doubles: &DeviceMemory<f64>, pinned: &Pinned<f64>) {{\n{lines}\n}}\n\nfn main() {{}}\n")
         with tempfile.TemporaryDirectory() as temporary:
             result = self.run("cargo", "check", "--offline", folder=self.project(Path(temporary), program))
         for number, text in enumerate(MISTAKES.values(), 4):

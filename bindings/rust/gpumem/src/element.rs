@@ -35,6 +35,14 @@ elements! {
 
 /// An atomic number, which threads may use while a device or a copy does. For a copy it is its number: `u32` for
 /// `AtomicU32`.
+#[cfg_attr(
+    gpumem_diagnostics,
+    diagnostic::on_unimplemented(
+        message = "`{Self}` is no atomic, and only an array of atomics can be lent to a stream or shared",
+        label = "the work runs later, and nothing would keep the elements from being accessed until then",
+        note = "pass the array by value, and get it back from the `Pending`; or make it of atomics, such as `Pinned<AtomicU32>`"
+    )
+)]
 pub trait Atomic: Element + Sync + sealed::Atomic {
     /// The number, which has the same layout.
     type Number: Element + Copy;
