@@ -21,8 +21,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn kinds() -> Result<(), Error> {
-    let instance =
-        Instance::open(InstanceOptions::from(Backend::HOST).host(HostOptions::new().device_count(1)))?;
+    let options = InstanceOptions::new().backend(Backend::HOST).host(HostOptions::new().device_count(1));
+    let instance = Instance::open(&options)?;
     let device = instance.device(0)?;
 
     // Device memory: the CPU cannot access it.

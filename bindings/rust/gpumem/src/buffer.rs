@@ -872,6 +872,27 @@ impl<T: Element + Copy> Buffer<T> {
         }
         copied
     }
+
+    /// Copies the elements to a vector. Work that writes them must have been observed complete.
+    ///
+    /// # Errors
+    /// If they cannot be copied, or there is not enough memory.
+    pub fn to_vec(&self) -> Result<Vec<T>, Error> {
+        let mut values = Vec::new();
+        values.try_reserve_exact(self.len).map_err(|_| {
+            Error::own(
+                ErrorKind::OutOfMemory,
+                Status::OUT_OF_HOST_MEMORY,
+                "Buffer::to_vec",
+                "out of memory for the values",
+            )
+        })?;
+        // SAFETY: any bits are values.
+        values.resize(self.len, unsafe { std::mem::zeroed::<T>() });
+        let instance = Instance { inner: self.shared().instance.clone() };
+        instance.copy(&mut values[..], self)?;
+        Ok(values)
+    }
 }
 
 /// Keeps the group, if there is one, from sleeping and waking.

@@ -759,7 +759,10 @@ impl CheckedCopy {
         if to.len != from.len {
             return Err(Error::invalid(
                 "copy",
-                format!("the destination has {} elements and the source {}", to.len, from.len),
+                format!(
+                    "the destination has {} elements and the source {}; pass a slice of the larger one",
+                    to.len, from.len
+                ),
             ));
         }
         Ok(Self {

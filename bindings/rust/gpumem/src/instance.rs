@@ -161,6 +161,12 @@ impl From<Backend> for InstanceOptions {
     }
 }
 
+impl From<&InstanceOptions> for InstanceOptions {
+    fn from(options: &InstanceOptions) -> Self {
+        options.clone()
+    }
+}
+
 /// Options for an instance of the cuda backend.
 #[derive(Clone, Debug, Default)]
 pub struct CudaOptions {

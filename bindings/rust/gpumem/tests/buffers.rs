@@ -105,6 +105,7 @@ fn values_are_appended() {
         let mut buffer = Buffer::<u32>::with_options(device, 0, &reserving(device, 2)).unwrap();
         buffer.extend_from_slice(&[1, 2, 3]).unwrap();
         buffer.extend_from_slice(&[]).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3]);
         buffer.extend_from_slice(&vec![4; unit]).unwrap();
         assert_eq!(buffer.len(), unit + 3);
         assert_eq!(read(instance, &buffer, 1, 3), [2, 3, 4]);

@@ -88,7 +88,10 @@ fn a_failure_that_was_passed_on_has_what_was_given() {
             Ok(())
         };
         let error = pass_on().unwrap_err().0;
-        assert!(error.to_string().contains("the destination has 4 elements and the source 5"), "{error}");
+        assert!(
+            error.to_string().contains("the destination has 4 elements and the source 5; pass a slice of"),
+            "{error}"
+        );
         let rejected = error.downcast::<Rejected<((), Pinned<u8>)>>().unwrap();
         assert_eq!((rejected.given.1.len(), rejected.error.kind()), (5, ErrorKind::InvalidArgument));
     });
