@@ -310,6 +310,8 @@ class Instance(Unique, Copies, Sharing):
         """The device with an ordinal."""
         found = self._devices.get(ordinal)
         if found is None:
+            if isinstance(ordinal, int) and ordinal < 0:
+                raise InvalidArgument(f"ordinal is {ordinal}; it must be between 0 and {self.info().device_count - 1}")
             handle = c_void_p()
             call(c.gpumem_device_get, self._handle, u32(ordinal, "ordinal"), handle)
             found = self._devices.setdefault(ordinal, Device._of(self, handle.value or 0, ordinal))

@@ -58,8 +58,16 @@ def _fault(owner: Any, writable: bool) -> str:
     except (TypeError, ValueError, BufferError):
         return ""
     if writable and view.readonly:
-        return f"this {type(owner).__name__} object is read-only"
-    return "" if view.contiguous else f"this {type(owner).__name__} object is not contiguous"
+        return _read_only(owner)
+    return "" if view.contiguous else _scattered(owner)
+
+
+def _read_only(owner: Any) -> str:
+    return f"this {type(owner).__name__} object is read-only{'; use a bytearray' if isinstance(owner, bytes) else ''}"
+
+
+def _scattered(owner: Any) -> str:
+    return f"this {type(owner).__name__} object is not contiguous; copy it first, for example with numpy.ascontiguousarray()"
 
 
 class Strange:
@@ -70,9 +78,9 @@ class Strange:
     def __init__(self, owner: Any, writable: bool) -> None:
         flags = owner.flags
         if not (flags.c_contiguous or flags.f_contiguous):
-            raise InvalidArgument(f"this {type(owner).__name__} object is not contiguous")
+            raise InvalidArgument(_scattered(owner))
         if writable and not flags.writeable:
-            raise InvalidArgument(f"this {type(owner).__name__} object is read-only")
+            raise InvalidArgument(_read_only(owner))
         self.owner, self.address, self.size = owner, owner.__array_interface__["data"][0], owner.nbytes
         self.readonly = not flags.writeable
 

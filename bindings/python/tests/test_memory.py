@@ -585,10 +585,15 @@ class CopyTest(Case):
                         where.copy(memory, source, 17)
                     self.assertEqual(str(caught.exception), "the source has 16 bytes, but 17 are needed")
             for destination in (bytes(64), memoryview(bytearray(64)).toreadonly(), *([_frozen()] if numpy else [])):
-                with self.assertRaisesRegex(gpumem.InvalidArgument, "^this [a-z]+ object is read-only$"):
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "^this [a-z]+ object is read-only(; use a bytearray)?$"):
                     memory.copy_to(destination)
-            with self.assertRaisesRegex(gpumem.InvalidArgument, "^this memoryview object is not contiguous$"):
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "^this memoryview object is not contiguous; copy it first, for example with numpy"):
                 memory.copy_from(memoryview(bytes(64))[::2])
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "; use a bytearray$"):
+                memory.copy_to(bytes(64))
+            count = len(self.instance.devices)
+            with self.assertRaisesRegex(gpumem.InvalidArgument, f"^ordinal is -1; it must be between 0 and {count - 1}$"):
+                self.instance.device(-1)
             del source, destination
 
     def test_with_stream_and_memory_in_any_order(self):
