@@ -110,6 +110,27 @@ namespace GpuMem
     }
 #endif
 
+    /// <summary>A value as one that a fill repeats: of its own size, or of the bytes after which a larger one repeats.</summary>
+    internal static uint Bits(T value, out int valueSize)
+    {
+      int whole = Size;
+      var bytes = new byte[whole];
+      fixed (byte* first = bytes)
+      {
+        Set((IntPtr)first, 0, value);
+        for (valueSize = 4; valueSize > 0; valueSize /= 2)
+        {
+          if (whole % valueSize != 0) continue;
+          int i = valueSize;
+          while (i < whole && bytes[i] == bytes[i - valueSize]) ++i;
+          if (i < whole) continue;
+          return valueSize == 4 ? *(uint*)first : valueSize == 2 ? *(ushort*)first : *first;
+        }
+      }
+      throw new ArgumentException("a fill repeats 1, 2 or 4 bytes, and the " + whole + " bytes of " + value +
+                                  " do not repeat so; copy an array instead", nameof(value));
+    }
+
     internal static void RequireInside(T[] array, int start, int count, string name)
     {
       if (array == null) throw new ArgumentNullException(name);

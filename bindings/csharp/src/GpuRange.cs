@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// An operand of a copy or fill.
+// Operands of copies and fills: bytes, or elements of a type.
 
 using System;
 
@@ -20,6 +20,8 @@ namespace GpuMem
       this.offset = offset;
       Pointer = pointer;
       Size = size;
+      FillSize = 1;
+      Element = null;
     }
 
     /// <summary>A range by its address. It must stay valid until the work on it is complete.</summary>
@@ -31,6 +33,21 @@ namespace GpuMem
 
     /// <summary>Number of bytes.</summary>
     public long Size { get; }
+
+    /// <summary>Bytes of a value that fills it, if the call does not say; 0 in a default range, which is of nothing.</summary>
+    internal int FillSize { get; private set; }
+
+    /// <summary>Type of its elements; null for bytes.</summary>
+    internal Type Element { get; private set; }
+
+    /// <summary>The same range as elements of a type.</summary>
+    internal GpuRange Of(Type element, int size)
+    {
+      GpuRange range = this;
+      range.Element = element;
+      range.FillSize = size;
+      return range;
+    }
 
     /// <summary>What must live as long as the range is used; null for a pointer.</summary>
     internal GpuHandle Owner { get { return owner; } }
@@ -60,7 +77,7 @@ namespace GpuMem
     /// <summary>First byte, counted from the start of the memory.</summary>
     internal long Offset { get { return offset; } }
 
-    /// <summary>A part of the range.</summary>
+    /// <summary>A part of the range, in bytes.</summary>
     /// <exception cref="ArgumentOutOfRangeException">The part leaves the range.</exception>
     public GpuRange Slice(long offset, long size)
     {
@@ -94,6 +111,58 @@ namespace GpuMem
     {
       if (memory == null) throw new ArgumentNullException(nameof(memory));
       return memory.Range;
+    }
+  }
+
+  /// <summary>Elements of typed memory to copy or fill: a <see cref="GpuRange"/> that counts in elements.</summary>
+  public struct GpuRange<T>
+#if GPUMEM_MCS
+      where T : struct
+#else
+      where T : unmanaged
+#endif
+  {
+    readonly GpuRange bytes;
+
+    internal GpuRange(GpuRange bytes) { this.bytes = bytes.Of(typeof(T), Elements<T>.Size); }
+
+    /// <summary>First byte.</summary>
+    public IntPtr Pointer { get { return bytes.Pointer; } }
+
+    /// <summary>Number of elements.</summary>
+    public long Length { get { return bytes.Size / Elements<T>.Size; } }
+
+    /// <summary>Number of bytes.</summary>
+    public long Size { get { return bytes.Size; } }
+
+    /// <summary>Some of the elements.</summary>
+    /// <exception cref="ArgumentOutOfRangeException">The part leaves the range.</exception>
+    public GpuRange<T> Slice(long start, long length)
+    {
+      long all = Length;
+      if (start < 0 || start > all)
+      {
+        throw new ArgumentOutOfRangeException(nameof(start), start, "the range has " + all + " elements");
+      }
+      if (length < 0 || length > all - start)
+      {
+        throw new ArgumentOutOfRangeException(
+            nameof(length), length, "from element " + start + " the range has " + (all - start) + " elements");
+      }
+      return new GpuRange<T>(bytes.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
+    }
+
+    /// <summary>The same bytes.</summary>
+    public static implicit operator GpuRange(GpuRange<T> range) { return range.bytes; }
+
+    /// <summary>The elements without gaps between rows and slices, as an operand of a region.</summary>
+    public static implicit operator CopyOperand(GpuRange<T> range) { return new CopyOperand(range); }
+
+    /// <summary>Its address and elements.</summary>
+    public override string ToString()
+    {
+      return new Printed("GpuRange<" + typeof(T).Name + ">").Add(nameof(Pointer), Pointer).Add(nameof(Length), Length)
+          .Add(nameof(Size), Size).ToString();
     }
   }
 }

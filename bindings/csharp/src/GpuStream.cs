@@ -149,14 +149,67 @@ namespace GpuMem
     /// </exception>
     public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(null, handle.Usable(), regions); }
 
+    /// <summary>Enqueues a fill of elements with a value.</summary>
+    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
+    public void Fill<T>(GpuRange<T> destination, T value)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      int valueSize;
+      uint bits = Elements<T>.Bits(value, out valueSize);
+      Fill((GpuRange)destination, bits, valueSize);
+    }
+
+    /// <summary>Enqueues a fill of elements with a value.</summary>
+    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
+    public void Fill<T>(PinnedMemory<T> destination, T value)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      handle.Usable();
+      if (destination == null) throw new ArgumentNullException(nameof(destination));
+      Fill(destination.Slice(0, destination.Length), value);
+    }
+
+    /// <summary>Enqueues a fill of elements with a value.</summary>
+    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
+    public void Fill<T>(UnifiedMemory<T> destination, T value)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      handle.Usable();
+      if (destination == null) throw new ArgumentNullException(nameof(destination));
+      Fill(destination.Slice(0, destination.Length), value);
+    }
+
     /// <summary>Enqueues a fill with a repeated value of 1, 2 or 4 bytes.</summary>
-    public void Fill(GpuRange destination, uint value, int valueSize = 1)
+    /// <param name="destination">The memory.</param>
+    /// <param name="value">The value, which must fit into its bytes.</param>
+    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
+    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
+    public void Fill(GpuRange destination, uint value, int valueSize = 0)
     {
       Transfer.Fill(null, handle.Usable(), destination, value, valueSize);
     }
 
     /// <summary>Enqueues a fill of a rectangle with a repeated value of 1, 2 or 4 bytes.</summary>
-    public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 1)
+    /// <param name="destination">The memory, whose first byte is that of the rectangle.</param>
+    /// <param name="pitch">Bytes from one row to the next.</param>
+    /// <param name="width">Bytes of a row.</param>
+    /// <param name="height">Number of rows.</param>
+    /// <param name="value">The value, which must fit into its bytes.</param>
+    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
+    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
+    public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 0)
     {
       Transfer.Fill2D(null, handle.Usable(), destination, pitch, width, height, value, valueSize);
     }

@@ -73,17 +73,17 @@ namespace GpuMem
     public static implicit operator GpuRange(PinnedMemory<T> memory)
     {
       if (memory == null) throw new ArgumentNullException(nameof(memory));
-      return memory.Range;
+      return new GpuRange<T>(memory.Range);
     }
 
     /// <summary>The whole memory without gaps between rows and slices, as an operand of a region.</summary>
     public static implicit operator CopyOperand(PinnedMemory<T> memory) { return new CopyOperand(memory); }
 
     /// <summary>Some elements, as an operand of a copy or fill.</summary>
-    public GpuRange Slice(long start, long length)
+    public GpuRange<T> Slice(long start, long length)
     {
       RequireInside(start, length);
-      return allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size);
+      return new GpuRange<T>(allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
     }
 
     /// <summary>

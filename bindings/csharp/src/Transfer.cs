@@ -39,19 +39,21 @@ namespace GpuMem
                           error));
     }
 
-    internal static void Fill(InstanceHandle instance, StreamHandle stream, GpuRange destination, uint number, int size)
+    internal static void Fill(InstanceHandle instance, StreamHandle stream, GpuRange destination, uint value, int valueSize)
     {
+      valueSize = SizeOf(destination, value, valueSize);
       Run(instance, stream, destination, default(GpuRange), null,
-          error => Fill(instance, stream, destination, number, size, error));
+          error => Fill(instance, stream, destination, value, valueSize, error));
     }
 
     internal static void Fill2D(
         InstanceHandle instance, StreamHandle stream, GpuRange destination, long pitch, long width, long height,
-        uint number, int size)
+        uint value, int valueSize)
     {
+      valueSize = SizeOf(destination, value, valueSize);
       RequireRectangle(destination, pitch, width, height, nameof(destination), nameof(pitch));
       Run(instance, stream, destination, default(GpuRange), null,
-          error => Fill2D(instance, stream, destination, pitch, width, height, number, size, error));
+          error => Fill2D(instance, stream, destination, pitch, width, height, value, valueSize, error));
     }
 
     internal static void CopyRegions(InstanceHandle instance, StreamHandle stream, CopyRegion[] regions)
@@ -120,6 +122,33 @@ namespace GpuMem
           array?.Release();
         }
       }
+    }
+
+    // The library takes the low bytes of a value, and would fill with another one.
+    static int SizeOf(GpuRange destination, uint value, int valueSize)
+    {
+      if (valueSize == 0)
+      {
+        Type element = destination.Element;
+        valueSize = Math.Max(destination.FillSize, 1);
+        bool whole = element == null || element.IsEnum || element.IsPrimitive;
+        if (!whole || element == typeof(float) || element == typeof(double) || valueSize > 4)
+        {
+          if (value != 0)
+          {
+            throw new ArgumentException("the elements are of " + element.Name + ": cast the value to that, or pass its " +
+                                        "bits and their valueSize", nameof(value));
+          }
+          valueSize = 1;
+        }
+      }
+      if (valueSize == 1 && value > byte.MaxValue || valueSize == 2 && value > ushort.MaxValue)
+      {
+        throw new ArgumentOutOfRangeException(
+            nameof(valueSize), valueSize, "the value " + value + " does not fit into " + valueSize +
+            (valueSize == 1 ? " byte; pass 2 or 4" : " bytes; pass 4"));
+      }
+      return valueSize;
     }
 
     static void RequireEqual(GpuRange destination, GpuRange source)

@@ -60,18 +60,18 @@ namespace GpuMem
     public static implicit operator GpuRange(UnifiedMemory<T> memory)
     {
       if (memory == null) throw new ArgumentNullException(nameof(memory));
-      return memory.Range;
+      return new GpuRange<T>(memory.Range);
     }
 
     /// <summary>The whole memory without gaps between rows and slices, as an operand of a region.</summary>
     public static implicit operator CopyOperand(UnifiedMemory<T> memory) { return new CopyOperand(memory); }
 
     /// <summary>Some elements, as an operand of a copy, a fill, a prefetch or advice.</summary>
-    public GpuRange Slice(long start, long length)
+    public GpuRange<T> Slice(long start, long length)
     {
       if (start < 0 || start > Length) throw Outside(nameof(start), start);
       if (length < 0 || length > this.length - start) throw Outside(nameof(length), length);
-      return allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size);
+      return new GpuRange<T>(allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
     }
 
     /// <summary>

@@ -43,6 +43,8 @@ namespace GpuMem.Tests
       Tap.Run("views of pinned memory", Views);
       Tap.Run("ranges check their bounds", Ranges);
       Tap.Run("copies and fills between all kinds", CopiesAndFills);
+      Tap.Run("fills of elements", FillsOfElements);
+      Tap.Run("slices of elements", SlicesOfElements);
       Tap.Run("regions are copied in a batch", Regions);
       Tap.Run("a batch that fails names its region and copies nothing", RegionsRefused);
       Tap.Run("memory is kept for regions in a stream", RegionsKeepMemory);
@@ -714,6 +716,116 @@ namespace GpuMem.Tests
       }
     }
 
+    enum Small : ushort { One = 1 }
+    struct Twice { public float A, B; }
+
+    static void FillsOfElements(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream stream = device.CreateStream())
+      {
+        Filled<byte>(stream, 7, memory => instance.Fill(memory, 7));
+        Filled<sbyte>(stream, -7, memory => instance.Fill(memory, (sbyte)-7));
+        Filled<short>(stream, -7, memory => stream.Fill(memory, (short)-7));
+        Filled<ushort>(stream, 700, memory => instance.Fill(memory, 700));
+        Filled<char>(stream, 'x', memory => instance.Fill(memory, 'x'));
+        Filled<Small>(stream, Small.One, memory => instance.Fill(memory, Small.One));
+        Filled<int>(stream, -7, memory => instance.Fill(memory, -7));
+        Filled<uint>(stream, 7, memory => instance.Fill(memory, 7));
+        Filled<uint>(stream, 300, memory => stream.Fill(memory, 300u));
+        Filled<uint>(stream, 300, memory => instance.Fill2D(memory, 16, 16, 1, 300));
+        Filled<uint>(stream, 300, memory => stream.Fill2D(memory, 16, 16, 1, 300));
+        Filled<float>(stream, 1, memory => instance.Fill(memory, 1));
+        Filled<float>(stream, 1.5f, memory => stream.Fill(memory.Slice(0, 4), 1.5f));
+        Filled<double>(stream, 0, memory => instance.Fill(memory, 0));
+        Filled<long>(stream, -1, memory => stream.Fill(memory, -1));
+        Filled<ulong>(stream, 0, memory => stream.Fill2D(memory, 32, 32, 1, 0));
+        Filled<Twice>(stream, default(Twice), memory => instance.Fill(memory, 0));
+        // 300 as 2 bytes of its own, which are half an element.
+        Filled<uint>(stream, 0x012c012c, memory => instance.Fill(memory, 300, 2));
+      }
+      using (PinnedMemory<float> numbers = device.AllocatePinned<float>(8))
+      using (GpuMemory bytes = device.AllocateDevice(4))
+      {
+        instance.Fill(numbers, 1.5f);
+        instance.Fill(numbers.Slice(2, 4).Slice(1, 2), 2);  // a slice counts in elements, as its memory does
+        instance.Fill(bytes, 0x1234, 2);
+        Check.That(numbers.ToArray().SequenceEqual(new[] { 1.5f, 1.5f, 1.5f, 2, 2, 1.5f, 1.5f, 1.5f }), "numbers");
+      }
+      using (PinnedMemory<double> doubles = device.AllocatePinned<double>(4))
+      using (PinnedMemory<float> floats = device.AllocatePinned<float>(4))
+      using (UnifiedMemory<uint> unified = device.AllocateUnified<uint>(4))
+      using (GpuMemory bytes = device.AllocateDevice(64))
+      using (GpuStream stream = device.CreateStream())
+      {
+        instance.Fill(unified, 300u);
+        stream.Fill(unified.Slice(1, 2), 301);
+        stream.Synchronize();
+        using (HostAccess<uint> access = unified.BeginHostAccess())
+        {
+          Check.That(access.ToArray().SequenceEqual(new uint[] { 300, 301, 301, 300 }), "unified");
+        }
+        var problem = Check.Throws<ArgumentException>(() => instance.Fill(doubles, 1));
+        Check.That(problem.ParamName == "value" && problem.Message.Contains("copy an array"), problem.Message);
+        problem = Check.Throws<ArgumentException>(() => stream.Fill2D(floats, 16, 16, 1, 1));
+        Check.That(problem.ParamName == "value" && problem.Message.Contains("are of Single"), problem.Message);
+        instance.Fill(bytes, 255);
+        foreach (Action wrong in new Action[]
+        {
+          () => instance.Fill(bytes, 256), () => stream.Fill(bytes, 300), () => instance.Fill(bytes, 0x10000, 2),
+          () => stream.Fill2D(bytes, 8, 8, 2, 256), () => instance.Fill2D(bytes, 8, 8, 2, 0x10000, 2),
+          () => instance.Fill(floats, 256, 1),
+        })
+        {
+          var refused = Check.Throws<ArgumentOutOfRangeException>(wrong);
+          Check.That(refused.ParamName == "valueSize" && refused.Message.Contains("does not fit into"), refused.Message);
+        }
+        Check.Equal("destination", Check.Throws<ArgumentNullException>(() => stream.Fill((PinnedMemory<uint>)null, 1u)).ParamName, "null");
+      }
+    }
+
+    static void Filled<T>(GpuStream stream, T expected, Action<PinnedMemory<T>> fill)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      using (PinnedMemory<T> memory = stream.Device.AllocatePinned<T>(4))
+      {
+        fill(memory);
+        stream.Synchronize();
+        foreach (T value in memory.ToArray()) Check.Equal(expected, value, typeof(T).Name);
+      }
+    }
+
+    static void SlicesOfElements(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (PinnedMemory<int> pinned = device.AllocatePinned<int>(8))
+      using (UnifiedMemory<int> unified = device.AllocateUnified<int>(8))
+      {
+        pinned.CopyFrom(new[] { 0, 1, 2, 3, 4, 5, 6, 7 });
+        instance.Copy(pinned.Slice(0, 2), pinned.Slice(2, 4).Slice(1, 2));
+        Check.That(pinned.ToArray().Take(3).SequenceEqual(new[] { 3, 4, 2 }), "a part of a part");
+        GpuRange<int> part = unified.Slice(2, 4).Slice(1, 3);
+        Check.Equal(3L, part.Length, "elements");
+        Check.Equal(12L, part.Size, "bytes");
+        Check.Equal((long)unified.Pointer + 12, (long)part.Pointer, "address");
+        instance.CopyRegions(new CopyRegion(part, pinned.Slice(5, 3), 12));
+        instance.Copy(pinned.Slice(0, 2), part.Slice(1, 2));
+        Check.That(pinned.ToArray().Take(3).SequenceEqual(new[] { 6, 7, 2 }), "a region");
+        Check.Equal(((GpuRange)part).ToString().Replace("GpuRange", "GpuRange<Int32>").Replace(" }", ", Length = 3 }").Replace("Size = 12, Length = 3", "Length = 3, Size = 12"), part.ToString(), "text");
+        foreach (Action wrong in new Action[] { () => part.Slice(-1, 1), () => part.Slice(4, 0), () => part.Slice(1, 3), () => part.Slice(0, -1) })
+        {
+          string message = Check.Throws<ArgumentOutOfRangeException>(wrong).Message;
+          Check.That(message.Contains(" elements"), message);
+        }
+      }
+    }
+
     static void Regions(Scope scope)
     {
       GpuInstance instance = scope.Open();
@@ -1170,7 +1282,7 @@ namespace GpuMem.Tests
       {
         words[0] = words[1] = 0;
         stream.WriteValue(words.Slice(0, 1), 0x123456789a);
-        stream.WriteValue(words.Slice(1, 1).Slice(4, 4), 7);
+        stream.WriteValue(words.Range.Slice(12, 4), 7);
         stream.WaitValue(words.Slice(0, 1), 0x9a, WaitCondition.And);
         stream.Synchronize();
         Check.Equal(0x123456789a, words[0], "8 bytes");

@@ -57,8 +57,9 @@ namespace GpuMem.Tests
       // What has a constructor without parameters prints every property.
       foreach (Type type in types.Where(type => type.IsValueType || type.GetConstructor(Type.EmptyTypes) != null))
       {
-        string text = Activator.CreateInstance(type).ToString();
-        Check.That(text.StartsWith(type.Name + " {"), text);
+        bool generic = type.IsGenericTypeDefinition;
+        string text = Activator.CreateInstance(generic ? type.MakeGenericType(typeof(int)) : type).ToString();
+        Check.That(text.StartsWith(generic ? type.Name.Split('`')[0] + "<Int32> {" : type.Name + " {"), text);
         foreach (PropertyInfo property in type.GetProperties(Own)) Check.That(text.Contains(property.Name + " = "), text);
       }
     }

@@ -71,7 +71,7 @@ namespace GpuMem.Tests
         {
           using (PoolBlock block = pool.Allocate(Size, stream))
           {
-            stream.Fill(block, (uint)step);
+            stream.Fill(block, (uint)step, 4);
           }  // freed while the fill may run: the next step gets the same memory behind it
         }
         stream.Synchronize();

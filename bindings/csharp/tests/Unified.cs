@@ -228,7 +228,7 @@ namespace GpuMem.Tests
         Check.Fails(Status.Busy, () => stream.Fill(memory, 1));
         access.Dispose();
         stream.Fill(memory, 1);
-        using (HostAccess<int> after = memory.BeginHostAccess()) Check.Equal(0x01010101, after[15], "what the fill wrote");
+        using (HostAccess<int> after = memory.BeginHostAccess()) Check.Equal(1, after[15], "what the fill wrote");
         HostSimulation.SetCapturing(stream, true);
         Check.Fails(Status.InvalidState, () => memory.BeginHostAccess());
         HostSimulation.SetCapturing(stream, false);
@@ -317,7 +317,7 @@ namespace GpuMem.Tests
         Check.Fails(Status.NoAccess, () => other.Fill(memory, 1));
         mine.Fill(memory, 3);
         // The access waits for this stream only, not for the other one.
-        using (HostAccess<int> access = memory.BeginHostAccess()) Check.Equal(0x03030303, access[1023], "element");
+        using (HostAccess<int> access = memory.BeginHostAccess()) Check.Equal(3, access[1023], "element");
         mine.Attach(memory, Attach.Host);
         mine.Synchronize();
         Check.Fails(Status.NoAccess, () => mine.Fill(memory, 1));
@@ -326,7 +326,7 @@ namespace GpuMem.Tests
         other.Fill(memory, 4);
         gate.Open();
         other.Synchronize();
-        using (HostAccess<int> access = memory.BeginHostAccess()) Check.Equal(0x04040404, access[0], "element");
+        using (HostAccess<int> access = memory.BeginHostAccess()) Check.Equal(4, access[0], "element");
       }
     }
 
@@ -475,7 +475,7 @@ namespace GpuMem.Tests
         Check.Equal(possible ? MemoryLocation.Host : default(MemoryLocation), instance.GetUnifiedInfo(two).LastPrefetchLocation,
                     "the other location");
         Check.That(instance.GetUnifiedInfo(one).ReadMostly, "the advice is gone");
-        using (HostAccess<int> access = two.BeginHostAccess()) Check.Equal(0x06060606, access[1 << 17], "what was written after it");
+        using (HostAccess<int> access = two.BeginHostAccess()) Check.Equal(6, access[1 << 17], "what was written after it");
         Check.Fails(Status.WrongKind, () => stream.Discard(wrong));
         Check.Fails(Status.WrongKind, () => stream.DiscardAndPrefetch(new PrefetchRange(wrong, device)));
         Check.Fails(Status.InvalidArgument, () => stream.DiscardAndPrefetch(new PrefetchRange(one, default(MemoryLocation))));
