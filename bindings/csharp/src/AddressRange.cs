@@ -72,6 +72,28 @@ namespace GpuMem
       return new GpuRange(handle, 0, pointer, this.size).Slice(offset, size);
     }
 
+    /// <summary>Copies an array to the start of the range, and returns when it is copied.</summary>
+    public void CopyFrom<T>(T[] source)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      CopyFrom(0, source);
+    }
+
+    /// <summary>Copies from the start of the range to an array, and returns when it is copied.</summary>
+    public void CopyTo<T>(T[] destination)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      CopyTo(0, destination);
+    }
+
     /// <summary>Copies an array to an offset, and returns when it is copied.</summary>
     public void CopyFrom<T>(long offset, T[] source)
 #if GPUMEM_MCS

@@ -108,6 +108,28 @@ namespace GpuMem
     /// <summary>A part of the buffer, as an operand of a copy or fill.</summary>
     public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
 
+    /// <summary>Copies an array to the start of the buffer, and returns when it is copied.</summary>
+    public void CopyFrom<T>(T[] source)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      CopyFrom(0, source);
+    }
+
+    /// <summary>Copies from the start of the buffer to an array, and returns when it is copied.</summary>
+    public void CopyTo<T>(T[] destination)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      CopyTo(0, destination);
+    }
+
     /// <summary>Copies an array to an offset, and returns when it is copied.</summary>
     public void CopyFrom<T>(long offset, T[] source)
 #if GPUMEM_MCS

@@ -138,6 +138,10 @@ namespace GpuMem.Tests
         var found = new int[2];
         buffer.CopyTo(2 * unit - 4, found);
         Check.Equal("3,4", string.Join(",", found), "numbers");
+        buffer.CopyFrom(new[] { 5, 6 });
+        buffer.CopyTo(found);
+        Check.Equal("5,6", string.Join(",", found), "numbers at the start");
+        instance.Fill(buffer.Slice(0, 8), 1);
         buffer.Resize(unit);
         Check.Equal(2 * unit, buffer.Capacity, "capacity of the block that is used in part");
         Expect(buffer, 0, (int)unit, 1);

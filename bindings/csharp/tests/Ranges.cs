@@ -60,7 +60,7 @@ namespace GpuMem.Tests
       {
         using (PhysicalMemory block = device.CreatePhysical(unit)) range.Map(0, block);
         range.SetAccess(0, unit, device, Access.ReadWrite);
-        range.CopyFrom(0, new[] { 1, 2, 3 });
+        range.CopyFrom(new[] { 1, 2, 3 });
         // The range grows behind what is there, which does not move.
         using (PhysicalMemory block = device.CreatePhysical(2 * unit)) range.Map(unit, block);
         range.SetAccess(unit, 2 * unit, device, Access.ReadWrite);
@@ -68,6 +68,8 @@ namespace GpuMem.Tests
         var found = new int[3];
         range.CopyTo(unit, found);
         Check.Equal("1,2,3", string.Join(",", found), "content");
+        range.CopyTo(found = new int[2]);
+        Check.Equal("1,2", string.Join(",", found), "content of the start");
       }
       if (!device.GetCapability(Capability.VmmHandlePosixFd).IsAvailable) return;
       var options = new PhysicalOptions { HandleTypes = HandleTypes.PosixFd };
