@@ -21,7 +21,7 @@ namespace GpuMem
       }
       catch (Exception problem) when (problem is DllNotFoundException || problem is BadImageFormatException)
       {
-        throw new GpuMemLibraryException("the native library of gpumem cannot be loaded: " + problem.Message, problem);
+        throw new GpuMemLibraryException("the native library of gpumem cannot be loaded: " + problem.Message + GpuMemLibrary.Remedy, problem);
       }
     }
 
@@ -56,7 +56,7 @@ namespace GpuMem
       IntPtr library = Linker.Open(file, RTLD_NOW);
       if (library == IntPtr.Zero)
       {
-        throw new GpuMemLibraryException("the native library of gpumem cannot be loaded: " + Linker.Problem());
+        throw new GpuMemLibraryException("the native library of gpumem cannot be loaded: " + Linker.Problem() + GpuMemLibrary.Remedy);
       }
       return library;
     }

@@ -101,6 +101,9 @@ namespace GpuMem
       if (!loaded) LoadOnce();
     }
 
+    /// <summary>Ends the message if the system cannot load the library.</summary>
+    internal const string Remedy = "; set GPUMEM_LIBRARY or GpuMemLibrary.Path to its file";
+
     static void LoadOnce()
     {
       lock (gate)
