@@ -115,6 +115,7 @@ func onStream(instance *gpumem.Instance, device *gpumem.Device) error {
 		return err
 	}
 	defer here.Close()
+	defer stream.Synchronize() // Runs before the Closes, whichever return it is.
 
 	if err := stream.Fill(there.At(0), there.Size(), 7, 1); err != nil {
 		return err
@@ -193,6 +194,7 @@ func square(instance *gpumem.Instance, device *gpumem.Device) error {
 		return err
 	}
 	defer numbers.Close()
+	defer stream.Synchronize() // Runs before the Closes, whichever return it is.
 	if err := gpumem.CopyFromSliceAsync(stream, numbers.At(0), []byte{1, 2, 3, 4}); err != nil {
 		return err
 	}
@@ -267,6 +269,7 @@ func onBothSides(instance *gpumem.Instance, device *gpumem.Device) error {
 	if _, err := stream.Prefetch(table.At(0), table.Size(), gpumem.LocationDevice, device.Ordinal()); err != nil {
 		return err
 	}
+	defer stream.Synchronize() // Runs before the Closes, whichever return it is.
 	if err := stream.Fill(table.At(0), 8, 7, 4); err != nil {
 		return err
 	}

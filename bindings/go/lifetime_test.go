@@ -36,6 +36,30 @@ func TestCloseTwice(t *testing.T) {
 	}
 }
 
+// The order of the guide: a deferred Synchronize comes first, so every Close succeeds after an early return.
+func TestDeferredCloses(t *testing.T) {
+	i, err := Open(Options{Backend: testBackend(t)})
+	must(t, err)
+	d, err := i.Device(0)
+	must(t, err)
+	early := errors.New("in the middle")
+	err = func() error {
+		s, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		defer func() { must(t, s.Close()) }()
+		m, err := NewDeviceMemory[uint32](d, 1<<20, MemoryOptions{})
+		must(t, err)
+		defer func() { must(t, m.Close()) }()
+		defer s.Synchronize()
+		must(t, Fill(s, m.Span(), 7))
+		return early
+	}()
+	if err != early {
+		t.Error(err)
+	}
+	must(t, i.Close())
+}
+
 func TestCloseFromManyGoroutines(t *testing.T) {
 	d := device(t)
 	for round := 0; round < 20; round++ {

@@ -81,7 +81,7 @@ func (d *Device) stream(result C.gpumem_go_result) (*Stream, error) {
 }
 
 // Close destroys the stream, or releases a wrapped one. It does not wait: pending work still completes, but can no
-// longer be observed. It also returns, once, the panic of a function of the stream.
+// longer be observed, so call Synchronize first. It also returns, once, the panic of a function of the stream.
 func (s *Stream) Close() error {
 	if s == nil || s.done.Load() {
 		return nil

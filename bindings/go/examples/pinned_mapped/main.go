@@ -89,6 +89,7 @@ func copyOnStream(instance *gpumem.Instance, device *gpumem.Device, to *gpumem.P
 		return err
 	}
 	defer event.Close()
+	defer stream.Synchronize() // Runs before the Closes, whichever return it is.
 	if err := stream.Copy(to.At(0), from.At(0), to.Size()); err != nil {
 		return err
 	}

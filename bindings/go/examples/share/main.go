@@ -113,6 +113,7 @@ func record(device *gpumem.Device, memory *gpumem.Memory, handle gpumem.ShareHan
 		return err
 	}
 	defer filled.Close()
+	defer stream.Synchronize() // Runs before the Closes, whichever return it is.
 	if err := stream.Fill(memory.At(0), 27, 7, 1); err != nil {
 		return err
 	}
