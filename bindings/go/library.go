@@ -106,7 +106,8 @@ func useLibrary() error {
 	buffer := (*C.char)(C.malloc(size))
 	defer C.free(unsafe.Pointer(buffer))
 	if problem := C.gpumem_go_load(name, buffer, size); problem != nil {
-		return fmt.Errorf("%w: %s: %s", ErrLibrary, path, C.GoString(problem))
+		return fmt.Errorf("%w: %s: %s; set the environment variable GPUMEM_LIBRARY to its file", ErrLibrary, path,
+			C.GoString(problem))
 	}
 	version := uint32(C.gpumem_go_version())
 	if version>>22 != VersionMajor || version < makeVersion(VersionMajor, VersionMinor, 0) {

@@ -51,7 +51,7 @@ func TestALibraryThatIsMissing(t *testing.T) {
 	if !loadsLibrary {
 		t.Skip("a linked program does not start; with the tag gpumem_dlopen it does")
 	}
-	expectNoLibrary(t, "GPUMEM_LIBRARY=/nowhere/libgpumem.so.0", "/nowhere/libgpumem.so.0: cannot open shared object file")
+	expectNoLibrary(t, "GPUMEM_LIBRARY=/nowhere/libgpumem.so.0", "/nowhere/libgpumem.so.0: cannot open shared object file: No such file or directory; set the environment variable GPUMEM_LIBRARY")
 }
 
 func TestALibraryThatIsNone(t *testing.T) {
