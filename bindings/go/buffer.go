@@ -37,7 +37,7 @@ func (b *Buffer[T]) growable() *GrowableBuffer {
 }
 
 // Close frees the buffer; see [GrowableBuffer.Close].
-func (b *Buffer[T]) Close() error { return b.growable().Close() }
+func (b *Buffer[T]) Close() error { return calledAs("Buffer.Close", b.growable().Close()) }
 
 // Len returns the number of values. Bytes at the end that are no whole value do not count.
 func (b *Buffer[T]) Len() int {
@@ -101,7 +101,8 @@ func change[T any](name string, length int, call func(bytes uint64) error) error
 
 // View calls a function with the values as a slice; see [GrowableBuffer.View].
 func (b *Buffer[T]) View(use func(values []T) error) error {
-	return b.growable().view("Buffer.View", func(at *place) error { return use(valuesAt[T](at)) })
+	const name = "Buffer.View"
+	return b.growable().view(name, func(at *place) error { return viewed(name, use, valuesAt[T](at)) })
 }
 
 // Slice returns the values as a slice, which is valid until the buffer is changed or closed; see [GrowableBuffer.Bytes].

@@ -32,19 +32,19 @@ type FileCopied struct {
 // the library read on while the device copies what they have read. Where the file stands does not change. If it fails
 // midway, any byte of the destination may have been written. If the file is closed meanwhile, that happens afterwards.
 func (i *Instance) ReadFile(destination Address, file *os.File, offset, size uint64) error {
-	_, err := i.ReadFileWith(destination, file, offset, size, FileOptions{})
+	_, err := i.copyFile("Instance.ReadFile", FileDirectionToMemory, destination, file, offset, size, FileOptions{})
 	return err
 }
 
 // ReadFileWith is ReadFile with options. If it fails, it also returns how much was copied.
 func (i *Instance) ReadFileWith(destination Address, file *os.File, offset, size uint64, options FileOptions) (FileCopied, error) {
-	return i.copyFile("Instance.ReadFile", FileDirectionToMemory, destination, file, offset, size, options)
+	return i.copyFile("Instance.ReadFileWith", FileDirectionToMemory, destination, file, offset, size, options)
 }
 
 // ReadFileContext is ReadFileWith until the context is done. Then it returns the error of the context.
 func (i *Instance) ReadFileContext(ctx context.Context, destination Address, file *os.File, offset, size uint64, options FileOptions) (copied FileCopied, err error) {
 	err = untilDone(ctx, &options.Progress, false, func() error {
-		copied, err = i.ReadFileWith(destination, file, offset, size, options)
+		copied, err = i.copyFile("Instance.ReadFileContext", FileDirectionToMemory, destination, file, offset, size, options)
 		return err
 	})
 	return copied, err
@@ -53,19 +53,19 @@ func (i *Instance) ReadFileContext(ctx context.Context, destination Address, fil
 // WriteFile writes memory of any kind to a file, from an offset on, and returns when it is written: it is with the system
 // then, not yet on the disk.
 func (i *Instance) WriteFile(file *os.File, offset uint64, source Address, size uint64) error {
-	_, err := i.WriteFileWith(file, offset, source, size, FileOptions{})
+	_, err := i.copyFile("Instance.WriteFile", FileDirectionFromMemory, source, file, offset, size, FileOptions{})
 	return err
 }
 
 // WriteFileWith is WriteFile with options. If it fails, it also returns how much was copied.
 func (i *Instance) WriteFileWith(file *os.File, offset uint64, source Address, size uint64, options FileOptions) (FileCopied, error) {
-	return i.copyFile("Instance.WriteFile", FileDirectionFromMemory, source, file, offset, size, options)
+	return i.copyFile("Instance.WriteFileWith", FileDirectionFromMemory, source, file, offset, size, options)
 }
 
 // WriteFileContext is WriteFileWith until the context is done. Then it returns the error of the context.
 func (i *Instance) WriteFileContext(ctx context.Context, file *os.File, offset uint64, source Address, size uint64, options FileOptions) (copied FileCopied, err error) {
 	err = untilDone(ctx, &options.Progress, false, func() error {
-		copied, err = i.WriteFileWith(file, offset, source, size, options)
+		copied, err = i.copyFile("Instance.WriteFileContext", FileDirectionFromMemory, source, file, offset, size, options)
 		return err
 	})
 	return copied, err

@@ -20,6 +20,7 @@ type gate struct {
 	holders atomic.Int64
 	drained atomic.Pointer[chan struct{}]
 	gone    atomic.Bool
+	what    string // The object in messages; "" is "object".
 }
 
 const gateClosed = math.MinInt64 / 2
@@ -31,7 +32,11 @@ func (g *gate) enter(function string) error {
 	}
 	g.leave()
 	if g.gone.Load() {
-		return refusal(ErrStaleHandle, function, "the object is closed")
+		what := g.what
+		if what == "" {
+			what = "object"
+		}
+		return refusal(ErrStaleHandle, function, "this %s was closed; do not use it after that", what)
 	}
 	return refusal(ErrBusy, function, "another goroutine is closing the object")
 }

@@ -135,6 +135,7 @@ func (d *Device) NewGrowableBuffer(options BufferOptions) (*GrowableBuffer, erro
 		_ = failure(C.gpumem_go_buffer_destroy(b.id()))
 		return nil, err
 	}
+	b.what = "buffer"
 	closeWhenCollected(b, (*GrowableBuffer).closeDropped)
 	return b, nil
 }
@@ -414,7 +415,8 @@ func (b *GrowableBuffer) view(name string, use func(at *place) error) error {
 // it, so its memory must be the host's; if that is AccessRead, writing faults. Meanwhile the buffer can grow in place,
 // but whatever would take bytes of the slice away fails with ErrBusy, as does closing the buffer or its instance.
 func (b *GrowableBuffer) View(use func(bytes []byte) error) error {
-	return b.view("GrowableBuffer.View", func(at *place) error { return use(valuesAt[byte](at)) })
+	const name = "GrowableBuffer.View"
+	return b.view(name, func(at *place) error { return viewed(name, use, valuesAt[byte](at)) })
 }
 
 // ViewAs is [GrowableBuffer.View] with a slice of numbers, or of arrays or structs of numbers. Bytes at the end that are
@@ -424,7 +426,7 @@ func ViewAs[T any](buffer *GrowableBuffer, use func(values []T) error) error {
 	if err := checkType[T](name); err != nil {
 		return err
 	}
-	return buffer.view(name, func(at *place) error { return use(valuesAt[T](at)) })
+	return buffer.view(name, func(at *place) error { return viewed(name, use, valuesAt[T](at)) })
 }
 
 // Bytes returns the buffer as a slice, if the CPU has access to it. The slice is valid until the next Resize,

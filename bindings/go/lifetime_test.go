@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -481,5 +482,58 @@ func TestExitWithObjectsAlive(t *testing.T) {
 	output, err := child(t)
 	if output != "exit with work under way" || err == nil || err.Error() != "exit status 7" {
 		t.Errorf("%v: %s", err, output)
+	}
+}
+
+// Messages have the words of Go, and one mistake has one message.
+func TestMessagesOfGo(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	m, err := NewPinned[int32](d, 4, MemoryOptions{})
+	must(t, err)
+	says := func(err error, text string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v, without %q", err, text)
+		}
+	}
+	says(Fill(i, m.Span().Part(1, 4).Part(1, 5), 0), "gpumem.Fill: Part(1, 5) is not inside its span, which has 3 values")
+	for _, err := range []error{m.View(nil), m.Memory.View(nil)} {
+		says(err, "the function is nil")
+	}
+	says(m.View(func([]int32) error { return m.Close() }), "Pinned.Close: ")
+	file, err := os.Open("/dev/null")
+	must(t, err)
+	defer file.Close()
+	_, err = i.ReadFileWith(m.At(0), file, 0, 16, FileOptions{})
+	says(err, "Instance.ReadFileWith: ")
+	says(i.ReadFile(m.At(0), file, 0, 16), "Instance.ReadFile: ")
+	other, err := Open(Options{Backend: testBackend(t)})
+	must(t, err)
+	its, err := other.Device(0)
+	must(t, err)
+	kept, err := its.NewEvent(EventOptions{})
+	must(t, err)
+	says(other.Close(), "; close it, or close with Instance.CloseForce")
+	must(t, kept.Close())
+	must(t, other.Close())
+	must(t, m.Close())
+	b, err := NewBuffer[int32](d, 4, BufferOptions{Reserve: 1 << 20})
+	must(t, err)
+	must(t, b.Sleep(SleepOptions{Content: ContentDrop}))
+	says(b.Resize(8), "Buffer.Wake")
+	if err := b.Resize(8); strings.Contains(err.Error(), "Growable") {
+		t.Error(err)
+	}
+	must(t, b.Close())
+	const closed = "this memory was closed; do not use it after that"
+	says(Fill(i, m.Span(), 0), closed)
+	_, err = m.Info()
+	says(err, closed)
+	ordinary, err := NewPageable[int32](4)
+	must(t, err)
+	must(t, ordinary.Close())
+	for index := 0; index < m.Len()+ordinary.Len(); index++ { // None: there are no slices any more.
+		t.Fatal(m.Slice()[index])
 	}
 }

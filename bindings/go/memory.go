@@ -122,6 +122,7 @@ func (d *Device) memory(made C.gpumem_go_memory, size uint64) (*Memory, error) {
 	if m.host == 0 {
 		m.address = m.devicePointer
 	}
+	m.what = "memory"
 	closeWhenCollected(m, (*Memory).closeDropped)
 	return m, nil
 }
@@ -217,7 +218,15 @@ func (m *Memory) Bytes() []byte {
 // its instance cannot be closed: Close fails with ErrBusy. For managed memory it first waits until the CPU may touch it;
 // see [Memory.BeginHostAccess].
 func (m *Memory) View(use func(bytes []byte) error) error {
-	return view(m, "Memory.View", func() error { return use(unsafe.Slice((*byte)(pointerTo(m.host)), int(m.size))) })
+	return view(m, "Memory.View", func() error { return viewed("Memory.View", use, unsafe.Slice((*byte)(pointerTo(m.host)), int(m.size))) })
+}
+
+// viewed calls the function of a View.
+func viewed[T any](name string, use func([]T) error, values []T) error {
+	if use == nil {
+		return refusal(ErrInvalidArgument, name, "the function is nil")
+	}
+	return use(values)
 }
 
 func view(m *Memory, name string, use func() error) error {

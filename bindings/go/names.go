@@ -95,6 +95,8 @@ func translateWith(text string, words map[string]string) string {
 			if known := constantName(word); known != "" {
 				word = known
 			}
+		} else if known, ok := lifetimeWords[word]; ok {
+			word = known
 		} else if known, ok := words[word]; ok {
 			word = known
 		}
@@ -106,5 +108,8 @@ func translateWith(text string, words map[string]string) string {
 		result.WriteString(text[:next])
 		text = text[next:]
 	}
-	return result.String()
+	return strings.ReplaceAll(result.String(), "its handle after", "it after")
 }
+
+// lifetimeWords are the words of this package for the end of an object.
+var lifetimeWords = map[string]string{"destroy": "close", "destroyed": "closed", "destroying": "closing"}

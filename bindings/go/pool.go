@@ -187,6 +187,7 @@ func (p *Pool) made(address, size uint64, in order) *PoolBlock {
 	if p.kind != KindDevice {
 		b.host = address
 	}
+	b.what = "block"
 	closeWhenCollected(b, (*PoolBlock).closeDropped)
 	return b
 }
@@ -675,7 +676,7 @@ func (b *PoolBlock) View(use func(bytes []byte) error) error {
 		return refusal(ErrInvalidArgument, name, "the block is nil")
 	}
 	return b.view(b.pool.device.instance, b.pool.kind == KindManaged, name, func() error {
-		return use(unsafe.Slice((*byte)(pointerTo(b.host)), int(b.size)))
+		return viewed(name, use, unsafe.Slice((*byte)(pointerTo(b.host)), int(b.size)))
 	})
 }
 

@@ -99,6 +99,7 @@ func (i *Instance) ReserveRange(options RangeOptions) (*AddressRange, error) {
 	}
 	r := &AddressRange{instance: i, reservation: uintptr(made.result.value)}
 	r.address, r.size = uint64(made.base), options.Size
+	r.what = "range"
 	closeWhenCollected(r, (*AddressRange).closeDropped)
 	return r, nil
 }
@@ -274,7 +275,7 @@ func (r *AddressRange) View(offset, size uint64, use func(bytes []byte) error) e
 	if err := r.checkCPU(name, offset, offset+size); err != nil {
 		return err
 	}
-	return use(unsafe.Slice((*byte)(pointerTo(r.address+offset)), int(size)))
+	return viewed(name, use, unsafe.Slice((*byte)(pointerTo(r.address+offset)), int(size)))
 }
 
 // checkCPU refuses a part of the range that the CPU cannot access as a whole.

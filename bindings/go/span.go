@@ -21,11 +21,14 @@ type Place interface {
 // not bytes. It keeps its memory from being collected, and is refused once that is closed.
 type Span[T any] struct {
 	address Address
-	length  int // Below 0: not a part of what it was made of.
+	length  int
+	outside *[3]int // From, to and the length of the span, for a part that is not inside it; otherwise nil.
 }
 
 // SpanOf returns the span of that many values at an address, for memory without a type.
-func SpanOf[T any](address Address, length int) Span[T] { return Span[T]{address, length} }
+func SpanOf[T any](address Address, length int) Span[T] {
+	return Span[T]{address: address, length: length}
+}
 
 // Len returns the number of values.
 func (s Span[T]) Len() int {
@@ -41,10 +44,13 @@ func (s Span[T]) Address() Address { return s.address }
 // Part returns the values from one index up to another, as s[from:to] of a slice does. Calls refuse a part that is not
 // inside the span.
 func (s Span[T]) Part(from, to int) Span[T] {
-	if from < 0 || to < from || to > s.length {
-		return Span[T]{length: -1}
+	if s.outside != nil {
+		return s
 	}
-	return Span[T]{s.address.Add(uint64(from) * valueSize[T]()), to - from}
+	if from < 0 || to < from || to > s.length {
+		return Span[T]{outside: &[3]int{from, to, s.length}}
+	}
+	return SpanOf[T](s.address.Add(uint64(from)*valueSize[T]()), to-from)
 }
 
 // bytes returns the size of the span.
@@ -52,8 +58,9 @@ func (s Span[T]) bytes(function string, place Place) (uint64, error) {
 	if place == nil {
 		return 0, refusal(ErrInvalidArgument, function, "the place is nil; pass an Instance or a Stream")
 	}
-	if s.length < 0 {
-		return 0, refusal(ErrInvalidArgument, function, "a part is not inside the span that it was made of")
+	if part := s.outside; part != nil {
+		return 0, refusal(ErrInvalidArgument, function, "Part(%d, %d) is not inside its span, which has %d values", part[0],
+			part[1], part[2])
 	}
 	return sizeOf[T](function, s.length)
 }

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"strings"
 	"unsafe"
 )
 
@@ -88,6 +89,9 @@ type Error struct {
 func calledAs(name string, err error) error {
 	if detail, ok := err.(*Error); ok {
 		detail.called = name
+		if strings.HasPrefix(name, "Buffer.") {
+			detail.Message = strings.ReplaceAll(detail.Message, "GrowableBuffer.", "Buffer.")
+		}
 	}
 	return err
 }

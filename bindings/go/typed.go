@@ -105,9 +105,9 @@ func newTyped[T any](function string, kind Kind, device *Device, length int, opt
 	return memory, calledAs(function, err)
 }
 
-// Len returns the number of values.
+// Len returns the number of values, which is that of Slice: 0 after Close.
 func (p *Pinned[T]) Len() int {
-	if p == nil {
+	if p.memory().gone() {
 		return 0
 	}
 	return p.length
@@ -122,7 +122,7 @@ func (p *Pinned[T]) memory() *Memory {
 }
 
 // Close frees the memory; see [Memory.Close].
-func (p *Pinned[T]) Close() error { return p.memory().Close() }
+func (p *Pinned[T]) Close() error { return calledAs("Pinned.Close", p.memory().Close()) }
 
 // Slice returns the memory, or nil after Close. A slice is valid until Close.
 func (p *Pinned[T]) Slice() []T {
@@ -136,12 +136,17 @@ func (p *Pinned[T]) Slice() []T {
 // its instance cannot be closed: Close fails with ErrBusy.
 func (p *Pinned[T]) View(use func(values []T) error) error {
 	return view(p.memory(), "Pinned.View", func() error {
-		return use(unsafe.Slice((*T)(pointerTo(p.host)), p.length))
+		return viewed("Pinned.View", use, unsafe.Slice((*T)(pointerTo(p.host)), p.length))
 	})
 }
 
 // Span returns all values, for copies and fills.
-func (p *Pinned[T]) Span() Span[T] { return SpanOf[T](p.memory().At(0), p.Len()) }
+func (p *Pinned[T]) Span() Span[T] {
+	if p == nil {
+		return Span[T]{}
+	}
+	return SpanOf[T](p.memory().At(0), p.length) // Also after Close, so that a call refuses it.
+}
 
 // DeviceMemory is memory of a device for numbers, or for arrays or structs of numbers. The CPU cannot touch it: copy it.
 type DeviceMemory[T any] struct {
@@ -176,7 +181,7 @@ func (m *DeviceMemory[T]) memory() *Memory {
 }
 
 // Close frees the memory; see [Memory.Close].
-func (m *DeviceMemory[T]) Close() error { return m.memory().Close() }
+func (m *DeviceMemory[T]) Close() error { return calledAs("DeviceMemory.Close", m.memory().Close()) }
 
 // Span returns all values, for copies and fills.
 func (m *DeviceMemory[T]) Span() Span[T] { return SpanOf[T](m.memory().At(0), m.Len()) }
@@ -215,7 +220,7 @@ func (m *Managed[T]) memory() *Memory {
 }
 
 // Close frees the memory; see [Memory.Close].
-func (m *Managed[T]) Close() error { return m.memory().Close() }
+func (m *Managed[T]) Close() error { return calledAs("Managed.Close", m.memory().Close()) }
 
 // Span returns all values, for copies and fills.
 func (m *Managed[T]) Span() Span[T] { return SpanOf[T](m.memory().At(0), m.Len()) }
@@ -224,7 +229,7 @@ func (m *Managed[T]) Span() Span[T] { return SpanOf[T](m.memory().At(0), m.Len()
 // the function returns. Meanwhile the memory and its instance cannot be closed: Close fails with ErrBusy.
 func (m *Managed[T]) View(use func(values []T) error) error {
 	return view(m.memory(), "Managed.View", func() error {
-		return use(unsafe.Slice((*T)(pointerTo(m.host)), m.length))
+		return viewed("Managed.View", use, unsafe.Slice((*T)(pointerTo(m.host)), m.length))
 	})
 }
 
@@ -253,6 +258,7 @@ func beginHostAccess[T any](memory *Memory, function string, length int) (*HostA
 		return nil, err
 	}
 	access := &HostAccess[T]{memory: memory, length: length}
+	access.what = "access"
 	closeWhenCollected(access, func(access *HostAccess[T]) outcome {
 		switch {
 		case access.memory.device.instance.closed():
@@ -358,6 +364,7 @@ func newMapping[T any](name string, size uint64, file, protection, flags int) (*
 	m.host = uint64(uintptr(unsafe.Pointer(&bytes[0])))
 	m.address = m.host
 	m.size = size
+	m.what = "memory"
 	closeWhenCollected(m, func(m *mapping) outcome {
 		if m.shown.Load() || !m.streams.observe() {
 			return outcomeKept
@@ -407,9 +414,9 @@ func (p *Pageable[T]) Close() error {
 	return p.mapping.close()
 }
 
-// Len returns the number of values.
+// Len returns the number of values, which is that of Slice: 0 after Close.
 func (p *Pageable[T]) Len() int {
-	if p == nil {
+	if p == nil || p.mapping == nil || p.mapping.closed() {
 		return 0
 	}
 	return p.length
@@ -424,7 +431,12 @@ func (p *Pageable[T]) At(offset uint64) Address {
 }
 
 // Span returns all values, for copies and fills.
-func (p *Pageable[T]) Span() Span[T] { return SpanOf[T](p.At(0), p.Len()) }
+func (p *Pageable[T]) Span() Span[T] {
+	if p == nil {
+		return Span[T]{}
+	}
+	return SpanOf[T](p.At(0), p.length) // Also after Close, so that a call refuses it.
+}
 
 // Slice returns the memory, or nil after Close. A slice is valid until Close.
 func (p *Pageable[T]) Slice() []T {
@@ -444,7 +456,7 @@ func (p *Pageable[T]) View(use func(values []T) error) error {
 		return err
 	}
 	defer p.mapping.release()
-	return use(unsafe.Slice((*T)(pointerTo(p.mapping.host)), p.length))
+	return viewed("Pageable.View", use, unsafe.Slice((*T)(pointerTo(p.mapping.host)), p.length))
 }
 
 // Register page-locks the whole memory, so that devices can use it where it lies, until the Memory is closed. It
