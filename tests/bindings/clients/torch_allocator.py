@@ -284,7 +284,7 @@ def part_checks():
         del blocks  # work on them may still run
         torch.cuda.empty_cache()
         left = free - torch.cuda.mem_get_info()[0]
-        require(left <= 64 * MIB, f"{left // MIB} MiB are left of {taken // MIB}")
+        require(left <= taken // 20, f"{left // MIB} MiB are left of {taken // MIB}")
         return f"{left // MIB} MiB are left of {taken // MIB}"
 
     def lack():

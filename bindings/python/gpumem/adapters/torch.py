@@ -327,7 +327,9 @@ def _pool_as_segment(ordinal: int, handle: int) -> Dict[str, Any]:
 
 
 def _snapshot(pool: Any = None, *others: Any, **options: Any) -> Dict[str, Any]:
-    """As ``torch._C._cuda_memorySnapshot``. ``pool`` is the id of a private pool, or None for all."""
-    segments = [segment for segment in memory_snapshot() if pool in (None, (0, 0)) or segment["segment_pool_id"] == tuple(pool)]
+    """As ``torch._C._cuda_memorySnapshot``. ``pool`` is the id of a private pool, or None or (0, 0) for all. PyTorch puts behind
+    the id whether it wants traces."""
+    wanted = (0, 0) if pool is None else tuple(pool)[:2]
+    segments = [segment for segment in memory_snapshot() if wanted in ((0, 0), segment["segment_pool_id"])]
     return {"segments": segments, "device_traces": [], "external_annotations": [],
             "allocator_settings": {"backend": "gpumem"}}
