@@ -349,7 +349,7 @@ TEST_F(ShareServerTest, AHubTakesAsManyLinksAsItSays) {
   ASSERT_EQ(connect(&link[1]), GPUMEM_SUCCESS);
   EXPECT_EQ(connect(&link[2]), GPUMEM_ERROR_LIMIT_EXCEEDED);
   EXPECT_NE(std::strstr(why.message,
-                        "links_max = 2; close a link, destroy what was imported by closed ones, or open it "
+                        "links_max = 2; close a link, free what was imported by closed ones, or open it "
                         "with a higher limit"),
             nullptr)
       << why.message;

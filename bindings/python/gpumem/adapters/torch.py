@@ -97,7 +97,7 @@ def library_path() -> str:
     self.dladdr.argtypes = [c_void_p, ctypes.POINTER(_Where)]
     self.dladdr(ctypes.cast(_library.load().gpumem_version, c_void_p), where)
     beside = Path(os.fsdecode(where.file)).resolve().parent
-    places = [Path(__file__).resolve().parent / _FILE, beside / "gpumem" / _FILE, beside.parent / "bindings" / "torch" / _FILE]
+    places = [Path(__file__).resolve().parent / _FILE, beside / "gpumem" / _FILE, beside.parent / "adapters" / _FILE]
     for place in places:
         if place.exists():
             return str(place)

@@ -549,7 +549,7 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
       if (hub != nullptr) {
         return make_error(
             GPUMEM_ERROR_LIMIT_EXCEEDED,
-            "the hub has links_max = %zu; close a link, destroy what was imported by closed ones, or "
+            "the hub has links_max = %zu; close a link, free what was imported by closed ones, or "
             "open it with a higher limit",
             most);
       }
@@ -557,7 +557,7 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
                         "the exporter has %zu connections, as many as it takes; close one", most);
     }
     if (hub == nullptr || !is_shared(hub->request)) return {};
-    return links.check("links_max", most, 1, 0, "close a link, destroy what was imported by closed ones");
+    return links.check("links_max", most, 1, 0, "close a link, free what was imported by closed ones");
   };
   if (check_place()) return {};
   drop_drained();
