@@ -399,6 +399,15 @@ Message trial_of(gpumem_instance instance, Descriptors* descriptors, Descriptor*
   return message;
 }
 
+// Asks for such a trial over a link. Gives the other end of its connection.
+Raw begin_trial(Raw& link, gpumem_instance instance) {
+  Descriptors descriptors;
+  Descriptor ours;
+  const Message message = trial_of(instance, &descriptors, &ours);
+  link.send(message, std::move(descriptors));
+  return Raw(std::move(ours));
+}
+
 class SharedHubTest : public ShareServerTest {
  public:
   static constexpr uint32_t kUsers[] = {65534, 65533};
@@ -418,19 +427,15 @@ TEST_F(SharedHubTest, NoUserHoldsUpTheTrialsOfOthers) {
   open_hub(desc_);
   std::vector<std::unique_ptr<Raw>> links;
   std::vector<Raw> holders;
-  const auto begin_trial = [&](uint32_t user) {
+  const auto begin_one = [&](uint32_t user) {
     links.push_back(connected_as(user, address()));
     ASSERT_EQ(links.back()->hello().type, MessageType::kWelcome);
-    Descriptors descriptors;
-    Descriptor ours;
-    const Message message = trial_of(instance, &descriptors, &ours);
-    links.back()->send(message, std::move(descriptors));
-    holders.emplace_back(std::move(ours));
+    holders.push_back(begin_trial(*links.back(), instance));
   };
   for (int i = 0; i < 30; ++i)
-    begin_trial(kUsers[0]);
+    begin_one(kUsers[0]);
   for (const uint32_t user : {kUsers[1], 0U}) {
-    begin_trial(user);
+    begin_one(user);
     EXPECT_TRUE(holders.back().next()) << "its claim";
   }
 }
@@ -627,11 +632,7 @@ TEST_F(ShareServerTest, ATrialThatIsNotAnsweredHoldsUpNoOtherWork) {
   open_hub(hub_desc());
   Raw raw(address());
   ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
-  Descriptors descriptors;
-  Descriptor ours;
-  Message message = trial_of(instance, &descriptors, &ours);
-  raw.send(message, std::move(descriptors));
-  Raw holder(std::move(ours));
+  Raw holder = begin_trial(raw, instance);
   ASSERT_TRUE(holder.next()) << "the claim, which it does not answer";
   gpumem_device device = nullptr;
   ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
@@ -659,21 +660,13 @@ TEST_F(ShareServerTest, ATrialThatWaitsGoesWithItsLink) {
   open_hub(hub_desc());
   Raw first(address());
   ASSERT_EQ(first.hello().type, MessageType::kWelcome);
-  Descriptors descriptors;
-  Descriptor ours;
-  Message message = trial_of(instance, &descriptors, &ours);
-  first.send(message, std::move(descriptors));
-  Raw holder(std::move(ours));
+  Raw holder = begin_trial(first, instance);
   ASSERT_TRUE(holder.next()) << "the claim, which it does not answer";
-  Descriptors more;
-  Descriptor others;
-  {
-    Raw second(address());
-    ASSERT_EQ(second.hello().type, MessageType::kWelcome);
-    message = trial_of(instance, &more, &others);
-    second.send(message, std::move(more));
-  }
-  EXPECT_FALSE(Raw(std::move(others)).next()) << "a claim by a trial of nobody";
+  std::optional<Raw> second(address());
+  ASSERT_EQ(second->hello().type, MessageType::kWelcome);
+  Raw waiting = begin_trial(*second, instance);
+  second.reset();
+  EXPECT_FALSE(waiting.next()) << "a claim by a trial of nobody";
 }
 
 TEST_F(ShareServerTest, WhoOnlySaysThatItTriedIsNotBelieved) {
