@@ -227,7 +227,7 @@ def options(tap, source, build, c_compiler, cpp_compiler, folder):
     os.environ.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
     for number, chosen in enumerate((
             {"default_library": "shared", "cli": True},
-            {"default_library": "shared", "cli": False, "torch": False},
+            {"default_library": "shared", "cli": False, "adapters": False},
             {"default_library": "static", "cli": True})):
         name = "installed with " + ", ".join(f"{key}={str(value).lower()}" for key, value in chosen.items())
         try:
@@ -270,7 +270,7 @@ def subproject(tap, source, folder):
     case(tap, "C, with gpumem as a Meson subproject", steps)
     if (folder / "build" / "build.ninja").exists():
         root = install(folder / "build", folder / "root")
-        chosen = options_of(folder / "build") | {"cli": False, "docs": False, "bench": False}
+        chosen = options_of(folder / "build") | {"adapters": False, "cli": False, "docs": False, "bench": False}
         tap.check("a subproject installs the library without cuda and without the program", wrong_files(root, source, chosen))
 
 

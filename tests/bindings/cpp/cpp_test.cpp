@@ -651,7 +651,7 @@ TEST_F(Cpp, ALinkIsOfOneInstance) {
   }
   const gpumem::Link link = theirs.connect_link(link_desc);
   gpumem::Error error;
-  EXPECT_FALSE(link.import_next(instance_, "batch", 0, 5'000'000, gpumem::ImportDesc(), error));
+  EXPECT_FALSE(link.import_next(instance_, "batch", 0, 120'000'000'000, gpumem::ImportDesc(), error));
   EXPECT_EQ(error.status(), GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.what()).find("another instance of this process; import it by that instance"),
             std::string::npos)
