@@ -1113,7 +1113,9 @@ int run(int argc, char** argv) {
     if (argc == 3 && first == "--share-peer") return share_peer(backend_of(argv[2]));
     if (argc == 3 && first == "--ring-peer") return ring_peer(backend_of(argv[2]));
     const Options options = parse(argc, argv);
-    Bench bench(options, std::max(2 * kGiB, options.live_max * kLiveBytes));
+    // Recorded programs take much, and touch nothing.
+    const uint64_t least = (options.traces.empty() ? 2 : 64) * kGiB;
+    Bench bench(options, std::max(least, options.live_max * kLiveBytes));
     const Setting setting = bench.setting();
     bench.runner.print_heading(setting);
     bool failed = false;
