@@ -373,6 +373,8 @@ gpumem_pool make_pool(Device& device, const char* name) {
   gpumem_error error = no_error();
   gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
   desc.name = name;
+  // PyTorch tells of captures, and never destroys its streams.
+  desc.flags = GPUMEM_POOL_TRUST_NATIVE_STREAMS;
   gpumem_pool pool = nullptr;
   require(gpumem_pool_create(device.device, &desc, &pool, &error), "gpumem cannot create a pool", error);
   return pool;

@@ -471,6 +471,7 @@ type PoolFlags uint64
 const (
 	PoolAllowInternalDependencies PoolFlags = 0x1 // An allocation may let its stream wait for the work of another one, rather than take new memory.
 	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and poisoned where the CPU reaches them, and gpumem_pool_get_block_info() knows the requested size.
+	PoolTrustNativeStreams        PoolFlags = 0x4 // gpumem_pool_alloc_native() and gpumem_pool_free_native() do not ask the driver about the stream, which makes them as fast as in a stream of the library.
 )
 
 // WaitCondition: condition that ends a value wait.
@@ -1000,6 +1001,7 @@ var constants = []constant{
 	{"Advice", "AdviceUnsetAccessedBy", "GPUMEM_ADVICE_UNSET_ACCESSED_BY", 6},
 	{"PoolFlags", "PoolAllowInternalDependencies", "GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES", 0x1},
 	{"PoolFlags", "PoolDebug", "GPUMEM_POOL_DEBUG", 0x2},
+	{"PoolFlags", "PoolTrustNativeStreams", "GPUMEM_POOL_TRUST_NATIVE_STREAMS", 0x4},
 	{"WaitCondition", "WaitGEQ", "GPUMEM_WAIT_GEQ", 0},
 	{"WaitCondition", "WaitEQ", "GPUMEM_WAIT_EQ", 1},
 	{"WaitCondition", "WaitAND", "GPUMEM_WAIT_AND", 2},

@@ -286,6 +286,7 @@ var layoutConstants = map[string]any{
 	"GPUMEM_ADVICE_UNSET_ACCESSED_BY":               int32(AdviceUnsetAccessedBy),
 	"GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES":       uint64(PoolAllowInternalDependencies),
 	"GPUMEM_POOL_DEBUG":                             uint64(PoolDebug),
+	"GPUMEM_POOL_TRUST_NATIVE_STREAMS":              uint64(PoolTrustNativeStreams),
 	"GPUMEM_WAIT_GEQ":                               int32(WaitGEQ),
 	"GPUMEM_WAIT_EQ":                                int32(WaitEQ),
 	"GPUMEM_WAIT_AND":                               int32(WaitAND),

@@ -1464,6 +1464,7 @@ extern "C" {
 typedef uint64_t gpumem_pool_flags;
 #define GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES UINT64_C(0x1)
 #define GPUMEM_POOL_DEBUG UINT64_C(0x2)
+#define GPUMEM_POOL_TRUST_NATIVE_STREAMS UINT64_C(0x4)
 typedef struct gpumem_pool_desc {
   size_t struct_size;
   gpumem_kind kind;

@@ -108,7 +108,7 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
   });
 }
 
-constexpr uint64_t kNoKey = UINT64_MAX;
+constexpr uint64_t kNoKey = core::PoolCore::kNoKey;
 
 // The key of a stream, inside look(). kNoKey if the stream is not one of the pool's instance, if it must be
 // asked whether it is being captured, since no driver may be asked during a look, or if its device is lost.
@@ -120,16 +120,22 @@ constexpr uint64_t kNoKey = UINT64_MAX;
   return object->order_key();
 }
 
+// That of a native stream, whose device the driver is asked about unless the pool trusts the handle.
+[[gnu::noinline]] uint64_t peek_native_key(void* native_stream, const core::Pool& pool) {
+  return pool.core().device().backend().lost() ? kNoKey : pool.core().key_of_native(native_stream);
+}
+
 // The short ways, for what the calling thread keeps. Inlined whole: their time is the number of instructions.
-[[gnu::always_inline]] inline bool take_briefly(gpumem_pool pool, uint64_t size, gpumem_stream stream,
+template <class KeyOf>
+[[gnu::always_inline]] inline bool take_briefly(gpumem_pool pool, uint64_t size, KeyOf key_of,
                                                 void** out_pointer, gpumem_error* error) {
   return out_pointer != nullptr && !backend::HostFunctionMark::is_set() &&
          capi::look(
              error, [&](uint32_t process) __attribute__((always_inline)) {
                const auto* const object = capi::peek<core::Pool>(pool, process);
                if (object == nullptr || object->core().device().backend().lost()) return false;
-               uint64_t key = core::PoolStream::kNone;
-               if (stream != nullptr && (key = peek_key(stream, *object, process)) == kNoKey) return false;
+               const uint64_t key = key_of(*object, process);
+               if (key == kNoKey) return false;
                void* const block = object->core().take(*platform::thread_record_or_null, key, size);
                if (block == nullptr) return false;
                *out_pointer = block;
@@ -137,25 +143,35 @@ constexpr uint64_t kNoKey = UINT64_MAX;
              });
 }
 
-[[gnu::always_inline]] inline bool put_briefly(gpumem_pool pool, void* pointer, gpumem_stream stream,
+template <class KeyOf>
+[[gnu::always_inline]] inline bool put_briefly(gpumem_pool pool, void* pointer, KeyOf key_of,
                                                gpumem_error* error) {
   return !backend::HostFunctionMark::is_set() &&
          capi::look(
              error, [&](uint32_t process) __attribute__((always_inline)) {
                const auto* const object = capi::peek<core::Pool>(pool, process);
-               uint64_t key = core::PoolStream::kNone;
-               if (object == nullptr ||
-                   (stream != nullptr && (key = peek_key(stream, *object, process)) == kNoKey))
-                 return false;
-               return object->core().put(*platform::thread_record_or_null, key, pointer);
+               if (object == nullptr) return false;
+               const uint64_t key = key_of(*object, process);
+               return key != kNoKey && object->core().put(*platform::thread_record_or_null, key, pointer);
              });
+}
+
+// How the key of a stream is found, of one that may be NULL and of a native one.
+[[gnu::always_inline]] inline auto key_of(gpumem_stream stream) {
+  return [stream](const core::Pool& pool, uint32_t process) __attribute__((always_inline)) {
+    return stream == nullptr ? core::PoolStream::kNone : peek_key(stream, pool, process);
+  };
+}
+
+[[gnu::always_inline]] inline auto key_of_native(void* native_stream) {
+  return [native_stream](const core::Pool& pool, uint32_t) { return peek_native_key(native_stream, pool); };
 }
 
 }  // namespace
 
 gpumem_status gpumem_pool_alloc(gpumem_pool pool, uint64_t size, gpumem_stream stream, void** out_pointer,
                                 gpumem_error* error) {
-  if (take_briefly(pool, size, stream, out_pointer, error)) [[likely]]
+  if (take_briefly(pool, size, key_of(stream), out_pointer, error)) [[likely]]
     return GPUMEM_SUCCESS;
   return allocate_for(__func__, pool, size, 0, stream, out_pointer, error);
 }
@@ -166,14 +182,14 @@ gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t size, uint64_
 }
 
 gpumem_status gpumem_pool_free(gpumem_pool pool, void* pointer, gpumem_stream stream, gpumem_error* error) {
-  if (put_briefly(pool, pointer, stream, error)) [[likely]]
+  if (put_briefly(pool, pointer, key_of(stream), error)) [[likely]]
     return GPUMEM_SUCCESS;
   return free_for(__func__, pool, pointer, 0, stream, error);
 }
 
 gpumem_status gpumem_pool_free_sized(gpumem_pool pool, void* pointer, uint64_t size, gpumem_stream stream,
                                      gpumem_error* error) {
-  if (size <= kSizeMax && put_briefly(pool, pointer, stream, error)) [[likely]]
+  if (size <= kSizeMax && put_briefly(pool, pointer, key_of(stream), error)) [[likely]]
     return GPUMEM_SUCCESS;
   return free_for(__func__, pool, pointer, size, stream, error);
 }
@@ -235,6 +251,7 @@ gpumem_status gpumem_pool_free_batch(gpumem_pool pool, void* const* pointers, ui
 
 gpumem_status gpumem_pool_alloc_native(gpumem_pool pool, uint64_t size, void* native_stream,
                                        void** out_pointer, gpumem_error* error) {
+  if (take_briefly(pool, size, key_of_native(native_stream), out_pointer, error)) return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Pool>(pool);
     decode.not_null(out_pointer, "out_pointer");
@@ -246,7 +263,7 @@ gpumem_status gpumem_pool_alloc_native(gpumem_pool pool, uint64_t size, void* na
     }
     GPUMEM_TRY(object->core().device().usable());
     GPUMEM_TRY(core::outside_host_function());
-    auto stream = core::native_pool_stream(object->core().device(), native_stream, false);
+    auto stream = core::native_pool_stream(object->core(), native_stream, false);
     if (!stream) return stream.error();
     auto block = allocate(object->core(), *stream, size, 0);
     if (!block) return block.error();
@@ -257,13 +274,14 @@ gpumem_status gpumem_pool_alloc_native(gpumem_pool pool, uint64_t size, void* na
 
 gpumem_status gpumem_pool_free_native(gpumem_pool pool, void* pointer, void* native_stream,
                                       gpumem_error* error) {
+  if (put_briefly(pool, pointer, key_of_native(native_stream), error)) return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Pool>(pool);
     GPUMEM_TRY(decode.done());
     if (pointer == nullptr) return GPUMEM_SUCCESS;
     GPUMEM_TRY(object->core().device().usable());
     GPUMEM_TRY(core::outside_host_function());
-    auto stream = core::native_pool_stream(object->core().device(), native_stream, true);
+    auto stream = core::native_pool_stream(object->core(), native_stream, true);
     if (!stream) return stream.error();
     GPUMEM_TRY(free_block(object->core(), *stream, pointer, 0));
     return GPUMEM_SUCCESS;

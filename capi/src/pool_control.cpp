@@ -33,7 +33,8 @@ core::PoolRequest decode_request(capi::Decoder& decode, const core::DeviceObject
                     kind->name);
     }
   }
-  constexpr gpumem_pool_flags kKnown = GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES | GPUMEM_POOL_DEBUG;
+  constexpr gpumem_pool_flags kKnown =
+      GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES | GPUMEM_POOL_DEBUG | GPUMEM_POOL_TRUST_NATIVE_STREAMS;
   if ((desc.flags & ~kKnown) != 0)
     decode.refuse("the flags 0x%" PRIx64 " are no GPUMEM_POOL_ values", desc.flags & ~kKnown);
   request.memory.flags = desc.memory_flags;

@@ -295,6 +295,32 @@ TEST(PoolCapture, str_22_an_ordinary_block_that_a_capture_frees_or_uses_is_kept_
   }
 }
 
+TEST(PoolCapture, pool_17_captures_are_left_to_a_caller_that_is_trusted) {
+  Instance instance = open_instance();
+  const Pool pool =
+      create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_TRUST_NATIVE_STREAMS));
+  Captured stream(instance.device());
+  stream.begin();
+  for (const uint64_t size : kSizes) {
+    void* block = nullptr;
+    ASSERT_OK(gpumem_pool_alloc_native(pool, size, stream.native(), &block, why()));
+    EXPECT_EQ(info_of(pool).capture_count, 0u);
+    EXPECT_OK(gpumem_pool_free_native(pool, block, stream.native(), why()));
+    void* again = nullptr;
+    EXPECT_OK(gpumem_pool_alloc_native(pool, size, stream.native(), &again, why()));
+    EXPECT_EQ(again, block);
+    EXPECT_OK(gpumem_pool_free_native(pool, again, stream.native(), why()));
+  }
+  // So many that a mark is due, which must not become part of the graph.
+  std::vector<void*> blocks(300);
+  for (void*& block : blocks)
+    ASSERT_OK(gpumem_pool_alloc_native(pool, 64 * kKiB, stream.native(), &block, why()));
+  for (void* const block : blocks)
+    EXPECT_OK(gpumem_pool_free_native(pool, block, stream.native(), why()));
+  EXPECT_EQ(stream.end(), 0u);
+  EXPECT_EQ(info_of(pool).capture_count, 0u);
+}
+
 TEST(PoolCapture, str_22_a_pool_may_hear_of_a_capture_first_by_a_free) {
   REQUIRE_FOREIGN();
   Instance instance = open_instance();

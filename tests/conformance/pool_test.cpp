@@ -1397,6 +1397,70 @@ TEST(Pool, pool_11_a_native_stream_needs_no_wrapper) {
   stream.synchronize();
 }
 
+TEST(Pool, pool_17_a_native_stream_may_be_told_by_its_handle) {
+  Instance instance = open_instance();
+  const Pool pool =
+      create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_TRUST_NATIVE_STREAMS));
+  const NativeStream first(instance.device());
+  const NativeStream second(instance.device());
+  const auto wrap = [&](const NativeStream& native) {
+    gpumem_stream stream = nullptr;
+    EXPECT_OK(gpumem_stream_wrap(instance.device(), native.get(), &stream, why()));
+    return Stream(stream);
+  };
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB, 20 * kMiB}) {
+    SCOPED_TRACE(size);
+    const Stream wrapped = wrap(first);
+    Gate gate;
+    void* block = nullptr;
+    ASSERT_OK(gpumem_pool_alloc_native(pool, size, first.get(), &block, why()));
+    gate.hold(wrapped);
+    EXPECT_OK(fill_on(instance, wrapped, block, size, 6, 1, why()));
+    EXPECT_OK(gpumem_pool_free_native(pool, block, first.get(), why()));
+    void* other = nullptr;
+    EXPECT_OK(gpumem_pool_alloc_native(pool, size, second.get(), &other, why()));
+    EXPECT_NE(other, block) << "work of another stream still uses it";
+    void* same = nullptr;
+    EXPECT_OK(gpumem_pool_alloc_native(pool, size, first.get(), &same, why()));
+    EXPECT_EQ(same, block) << "what follows in the stream comes behind the work";
+    EXPECT_OK(gpumem_pool_free_native(pool, same, first.get(), why()));
+    EXPECT_OK(gpumem_pool_free_native(pool, other, second.get(), why()));
+    gate.open();
+    wrapped.synchronize();
+  }
+  // The end of a wrapper marks the stream for the frees by its handle too.
+  wrap(first).destroy();
+  wrap(second).destroy();
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
+TEST(Pool, pool_17_the_default_stream_of_each_thread_is_told_apart) {
+  if (on_host()) GTEST_SKIP() << "the host backend knows its own streams only";
+  Instance instance = open_instance();
+  const Pool pool =
+      create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_TRUST_NATIVE_STREAMS));
+  // The default stream of each thread has one handle, and is another stream in each.
+  void* const per_thread = reinterpret_cast<void*>(uintptr_t{2});
+  constexpr uint64_t kSize = 80 * kMiB;
+  gpumem_stream mine = nullptr;
+  ASSERT_OK(gpumem_stream_wrap(instance.device(), per_thread, &mine, why()));
+  const Stream wrapped(mine);
+  void* block = nullptr;
+  ASSERT_OK(gpumem_pool_alloc_native(pool, kSize, per_thread, &block, why()));
+  Gate gate;
+  gate.hold(wrapped);
+  EXPECT_OK(fill_on(instance, wrapped, block, kSize, 6, 1, why()));
+  EXPECT_OK(gpumem_pool_free_native(pool, block, per_thread, why()));
+  std::thread([&] {
+    void* other = nullptr;
+    EXPECT_OK(gpumem_pool_alloc_native(pool, kSize, per_thread, &other, why()));
+    EXPECT_NE(other, block) << "work of the first thread's stream still uses it";
+    EXPECT_OK(gpumem_pool_free_native(pool, other, per_thread, why()));
+  }).join();
+  gate.open();
+  wrapped.synchronize();
+}
+
 TEST(Pool, pool_12_a_forked_child_is_refused) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_PAGEABLE));

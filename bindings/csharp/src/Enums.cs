@@ -743,6 +743,14 @@ namespace GpuMem
     /// poisoned where the CPU reaches them, and <c>gpumem_pool_get_block_info()</c> knows the requested size.
     /// </summary>
     Debug = Constants.GPUMEM_POOL_DEBUG,
+    /// <summary>
+    /// <c>gpumem_pool_alloc_native()</c> and <c>gpumem_pool_free_native()</c> do not ask the driver about the stream,
+    /// which makes them as fast as in a stream of the library. The caller sees to what they then do not know: a handle
+    /// that the driver gives out again counts as the same stream, so the work of the stream that had it before must be
+    /// complete; and blocks that a graph uses are like all others, so they must not be freed while it may be launched.
+    /// The default stream of each thread, <c>CU_STREAM_PER_THREAD</c>, is asked about in any case.
+    /// </summary>
+    TrustNativeStreams = Constants.GPUMEM_POOL_TRUST_NATIVE_STREAMS,
   }
 
   /// <summary>Condition that ends a value wait.</summary>

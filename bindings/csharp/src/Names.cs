@@ -247,6 +247,7 @@ namespace GpuMem
       { "GPUMEM_POOL_", "PoolFlags" },
       { "GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES", "PoolFlags.AllowInternalDependencies" },
       { "GPUMEM_POOL_DEBUG", "PoolFlags.Debug" },
+      { "GPUMEM_POOL_TRUST_NATIVE_STREAMS", "PoolFlags.TrustNativeStreams" },
       { "GPUMEM_WAIT_", "WaitCondition" },
       { "GPUMEM_WAIT_GEQ", "WaitCondition.GreaterOrEqual" },
       { "GPUMEM_WAIT_EQ", "WaitCondition.Equal" },

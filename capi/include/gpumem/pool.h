@@ -50,6 +50,11 @@ typedef uint64_t gpumem_pool_flags;
 /** Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and poisoned where
  * the CPU reaches them, and gpumem_pool_get_block_info() knows the requested size. */
 #define GPUMEM_POOL_DEBUG UINT64_C(0x2)
+/** gpumem_pool_alloc_native() and gpumem_pool_free_native() do not ask the driver about the stream, which makes them as fast as in a
+ * stream of the library. The caller sees to what they then do not know: a handle that the driver gives out again counts as the same stream, so
+ * the work of the stream that had it before must be complete; and blocks that a graph uses are like all others, so they must not
+ * be freed while it may be launched. The default stream of each thread, `CU_STREAM_PER_THREAD`, is asked about in any case. */
+#define GPUMEM_POOL_TRUST_NATIVE_STREAMS UINT64_C(0x4)
 
 /** Options for creating a pool. */
 typedef struct gpumem_pool_desc {
@@ -283,7 +288,8 @@ GPUMEM_API gpumem_status gpumem_pool_free_batch(gpumem_pool pool, void *const *p
  * at each call. It is otherwise gpumem_pool_alloc().
  *
  * The stream is looked up by its identity each time, so a handle value that the driver has given out again counts as a new
- * stream. The lookup costs a few driver calls of about 10 ns each.
+ * stream. The lookup makes some driver calls, half a microsecond in all (`docs/measured/adapters.md`), unless the pool has
+ * #GPUMEM_POOL_TRUST_NATIVE_STREAMS.
  *
  * \param pool pool to allocate from
  * \param size bytes; 0 gives NULL

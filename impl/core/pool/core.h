@@ -47,6 +47,16 @@ class PoolCore {
   Result<void> open();
 
   Device& device() const { return device_; }
+  static constexpr uint64_t kNoKey = UINT64_MAX;
+  // The key of a native stream of a pool that trusts handles, else kNoKey. Not of CU_STREAM_PER_THREAD, which
+  // is another stream in each thread.
+  uint64_t key_of_native(const void* native) const {
+    constexpr uint64_t kPerThread = 2;
+    constexpr uint64_t kHandle = uint64_t{1} << 62;  // no id of a driver, nor one that the library counts
+    const auto handle = reinterpret_cast<uintptr_t>(native);
+    if ((request_.flags & GPUMEM_POOL_TRUST_NATIVE_STREAMS) == 0 || handle == kPerThread) return kNoKey;
+    return kHandle | handle;
+  }
   const PoolRequest& request() const { return request_; }
   const PoolBlocks& blocks() const { return blocks_; }
   bool on_host() const { return !request_.memory.kind->on_device && !request_.memory.kind->managed; }

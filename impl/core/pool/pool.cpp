@@ -38,9 +38,13 @@ PoolStream captured_pool_stream(const Stream& stream) {
   return order;
 }
 
-Result<PoolStream> native_pool_stream(Device& device, void* native, bool frees) {
+Result<PoolStream> native_pool_stream(const PoolCore& core, void* native, bool frees) {
+  Device& device = core.device();
   auto stream = device.backend().wrap_stream(native);
   if (!stream) return stream.error();
+  const uint64_t trusted = core.key_of_native(native);
+  if (trusted != PoolCore::kNoKey)
+    return PoolStream{trusted, std::move(*stream), &device.backend(), true, {}};
   auto capturing = (*stream)->is_capturing();
   if (!capturing) return capturing.error();
   const uint64_t key = (*stream)->identity();

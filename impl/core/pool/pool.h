@@ -36,6 +36,6 @@ PoolStream pool_stream(const Stream& stream);
 PoolStream captured_pool_stream(const Stream& stream);
 // INVALID_STATE if a capture of the stream has failed. Nothing is remembered of one that the driver cannot
 // tell from others (COM-29): then this is no stream, and before a free its work is waited for.
-Result<PoolStream> native_pool_stream(Device& device, void* native, bool frees);
+Result<PoolStream> native_pool_stream(const PoolCore& core, void* native, bool frees);
 
 }  // namespace gpumem::core

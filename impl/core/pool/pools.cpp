@@ -39,14 +39,17 @@ uint64_t Pools::trim_others(const PoolCore& core) {
 }
 
 // Backwards, since others may leave the list meanwhile. Those that join it do not know the stream.
-void Pools::end_stream(uint64_t key) noexcept {
+void Pools::end_stream(uint64_t key, const void* native) noexcept {
   for (size_t index = count_.load(); index-- != 0;) {
     std::shared_ptr<PoolCore> pool;
     {
       const std::lock_guard lock(mutex_);
       if (index < pools_.size()) pool = pools_[index];
     }
-    if (pool != nullptr) pool->end_stream(key);
+    if (pool == nullptr) continue;
+    pool->end_stream(key);
+    const uint64_t trusted = pool->key_of_native(native);
+    if (trusted != PoolCore::kNoKey) pool->end_stream(trusted);
   }
 }
 

@@ -19,7 +19,7 @@ class Pools {
   // Bytes that the other pools have released.
   uint64_t trim_others(const PoolCore& core);
   // A stream ends, while it can still be marked.
-  void end_stream(uint64_t key) noexcept;
+  void end_stream(uint64_t key, const void* native) noexcept;
   // The instance ends.
   void clear() noexcept;
 

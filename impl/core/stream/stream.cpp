@@ -58,7 +58,7 @@ Result<void> destroy_stream(Ref<Stream> stream) { return destroy_object(std::mov
 
 Result<void> release_stream(Stream& stream) {
   StreamEnd end(stream);
-  stream.instance().pools().end_stream(stream.order_key());
+  stream.instance().pools().end_stream(stream.order_key(), stream.backend().native());
   GPUMEM_TRY(stream.backend().release());
   end.finish();
   stream.instance().remove_object(stream);

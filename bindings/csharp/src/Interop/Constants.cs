@@ -238,6 +238,7 @@ namespace GpuMem.Interop
     // pool.h
     public const ulong GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES = 0x1;
     public const ulong GPUMEM_POOL_DEBUG = 0x2;
+    public const ulong GPUMEM_POOL_TRUST_NATIVE_STREAMS = 0x4;
     // stream.h
     public const int GPUMEM_WAIT_GEQ = 0;
     public const int GPUMEM_WAIT_EQ = 1;

@@ -511,6 +511,13 @@ flags! {
         /// back for a while and poisoned where the CPU reaches them, and
         /// `gpumem_pool_get_block_info()` knows the requested size.
         DEBUG = GPUMEM_POOL_DEBUG,
+        /// `gpumem_pool_alloc_native()` and `gpumem_pool_free_native()` do not ask the driver about
+        /// the stream, which makes them as fast as in a stream of the library. The caller sees to
+        /// what they then do not know: a handle that the driver gives out again counts as the same
+        /// stream, so the work of the stream that had it before must be complete; and blocks that a
+        /// graph uses are like all others, so they must not be freed while it may be launched. The
+        /// default stream of each thread, `CU_STREAM_PER_THREAD`, is asked about in any case.
+        TRUST_NATIVE_STREAMS = GPUMEM_POOL_TRUST_NATIVE_STREAMS,
     }
 }
 
