@@ -357,6 +357,11 @@ class Saver {
     return count;
   }
 
+  gpumem_group group() {
+    const std::lock_guard lock(mutex_);
+    return open_group();
+  }
+
   void set_margin(uint64_t bytes) { margin_ = bytes; }
   void set_retain(bool retain) { retain_ = retain; }
   bool retains() const { return retain_; }
@@ -371,8 +376,7 @@ class Saver {
     directory_ = directory == nullptr ? "/tmp" : directory;
   }
 
-  Gpu& gpu_of(int ordinal) {
-    if (ordinal < 0) throw Failure(GPUMEM_ERROR_INVALID_ARGUMENT, "the ordinal of the device is negative");
+  gpumem_group open_group() {
     if (instance_ == nullptr) {
       gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
       desc.backend = GPUMEM_BACKEND_CUDA;
@@ -380,6 +384,12 @@ class Saver {
       call(gpumem_instance_open, &desc, &instance_);
     }
     if (group_ == nullptr) call(gpumem_group_create, instance_, nullptr, &group_);
+    return group_;
+  }
+
+  Gpu& gpu_of(int ordinal) {
+    if (ordinal < 0) throw Failure(GPUMEM_ERROR_INVALID_ARGUMENT, "the ordinal of the device is negative");
+    (void)open_group();
     Gpu& gpu = gpus_[ordinal];
     if (gpu.device == nullptr)
       call(gpumem_device_get, instance_, static_cast<uint32_t>(ordinal), &gpu.device);
@@ -724,4 +734,10 @@ TMS_API int gpumem_tms_prepare(const char* tag) {
     Saver::get().prepare(tag_of(tag));
     return kSuccess;
   });
+}
+
+// Not in the original: the group, for a program that puts it to sleep by the functions of gpumem, and then by
+// none of those above.
+TMS_API gpumem_group gpumem_tms_group() {
+  return guarded("gpumem_tms_group", gpumem_group{nullptr}, [] { return Saver::get().group(); });
 }

@@ -2,6 +2,7 @@
 // Calls libgpumem-tms.so over the fake driver, in the order in which torch_memory_saver's Python does.
 #include <cuda.h>
 #include <dlfcn.h>
+#include <gpumem/gpumem.h>
 #include <gtest/gtest.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -63,6 +64,10 @@ struct Tms {
   uint64_t (*keep_resident)(const void*);
   uint8_t* (*get_cpu_backup_pointer)(const uint8_t*, uint64_t);
   int (*prepare)(const char*);
+  gpumem_group (*group)();
+  // Of the library of gpumem behind it.
+  decltype(&gpumem_group_sleep) group_sleep;
+  decltype(&gpumem_group_wake) group_wake;
 
   Tms() {
     void* const library = dlopen(TMS_LIBRARY, RTLD_NOW);
@@ -92,6 +97,9 @@ struct Tms {
     find(library, "tms_keep_resident", keep_resident);
     find(library, "tms_get_cpu_backup_pointer", get_cpu_backup_pointer);
     find(library, "gpumem_tms_prepare", prepare);
+    find(library, "gpumem_tms_group", group);
+    find(library, "gpumem_group_sleep", group_sleep);
+    find(library, "gpumem_group_wake", group_wake);
   }
 };
 
@@ -453,6 +461,26 @@ TEST_F(TmsTest, backups_can_be_made_ahead) {
   ASSERT_EQ(tms().prepare(nullptr), kSuccess);
   ASSERT_EQ(tms().resume(nullptr), kSuccess);
   EXPECT_TRUE(weights.is_intact());
+}
+
+TEST_F(TmsTest, the_group_sleeps_by_the_functions_of_gpumem) {
+  const Tensor weights = tensor_in(kWeights, 4 * kMiB, 1);
+  const Tensor cache = tensor_in(kCache, 2 * kMiB, 2);
+  const size_t awake = free_bytes();
+  {
+    const Tensor freed = tensor_in(kCache, 2 * kMiB, 3);
+    gpumem_sleep_desc keep = GPUMEM_SLEEP_DESC_INIT, drop = GPUMEM_SLEEP_DESC_INIT;
+    keep.tag = "weights";
+    drop.content = GPUMEM_CONTENT_DROP;
+    ASSERT_EQ(tms().group_sleep(tms().group(), &keep, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(free_bytes(), awake + 2 * kMiB);
+    ASSERT_EQ(tms().group_sleep(tms().group(), &drop, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(free_bytes(), awake + 6 * kMiB);
+  }
+  ASSERT_EQ(tms().group_wake(tms().group(), nullptr, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(free_bytes(), awake);
+  EXPECT_TRUE(weights.is_intact());
+  EXPECT_FALSE(cache.is_intact());
 }
 
 TEST_F(TmsTest, pausing_twice_and_resuming_twice_is_reported) {

@@ -149,14 +149,18 @@ class Group(Unique):
 
     def info(self, tag: Optional[str] = None) -> GroupInfo:
         """Information about the group, or about its buffers with one tag."""
-        found = ask(c.gpumem_group_get_info, c.gpumem_group_info(), self._handle, encoded(tag, "tag"))
-        return GroupInfo(found.buffer_count, found.awake_count, found.asleep_count, found.failed_count, found.size,
-                         found.stored_size, found.store_capacity, text(found.name))
+        return group_info(self._handle, tag)
 
     @property
     def name(self) -> str:
         """As given at creation."""
         return self.info().name
+
+
+def group_info(handle: int, tag: Optional[str] = None) -> GroupInfo:
+    found = ask(c.gpumem_group_get_info, c.gpumem_group_info(), handle, encoded(tag, "tag"))
+    return GroupInfo(found.buffer_count, found.awake_count, found.asleep_count, found.failed_count, found.size,
+                     found.stored_size, found.store_capacity, text(found.name))
 
 
 def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Group], None]:

@@ -8,10 +8,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from ctypes import c_double, c_int, c_size_t, c_uint64, c_void_p
-from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
 import torch
@@ -19,9 +17,9 @@ import torch
 import gpumem
 
 from .. import _library
+from . import _plug_in
 
 _CPU, _CUDA_HOST = (1, 0), (3, 0)
-_FILE = "libgpumem-torch.so"
 
 
 def as_tensor(memory: Union[gpumem.Memory, gpumem.View], dtype: Any = None, shape: Any = None, *,
@@ -82,38 +80,17 @@ _allocators: List[Any] = []  # PyTorch keeps a bare pointer
 _since: Dict[int, _Stats] = {}  # when accumulated statistics were reset
 
 
-class _Where(ctypes.Structure):
-    """Dl_info."""
-    _fields_ = [("file", ctypes.c_char_p), ("base", c_void_p), ("symbol", ctypes.c_char_p), ("address", c_void_p)]
-
-
 def library_path() -> str:
     """The file that PyTorch loads: the one that the environment variable GPUMEM_TORCH_LIBRARY names, or the one in this package,
     or the one that belongs to the library of gpumem, installed or in its build folder."""
-    named = os.environ.get("GPUMEM_TORCH_LIBRARY")
-    if named:
-        return named
-    where, self = _Where(), ctypes.CDLL(None)
-    self.dladdr.argtypes = [c_void_p, ctypes.POINTER(_Where)]
-    self.dladdr(ctypes.cast(_library.load().gpumem_version, c_void_p), where)
-    beside = Path(os.fsdecode(where.file)).resolve().parent
-    places = [Path(__file__).resolve().parent / _FILE, beside / "gpumem" / _FILE, beside.parent / "adapters" / _FILE]
-    for place in places:
-        if place.exists():
-            return str(place)
-    raise gpumem.LibraryNotFound(f"there is no {_FILE}: looked for " + ", ".join(map(str, places)) +
-                                 "; set the environment variable GPUMEM_TORCH_LIBRARY to the file")
+    return _plug_in.path("libgpumem-torch.so", "GPUMEM_TORCH_LIBRARY")
 
 
 def _load() -> ctypes.CDLL:
     global _loaded
     with _lock:
         if _loaded is None:
-            path = library_path()  # it loads libgpumem.so.0, which the other one then finds by its name
-            try:
-                library = ctypes.CDLL(path)
-            except OSError as problem:
-                raise gpumem.LibraryNotFound(f"{path} cannot be loaded: {problem}") from None
+            library = _plug_in.load(library_path())
             for name, result, arguments in (
                     ("get_stats", c_int, [c_int, ctypes.POINTER(_Stats)]), ("reset_peaks", None, [c_int]),
                     ("get_blocks", c_uint64, [ctypes.POINTER(_Block), c_uint64]), ("reset", None, []),

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Where the libraries of the adapters are."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import c_void_p
+from pathlib import Path
+
+from .. import _library
+from ..errors import LibraryNotFound
+
+
+class _Where(ctypes.Structure):
+    """Dl_info."""
+    _fields_ = [("file", ctypes.c_char_p), ("base", c_void_p), ("symbol", ctypes.c_char_p), ("address", c_void_p)]
+
+
+def path(name: str, variable: str) -> str:
+    """The file that an environment variable names, or the one in this package, or the one that belongs to the library of gpumem,
+    installed or in its build folder. It loads that library, which a plug-in then finds by its name."""
+    _library.load()
+    named = os.environ.get(variable)
+    if named:
+        return named
+    where, self = _Where(), ctypes.CDLL(None)
+    self.dladdr.argtypes = [c_void_p, ctypes.POINTER(_Where)]
+    self.dladdr(ctypes.cast(_library.gpumem_version, c_void_p), where)
+    beside = Path(os.fsdecode(where.file)).resolve().parent
+    places = [Path(__file__).resolve().parent / name, beside / "gpumem" / name, beside.parent / "adapters" / name]
+    for place in places:
+        if place.exists():
+            return str(place)
+    raise LibraryNotFound(f"there is no {name}: looked for " + ", ".join(map(str, places)) +
+                          f"; set the environment variable {variable} to the file")
+
+
+def load(file: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(file)
+    except OSError as problem:
+        raise LibraryNotFound(f"{file} cannot be loaded: {problem}") from None
