@@ -167,14 +167,49 @@ def building(tap, staged, package, folder):
         return
     left = [str(path) for path in [*sorted(copy.rglob("*")), *temporary.iterdir()] if path not in before]
     tap.check("building the package leaves nothing behind", left)
-    unpacked = folder / "unpacked"
-    shutil.unpack_archive(wheels[0], unpacked, "zip")
+    unpacked = unpack(wheels[0], folder / "unpacked")
     program = "import gpumem, gpumem.adapters, gpumem.host; print(gpumem.__file__, gpumem.version_text(), gpumem.__version__)"
     status, output = run(sys.executable, "-c", program, cwd=folder, env=environment(staged, "host", unpacked))
     words = output.split()
     good = status == 0 and words[0].startswith(str(unpacked)) and words[1] == words[2]
-    good = good and (unpacked / "gpumem" / "py.typed").exists()
+    good = good and (unpacked / "gpumem" / "py.typed").exists() and wheels[0].name.endswith("-py3-none-any.whl")
     tap.check(name, "" if good else f"exit status {status}\n{output}")
+    plug_ins(tap, staged, interpreter, copy, folder)
+
+
+def plug_ins(tap, staged, interpreter, copy, folder):
+    """A wheel with the plug-ins finds its own, and is not for every machine."""
+    name = "a package with the plug-ins can be built"
+    dist = folder / "carrying"
+    dist.mkdir()
+    command = (interpreter, "-c", f"import setuptools.build_meta as build; build.build_wheel({str(dist)!r})")
+    status, output = run(*command, cwd=copy, env={**os.environ, "GPUMEM_PLUG_INS": "/nowhere"})
+    tap.check("a folder without plug-ins is refused", "" if status and "no /nowhere/" in output else output)
+    installed = staged.library.parent / "gpumem"
+    if not installed.exists():
+        tap.skip(name, "the plug-ins were not built")
+        return
+    status, output = run(*command, cwd=copy, env={**os.environ, "GPUMEM_PLUG_INS": str(installed)})
+    wheels = list(dist.glob("gpumem-*-py3-none-linux_*.whl"))
+    if status or not wheels:
+        tap.check(name, f"exit status {status}\n{output}")
+        return
+    unpacked = unpack(wheels[0], folder / "carried")
+    program = """
+from gpumem.adapters import _plug_in
+for name in "tms", "torch":
+    path = _plug_in.path(f"libgpumem-{name}.so", "GPUMEM_NOT_SET")
+    _plug_in.load(path)
+    print(path)
+"""
+    status, output = run(sys.executable, "-c", program, cwd=folder, env=environment(staged, "host", unpacked))
+    expected = "".join(f"{unpacked}/gpumem/adapters/libgpumem-{name}.so\n" for name in ("tms", "torch"))
+    tap.check(name, "" if status == 0 and output == expected else f"exit status {status}\n{output}")
+
+
+def unpack(wheel, folder):
+    shutil.unpack_archive(wheel, folder, "zip")
+    return folder
 
 
 def main():
