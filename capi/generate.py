@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Writes what follows from the public headers: the function table, the version script, Debian's list of symbols, and the
-raw declarations of each binding. Usage: generate.py [--check]
+"""Writes what follows from the public headers: the function table, the version script, Debian's list of symbols, the raw
+declarations of each binding, and what each status is called in them. Usage: generate.py [--check]
 
 Without an argument, writes every file anew. With --check, changes nothing, names the files that are out of date, and
 fails if there is one.
@@ -65,18 +65,18 @@ def in_table(interface):
 BEGIN, END = f"/* {NOTE[:-1]}: begin. */\n/* clang-format off */\n", "/* clang-format on */\n/* Generated: end. */\n"
 
 
-def between_marks(name, made):
-    """A header with the part between the marks made anew."""
-    text = (description.HEADERS / name).read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, mark, after = rest.partition(END)
+def between_marks(path, made, begin=BEGIN, end=END):
+    """A header or page with the part between the marks made anew."""
+    text = path.read_text(encoding="utf-8")
+    before, _, rest = text.partition(begin)
+    _, mark, after = rest.partition(end)
     if not mark:
-        raise description.Unreadable(f"{name}: the marks around the generated part are gone")
-    return before + BEGIN + made + END + after
+        raise description.Unreadable(f"{path.name}: the marks around the generated part are gone")
+    return before + begin + made + end + after
 
 
 def cpp_header(interface):
-    return between_marks("gpumem.hpp", generate_cpp.generated(interface))
+    return between_marks(description.HEADERS / "gpumem.hpp", generate_cpp.generated(interface))
 
 
 def table_header(interface):
@@ -89,7 +89,7 @@ def table_header(interface):
     made += "typedef struct gpumem_table {\n  /** `sizeof(gpumem_table)` of the caller. */\n  size_t struct_size;\n"
     for function in in_table(interface):
         made += f"  /** {function.name}(). */\n  PFN_{function.name} {function.name};\n"
-    return between_marks("table.h", made + "} gpumem_table;\n")
+    return between_marks(description.HEADERS / "table.h", made + "} gpumem_table;\n")
 
 
 def table_list(interface):
@@ -825,8 +825,32 @@ def go_layout(interface):
             + columns(constants) + "}\n")
 
 
+# The guide.
+
+
+def status_names(interface):
+    """What each status is called in each language. Python's classes and Rust's kinds of errors are written by hand."""
+    python = (ROOT / "bindings/python/gpumem/errors.py").read_text(encoding="utf-8")
+    classes = {int(code): name for name, code in re.findall(r"^class (\w+)\(.*\n(?:(?!class ).*\n)*?    code = (-?\d+)$", python, re.MULTILINE)}
+    rust = (ROOT / "bindings/rust/gpumem/src/error.rs").read_text(encoding="utf-8")
+    kinds = {status: kind for arm, kind in re.findall(r"^ +(Status::[A-Z_:|a-z ]+?) => (?:{\s*)?Self::(\w+)", rust, re.MULTILINE)
+             for status in re.findall(r"[A-Z_]{2,}", arm)}
+    statuses = next(numbers for numbers in interface.numbers if numbers.name == "gpumem_status")
+    lines = []
+    for constant in statuses.constants:
+        name = value_name(statuses, constant, "Rust")
+        kind = kinds.get(name, "Internal") if constant.value < 0 else ""
+        cells = [constant.name, f"Status::{name}", kind and f"ErrorKind::{kind}", f"gpumem.{go_constant(interface, constant)}",
+                 f"Status.{value_name(statuses, constant, 'C#')}",
+                 f"gpumem.{classes.get(constant.value, 'InternalError')}" if constant.value else ""]
+        lines.append("| " + " | ".join(f"`{cell}`" if cell else "" for cell in cells) + " |\n")
+    head = "| C and C++ | Rust | its kind | Go | C# | Python |\n|---|---|---|---|---|---|\n"
+    return between_marks(ROOT / "docs/errors.md", head + "".join(lines), f"<!-- {NOTE[:-1]}: begin -->\n", "<!-- Generated: end -->\n")
+
+
 # What is written, and by which function.
 OUTPUTS = {
+    "docs/errors.md": status_names,
     "capi/include/gpumem/table.h": table_header,
     "capi/include/gpumem/gpumem.hpp": cpp_header,
     "capi/src/table.inc": table_list,

@@ -38,6 +38,7 @@ GPUMEM_API gpumem_status gpumem_plant(gpumem_device device, const gpumem_planted
                                       gpumem_error *error);
 """
 
+PLANTED_STATUS = "#define GPUMEM_ERROR_PLANTED (-900) /**< Planted. */\n"
 
 # A field at the end of structs that bindings have as structs of their own.
 GROWN = ("gpumem_stream_desc", "gpumem_stream_info")
@@ -52,6 +53,9 @@ def self_check():
         text = header.read_text(encoding="utf-8")
         end = text.rindex("#ifdef __cplusplus")
         header.write_text(text[:end] + PLANTED + text[end:], encoding="utf-8")
+        header = Path(folder) / "status.h"
+        text = header.read_text(encoding="utf-8")
+        header.write_text(text.replace("#define GPUMEM_ERROR_INTERNAL", PLANTED_STATUS + "#define GPUMEM_ERROR_INTERNAL"), encoding="utf-8")
         header = Path(folder) / "stream.h"
         text = header.read_text(encoding="utf-8")
         for struct in GROWN:
@@ -65,6 +69,9 @@ def self_check():
             problems.append(f"the version script has no node for a new version:\n{script[-300:]}")
         if not stale.get("capi/src/table.inc", "").endswith("\ngpumem_plant,\n"):
             problems.append("a new function is not the last one of the table")
+        row = "| `GPUMEM_ERROR_PLANTED` | `Status::PLANTED` | `ErrorKind::Internal` | `gpumem.ErrPlanted` | `Status.Planted` | `gpumem.InternalError` |"
+        if row not in stale.get("docs/errors.md", ""):
+            problems.append("the guide does not say what a new status is called")
         values = {constant.name: (constant.value, constant.type) for constant in interface.constants}
         if values.get("GPUMEM_PLANTED_FIRST") != (41, "gpumem_planted_kind") or values["GPUMEM_PLANTED_SECOND"][0] != 1 << 33:
             problems.append(f"wrong values: {values.get('GPUMEM_PLANTED_FIRST')}, {values.get('GPUMEM_PLANTED_SECOND')}")
