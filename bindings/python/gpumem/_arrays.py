@@ -224,7 +224,7 @@ def _to_device(place: Union[Instance, Stream], dest: Any, src: Any) -> None:
 def _to_host(place: Union[Instance, Stream], dest: Any, src: Any) -> None:
     if _on_device(dest):
         raise InvalidArgument("dest is device memory; memcpy_htod() copies there, and Instance.copy() between devices")
-    _, room, _ = operand(dest, True)
+    _, room, _ = operand(dest, True, "dest")
     if room is None:
         raise TypeError("dest must have a length, such as an array, not be an address")
     place.copy(dest, src, room, direction=_direction(src, Direction.DEVICE_TO_HOST))

@@ -78,7 +78,7 @@ class _Side:
 
     def __init__(self, names: Tuple[str, ...], value: Any, offset: int, row_pitch: int, slice_pitch: int) -> None:
         self.what = names[0]
-        self.address, self.room, self.kept = operand(value, names is _DESTINATION)
+        self.address, self.room, self.kept = operand(value, names is _DESTINATION, names[0])
         self.offset, self.row_pitch = u64(offset, names[1]), u64(row_pitch, names[2])
         self.slice_pitch = u64(slice_pitch, names[3])
 
@@ -127,8 +127,8 @@ class Copies:
         library on a device (by its ``__cuda_array_interface__`` or ``__dlpack__``), or an address as a number. Without
         ``size`` the whole source is copied, and must fit into the destination. Neither side may be shorter than ``size``.
         """
-        target, room, kept_target = operand(destination, True)
-        origin, length, kept_source = operand(source, False)
+        target, room, kept_target = operand(destination, True, "destination")
+        origin, length, kept_source = operand(source, False, "source")
         if size is None:
             if length is None:
                 length = room
@@ -148,8 +148,8 @@ class Copies:
                 height: int, *, direction: Union[Direction, str, int] = 0,
                 source_order: Union[SourceOrder, str, int] = 0) -> None:
         """Copies ``height`` rows of ``width`` bytes. A pitch is the distance in bytes from one row to the next."""
-        target, room, kept_target = operand(destination, True)
-        origin, length, kept_source = operand(source, False)
+        target, room, kept_target = operand(destination, True, "destination")
+        origin, length, kept_source = operand(source, False, "source")
         numbers = [u64(value, what) for value, what in (
             (destination_pitch, "destination_pitch"), (source_pitch, "source_pitch"), (width, "width"),
             (height, "height"))]
@@ -196,7 +196,7 @@ class Copies:
         An instance returns when the memory is filled. A stream enqueues the fill, and keeps the destination alive until
         the fill was observed complete.
         """
-        target, room, kept = operand(destination, True)
+        target, room, kept = operand(destination, True, "destination")
         if size is None:
             if room is None:
                 raise TypeError("the size is missing: the destination has none")
@@ -209,7 +209,7 @@ class Copies:
 
     def fill_2d(self, destination: Any, pitch: int, width: int, height: int, value: int = 0, value_size: int = 1) -> None:
         """Fills ``height`` rows of ``width`` bytes with a number of 1, 2 or 4 bytes, repeated."""
-        target, room, kept = operand(destination, True)
+        target, room, kept = operand(destination, True, "destination")
         numbers = u64(pitch, "pitch"), u64(width, "width"), u64(height, "height")
         check_room("destination", room, _rectangle(*numbers))
         self._await_producers(destination)
@@ -218,7 +218,7 @@ class Copies:
 
     def _copy_exactly(self, destination: View, source: Any) -> None:
         """Copies a source that must be as long as the destination."""
-        _, length, _ = operand(source, False)
+        _, length, _ = operand(source, False, "source")
         if length is not None and length != destination.nbytes:
             raise InvalidArgument(f"the slice has {destination.nbytes} bytes, but the source has {length}")
         self.copy(destination, source, destination.nbytes)

@@ -365,7 +365,7 @@ class Instance(Unique, Copies, Sharing):
     def _copy_file(self, direction: FileDirection, memory: Any, file: File, offset: int, size: Optional[int], direct: bool,
                    progress: Optional[Progress]) -> FileCopied:
         reads = direction == FileDirection.TO_MEMORY
-        address, room, kept = operand(memory, reads)
+        address, room, kept = operand(memory, reads, "destination" if reads else "source")
         if size is None:
             if room is None:
                 raise TypeError("the size is missing: the memory has none")
@@ -396,7 +396,7 @@ class Instance(Unique, Copies, Sharing):
 
     def pointer_info(self, pointer: Any) -> PointerInfo:
         """Information about any address, whether this library made it or not."""
-        found = ask(c.gpumem_pointer_get_info, c.gpumem_pointer_info(), self._handle, operand(pointer, False)[0])
+        found = ask(c.gpumem_pointer_get_info, c.gpumem_pointer_info(), self._handle, operand(pointer, False, "pointer")[0])
         return PointerInfo(
             known(Kind, found.kind), known(Location, found.location), found.location_id, found.device_ordinal,
             found.host_pointer, found.device_pointer, found.base, found.size, found.buffer_id,
@@ -416,7 +416,7 @@ class Instance(Unique, Copies, Sharing):
         else:
             raise InvalidArgument("the device belongs to another instance")
         access = c_int32()
-        call(c.gpumem_pointer_get_access, self._handle, operand(pointer, False)[0], location, number, access)
+        call(c.gpumem_pointer_get_access, self._handle, operand(pointer, False, "pointer")[0], location, number, access)
         return known(Access, access.value)  # type: ignore[no-any-return]
 
     def free(self, pointer: int) -> None:
@@ -436,7 +436,7 @@ class Instance(Unique, Copies, Sharing):
 
     def block_info(self, pointer: Any) -> BlockInfo:
         """Information about the block of a pool that has an address, which may lie inside of it."""
-        found = ask(c.gpumem_pool_get_block_info, c.gpumem_pool_block_info(), self._handle, operand(pointer, False)[0])
+        found = ask(c.gpumem_pool_get_block_info, c.gpumem_pool_block_info(), self._handle, operand(pointer, False, "pointer")[0])
         return BlockInfo(self._pools.get(found.pool), found.base, found.usable_size, found.requested_size)
 
     # ---- managed memory ----
@@ -498,7 +498,7 @@ class Instance(Unique, Copies, Sharing):
 
     def mapping(self, pointer: Any) -> MappingInfo:
         """What is mapped at an address of a range."""
-        found = ask(c.gpumem_range_get_mapping, c.gpumem_mapping_info(), self._handle, operand(pointer, False)[0])
+        found = ask(c.gpumem_range_get_mapping, c.gpumem_mapping_info(), self._handle, operand(pointer, False, "pointer")[0])
         return MappingInfo(self._ranges.get(found.range), found.base, found.size, found.block_id,
                            known(Location, found.location), found.location_id)
 
@@ -740,7 +740,7 @@ class Device(Unique):
     def device_pointer(self, pointer: Any) -> int:
         """The address of a byte of host memory for this device."""
         found = c_void_p()
-        call(c.gpumem_pointer_get_device_pointer, self._handle, operand(pointer, False)[0], found)
+        call(c.gpumem_pointer_get_device_pointer, self._handle, operand(pointer, False, "pointer")[0], found)
         return found.value or 0
 
 

@@ -44,7 +44,7 @@ def place(location: Any, instance: Instance) -> Tuple[int, int]:
 
 def span(pointer: Any, size: Optional[int]) -> Tuple[int, int, Any]:
     """(address, bytes, object to keep alive) of a range that is given as an operand of a copy is."""
-    address, room, kept = operand(pointer, False)
+    address, room, kept = operand(pointer, False, "pointer")
     if size is not None:
         size = size64(size)
         check_room("memory", room, size)
@@ -107,7 +107,7 @@ class HostAccess(Unique):
         if instance is None:
             raise TypeError("get it from Memory.host_access() or Instance.host_access()")
         self._instance, self._memory = instance, memory
-        self._address, _, self._kept = operand(memory, False)
+        self._address, _, self._kept = operand(memory, False, "memory")
 
     def begin(self) -> None:
         """Waits until the CPU may touch the memory, and begins an access."""

@@ -32,12 +32,12 @@ class Buffer(Unique):
 
     __slots__ = ("_buffer", "address", "size", "readonly")
 
-    def __init__(self, owner: Any, writable: bool) -> None:
+    def __init__(self, owner: Any, writable: bool, what: str = "the operand") -> None:
         buffer = _PyBuffer()
         try:
             _get_buffer(owner, buffer, _PYBUF_ANY_CONTIGUOUS | (_PYBUF_WRITABLE if writable else 0))
         except TypeError:
-            raise TypeError(f"a {type(owner).__name__} is neither memory nor an address nor an object with a buffer"
+            raise TypeError(f"{what} must be memory, an object with a buffer or an address, not a {type(owner).__name__}"
                             ) from None
         except (BufferError, ValueError) as problem:
             raise InvalidArgument(_fault(owner, writable) or str(problem)) from None
@@ -85,14 +85,14 @@ class Strange:
         self.readonly = not flags.writeable
 
 
-def host_buffer(owner: Any, writable: bool) -> Union[Buffer, Strange]:
+def host_buffer(owner: Any, writable: bool, what: str = "the operand") -> Union[Buffer, Strange]:
     """The bytes of an array or buffer. InvalidArgument if they are not contiguous, or read-only."""
     dtype = getattr(owner, "dtype", None)
     if getattr(dtype, "hasobject", False):
         raise TypeError("a device cannot use an array of Python objects")
     if getattr(dtype, "kind", "") in ("m", "M"):
         return Strange(owner, writable)
-    return Buffer(owner, writable)
+    return Buffer(owner, writable, what)
 
 
 def _cuda_array(owner: Any, interface: Any, writable: bool) -> Tuple[int, int, Any]:
@@ -115,8 +115,8 @@ def check_room(what: str, room: Optional[int], size: int, remedy: str = "") -> N
         raise InvalidArgument(f"the {what} has {room} bytes, but {size} are needed{remedy}")
 
 
-def operand(value: Any, writable: bool) -> Tuple[int, Optional[int], Any]:
-    """(address, size or None if unknown, object to keep alive or None) of an operand of a copy or fill."""
+def operand(value: Any, writable: bool, what: str = "the operand") -> Tuple[int, Optional[int], Any]:
+    """(address, size or None if unknown, object to keep alive or None) of an operand, which messages call `what`."""
     if isinstance(value, int):
         return u64(value, "the address"), None, None
     found = getattr(value, "_operand", None)  # Memory and View
@@ -130,7 +130,7 @@ def operand(value: Any, writable: bool) -> Tuple[int, Optional[int], Any]:
     if value is None:
         return 0, None, None
     try:
-        buffer = host_buffer(value, writable)
+        buffer = host_buffer(value, writable, what)
     except TypeError:
         if not hasattr(value, "__dlpack__"):
             raise

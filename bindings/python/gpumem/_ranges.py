@@ -117,7 +117,8 @@ class Physical(Unique):
         """One more handle of the physical memory that is mapped at an address, with the same block id."""
         self = cls.__new__(cls)
         self._closed = True
-        handle = create(c.gpumem_physical_retain, c.gpumem_physical_release, instance.handle, operand(pointer, False)[0])
+        handle = create(c.gpumem_physical_retain, c.gpumem_physical_release, instance.handle,
+                        operand(pointer, False, "pointer")[0])
         try:
             found = ask(c.gpumem_physical_get_info, c.gpumem_physical_info(), handle)
             self._open(instance.device(found.device_ordinal), handle)

@@ -310,7 +310,7 @@ class Sharing:
 
     def _with(self, pointer: Any, function: Callable[[int], Any]) -> None:
         """Calls a function with the address of an operand, which stays open meanwhile."""
-        address, _, kept = operand(pointer, False)
+        address, _, kept = operand(pointer, False, "pointer")
         held = hold((kept,), False)
         try:
             function(address)
@@ -371,7 +371,7 @@ class Sharing:
 
         Address and size are multiples of the page size. A part of a range must be exported again after it was mapped anew.
         """
-        room = operand(pointer, False)[1] if size is None else size
+        room = operand(pointer, False, "pointer")[1] if size is None else size
         if room is None:
             raise TypeError("the size is missing: an address needs one")
         length, fd = u64(room, "size"), c_int32(-1)

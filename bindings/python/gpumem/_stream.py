@@ -363,7 +363,7 @@ class Stream(Unique, Copies):
 
     def write_value(self, address: Any, value: int, size: int = 4) -> None:
         """Enqueues a write of a value to a word of pinned or device memory. ``size`` is 4 or 8 bytes."""
-        address, _, kept = operand(address, True)
+        address, _, kept = operand(address, True, "address")
         self._queue.enqueue((kept,), c.gpumem_stream_write_value, self.handle, address, u64(value, "value"),
                             u32(size, "size"))
 
@@ -371,7 +371,7 @@ class Stream(Unique, Copies):
                    condition: Union[WaitCondition, str, int] = "geq") -> None:
         """Makes later work wait until a word of pinned or device memory meets a :class:`WaitCondition`: it is "geq",
         greater or equal, "eq", or has bits in common ("and"), or "nor" says so of the value and the word."""
-        address, _, kept = operand(address, True)
+        address, _, kept = operand(address, True, "address")
         self._queue.enqueue((kept,), c.gpumem_stream_wait_value, self.handle, address, u64(value, "value"),
                             u32(size, "size"), code(WaitCondition, condition, "condition"))
 
@@ -385,7 +385,7 @@ class Stream(Unique, Copies):
         It replaces what the memory was attached to. ``pointer`` is a whole allocation, as an operand or by its address.
         Closing the stream takes the memory back to how it was created.
         """
-        address, room, kept = operand(pointer, False)
+        address, room, kept = operand(pointer, False, "pointer")
         length = (room or 0) if size is None else u64(size, "size")
         self._queue.enqueue((kept,), c.gpumem_managed_attach, self.handle, address, length, code(Attach, attach, "attach"))
 

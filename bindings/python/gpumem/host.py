@@ -39,7 +39,7 @@ class Kernel(Unique):
         ``address`` is a device address, or a Memory or View. A view that the device has no right to loses the device, as
         a faulting kernel does, and raises DeviceLost.
         """
-        start, (place, length, _) = getattr(address, "device_pointer", None), operand(address, False)
+        start, (place, length, _) = getattr(address, "device_pointer", None), operand(address, False, "address")
         if start is None:
             start = place
         if size is None:

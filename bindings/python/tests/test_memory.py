@@ -552,10 +552,19 @@ class CopyTest(Case):
         with self.device.memory(100) as memory:
             with self.assertRaises((BufferError, ValueError)):
                 memory.copy_to(bytes(100))
-            with self.assertRaises(TypeError):
-                memory.copy_from(object())
-            with self.assertRaises(TypeError):
-                memory.copy_from("text")
+
+    def test_operands_of_a_wrong_type(self):
+        with self.device.memory(64) as memory:
+            for what, name, call in (
+                    ("source", "object", lambda: memory.copy_from(object())), ("source", "str", lambda: memory.copy_from("text")),
+                    ("destination", "float", lambda: memory.copy_to(1.5)), ("destination", "str", lambda: self.instance.fill("text", 0)),
+                    ("source", "list", lambda: self.instance.copy_regions([gpumem.CopyRegion(memory, [1])])),
+                    ("pointer", "object", lambda: self.instance.pointer_info(object()))):
+                with self.assertRaisesRegex(TypeError, f"^{what} must be memory, an object with a buffer or an address, not a {name}$"):
+                    call()
+            for wrong in ("1", 1.5, None):
+                with self.assertRaisesRegex(TypeError, f"^offset must be an int, not a {type(wrong).__name__}$"):
+                    memory.copy_from(b"", offset=wrong)
 
     def test_fill(self):
         with self.device.memory(64) as memory:
