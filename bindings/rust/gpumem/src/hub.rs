@@ -233,11 +233,10 @@ impl Hub {
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] if a living process has the address, and as `gpumem_hub_open()`.
     pub fn open(instance: &Instance, options: &HubOptions) -> Result<Self, Error> {
-        const FUNCTION: &str = "Hub::open";
         let instance = instance.inner.clone();
         instance.retry();
-        let path = c_path(options.path.as_deref(), FUNCTION)?;
-        let name = c_text(options.name.as_deref(), FUNCTION)?;
+        let path = c_path(options.path.as_deref(), "HubOptions::path")?;
+        let name = c_text(options.name.as_deref(), "HubOptions::name")?;
         let desc = sys::gpumem_hub_desc {
             path: c_pointer(&path),
             mode: options.mode,

@@ -25,8 +25,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A text for C.
 pub(crate) fn c_text(text: Option<&str>, function: &'static str) -> Result<Option<CString>, Error> {
-    text.map(|text| CString::new(text).map_err(|_| Error::invalid(function, "a text contains a 0 byte")))
-        .transpose()
+    text.map(|text| {
+        CString::new(text).map_err(|_| {
+            Error::invalid(function, format!("the text {text:?} contains a 0 byte; leave it out"))
+        })
+    })
+    .transpose()
 }
 
 /// Pointer to a text; NULL if there is none.
@@ -316,13 +320,12 @@ impl Instance {
     /// # Errors
     /// If the library cannot be used, the backend cannot be opened here, or an option is out of its range.
     pub fn open(options: impl Into<InstanceOptions>) -> Result<Self, Error> {
-        const FUNCTION: &str = "Instance::open";
         require()?;
         let options = options.into();
-        let name = c_text(options.name.as_deref(), FUNCTION)?;
+        let name = c_text(options.name.as_deref(), "InstanceOptions::name")?;
         let given = options.host.as_ref();
-        let peers = c_text(given.and_then(|host| host.peers.as_deref()), FUNCTION)?;
-        let masked = c_text(given.and_then(|host| host.masked.as_deref()), FUNCTION)?;
+        let peers = c_text(given.and_then(|host| host.peers.as_deref()), "HostOptions::peers")?;
+        let masked = c_text(given.and_then(|host| host.masked.as_deref()), "HostOptions::masked")?;
         let host = given.map(|host| sys::gpumem_host_options {
             device_count: host.values.device_count,
             strict: host.values.strict,

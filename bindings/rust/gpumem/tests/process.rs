@@ -70,7 +70,12 @@ fn options_are_honoured_or_refused() {
     assert_eq!(Instance::open(bad).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(Instance::open(Backend(77)).unwrap_err().status(), Status::INVALID_ARGUMENT);
     let text = InstanceOptions::from(Backend::HOST).name("a\0b");
-    assert_eq!(Instance::open(text).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let error = Instance::open(text).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(
+        error.to_string(),
+        r#"InstanceOptions::name: the text "a\0b" contains a 0 byte; leave it out"#
+    );
 }
 
 #[test]
