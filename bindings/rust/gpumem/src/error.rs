@@ -376,7 +376,12 @@ impl From<sys::MissingSymbol> for Error {
 #[cfg(feature = "load")]
 impl From<sys::LoadError> for Error {
     fn from(error: sys::LoadError) -> Self {
-        Self::library(error.to_string())
+        Self::library(match error.kind() {
+            sys::LoadErrorKind::NotFound => {
+                format!("{error}; check the path, install libgpumem.so.0, or set GPUMEM_LIBRARY to its path")
+            }
+            _ => error.to_string(),
+        })
     }
 }
 

@@ -78,6 +78,7 @@ impl Drop for Made {
 fn a_library_that_is_missing() {
     let output = try_with(Path::new("/nowhere/libgpumem.so.0"));
     assert!(first_error(&output).contains("/nowhere/libgpumem.so.0"), "{output}");
+    assert!(first_error(&output).contains("install libgpumem.so.0, or set GPUMEM_LIBRARY"), "{output}");
 }
 
 #[test]
