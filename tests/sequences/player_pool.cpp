@@ -531,9 +531,10 @@ void Player::step_pool_create(Choice& choice) {
                                           0,
                                           0,
                                           GPUMEM_POOL_DEBUG | GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES};
-  constexpr gpumem_pool_flags kNoFlags[] = {4, 8, UINT64_C(1) << 63, UINT64_MAX};
+  // GPUMEM_POOL_TRUST_NATIVE_STREAMS leaves to the caller what the model checks.
+  constexpr gpumem_pool_flags kNoFlags[] = {8, 16, UINT64_C(1) << 63, UINT64_MAX};
   desc->flags = choice.value(kFlags, kNoFlags);
-  bool good = (desc->flags & ~gpumem_pool_flags{3}) == 0;
+  bool good = (desc->flags & ~gpumem_pool_flags{7}) == 0;
   const uint8_t property = choice.byte();
   if (property >= kWrong) {
     // None of these belongs to any of the kinds.
