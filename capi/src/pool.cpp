@@ -120,7 +120,7 @@ constexpr uint64_t kNoKey = core::PoolCore::kNoKey;
   return object->order_key();
 }
 
-// That of a native stream, whose device the driver is asked about unless the pool trusts the handle.
+// That of a native stream: kNoKey unless the pool trusts its handle. A free by it fails on a lost device.
 [[gnu::noinline]] uint64_t peek_native_key(void* native_stream, const core::Pool& pool) {
   return pool.core().device().backend().lost() ? kNoKey : pool.core().key_of_native(native_stream);
 }
