@@ -464,7 +464,7 @@ TEST_F(Buf, buf_12_threads_resize_and_ask) {
       }
     });
   }
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < (kSanitized ? 16 : 50); ++round) {
     EXPECT_OK(buffer.resize((2 + static_cast<uint64_t>(round) % 8) * unit_));
     EXPECT_OK(buffer.resize(unit_));
   }

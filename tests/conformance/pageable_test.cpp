@@ -88,6 +88,7 @@ TEST_F(Pageable, str_7_rectangles_and_boxes) {
         Shape{4096, 2100, 1, 0, 0}, Shape{700, 2000, 7, 13, 999}, Shape{3 * kMiB, 1, 3, 0, 77}}) {
     if (kThreadSanitizer && shape.width < 4096) continue;  // narrow rows have the same threads
     for (const bool gaps_on_device : {true, false}) {
+      if (kSanitized && gaps_on_device != (shape.gap > 12)) continue;  // each shape with one of them
       SCOPED_TRACE(std::to_string(shape.width) + " " + std::to_string(gaps_on_device));
       const uint64_t wide = shape.width + shape.gap;
       const uint64_t there = gaps_on_device ? wide : shape.width;

@@ -2107,7 +2107,7 @@ TEST_F(Sleep, buf_24_asked_while_it_sleeps_and_wakes) {
       EXPECT_STATUS_IN(buffers[1].wake(), GPUMEM_SUCCESS, GPUMEM_ERROR_INVALID_STATE);
     }
   });
-  for (int round = 0; round < (kThreadSanitizer ? 12 : 30); ++round) {
+  for (int round = 0; round < (kSanitized ? 12 : 30); ++round) {
     EXPECT_OK(group.sleep(GPUMEM_CONTENT_PAGEABLE));
     EXPECT_OK(group.wake());
   }

@@ -548,7 +548,7 @@ namespace GpuMem.Tests
       long granule, recommended;
       device.GetGranularity(out granule, out recommended);
       int before = GC.CollectionCount(0);
-      for (int i = 0; i < 200; ++i)
+      for (int i = 0; i < 20; ++i)
       {
         device.AllocateDevice(64 << 20).Dispose();
         using (PhysicalMemory block = device.CreatePhysical(32 * granule))
