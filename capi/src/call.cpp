@@ -68,7 +68,7 @@ std::string Decoder::name(const char* given) {
   if (given == nullptr) return {};
   const size_t length = strnlen(given, kRoom);
   if (length >= kRoom) {
-    refuse("the name is longer than %zu bytes", kRoom - 1);
+    refuse("the name is longer than %zu bytes; use a shorter one", kRoom - 1);
     return {};
   }
   const char* const control = std::find_if(given, given + length, is_control);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Statuses as exceptions, with all that the library says about a failure."""
 
+import os
 import pickle
 import unittest
 
@@ -52,6 +53,24 @@ class ErrorTest(Case):
         self.assertIsInstance(error.native_domain, gpumem.NativeDomain)
         self.assertTrue(error.message)
         self.assertEqual(str(error), error.message)
+
+    def test_a_message_says_what_to_do(self):
+        def remedy(expected, remedy, act):
+            with self.assertRaises(expected) as caught:
+                act()
+            self.assertIn(remedy, caught.exception.message)
+
+        remedy(gpumem.InvalidArgument, "longer than 63 bytes; use a shorter one",
+               lambda: self.device.memory(64, name="n" * 64))
+        with self.device.buffer(1) as buffer:
+            remedy(gpumem.InvalidState, "awake already; use it as it is", buffer.wake)
+        path = f"@gpumem-python-{os.getpid()}-remedies"
+        hub = self.instance.hub(path)
+        with self.instance.connect(path) as link:
+            remedy(gpumem.NotFound, "Link.list() lists what it has, and Link.wait() waits for more", lambda: link.fetch("rows"))
+            remedy(gpumem.NotFound, "it may be withdrawn already", lambda: hub.withdraw("rows"))
+            hub.close()
+            remedy(gpumem.PeerGone, "connect again, or get a new share handle", link.list)
 
     @on_cuda
     def test_native_detail(self):

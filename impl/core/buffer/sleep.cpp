@@ -71,9 +71,9 @@ class Members {
       if (many && !fits) continue;
       GPUMEM_TRY(all_usable(buffer->users()));
       if (!fits) {
-        return make_error(
-            GPUMEM_ERROR_INVALID_STATE,
-            wanted ? "the buffer is awake" : "the buffer is asleep; call gpumem_buffer_wake() first");
+        return make_error(GPUMEM_ERROR_INVALID_STATE,
+                          wanted ? "the buffer is awake already; use it as it is"
+                                 : "the buffer is asleep; call gpumem_buffer_wake() first");
       }
       changes_.push_back(std::move(*change));
       buffers_.push_back(buffer.get());

@@ -179,7 +179,7 @@ Result<void> HubTable::withdraw(const std::string& name, uint64_t version, uint3
                                 std::vector<Token>* gone) {
   const auto known = names_.find(name);
   if (known == names_.end() || (version != 0 && !known->second.versions.contains(version))) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "the hub has no %s %s",
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "the hub has no %s %s; it may be withdrawn already",
                       version != 0 ? "such version of the name" : "name", Quoted(name.c_str()).text());
   }
   if (known->second.user != user) return other_user(name);

@@ -992,7 +992,10 @@ Result<Message> ShareServer::fetch(Connection& connection, Hub& hub, const Messa
   const HubTable::Version* const version =
       hub.table.find(message.name, message.version, message.fingerprint, &number);
   const auto nothing = [] {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "the hub has no such name, version or fingerprint");
+    return make_error(
+        GPUMEM_ERROR_NOT_FOUND,
+        "the hub has no such name, version or fingerprint; gpumem_link_enumerate() lists what it has, "
+        "and gpumem_link_wait() waits for more");
   };
   if (version == nullptr) return nothing();
   Message reply = message_of(MessageType::kGranted);

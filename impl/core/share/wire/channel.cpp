@@ -67,7 +67,8 @@ Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
     if (!got) return got.error();
     if (got->state == platform::Received::State::kNothing) return std::optional<Incoming>();
     if (got->state == platform::Received::State::kHungUp)
-      return make_error(GPUMEM_ERROR_PEER_GONE, "the other process has hung up");
+      return make_error(GPUMEM_ERROR_PEER_GONE,
+                        "the other process has ended or hung up; connect again, or get a new share handle");
     if (got->truncated) {
       if (platform::out_of_descriptors()) return platform::no_descriptor(EMFILE, "recvmsg");
       return make_error(
