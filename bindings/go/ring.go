@@ -402,6 +402,9 @@ func (c *RingConsumer) Wait(ctx context.Context, stream *Stream) (*RingMessage, 
 // Each calls a function with each message, and releases it when the function returns. It returns nil when the producer has
 // finished the ring, and otherwise the first error: of the function, of a call, or of the context.
 func (c *RingConsumer) Each(ctx context.Context, stream *Stream, use func(*RingMessage) error) error {
+	if use == nil {
+		return refusal(ErrInvalidArgument, "RingConsumer.Each", "the function is nil")
+	}
 	one := func(message *RingMessage) (err error) {
 		defer func() { // Also if the function panics.
 			if released := message.Release(); err == nil {

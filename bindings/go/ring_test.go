@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -149,6 +150,11 @@ func TestRingsThatAreRefused(t *testing.T) {
 	var none *RingConsumer
 	_, err = none.Wait(context.Background(), nil)
 	expect(t, err, ErrInvalidArgument)
+	err = none.Each(context.Background(), nil, nil)
+	expect(t, err, ErrInvalidArgument)
+	if !strings.Contains(err.Error(), "RingConsumer.Each: the function is nil") {
+		t.Error(err)
+	}
 	var missing *RingMessage
 	must(t, missing.Release())
 }
