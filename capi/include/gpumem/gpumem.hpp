@@ -187,6 +187,17 @@ namespace detail {
 [[noreturn, gnu::cold, gnu::noinline]] inline void raise(const gpumem_error &error) { throw Error(error); }
 #endif
 
+/// Says what a NULL handle means here. Out of line: only a call that fails pays.
+[[gnu::cold, gnu::noinline]] inline void explain(gpumem_error &error) noexcept {
+  constexpr char null[] = " handle is NULL";
+  constexpr char why[] = "; the object was closed, moved from, or never made";
+  const size_t length = std::strlen(error.message);
+  if (length >= sizeof null - 1 && length + sizeof why <= sizeof error.message &&
+      std::strcmp(error.message + length - (sizeof null - 1), null) == 0) {
+    std::memcpy(error.message + length, why, sizeof why);
+  }
+}
+
 /// One call of C and what becomes of its status.
 class Attempt {
  public:
@@ -200,11 +211,13 @@ class Attempt {
   gpumem_error *error() noexcept { return given_ != nullptr ? given_ : &own_; }
 
   /// Throws a failure that the caller wants thrown. Returns whether there was none.
-  bool done([[maybe_unused]] gpumem_status status) {
+  bool done(gpumem_status status) {
+    if (!GPUMEM_FAILED(status)) return true;
+    explain(*error());
 #ifdef __cpp_exceptions
-    if (GPUMEM_FAILED(status) && given_ == nullptr) raise(own_);
+    if (given_ == nullptr) raise(own_);
 #endif
-    return !GPUMEM_FAILED(status);
+    return false;
   }
   /// The same; returns whether there was no note either.
   bool ready(gpumem_status status) {

@@ -138,6 +138,9 @@ TEST_F(Cpp, AnOwnerEndsItsObjectOnce) {
   closed.close();
   EXPECT_FALSE(closed);
   EXPECT_EQ(live(), 0U);
+  gpumem::Error error;
+  (void)closed.info(error);
+  EXPECT_STREQ(error.what(), "the memory handle is NULL; the object was closed, moved from, or never made");
   closed.close();  // nothing to close
   closed.reset();
 }
