@@ -2,6 +2,7 @@
 // Buffers: the rules BUF-1 to BUF-12 and BUF-25, and what UVA-5 and UVA-6 say of them.
 #include <algorithm>
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -41,6 +42,15 @@ TEST_F(Buf, buf_1_grows_while_work_uses_it) {
   stream.finish();
   expect(buffer, 0, unit_, 0x33);
   expect(buffer, unit_, 2 * unit_, 0x44);
+}
+
+TEST_F(Buf, com_24_the_refusal_tells_addresses_from_memory) {
+  const Buffer buffer = make(unit_, 16 * unit_);
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance_, GPUMEM_CLOSE_CHECK, nullptr, why()));
+  const std::string message = last_error().message;
+  const std::string expected =
+      "1 virtual (" + std::to_string(buffer.info().reserved_size) + " bytes of addresses), 1 buffer";
+  EXPECT_NE(message.find(expected), std::string::npos) << message;
 }
 
 TEST_F(Buf, buf_2_growth_maps_what_is_missing) {

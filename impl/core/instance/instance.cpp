@@ -291,7 +291,7 @@ std::string Instance::totals(const OfPools& of_pools) const {
   const auto add = [&text](const std::string& total) { text += (text.empty() ? "" : ", ") + total; };
   for (const auto& [kind, counts] : kinds) {
     add(std::to_string(counts.live_count) + ' ' + kind->name + " (" + std::to_string(counts.live_bytes) +
-        " byte" + plural(counts.live_bytes) + ')');
+        " byte" + plural(counts.live_bytes) + (kind->in_parts ? " of addresses)" : ")"));
   }
   const auto add_others = [&](Type type, const char* name) {
     const uint64_t count = statistics_.objects(type);
