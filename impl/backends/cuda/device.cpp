@@ -149,6 +149,11 @@ Result<int> Device::attribute(CUdevice_attribute attribute) {
   return value;
 }
 
+Outcome Device::call_in_context(Outcome (*call)(void* what), void* what) {
+  const Scope scope(*this);
+  return scope.outcome().ok() ? call(what) : scope.outcome();
+}
+
 Result<void> Device::check(Outcome outcome, Place place, const char* format, ...) {
   if (outcome.ok()) return {};
   va_list arguments;

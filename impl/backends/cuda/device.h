@@ -60,9 +60,8 @@ class Device final : public backend::Device {
   // says that it does (driver 580 does not: docs/measured/frame.md); then it gets one from there on.
   template <class Call>
   Outcome call_on(bool carries_context, Call call);
-  // The same for one that needs a current context.
-  template <class Call>
-  [[gnu::noinline]] Outcome call_in_context(Call call);
+  // The same for one that needs a current context: `call` gets `what`.
+  Outcome call_in_context(Outcome (*call)(void* what), void* what);
 
   // Records an event for await_released_streams(). The context must be current.
   void remember_work(CUstream stream);
@@ -175,13 +174,9 @@ Outcome Device::call_on(bool carries_context, Call call) {
       return outcome;
     needs_current_.store(true, std::memory_order_relaxed);
   }
-  return call_in_context(call);
-}
-
-template <class Call>
-Outcome Device::call_in_context(Call call) {
-  const Scope scope(*this);
-  return scope.outcome().ok() ? call() : scope.outcome();
+  // A copy, so that the call above keeps what it needs in registers.
+  Call again = call;
+  return call_in_context([](void* what) { return (*static_cast<Call*>(what))(); }, &again);
 }
 
 // The thread is relaxed about captures meanwhile: for driver calls that would spoil the capture of any stream

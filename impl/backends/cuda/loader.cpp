@@ -8,9 +8,13 @@
 #include <atomic>
 #include <cctype>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "backends/cuda/error.h"
@@ -91,14 +95,59 @@ class Symbols {
   PFN_cuGetProcAddress_v11030 older_get_;
 };
 
-template <class Function>
-void fill(Entry<Function>& entry, const Symbols& symbols, int driver_version, int version,
-          const char* suffix) {
-  if (entry.function != nullptr || version > driver_version) return;
-  entry.function =
-      reinterpret_cast<Function>(symbols.find(entry.name, version, std::string(entry.name) + suffix));
-  entry.version = version;
+// One variant of an entry point.
+struct Variant {
+  uint16_t entry;  // its offset in Driver
+  uint16_t since;
+  bool suffixed;  // the symbol ends in _v2
+  bool required;
+};
+
+// Compiles with the suffixes that there are.
+consteval bool is_v2(std::string_view suffix) {
+  return suffix == "_v2" || (suffix.empty() ? false : throw suffix);
 }
+
+// Older ones come after newer ones.
+constexpr Variant kVariants[] = {
+#define GPUMEM_CUDA_VARIANT(member, since, suffix, required) \
+  {offsetof(Driver, member), since, is_v2(suffix), required},
+#define GPUMEM_CUDA_REQUIRED(name, since, suffix) GPUMEM_CUDA_VARIANT(name, since, suffix, true)
+#define GPUMEM_CUDA_OPTIONAL(name, since, suffix) GPUMEM_CUDA_VARIANT(name, since, suffix, false)
+#define GPUMEM_CUDA_OLDER(member, name, since, suffix) GPUMEM_CUDA_VARIANT(member, since, suffix, false)
+    GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_REQUIRED, GPUMEM_CUDA_OPTIONAL)
+        GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_OPTIONAL) GPUMEM_CUDA_OLDER_SIGNATURES(GPUMEM_CUDA_OLDER)
+#undef GPUMEM_CUDA_OLDER
+#undef GPUMEM_CUDA_OPTIONAL
+#undef GPUMEM_CUDA_REQUIRED
+#undef GPUMEM_CUDA_VARIANT
+};
+
+// An entry of any signature, which is known to its callers only. Reads and writes its bytes.
+class AnyEntry {
+ public:
+  AnyEntry(Driver& driver, const Variant& variant)
+      : bytes_(reinterpret_cast<char*>(&driver) + variant.entry) {}
+  const char* name() const { return read<const char*>(offsetof(Some, name)); }
+  bool found() const { return read<void*>(offsetof(Some, function)) != nullptr; }
+  void fill(void* function, int version) {
+    std::memcpy(bytes_ + offsetof(Some, function), &function, sizeof function);
+    std::memcpy(bytes_ + offsetof(Some, version), &version, sizeof version);
+  }
+
+ private:
+  using Some = Entry<PFN_cuInit_v2000>;
+  static_assert(std::is_standard_layout_v<Driver> && sizeof(PFN_cuInit_v2000) == sizeof(void*));
+
+  template <class T>
+  T read(size_t offset) const {
+    T value;
+    std::memcpy(&value, bytes_ + offset, sizeof value);
+    return value;
+  }
+
+  char* bytes_;
+};
 
 // The driver's version; the query also detects a stub.
 Result<int> find_version(void* library) {
@@ -122,28 +171,24 @@ Result<int> find_version(void* library) {
 Result<std::unique_ptr<Driver>> resolve(void* library) {
   auto version = find_version(library);
   if (!version) return version.error();
-  auto driver = std::make_unique<Driver>();
+  static constexpr Driver kEmpty{};  // to copy; a constructor would be as long as the list of names
+  auto driver = std::make_unique<Driver>(kEmpty);
   driver->version = *version;
   const Symbols symbols(library);
-#define GPUMEM_CUDA_FILL(name, since, suffix) fill(driver->name, symbols, driver->version, since, suffix);
-  GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_FILL, GPUMEM_CUDA_FILL)
-  GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_FILL)
-#undef GPUMEM_CUDA_FILL
-#define GPUMEM_CUDA_FILL(member, name, since, suffix) \
-  fill(driver->member, symbols, driver->version, since, suffix);
-  GPUMEM_CUDA_OLDER_SIGNATURES(GPUMEM_CUDA_FILL)
-#undef GPUMEM_CUDA_FILL
+  for (const Variant& variant : kVariants) {
+    AnyEntry entry(*driver, variant);
+    if (entry.found() || variant.since > *version) continue;
+    const std::string symbol = std::string(entry.name()) + (variant.suffixed ? "_v2" : "");
+    entry.fill(symbols.find(entry.name(), variant.since, symbol), variant.since);
+  }
   if (!symbols.failure().ok()) {
     return error_of(symbols.failure(), Place::kHost, "cannot get the CUDA driver's entry points");
   }
-#define GPUMEM_CUDA_REQUIRE(name, since, suffix)                                                           \
-  if (driver->name.function == nullptr) {                                                                  \
-    return error_of({kMissing, "cu" #name}, Place::kHost, "the CUDA driver lacks a required entry point"); \
+  for (const Variant& variant : kVariants) {
+    const AnyEntry entry(*driver, variant);
+    if (variant.required && !entry.found())
+      return error_of({kMissing, entry.name()}, Place::kHost, "the CUDA driver lacks a required entry point");
   }
-#define GPUMEM_CUDA_IGNORE(name, since, suffix)
-  GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_REQUIRE, GPUMEM_CUDA_IGNORE)
-#undef GPUMEM_CUDA_IGNORE
-#undef GPUMEM_CUDA_REQUIRE
   return driver;
 }
 
