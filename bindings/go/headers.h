@@ -1681,9 +1681,10 @@ typedef struct gpumem_stats {
   uint64_t reserved_bytes;
   uint64_t streams;
   uint64_t events;
+  uint64_t peak_bytes;
 } gpumem_stats;
 #define GPUMEM_STATS_INIT \
-  { sizeof(gpumem_stats), 0, 0, 0, 0, 0 }
+  { sizeof(gpumem_stats), 0, 0, 0, 0, 0, 0 }
 typedef struct gpumem_kind_stats {
   size_t struct_size;
   uint64_t live_count;

@@ -631,7 +631,7 @@ func (info *nativeRingInfo) public() RingInfo {
 // String returns the fields that are not zero.
 func (info RingInfo) String() string { return fields(info) }
 
-// Stats has the counters of an instance.
+// Stats has the counters of an instance. A failed call leaves them unchanged, but for PeakBytes.
 type Stats struct {
 	LiveCount uint64 // Live memory objects of all kinds.
 	// Bytes of memory: the sizes of live allocations, registrations and imports, as requested, and of physical memory for
@@ -640,6 +640,9 @@ type Stats struct {
 	ReservedBytes uint64 // Addresses of live ranges, mapped or not, with those of buffers and pools.
 	Streams       uint64 // Live streams, including wrapped ones.
 	Events        uint64 // Live events, including wrapped ones.
+	// Largest LiveBytes since the instance was opened or the peaks were reset. What a call took and gave back, because it
+	// failed, counts: it lived.
+	PeakBytes uint64
 }
 
 func (info *nativeStats) public() Stats {
@@ -649,6 +652,7 @@ func (info *nativeStats) public() Stats {
 		ReservedBytes: info.reservedBytes,
 		Streams:       info.streams,
 		Events:        info.events,
+		PeakBytes:     info.peakBytes,
 	}
 }
 

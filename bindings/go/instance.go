@@ -240,7 +240,7 @@ func (i *Instance) KindStats(kind Kind) (KindStats, error) {
 	return stats.public(), err
 }
 
-// ResetPeaks resets the peaks of every kind to what is live now.
+// ResetPeaks resets the peaks, of every kind and of all memory, to what is live now.
 func (i *Instance) ResetPeaks() error {
 	err := failure(C.gpumem_go_stats_reset_peaks(i.id()))
 	runtime.KeepAlive(i)

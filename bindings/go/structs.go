@@ -681,6 +681,7 @@ type nativeStats struct {
 	reservedBytes uint64
 	streams       uint64
 	events        uint64
+	peakBytes     uint64
 }
 
 type nativeKindStats struct {

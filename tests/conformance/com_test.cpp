@@ -1523,6 +1523,7 @@ TEST_F(Com, com_23_counters_follow_what_lives) {
     EXPECT_EQ(now.total_bytes, one.size);
     EXPECT_EQ(stats(instance_).live_count, 1u);
     EXPECT_EQ(stats(instance_).live_bytes, one.size);
+    EXPECT_EQ(stats(instance_).peak_bytes, one.size);
     // The other kinds stay as they were.
     const Counters after = counters(instance_);
     for (size_t i = 0; i < kCountedKinds.size(); ++i) {
@@ -1535,9 +1536,10 @@ TEST_F(Com, com_23_counters_follow_what_lives) {
     EXPECT_EQ(now.live_bytes, 0u);
     EXPECT_EQ(now.peak_bytes, one.size);
     EXPECT_EQ(now.total_bytes, one.size);
+    EXPECT_EQ(stats(instance_).peak_bytes, one.size);
+    EXPECT_OK(gpumem_stats_reset_peaks(instance_, why()));
     const gpumem_stats again = stats(instance_);
     EXPECT_EQ(std::memcmp(&before.all, &again, sizeof again), 0);
-    EXPECT_OK(gpumem_stats_reset_peaks(instance_, why()));
     now = kind_stats(instance_, one.kind);
     EXPECT_EQ(now.peak_count, 0u);
     EXPECT_EQ(now.peak_bytes, 0u);

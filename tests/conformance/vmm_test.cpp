@@ -2329,6 +2329,8 @@ TEST_F(Vmm, com_23_counts) {
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, range.map(5 * unit_, {one}));
     EXPECT_TRUE(counters(instance_) == now);
   }
+  EXPECT_EQ(stats(instance_).peak_bytes, unit_);
+  EXPECT_OK(gpumem_stats_reset_peaks(instance_, why()));
   const Counters after = counters(instance_);
   EXPECT_EQ(std::memcmp(&before.all, &after.all, sizeof before.all), 0);
 }

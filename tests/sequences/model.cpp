@@ -104,7 +104,8 @@ bool Tally::read(gpumem_instance instance) {
   const uint64_t allocated = sum(&gpumem_kind_stats::live_bytes);
   physical_bytes = all.live_bytes - allocated;
   return all.live_count == sum(&gpumem_kind_stats::live_count) + reserved.live_count &&
-         all.live_bytes >= allocated && all.reserved_bytes == reserved.live_bytes;
+         all.live_bytes >= allocated && all.peak_bytes >= all.live_bytes &&
+         all.reserved_bytes == reserved.live_bytes;
 }
 
 namespace {

@@ -147,7 +147,7 @@ namespace GpuMem
       return new KindStats(&stats);
     }
 
-    /// <summary>Resets the peaks of every kind to what is live now.</summary>
+    /// <summary>Resets the peaks, of every kind and of all memory, to what is live now.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void ResetPeaks()
     {

@@ -1184,7 +1184,7 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Counters of an instance. A failed call leaves them unchanged.</summary>
+  /// <summary>Counters of an instance. A failed call leaves them unchanged, but for <see cref="PeakBytes"/>.</summary>
   public sealed unsafe partial class InstanceStats
   {
     internal InstanceStats(gpumem_stats* info)
@@ -1194,6 +1194,7 @@ namespace GpuMem
       ReservedBytes = Sizes.FromNative(info->reserved_bytes);
       Streams = Sizes.FromNative(info->streams);
       Events = Sizes.FromNative(info->events);
+      PeakBytes = Sizes.FromNative(info->peak_bytes);
     }
 
     /// <summary>Live memory objects of all kinds.</summary>
@@ -1214,12 +1215,18 @@ namespace GpuMem
     /// <summary>Live events, including wrapped ones.</summary>
     public long Events { get; private set; }
 
+    /// <summary>
+    /// Largest <see cref="LiveBytes"/> since the instance was opened or the peaks were reset. What a call took and gave
+    /// back, because it failed, counts: it lived.
+    /// </summary>
+    public long PeakBytes { get; private set; }
+
     /// <summary>All of it.</summary>
     public override string ToString()
     {
       return new Printed(nameof(InstanceStats)).Add(nameof(LiveCount), LiveCount).Add(nameof(LiveBytes), LiveBytes)
           .Add(nameof(ReservedBytes), ReservedBytes).Add(nameof(Streams), Streams).Add(nameof(Events), Events)
-          .Add(nameof(LiveObjects), LiveObjects).ToString();
+          .Add(nameof(PeakBytes), PeakBytes).Add(nameof(LiveObjects), LiveObjects).ToString();
     }
   }
 

@@ -110,7 +110,8 @@ namespace GpuMem.Tests
         { "SleepOptions { Content = Pinned, Flags = None, Directory = null, Tag = \"weights\", Stream = null, Event = null, " +
           "Progress = False, Cancellation = False }", new SleepOptions { Tag = "weights" } },
         { "InstanceStats { LiveCount = " + stats.LiveCount + ", LiveBytes = " + stats.LiveBytes + ", ReservedBytes = " +
-          stats.ReservedBytes + ", Streams = 1, Events = 1, LiveObjects = " + stats.LiveObjects + " }", stats },
+          stats.ReservedBytes + ", Streams = 1, Events = 1, PeakBytes = " + stats.PeakBytes + ", LiveObjects = " +
+          stats.LiveObjects + " }", stats },
       };
       foreach (KeyValuePair<string, object> pair in texts) Check.Equal(pair.Key, pair.Value.ToString(), "text");
       foreach (object info in new object[]

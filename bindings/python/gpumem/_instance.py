@@ -511,7 +511,7 @@ class Instance(Unique, Copies, Sharing):
     def stats(self) -> Stats:
         """Counters of everything that is live in the instance."""
         found = ask(c.gpumem_stats_get, c.gpumem_stats(), self._handle)
-        return Stats(found.live_count, found.live_bytes, found.reserved_bytes, found.streams, found.events)
+        return Stats(found.live_count, found.live_bytes, found.reserved_bytes, found.streams, found.events, found.peak_bytes)
 
     def kind_stats(self, kind: Union[Kind, str, int]) -> KindStats:
         """Counters of one kind of memory: DEVICE, PINNED, REGISTERED, MANAGED, VIRTUAL or IMPORTED."""
@@ -521,7 +521,7 @@ class Instance(Unique, Copies, Sharing):
                          found.total_bytes)
 
     def reset_peaks(self) -> None:
-        """Resets the peaks of every kind to what is live now."""
+        """Resets the peaks, of every kind and of all memory, to what is live now."""
         call(c.gpumem_stats_reset_peaks, self._handle)
 
     def report(self) -> str:

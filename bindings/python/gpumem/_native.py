@@ -617,7 +617,7 @@ class gpumem_ring_info(Growing):
 
 class gpumem_stats(Growing):
     _fields_ = [("struct_size", c_size_t), ("live_count", c_uint64), ("live_bytes", c_uint64),
-                ("reserved_bytes", c_uint64), ("streams", c_uint64), ("events", c_uint64)]
+                ("reserved_bytes", c_uint64), ("streams", c_uint64), ("events", c_uint64), ("peak_bytes", c_uint64)]
 
 
 class gpumem_kind_stats(Growing):

@@ -470,13 +470,15 @@ class Stats(NamedTuple):
     """Counters of an instance: live memory of all kinds, and live streams and events.
 
     ``live_bytes`` are bytes of memory: sizes as requested, and each block of physical memory once, with those of buffers and
-    pools. ``reserved_bytes`` are the addresses of ranges, buffers and pools, mapped or not."""
+    pools; ``reserved_bytes`` are the addresses of ranges, buffers and pools, mapped or not. ``peak_bytes`` is the most ``live_bytes`` since
+    the instance was opened or the peaks were reset, with what a call took and gave back because it failed."""
 
     live_count: int
     live_bytes: int
     reserved_bytes: int
     streams: int
     events: int
+    peak_bytes: int
 
     @property
     def live_objects(self) -> int:

@@ -392,12 +392,13 @@ class MemoryTest(Case):
     def test_statistics(self):
         with self.device.memory(100), self.pinned(200), self.device.stream(), self.device.event():
             stats = self.instance.stats()
-            self.assertEqual((*stats, stats.live_objects), (2, 300, 0, 1, 1, 4))
+            self.assertEqual((*stats, stats.live_objects), (2, 300, 0, 1, 1, 300, 4))
             self.assertEqual(self.instance.kind_stats(Kind.PINNED).live_bytes, 200)
             self.assertIn("100", self.instance.report())
         self.device.memory(10).close()
         self.assertEqual(self.instance.kind_stats(Kind.DEVICE), (0, 0, 1, 100, 2, 110))
         self.instance.reset_peaks()
+        self.assertEqual(self.instance.stats().peak_bytes, 0)
         self.assertEqual(self.instance.kind_stats(Kind.DEVICE), (0, 0, 0, 0, 2, 110))
         self.assertEqual(self.instance.kind_stats(Kind.REGISTERED), (0,) * 6)
         for kind in (Kind.PAGEABLE, Kind.UNKNOWN, 77):

@@ -1282,7 +1282,7 @@ class InstanceRef : public detail::Reference<gpumem_instance, detail::Owned::yes
   /// Reads the counters of one kind of memory. gpumem_stats_get_kind()
   [[nodiscard]] gpumem_kind_stats kind_stats(gpumem_kind kind, OnError on_error = {}) const;
 
-  /// Resets the peaks of every kind to what is live now. gpumem_stats_reset_peaks()
+  /// Resets the peaks, of every kind and of all memory, to what is live now. gpumem_stats_reset_peaks()
   void reset_peaks(OnError on_error = {}) const;
 
  protected:

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/** Counters of an instance. A failed call leaves them unchanged. */
+/** Counters of an instance. A failed call leaves them unchanged, but for `peak_bytes`. */
 typedef struct gpumem_stats {
   size_t struct_size;  /**< `sizeof(gpumem_stats)` of the caller. */
   uint64_t live_count; /**< Live memory objects of all kinds. */
@@ -21,11 +21,14 @@ typedef struct gpumem_stats {
   uint64_t reserved_bytes; /**< Addresses of live ranges, mapped or not, with those of buffers and pools. */
   uint64_t streams;        /**< Live streams, including wrapped ones. */
   uint64_t events;         /**< Live events, including wrapped ones. */
+  /** Largest `live_bytes` since the instance was opened or the peaks were reset. What a call took and gave back, because it
+   * failed, counts: it lived. */
+  uint64_t peak_bytes;
 } gpumem_stats;
 
 /** Initial value of a gpumem_stats. */
 #define GPUMEM_STATS_INIT \
-  { sizeof(gpumem_stats), 0, 0, 0, 0, 0 }
+  { sizeof(gpumem_stats), 0, 0, 0, 0, 0, 0 }
 
 /** Counters of one kind of memory. A failed call leaves them unchanged. Bytes of #GPUMEM_KIND_VIRTUAL are the addresses of
  * ranges, mapped or not; of every other kind they are the sizes that were requested. */
@@ -74,7 +77,7 @@ GPUMEM_API gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats
 GPUMEM_API gpumem_status gpumem_stats_get_kind(gpumem_instance instance, gpumem_kind kind,
                                                gpumem_kind_stats *out_stats, gpumem_error *error);
 
-/** Resets the peaks of every kind to what is live now.
+/** Resets the peaks, of every kind and of all memory, to what is live now.
  *
  * \param instance instance whose peaks to reset
  * \param[out] error detail of a failure, or NULL

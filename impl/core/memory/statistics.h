@@ -24,7 +24,7 @@ class Statistics {
     counts.live_count += 1;
     counts.live_bytes += bytes;
     totals_.count.raise(1);
-    bytes_of(kind).raise(bytes);
+    raise_bytes(bytes_of(kind), bytes);
     counts.total_count += 1;
     counts.total_bytes += bytes;
     raise_peaks(counts);
@@ -49,7 +49,7 @@ class Statistics {
     node.key() = id;
     node.mapped() = {bytes, 0};
     const auto placed = blocks_.insert(std::move(node));
-    if (placed.inserted) totals_.bytes.raise(bytes);
+    if (placed.inserted) raise_bytes(totals_.bytes, bytes);
     ++placed.position->second.keepers;
   }
   // For a new mapping, while a handle keeps the block.
@@ -95,7 +95,8 @@ class Statistics {
     return kinds_[kind.counters];
   }
   void reset_peaks() {
-    std::lock_guard lock(mutex_);
+    const Change change(*this);
+    totals_.peak.set(totals_.bytes.get());
     for (gpumem_kind_stats& counts : kinds_) {
       counts.peak_count = counts.live_count;
       counts.peak_bytes = counts.live_bytes;
@@ -109,6 +110,7 @@ class Statistics {
     void raise(uint64_t difference) noexcept {
       value_.store(value_.load(std::memory_order_relaxed) + difference, std::memory_order_release);
     }
+    void set(uint64_t value) noexcept { value_.store(value, std::memory_order_release); }
     uint64_t get() const noexcept { return value_.load(std::memory_order_acquire); }
 
    private:
@@ -135,10 +137,15 @@ class Statistics {
     gpumem_stats stats = GPUMEM_STATS_INIT;
     stats.live_count = totals_.count.get();
     stats.live_bytes = totals_.bytes.get();
+    stats.peak_bytes = totals_.peak.get();
     stats.reserved_bytes = totals_.reserved.get();
     stats.streams = objects(Type::kStream);
     stats.events = objects(Type::kEvent);
     return stats;
+  }
+  void raise_bytes(Number& number, uint64_t bytes) noexcept {
+    number.raise(bytes);
+    totals_.peak.set(std::max(totals_.peak.get(), totals_.bytes.get()));
   }
   static void raise_peaks(gpumem_kind_stats& counts) {
     counts.peak_count = std::max(counts.peak_count, counts.live_count);
@@ -149,7 +156,7 @@ class Statistics {
   std::array<Number, kTypeCount> objects_{};
   Blocks blocks_;
   struct {
-    Number count, bytes, reserved;  // memory objects, their bytes and blocks', and addresses
+    Number count, bytes, peak, reserved;  // memory objects, their bytes and blocks', the most, and addresses
   } totals_;
   std::atomic<uint64_t> version_{0};
 };

@@ -1145,6 +1145,7 @@ namespace GpuMem.Interop
     public ulong reserved_bytes;
     public ulong streams;
     public ulong events;
+    public ulong peak_bytes;
 
     /// <summary>One that knows its size, and is 0 otherwise.</summary>
     public static gpumem_stats Sized()

@@ -645,7 +645,7 @@ functions! {
         PFN_gpumem_stats_get_kind, gpumem_stats_get_kind(
             instance: gpumem_instance, kind: gpumem_kind, out_stats: *mut gpumem_kind_stats,
             error: *mut gpumem_error) -> gpumem_status;
-        /// Resets the peaks of every kind to what is live now.
+        /// Resets the peaks, of every kind and of all memory, to what is live now.
         PFN_gpumem_stats_reset_peaks, gpumem_stats_reset_peaks(
             instance: gpumem_instance, error: *mut gpumem_error) -> gpumem_status;
         /// Writes a report of the live objects of an instance: a line for each with its kind, name,

@@ -2018,7 +2018,7 @@ structs! {
         name: [c_char; 64],
     }
     // ---- stats.h
-    /// Counters of an instance. A failed call leaves them unchanged.
+    /// Counters of an instance. A failed call leaves them unchanged, but for `peak_bytes`.
     growing gpumem_stats {
         /// `sizeof(gpumem_stats)` of the caller.
         struct_size: usize,
@@ -2034,6 +2034,9 @@ structs! {
         streams: u64,
         /// Live events, including wrapped ones.
         events: u64,
+        /// Largest `live_bytes` since the instance was opened or the peaks were reset. What a call
+        /// took and gave back, because it failed, counts: it lived.
+        peak_bytes: u64,
     }
     /// Counters of one kind of memory. A failed call leaves them unchanged. Bytes of
     /// [`GPUMEM_KIND_VIRTUAL`](crate::GPUMEM_KIND_VIRTUAL) are the addresses of ranges, mapped or

@@ -460,6 +460,7 @@ impl Instance {
         Ok(Stats {
             live_count: stats.live_count,
             live_bytes: stats.live_bytes,
+            peak_bytes: stats.peak_bytes,
             reserved_bytes: stats.reserved_bytes,
             streams: stats.streams,
             events: stats.events,
@@ -484,7 +485,7 @@ impl Instance {
         })
     }
 
-    /// Resets the peaks of every kind to what is live now.
+    /// Resets the peaks, of every kind and of all memory, to what is live now.
     ///
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
@@ -714,6 +715,8 @@ pub struct Stats {
     /// Bytes of memory: sizes as requested, and each block of physical memory once, with those of
     /// buffers and pools.
     pub live_bytes: u64,
+    /// Largest `live_bytes` since the instance was opened or the peaks were reset.
+    pub peak_bytes: u64,
     /// Addresses of live ranges, mapped or not, with those of buffers and pools.
     pub reserved_bytes: u64,
     /// Live streams, including wrapped ones.

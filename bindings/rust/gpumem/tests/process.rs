@@ -181,7 +181,9 @@ fn counters_and_reports() {
         drop(memory);
         assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().peak_bytes, 1000);
         assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().total_bytes, 1000);
+        assert_eq!(instance.stats().unwrap().peak_bytes, 1000);
         instance.reset_peaks().unwrap();
+        assert_eq!(instance.stats().unwrap().peak_bytes, 0);
         assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().peak_bytes, 0);
     });
 }
