@@ -17,7 +17,7 @@ inline constexpr int kExitInterrupted = 130;
 struct InfoOptions {
   std::string backend;  // empty: as the environment says
   std::optional<uint32_t> device;
-  bool brief = false;  // without capabilities
+  bool all = false;  // with capabilities
   bool json = false;
 };
 int info(const InfoOptions& options);

@@ -77,7 +77,7 @@ std::vector<DeviceAnswer> ask_devices(gpumem_instance instance, const InfoOption
     DeviceAnswer& answer = answers.emplace_back();
     answer.info = device_info(device);
     call(gpumem_device_get_memory, device, &answer.free_bytes, nullptr);
-    if (!options.brief) answer.capabilities = ask_capabilities(instance, device, ordinal, count);
+    if (options.all || options.json) answer.capabilities = ask_capabilities(instance, device, ordinal, count);
   }
   return answers;
 }
@@ -142,28 +142,7 @@ std::string memory_text(const DeviceAnswer& device) {
   return size_text(device.info.total_bytes) + ", " + size_text(device.free_bytes) + " free";
 }
 
-// One line for each backend and each device.
-void print_brief(const std::vector<BackendAnswer>& backends, const std::string& opened,
-                 const std::vector<DeviceAnswer>& devices) {
-  std::cout << "gpumem " << gpumem_version_text() << '\n';
-  Table table;
-  for (const BackendAnswer& answer : backends) {
-    table.add({answer.name, answer.usable() ? "usable" : "unusable",
-               answer.usable() ? answer.info.name : gpumem_status_name(answer.error.status)});
-  }
-  std::cout << table.text();
-  if (devices.empty()) return;
-  std::cout << "Devices of " << opened << '\n';
-  Table list;
-  for (const DeviceAnswer& device : devices) {
-    list.add({std::to_string(device.info.ordinal), memory_text(device),
-              device.info.name + std::string(device.info.lost != 0 ? " (lost)" : "")});
-  }
-  std::cout << list.text();
-}
-
-void print_backends(const std::vector<BackendAnswer>& backends, const std::string& opened,
-                    const std::vector<DeviceAnswer>& devices) {
+void print_backends(const std::vector<BackendAnswer>& backends) {
   std::cout << "gpumem " << gpumem_version_text() << "\n\nBackends\n";
   Table table;
   for (const BackendAnswer& answer : backends) {
@@ -175,6 +154,21 @@ void print_backends(const std::vector<BackendAnswer>& backends, const std::strin
     }
   }
   std::cout << table.text();
+}
+
+// A line for each device.
+void print_devices(const std::string& opened, const std::vector<DeviceAnswer>& devices) {
+  if (devices.empty()) return;
+  std::cout << "\nDevices of " << opened << '\n';
+  Table list;
+  for (const DeviceAnswer& device : devices) {
+    list.add({std::to_string(device.info.ordinal), memory_text(device),
+              device.info.name + std::string(device.info.lost != 0 ? " (lost)" : "")});
+  }
+  std::cout << list.text() << "\ngpumem info --all tells what each can do, and why not.\n";
+}
+
+void print_all(const std::string& opened, const std::vector<DeviceAnswer>& devices) {
   for (const DeviceAnswer& device : devices) {
     const gpumem_device_info& info = device.info;
     std::cout << '\n'
@@ -213,7 +207,7 @@ Json backend_json(const BackendAnswer& answer) {
   return json;
 }
 
-Json device_json(const DeviceAnswer& device, bool brief) {
+Json device_json(const DeviceAnswer& device) {
   const gpumem_device_info& info = device.info;
   Json capabilities = Json::array();
   for (const CapabilityAnswer& answer : device.capabilities) {
@@ -231,13 +225,13 @@ Json device_json(const DeviceAnswer& device, bool brief) {
                {"total_bytes", info.total_bytes},
                {"free_bytes", device.free_bytes},
                {"compute_capability", info.compute_major == 0 ? Json() : Json(compute_text(info))},
-               {"lost", info.lost != 0}};
-  if (!brief) json["capabilities"] = capabilities;
+               {"lost", info.lost != 0},
+               {"capabilities", capabilities}};
   return json;
 }
 
 void print_all_json(const std::vector<BackendAnswer>& backends, const std::string& opened,
-                    const std::vector<DeviceAnswer>& devices, bool brief) {
+                    const std::vector<DeviceAnswer>& devices) {
   Json json = {{"version", gpumem_version_text()},
                {"backends", Json::array()},
                {"backend", opened.empty() ? Json() : Json(opened)},
@@ -245,7 +239,7 @@ void print_all_json(const std::vector<BackendAnswer>& backends, const std::strin
   for (const BackendAnswer& answer : backends)
     json["backends"].push_back(backend_json(answer));
   for (const DeviceAnswer& device : devices)
-    json["devices"].push_back(device_json(device, brief));
+    json["devices"].push_back(device_json(device));
   print_json(json);
 }
 
@@ -265,9 +259,10 @@ int info(const InfoOptions& options) {
   }
   // Also after a failure: the list of the backends says why.
   if (options.json) {
-    print_all_json(backends, opened, devices, options.brief);
+    print_all_json(backends, opened, devices);
   } else {
-    (options.brief ? print_brief : print_backends)(backends, opened, devices);
+    print_backends(backends);
+    (options.all ? print_all : print_devices)(opened, devices);
   }
   if (problem.empty()) return kExitSuccess;
   flush_output();

@@ -226,8 +226,8 @@ int parse_and_run(int argc, char** argv) {
   CLI::App* info_command = app.add_subcommand("info", "Backends, devices, and what they can do");
   value_option(info_command, "--backend", backends, "NAME", backend_text);
   value_option(info_command, "--device", devices, "N", "Only the device with this number");
-  info_command->add_flag("--brief", info_options.brief, "One line for each backend and device");
-  info_command->add_flag("--json", json, "Print JSON");
+  info_command->add_flag("--all", info_options.all, "Also all facts of each device, and what it can do");
+  info_command->add_flag("--json", json, "Print JSON, with all there is");
 
   MoveOptions move_options;
   Values files;
