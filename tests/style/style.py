@@ -78,7 +78,7 @@ def left_to_chance(texts):
 def bare_names(texts, functions):
     """Messages name a function with (), as prose does. A literal that is a name and nothing else is no message."""
     for path, text in texts:
-        for literal in re.findall(r'"(?:[^"\\n]|\.)* (?:[^"\\n]|\.)*"', text):
+        for literal in re.findall(r'"((?:[^"\\\n]|\\.)* (?:[^"\\\n]|\\.)*)"', text):
             for name in re.findall(r"\b(gpumem_\w+)(?!\w|\()", literal):
                 if name in functions:
                     yield f"{path}: {name} without ()"
@@ -114,7 +114,7 @@ def main():
     tap.check("every function in a message has its ()",
               bare_names(((path, path.read_text(encoding="utf-8")) for path in ours), functions))
     tap.check("a function without its () would be seen",
-              [] if list(bare_names([("", 'f("call gpumem_free first")')], functions)) else ["not seen"])
+              [] if list(bare_names([("", 'f("call gpumem_instance_open now")')], functions)) else ["not seen"])
     tap.check("there were files to look at", [] if sources and scripts and pythons else ["none found"])
     tap.finish()
 
