@@ -394,6 +394,12 @@ TEST_F(SocketTest, APrivateFolderIsOnlyForThisUser) {
   EXPECT_EQ(make_private_folder(path("mine")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
   EXPECT_EQ(check_private_folder(path("mine")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
   EXPECT_EQ(check_private_folder(path("none")).error().status, GPUMEM_ERROR_NOT_FOUND);
+  if (geteuid() == 0) {  // who else can give a folder away
+    ASSERT_EQ(chmod(path("mine").c_str(), 0700), 0);
+    ASSERT_EQ(chown(path("mine").c_str(), 65534, static_cast<gid_t>(-1)), 0);
+    EXPECT_EQ(make_private_folder(path("mine")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
+    EXPECT_EQ(check_private_folder(path("mine")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
+  }
   ASSERT_EQ(symlink("/tmp", path("link").c_str()), 0);
   EXPECT_EQ(make_private_folder(path("link")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
 }
