@@ -484,7 +484,8 @@ TEST_F(Cpp, BuffersAndGroupsCallObjects) {
   Follower follower;
   const gpumem::Buffer buffer = device_.create_buffer(desc);
   buffer.set_callbacks(follower);
-  EXPECT_EQ(buffer.device_elements<int>().size(), desc.size / sizeof(int));
+  const gpumem::device_span<int> elements = buffer.device_elements<int>();
+  EXPECT_EQ(elements.size(), desc.size / sizeof(int));
 
   gpumem::SleepDesc sleep;
   sleep.content = GPUMEM_CONTENT_PAGEABLE;
@@ -506,7 +507,13 @@ TEST_F(Cpp, BuffersAndGroupsCallObjects) {
 
   uint64_t copied = 0;
   follower.slept = 0;
-  group.sleep(sleep, [&copied](uint64_t done, uint64_t) { copied = done; });
+  group.sleep(sleep, [&](uint64_t done, uint64_t) {
+    copied = done;
+    // Nobody else uses it meanwhile.
+    std::thread([&] {
+      EXPECT_EQ(thrown_by([&] { instance_.fill(elements, 1); }), GPUMEM_ERROR_INVALID_STATE);
+    }).join();
+  });
   EXPECT_EQ(copied, desc.size);
   EXPECT_EQ(follower.slept, desc.size);
   EXPECT_EQ(group.info().asleep_count, 1U);
