@@ -220,6 +220,17 @@ class Pool(Unique):
 
     def malloc(self, size: int, stream: Any = None, *, alignment: int = 0) -> int:
         """Allocates a block and returns only its address. Free it with :meth:`free` or :meth:`Instance.free_block`."""
+        # The usual case of allocators of other packages, kept short, as in `alloc`.
+        if stream.__class__ is int and size.__class__ is int and 0 <= size < _MANY and 0 <= stream < 1 << 64 and not (
+                self._callback or alignment or leftovers):
+            out = c_void_p()
+            try:
+                if c.gpumem_pool_alloc_native(self._handle, size, stream, out, None) == 0:
+                    return out.value or 0
+            except BaseException:  # a signal handler raised as the call returned
+                if out.value:
+                    self._drop(out.value, stream)
+                raise
         return self._allocate(u64(size, "size"), _Order(stream), u64(alignment, "alignment"))
 
     def free(self, pointer: int, stream: Any = None) -> None:
@@ -227,6 +238,15 @@ class Pool(Unique):
         order = _Order(stream)
         function = c.gpumem_pool_free_native if order.native else c.gpumem_pool_free
         call(function, self._handle, u64(pointer, "pointer"), order.handle)
+
+    def _drop(self, pointer: int, stream: int, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Frees a block of :meth:`malloc` in the order of a native stream for a finalizer of another package, as the one of
+        :class:`PoolBlock` does: now or later, and without an exception."""
+        if finalizing() or not (calling_back or self._closed) and c.gpumem_pool_free_native(
+                self._handle, pointer, stream, None) == 0 or self.device.instance._closed:
+            return
+        order = _Order(stream)
+        destroy_quietly(lambda address, _: _free(_quietly, self, address, 0, order), pointer)
 
     # ---- the pool itself ----
 

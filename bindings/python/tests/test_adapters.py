@@ -186,10 +186,28 @@ def cupy_stand_in():
             super().__init__(status)
             self.status = status
 
+    class PythonFunctionAllocator:
+        class Memory:
+            def __init__(self, size, malloc, free, device_id):
+                self.size, self.device_id, self.free = size, device_id, free
+                self.ptr = 0
+                if size:
+                    self.ptr = malloc(size, device_id)
+
+            def __del__(self):
+                if self.ptr:
+                    self.free(self.ptr, self.device_id)
+
+        def __init__(self, malloc, free):
+            self.functions = malloc, free
+
+        def malloc(self, size):
+            return cupy.cuda.MemoryPointer(self.Memory(size, *self.functions, cupy.cuda.runtime.getDevice()), 0)
+
     chosen = {}
     cupy = types.ModuleType("cupy")
     cupy.cuda = types.SimpleNamespace(
-        PinnedMemory=PinnedMemory, PinnedMemoryPointer=PinnedMemoryPointer,
+        PinnedMemory=PinnedMemory, PinnedMemoryPointer=PinnedMemoryPointer, PythonFunctionAllocator=PythonFunctionAllocator,
         UnownedMemory=collections.namedtuple("UnownedMemory", "ptr,size,owner,device_id"),
         MemoryPointer=collections.namedtuple("MemoryPointer", "mem,offset"),
         runtime=types.SimpleNamespace(getDevice=lambda: 1, CUDARuntimeError=CUDARuntimeError, errorMemoryAllocation=2),
@@ -234,13 +252,15 @@ class CupyTest(unittest.TestCase):
 
     def test_a_pool(self):
         with self.instance.device(1).stream() as stream:
-            current = self.chosen["stream"] = types.SimpleNamespace(ptr=stream.native_stream)
-            self.adapter.install(pool=True)
+            self.chosen["stream"] = types.SimpleNamespace(ptr=stream.native_stream)
+            pools = self.adapter.Pool(limit=1 << 30)
+            self.cupy.cuda.set_allocator(pools.malloc)
             found = self.chosen["device"](1000)
-            pool = self.chosen["device"].__self__.pool(1)
+            pool = pools.pool(1)
+            self.assertEqual(pool.info().limit, 1 << 30)
             self.assertEqual((pool.kind, pool.info().name, pool.info().device_ordinal), (Kind.DEVICE, "cupy", 1))
             self.assertEqual(self.instance.block_info(found.mem.ptr).pool, pool)
-            self.assertEqual((found.mem.size, found.mem.device_id, found.mem.owner.stream), (1000, 1, current))
+            self.assertEqual((found.mem.size, found.mem.device_id), (1000, 1))
             address = found.mem.ptr
             del found
             self.assertEqual(pool.info().live_count, 0)
@@ -250,9 +270,51 @@ class CupyTest(unittest.TestCase):
             with self.assertRaises(self.cupy.cuda.runtime.CUDARuntimeError) as caught:
                 self.chosen["device"](1 << 50)
             self.assertEqual(caught.exception.status, 2)
-            del again, pool, caught  # which has frames that use the pool
+            pool.set_limit(1 << 20)
+            with self.assertRaises(self.cupy.cuda.runtime.CUDARuntimeError):
+                self.chosen["device"](1 << 24)
+            del again, pools, pool, caught  # which has frames that use the pool
             self.chosen.clear()
             gc.collect()
+
+    def test_installing_pools(self):
+        self.chosen["stream"] = types.SimpleNamespace(ptr=0)
+        self.adapter.install(pool=True)
+        found = self.chosen["device"](1000)
+        self.assertEqual(self.instance.block_info(found.mem.ptr).pool.info().name, "cupy")
+        self.assertEqual(self.chosen["pinned"](1).mem.size, 1)
+        del found
+        self.chosen.clear()
+        gc.collect()
+
+    def test_a_block_keeps_its_stream(self):
+        with self.instance.device(1).stream() as stream:
+            current = type("Stream", (), {"ptr": stream.native_stream})()
+            pools, left = self.adapter.Pool(), []
+            kept = weakref.ref(current, lambda _, pool=pools.pool(1): left.append(pool.info().live_count))
+            self.chosen["stream"] = current
+            found = pools.malloc(1000)
+            self.chosen["stream"] = types.SimpleNamespace(ptr=0)
+            del current
+            self.assertIsNotNone(kept())
+            del found
+            self.assertIsNone(kept())
+            self.assertEqual(left, [0])  # the block was freed first
+            del pools, kept
+            gc.collect()
+
+    def test_a_block_outlives_its_pool(self):
+        self.chosen["stream"] = types.SimpleNamespace(ptr=0)
+        pools = self.adapter.Pool()
+        found = pools.malloc(1000)
+        pools.pool(1).close()
+        self.assertEqual(self.instance.pointer_info(found.mem.ptr).kind, Kind.POOL)
+        address = found.mem.ptr
+        del found
+        with self.assertRaises(gpumem.NotFound):
+            self.instance.block_info(address)
+        del pools
+        gc.collect()
 
 
 class TorchTest(Case):

@@ -165,6 +165,14 @@ class PoolTest(Case):
             at = pool.malloc(1000, stream.native_stream)
             self.instance.free_block(at, stream.native_stream)
             pool.free(pool.malloc(1000), stream.native_stream)
+            for size, error in ((1 << 50, MemoryError), (-1, gpumem.InvalidArgument), (1 << 64, gpumem.InvalidArgument)):
+                with self.assertRaises(error):
+                    pool.malloc(size, stream.native_stream)
+            for number in (-1, 1 << 64):
+                with self.assertRaises(gpumem.InvalidArgument):
+                    pool.malloc(1000, number)
+            pool._drop(pool.malloc(1000, stream.native_stream), stream.native_stream)
+            pool._drop(64, stream.native_stream)  # no block, and a finalizer has nobody to tell
             self.assertEqual((pool.malloc(0), pool.info().live_count), (0, 0))
             pool.free(0)
             self.instance.free_block(0)

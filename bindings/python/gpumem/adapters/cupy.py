@@ -33,7 +33,7 @@ def _make(size: int, kind: str) -> gpumem.Memory:
     device = _instance().device(cupy.cuda.runtime.getDevice())
     try:
         return device.memory(size, kind)
-    except MemoryError as problem:
+    except (MemoryError, gpumem.LimitExceeded) as problem:
         # CuPy's pools catch this one, free the memory that they keep, and try again.
         raise cupy.cuda.runtime.CUDARuntimeError(_OUT_OF_MEMORY) from problem
 
@@ -69,6 +69,8 @@ class Pool:
     def __init__(self, **options: Any) -> None:
         self._options, self._lock = options, threading.Lock()
         self._pools: Dict[int, gpumem.Pool] = {}
+        self._streams: Dict[int, Any] = {}  # by the address of the block, which keeps its stream alive
+        self._malloc = cupy.cuda.PythonFunctionAllocator(self._alloc, self._free).malloc
 
     def pool(self, device: int) -> gpumem.Pool:
         """The pool of a device."""
@@ -79,14 +81,23 @@ class Pool:
                 found = self._pools[device] = _instance().device(device).pool(**options)
             return found
 
-    def malloc(self, size: int) -> Any:
-        """Device memory for ``cupy.cuda.set_allocator``."""
-        number = cupy.cuda.runtime.getDevice()
+    @property
+    def malloc(self) -> Any:
+        """The function for ``cupy.cuda.set_allocator``: CuPy's own, so that only two short calls per block are Python."""
+        return self._malloc
+
+    def _alloc(self, size: int, device: int) -> int:
+        stream = cupy.cuda.get_current_stream()
         try:
-            block = self.pool(number).alloc(size, cupy.cuda.get_current_stream())
-        except MemoryError as problem:
+            address = (self._pools.get(device) or self.pool(device)).malloc(size, stream.ptr)
+        except (MemoryError, gpumem.LimitExceeded) as problem:
             raise cupy.cuda.runtime.CUDARuntimeError(_OUT_OF_MEMORY) from problem
-        return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(int(block), size, block, number), 0)
+        self._streams[address] = stream
+        return address
+
+    def _free(self, address: int, device: int) -> None:
+        stream = self._streams.pop(address)  # lives until the block is freed
+        self._pools[device]._drop(address, stream.ptr)
 
 
 def install(pool: bool = False) -> None:
