@@ -2,6 +2,7 @@
 """The adapters, against stand-ins with the interfaces that numba-cuda and CuPy document. What the real packages do with
 them, tests/bindings/clients shows on a machine that has them."""
 
+import abc
 import collections
 import contextlib
 import gc
@@ -315,6 +316,147 @@ class CupyTest(unittest.TestCase):
             self.instance.block_info(address)
         del pools
         gc.collect()
+
+
+def cuda_core_stand_in(version):
+    """The part of cuda.core that a memory resource uses, with the signatures of a version."""
+    new, name = version >= (1, 2), "cuda.core" if version >= (0, 5) else "cuda.core.experimental"
+    modules = {key: types.ModuleType(key) for key in ("cuda", "cuda.core", name)}
+    modules["cuda"].core = modules["cuda.core"]
+    modules["cuda.core"].__version__ = "{}.{}.0".format(*version)
+
+    class Stream:
+        def __init__(self, handle):
+            self.handle = handle
+
+        def __cuda_stream__(self):
+            return 0, self.handle
+
+    class Device:
+        default_stream = Stream(1)
+
+        def __init__(self, device_id=0):
+            self.device_id = device_id
+
+    class Buffer:
+        @classmethod
+        def make(cls, ptr, size, mr=None, stream=None):
+            self = cls()
+            self.handle, self.size, self.memory_resource, self.stream = ptr, size, mr, stream
+            return self
+
+        if new:
+            @staticmethod
+            def from_handle(ptr, size, mr=None, owner=None, *, stream=None):
+                assert stream is None or mr is not None
+                return Buffer.make(ptr, size, mr, stream or Device.default_stream)
+        else:
+            @staticmethod
+            def from_handle(ptr, size, mr=None):
+                return Buffer.make(ptr, size, mr)
+
+        def close(self, stream=None):
+            if self.handle and self.memory_resource:
+                if new:
+                    self.memory_resource.deallocate(int(self.handle), self.size, stream=stream or self.stream)
+                elif version >= (0, 4):
+                    self.memory_resource.deallocate(self.handle, self.size, stream or Device.default_stream)
+                else:
+                    self.memory_resource.deallocate(self.handle, self.size, stream)
+            self.handle = 0
+
+        def __del__(self):
+            self.close()
+
+    class MemoryResource(abc.ABC):
+        @abc.abstractmethod
+        def allocate(self, size, stream=None): ...
+
+        @abc.abstractmethod
+        def deallocate(self, ptr, size, stream=None): ...
+
+        @property
+        @abc.abstractmethod
+        def is_device_accessible(self): ...
+
+        @property
+        @abc.abstractmethod
+        def is_host_accessible(self): ...
+
+        @property
+        @abc.abstractmethod
+        def device_id(self): ...
+
+    for one in (Stream, Device, Buffer, MemoryResource):
+        setattr(modules[name], one.__name__, one)
+    return modules, Stream, Device
+
+
+@on_cuda
+class CudaCoreTest(unittest.TestCase):
+    def each_version(self, check):
+        for version in ((0, 3), (0, 4), (0, 5), (1, 0), (1, 2), (2, 0)):
+            with self.subTest(version=version):
+                modules, self.Stream, self.Device = cuda_core_stand_in(version)
+                with mock.patch.dict(sys.modules, modules):
+                    sys.modules.pop("gpumem.adapters.cuda_core", None)
+                    self.adapter = importlib.import_module("gpumem.adapters.cuda_core")
+                self.instance = self.adapter._instance()
+                check(version)
+                gc.collect()
+                self.assertEqual(self.instance.stats().live_objects, 0)
+                self.instance.close()
+
+    def test_each_kind(self):
+        def check(_):
+            for kind in ("device", "pinned", "managed"):
+                resource = self.adapter.MemoryResource(self.Device(1), kind=kind, limit=64 << 20)
+                self.assertEqual((resource.device_id, resource.is_device_accessible, resource.is_host_accessible,
+                                  resource.is_managed), (1, True, kind != "device", kind == "managed"))
+                buffer = resource.allocate(1000)
+                self.assertEqual((buffer.size, buffer.memory_resource), (1000, resource))
+                self.assertEqual(self.instance.block_info(buffer.handle).pool, resource.pool)
+                info = resource.pool.info()
+                self.assertEqual((info.name, info.live_count, info.limit), ("cuda.core", 1, 64 << 20))
+                del buffer
+                self.assertEqual(resource.pool.info().live_count, 0)
+                for _ in range(2):
+                    self.assertFalse(resource.allocate(0).handle)
+                with self.assertRaises(MemoryError):
+                    resource.allocate(128 << 20)
+                resource.allocate(1000)
+                self.assertEqual(resource.pool.info().live_count, 0)
+                del resource
+            self.assertEqual(self.adapter.MemoryResource(0).device_id, 0)
+        self.each_version(check)
+
+    def test_streams(self):
+        def check(version):
+            with self.instance.device(0).stream() as first, self.instance.device(0).stream() as second:
+                one, two = self.Stream(first.native_stream), self.Stream(second.native_stream)
+                resource = self.adapter.MemoryResource()
+                buffer = resource.allocate(1000, stream=one)
+                address = buffer.handle
+                del buffer
+                self.assertEqual(resource.allocate(1000, stream=one).handle, address)  # in the same stream at once
+                with mock.patch.object(gpumem.Pool, "_drop", autospec=True, side_effect=gpumem.Pool._drop) as drop:
+                    resource.allocate(1000, stream=types.SimpleNamespace(stream=two)).close()  # of a graph that is being built
+                    resource.allocate(1000, stream=one).close(two)
+                    resource.allocate(1000).close()
+                    resource.allocate(1000, stream=one).close(self.Device.default_stream)
+                    self.assertEqual([arguments.args[2] for arguments in drop.call_args_list],
+                                     [two.handle, two.handle, 1, 1 if version >= (1, 2) else one.handle])
+                del resource
+        self.each_version(check)
+
+    def test_a_buffer_that_is_not_made(self):
+        def check(_):
+            resource = self.adapter.MemoryResource()
+            with mock.patch.object(self.adapter.Buffer, "from_handle", side_effect=KeyboardInterrupt):
+                with self.assertRaises(KeyboardInterrupt):
+                    resource.allocate(1000)
+            self.assertEqual(resource.pool.info().live_count, 0)
+        self.each_version(check)
 
 
 class TorchTest(Case):

@@ -3,6 +3,7 @@
 
 - :mod:`gpumem.adapters.numba`: an External Memory Manager for numba-cuda
 - :mod:`gpumem.adapters.cupy`: allocators for CuPy's device and pinned memory
+- :mod:`gpumem.adapters.cuda_core`: a memory resource for cuda.core
 - :mod:`gpumem.adapters.torch`: gpumem as the allocator of PyTorch, and tensors over memory of gpumem, through DLPack
 - :mod:`gpumem.adapters.vllm`: a sleep mode of vLLM
 """

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""A memory resource for NVIDIA's cuda.core, over a pool of gpumem. cuda.core takes device memory from it by
+
+    device.memory_resource = gpumem.adapters.cuda_core.MemoryResource(device)
+
+or call its ``allocate`` yourself, also for pinned and managed memory:
+
+    staging = gpumem.adapters.cuda_core.MemoryResource(device, kind="pinned").allocate(1 << 20, stream=stream)
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Dict, Tuple
+
+import cuda.core
+
+try:
+    from cuda.core import Buffer, Device
+    from cuda.core import MemoryResource as _Base
+except ImportError:  # before 0.5
+    from cuda.core.experimental import Buffer, Device
+    from cuda.core.experimental import MemoryResource as _Base
+
+import gpumem
+from gpumem._stream import native_stream_of
+
+# From 1.2 on, a buffer records the stream in whose order it is freed. Before, cuda.core frees in the order of no stream or of
+# the default stream, unless close() was given one.
+_RECORDS = tuple(int(part) for part in cuda.core.__version__.split(".")[:2]) >= (1, 2)
+
+
+@functools.lru_cache(maxsize=None)
+def _instance() -> gpumem.Instance:
+    return gpumem.Instance("cuda", name="cuda.core")
+
+
+class MemoryResource(_Base):  # type: ignore[misc]
+    """Blocks of a pool of a device, which is a ``cuda.core.Device`` or its number. ``options`` are those of
+    :meth:`gpumem.Device.pool`, such as ``kind``, "device", "pinned" or "managed", and ``limit``.
+
+    A block is allocated in the order of the stream given, by default of the default stream of the device. It is freed in the
+    order of the stream that ``close()`` is given, and otherwise of the same one. Lack of memory is a ``MemoryError``.
+    """
+
+    def __init__(self, device: Any = 0, **options: Any) -> None:
+        self._device_id = int(getattr(device, "device_id", device))
+        self._default = Device(self._device_id).default_stream
+        self.pool = _instance().device(self._device_id).pool(**{"name": "cuda.core", **options})
+        self._streams: Dict[int, Tuple[Any, int]] = {}  # by the address of the block, which keeps its stream alive
+
+    def allocate(self, size: int, stream: Any = None) -> Any:
+        """A ``cuda.core.Buffer`` in the order of a stream, which is also a ``GraphBuilder``."""
+        stream = self._default if stream is None else getattr(stream, "stream", stream)
+        native = native_stream_of(stream)
+        try:
+            address = self.pool.malloc(size, native)
+        except gpumem.LimitExceeded as problem:
+            raise MemoryError(str(problem)) from problem
+        if address:
+            self._streams[address] = stream, native
+        try:
+            return Buffer.from_handle(address, size, self, **{"stream": stream} if _RECORDS else {})
+        except BaseException:
+            self.deallocate(address, size)
+            raise
+
+    def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
+        """Called by the buffer when it is closed, or when nothing refers to it any more."""
+        address = int(ptr)
+        if not address:
+            return
+        _, native = self._streams.pop(address)
+        if stream is not None:
+            given = native_stream_of(getattr(stream, "stream", stream))
+            if _RECORDS or given > 2:  # else it is a default stream, which perhaps nobody has chosen
+                native = given
+        self.pool._drop(address, native)
+
+    @property
+    def is_device_accessible(self) -> bool:
+        return True
+
+    @property
+    def is_host_accessible(self) -> bool:
+        return self.pool.kind != gpumem.Kind.DEVICE
+
+    @property
+    def is_managed(self) -> bool:
+        return self.pool.kind == gpumem.Kind.MANAGED
+
+    @property
+    def device_id(self) -> int:
+        return self._device_id
