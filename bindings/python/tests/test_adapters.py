@@ -72,7 +72,7 @@ def numba_stand_in():
 
     driver = types.SimpleNamespace(
         USE_NV_BINDING=False, AutoFreePointer=type("AutoFreePointer", (Pointer,), {}),
-        MappedMemory=type("MappedMemory", (Pointer,), {}), PinnedMemory=type("PinnedMemory", (Pointer,), {}),
+        ManagedMemory=type("ManagedMemory", (Pointer,), {}), MappedMemory=type("MappedMemory", (Pointer,), {}), PinnedMemory=type("PinnedMemory", (Pointer,), {}),
         CudaAPIError=CudaAPIError)
     cuda = types.SimpleNamespace(
         HostOnlyCUDAMemoryManager=HostOnlyCUDAMemoryManager, GetIpcHandleMixin=type("GetIpcHandleMixin", (), {}),
@@ -89,13 +89,15 @@ class Context:
         id = 1
 
 
-@on_cuda
-class NumbaTest(unittest.TestCase):
+class NumbaCase(unittest.TestCase):
+    module = "gpumem.adapters.numba"
+
     def setUp(self):
         modules, self.driver = numba_stand_in()
         with mock.patch.dict(sys.modules, modules):
-            sys.modules.pop("gpumem.adapters.numba", None)
-            self.adapter = importlib.import_module("gpumem.adapters.numba")
+            for name in ("gpumem.adapters.numba", "gpumem.adapters.numba_pool"):
+                sys.modules.pop(name, None)
+            self.adapter = importlib.import_module(self.module)
         self.context = Context()
         self.manager = self.adapter._numba_memory_manager(context=self.context)
         self.manager.initialize()
@@ -105,6 +107,9 @@ class NumbaTest(unittest.TestCase):
         self.manager.reset()
         self.assertTrue(self.instance.closed)
 
+
+@on_cuda
+class NumbaTest(NumbaCase):
     def test_interface(self):
         self.assertEqual(self.manager.interface_version, 1)
         self.assertEqual(self.adapter.MemoryManager(context=None).interface_version, 1)
@@ -135,6 +140,17 @@ class NumbaTest(unittest.TestCase):
             self.assertEqual(bool(granted & MemoryFlags.WRITE_COMBINED), wc)
             self.assertTrue(granted & MemoryFlags.PORTABLE and granted & MemoryFlags.MAPPED)
             del pointer
+
+    def test_managed_memory(self):
+        for attach_global in (True, False):
+            pointer = self.manager.memallocmanaged(4096, attach_global)
+            self.assertIs(type(pointer.own.__self__), self.driver.ManagedMemory)
+            info = self.instance.pointer_info(pointer.pointer.value)
+            self.assertEqual((info.kind, info.size, info.device_ordinal), (Kind.MANAGED, 4096, 1))
+            self.assertEqual(bool(info.granted_flags & MemoryFlags.ATTACH_HOST), not attach_global)
+            del pointer
+            self.manager.allocations.clear()
+            self.assertEqual(self.instance.kind_stats(Kind.MANAGED).live_count, 0)
 
     def test_pinning_the_same_array_again(self):
         owner = bytearray(8192)
@@ -167,6 +183,48 @@ class NumbaTest(unittest.TestCase):
         with self.assertRaises(self.driver.CudaAPIError) as caught:
             self.manager.memalloc(1 << 50)
         self.assertEqual(caught.exception.code, 2)
+
+
+@on_cuda
+class NumbaPoolTest(NumbaCase):
+    module = "gpumem.adapters.numba_pool"
+
+    def test_blocks(self):
+        pointer = self.manager.memalloc(1000)
+        address, pool = pointer.pointer.value, self.manager.pool
+        self.assertEqual(self.instance.block_info(address).pool, pool)
+        self.assertEqual((pool.info().name, pool.info().device_ordinal), ("numba", 1))
+        with self.manager.defer_cleanup():
+            self.manager.allocations.clear()
+            self.assertEqual(pool.info().live_count, 0)  # no free is deferred
+        again = self.manager.memalloc(1000)
+        self.assertEqual(pool.info().live_count, 1)
+        self.manager.memhostalloc(4096)
+        self.manager.memallocmanaged(4096, True)
+        self.manager.reset()
+        self.assertTrue(pool.closed)
+        del again
+        self.manager.memalloc(100)
+        self.instance = self.manager._instance
+
+    def test_in_the_order_of_the_default_stream(self):
+        addresses = set()
+        for _ in range(100):
+            addresses.add(self.manager.memalloc(1000).pointer.value)
+            self.manager.allocations.clear()
+        self.assertEqual(len(addresses), 1)
+
+    def test_not_enough(self):
+        self.manager.options = {"limit": 4 << 20}
+        with self.manager.defer_cleanup():
+            self.manager.memhostalloc(4096)
+            self.manager.allocations.clear()
+        for size in (1 << 50, 5 << 20):
+            with self.assertRaises(self.driver.CudaAPIError) as caught:
+                self.manager.memalloc(size)
+            self.assertEqual(caught.exception.code, 2)
+        self.assertEqual(self.instance.kind_stats(Kind.PINNED).live_count, 0)  # the pending frees were made
+        self.manager.memalloc(3 << 20)
 
 
 def cupy_stand_in():

@@ -3,16 +3,17 @@
 
 Set ``NUMBA_CUDA_MEMORY_MANAGER=gpumem.adapters.numba`` in the environment, or call
 ``numba.cuda.set_memory_manager(gpumem.adapters.numba.MemoryManager)`` before the first use of CUDA.
+``gpumem.adapters.numba_pool``, or :class:`PoolMemoryManager`, takes device memory from a pool.
 
-Device, pinned, mapped and registered memory come from gpumem, with the flags that numba requests; a flag that cannot be
-granted is a failure. numba itself creates IPC handles, and managed memory, which gpumem does not have yet.
+Device, pinned, mapped, registered and managed memory come from gpumem, with the flags that numba requests; a flag that
+cannot be granted is a failure. numba itself creates IPC handles, of memory that is not of a pool.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 from numba import cuda
 from numba.cuda.cudadrv import driver
@@ -21,6 +22,7 @@ import gpumem
 from gpumem import MemoryFlags
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_LACK = MemoryError, gpumem.LimitExceeded
 
 
 def _new_binding() -> bool:
@@ -41,11 +43,12 @@ def _close(memory: gpumem.Memory) -> None:
 
 
 class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
-    """The class for ``numba.cuda.set_memory_manager``. ``memallocmanaged`` is numba's own."""
+    """The class for ``numba.cuda.set_memory_manager``. Each allocation goes to the driver."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._instance: Optional[gpumem.Instance] = None
+        self.pool: Optional[gpumem.Pool] = None
 
     @property
     def interface_version(self) -> int:
@@ -65,15 +68,15 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
     def get_memory_info(self) -> Any:
         return cuda.MemoryInfo(*self._device().memory_info())
 
-    def _make(self, make: Callable[[], gpumem.Memory]) -> gpumem.Memory:
+    def _make(self, make: Callable[[], Any]) -> Any:
         """Calls a function that allocates. If there is not enough memory, tries again after numba's pending frees."""
         try:
             return make()
-        except MemoryError:
+        except _LACK:
             self.deallocations.clear()
         try:
             return make()
-        except MemoryError as problem:
+        except _LACK as problem:
             raise driver.CudaAPIError(_OUT_OF_MEMORY, str(problem)) from problem
 
     def _finalizer(self, memory: gpumem.Memory, size: int) -> Callable[[], None]:
@@ -93,6 +96,12 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
         return self._owned(memory, driver.AutoFreePointer(
             weakref.proxy(self.context), _device_pointer(int(memory)), size,
             finalizer=self._finalizer(memory, size)))
+
+    def memallocmanaged(self, size: int, attach_global: bool) -> Any:
+        require = MemoryFlags(0) if attach_global else MemoryFlags.ATTACH_HOST
+        memory = self._make(lambda: self._device().memory(size, "managed", require=require))
+        return self._owned(memory, driver.ManagedMemory(
+            weakref.proxy(self.context), _device_pointer(int(memory)), size, finalizer=self._finalizer(memory, size)))
 
     def memhostalloc(self, size: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> Any:
         require = (MemoryFlags.MAPPED if mapped else 0) | (MemoryFlags.PORTABLE if portable else 0) | (
@@ -120,12 +129,45 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
 
     def reset(self) -> None:
         super().reset()
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
         if self._instance is not None:
             # numba may now destroy the context, which must outlive the instance.
             try:
                 self._instance.close()
             except gpumem.Busy:
                 pass  # pinned arrays outlive a reset
+
+
+class PoolMemoryManager(MemoryManager):
+    """The class for ``numba.cuda.set_memory_manager`` that takes device memory from a pool, without a call of the driver in
+    most cases. All other memory is as with :class:`MemoryManager`.
+
+    Blocks are allocated, and freed when numba drops them, in the order of the legacy default stream. So memory is used again
+    at once, while work that is in this stream before the free still has it. Wait for other streams that use an array before
+    you drop it.
+
+    To set options, which are those of :meth:`gpumem.Device.pool`, derive a class with ``options``.
+    """
+
+    options: Dict[str, Any] = {}
+
+    def memalloc(self, size: int) -> Any:
+        pool = self.pool
+        if pool is None:
+            options: Dict[str, Any] = {"name": "numba", **self.options}
+            pool = self.pool = self._device().pool(**options)
+        allocations, drop, key = self.allocations, pool._drop, object()
+        address = self._make(lambda: pool.malloc(size, 0))
+
+        def finalize() -> None:
+            # At once, not with the pending frees, which numba has because the driver's wait for the GPU.
+            allocations.pop(key, None)
+            drop(address, 0)
+        allocations[key] = pointer = driver.AutoFreePointer(
+            weakref.proxy(self.context), _device_pointer(address), size, finalizer=finalize)
+        return pointer.own()
 
 
 _numba_memory_manager = MemoryManager
