@@ -6,6 +6,8 @@
 or call its ``allocate`` yourself, also for pinned and managed memory:
 
     staging = gpumem.adapters.cuda_core.MemoryResource(device, kind="pinned").allocate(1 << 20, stream=stream)
+
+docs/cupy-numba.md is the guide.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ Each allocation goes to the driver. With a pool of CuPy on top, freed memory is 
 A pool of gpumem takes the place of both, and passes memory from one stream to another without a wait of the CPU:
 
     cupy.cuda.set_allocator(gpumem.adapters.cupy.Pool().malloc)
+
+docs/cupy-numba.md is the guide.
 """
 
 import functools

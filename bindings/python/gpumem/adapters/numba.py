@@ -7,6 +7,8 @@ Set ``NUMBA_CUDA_MEMORY_MANAGER=gpumem.adapters.numba`` in the environment, or c
 
 Device, pinned, mapped, registered and managed memory come from gpumem, with the flags that numba requests; a flag that
 cannot be granted is a failure. numba itself creates IPC handles, of memory that is not of a pool.
+
+docs/cupy-numba.md is the guide.
 """
 
 from __future__ import annotations
