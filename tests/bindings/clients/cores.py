@@ -140,6 +140,8 @@ def cuda_core(report):
     report.check("too much raises, and a retry works", lack)
     report.check("the memory resource of a device", default)
     report.time("gpumem", lambda size: resources["device"].allocate(size, stream=stream).close())
+    trusting = MemoryResource(device, flags="trust_native_streams")
+    report.time("gpumem, trusting streams", lambda size: trusting.allocate(size, stream=stream).close())
     own = api.DeviceMemoryResource(0)
     report.time("DeviceMemoryResource", lambda size: own.allocate(size, stream=stream).close())
     stream.sync()
@@ -194,12 +196,15 @@ def cupy(report):
     own = cupy.cuda.MemoryPool()
     with stream:
         report.time("gpumem", pool.malloc)
+        report.time("gpumem, trusting streams", Pool(flags="trust_native_streams").malloc)
         report.time("MemoryPool", own.malloc)
     stream.synchronize()
 
 
 def numba(report, mine):
     import numpy
+    if not hasattr(numpy, "row_stack"):  # which NumPy 2.5 has no more, and versions of numba-cuda want
+        numpy.row_stack = numpy.vstack
     from numba import cuda
     from numba.cuda.cudadrv.driver import CudaAPIError
 
