@@ -3,7 +3,7 @@
 """cuda.core, CuPy and numba over pools of gpumem, on a machine with a GPU. Usage: cores.py [cuda.core] [cupy] [numba]
 
 Each package is checked and timed in a process of its own, and numba in two, because it chooses its memory manager once. What is not
-installed is skipped. Prints a line for each check and a table: nanoseconds for an allocation and its free, the median of 5 runs of
+installed is skipped. Prints a line for each check, and what was measured: nanoseconds for an allocation and its free, the median of 5 runs of
 2,000 pairs. The exit status is 1 if a check failed.
 """
 
@@ -18,7 +18,14 @@ import time
 import traceback
 from pathlib import Path
 
-PACKAGE = str(Path(__file__).resolve().parents[3] / "bindings" / "python")
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bindings" / "python")]
+
+import worker
+from tap import Tap, require
+
+sys.path.remove(str(ROOT / "tests"))  # numba would take the coverage.py there for a package
+
 SIZES = {"4 KiB": 4 << 10, "1 MiB": 1 << 20}
 RUNS, PAIRS, TIME_LIMIT = 5, 2000, 600
 HUGE = 1 << 40  # bytes, more than any GPU has
@@ -58,11 +65,6 @@ class Report:
             print(json.dumps({"check": f"times of {name}", "problem": traceback.format_exc()}), flush=True)
 
 
-def expect(condition, message):
-    if not condition:
-        raise AssertionError(message)
-
-
 def raises(exceptions, function):
     try:
         function()
@@ -92,13 +94,13 @@ def cuda_core(report):
     def copies(kind):
         source, back = pinned.allocate(4096, stream=stream), pinned.allocate(4096, stream=stream)
         middle = resources[kind].allocate(4096, stream=stream)
-        expect(not int(middle.handle) % 256, "the address is not aligned")
+        require(not int(middle.handle) % 256, "the address is not aligned")
         stream.sync()
         host(source)[:] = content
         middle.copy_from(source, stream=stream)
         middle.copy_to(back, stream=stream)
         stream.sync()
-        expect(bytes(host(back)) == content, "the bytes differ")
+        require(bytes(host(back)) == content, "the bytes differ")
         for buffer in (source, middle, back):
             buffer.close(stream)
 
@@ -107,17 +109,17 @@ def cuda_core(report):
         address = int(first.handle)
         first.close()
         second = resources["device"].allocate(4096, stream=stream)
-        expect(int(second.handle) == address, "the stream did not get its block again")
+        require(int(second.handle) == address, "the stream did not get its block again")
         second.close(stream)
 
     def dropped():
         gc.collect()
         before = resources["device"].pool.info().live_count
         buffer = resources["device"].allocate(4096, stream=stream)
-        expect(resources["device"].pool.info().live_count == before + 1, "the block is not counted")
+        require(resources["device"].pool.info().live_count == before + 1, "the block is not counted")
         del buffer
         gc.collect()
-        expect(resources["device"].pool.info().live_count == before, "the block was not freed")
+        require(resources["device"].pool.info().live_count == before, "the block was not freed")
 
     def lack():
         raises(MemoryError, lambda: resources["device"].allocate(HUGE, stream=stream))
@@ -128,7 +130,7 @@ def cuda_core(report):
         device.memory_resource = resources["device"]
         try:
             buffer = device.allocate(4096, stream=stream)
-            expect(buffer.memory_resource is resources["device"], "it is of another resource")
+            require(buffer.memory_resource is resources["device"], "it is of another resource")
             buffer.close()
         finally:
             device.memory_resource = former
@@ -161,31 +163,31 @@ def cupy(report):
         with stream:
             array = cupy.arange(100000, dtype="i8") * 3
             expected = numpy.arange(100000, dtype="i8") * 3
-            expect((array.get(stream=stream) == expected).all(), "the numbers differ")
+            require((array.get(stream=stream) == expected).all(), "the numbers differ")
 
     def order():
         with stream:
             first = cupy.cuda.alloc(4096)
             address = first.ptr
             del first
-            expect(cupy.cuda.alloc(4096).ptr == address, "the stream did not get its block again")
+            require(cupy.cuda.alloc(4096).ptr == address, "the stream did not get its block again")
 
     def dropped():
         gc.collect()
         before = pool.pool(0).info().live_count
         array = cupy.empty(1000)
-        expect(pool.pool(0).info().live_count == before + 1, "the block is not counted")
+        require(pool.pool(0).info().live_count == before + 1, "the block is not counted")
         del array
-        expect(pool.pool(0).info().live_count == before, "the block was not freed")
+        require(pool.pool(0).info().live_count == before, "the block was not freed")
 
     def lack():
         raises((MemoryError, cupy.cuda.runtime.CUDARuntimeError), lambda: cupy.cuda.alloc(HUGE))
-        expect(int(cupy.ones(10).sum()) == 10, "the sum is wrong")
+        require(int(cupy.ones(10).sum()) == 10, "the sum is wrong")
 
     def on_top():
         other = cupy.cuda.MemoryPool(pool.malloc)
         raises(MemoryError, lambda: other.malloc(HUGE))
-        expect(other.malloc(1000).ptr, "it allocates nothing")
+        require(other.malloc(1000).ptr, "it allocates nothing")
         other.free_all_blocks()
 
     report.check("a kernel", kernel)
@@ -203,8 +205,7 @@ def cupy(report):
 
 def numba(report, mine):
     import numpy
-    if not hasattr(numpy, "row_stack"):  # which NumPy 2.5 has no more, and versions of numba-cuda want
-        numpy.row_stack = numpy.vstack
+    worker.repair()
     from numba import cuda
     from numba.cuda.cudadrv.driver import CudaAPIError
 
@@ -223,22 +224,22 @@ def numba(report, mine):
     def kernel():
         array = cuda.to_device(numpy.arange(100000))
         triple[(array.size + 255) // 256, 256](array)
-        expect((array.copy_to_host() == numpy.arange(100000) * 3).all(), "the numbers differ")
+        require((array.copy_to_host() == numpy.arange(100000) * 3).all(), "the numbers differ")
 
     def managed():
         array = cuda.managed_array(1000, dtype=numpy.int64)
         array[:] = 1
         triple[4, 256](array)
         cuda.synchronize()
-        expect((numpy.asarray(array) == 3).all(), "the numbers differ")
+        require((numpy.asarray(array) == 3).all(), "the numbers differ")
 
     def order():
-        expect(isinstance(manager, PoolMemoryManager), f"the manager is {manager!r}")
+        require(isinstance(manager, PoolMemoryManager), f"the manager is {manager!r}")
         array = cuda.device_array(4096, dtype=numpy.uint8)
         address = array.__cuda_array_interface__["data"][0]
         del array
         array = cuda.device_array(4096, dtype=numpy.uint8)
-        expect(array.__cuda_array_interface__["data"][0] == address, "it did not get its block again")
+        require(array.__cuda_array_interface__["data"][0] == address, "it did not get its block again")
 
     def lack():
         raises(CudaAPIError, lambda: manager.memalloc(HUGE))
@@ -270,23 +271,13 @@ def installed(module):
 
 def main():
     if len(sys.argv) == 4 and sys.argv[1] == "--process":
-        sys.path.insert(0, PACKAGE)
         PARTS[sys.argv[2]][1][int(sys.argv[3])](Report())
-        return 0
-    number, failed, table = 0, 0, []
-
-    def say(name, problem=""):
-        nonlocal number, failed
-        number += 1
-        failed += bool(problem)
-        print(f"{'not ' if problem else ''}ok {number} - {name}", flush=True)
-        for line in problem.splitlines():
-            print(f"# {line}")
-
+        return
+    tap, table = Tap(), []
     for part in sys.argv[1:] or PARTS:
         module, processes = PARTS[part]
         if not installed(module):
-            print(f"# {part} is not installed")
+            tap.skip(part, "it is not installed")
             continue
         for which in range(len(processes)):
             try:
@@ -302,13 +293,12 @@ def main():
                 if "time" in found:
                     table.append((part, found["time"], found["found"]))
                 else:
-                    say(f"{part}: {found['check']}", found["problem"])
-            say(f"{part}: process {which + 1} ends well", "" if status == 0 else f"exit status {status}\n{errors}")
-    print(f"1..{number}\n\n{'ns for a pair':<36}" + "".join(f"{size:>10}" for size in SIZES))
+                    tap.check(f"{part}: {found['check']}", found["problem"])
+            tap.check(f"{part}: process {which + 1} ends well", "" if status == 0 else f"exit status {status}\n{errors}")
     for part, name, found in table:
-        print(f"{part + ', ' + name:<36}" + "".join(f"{found[size]:>10.0f}" for size in SIZES))
-    return int(failed > 0)
+        tap.measured(f"{part}, {name}: " + ", ".join(f"{time:.0f} ns for a pair of {size}" for size, time in found.items()))
+    tap.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
