@@ -1397,6 +1397,30 @@ TEST(Pool, pool_11_a_native_stream_needs_no_wrapper) {
   stream.synchronize();
 }
 
+// No call but the frees is handed the stream, so that only they can set marks in it.
+TEST(Pool, str_12_what_is_freed_in_a_native_stream_serves_others) {
+  const Instance instance = open_instance(
+      [](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 4096 * kMiB; });
+  const Stream stream = create_stream(instance.device());
+  gpumem_stream_info native = GPUMEM_STREAM_INFO_INIT;
+  ASSERT_OK(gpumem_stream_get_info(stream, &native, why()));
+  for (const auto& [size, count] :
+       {std::pair<uint64_t, uint64_t>{4 * kKiB, 10'000}, {kMiB, 800}, {4 * kMiB, 200}}) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    for (uint64_t i = 0; i < count; ++i) {
+      void* block = nullptr;
+      ASSERT_OK(gpumem_pool_alloc(pool, size, nullptr, &block, why()));
+      ASSERT_OK(gpumem_pool_free_native(pool, block, native.native_stream, why()));
+      if (i % 20 == 0) {
+        ASSERT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+      }
+    }
+    EXPECT_EQ(info_of(pool).live_count, 0U);
+    EXPECT_LT(info_of(pool).reserved_bytes, size * count / 4);
+  }
+}
+
 TEST(Pool, pool_17_a_native_stream_may_be_told_by_its_handle) {
   Instance instance = open_instance();
   const Pool pool =

@@ -218,7 +218,7 @@ void PoolCore::spill_large() noexcept {
   PoolCache* const cache = PoolCache::of_thread(platform::thread_record(), seat_, number_);
   if (cache == nullptr) return;
   for (const auto& shelf : cache->shelves) {
-    if (shelf != nullptr) (void)spill_large(*cache, *shelf, 0);
+    if (shelf != nullptr && !shelf->order->native()) (void)spill_large(*cache, *shelf, 0);
   }
 }
 
@@ -664,9 +664,10 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   };
   size_t found = gather(order, index, blocks, wanted);
   if (found == 0 && cache != nullptr && orders_.size() > 1) {
-    // Give up the blocks that this thread keeps for other streams before taking more memory.
+    // Give up the blocks that this thread keeps for other streams before taking more memory. Not those of
+    // native streams: no mark can be set behind them here, but in the free that finds the bin full.
     for (const auto& other : cache->shelves) {
-      if (other != nullptr && other.get() != shelf) (void)spill(*other, index, 0);
+      if (other != nullptr && other.get() != shelf && !other->order->native()) (void)spill(*other, index, 0);
     }
     found = gather(order, index, blocks, wanted);
   }
@@ -979,7 +980,7 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
   }
   try {
     settle_waiting();
-    mark_if_due(*order, stream);
+    mark_if_due(*order, stream, large);
     keep_threshold();
   } catch (const std::bad_alloc&) {
     // The block is free; the next call sees to the rest.
@@ -987,11 +988,12 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
   return {};
 }
 
-// One mark for many frees, where another stream may want the blocks.
-void PoolCore::mark_if_due(Order& order, const PoolStream& stream) {
-  constexpr uint64_t kFrees = 32;
+// One mark for many frees, where another stream may want the blocks. A native stream is marked only now, and
+// each large block may be all that there is.
+void PoolCore::mark_if_due(Order& order, const PoolStream& stream, bool large) {
+  const uint64_t frees = order.native() && large ? 1 : 32;
   if (orders_.size() <= 2 && !order.native()) return;
-  if (order.unmarked() >= kFrees && order.mark(stream.key == order.key())) ++marks_;
+  if (order.unmarked() >= frees && order.mark(stream.key == order.key())) ++marks_;
 }
 
 PoolShelf::Bin& PoolCore::bin_of(PoolShelf& shelf, uint32_t index) {

@@ -225,7 +225,7 @@ class PoolCore {
   Result<void> free_in(const PoolStream& stream, uint64_t address, uint64_t size);
   // The size of the largest block that threads keep.
   uint64_t largest_kept() const { return release_threshold_ == 0 ? PoolShelf::kLargeSize : 0; }
-  void mark_if_due(Order& order, const PoolStream& stream);
+  void mark_if_due(Order& order, const PoolStream& stream, bool large);
   PoolShelf::Bin& bin_of(PoolShelf& shelf, uint32_t index);
   void await_recorded(const std::shared_ptr<Order>& order, PoolRun& run, uint64_t address);
   void release_debug(const std::shared_ptr<Order>& order, uint64_t base);
