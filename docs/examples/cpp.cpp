@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // C++20 with gpumem.hpp: owners, spans, errors and callbacks. See docs/cpp.md.
 #include <gpumem/gpumem.hpp>
+#include <gpumem/mr.hpp>
 
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
+#include <memory_resource>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -214,6 +216,14 @@ bool pooled(gpumem::Device device) {
   return pool.info().live_count == 1;
 }
 
+bool contained(gpumem::Device device) {
+  const gpumem::Pool pool = device.create_pool({.kind = GPUMEM_KIND_PINNED});
+  gpumem::mr::PmrResource resource(pool);
+  // Destroyed in the reverse order: what is in the memory, the resource, the pool.
+  const std::pmr::vector<float> numbers(1000, 1.0F, &resource);
+  return pool.info().live_count == 1 && numbers.back() == 1.0F;
+}
+
 bool follow(const gpumem::Instance& publisher, gpumem::Device device) {
   const std::string path = "@gpumem-example-cpp-" + std::to_string(getpid());
   std::vector<gpumem::Buffer> versions;
@@ -246,7 +256,7 @@ int main() {
     if (!round_trip(device) || !too_much(device) || !timing(device) || !sleep_and_wake(instance, device) ||
         !tile(instance, device) || !there_and_back(instance, device) ||
         !produce(instance, device.create_ring({.slot_size = 4096})) || !counters(instance, device) ||
-        !pooled(device) || !follow(instance, device)) {
+        !pooled(device) || !contained(device) || !follow(instance, device)) {
       std::cerr << "something is not as this page says\n";
       return 1;
     }

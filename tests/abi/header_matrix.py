@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Every public header compiles alone, and all of them in each language standard, without a warning; Clang's
 -Weverything has nothing to say about a use of every macro; and two translation units that include all headers link. So it is
-with the header of C++, with exceptions and without.
+with the headers of C++, with exceptions and without.
 Usage: header_matrix.py INCLUDE_FOLDER HEADER..."""
 
 import re
@@ -26,7 +26,7 @@ CAREFUL = {"c": ["-Wcast-qual", "-Wstrict-prototypes", "-Wsign-conversion"],
            "c++": ["-Wcast-qual", "-Wold-style-cast", "-Wuseless-cast", "-Wsign-conversion", "-Wzero-as-null-pointer-constant"]}
 EMPTY = "typedef int nothing;\n"
 SHADOW = "int shadow(int a);\nint shadow(int a) { { int a = 1; return a; } }\n"
-# The header of C++. Without exceptions, a call must be given its error.
+# The headers of C++. Without exceptions, a call must be given its error.
 CPP_STANDARDS = ["c++17", "c++20", "c++2b"]
 CPP_FORMS = {"": [], " without exceptions": ["-fno-exceptions"]}
 CPP_ERROR_LEFT_OUT = "#include <gpumem/gpumem.hpp>\nint main() { gpumem::default_instance().reset_peaks(); }\n"
@@ -34,21 +34,21 @@ ALLOWED_SYSTEM = {"<stddef.h>", "<stdint.h>"}
 
 
 def cpp_header(tap, include):
-    """What the header of C++ promises beside what tests/bindings/cpp runs."""
-    text = "#include <gpumem/gpumem.hpp>\n"
+    """What the headers of C++ promise beside what tests/bindings/cpp runs."""
+    text = "#include <gpumem/mr.hpp>\n"  # which includes gpumem.hpp
     for family, compilers in COMPILERS.items():
         compiler = compilers["c++"]
         if not shutil.which(compiler):
-            tap.skip(f"{compiler} gpumem.hpp", f"{compiler} is not installed")
+            tap.skip(f"{compiler} mr.hpp", f"{compiler} is not installed")
             continue
         for standard in CPP_STANDARDS:
             for form, flags in CPP_FORMS.items():
                 more = [*flags, *CAREFUL["c++"], "-Wextra-semi"]
                 if family == "clang":  # It has no such warning as GCC has, but one for comments.
                     more = [flag for flag in more if flag != "-Wuseless-cast"] + ["-Wdocumentation"]
-                tap.check(f"{compiler} {standard}: gpumem.hpp{form}",
+                tap.check(f"{compiler} {standard}: mr.hpp{form}",
                           compile_text(compiler, "c++", standard, include, text * 2, ["-fsyntax-only", *more]).stderr)
-            tap.check(f"{compiler} {standard}: two units with gpumem.hpp link", link_twice(compiler, "c++", standard, include, text))
+            tap.check(f"{compiler} {standard}: two units with mr.hpp link", link_twice(compiler, "c++", standard, include, text))
         for form, flags in CPP_FORMS.items():
             result = compile_text(compiler, "c++", "c++17", include, CPP_ERROR_LEFT_OUT, ["-c", "-o", "/dev/null", *flags])
             refused = "must be a gpumem::Error" in result.stderr

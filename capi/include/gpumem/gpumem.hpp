@@ -3394,6 +3394,4 @@ inline Granularity ByHand<Device>::granularity(const PhysicalDesc &desc, OnError
 }  // namespace GPUMEM_HPP_FORM
 }  // namespace gpumem
 
-#undef GPUMEM_HPP_FORM
-
 #endif

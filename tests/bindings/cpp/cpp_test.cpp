@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// gpumem.hpp over the host backend: owners, errors, spans, callbacks, and what they cost. It is C++17, and
-// compiled as C++20 too.
+// gpumem.hpp and mr.hpp over the host backend: owners, errors, spans, callbacks, resources, and what they
+// cost. It is C++17, and compiled as C++20 too.
 #include <gpumem/gpumem.hpp>
+#include <gpumem/mr.hpp>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,11 +11,14 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <memory_resource>
+#include <new>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <unordered_map>
 #include <vector>
 
 #include "../../asleep.h"
@@ -584,6 +588,179 @@ TEST_F(Cpp, ABlockGoesBackToItsPool) {
   lacked = 0;
   EXPECT_EQ(thrown_by([&] { (void)pool.alloc(2 * desc.limit); }), GPUMEM_ERROR_LIMIT_EXCEEDED);
   EXPECT_EQ(lacked, 0U);
+}
+
+// What CCCL and RMM have: types of the same names and shapes.
+struct device_accessible {};
+struct host_accessible {};
+struct StreamRef {
+  void* get() const { return native; }
+  void* native;
+};
+struct StreamView {
+  StreamRef value() const { return {native}; }
+  void* get() const { return nullptr; }  // value() goes first
+  void* native;
+};
+
+template <class Resource, class Property, class = void>
+constexpr bool has_property = false;
+template <class Resource, class Property>
+constexpr bool has_property<
+    Resource, Property,
+    std::void_t<decltype(get_property(std::declval<const Resource&>(), std::declval<Property>()))>> = true;
+
+using DeviceResource = gpumem::mr::Resource<device_accessible>;
+using EveryResource = gpumem::mr::Resource<host_accessible, device_accessible>;
+static_assert(has_property<DeviceResource, device_accessible> &&
+              !has_property<DeviceResource, host_accessible> &&
+              has_property<EveryResource, host_accessible> &&
+              has_property<EveryResource, device_accessible> && !has_property<EveryResource, int>);
+// It is stored by value, and a moved-from one is as good as a copy.
+static_assert(std::is_trivially_copyable_v<DeviceResource> && sizeof(DeviceResource) == sizeof(gpumem_pool));
+
+uintptr_t past(const void* pointer, uintptr_t alignment) {
+  return reinterpret_cast<uintptr_t>(pointer) % alignment;
+}
+
+class CppResource : public Cpp {
+ protected:
+  gpumem::Pool create(gpumem_kind kind, uint64_t limit = 0) const {
+    gpumem::PoolDesc desc;
+    desc.kind = kind;
+    desc.limit = limit;
+    return device_.create_pool(desc);
+  }
+};
+
+TEST_F(CppResource, ContainersOfTheStandardLibraryLiveInAPool) {
+  for (const gpumem_kind kind : {GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED, GPUMEM_KIND_PAGEABLE}) {
+    const gpumem::Pool pool = create(kind);
+    gpumem::mr::PmrResource resource(pool);
+    EXPECT_EQ(resource.pool(), pool);
+    {
+      std::pmr::vector<int> numbers(1000, 7, &resource);
+      std::pmr::unordered_map<int, std::pmr::string> names(&resource);
+      for (int i = 0; i < 100; ++i)
+        names.emplace(i, std::to_string(i) + " is too long for the string itself");
+      EXPECT_EQ(names.at(42).get_allocator().resource(), &resource);
+      EXPECT_GE(pool.info().live_count, 201U);
+      EXPECT_EQ(std::count(numbers.begin(), numbers.end(), 7), 1000);
+      const std::pmr::vector<int> moved = std::move(numbers);
+      EXPECT_EQ(moved.size(), 1000U);
+    }
+    EXPECT_EQ(pool.info().live_count, 0U);
+
+    void* const page = resource.allocate(100, 4096);
+    void* const next = resource.allocate(100, 4096);
+    EXPECT_EQ(past(page, 4096) + past(next, 4096), 0U);
+    resource.deallocate(page, 100, 4096);
+    resource.deallocate(next, 100, 4096);
+    void* const nothing = resource.allocate(0);
+    EXPECT_NE(nothing, nullptr);
+    resource.deallocate(nothing, 0);
+    EXPECT_EQ(pool.info().live_count, 0U);
+  }
+}
+
+TEST_F(CppResource, ALackOfMemoryIsBadAllocAndAMistakeAnError) {
+  const gpumem::Pool pool = create(GPUMEM_KIND_PINNED, uint64_t{1} << 20);
+  gpumem::mr::PmrResource resource(pool);
+  EXPECT_THROW((void)resource.allocate(size_t{2} << 20), std::bad_alloc);
+  EXPECT_THROW((void)resource.allocate(SIZE_MAX), std::bad_alloc);
+  const size_t odd = 3 + pool.info().live_count;
+  EXPECT_EQ(thrown_by([&] { (void)resource.allocate(100, odd); }), GPUMEM_ERROR_INVALID_ARGUMENT);
+  const EveryResource every(pool);
+  const gpumem::Stream stream = device_.create_stream();
+  const StreamRef ref{stream.info().native_stream};
+  EXPECT_THROW((void)every.allocate(ref, size_t{2} << 20, 16), std::bad_alloc);
+  EXPECT_THROW((void)every.allocate_sync(size_t{2} << 20, 16), std::bad_alloc);
+  EXPECT_THROW((void)gpumem::mr::rmm_allocate(size_t{2} << 20, ref, pool.get()), std::bad_alloc);
+  EXPECT_EQ(pool.info().live_count, 0U);
+}
+
+TEST_F(CppResource, APoolThatLacksWhatIsPromisedIsRefused) {
+  const gpumem::Pool device = create(GPUMEM_KIND_DEVICE), pageable = create(GPUMEM_KIND_PAGEABLE);
+  EXPECT_EQ(thrown_by([&] { const gpumem::mr::PmrResource resource(device); }), GPUMEM_ERROR_NO_ACCESS);
+  EXPECT_EQ(thrown_by([&] { const EveryResource resource(device); }), GPUMEM_ERROR_NO_ACCESS);
+  EXPECT_EQ(thrown_by([&] { const DeviceResource resource(pageable); }), GPUMEM_ERROR_NO_ACCESS);
+  EXPECT_EQ(thrown_by([&] { const gpumem::mr::Resource<host_accessible> resource(pageable); }),
+            GPUMEM_SUCCESS);
+  EXPECT_EQ(thrown_by([&] { const gpumem::mr::PmrResource resource(nullptr); }),
+            GPUMEM_ERROR_INVALID_ARGUMENT);
+  gpumem::Error error;
+  const gpumem::mr::PmrResource none(device, error);
+  EXPECT_FALSE(none.pool());
+  EXPECT_EQ(error.status(), GPUMEM_ERROR_NO_ACCESS);
+  EXPECT_NE(std::string(error.what()).find("GPUMEM_KIND_PINNED"), std::string::npos);
+}
+
+TEST_F(CppResource, ResourcesOfOnePoolAreEqual) {
+  const gpumem::Pool pool = create(GPUMEM_KIND_PINNED), other = create(GPUMEM_KIND_PINNED);
+  const gpumem::mr::PmrResource a(pool), b(pool), c(other);
+  EXPECT_TRUE(a == b);
+  EXPECT_FALSE(a == c);
+  EXPECT_FALSE(a == *std::pmr::new_delete_resource());
+  const EveryResource first(pool), second(pool), third(other);
+  EXPECT_TRUE(first == second && first != third);
+  EXPECT_FALSE(first != second || first == third);
+}
+
+TEST_F(CppResource, ItHasTheCallsOfCccl) {
+  const gpumem::Pool pool = create(GPUMEM_KIND_DEVICE);
+  const DeviceResource resource(pool);
+  const gpumem::Stream stream = device_.create_stream();
+  const StreamRef ref{stream.info().native_stream};
+  const auto used = [&pool] { return pool.info().live_count; };
+  for (const size_t alignment : {size_t{1}, size_t{256}, size_t{1} << 16}) {
+    void* const ordered[] = {resource.allocate(ref, 1000, alignment),
+                             resource.allocate_async(1000, alignment, ref),
+                             resource.allocate(StreamView{ref.native}, 1000, alignment)};
+    void* const plain[] = {resource.allocate_sync(1000, alignment), resource.allocate(1000, alignment)};
+    EXPECT_EQ(used(), 5U);
+    for (void* const pointer : ordered)
+      EXPECT_EQ(past(pointer, alignment), 0U);
+    for (void* const pointer : plain)
+      EXPECT_EQ(past(pointer, alignment), 0U);
+    stream.fill(ordered[0], 1000, 1, 1);
+    resource.deallocate(ref, ordered[0], 1000, alignment);
+    resource.deallocate_async(ordered[1], 1000, alignment, ref);
+    resource.deallocate(ref.native, ordered[2], 1000, alignment);
+    resource.deallocate_sync(plain[0], 1000, alignment);
+    resource.deallocate(plain[1], 1000, alignment);
+    EXPECT_EQ(used(), 0U);
+  }
+  EXPECT_EQ(resource.allocate(ref, 0, 256), nullptr);
+}
+
+TEST_F(CppResource, ItKeepsTheOrderOfTheStream) {
+  const gpumem::Pool pool = create(GPUMEM_KIND_DEVICE);
+  const DeviceResource resource(pool);
+  const gpumem::Stream busy = device_.create_stream(), other = device_.create_stream();
+  const StreamRef ref{busy.info().native_stream}, second{other.info().native_stream};
+  std::atomic<bool> go{false};
+  auto waits = [&go] {
+    while (!go)
+      std::this_thread::yield();
+  };
+  void* const block = resource.allocate(ref, 1000, 256);
+  busy.launch_host_function(waits);
+  resource.deallocate(ref, block, 1000, 256);
+  // Only the stream itself may have it now.
+  void* const elsewhere = resource.allocate(second, 1000, 256);
+  EXPECT_NE(elsewhere, block);
+  void* const again = resource.allocate(ref, 1000, 256);
+  EXPECT_EQ(again, block);
+  go = true;
+  resource.deallocate(ref, again, 1000, 256);
+  resource.deallocate(second, elsewhere, 1000, 256);
+  busy.synchronize();
+
+  void* const rmm = gpumem::mr::rmm_allocate(1000, StreamView{ref.native}, pool.get());
+  EXPECT_EQ(rmm, block);
+  EXPECT_EQ(pool.info().live_count, 1U);
+  gpumem::mr::rmm_deallocate(rmm, 1000, StreamView{ref.native}, pool.get());
+  EXPECT_EQ(pool.info().live_count, 0U);
 }
 
 TEST_F(Cpp, TheLogIsACallable) {

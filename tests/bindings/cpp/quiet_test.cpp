@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// gpumem.hpp without exceptions, in one program with files that have them.
+// gpumem.hpp and mr.hpp without exceptions, in one program with files that have them.
 #include <gpumem/gpumem.hpp>
+#include <gpumem/mr.hpp>
 
 #include <gtest/gtest.h>
+
+#include <cstdio>
 
 #ifdef __cpp_exceptions
 #error "compile this with -fno-exceptions"
@@ -45,6 +48,26 @@ TEST(CppQuiet, EveryCallFillsInTheError) {
   EXPECT_TRUE(instance);
   memory.close(error);
   EXPECT_FALSE(error) << error.what();
+}
+
+void lack_memory() {
+  gpumem::Error error;
+  gpumem::InstanceDesc desc;
+  desc.backend = GPUMEM_BACKEND_HOST;
+  const gpumem::Instance instance = gpumem::open_instance(desc, error);
+  gpumem::PoolDesc wanted;
+  wanted.kind = GPUMEM_KIND_PINNED;
+  wanted.limit = uint64_t{1} << 20;
+  const gpumem::Pool pool = instance.device(0, error).create_pool(wanted, error);
+  gpumem::mr::PmrResource resource(pool, error);
+  resource.deallocate(resource.allocate(100), 100);
+  std::fputs("before, ", stderr);
+  (void)resource.allocate(size_t{2} << 20);
+}
+
+TEST(CppQuiet, AResourceAbortsWithItsMessage) {
+  // All of it happens in the child: an instance does not survive a fork.
+  EXPECT_DEATH(lack_memory(), "before, gpumem_pool_alloc_aligned: .*limit");
 }
 
 }  // namespace
