@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // A pool under PyTorch and under RMM: see docs/pools.md. Neither is needed to compile this: the functions
-// have the exact shapes that they take.
+// have the exact shapes that they take. Those for RMM are in mr.hpp.
 #include <sys/types.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <new>
 
-#include <gpumem/gpumem.hpp>
+#include <gpumem/mr.hpp>
 
 typedef struct CUstream_st* cudaStream_t;
 
@@ -41,12 +41,6 @@ extern "C" void pool_free(void* pointer, ssize_t /*size*/, int /*device*/, cudaS
   release(pointer, stream);
 }
 
-// For rmm::mr::callback_memory_resource(rmm_allocate, rmm_deallocate).
-void* rmm_allocate(size_t size, cudaStream_t stream, void* /*arg*/) { return allocate(size, stream); }
-void rmm_deallocate(void* pointer, size_t /*size*/, cudaStream_t stream, void* /*arg*/) {
-  release(pointer, stream);
-}
-
 int main() {
   gpumem::Instance instance = gpumem::open_instance();
   const gpumem::Device device = instance.device(0);
@@ -54,7 +48,9 @@ int main() {
   gpumem::Stream stream = device.create_stream();
   auto* const native = static_cast<cudaStream_t>(stream.info().native_stream);
   pool_free(pool_malloc(1000, 0, native), 1000, 0, native);
-  rmm_deallocate(rmm_allocate(2000, native, nullptr), 2000, native, nullptr);
+  // For rmm::mr::callback_memory_resource, with rmm::cuda_stream_view instead of cudaStream_t.
+  void* const block = gpumem::mr::rmm_allocate<cudaStream_t>(2000, native, pool.get());
+  gpumem::mr::rmm_deallocate<cudaStream_t>(block, 2000, native, pool.get());
   const bool none = pool_malloc(0, 0, native) == nullptr;  // an empty tensor
   stream.synchronize();
   pool.close();
