@@ -143,8 +143,8 @@ class PmrResource final : public std::pmr::memory_resource {
 };
 
 /// A resource of CCCL with the properties named, such as `Resource<cuda::mr::device_accessible>`. It models
-/// `cuda::mr::resource` of CCCL 3.1 and newer (CUDA 13.1), and `cuda::mr::async_resource` of CCCL 2.2 to 3.0 (CUDA 12.3 to
-/// 13.0). A copy is the same resource. 0 bytes are NULL.
+/// `cuda::mr::resource` of CCCL 3.1 and newer, and `cuda::mr::async_resource` of those before; seen to compile and run with 3.0.1
+/// (CUDA 13.0). A copy is the same resource. 0 bytes are NULL.
 ///
 /// Streams are native: a cudaStream_t, or what returns one by `get()` or `value()`. An alignment above that of the pool's blocks
 /// is served by a block of no stream. Such a block is none of a capture's: free it when the graph is not launched any more.
