@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -1344,6 +1345,39 @@ TEST_P(Man, man_27_from_the_call_on) {
   active.finish();
   expect_prefetched(base, 2 * page, kHost);
   expect_prefetched(base + 2 * page, 2 * page, kDevice);
+}
+
+TEST_P(Man, man_27_over_pages_that_differ) {
+  if (!concurrent_) SKIP_RULE("a prefetch has no effect here; MAN-20 says so");
+  constexpr int kPages = 9;
+  const uint64_t page = page_size();
+  const Memory memory = managed(kPages * page);
+  uint8_t* const base = memory.host();
+  ActiveStream active(device_);
+  const auto each = [&](const std::function<void(uint8_t*, int)>& act) {
+    for (int i = 0; i < kPages; ++i)
+      act(base + static_cast<uint64_t>(i) * page, i);
+  };
+  for (const bool batch : {false, true}) {
+    SCOPED_TRACE(batch ? "batch" : "single");
+    each([&](uint8_t* at, int i) { EXPECT_OK(prefetch(active, at, page, i % 2 ? kDevice : kHost)); });
+    const gpumem_managed_range whole = range_of(base, kPages * page, kDevice);
+    EXPECT_OK(batch ? gpumem_managed_prefetch_batch(active, &whole, 1, why())
+                    : prefetch(active, base, kPages * page, kDevice));
+    if (on_host()) {
+      expect_prefetched(base, kPages * page, kDevice);
+    } else {
+      each([&](uint8_t* at, int i) {  // the new location or the one before
+        if (i % 2 || info(at, page).last_prefetch_location == GPUMEM_LOCATION_DEVICE)
+          expect_prefetched(at, page, kDevice);
+        else
+          expect_prefetched(at, page, kHost);
+      });
+    }
+    each([&](uint8_t* at, int) { EXPECT_OK(prefetch(active, at, page, kDevice)); });
+    expect_prefetched(base, kPages * page, kDevice);
+  }
+  active.finish();
 }
 
 TEST_P(Man, man_28_ranges) {

@@ -323,6 +323,32 @@ void batch_prefetch(int) {
   say("context_then", cu.CtxSynchronize());
 }
 
+// Every other piece is prefetched to the device, then the whole to the host.
+void prefetch_over_pieces(int) {
+  constexpr std::size_t kPieces = 9;
+  for (const std::size_t piece : {16 * kPage, 2 * kMiB}) {
+    for (const bool batch : {false, true}) {
+      CUstream stream = new_stream();
+      CUdeviceptr p = managed_memory(kPieces * piece);
+      for (std::size_t i = 1; i < kPieces; i += 2)
+        must(cu.MemPrefetchAsync(p + i * piece, piece, kDevice0, 0, stream), "cuMemPrefetchAsync");
+      must(cu.StreamSynchronize(stream), "cuStreamSynchronize");
+      std::size_t size = kPieces * piece;
+      std::size_t index = 0;
+      CUmemLocation host = kHost;
+      must(batch ? cu.MemPrefetchBatchAsync(&p, &size, 1, &host, &index, 1, 0, stream)
+                 : cu.MemPrefetchAsync(p, size, kHost, 0, stream),
+           "cuMemPrefetch");
+      must(cu.StreamSynchronize(stream), "cuStreamSynchronize");
+      std::string pieces;
+      for (std::size_t i = 0; i < kPieces; ++i)
+        pieces += (i ? " " : "") +
+                  ask_number(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE, p + i * piece, piece, true);
+      say(std::to_string(piece >> 10) + (batch ? "_KiB_batch" : "_KiB_single"), pieces);
+    }
+  }
+}
+
 void discard(int) {
   CUstream stream = new_stream();
   CUdeviceptr p = managed_memory(kSize);
@@ -371,6 +397,7 @@ constexpr Fact kFacts[] = {
     {.name = "man.misuse", .run = misuse},
     {.name = "man.attach", .run = attach},
     {.name = "man.batch_prefetch", .run = batch_prefetch},
+    {.name = "man.prefetch_over_pieces", .run = prefetch_over_pieces},
     {.name = "man.discard", .run = discard},
 };
 

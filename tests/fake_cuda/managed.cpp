@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "driver.h"
 
@@ -81,6 +82,14 @@ CUmemLocation kept(CUmemLocation location) {
   if (location.type == CU_MEM_LOCATION_TYPE_HOST) location.id = CU_DEVICE_CPU;
   return location;
 }
+
+struct SameLocation {
+  CUmemLocation value;
+  bool operator==(const SameLocation& other) const {
+    const bool one_host = value.type == CU_MEM_LOCATION_TYPE_HOST;  // whatever its id
+    return value.type == other.value.type && (one_host || value.id == other.value.id);
+  }
+};
 
 // ---- advice ----
 
@@ -168,6 +177,19 @@ void enqueue_ranges(const std::shared_ptr<Stream>& stream, const std::vector<Ran
       uses);
 }
 
+// As measured (MAN-27): of the runs of equal pages that a range has, the driver leaves each third as it was.
+void set_prefetched(const Range& range, const CUmemLocation& location) {
+  size_t run = 0;
+  std::optional<SameLocation> before;
+  for_each_page(*range.memory, range.address, range.size, [&](Page& page) {
+    if (before != SameLocation{page.prefetched}) {
+      before = SameLocation{page.prefetched};
+      ++run;
+    }
+    if (run % 3 != 0) page.prefetched = location;
+  });
+}
+
 CUresult prefetch(uintptr_t address, size_t size, const CUmemLocation& location, unsigned flags,
                   CUstream handle) {
   auto stream = find_stream(handle);
@@ -177,8 +199,7 @@ CUresult prefetch(uintptr_t address, size_t size, const CUmemLocation& location,
   require_target(location);
   require(is_concurrent(device), CUDA_ERROR_INVALID_DEVICE);
   enqueue_ranges(stream, {range}, false);
-  if (range.memory)
-    for_each_page(*range.memory, address, size, [&](Page& page) { page.prefetched = kept(location); });
+  if (range.memory) set_prefetched(range, kept(location));
   return CUDA_SUCCESS;
 }
 
@@ -214,11 +235,7 @@ void set_locations(const std::vector<Range>& ranges, const CUmemLocation* locati
   for (size_t index = 0; index < ranges.size(); ++index) {
     while (location + 1 < location_count && indices[location + 1] <= index)
       ++location;
-    const Range& range = ranges[index];
-    if (range.memory) {
-      for_each_page(*range.memory, range.address, range.size,
-                    [&](Page& page) { page.prefetched = locations[location]; });
-    }
+    if (ranges[index].memory) set_prefetched(ranges[index], locations[location]);
   }
 }
 
@@ -231,14 +248,6 @@ Value common(const std::vector<const Page*>& pages, Value differ, Get get) {
       std::all_of(pages.begin(), pages.end(), [&](const Page* page) { return get(*page) == first; });
   return same ? first : differ;
 }
-
-struct SameLocation {
-  CUmemLocation value;
-  bool operator==(const SameLocation& other) const {
-    const bool one_host = value.type == CU_MEM_LOCATION_TYPE_HOST;  // whatever its id
-    return value.type == other.value.type && (one_host || value.id == other.value.id);
-  }
-};
 
 CUmemLocation common_location(const std::vector<const Page*>& pages, CUmemLocation Page::*which) {
   return common(pages, SameLocation{kNowhere}, [&](const Page& page) { return SameLocation{page.*which}; })

@@ -927,6 +927,8 @@ namespace GpuMem
 
     /// <summary>
     /// Location that all pages were last asked to move to; <see cref="Location.None"/> if they differ or one never was.
+    /// A CUDA driver leaves some pages as they were where one prefetch moves pages that differed before, in three runs
+    /// or more.
     /// </summary>
     public MemoryLocation LastPrefetchLocation { get; private set; }
 

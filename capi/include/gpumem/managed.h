@@ -223,7 +223,8 @@ typedef struct gpumem_managed_info {
   /** Preferred location that all pages share; #GPUMEM_LOCATION_NONE if they differ or have none. */
   gpumem_location preferred_location;
   int32_t preferred_location_id; /**< Its device ordinal or NUMA node; -1 if it has none. */
-  /** Location that all pages were last asked to move to; #GPUMEM_LOCATION_NONE if they differ or one never was. */
+  /** Location that all pages were last asked to move to; #GPUMEM_LOCATION_NONE if they differ or one never was. A CUDA driver
+   * leaves some pages as they were where one prefetch moves pages that differed before, in three runs or more. */
   gpumem_location last_prefetch_location;
   int32_t last_prefetch_location_id; /**< Its device ordinal or NUMA node; -1 if it has none. */
   uint32_t accessed_by_host;         /**< 1 if the CPU is set as an accessor of every page, else 0. */

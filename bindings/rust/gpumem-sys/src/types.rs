@@ -1788,7 +1788,9 @@ structs! {
         /// Its device ordinal or NUMA node; -1 if it has none.
         preferred_location_id: i32,
         /// Location that all pages were last asked to move to;
-        /// [`GPUMEM_LOCATION_NONE`](crate::GPUMEM_LOCATION_NONE) if they differ or one never was.
+        /// [`GPUMEM_LOCATION_NONE`](crate::GPUMEM_LOCATION_NONE) if they differ or one never was. A
+        /// CUDA driver leaves some pages as they were where one prefetch moves pages that differed
+        /// before, in three runs or more.
         last_prefetch_location: gpumem_location,
         /// Its device ordinal or NUMA node; -1 if it has none.
         last_prefetch_location_id: i32,
