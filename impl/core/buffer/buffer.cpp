@@ -458,7 +458,7 @@ void Buffer::grow_ahead() {
     wanted = std::min(round_up(size_ + std::min(ahead_, kSizeMax - size_), unit_), place_.size);
   }
   if (auto grown = provide(wanted); !grown) {
-    log(GPUMEM_LOG_INFO, "buffer %s could not grow ahead: %s", shown_name(), grown.error().message);
+    log(GPUMEM_LOG_INFO, "buffer %s could not grow ahead: %s", shown(name()), grown.error().message);
   }
 }
 
@@ -552,7 +552,7 @@ Result<void> Buffer::before_sleep() {
   const auto self = reinterpret_cast<gpumem_buffer>(pointer_to(handle()));
   const Callback mark;
   if (callbacks_.before_sleep(callbacks_.user_data, self) == 0) return {};
-  return make_error(GPUMEM_ERROR_BUSY, "the callback of buffer %s refused to let it sleep", shown_name());
+  return make_error(GPUMEM_ERROR_BUSY, "the callback of buffer %s refused to let it sleep", shown(name()));
 }
 
 void Buffer::after_wake() const {
@@ -596,7 +596,7 @@ Result<void> Buffer::refuse_registrations() {
   return make_error(
       GPUMEM_ERROR_BUSY,
       "buffer %s is registered with: %s; end that, and call gpumem_buffer_forget_registration()",
-      shown_name(), holders.c_str());
+      shown(name()), holders.c_str());
 }
 
 void Buffer::accept_registrations() {
@@ -870,11 +870,16 @@ Result<void> destroy_buffer(Ref<Buffer> buffer) {
   GPUMEM_TRY(outside_host_function());
   GPUMEM_TRY(uses_will_end(*buffer));
   GPUMEM_TRY(buffer->clear());
-  return destroy_object<Buffer>(std::move(buffer), [](Buffer& gone) -> Result<void> {
-    if (gone.group_ != nullptr) gone.group_->leave(gone);
-    gone.instance().remove_object(gone);
-    return {};
-  });
+  return destroy_object(std::move(buffer));
+}
+
+// Its memory has a line of its own.
+Line Buffer::describe() const { return line_of("buffer %s: device %u", shown(name()), device().ordinal()); }
+
+// Its range and blocks are released as such.
+Result<void> Buffer::release() {
+  if (group_ != nullptr) group_->leave(*this);
+  return Object::release();
 }
 
 }  // namespace gpumem::core

@@ -42,9 +42,10 @@ class Buffer final : public Object {
  public:
   static constexpr Type kType = Type::kBuffer;
   Buffer(std::shared_ptr<Instance> instance, Device& device, BufferRequest request);
+  Line describe() const override;
+  Result<void> release() override;
 
   const std::string& name() const { return request_.name; }
-  const char* shown_name() const { return name().empty() ? "(no name)" : name().c_str(); }
   const std::string& tag() const { return request_.tag; }
   Device& device() const { return device_; }
 

@@ -107,13 +107,13 @@ Result<uint64_t> create_group(const std::shared_ptr<Instance>& instance, std::st
   return *handle;
 }
 
-Result<void> destroy_group(Ref<Group> group) {
-  return destroy_object<Group>(std::move(group), [](Group& gone) -> Result<void> {
-    if (!gone.is_empty())
-      return make_error(GPUMEM_ERROR_BUSY, "the group still has buffers; destroy them first");
-    gone.instance().remove_object(gone);
-    return {};
-  });
+Line Group::describe() const { return line_of("group %s", shown(name_)); }
+
+Result<void> Group::release() {
+  if (!is_empty()) return make_error(GPUMEM_ERROR_BUSY, "the group still has buffers; destroy them first");
+  return Object::release();
 }
+
+Result<void> destroy_group(Ref<Group> group) { return destroy_object(std::move(group)); }
 
 }  // namespace gpumem::core

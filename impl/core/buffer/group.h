@@ -18,6 +18,8 @@ class Group final : public Object {
   static constexpr Type kType = Type::kGroup;
   Group(std::shared_ptr<Instance> instance, std::string name)
       : Object(kType, std::move(instance)), name_(std::move(name)) {}
+  Line describe() const override;
+  Result<void> release() override;
 
   const std::string& name() const { return name_; }
 

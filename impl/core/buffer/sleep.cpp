@@ -525,7 +525,7 @@ std::optional<std::chrono::nanoseconds> prepare_piece(const std::vector<Prepared
     auto provided = store.provide(buffer->instance(), request, buffer->size(), step);
     buffer->show_store();
     if (!provided) {
-      log(GPUMEM_LOG_WARNING, "buffer %s could not be prepared: %s", buffer->shown_name(),
+      log(GPUMEM_LOG_WARNING, "buffer %s could not be prepared: %s", shown(buffer->name()),
           provided.error().message);
       return {};
     }

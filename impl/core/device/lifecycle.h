@@ -37,7 +37,7 @@ Result<uint64_t> make_object(DeviceObject& device, bool wrapped, std::string nam
 
 // The reverse: ends the handle, waits for other threads that use the object, and releases it.
 template <class T>
-Result<void> destroy_object(Ref<T> object, Result<void> (*release)(T&)) {
+Result<void> destroy_object(Ref<T> object) {
   GPUMEM_TRY(outside_host_function());
   Instance& instance = object->instance();
   const auto open = instance.stay_open();
@@ -53,7 +53,7 @@ Result<void> destroy_object(Ref<T> object, Result<void> (*release)(T&)) {
   platform::fence_all_threads();
   auto released = wait_for_uses(*object);
   if (released) released = exports.begin_end(*object);  // exported meanwhile, perhaps
-  if (released) released = release(*object);
+  if (released) released = object->release();
   if (!released) {
     handles::revive(*object);
     return released;

@@ -227,30 +227,35 @@ Result<AdoptedMemory> adopt_memory(DeviceObject& device_object, NewImport wanted
   return AdoptedMemory{adopted, memory.finish(std::move(*made))};
 }
 
-Result<void> release_memory(Memory& memory) {
-  memory.set_state(Region::State::kLeaving);
-  Imports& imports = memory.instance().imports();
-  const bool kept = memory.traits().imported && imports.keep_mapped(memory);
+Line Memory::describe() const {
+  const void* const address = info().host_pointer != nullptr ? info().host_pointer : info().device_pointer;
+  return line_of("%s memory %s: %" PRIu64 " byte%s at %p, device %u%s", kind_name(kind()), shown(name()),
+                 size(), plural(size()), address, device().ordinal(), pool_note());
+}
+
+Result<void> Memory::release() {
+  set_state(State::kLeaving);
+  Imports& imports = instance().imports();
+  const bool kept = traits().imported && imports.keep_mapped(*this);
   if (!kept) {
-    memory.set_state(Region::State::kReleasing);
-    if (auto released = memory.backend().release(); !released) {
-      memory.set_state(Region::State::kLive);
+    set_state(State::kReleasing);
+    if (auto released = backend().release(); !released) {
+      set_state(State::kLive);
       return released;
     }
   }
-  forget_memory(memory);
-  if (memory.traits().imported) imports.forget(memory);
-  memory.instance().exports().end(memory);
-  end_functions_writing(memory);
+  forget();
+  if (traits().imported) imports.forget(*this);
+  instance().exports().end(*this);
+  end_functions_writing(*this);
   return {};
 }
 
-void forget_memory(Memory& memory) noexcept {
-  Instance& instance = memory.instance();
-  memory.erase(instance.page_map());
-  NewMemory::refund(instance, memory, memory.size());
-  instance.statistics().remove(memory.traits(), memory.size());
-  instance.remove_object(memory);
+void Memory::forget() noexcept {
+  erase(instance().page_map());
+  NewMemory::refund(instance(), *this, size());
+  instance().statistics().remove(traits(), size());
+  Object::forget();
 }
 
 namespace {
@@ -292,7 +297,7 @@ Result<void> destroy_mapping(Ref<Memory> memory) {
   if (released) released = check_not_accessed(*memory);
   if (released) released = instance.exports().begin_end(*memory);  // exported meanwhile, perhaps
   if (released) {
-    released = release_memory(*memory);
+    released = memory->release();
   } else {
     memory->set_state(Region::State::kLive);
   }

@@ -18,6 +18,9 @@ class Memory final : public Region {
   static constexpr Type kType = Type::kMemory;
   Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
          const backend::MemoryRequest& asked, std::string name);
+  Line describe() const override;
+  Result<void> release() override;
+  void forget() noexcept override;
 
   // Of an import whose mapping is to be kept: leaves nothing to be released.
   std::unique_ptr<backend::Memory> take_backend() noexcept { return Region::take_backend(); }
@@ -31,7 +34,6 @@ class Memory final : public Region {
 
  private:
   friend class NewMemory;
-  friend void forget_memory(Memory& memory) noexcept;
 
   const backend::MemoryRequest asked_;
   gpumem_memory_info memory_info_ = GPUMEM_MEMORY_INFO_INIT;
@@ -73,11 +75,5 @@ Result<void> destroy_for_user(Ref<Memory> memory);
 // By pointer: an allocation, or a registration.
 Result<void> free_pointer(Instance& instance, const void* pointer);
 Result<void> unregister_pointer(Instance& instance, const void* pointer);
-
-// Releases an ended memory that no thread uses; on failure it is as it was. Needs Instance::stay_open(). The
-// object lives on until handles::remove().
-Result<void> release_memory(Memory& memory);
-// Drops the records of a memory that is released, or that could not be when its instance was closed.
-void forget_memory(Memory& memory) noexcept;
 
 }  // namespace gpumem::core

@@ -228,15 +228,17 @@ Result<gpumem_fabric_handle> export_fabric(Physical& physical) {
   return physical.backend().export_fabric();
 }
 
-Result<void> release_physical(Ref<Physical> physical) {
-  return destroy_object(std::move(physical), free_physical);
+Result<void> release_physical(Ref<Physical> physical) { return destroy_object(std::move(physical)); }
+
+Line Physical::describe() const {
+  return line_of("physical memory %s: %" PRIu64 " bytes, device %u%s", shown(name()), facts().size,
+                 device().ordinal(), facts().on_device() ? "" : ", on the host");
 }
 
-Result<void> free_physical(Physical& physical) {
-  GPUMEM_TRY(physical.backend().release());
-  physical.instance().statistics().drop_block(physical.facts().block_id);
-  physical.instance().remove_object(physical);
-  return {};
+Result<void> Physical::release() {
+  GPUMEM_TRY(backend().release());
+  instance().statistics().drop_block(facts().block_id);
+  return Object::release();
 }
 
 }  // namespace gpumem::core

@@ -18,6 +18,9 @@ class Physical final : public Object {
   Physical(std::shared_ptr<Instance> instance, Device& device, std::string name)
       : Object(kType, std::move(instance)), device_(device), name_(std::move(name)) {}
 
+  Line describe() const override;
+  Result<void> release() override;
+
   // That was given when it was made; for host memory the one that it is close to.
   Device& device() const { return device_; }
   const std::string& name() const { return name_; }
@@ -51,8 +54,5 @@ Result<void> release_physical(Ref<Physical> physical);
 // A new file descriptor.
 Result<int> export_physical(Physical& physical);
 Result<gpumem_fabric_handle> export_fabric(Physical& physical);
-
-// Releases an ended handle that no thread uses. Needs Instance::stay_open().
-Result<void> free_physical(Physical& physical);
 
 }  // namespace gpumem::core

@@ -565,30 +565,35 @@ Result<void> set_range_access(Ref<Range> range, uint64_t offset, uint64_t size,
 
 // ---- releasing ----
 
-Result<void> release_range(Range& range) {
-  range.set_state(Region::State::kLeaving);
-  while (!range.by_offset_.empty()) {
-    const auto first = range.by_offset_.begin();
+Line Range::describe() const {
+  return line_of("%s memory %s: %" PRIu64 " bytes at %p, %" PRIu64 " of them mapped%s", kind_name(kind()),
+                 shown(name()), size(), pointer_to(address()), mapped_size(), pool_note());
+}
+
+// Unmaps all first; on failure the rest is as it was.
+Result<void> Range::release() {
+  set_state(State::kLeaving);
+  while (!by_offset_.empty()) {
+    const auto first = by_offset_.begin();
     Mapping& mapping = *first->second;
-    GPUMEM_TRY(range.reservation().unmap(mapping.offset, mapping.size));
-    range.mappings_.erase(mapping);
-    range.mapped_.fetch_sub(range.share_of(mapping));
-    range.instance().statistics().drop_block(mapping.facts.block_id);
+    GPUMEM_TRY(reservation().unmap(mapping.offset, mapping.size));
+    mappings_.erase(mapping);
+    mapped_.fetch_sub(share_of(mapping));
+    instance().statistics().drop_block(mapping.facts.block_id);
     platform::wait_for_looks();
-    range.by_offset_.erase(first);
+    by_offset_.erase(first);
   }
-  range.set_state(Region::State::kReleasing);
-  GPUMEM_TRY(range.reservation().release());
-  forget_range(range);
+  set_state(State::kReleasing);
+  GPUMEM_TRY(reservation().release());
+  forget();
   return {};
 }
 
-void forget_range(Range& range) noexcept {
-  Instance& instance = range.instance();
-  range.erase(instance.page_map());
-  instance.exports().end(range);
-  instance.statistics().remove(range.traits(), range.size());
-  instance.remove_object(range);
+void Range::forget() noexcept {
+  erase(instance().page_map());
+  instance().exports().end(*this);
+  instance().statistics().remove(traits(), size());
+  Object::forget();
 }
 
 namespace {
@@ -616,8 +621,7 @@ Result<void> destroy_range(Ref<Range> range) {
   auto released = wait_for_uses(*gone);
   if (released) released = wait_for_uses(*gone, &gone->changes_);
   // A change that began before may have mapped something.
-  if (released)
-    released = gone->mapping_count() == 0 ? release_range(*gone) : Result<void>(still_mapped(*gone));
+  if (released) released = gone->mapping_count() == 0 ? gone->release() : Result<void>(still_mapped(*gone));
   if (!released) {
     gone->set_state(Region::State::kLive);
     handles::revive(*gone);

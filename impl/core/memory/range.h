@@ -103,6 +103,9 @@ class Range final : public Region {
  public:
   static constexpr Type kType = Type::kRange;
   Range(std::shared_ptr<Instance> instance, Device& device, uint64_t size, std::string name);
+  Line describe() const override;
+  Result<void> release() override;
+  void forget() noexcept override;
 
   backend::Reservation& reservation() const { return static_cast<backend::Reservation&>(backend()); }
   const Mappings& mappings() const { return mappings_; }
@@ -118,8 +121,6 @@ class Range final : public Region {
  private:
   friend class NewRange;
   friend class RangeChange;
-  friend Result<void> release_range(Range& range);
-  friend void forget_range(Range& range) noexcept;
   friend Result<void> destroy_range(Ref<Range> range);
 
   Mappings mappings_;
@@ -173,9 +174,5 @@ Error not_mapped(const Range& range, uint64_t offset, const char* what = "the ad
 // NOT_FOUND, WRONG_KIND, or INVALID_STATE where nothing is mapped.
 Result<void> find_mapping(Instance& instance, const void* pointer, FoundMapping* out);
 Result<gpumem_mapping_info> mapping_info(Instance& instance, const void* pointer);
-
-// Unmaps all and releases an ended range that no thread uses; on failure the rest is as it was.
-Result<void> release_range(Range& range);
-void forget_range(Range& range) noexcept;
 
 }  // namespace gpumem::core

@@ -35,6 +35,13 @@ Region::Region(Type type, std::shared_ptr<Instance> instance, Device& device, co
   host_range_.region = device_range_.region = this;
 }
 
+const char* Region::pool_note() const {
+  if (pool_blocks() == nullptr) return "";
+  return pool_blocks()->empty()
+             ? ", of a destroyed pool, and in use; synchronize the streams"
+             : ", of a destroyed pool with live blocks; gpumem_pool_free_pointer() frees them";
+}
+
 const RegionRange* Region::reserve_range(PageMap& map, const void* pointer) noexcept {
   host_range_.begin = address_of(pointer);
   host_range_.size = size_;

@@ -93,6 +93,8 @@ class Region : public Object {
   void record(PageMap& map, std::unique_ptr<backend::Memory> made) noexcept;
   void erase(PageMap& map) noexcept;
   std::unique_ptr<backend::Memory> take_backend() noexcept { return std::move(backend_); }
+  // What a report says of memory of a pool.
+  const char* pool_note() const;
   void make_managed(bool to_host) { managed_ = std::make_unique<ManagedState>(to_host); }
 
  private:

@@ -5,8 +5,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "base/result.h"
 #include "platform/fork.h"
 
 namespace gpumem::core {
@@ -33,12 +35,27 @@ inline constexpr size_t kTypeCount = static_cast<size_t>(Type::kPool) + 1;
 constexpr bool is_region(Type type) { return type == Type::kMemory || type == Type::kRange; }
 const char* type_name(Type type);
 
+// What a report says of an object. Without allocation, because what could not be released is described as
+// well.
+struct Line {
+  char text[256];
+};
+[[gnu::format(printf, 1, 2)]] Line line_of(const char* format, ...) noexcept;
+inline const char* shown(const std::string& name) { return name.empty() ? "(no name)" : name.c_str(); }
+
 class Object {
  public:
   Object(Type type, std::shared_ptr<Instance> instance) : type_(type), instance_(std::move(instance)) {}
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
   virtual ~Object() = default;
+
+  virtual Line describe() const;
+  // Gives back what it has and leaves the list of its instance; on failure all is as it was. Its handle has
+  // been ended, and no thread uses it. It lives on until handles::remove().
+  virtual Result<void> release();
+  // Leaves the list without that: its instance ends, and it could not be released.
+  virtual void forget() noexcept;
 
   Type type() const { return type_; }
   uint64_t handle() const { return handle_; }

@@ -64,6 +64,20 @@ Result<PoolStream> native_pool_stream(const PoolCore& core, void* native, bool f
   return PoolStream{key, std::move(*stream), &device.backend(), true, {}};
 }
 
+// Its memory has no lines of its own.
+Line Pool::describe() const {
+  const PoolCore::Totals live = core_->try_live();  // a look waits for nobody
+  return line_of("pool %s: %" PRIu64 " live block%s of %" PRIu64 " bytes, %" PRIu64 " bytes taken, device %u",
+                 shown(core_->request().memory.name), live.count, plural(live.count), live.bytes,
+                 live.reserved, core_->device().ordinal());
+}
+
+// Its regions are released as such.
+Result<void> Pool::release() {
+  core_->retire();
+  return Object::release();
+}
+
 Result<uint64_t> create_pool(DeviceObject& device, PoolRequest request) {
   Instance& instance = device.instance();
   GPUMEM_TRY(device.device().usable());

@@ -15,6 +15,9 @@ class Pool final : public Object {
   static constexpr Type kType = Type::kPool;
   Pool(std::shared_ptr<Instance> instance, std::shared_ptr<PoolCore> core)
       : Object(kType, std::move(instance)), core_(std::move(core)) {}
+  Line describe() const override;
+  Result<void> release() override;
+
   PoolCore& core() const { return *core_; }
   const std::shared_ptr<PoolCore>& shared_core() const { return core_; }
 

@@ -51,13 +51,16 @@ Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_fla
   });
 }
 
-Result<void> destroy_event(Ref<Event> event) { return destroy_object(std::move(event), release_event); }
+Result<void> destroy_event(Ref<Event> event) { return destroy_object(std::move(event)); }
 
-Result<void> release_event(Event& event) {
-  GPUMEM_TRY(event.backend().release());
-  event.instance().exports().end(event);
-  event.instance().remove_object(event);
-  return {};
+Line Event::describe() const {
+  return line_of("event %s: device %u%s", shown(name_), device_.ordinal(), wrapped_ ? ", wrapped" : "");
+}
+
+Result<void> Event::release() {
+  GPUMEM_TRY(backend().release());
+  instance().exports().end(*this);
+  return Object::release();
 }
 
 Error of_other_device(const Event& event, const Stream& stream) {

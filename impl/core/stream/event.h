@@ -28,6 +28,9 @@ class Event final : public Object {
         recorded_(wrapped),
         name_(std::move(name)) {}
 
+  Line describe() const override;
+  Result<void> release() override;
+
   Device& device() const { return device_; }
   bool wrapped() const { return wrapped_; }
   gpumem_event_flags flags() const { return flags_; }
@@ -87,8 +90,5 @@ inline Result<Status> query_event(Event& event) {
 Result<Status> synchronize_event(Event& event, uint64_t timeout_ns);
 // In nanoseconds; no value when one of them is not complete.
 Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end);
-
-// Releases an ended event that no thread uses. Needs Instance::stay_open().
-Result<void> release_event(Event& event);
 
 }  // namespace gpumem::core

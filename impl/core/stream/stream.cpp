@@ -54,15 +54,18 @@ Result<uint64_t> wrap_stream(DeviceObject& device, void* native) {
                              [&](backend::Device& backend, Stream&) { return backend.wrap_stream(native); });
 }
 
-Result<void> destroy_stream(Ref<Stream> stream) { return destroy_object(std::move(stream), release_stream); }
+Result<void> destroy_stream(Ref<Stream> stream) { return destroy_object(std::move(stream)); }
 
-Result<void> release_stream(Stream& stream) {
-  StreamEnd end(stream);
-  stream.instance().pools().end_stream(stream.order_key(), stream.backend().native());
-  GPUMEM_TRY(stream.backend().release());
+Line Stream::describe() const {
+  return line_of("stream %s: device %u%s", shown(name_), device_.ordinal(), wrapped_ ? ", wrapped" : "");
+}
+
+Result<void> Stream::release() {
+  StreamEnd end(*this);
+  instance().pools().end_stream(order_key(), backend().native());
+  GPUMEM_TRY(backend().release());
   end.finish();
-  stream.instance().remove_object(stream);
-  return {};
+  return Object::release();
 }
 
 Result<Status> synchronize_stream(Stream& stream, uint64_t timeout_ns) {

@@ -21,6 +21,9 @@ class Stream final : public Object {
   Stream(std::shared_ptr<Instance> instance, Device& device, bool wrapped, std::string name)
       : Object(kType, std::move(instance)), device_(device), wrapped_(wrapped), name_(std::move(name)) {}
 
+  Line describe() const override;
+  Result<void> release() override;
+
   Device& device() const { return device_; }
   bool wrapped() const { return wrapped_; }
   // The device's legacy NULL stream.
@@ -93,8 +96,5 @@ Result<void> launch_host_function(Stream& stream, gpumem_host_function function,
 Result<void> write_value(Stream& stream, void* address, uint64_t value, uint32_t value_size);
 Result<void> wait_value(Stream& stream, void* address, uint64_t value, uint32_t value_size,
                         gpumem_wait_condition condition);
-
-// Releases an ended stream that no thread uses. Needs Instance::stay_open().
-Result<void> release_stream(Stream& stream);
 
 }  // namespace gpumem::core

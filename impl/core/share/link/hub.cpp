@@ -129,12 +129,13 @@ Result<uint64_t> open_hub(const std::shared_ptr<Instance>& instance, std::string
   return *handle;
 }
 
-Result<void> close_hub(Ref<Hub> hub) {
-  return destroy_object<Hub>(std::move(hub), [](Hub& gone) -> Result<void> {
-    gone.close();
-    gone.instance().remove_object(gone);
-    return {};
-  });
+Line Hub::describe() const { return line_of("hub %s: %s", shown(name_), address_.c_str()); }
+
+Result<void> Hub::release() {
+  close();
+  return Object::release();
 }
+
+Result<void> close_hub(Ref<Hub> hub) { return destroy_object(std::move(hub)); }
 
 }  // namespace gpumem::core

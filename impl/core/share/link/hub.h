@@ -34,6 +34,8 @@ class Hub final : public Object {
   Hub(std::shared_ptr<Instance> instance, std::string name, std::string address)
       : Object(kType, std::move(instance)), name_(std::move(name)), address_(std::move(address)) {}
   ~Hub() override { close(); }
+  Line describe() const override;
+  Result<void> release() override;
 
   const std::string& name() const { return name_; }
   const std::string& address() const { return address_; }

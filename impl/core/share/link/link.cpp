@@ -245,6 +245,8 @@ Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const L
   return *handle;
 }
 
+Line Link::describe() const { return line_of("link: %s", address().c_str()); }
+
 // Like destroy_object(), but does not wait for calls that wait for the hub.
 Result<void> close_link(Ref<Link> link) {
   GPUMEM_TRY(outside_host_function());

@@ -29,6 +29,8 @@ class Link final : public Object {
   Link(std::shared_ptr<Instance> instance, const LinkRequest& request)
       : Object(kType, std::move(instance)), address_(request.address), timeout_ns_(request.timeout_ns) {}
 
+  Line describe() const override;
+
   const std::string& address() const { return address_; }
   gpumem_link_info info() const;
 

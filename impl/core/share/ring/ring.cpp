@@ -447,6 +447,14 @@ Result<void> Ring::release_events() noexcept {
   return {};
 }
 
+// Its memory has a line of its own.
+Line Ring::describe() const { return line_of("ring %s: device %u", shown(name()), device().ordinal()); }
+
+Result<void> Ring::release() {
+  close();
+  return Object::release();
+}
+
 void Ring::close() noexcept {
   if (control_ == nullptr) return;
   RingControl::Signals& signals = control_->signals();
@@ -549,8 +557,7 @@ Result<void> destroy_ring(Ref<Ring> ring) {
     return released;
   }
   still_shared.dismiss();
-  ring->close();
-  instance.remove_object(*ring);
+  (void)ring->release();  // does not fail
   Ring* const gone = ring.get();
   ring = {};
   handles::remove(gone);

@@ -46,6 +46,8 @@ class Ring final : public Object {
   static constexpr Type kType = Type::kRing;
   Ring(std::shared_ptr<Instance> instance, Device& device, bool producer, std::string name);
   ~Ring() override;
+  Line describe() const override;
+  Result<void> release() override;
 
   Device& device() const { return device_; }
   const std::string& name() const { return name_; }
@@ -59,15 +61,15 @@ class Ring final : public Object {
   Result<void> release(Stream* stream, uint64_t number);
   Result<Status> finish(uint64_t timeout_ns);
 
-  // Releases what the backend has, and leaves the ring. The memory is what close_memory() releases, or the
-  // instance that is being closed.
-  void close() noexcept;
-
  private:
   friend Result<uint64_t> create_ring(DeviceObject& device, RingRequest request);
   friend Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const ShareHandle& handle,
                                     uint64_t timeout_ns, std::string name);
   friend Result<void> destroy_ring(Ref<Ring> ring);
+
+  // Releases what the backend has, and leaves the ring. The memory is what close_memory() releases, or the
+  // instance that is being closed.
+  void close() noexcept;
 
   using Events = std::vector<std::shared_ptr<backend::Event>>;
   class Places;

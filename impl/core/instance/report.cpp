@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What lives in an instance, in words.
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "core/instance/instance.h"
+#include "core/memory/region.h"
+
+namespace gpumem::core {
+namespace {
+
+// In this order.
+constexpr std::initializer_list<Type> kSections[] = {{Type::kPool, Type::kBuffer, Type::kGroup},
+                                                     {Type::kMemory, Type::kRange},
+                                                     {Type::kPhysical},
+                                                     {Type::kStream, Type::kEvent},
+                                                     {Type::kHub, Type::kLink, Type::kRing}};
+
+bool is_of_listed_pool(const Object& object) {
+  if (!is_region(object.type())) return false;
+  const PoolBlocks* const blocks = static_cast<const Region&>(object).pool_blocks();
+  return blocks != nullptr && blocks->listed();
+}
+
+}  // namespace
+
+// Walks the handles of the process, so that nobody who makes or destroys an object waits for a long report.
+std::string Instance::report(uint64_t most, const char* separator) const {
+  std::string text;
+  uint64_t lines = 0;
+  Line line;
+  for (const auto& section : kSections) {
+    bool listed = false;
+    const auto see = [&](const Object& object) {
+      listed = &object.instance() == this && std::count(section.begin(), section.end(), object.type()) != 0 &&
+               !is_of_listed_pool(object);
+      if (listed) line = object.describe();
+    };
+    for (uint32_t slot = 0; lines < most && handles::see_next(&slot, see);) {
+      if (!listed) continue;
+      if (lines++ != 0) text += separator;
+      text += line.text;
+    }
+  }
+  return lines != 0 ? text : "nothing lives";
+}
+
+Instance::OfPools Instance::of_pools() const {
+  OfPools result;
+  const auto see = [&](const Object& object) {
+    if (&object.instance() != this || !is_of_listed_pool(object)) return;
+    const auto& region = static_cast<const Region&>(object);
+    ++result.count;
+    gpumem_kind_stats& counts = result.kinds.at(region.traits().counters);
+    counts.live_count += 1;
+    counts.live_bytes += region.size();
+  };
+  for (uint32_t slot = 0; handles::see_next(&slot, see);) {
+  }
+  return result;
+}
+
+// "2 pinned (8192 bytes), 1 stream": memory first, by size.
+std::string Instance::totals(const OfPools& of_pools) const {
+  std::vector<std::pair<const KindTraits*, gpumem_kind_stats>> kinds;
+  for (const KindTraits& kind : all_kinds()) {
+    if (kind.counters == kNotCounted) continue;
+    gpumem_kind_stats counts = statistics_.read_kind(kind);
+    const gpumem_kind_stats& hidden = of_pools.kinds.at(kind.counters);
+    if (counts.live_count <= hidden.live_count) continue;
+    counts.live_count -= hidden.live_count;
+    counts.live_bytes -= std::min(counts.live_bytes, hidden.live_bytes);
+    kinds.emplace_back(&kind, counts);
+  }
+  std::sort(kinds.begin(), kinds.end(),
+            [](const auto& a, const auto& b) { return a.second.live_bytes > b.second.live_bytes; });
+  std::string text;
+  const auto add = [&text](const std::string& total) { text += (text.empty() ? "" : ", ") + total; };
+  for (const auto& [kind, counts] : kinds) {
+    add(std::to_string(counts.live_count) + ' ' + kind->name + " (" + std::to_string(counts.live_bytes) +
+        " byte" + plural(counts.live_bytes) + (kind->in_parts ? " of addresses)" : ")"));
+  }
+  for (const auto& section : kSections) {
+    for (const Type type : section) {
+      const uint64_t count = statistics_.objects(type);  // 0 for regions
+      const bool plural = count != 1 && type != Type::kPhysical;
+      if (count != 0) add(std::to_string(count) + ' ' + type_name(type) + (plural ? "s" : ""));
+    }
+  }
+  return text;
+}
+
+}  // namespace gpumem::core
