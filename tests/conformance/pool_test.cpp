@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "pools.h"
@@ -945,6 +946,59 @@ TEST(Pool, str_18_pool_memory_is_told_apart) {
       EXPECT_NE(pointer_info(instance, block).kind, GPUMEM_KIND_POOL);
       EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fill_on(instance, nullptr, block, 16, 1, 1, why()));
     }
+  }
+}
+
+TEST(Pool, str_18_a_stream_needs_access_to_the_memory) {
+  Instance instance = open_instance();
+  if (instance.device_count() < 2) SKIP_RULE("needs two devices");
+  const Stream stream = create_stream(instance.device(1));
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    const auto refused = [&] {
+      void* kept = &instance;
+      gpumem_error detail = GPUMEM_ERROR_INIT;
+      EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_pool_alloc(pool, size, stream, &kept, &detail));
+      EXPECT_NE(std::string(detail.message).find("gpumem_pool_create()"), std::string::npos);
+      EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS,
+                    gpumem_pool_alloc_aligned(pool, size, 4 * kKiB, stream, &kept, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_pool_alloc_batch(pool, &size, 1, stream, &kept, why()));
+      EXPECT_EQ(kept, &instance);
+    };
+    refused();
+    give(pool, take(pool, size), stream);
+    refused();  // nor does it get what was freed in its order
+    gpumem_pool_desc desc = pool_desc();
+    gpumem_access_desc access = GPUMEM_ACCESS_DESC_INIT;
+    access.location = GPUMEM_LOCATION_DEVICE;
+    access.location_id = 1;
+    access.access = GPUMEM_ACCESS_READWRITE;
+    desc.accesses = &access;
+    desc.access_count = 1;
+    gpumem_pool made = nullptr;
+    const gpumem_status status = gpumem_pool_create(instance.device(), &desc, &made, nullptr);
+    if (status != GPUMEM_ERROR_UNSUPPORTED) {  // no link
+      ASSERT_OK(status);
+      const Pool shared(made);
+      void* const block = take(shared, size, stream);
+      EXPECT_OK(fill_on(instance, stream, block, size, 5, 1, why()));
+      give(shared, block, stream);
+      EXPECT_EQ(take(shared, size, stream), block);
+      give(shared, block, stream);
+      stream.synchronize();
+    }
+  }
+  // Other memory needs no access of its own.
+  for (const auto& [kind, flags] : {std::pair{GPUMEM_KIND_DEVICE, GPUMEM_MEMORY_SHAREABLE},
+                                    {GPUMEM_KIND_PINNED, gpumem_memory_flags{0}},
+                                    {GPUMEM_KIND_MANAGED, gpumem_memory_flags{0}},
+                                    {GPUMEM_KIND_PAGEABLE, gpumem_memory_flags{0}}}) {
+    SCOPED_TRACE(kind);
+    gpumem_pool_desc desc = pool_desc(kind);
+    desc.memory_flags = flags;
+    const Pool pool = create_pool(instance.device(), desc);
+    give(pool, take(pool, 4 * kKiB, stream), stream);
   }
 }
 

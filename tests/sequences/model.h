@@ -3,6 +3,7 @@
 // bytes, clocks and the order in which errors rank, and nothing of how the library keeps them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -329,7 +330,8 @@ struct Pool : Object {
   uint64_t waits = 0;
   bool asks = false;        // it has a callback
   bool native = false;      // it has served a native stream, which it cannot ask
-  bool for_others = false;  // devices besides its own have access
+  bool for_others = false;  // devices besides its own are named
+  std::vector<int> users;   // those of them that have access
   std::string name;
   std::map<uint8_t*, PoolBlock> blocks;  // those that live, also when the pool is gone
   std::vector<Freed> freed;
@@ -338,6 +340,10 @@ struct Pool : Object {
   bool debug() const { return (flags & GPUMEM_POOL_DEBUG) != 0; }
   // Whether the CPU may touch its bytes at any time.
   bool on_host() const { return kind != GPUMEM_KIND_DEVICE; }
+  // Whether it serves streams of a device.
+  bool serves(int other) const {
+    return on_host() || other == device || std::count(users.begin(), users.end(), other) != 0;
+  }
   uint64_t live_bytes() const {
     uint64_t bytes = 0;
     for (const auto& [base, block] : blocks)

@@ -216,6 +216,8 @@ Expect Player::expect_served(const Picked& chosen, const PoolOrder& order, uint6
   if (!order.wrong.empty()) return or_fault(order.wrong, from.instance);
   Expect expect = expect_block(from, size, alignment);
   if (from.for_others) expect = if_lost(expect, from.instance);
+  if (order.stream >= 0 && !from.serves(stream(order.stream).device))
+    expect = or_fault({GPUMEM_ERROR_NO_ACCESS}, from.instance);
   if (order.stream >= 0 && model_.lost(stream(order.stream).device))
     expect.push_back(GPUMEM_ERROR_DEVICE_LOST);
   return expect;
@@ -620,6 +622,10 @@ void Player::step_pool_create(Choice& choice) {
   if (status == GPUMEM_SUCCESS) {
     made.handle = value_of(out.get());
     made.for_others = names && !desc.is_null();
+    for (const gpumem_access_desc& entry : rights.entries()) {
+      if (made.for_others && entry.access != GPUMEM_ACCESS_NONE)
+        made.users.push_back(processor_of(owner, entry));
+    }
     made.instance = owner;
     made.device = home.index;
     adopt_pool(made);
@@ -838,8 +844,10 @@ void Player::step_pool_alloc_batch(Choice& choice) {
              (is_huge(size) ? kTooLarge - 1 : most_for(from, size, 0, unit_of(owner)));
     }
     expect = expect_growth(from.device, from.kind, from.memory_flags, from.limit, from.reserved, least, most);
-    if (least == 0) expect = {GPUMEM_SUCCESS};
     if (from.for_others) expect = if_lost(expect, owner);
+    if (order.stream >= 0 && !from.serves(stream(order.stream).device))
+      expect = or_fault({GPUMEM_ERROR_NO_ACCESS}, owner);
+    if (least == 0) expect = {GPUMEM_SUCCESS};
     if (model_.lost(from.device)) expect = {GPUMEM_ERROR_DEVICE_LOST};
     if (order.stream >= 0 && model_.lost(stream(order.stream).device))
       expect.push_back(GPUMEM_ERROR_DEVICE_LOST);
@@ -1075,7 +1083,8 @@ void Player::play_capture(int index, int in_stream) {
       gpumem_status_name(made));
   const bool served = made == GPUMEM_SUCCESS;
   const bool lost = made == GPUMEM_ERROR_DEVICE_LOST && any_lost(pool(index).instance);
-  require(served || lost || is_lack(made),
+  const bool closed = made == GPUMEM_ERROR_NO_ACCESS && !pool(index).serves(stream(in_stream).device);
+  require(served || lost || closed || is_lack(made),
           std::string("a capture is not served: ") + gpumem_status_name(made));
   gpumem_pool_block_info block = GPUMEM_POOL_BLOCK_INFO_INIT;
   if (served) {

@@ -81,7 +81,8 @@ typedef struct gpumem_pool_desc {
   /** Bytes that the pool takes at a time, at least; 0 means that it chooses. */
   uint64_t segment_size;
   /** Devices besides its own that may access all blocks, `access_count` entries as in gpumem_range_set_access(); of a pool of
-   * #GPUMEM_KIND_DEVICE only. NULL means none. */
+   * #GPUMEM_KIND_DEVICE only. NULL means none. Streams of other devices then allocate nothing, unless the pool has memory flags or
+   * the device no virtual memory management: then access is that of gpumem_device_enable_peer_access(), which is not checked. */
   const gpumem_access_desc *accesses;
   uint64_t access_count; /**< Number of entries; 0 with NULL. */
   const char *
@@ -158,6 +159,7 @@ GPUMEM_API gpumem_status gpumem_pool_destroy(gpumem_pool pool, gpumem_error *err
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the address was written to `*out_pointer`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_pointer` is NULL, a size above 2^63-1, or a stream of another instance
+ * \retval GPUMEM_ERROR_NO_ACCESS the stream is of a device without access to the pool: see `accesses` in gpumem_pool_desc
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory; the message says where the search ended, and
  *         which block would have fitted
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
@@ -183,6 +185,7 @@ GPUMEM_API gpumem_status gpumem_pool_alloc(gpumem_pool pool, uint64_t size, gpum
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the address was written to `*out_pointer`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT as gpumem_pool_alloc(); or an alignment that is no power of two, or above 2^40
+ * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_pool_alloc()
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY see gpumem_pool_alloc()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_pool_alloc()
  * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE see gpumem_pool_alloc()
@@ -249,6 +252,7 @@ GPUMEM_API gpumem_status gpumem_pool_free_sized(gpumem_pool pool, void *pointer,
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the addresses were written to `out_pointers`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a size above 2^63-1, or a stream of another instance
+ * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_pool_alloc()
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY see gpumem_pool_alloc()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_pool_alloc()
  * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE see gpumem_pool_alloc()

@@ -838,7 +838,23 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
   return lacking(block.error(), tier, order, size);
 }
 
+// A range is mapped for the devices that the request names. Other memory needs no access of its own (DEV-8).
+bool PoolCore::lets(const PoolStream& stream) const {
+  if (stream.device == nullptr || stream.device == &device_.backend() || !source_.in_range()) return true;
+  const auto& accesses = request_.memory.accesses;
+  return std::any_of(accesses.begin(), accesses.end(), [&](const AccessRequest& one) {
+    return one.device != nullptr && &one.device->backend() == stream.device &&
+           one.access != GPUMEM_ACCESS_NONE;
+  });
+}
+
 Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64_t alignment) {
+  if (!lets(stream)) {
+    return make_error(GPUMEM_ERROR_NO_ACCESS,
+                      "the stream is of device %u, which has no access to this pool of device %u; name it in "
+                      "the accesses of gpumem_pool_create()",
+                      stream.device->facts().ordinal, device_.ordinal());
+  }
   // Frees again what the driver once did not take back, after a call that is slow anyway. It may wait, so
   // neither under the lock nor in a callback.
   bool grew = false;
@@ -942,7 +958,9 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
   const bool large = run->class_index == PoolRun::kLarge;
   // All that needs memory comes first.
   space_.prepare(1);
-  const bool kept = before == PoolRun::kLive && (!large || run->block_size() <= largest_kept());
+  // What a thread keeps for a stream serves it without a check.
+  const bool kept =
+      before == PoolRun::kLive && (!large || run->block_size() <= largest_kept()) && lets(stream);
   PoolCache* const cache = kept ? cache_of_thread() : nullptr;
   PoolShelf* const shelf = cache != nullptr ? shelf_of(*cache, *order) : nullptr;
   if (before == PoolRun::kRecorded) {

@@ -161,6 +161,8 @@ class PoolCore {
   bool debug() const { return (request_.flags & GPUMEM_POOL_DEBUG) != 0; }
   bool reached_by_cpu() const { return on_host(); }
 
+  // Whether the stream's device may use the memory (STR-18).
+  bool lets(const PoolStream& stream) const;
   std::shared_ptr<Order> order_of(const PoolStream& stream);
   Order& no_order() { return *orders_.at(PoolStream::kNone); }
   PoolCache* cache_of_thread();

@@ -1835,7 +1835,10 @@ structs! {
         segment_size: u64,
         /// Devices besides its own that may access all blocks, `access_count` entries as in
         /// `gpumem_range_set_access()`; of a pool of
-        /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) only. NULL means none.
+        /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) only. NULL means none. Streams of
+        /// other devices then allocate nothing, unless the pool has memory flags or the device no
+        /// virtual memory management: then access is that of `gpumem_device_enable_peer_access()`,
+        /// which is not checked.
         accesses: *const gpumem_access_desc,
         /// Number of entries; 0 with NULL.
         access_count: u64,
