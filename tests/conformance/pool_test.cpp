@@ -258,6 +258,21 @@ TEST(Pool, pool_7_a_callback_may_free) {
   give(pool, block);
 }
 
+TEST(Pool, pool_7_a_callback_may_free_blocks_of_a_debug_pool) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG, 8 * kMiB);
+  void* held = take(pool, 5 * kMiB);
+  const auto callback = [](void* user_data, gpumem_pool in, uint64_t) -> int32_t {
+    give(in, std::exchange(*static_cast<void**>(user_data), nullptr));
+    return 1;
+  };
+  EXPECT_OK(gpumem_pool_set_callback(pool, callback, &held, why()));
+  void* const block = take(pool, 5 * kMiB);
+  EXPECT_EQ(held, nullptr);
+  EXPECT_OK(gpumem_pool_set_callback(pool, nullptr, nullptr, why()));
+  give(pool, block);
+}
+
 // Each would wait for the callback of the other to return.
 TEST(Pool, pool_7_com_27_callbacks_of_two_pools) {
   Instance instance = open_instance();
@@ -314,6 +329,19 @@ TEST(Pool, pool_8_other_pools_make_room) {
     give(first, one);
   give(second, take(second, size));
   EXPECT_LT(info_of(first).reserved_bytes, blocks.size() * size);
+}
+
+TEST(Pool, pool_8_what_a_debug_pool_keeps_back_makes_room) {
+  Instance instance =
+      open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 64 * kMiB; });
+  uint64_t room = 0;
+  ASSERT_OK(gpumem_device_get_memory(instance.device(), &room, nullptr, why()));
+  if (room > 4 * kGiB) GTEST_SKIP() << "a device with so much memory takes too long to fill";
+  const Pool first = create_pool(instance.device(), GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG);
+  const Pool second = create_pool(instance.device());
+  give(first, take(first, room / 4 * 3));
+  give(second, take(second, room / 2));
+  EXPECT_EQ(info_of(first).reserved_bytes, 0U);
 }
 
 // What cannot fit takes no memory from others meanwhile, and releases nothing.

@@ -830,6 +830,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
   if (ask_callback(lock, size)) {
     tier = "the callback";
     drain_all();
+    end_quarantine(0);
     observe();
     sweep();
     block = try_allocate(order, size, alignment);
@@ -1175,6 +1176,7 @@ uint64_t PoolCore::trim_for_other() noexcept {
   if (!lock) return 0;
   try {
     drain_all();
+    end_quarantine(0);
     observe();
     sweep();
     return release_free(UINT64_MAX);
