@@ -222,6 +222,41 @@ TEST(Pool, pool_6_debug_finds_what_was_overwritten) {
   give(pool, another);
 }
 
+TEST(Pool, pool_6_a_debug_pool_logs_the_blocks_that_nobody_freed) {
+  std::vector<std::string> lines;
+  const auto hear = [](void* user_data, gpumem_log_level, const char* message) {
+    static_cast<std::vector<std::string>*>(user_data)->emplace_back(message);
+  };
+  ASSERT_OK(gpumem_log_set_function(hear, &lines, GPUMEM_LOG_WARNING, why()));
+  const auto named = [&](const char* text) {
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const auto& line) { return line.find(text) != std::string::npos; });
+  };
+  Instance instance = open_instance();
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+    Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, flags));
+    std::vector<void*> blocks{take(pool, 100), take(pool, 3 * kMiB)};
+    give(pool, take(pool, 77));
+    pool.destroy();
+    EXPECT_EQ(lines.size(), flags == 0 ? 0U : 2U);
+    EXPECT_EQ(named("pool tested: the block of 100 bytes at "), flags == 0 ? 0 : 1);
+    EXPECT_EQ(named("pool tested: the block of 3145728 bytes at "), flags == 0 ? 0 : 1);
+    for (void* const block : blocks)
+      EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+  }
+  lines.clear();
+  {
+    Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG));
+    for (int i = 0; i < 35; ++i)
+      (void)take(pool, 9);
+    EXPECT_OK(gpumem_instance_close(instance.release(), GPUMEM_CLOSE_FORCE, nullptr, why()));
+    EXPECT_EQ(named("the block of 9 bytes at "), 32);
+    EXPECT_EQ(named("pool tested: 3 more blocks were not freed"), 1);
+    pool.release();
+  }
+  EXPECT_OK(gpumem_log_set_function(nullptr, nullptr, 0, why()));
+}
+
 TEST(Pool, pool_7_a_callback_may_free) {
   Instance instance = open_instance();
   gpumem_pool_desc desc = pool_desc();

@@ -740,7 +740,9 @@ namespace GpuMem
     AllowInternalDependencies = Constants.GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
     /// <summary>
     /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and
-    /// poisoned where the CPU reaches them, and <c>gpumem_pool_get_block_info()</c> knows the requested size.
+    /// poisoned where the CPU reaches them, and <c>gpumem_pool_get_block_info()</c> knows the requested size. Blocks
+    /// that live when the pool is destroyed or its instance closed are logged as <see cref="LogLevel.Warning"/>, 32 at
+    /// most.
     /// </summary>
     Debug = Constants.GPUMEM_POOL_DEBUG,
     /// <summary>

@@ -15,6 +15,7 @@
 #include "core/buffer/abandoned.h"
 #include "core/instance/instance.h"
 #include "core/object/callback.h"
+#include "core/object/log.h"
 #include "core/pool/pools.h"
 
 namespace gpumem::core {
@@ -1439,7 +1440,26 @@ Result<bool> PoolCore::release_if_empty(bool wait) {
   return true;
 }
 
+// Only a debug pool knows them one by one.
+void PoolCore::log_blocks() noexcept {
+  constexpr size_t kMost = 32;
+  const Lock lock(mutex_);
+  const char* const name = shown(request_.memory.name);
+  size_t left = debug_blocks_.size();
+  for (const auto& [pointer, block] : debug_blocks_) {
+    if (debug_blocks_.size() - left == kMost) {
+      log(GPUMEM_LOG_WARNING, "pool %s: %zu more block%s not freed", name, left,
+          left == 1 ? " was" : "s were");
+      return;
+    }
+    log(GPUMEM_LOG_WARNING, "pool %s: the block of %" PRIu64 " byte%s at %p was not freed", name,
+        block.requested, plural(block.requested), pointer_to(pointer));
+    --left;
+  }
+}
+
 void PoolCore::forget() noexcept {
+  log_blocks();
   source_.forget();
   captures_.parts.clear();
   captures_.ending.clear();

@@ -123,6 +123,8 @@ class PoolCore {
   Result<bool> release_if_empty(bool wait);
   // It is destroyed, and no block lives, but its memory could not go back yet.
   bool left() const { return handle_ == 0 && blocks_.empty(); }
+  // Logs the blocks of a debug pool that live.
+  void log_blocks() noexcept;
   // The instance ends, and releases the memory itself.
   void forget() noexcept;
   // After a release that failed, of a pool that never had a handle.

@@ -136,6 +136,7 @@ Result<void> destroy_pool(Ref<Pool> pool) {
       return released.error();
     }
     core->set_handle(0);
+    core->log_blocks();
     if (*released) instance.pools().remove(*core);
     instance.remove_object(*pool);
     // What the driver once did not take back of the pool's memory. It may wait, so not in a callback.

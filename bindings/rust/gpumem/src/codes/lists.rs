@@ -509,7 +509,8 @@ flags! {
         ALLOW_INTERNAL_DEPENDENCIES = GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
         /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept
         /// back for a while and poisoned where the CPU reaches them, and
-        /// `gpumem_pool_get_block_info()` knows the requested size.
+        /// `gpumem_pool_get_block_info()` knows the requested size. Blocks that live when the pool
+        /// is destroyed or its instance closed are logged as [`LogLevel::WARNING`], 32 at most.
         DEBUG = GPUMEM_POOL_DEBUG,
         /// `gpumem_pool_alloc_native()` and `gpumem_pool_free_native()` do not ask the driver about
         /// the stream, which makes them as fast as in a stream of the library. The caller sees to
