@@ -422,6 +422,32 @@ TEST(Pool, pool_7_what_never_fits_is_refused_at_once) {
   EXPECT_EQ(info_of(other).reserved_bytes, 0U) << "released for it";
 }
 
+TEST(Pool, pool_7_a_message_says_what_others_have_and_what_would_fit) {
+  Instance instance =
+      open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.device_bytes = 256 * kMiB; });
+  uint64_t room = 0;
+  ASSERT_OK(gpumem_device_get_memory(instance.device(), &room, nullptr, why()));
+  if (room > 4 * kGiB) SKIP_RULE("so large a device is not the test's alone");
+  const Memory others = alloc_device(instance.device(), 64 * kMiB);
+  const Pool pool = create_pool(instance.device());
+  void* const block = take(pool, 6 * kMiB);
+  uint64_t total = 0;
+  ASSERT_OK(gpumem_device_get_memory(instance.device(), &room, &total, why()));
+  void* none = nullptr;
+  gpumem_error detail = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                gpumem_pool_alloc(pool, room + 2 * kMiB, nullptr, &none, &detail));
+  const std::string message = detail.message;
+  const auto says = [&](const std::string& text) { return message.find(text) != std::string::npos; };
+  EXPECT_TRUE(says("others have " + std::to_string(total - room - 6 * kMiB) + " of the device's " +
+                   std::to_string(total) + " bytes, and " + std::to_string(room) + " are free"))
+      << message;
+  const uint64_t fits = room / (2 * kMiB) * (2 * kMiB);
+  EXPECT_TRUE(says("a block of " + std::to_string(fits) + " would have fitted")) << message;
+  give(pool, take(pool, fits));
+  give(pool, block);
+}
+
 TEST(Pool, pool_9_threads_share_a_pool) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_PINNED));

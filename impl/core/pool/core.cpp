@@ -782,6 +782,21 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
     largest = std::max(
         largest, round_down(limit_ - source_.bytes(), std::max(source_.granularity(), PoolClasses::kPage)));
   const Error copy = last;
+  std::array<char, 160> of_device{};
+  const KindTraits& kind = *request_.memory.kind;
+  if (last.status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY && kind.on_device && !kind.managed) {
+    if (auto memory = device_.backend().memory_available()) {
+      const uint64_t taken = memory->total_bytes - memory->free_bytes;
+      std::snprintf(of_device.data(), of_device.size(),
+                    "; others have %" PRIu64 " of the device's %" PRIu64 " bytes, and %" PRIu64 " are free",
+                    taken - std::min(taken, source_.bytes()), memory->total_bytes, memory->free_bytes);
+      const uint64_t room = limit_ == 0
+                                ? memory->free_bytes
+                                : std::min(memory->free_bytes, limit_ - std::min(limit_, source_.bytes()));
+      // What failed though there is room for it, failed for another reason.
+      if (room < size) largest = std::max(largest, round_down(room, source_.granularity()));
+    }
+  }
   std::array<char, 64> fitting;
   if (largest != 0) {
     std::snprintf(fitting.data(), fitting.size(), "a block of %" PRIu64, largest);
@@ -789,10 +804,10 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
     std::snprintf(fitting.data(), fitting.size(), "no block");
   }
   return reworded(copy,
-                  "no block of %" PRIu64 " byte%s: %s; the search ended at %s; of the pool's %" PRIu64
+                  "no block of %" PRIu64 " byte%s: %s; the search ended at %s%s; of the pool's %" PRIu64
                   " bytes %" PRIu64 " are in use, and %s would have fitted",
-                  size, plural(size), copy.message, tier, source_.bytes(), space_.taken_bytes(),
-                  fitting.data());
+                  size, plural(size), copy.message, tier, of_device.data(), source_.bytes(),
+                  space_.taken_bytes(), fitting.data());
 }
 
 Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
