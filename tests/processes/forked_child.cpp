@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a forked child tries: each public function that takes a handle, with handles of its parent, and an
-// instance of its own.
+// What a forked child tries: the functions of instances, devices, memory, streams, events and pools, with
+// handles of its parent, and an instance of its own.
 #include <cstdlib>
 #include <cstring>
 
@@ -58,6 +58,9 @@ void try_instance(const Refused& refused, gpumem_instance instance, void* addres
   refused("stats_reset_peaks", api.gpumem_stats_reset_peaks(instance, nullptr));
   refused("stats_report", api.gpumem_stats_report(instance, nullptr, 0, &required, nullptr));
   refused("host_fail_step", api.gpumem_host_fail_step(instance, 1, 0, nullptr));
+  gpumem_pool_block_info of_block = GPUMEM_POOL_BLOCK_INFO_INIT;
+  refused("pool_get_block_info", api.gpumem_pool_get_block_info(instance, address, &of_block, nullptr));
+  refused("pool_free_pointer", api.gpumem_pool_free_pointer(instance, address, nullptr, nullptr));
 }
 
 void try_device(const Refused& refused, gpumem_device device, void* address) {
@@ -98,6 +101,8 @@ void try_device(const Refused& refused, gpumem_device device, void* address) {
   refused("host_foreign_alloc",
           api.gpumem_host_foreign_alloc(device, GPUMEM_KIND_PINNED, kSize, &pointer, nullptr));
   refused("host_foreign_free", api.gpumem_host_foreign_free(device, address, nullptr));
+  gpumem_pool pool = nullptr;
+  refused("pool_create", api.gpumem_pool_create(device, nullptr, &pool, nullptr));
   refused("host_foreign_peer_access", api.gpumem_host_foreign_peer_access(device, device, 1, nullptr));
 }
 
@@ -144,6 +149,34 @@ void try_objects(const Refused& refused, const Scene& parents) {
   refused("stream_destroy", api.gpumem_stream_destroy(stream, nullptr));
 }
 
+void try_pool(const Refused& refused, gpumem_pool pool, void* block, gpumem_stream stream) {
+  gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
+  gpumem_pool_class_info of_class = GPUMEM_POOL_CLASS_INFO_INIT;
+  const uint64_t size = 64;
+  void* pointer = nullptr;
+  const auto no_more = [](void*, gpumem_pool, uint64_t) { return int32_t{0}; };
+  refused("pool_alloc", api.gpumem_pool_alloc(pool, size, nullptr, &pointer, nullptr));
+  refused("pool_alloc in a stream", api.gpumem_pool_alloc(pool, size, stream, &pointer, nullptr));
+  refused("pool_alloc_aligned", api.gpumem_pool_alloc_aligned(pool, size, 64, nullptr, &pointer, nullptr));
+  refused("pool_alloc_batch", api.gpumem_pool_alloc_batch(pool, &size, 1, nullptr, &pointer, nullptr));
+  refused("pool_alloc_native", api.gpumem_pool_alloc_native(pool, size, nullptr, &pointer, nullptr));
+  refused("pool_free", api.gpumem_pool_free(pool, block, nullptr, nullptr));
+  refused("pool_free in a stream", api.gpumem_pool_free(pool, block, stream, nullptr));
+  refused("pool_free_sized", api.gpumem_pool_free_sized(pool, block, size, nullptr, nullptr));
+  refused("pool_free_batch", api.gpumem_pool_free_batch(pool, &block, 1, nullptr, nullptr));
+  refused("pool_free_native", api.gpumem_pool_free_native(pool, block, nullptr, nullptr));
+  refused("pool_record_use", api.gpumem_pool_record_use(pool, block, stream, nullptr));
+  refused("pool_release_capture", api.gpumem_pool_release_capture(pool, 1, nullptr, nullptr));
+  refused("pool_trim", api.gpumem_pool_trim(pool, 0, nullptr, nullptr));
+  refused("pool_set_limit", api.gpumem_pool_set_limit(pool, 0, nullptr));
+  refused("pool_set_release_threshold", api.gpumem_pool_set_release_threshold(pool, 0, nullptr));
+  refused("pool_get_info", api.gpumem_pool_get_info(pool, &info, nullptr));
+  refused("pool_get_class_info", api.gpumem_pool_get_class_info(pool, 0, &of_class, nullptr));
+  refused("pool_reset_peaks", api.gpumem_pool_reset_peaks(pool, nullptr));
+  refused("pool_set_callback", api.gpumem_pool_set_callback(pool, no_more, nullptr, nullptr));
+  refused("pool_destroy", api.gpumem_pool_destroy(pool, nullptr));
+}
+
 void try_default_instance(const Scene& parents) {
   const bool possible = parents.default_backend == GPUMEM_BACKEND_HOST || !parents.driver_initialised;
   gpumem_instance own = nullptr;
@@ -163,6 +196,7 @@ void try_everything(const Scene& parents) {
   if (parents.device != nullptr) {
     try_device(refused, parents.device, address);
     try_objects(refused, parents);
+    if (parents.pool != nullptr) try_pool(refused, parents.pool, parents.block, parents.stream);
   }
   // What needs no handle goes on.
   expect(std::strcmp(api.gpumem_status_name(GPUMEM_ERROR_FORKED), "GPUMEM_ERROR_FORKED") == 0, "status_name");
@@ -179,8 +213,10 @@ void use_own_instance() {
   gpumem_device device = nullptr;
   gpumem_stream stream = nullptr;
   gpumem_event event = nullptr;
+  gpumem_pool pool = nullptr;
   void* on_device = nullptr;
   void* pinned = nullptr;
+  void* block = nullptr;
   ok(api.gpumem_instance_open(&desc, &instance, nullptr), "instance_open");
   ok(api.gpumem_device_get(instance, 0, &device, nullptr), "device_get");
   ok(api.gpumem_malloc(device, GPUMEM_KIND_DEVICE, kSize, &on_device, nullptr), "malloc");
@@ -189,9 +225,13 @@ void use_own_instance() {
   ok(api.gpumem_register(device, lent.data(), kSize, 0, nullptr), "register");
   ok(api.gpumem_stream_create(device, nullptr, &stream, nullptr), "stream_create");
   ok(api.gpumem_event_create(device, nullptr, &event, nullptr), "event_create");
+  ok(api.gpumem_pool_create(device, nullptr, &pool, nullptr), "pool_create");
+  ok(api.gpumem_pool_alloc(pool, kSize, stream, &block, nullptr), "pool_alloc");
   static bool ran = false;
   const auto run = [](void*) { ran = true; };
-  ok(api.gpumem_fill_async(stream, on_device, kSize, 0x3c, 1, nullptr), "fill");
+  ok(api.gpumem_fill_async(stream, block, kSize, 0x3c, 1, nullptr), "fill");
+  ok(api.gpumem_copy_async(stream, on_device, block, kSize, nullptr, nullptr), "copy");
+  ok(api.gpumem_pool_free(pool, block, stream, nullptr), "pool_free");
   ok(api.gpumem_copy_async(stream, pinned, on_device, kSize, nullptr, nullptr), "copy");
   ok(api.gpumem_stream_launch_host_function(stream, run, nullptr, nullptr), "launch_host_function");
   ok(api.gpumem_event_record(event, stream, nullptr), "event_record");
@@ -200,6 +240,7 @@ void use_own_instance() {
   expect(ran, "the host function of a child's own stream has run");
   const std::vector<unsigned char> expected(kSize, 0x3c);
   expect(std::memcmp(pinned, expected.data(), kSize) == 0, "a child's own copy is right");
+  ok(api.gpumem_pool_destroy(pool, nullptr), "pool_destroy");
   ok(api.gpumem_event_destroy(event, nullptr), "event_destroy");
   ok(api.gpumem_stream_destroy(stream, nullptr), "stream_destroy");
   ok(api.gpumem_unregister(instance, lent.data(), nullptr), "unregister");

@@ -276,7 +276,7 @@ void closing(Scene& scene, const Act& act) {
   act(scene);
   gate.open();
   ok(closer.join(), "instance_close of another thread");
-  expect(destroyed == 5, "the forced close has destroyed five objects");
+  expect(destroyed == 6, "the forced close has destroyed six objects");
 }
 
 void destroying(Scene& scene, const Act& act) {
@@ -301,7 +301,7 @@ void closed(Scene& scene, const Act& act) {
   open_scene(scene);
   uint64_t destroyed = 0;
   ok(api.gpumem_instance_close(scene.instance, GPUMEM_CLOSE_FORCE, &destroyed, nullptr), "instance_close");
-  expect(destroyed == 5, "the forced close has destroyed five objects");
+  expect(destroyed == 6, "the forced close has destroyed six objects");
   scene.ended = GPUMEM_ERROR_CLOSED;
   act(scene);
 }
@@ -542,6 +542,10 @@ void open_scene(Scene& scene) {
   scene.pinned_bytes = static_cast<unsigned char*>(info_of(scene.pinned).host_pointer);
   ok(api.gpumem_stream_create(scene.device, nullptr, &scene.stream, nullptr), "stream_create");
   ok(api.gpumem_event_create(scene.device, nullptr, &scene.event, nullptr), "event_create");
+  gpumem_pool_desc pool = GPUMEM_POOL_DESC_INIT;
+  pool.kind = GPUMEM_KIND_PAGEABLE;
+  ok(api.gpumem_pool_create(scene.device, &pool, &scene.pool, nullptr), "pool_create");
+  ok(api.gpumem_pool_alloc(scene.pool, 64, nullptr, &scene.block, nullptr), "pool_alloc");
   const std::vector<unsigned char> bytes = pattern(1);
   std::memcpy(scene.pinned_bytes, bytes.data(), kSize);
   std::memcpy(scene.registered_bytes, pattern(2).data(), kSize);
@@ -557,6 +561,8 @@ void close_scene(Scene& scene) {
   expect(std::memcmp(scene.pinned_bytes, pattern(1).data(), kSize) == 0, "pinned memory has its content");
   expect(std::memcmp(scene.registered_bytes, pattern(2).data(), kSize) == 0,
          "registered memory has its content");
+  ok(api.gpumem_pool_free(scene.pool, scene.block, nullptr, nullptr), "pool_free");
+  ok(api.gpumem_pool_destroy(scene.pool, nullptr), "pool_destroy");
   ok(api.gpumem_memory_destroy(scene.memory, nullptr), "memory_destroy");
   ok(api.gpumem_memory_destroy(scene.pinned, nullptr), "memory_destroy");
   ok(api.gpumem_memory_destroy(scene.registered, nullptr), "memory_destroy");

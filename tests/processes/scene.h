@@ -82,6 +82,8 @@ struct Scene {
   gpumem_memory registered = nullptr;
   gpumem_stream stream = nullptr;
   gpumem_event event = nullptr;
+  gpumem_pool pool = nullptr;
+  void* block = nullptr;
   unsigned char* device_bytes = nullptr;
   unsigned char* pinned_bytes = nullptr;
   unsigned char* registered_bytes = nullptr;
@@ -94,8 +96,8 @@ struct Scene {
   bool driver_initialised = false;
 };
 
-// Opens an instance of a backend with one device memory, pinned memory, registration, stream and event, and
-// puts a pattern into each memory.
+// Opens an instance of a backend with one device memory, pinned memory, registration, stream, event and pool
+// with a block, and puts a pattern into each memory.
 void open_scene(Scene& scene);
 // Checks the patterns, destroys all and closes the instance, which must find nothing alive.
 void close_scene(Scene& scene);
