@@ -37,10 +37,10 @@ class Captured {
   Captured& operator=(const Captured&) = delete;
   ~Captured() {
 #ifdef HAVE_CUDA_HEADERS
-    if (executable_ != nullptr) {
-      const PrimaryContext context(ordinal_of(device_));
-      EXPECT_EQ(raw().cuGraphExecDestroy(executable_), CUDA_SUCCESS);
-    }
+    if (executables_.empty()) return;
+    const PrimaryContext context(ordinal_of(device_));
+    for (const CUgraphExec executable : executables_)
+      EXPECT_EQ(raw().cuGraphExecDestroy(executable), CUDA_SUCCESS);
 #endif
   }
   operator gpumem_stream() const { return stream_; }  // NOLINT: stands for the handle in every call
@@ -64,8 +64,8 @@ class Captured {
     EXPECT_OK(gpumem_stream_get_capture_id(stream_, &number, why()));
     return number;
   }
-  // Answers the number of nodes. The graph can be launched from then on, on cuda.
-  size_t end() {
+  // Answers the number of nodes. On cuda the graph is instantiated so often, and can be launched if it is.
+  size_t end([[maybe_unused]] size_t times = 1) {
     size_t nodes = 0;
     if (on_host()) native_.end_capture(stream_);
 #ifdef HAVE_CUDA_HEADERS
@@ -75,16 +75,18 @@ class Captured {
       EXPECT_EQ(raw().cuStreamEndCapture(static_cast<CUstream>(native()), &graph), CUDA_SUCCESS);
       if (graph == nullptr) return 0;
       EXPECT_EQ(raw().cuGraphGetNodes(graph, nullptr, &nodes), CUDA_SUCCESS);
-      EXPECT_EQ(raw().cuGraphInstantiate(&executable_, graph, 0), CUDA_SUCCESS);
+      executables_.resize(times);
+      for (CUgraphExec& executable : executables_)
+        EXPECT_EQ(raw().cuGraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
       EXPECT_EQ(raw().cuGraphDestroy(graph), CUDA_SUCCESS);
     }
 #endif
     return nodes;
   }
 #ifdef HAVE_CUDA_HEADERS
-  void launch() {
+  void launch(size_t index = 0) {
     const PrimaryContext context(ordinal_of(device_));
-    EXPECT_EQ(raw().cuGraphLaunch(executable_, static_cast<CUstream>(native())), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuGraphLaunch(executables_.at(index), static_cast<CUstream>(native())), CUDA_SUCCESS);
     EXPECT_EQ(raw().cuStreamSynchronize(static_cast<CUstream>(native())), CUDA_SUCCESS);
   }
 #endif
@@ -94,7 +96,7 @@ class Captured {
   NativeStream native_;
   Stream stream_;
 #ifdef HAVE_CUDA_HEADERS
-  CUgraphExec executable_ = nullptr;
+  std::vector<CUgraphExec> executables_;
 #endif
 };
 
@@ -731,6 +733,45 @@ TEST(PoolCapture, str_22_a_graph_finds_its_blocks_each_time) {
       release(pool, capture);
       trim(pool);
       EXPECT_EQ(info_of(pool).captured_bytes, 0U);
+    }
+  }
+}
+
+// Twice, or destroyed without a launch: the part stays until it is released, and then all of it goes back.
+TEST(PoolCapture, str_22_a_graph_is_instantiated_any_number_of_times) {
+  if (on_host()) GTEST_SKIP() << "the host backend has no graphs";
+  Instance instance = open_instance();
+  for (const size_t times : {size_t{0}, size_t{1}, size_t{2}}) {
+    for (const uint64_t size : kSizes) {
+      SCOPED_TRACE(times);
+      SCOPED_TRACE(size);
+      const Pool pool = create_pool(instance.device());
+      void* block = nullptr;
+      uint64_t capture = 0;
+      {
+        Captured captured(instance.device());
+        capture = captured.begin();
+        block = take(pool, size, captured);
+        {
+          const PrimaryContext context(ordinal_of(instance.device()));
+          EXPECT_EQ(raw().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(block), 5, size,
+                                          static_cast<CUstream>(captured.native())),
+                    CUDA_SUCCESS);
+        }
+        EXPECT_EQ(captured.end(times), 1U);
+        for (size_t index = 0; times > 1 && index < times; ++index) {
+          EXPECT_OK(fill_on(instance, nullptr, block, size, 0, 1, why()));
+          captured.launch(index);
+          EXPECT_TRUE(holds_only(instance, block, size, 5));
+        }
+        give(pool, block, captured);
+        EXPECT_FALSE(hands_out(pool, block, size));
+      }
+      EXPECT_FALSE(hands_out(pool, block, size)) << "the graph has ended, but nobody said so";
+      EXPECT_GE(info_of(pool).captured_bytes, size);
+      release(pool, capture);
+      EXPECT_TRUE(is_free(pool, block, size));
+      EXPECT_TRUE(all_goes_back(pool));
     }
   }
 }

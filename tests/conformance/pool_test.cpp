@@ -5,6 +5,7 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -611,6 +612,24 @@ TEST(Pool, str_12_destroyed_streams_leave_their_blocks) {
   EXPECT_TRUE(all_goes_back(pool));
 }
 
+// GPUMEM_STREAMS says how many.
+TEST(Pool, str_12_many_streams_leave_no_memory_behind) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const char* const count = std::getenv("GPUMEM_STREAMS");
+  const uint64_t streams = count != nullptr ? std::strtoull(count, nullptr, 10) : kSanitized ? 1000 : 100'000;
+  void* const live = take(pool, 4 * kKiB);
+  for (uint64_t i = 0; i < streams; ++i) {
+    Stream stream = create_stream(instance.device());
+    give(pool, take(pool, i % 2 == 0 ? 4 * kKiB : 3 * kMiB, stream), stream);
+    ASSERT_OK(gpumem_stream_destroy(stream.release(), why()));
+    ASSERT_LE(info_of(pool).reserved_bytes, 32 * kMiB) << "stream " << i;
+  }
+  give(pool, live);
+  EXPECT_EQ(info_of(pool).live_count, 0U);
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
 TEST(Pool, str_13_memory_stays_up_to_the_threshold) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device());
@@ -990,19 +1009,25 @@ TEST(Pool, str_16_a_limit_below_one_piece_is_named) {
   Instance instance = open_instance();
   for (const gpumem_kind kind : kKinds) {
     SCOPED_TRACE(kind);
-    gpumem_pool_desc desc = pool_desc(kind);
-    desc.limit = 32 * kKiB;
-    const Pool pool = create_pool(instance.device(), desc);
-    for (const uint64_t size : {uint64_t{64}, 3 * kMiB}) {
-      void* none = &instance;
-      gpumem_error detail = GPUMEM_ERROR_INIT;
-      EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, size, nullptr, &none, &detail));
-      const std::string message = detail.message;
-      EXPECT_NE(message.find("limit of 32768 bytes is below one piece"), std::string::npos) << message;
-      EXPECT_NE(message.find("no block would have fitted"), std::string::npos) << message;
+    for (const uint64_t limit : {uint64_t{1}, 32 * kKiB}) {
+      SCOPED_TRACE(limit);
+      gpumem_pool_desc desc = pool_desc(kind);
+      desc.limit = limit;
+      const Pool pool = create_pool(instance.device(), desc);
+      for (const uint64_t size : {uint64_t{1}, uint64_t{64}, 3 * kMiB}) {
+        void* none = &instance;
+        gpumem_error detail = GPUMEM_ERROR_INIT;
+        EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, size, nullptr, &none, &detail));
+        EXPECT_EQ(none, &instance);
+        const std::string message = detail.message;
+        const std::string named = limit == 1 ? "limit of 1 byte is" : "limit of 32768 bytes is";
+        EXPECT_NE(message.find(named + " below one piece"), std::string::npos) << message;
+        EXPECT_NE(message.find("no block would have fitted"), std::string::npos) << message;
+      }
+      EXPECT_EQ(info_of(pool).reserved_bytes, 0U);
+      EXPECT_OK(gpumem_pool_set_limit(pool, kind == GPUMEM_KIND_DEVICE ? 2 * kMiB : 64 * kKiB, why()));
+      give(pool, take(pool, 64));
     }
-    EXPECT_OK(gpumem_pool_set_limit(pool, kind == GPUMEM_KIND_DEVICE ? 2 * kMiB : 64 * kKiB, why()));
-    give(pool, take(pool, 64));
   }
 }
 
