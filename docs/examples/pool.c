@@ -27,6 +27,39 @@ static void use_in_capture(gpumem_pool pool, gpumem_stream stream) {
   TRY(gpumem_pool_release_capture(pool, capture, NULL, &error));
 }
 
+/* What a frame, a query or a request needs, and nobody after it. */
+static void use_scratch(gpumem_pool pool, gpumem_stream stream, gpumem_stream other) {
+  const uint64_t sizes[] = {1 << 20, 64 << 10, 300};
+  void* scratch[3];
+  TRY(gpumem_pool_alloc_batch(pool, sizes, 3, stream, scratch, &error));
+  TRY(gpumem_fill_async(stream, scratch[0], sizes[0], 7, 1, &error));
+  TRY(gpumem_pool_free_batch(pool, scratch, 3, stream, &error));
+
+  /* `other` uses the block too: it is free after the work that both have now. */
+  void* block;
+  TRY(gpumem_pool_alloc(pool, 1 << 20, stream, &block, &error));
+  TRY(gpumem_pool_record_use(pool, block, other, &error));
+  TRY(gpumem_pool_free(pool, block, stream, &error));
+}
+
+static void stage(gpumem_device device, gpumem_stream stream, void* memory, const void* data, uint64_t size) {
+  gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+  desc.kind = GPUMEM_KIND_PINNED;
+  desc.initial_size = UINT64_C(16) << 20; /* pinned now, not at the first copy */
+  desc.name = "staging";
+  gpumem_pool staging;
+  TRY(gpumem_pool_create(device, &desc, &staging, &error));
+
+  /* No stream: the CPU writes the block at once, so no work may use it any more. */
+  void* block;
+  TRY(gpumem_pool_alloc(staging, size, NULL, &block, &error));
+  memcpy(block, data, size);
+  TRY(gpumem_copy_async(stream, memory, block, size, NULL, &error));
+  TRY(gpumem_pool_free(staging, block, stream, &error)); /* after the copy */
+
+  TRY(gpumem_pool_destroy(staging, &error));
+}
+
 /* One process would export, and another one import; this one does both. */
 static void share_block(gpumem_instance instance, gpumem_device device) {
   gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
@@ -79,6 +112,15 @@ int main(void) {
   TRY(gpumem_pool_alloc(pool, 4096, NULL, &block, &error));
   TRY(gpumem_fill(instance, block, 4096, 7, 1, &error));
   TRY(gpumem_pool_free(pool, block, NULL, &error));
+
+  gpumem_stream other;
+  TRY(gpumem_stream_create(device, NULL, &other, &error));
+  use_scratch(pool, stream, other);
+  TRY(gpumem_stream_destroy(other, &error));
+
+  TRY(gpumem_pool_alloc(pool, sizeof desc, stream, &block, &error));
+  stage(device, stream, block, &desc, sizeof desc);
+  TRY(gpumem_pool_free(pool, block, stream, &error));
 
   use_in_capture(pool, stream);
   share_block(instance, device);
