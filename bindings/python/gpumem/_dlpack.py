@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Device types.
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 _WITH_STREAMS = CUDA, CUDA_MANAGED
+_KINDS = {CUDA: "device", CUDA_HOST: "pinned", CUDA_MANAGED: "managed"}
 VERSION = 1, 0
 READ_ONLY, IS_COPIED = 0x1, 0x2
 
@@ -105,6 +106,9 @@ class DLPackView:
         def contiguous(self) -> bool: ...
 
         @property
+        def c_contiguous(self) -> bool: ...
+
+        @property
         def device_pointer(self) -> Optional[int]: ...
 
     def __dlpack_device__(self) -> Tuple[int, int]:
@@ -120,7 +124,8 @@ class DLPackView:
 
         ``stream`` is the consumer's CUDA stream: None or 1 (the legacy default stream), 2 (the per-thread one), the
         number of another stream, or -1 for no wait. It waits for the work in streams of gpumem that uses the memory. Host
-        memory accepts None or -1.
+        memory accepts None or -1. A ``copy`` is complete when the call returns, and in memory of the same kind unless
+        ``dl_device`` is the CPU.
         """
         if self._gone():
             raise StaleHandle("the memory is closed")
@@ -136,7 +141,7 @@ class DLPackView:
             raise BufferError(f"memory on the device {place} cannot be exported on {wanted}"
                               + (" without a copy" if wanted == (CPU, 0) else ""))
         if copy or not in_place:
-            return self._copied()._capsule(wanted, versioned, IS_COPIED)
+            return self._copied(wanted)._capsule(wanted, versioned, IS_COPIED)
         if wanted[0] in _WITH_STREAMS and stream != -1:
             self._order_before(stream)
         return self._capsule(wanted, versioned, 0)
@@ -161,21 +166,30 @@ class DLPackView:
                 for queue in queues:
                     queue.order_before(consumer.handle)
 
-    def _copied(self) -> View:
-        """A view of a copy in ordinary memory, made after the work in flight."""
+    def _copied(self, place: Tuple[int, int]) -> View:
+        """A view of a copy on a device of DLPack, made after the work in flight."""
         from ._memory import View
         if not self.contiguous:
             raise BufferError("the view is not contiguous and cannot be copied")
-        target = (c_uint8 * max(self.nbytes, 1))()
-        if self.nbytes and self.memory:
-            queues: Any = self.memory._queues()
+        memory = self.memory
+        if memory is None and (place[0] != CPU or self.dlpack_device and self.dlpack_device[0] == CUDA):
+            raise BufferError("the memory belongs to another library; let that copy it")
+        target: Any
+        if place[0] == CPU or memory is None:
+            target = (c_uint8 * max(self.nbytes, 1))()
+            found = View._foreign(target, addressof(target), self.shape, self.strides, self.typestr, self.itemsize, False, place)
+        else:
+            device = memory.device.instance.device(place[1]) if place[0] in _WITH_STREAMS else memory.device
+            target = device.memory(max(self.nbytes, 1), _KINDS[place[0]], name="copy for DLPack")
+            found = target.view(self.typestr, self.shape, order="C" if self.c_contiguous else "F")
+        if self.nbytes and memory is not None:
+            queues: Any = memory._queues()
             for queue in queues:
                 queue.synchronize()
-            self.memory.device.instance.copy(addressof(target), self, self.nbytes)
+            memory.device.instance.copy(found, self, self.nbytes)
         elif self.nbytes:
-            ctypes.memmove(target, self.address, self.nbytes)
-        return View._foreign(target, addressof(target), self.shape, self.strides, self.typestr, self.itemsize, False,
-                             (CPU, 0))
+            ctypes.memmove(found.address, self.address, self.nbytes)
+        return found
 
     def _is_exported(self) -> bool:
         return any(entry[-1] is self for entry in list(_exported.values()))

@@ -486,6 +486,52 @@ class DLPackTest(Case):
         managed = _dlpack._ManagedVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         self.assertEqual(managed.flags, _dlpack.IS_COPIED)
 
+    @on_cuda
+    def test_a_copy_is_in_memory_of_the_same_kind(self):
+        for kind, place in (("device", (2, 1)), ("managed", (13, 1)), ("pinned", (3, 0))):
+            for order in "CF":
+                with self.subTest(kind, order=order):
+                    memory = self.instance.device(1).memory(64, kind)
+                    memory.copy_from(bytes(range(64)))
+                    source = memory.view("u4", (2, 8), order=order)
+                    capsule = source.__dlpack__(max_version=(1, 0), copy=True)
+                    managed = _dlpack._ManagedVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
+                    self.assertEqual(managed.flags, _dlpack.IS_COPIED)
+                    view = gpumem.from_dlpack(capsule)
+                    self.assertEqual((view.dlpack_device, view.strides), (place, source.strides))
+                    del source
+                    memory.close()
+                    self.assertEqual(self.instance.pointer_info(view.address).kind, gpumem.Kind[kind.upper()])
+                    result = bytearray(64)
+                    self.instance.copy(result, view, 64)
+                    self.assertEqual(result, bytes(range(64)))
+                    del view, capsule, managed
+
+    @on_cuda
+    def test_a_copy_comes_after_work_in_flight(self):
+        stream, release = self.held_stream()
+        with self.device.memory(64) as memory:
+            memory.fill(7, stream=stream)
+            releasing = threading.Timer(0.05, release)
+            releasing.start()
+            view = gpumem.from_dlpack(memory, copy=True)
+            releasing.join()
+            result = bytearray(64)
+            self.instance.copy(result, view, 64)
+            self.assertEqual(result, bytes([7]) * 64)
+            del view
+        stream.close()
+
+    @on_cuda
+    def test_device_memory_of_another_library_is_not_copied(self):
+        with self.device.memory(64) as memory:
+            view = gpumem.from_dlpack(memory)
+            for options in ({"dl_device": (1, 0)}, {"copy": True}):
+                with self.assertRaises(BufferError):
+                    view.__dlpack__(**options)
+            self.assertEqual(gpumem.from_dlpack(view).address, view.address)
+            del view
+
     def test_device_memory_to_the_cpu(self):
         with self.device.memory(64) as memory:
             memory.copy_from(bytes(range(64)))
