@@ -247,14 +247,20 @@ def _take(capsule: Any) -> _Imported:
     raise InvalidArgument("the capsule has no tensor, or its tensor was consumed before")
 
 
-def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> View:
+def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None,
+                stream: Any = None) -> View:
     """A view of an array of another library, without a copy.
 
     ``source`` is an object with ``__dlpack__``, or a capsule. ``device`` and ``copy`` are passed to ``__dlpack__``.
+
+    ``stream`` is the stream that will use the view: a Stream, or what :meth:`Stream.wrap` takes. It comes after the work that
+    the other library has enqueued on the array. Without one, and for copies that take no stream, wait for that work yourself.
     """
     from ._memory import View, strides_of
     if hasattr(source, "__dlpack__"):
-        capsule = _ask(source, device, copy)
+        capsule = _ask(source, device, copy, stream)
+    elif stream is not None:
+        raise InvalidArgument("a capsule was ordered when it was made; pass the array itself, or no stream")
     else:
         capsule = source
     try:
@@ -274,12 +280,16 @@ def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: 
                          (tensor.device_type, tensor.device_id))
 
 
-def _ask(source: Any, device: Any, copy: Any) -> Any:
+def _ask(source: Any, device: Any, copy: Any, stream: Any) -> Any:
     more = {name: value for name, value in (("dl_device", device), ("copy", copy)) if value is not None}
+    order = {}
+    if stream is not None and (device or source.__dlpack_device__())[0] in _WITH_STREAMS:
+        from ._stream import native_stream_of
+        order["stream"] = native_stream_of(stream) or 1  # the legacy default stream is NULL in the driver and 1 in DLPack
     try:
-        return source.__dlpack__(max_version=VERSION, **more)
+        return source.__dlpack__(max_version=VERSION, **order, **more)
     except TypeError:
-        # A producer from before DLPack 1.0 knows none of these, and always exports the array in place.
+        # A producer from before DLPack 1.0 knows only the stream, and always exports the array in place.
         if more:
             raise
-        return source.__dlpack__()
+        return source.__dlpack__(**order)

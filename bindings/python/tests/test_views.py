@@ -431,6 +431,39 @@ class DLPackTest(Case):
         del view
         self.assertEqual(len(deleted), 1)
 
+    def test_a_stream_that_the_producer_comes_before(self):
+        asked = []
+
+        class Array:
+            def __init__(self, memory, place, old=False):
+                self.memory, self.place, self.old = memory, place, old
+
+            def __dlpack_device__(self):
+                return self.place
+
+            def __dlpack__(self, **options):
+                if self.old and "max_version" in options:
+                    raise TypeError("unexpected keyword argument 'max_version'")
+                asked.append(options)
+                return self.memory.__dlpack__()
+        with self.pinned() as memory, self.device.stream() as stream:
+            number = stream.native_stream
+            for array, expected in ((Array(memory, (2, 0)), {"max_version": (1, 0), "stream": number}),
+                                    (Array(memory, (13, 0)), {"max_version": (1, 0), "stream": number}),
+                                    (Array(memory, (2, 0), old=True), {"stream": number}),
+                                    (Array(memory, (1, 0)), {"max_version": (1, 0)}),  # has no streams
+                                    (Array(memory, (3, 0)), {"max_version": (1, 0)})):
+                gpumem.from_dlpack(array, stream=stream)
+                self.assertEqual(asked.pop(), expected)
+            gpumem.from_dlpack(Array(memory, (2, 0)), stream=stream, device=(1, 0))
+            self.assertEqual(asked.pop(), {"max_version": (1, 0), "dl_device": (1, 0)})
+            gpumem.from_dlpack(Array(memory, (2, 0)), stream=0)  # the legacy default stream
+            self.assertEqual(asked.pop()["stream"], 1)
+            gpumem.from_dlpack(Array(memory, (2, 0)))
+            self.assertEqual(asked.pop(), {"max_version": (1, 0)})
+            with self.assertRaises(ValueError):
+                gpumem.from_dlpack(memory.__dlpack__(), stream=stream)  # of whom?
+
     def test_foreign_memory_as_an_operand(self):
         capsule, _ = self.made_by_others(True)
         with self.device.memory(32) as memory:
@@ -565,7 +598,12 @@ class DLPackTest(Case):
             self.assertTrue(consumer.query())
             memory.__dlpack__(stream=consumer.native_stream)
             self.assertFalse(consumer.query())  # it waits for the fill
-            release()
+            with self.device.stream() as other:
+                view = gpumem.from_dlpack(memory, stream=other)
+                self.assertFalse(other.query())
+                del view
+                release()
+                other.synchronize()
             consumer.synchronize()
         stream.close()
 

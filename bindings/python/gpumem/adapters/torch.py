@@ -39,9 +39,10 @@ def as_tensor(memory: Union[gpumem.Memory, gpumem.View], dtype: Any = None, shap
     return torch.from_dlpack(memory)
 
 
-def from_tensor(tensor: torch.Tensor) -> gpumem.View:
-    """A view of a tensor, for copies by gpumem. It keeps the tensor's storage alive."""
-    return gpumem.from_dlpack(tensor.detach())
+def from_tensor(tensor: torch.Tensor, *, stream: Any = None) -> gpumem.View:
+    """A view of a tensor, for copies by gpumem. It keeps the tensor's storage alive. ``stream`` as for
+    :func:`gpumem.from_dlpack`: pass the one that uses the view, or wait for PyTorch's stream before."""
+    return gpumem.from_dlpack(tensor.detach(), stream=stream)
 
 
 # ---- the allocator ----
