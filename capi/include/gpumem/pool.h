@@ -14,7 +14,8 @@
  * gpumem_pool_record_use(). Streams are told apart by their identity, not by the value of their native handles.
  *
  * **Without streams.** A caller that passes NULL for the stream says at the free that no work uses the block any more. Everyone
- * may get it at once. Blocks that were allocated in a stream can be freed so, and the other way round.
+ * may get it at once. Blocks that were allocated in a stream can be freed so, and the other way round. Allocate with NULL what the
+ * CPU writes first: in a stream, a block may still be in use by earlier work of that stream.
  *
  * **Memory.** What is freed stays in the pool, unless gpumem_pool_trim(), a release threshold or a lack of memory takes
  * it back. A pool that lacks memory first uses all that it has free, then releases what other pools of the instance and
