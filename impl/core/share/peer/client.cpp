@@ -182,9 +182,10 @@ std::optional<Error> ShareClient::take_all() noexcept {
     }
     update_interest();
     send_owed();
+    const uint32_t most = descriptors_taken_max();
     Result<void> going_on;
     for (int i = 0; i < kAtOnce && going_on; ++i) {
-      auto incoming = channel_.receive(kMessageDescriptorsMax);
+      auto incoming = channel_.receive(most);
       if (!incoming) {
         going_on = incoming.error();
       } else if (*incoming) {
@@ -277,15 +278,17 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
     held.withdrawn = false;
   }
   questions_.erase(found);
+  // Nobody waits for it any more, or can use it.
+  const bool unused = question.place == nullptr || incoming.too_many;
+  if (question.claims && !refused && unused) count_down(claims_.find(*question.claims));
   if (question.place == nullptr) {
     if (question.claims && refused) drop_unheld(*question.claims);
-    if (!question.claims || refused) return {};
-    // Nobody waits for it any more.
-    count_down(claims_.find(*question.claims));
     return {};
   }
   if (refused) {
     question.place->emplace(make_error(message.status, "%s", message.text.c_str()));
+  } else if (incoming.too_many) {
+    question.place->emplace(too_many_descriptors(message));
   } else {
     question.place->emplace(std::move(incoming));
   }

@@ -200,11 +200,12 @@ Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_n
     auto packet = reader.read();
     if (!packet) return packet.error();
     if (!*packet) return GPUMEM_NOT_READY;
-    auto taken = assembler.take((*packet)->bytes, std::move((*packet)->descriptors), kMessageDescriptorsMax);
+    auto taken = assembler.take((*packet)->bytes, std::move((*packet)->descriptors), descriptors_taken_max());
     if (!taken) return taken.error();
     incoming = std::move(*taken);
   }
   if (incoming->message.type != MessageType::kPass) return damaged("it is of another kind");
+  if (incoming->too_many) return too_many_descriptors(incoming->message);
   platform::Descriptors& descriptors = incoming->descriptors;
   platform::Descriptor end = std::move(descriptors.front());
   descriptors.erase(descriptors.begin());

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cinttypes>
 #include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "base/text.h"
 #include "core/object/status_list.h"
+#include "platform/descriptor.h"
 #include "platform/socket.h"
 
 namespace gpumem::core {
@@ -509,6 +511,18 @@ std::vector<Packet> split_message(Message& message, platform::Descriptors descri
     done += count;
   } while (done < descriptors.size());
   return packets;
+}
+
+uint32_t descriptors_taken_max() {
+  return static_cast<uint32_t>(std::min<uint64_t>(platform::descriptor_limit() / 2, kMessageDescriptorsMax));
+}
+
+Error too_many_descriptors(const Message& message) {
+  return make_error(
+      GPUMEM_ERROR_LIMIT_EXCEEDED,
+      "the memory comes with %u descriptors, and a process takes half of the %" PRIu64
+      " that it may have (RLIMIT_NOFILE) at most; raise `ulimit -n`, or share memory of fewer blocks",
+      message.descriptor_count, platform::descriptor_limit());
 }
 
 Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,

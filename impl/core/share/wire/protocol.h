@@ -167,6 +167,11 @@ struct Incoming {
   bool too_many = false;  // descriptors: those that came are closed
 };
 
+// How many descriptors one message may leave in a process that asked for it: it needs others for itself.
+uint32_t descriptors_taken_max();
+// The failure of a call that a message brought so many more.
+Error too_many_descriptors(const Message& message);
+
 // Puts the packets of a connection together.
 class Assembler {
  public:
