@@ -476,6 +476,23 @@ TEST_F(SharedHubTest, NoUserTakesTheLinksOfOthers) {
   EXPECT_EQ(taken(kUsers[0]), 0) << "others hold some now";
 }
 
+// Neither HELLO nor the token is needed to take a place, so the share counts before them.
+TEST_F(SharedHubTest, WhoSaysNothingTakesNoPlacesOfOthers) {
+  desc_.links_max = 12;
+  desc_.token = "secret";
+  desc_.token_size = 6;
+  desc_.timeout_ns = 600'000'000'000;  // none is late, however busy the machine
+  gpumem_hub const hub = open_hub(desc_);
+  std::vector<std::unique_ptr<Raw>> silent;
+  for (int i = 0; i < 20; ++i)
+    silent.push_back(connected_as(kUsers[0], address()));
+  const std::unique_ptr<Raw> second = connected_as(kUsers[1], address());
+  EXPECT_EQ(second->hello({}, {'s', 'e', 'c', 'r', 'e', 't'}).type, MessageType::kWelcome);
+  EXPECT_EQ(refused(hub), 14U) << "half of all are his";
+  gpumem_link link = nullptr;
+  EXPECT_EQ(connect(&link, "secret"), GPUMEM_SUCCESS);
+}
+
 TEST_F(SharedHubTest, NoUserTakesWhatAKeeperHolds) {
   desc_.flags = GPUMEM_HUB_KEEPER;
   desc_.names_max = 12;
