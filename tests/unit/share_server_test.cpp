@@ -7,14 +7,19 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -36,6 +41,18 @@
 #include "platform/identity.h"
 #include "platform/pages.h"
 #include "process_support.h"
+
+namespace {
+std::atomic<uint64_t> refusals_of_descriptors{0};  // because too many of the user's are not read
+}
+
+// The library's calls it too.
+extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(int socket, const msghdr* message,
+                                                                  int flags) {
+  const long sent = syscall(SYS_sendmsg, socket, message, flags);
+  if (sent < 0 && errno == ETOOMANYREFS) ++refusals_of_descriptors;
+  return sent;
+}
 
 namespace gpumem::core {
 namespace {
@@ -1389,6 +1406,83 @@ TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
   EXPECT_GT(received, 0U);
   EXPECT_LE(received, 200U);
   EXPECT_TRUE(eventually(fetch)) << "all has been read";
+}
+
+// As a user whom nothing else runs as. Other programs of the user of a hub leave it less than its own
+// windows.
+int serve_while_the_kernel_refuses() {
+  const std::string address = "@gpumem-refused-test-" + std::to_string(getpid());
+  const uid_t user = 100'000 + static_cast<uid_t>(getpid());
+  EXPECT_EQ(setresuid(user, user, user), 0);
+  EXPECT_EQ(prctl(PR_SET_DUMPABLE, 1), 0);  // so that /proc/self is this user's
+  auto told = platform::socket_pair();
+  EXPECT_TRUE(told);
+  char word = 0;
+  const pid_t reader = fork();
+  if (reader == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    EXPECT_EQ(*platform::wait_for(told->theirs.get(), false, soon()), platform::Waited::kReady);
+    Raw raw(address);
+    EXPECT_EQ(raw.hello().type, MessageType::kWelcome);
+    for (uint64_t number = 100; number < 120; ++number) {
+      Message fetch = message_of(MessageType::kFetch, "n");
+      fetch.number = number;
+      raw.send(fetch);
+    }
+    EXPECT_EQ(send(told->theirs.get(), &word, 1, 0), 1);
+    for (;;)
+      pause();
+  }
+  const Opened instance;
+  const Opened other;
+  gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
+  gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+  desc.path = address.c_str();
+  desc.timeout_ns = 600'000'000'000;  // nobody is late
+  gpumem_hub hub = nullptr;
+  EXPECT_EQ(gpumem_hub_open(instance, &desc, &hub, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_hub_publish(hub, "n", &handle, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  gpumem_link_desc link_desc = GPUMEM_LINK_DESC_INIT;
+  link_desc.path = address.c_str();
+  link_desc.timeout_ns = desc.timeout_ns;
+  gpumem_link link = nullptr;
+  EXPECT_EQ(gpumem_link_connect(other, &link_desc, &link, nullptr), GPUMEM_SUCCESS);
+
+  const DescriptorLimit limit(200);
+  auto unread = platform::socket_pair();
+  EXPECT_TRUE(unread);
+  const std::array<uint8_t, 1> byte{};
+  const Descriptors two = files(2);
+  while (refusals_of_descriptors == 0 && !testing::Test::HasFailure()) {
+    auto sent = platform::send_some(unread->ours.get(), byte, two);
+    EXPECT_TRUE(sent && sent->state != platform::Sending::kFull);
+  }
+  for (int i = 0; i < 5; ++i) {
+    std::array<uint8_t, 1> room;
+    EXPECT_TRUE(platform::receive_some(unread->theirs.get(), room));
+  }
+  refusals_of_descriptors = 0;
+  EXPECT_EQ(send(told->ours.get(), &word, 1, 0), 1);
+  EXPECT_EQ(*platform::wait_for(told->ours.get(), false, soon()), platform::Waited::kReady);
+  EXPECT_TRUE(eventually([] { return refusals_of_descriptors != 0; }));
+
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  EXPECT_EQ(gpumem_link_enumerate(link, 0, &entry, nullptr), GPUMEM_SUCCESS) << "this needs none";
+  gpumem_status fetched = GPUMEM_ERROR_INTERNAL;
+  gpumem_share_handle received;
+  Sleeper fetching([&] { fetched = gpumem_link_fetch(link, "n", nullptr, &received, nullptr); });
+  EXPECT_EQ(kill(reader, SIGKILL), 0);
+  EXPECT_EQ(waitpid(reader, nullptr, 0), reader);
+  fetching.join();
+  EXPECT_EQ(fetched, GPUMEM_SUCCESS) << "what the reader had not read is free again";
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  return testing::Test::HasFailure() ? 1 : 0;
+}
+
+TEST(ShareServer, WhatTheKernelRefusesForNowIsSentLater) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become a user whom nothing else runs as";
+  if (!test::kChildrenHaveThreads) GTEST_SKIP() << "this sanitizer lets no forked child have threads";
+  EXPECT_EQ(test::exit_code_of(serve_while_the_kernel_refuses), 0);
 }
 
 // Of what was done so many times, how much the log was told line by line, and of how much only the number.
