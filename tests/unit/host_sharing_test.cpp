@@ -1017,6 +1017,24 @@ TEST_F(SharedEventTest, ARecordThatNobodyMadeIsNotWaitedFor) {
   munmap(mapped, size);
 }
 
+// Another process may have written that the recorder has ended, or is of another namespace.
+TEST_F(SharedEventTest, ARecordSaysAnewWhoMadeIt) {
+  const uint64_t size = platform::describe(file_.get()).size;
+  void* const mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* const first_recorder = static_cast<std::atomic<uint64_t>*>(mapped) + 128 / sizeof(uint64_t);
+  auto recorder = another();
+  ASSERT_TRUE(recorder->record());
+  for (const size_t word : {0U, 1U, 2U}) {
+    const uint64_t said = first_recorder[word].exchange(1);
+    auto record = *recorder->record();
+    record->publish();
+    EXPECT_EQ(first_recorder[word], said) << word;
+    EXPECT_TRUE(pending()) << word;
+  }
+  EXPECT_EQ(munmap(mapped, size), 0);
+}
+
 TEST_F(SharedEventTest, TheRecordOfAKilledProcessIsNeverComplete) {
   start_recording_child();
   EXPECT_TRUE(pending());

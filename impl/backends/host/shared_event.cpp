@@ -90,6 +90,7 @@ Result<void> SharedEvent::take_recorder(const std::lock_guard<std::mutex>& /*hel
   if (recorder_.load() >= 0) return {};
   auto began = platform::own_start_time();
   if (!began) return began.error();
+  process_ = {platform::process_namespace(), static_cast<uint64_t>(platform::process_id()), *began};
   uint32_t index = kRecorders;
   // One with records that never completed shows that to those who wait, so it is taken last.
   for (uint32_t place = 0; place < 2 * kRecorders && index == kRecorders; ++place) {
@@ -105,16 +106,21 @@ Result<void> SharedEvent::take_recorder(const std::lock_guard<std::mutex>& /*hel
                       kRecorders);
   }
   Recorder& recorder = page_.recorders.at(index);
-  recorder.process_namespace = platform::process_namespace();
-  recorder.process = static_cast<uint64_t>(platform::process_id());
-  recorder.start_time = *began;
   first_ = last_ = recorder.recorded & (kNumberMask >> 1);  // whatever it is, as many again are left
   for (std::atomic<uint64_t>& lane : recorder.lanes)
     lane = last_;
   recorder_ = static_cast<int32_t>(index);
+  tell_process();
   ++page_.changes;
   platform::wake_all(page_.changes);
   return {};
+}
+
+void SharedEvent::tell_process() noexcept {
+  Recorder& recorder = own();
+  recorder.process_namespace.store(process_.process_namespace, std::memory_order_relaxed);
+  recorder.process.store(process_.number, std::memory_order_relaxed);
+  recorder.start_time.store(process_.start_time, std::memory_order_relaxed);
 }
 
 Result<std::shared_ptr<SharedEvent::Record>> SharedEvent::record() {
@@ -127,6 +133,7 @@ Result<std::shared_ptr<SharedEvent::Record>> SharedEvent::record() {
   }
   auto record = std::make_shared<Record>(shared_from_this(), last_ + 1);
   pending_.push_back(++last_);
+  tell_process();  // another one may have written that it has ended
   own().recorded = last_;
   return record;
 }

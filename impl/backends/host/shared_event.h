@@ -104,6 +104,11 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
     // Record n is complete if lane n % kLanes is at least n: streams complete their records in any order.
     std::array<std::atomic<uint64_t>, kLanes> lanes;
   };
+  struct ThisProcess {
+    uint64_t process_namespace = 0;
+    uint64_t number = 0;
+    uint64_t start_time = 0;
+  };
   // Zeros are an event that was never recorded.
   struct Page {
     std::atomic<uint64_t> latest;   // number << kRecorderBits | recorder
@@ -114,6 +119,7 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   static uint64_t file_size();
   static Result<std::shared_ptr<SharedEvent>> map(Steps& steps, platform::Descriptor file);
   Result<void> take_recorder(const std::lock_guard<std::mutex>& held);
+  void tell_process() noexcept;
   // Once it has been taken.
   Recorder& own() { return page_.recorders.at(static_cast<size_t>(recorder_.load())); }
   uint32_t pending_byte() const { return kRecorders + static_cast<uint32_t>(recorder_.load()); }
@@ -132,6 +138,7 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   std::atomic<int32_t> recorder_{-1};  // of this instance, once it has recorded
 
   std::mutex mutex_;               // guards the rest
+  ThisProcess process_;            // once it has a recorder
   uint64_t first_ = 0;             // all up to here were the records of whoever had the recorder before
   uint64_t last_ = 0;              // the highest number of a record
   std::vector<uint64_t> pending_;  // records that are not complete
