@@ -609,7 +609,18 @@ Result<void> Ring::check_waiting() const {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the producer has dropped this consumer; destroy the ring, and open it again");
   }
+  repair_released();
   return {};
+}
+
+// Another consumer may have written less, which the producer would wait for as long as nothing is released.
+void Ring::repair_released() const {
+  RingControl::Number& said = control_->place(place_).released;
+  const uint64_t released = released_.load(std::memory_order_relaxed);
+  if (said.load(std::memory_order_relaxed) == released) [[likely]]
+    return;
+  said.store(released);
+  control_->tell_producer();
 }
 
 // Until `ready()` says true or fails; false after the deadline. Spins, then sleeps.

@@ -97,6 +97,7 @@ class Ring final : public Object {
   Result<void> check_peer() const;
   // That the call may go on waiting.
   Result<void> check_waiting() const;
+  void repair_released() const;
   template <class Ready>
   Result<bool> await(RingControl::Word& signal, platform::Deadline deadline, Ready ready);
   Result<bool> is_free();
