@@ -133,8 +133,6 @@ class DLPackView:
         wanted = tuple(dl_device) if dl_device is not None else place or self.__dlpack_device__()
         wanted = int(wanted[0]), int(wanted[1])
         versioned = max_version is not None and max_version[0] >= 1
-        if self.readonly and not versioned:
-            raise BufferError("the memory is read-only, which needs a consumer of DLPack 1.0 or later")
         in_place = wanted == place or (place is not None and place[0] in (CUDA_HOST, CUDA_MANAGED) and wanted == (CPU, 0))
         self._check_stream(stream, wanted)
         if not in_place and (copy is False or wanted != (CPU, 0)):
@@ -142,6 +140,8 @@ class DLPackView:
                               + (" without a copy" if wanted == (CPU, 0) else ""))
         if copy or not in_place:
             return self._copied(wanted)._capsule(wanted, versioned, IS_COPIED)
+        if self.readonly and not versioned:
+            raise BufferError("the memory is read-only, which needs a consumer of DLPack 1.0 or later, or a copy")
         if wanted[0] in _WITH_STREAMS and stream != -1:
             self._order_before(stream)
         return self._capsule(wanted, versioned, 0)

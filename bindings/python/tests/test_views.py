@@ -476,6 +476,8 @@ class DLPackTest(Case):
         with self.device.register(bytes(8192), require=MemoryFlags.READ_ONLY) as memory:
             with self.assertRaises(BufferError):
                 memory.__dlpack__()
+            copied = gpumem.from_dlpack(memory.__dlpack__(dl_device=(1, 0), copy=True))
+            self.assertFalse(copied.readonly)
             view = gpumem.from_dlpack(memory)
             self.assertTrue(view.readonly)
             self.assertTrue(view.buffer().readonly)
