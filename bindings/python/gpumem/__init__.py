@@ -24,7 +24,7 @@ from ._arrays import (aligned_empty, aligned_empty_like, aligned_zeros, aligned_
                       host_register_flags, managed_empty, managed_empty_like, managed_zeros, managed_zeros_like, mem_alloc,
                       mem_attach_flags, mem_host_register_flags, memcpy_dtoh, memcpy_dtoh_async, memcpy_htod,
                       memcpy_htod_async, pagelocked_empty, pagelocked_empty_like, pagelocked_zeros, pagelocked_zeros_like,
-                      register_host_memory)
+                      register_host_memory, shared_array)
 from ._buffers import Buffer, Registration
 from ._calls import set_log_function
 from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability,
@@ -79,7 +79,7 @@ __all__ = [
     "mem_attach_flags", "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod",
     "memcpy_htod_async", "open_ring", "pagelocked_empty", "pagelocked_empty_like", "pagelocked_zeros",
     "pagelocked_zeros_like", "probe", "receive_share", "register_host_memory", "send_share", "set_log_function",
-    "status_info", "status_name", "statuses", "version", "version_text"]
+    "shared_array", "status_info", "status_name", "statuses", "version", "version_text"]
 
 
 def __dir__() -> _List[str]:

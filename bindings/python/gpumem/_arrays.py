@@ -7,15 +7,16 @@ cannot be closed before the last array over it is gone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _library as c
+from ._buffers import Buffer
 from ._codes import Direction
 from ._instance import Device, Instance, default_device, default_instance
-from ._memory import Memory, Shape, View, extent, memory_of
+from ._memory import Memory, Region, Shape, View, extent, memory_of
 from ._operands import operand
 from ._stream import Stream
-from .errors import InvalidArgument
+from .errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     from ._memory import Array, ViewArray
@@ -58,7 +59,7 @@ def _order_of(array: Array) -> str:
     return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
 
 
-def _empty(shape: Shape, dtype: Any, order: str, kind: str, require: int, device: Optional[Device]) -> ViewArray:
+def _empty(shape: Shape, dtype: Any, order: str, allocate: Callable[[int], Region]) -> ViewArray:
     import numpy
     dtype = numpy.dtype(dtype)
     if dtype.hasobject:
@@ -68,8 +69,7 @@ def _empty(shape: Shape, dtype: Any, order: str, kind: str, require: int, device
         raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
     if size == 0:
         return numpy.empty(shape, dtype, "F" if order == "F" else "C")  # type: ignore[return-value]
-    memory = Memory(device or default_device(), size, kind, require=require)
-    return memory.numpy(dtype, shape, order=order)
+    return allocate(size).numpy(dtype, shape, order=order)
 
 
 def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
@@ -79,7 +79,7 @@ def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int 
     ``mem_flags`` is a sum of :class:`host_alloc_flags`; each is granted or the call fails. The memory is close to
     ``device``, by default device 0 of the default instance. An array without elements is in ordinary memory.
     """
-    return _empty(shape, dtype, order, "pinned", mem_flags, device)
+    return _empty(shape, dtype, order, lambda size: Memory(device or default_device(), size, "pinned", require=mem_flags))
 
 
 def pagelocked_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
@@ -113,7 +113,7 @@ def managed_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0
     if mem_flags not in (0, mem_attach_flags.GLOBAL, mem_attach_flags.HOST):
         raise InvalidArgument(f"mem_flags are {mem_flags}; they must be 0, mem_attach_flags.GLOBAL or mem_attach_flags.HOST")
     require = c.GPUMEM_MEMORY_ATTACH_HOST if mem_flags == mem_attach_flags.HOST else 0
-    return _empty(shape, dtype, order, "managed", require, device)
+    return _empty(shape, dtype, order, lambda size: Memory(device or default_device(), size, "managed", require=require))
 
 
 def managed_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
@@ -134,6 +134,32 @@ def managed_empty_like(array: Array, mem_flags: int = 0, *, device: Optional[Dev
 def managed_zeros_like(array: Array, mem_flags: int = 0, *, device: Optional[Device] = None) -> ViewArray:
     """As :func:`managed_zeros`, with shape, type and order of another array."""
     return managed_zeros(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
+
+
+def shared_array(shape: Shape, dtype: Any = float, order: str = "C", *, device: Optional[Device] = None,
+                 name: Optional[str] = None) -> Array:
+    """An array of zeros that other processes of this machine get without a copy when it is pickled to them, as
+    ``multiprocessing`` does. So are its views; copies and results such as ``array + 1`` are ordinary arrays.
+
+    It lies in memory of the host that ``device`` can use too, by default device 0 of the default instance. Processes that
+    unpickle it use their default instance. The memory lives while an array over it does, in any process; but nobody can
+    unpickle it any more once the process that made it has dropped it. A read-only view is read-only there, too. An array
+    without elements is in ordinary memory, and pickled as such.
+    """
+    from . import _shared
+
+    def allocate(size: int) -> Buffer:
+        where = device or default_device()
+        try:
+            buffer = Buffer(where, size, reserve=size, location=("host_numa", max(where.info().numa_node, 0)),
+                            handle_types="posix_fd", name=name)
+            _shared.handles[buffer] = buffer.export()
+        except Unsupported as problem:
+            raise Unsupported(f"{problem.message}; use multiprocessing.shared_memory, and Device.register() in each process",
+                              function=problem.function) from None
+        buffer.fill(0)
+        return buffer
+    return _empty(shape, dtype, order, allocate).view(_shared.SharedArray)
 
 
 def aligned_empty(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4096) -> Array:
