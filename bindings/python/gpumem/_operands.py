@@ -99,6 +99,8 @@ def _cuda_array(owner: Any, interface: Any, writable: bool) -> Tuple[int, int, A
     address, readonly = interface["data"]
     if readonly and writable:
         raise InvalidArgument(f"this {type(owner).__name__} object is read-only")
+    if interface.get("mask") is not None:
+        raise InvalidArgument(f"this {type(owner).__name__} object has a mask; pass its data, and copy the mask by itself")
     size = int(interface["typestr"][2:])
     strides = interface.get("strides")
     expected: List[int] = []

@@ -712,6 +712,8 @@ class InterfaceTest(Case):
             self.assertEqual(bytes(result), bytes(range(64)))
             with self.assertRaises(ValueError):
                 self.instance.copy(result, Foreign(memory.view("f4", (4, 4), order="F")))
+            with self.assertRaisesRegex(ValueError, "mask"):
+                self.instance.copy(result, Foreign(memory.view(), mask=memory.view("u1")))
             with self.assertRaises(ValueError):
                 self.instance.copy(Foreign(memory.view(), data=(memory.device_pointer, True)), bytes(64))
 
