@@ -287,8 +287,12 @@ class Side {
 CHILD(exporter) { Side().run(); }
 
 Answer Exporter::ask(const Order& order) {
-  Answer answer;
   EXPECT_TRUE(send_bytes(peer_.socket(), &order, sizeof order)) << "the exporter has ended";
+  return hear();
+}
+
+Answer Exporter::hear() {
+  Answer answer;
   EXPECT_TRUE(receive_bytes(peer_.socket(), &answer, sizeof answer)) << "the exporter has ended";
   return answer;
 }
@@ -403,15 +407,15 @@ gpumem_status Exporter::revoke(const gpumem_share_handle& handle) {
   return ask(order).status;
 }
 
-// The answer follows what was sent.
-gpumem_status Exporter::send(const gpumem_share_handle& handle, uint64_t lease_ns) {
+void Exporter::send(const gpumem_share_handle& handle, uint64_t lease_ns) {
   Order order;
   order.what = kSend;
   order.handle = handle;
   order.value = lease_ns;
   EXPECT_TRUE(send_bytes(peer_.socket(), &order, sizeof order));
-  return GPUMEM_SUCCESS;
 }
+
+gpumem_status Exporter::sent() { return hear().status; }
 
 gpumem_status Exporter::import(const gpumem_share_handle& handle) {
   Order order;

@@ -36,8 +36,9 @@ class Exporter {
   gpumem_share_handle share(uint64_t number, uint64_t offset = 0, gpumem_access access = 0,
                             gpumem_export_flags flags = 0);
   gpumem_status revoke(const gpumem_share_handle& handle);
-  // Over the socket of socket().
-  gpumem_status send(const gpumem_share_handle& handle, uint64_t lease_ns = 0);
+  // Over the socket of socket(). The answer follows what is sent: sent() returns it once that was received.
+  void send(const gpumem_share_handle& handle, uint64_t lease_ns = 0);
+  gpumem_status sent();
   int socket() const { return peer_.socket(); }
   gpumem_status import(const gpumem_share_handle& handle);
 
@@ -66,6 +67,7 @@ class Exporter {
 
  private:
   Answer ask(const Order& order);
+  Answer hear();
   Peer peer_;
 };
 

@@ -51,8 +51,8 @@ class Object {
   virtual ~Object() = default;
 
   virtual Line describe() const;
-  // Gives back what it has and leaves the list of its instance; on failure all is as it was. Its handle has
-  // been ended, and no thread uses it. It lives on until handles::remove().
+  // Gives back what it has and leaves the list of its instance; after a failure it can be called again. Its
+  // handle has been ended, and no thread uses it. It lives on until handles::remove().
   virtual Result<void> release();
   // Leaves the list without that: its instance ends, and it could not be released.
   virtual void forget() noexcept;

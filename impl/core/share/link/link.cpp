@@ -260,7 +260,7 @@ Result<void> close_link(Ref<Link> link) {
     handles::revive(*link);  // then it can only be closed
     return unused;
   }
-  link->instance().remove_object(*link);
+  (void)link->release();  // does not fail
   Link* const gone = link.get();
   link->drop_trials();
   link = {};
