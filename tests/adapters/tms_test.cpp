@@ -606,12 +606,13 @@ TEST_F(TmsTest, resident_memory_stays) {
 // Each call of the driver fails once: in a pause all stays awake or in its backup, and the next pause is
 // whole.
 void try_each_failure(bool resident) {
-  const Tensor first = tensor_in(kWeights, 4 * kMiB, 1);
-  const Tensor second = tensor_in(kWeights, 2 * kMiB, 2);
-  const Tensor third = tensor_in({"weights", true, false, "mmap"}, kMiB, 3);
+  constexpr size_t kSmall = kMiB / 16;
+  const Tensor first = tensor_in(kWeights, 3 * kSmall, 1);
+  const Tensor second = tensor_in(kWeights, 2 * kSmall, 2);
+  const Tensor third = tensor_in({"weights", true, false, "mmap"}, kSmall, 3);
   std::optional<Tensor> kept;
   if (resident) {
-    kept.emplace(tensor_in(kWeights, kMiB, 4));
+    kept.emplace(tensor_in(kWeights, kSmall, 4));
     ASSERT_NE(tms().keep_resident(kept->memory()), 0);
   }
   const auto fail = DRIVER(fake_cuda_fail);

@@ -683,34 +683,42 @@ ProcessResult in_forked_child(const std::function<void()>& code) {
   return output.wait_for(pid);
 }
 
+std::vector<std::string> changed_environment(const std::vector<std::string>& changes) {
+  // What the gate saves where programs start by the hundred.
+  const char* const options = std::getenv("GPUMEM_TEST_CHILD_ASAN_OPTIONS");
+  std::vector<std::string> all = changes;
+  if (options != nullptr) all.push_back(std::string("ASAN_OPTIONS=") + options);
+  const auto name_of = [](const std::string& entry) { return entry.substr(0, entry.find('=')); };
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry; ++entry) {
+    const bool changed = std::any_of(all.begin(), all.end(), [&](const std::string& change) {
+      return name_of(change) == name_of(*entry);
+    });
+    if (!changed) variables.push_back(*entry);
+  }
+  std::copy_if(all.begin(), all.end(), std::back_inserter(variables),
+               [](const std::string& change) { return change.find('=') != std::string::npos; });
+  return variables;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (std::string& text : texts)
+    list.push_back(text.data());
+  list.push_back(nullptr);
+  return list;
+}
+
 namespace {
 
 // The pid, or -1 and why not in `problem`. A descriptor at 0 or above is passed on as number 3.
 pid_t start_child(const std::string& name, const std::vector<std::string>& environment,
                   const std::vector<std::string>& arguments, const Output& output, int passed,
                   std::string* problem) {
-  std::vector<std::string> variables;
-  for (char** entry = environ; *entry; ++entry) {
-    const std::string variable = *entry;
-    const std::string key = variable.substr(0, variable.find('='));
-    const bool changed = std::any_of(environment.begin(), environment.end(), [&](const std::string& change) {
-      return change.substr(0, change.find('=')) == key;
-    });
-    if (!changed) variables.push_back(variable);
-  }
-  for (const std::string& change : environment) {
-    if (change.find('=') != std::string::npos) variables.push_back(change);
-  }
+  std::vector<std::string> variables = changed_environment(environment);
   std::vector<std::string> words = {"gpumem_conformance", "--backend", backend_name(), "--child", name};
   words.insert(words.end(), arguments.begin(), arguments.end());
 
-  const auto pointers = [](std::vector<std::string>& texts) {
-    std::vector<char*> list;
-    for (std::string& text : texts)
-      list.push_back(text.data());
-    list.push_back(nullptr);
-    return list;
-  };
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, output.out(), STDOUT_FILENO);

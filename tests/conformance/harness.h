@@ -280,8 +280,13 @@ std::ostream& operator<<(std::ostream& stream, const ProcessResult& result);
 // code 1.
 ProcessResult in_forked_child(const std::function<void()>& code);
 
+// For posix_spawn: the environment with `changes`, "NAME=value" entries to set and "NAME" entries to remove;
+// and a list that ends with null.
+std::vector<std::string> changed_environment(const std::vector<std::string>& changes);
+std::vector<char*> pointers(std::vector<std::string>& texts);
+
 // Runs a function that was declared with CHILD(name) in a second process, started by exec, with the same
-// backend. `environment` holds "NAME=value" entries to set and "NAME" entries to remove.
+// backend and a changed_environment().
 ProcessResult run_child(const std::string& name, const std::vector<std::string>& environment = {},
                         const std::vector<std::string>& arguments = {});
 

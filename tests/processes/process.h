@@ -57,17 +57,13 @@ inline std::ostream& operator<<(std::ostream& stream, const Ending& ending) {
 // A running gpumem_scene. Killed at the end of its life if it was not waited for.
 class Process {
  public:
-  // `environment` holds "NAME=value" entries that replace or extend this process's own. The working folder is
-  // `folder` if it is not empty.
+  // With a conformance::changed_environment(). The working folder is `folder` if it is not empty.
   explicit Process(const std::vector<std::string>& arguments,
                    const std::vector<std::string>& environment = {}, const std::string& folder = "") {
     const std::string program = scene_program();
     std::vector<std::string> words = {program, scene_library(), conformance::on_host() ? "host" : "cuda"};
     words.insert(words.end(), arguments.begin(), arguments.end());
-    std::vector<std::string> variables = environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      if (!is_set(environment, *entry)) variables.push_back(*entry);
-    }
+    std::vector<std::string> variables = conformance::changed_environment(environment);
     int out[2] = {-1, -1};
     EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
     out_ = out[0];
@@ -77,8 +73,9 @@ class Process {
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, err_, STDERR_FILENO);
     if (!folder.empty()) posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
-    const int problem = posix_spawn(&pid_, program.c_str(), &actions, nullptr, pointers(words).data(),
-                                    pointers(variables).data());
+    const int problem =
+        posix_spawn(&pid_, program.c_str(), &actions, nullptr, conformance::pointers(words).data(),
+                    conformance::pointers(variables).data());
     posix_spawn_file_actions_destroy(&actions);
     if (problem != 0) pid_ = -1;  // which no call may take for a process
     EXPECT_EQ(problem, 0) << "cannot start " << program << ": " << std::strerror(problem);
@@ -123,21 +120,6 @@ class Process {
   }
 
  private:
-  static bool is_set(const std::vector<std::string>& environment, const std::string& entry) {
-    const std::string name = entry.substr(0, entry.find('=') + 1);
-    for (const std::string& one : environment) {
-      if (one.compare(0, name.size(), name) == 0) return true;
-    }
-    return false;
-  }
-  static std::vector<char*> pointers(std::vector<std::string>& texts) {
-    std::vector<char*> list;
-    for (std::string& text : texts)
-      list.push_back(text.data());
-    list.push_back(nullptr);
-    return list;
-  }
-
   pid_t pid_ = -1;
   int out_ = -1;
   int err_ = -1;
