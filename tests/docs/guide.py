@@ -53,6 +53,17 @@ def host_function_list(root, page):
     return [f"{name} is {'' if name in allowed else 'not '}allowed, says its comment" for name in sorted(allowed ^ listed)]
 
 
+def paths_that_lead_nowhere(root, text):
+    """A path may begin at any folder, and leave out what a file name ends in."""
+    known = set()
+    for top in ("adapters", "bindings", "capi", "docs", "impl", "packaging", "tests"):
+        for path in (root / top).glob("**/*"):
+            whole = path.relative_to(root).as_posix()
+            known |= {f"/{whole}", f"/{whole.rpartition('.')[0]}", f"/{top}"}
+    named = set(re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_.]*|[a-z0-9_]+\.(?:cpp|h|py))`", text))
+    return [name for name in sorted(named) if not any(path.endswith(f"/{name.rstrip('/')}") for path in known)]
+
+
 def main():
     root, program = Path(sys.argv[1]), sys.argv[2]
     docs = root / "docs"
@@ -96,6 +107,9 @@ def main():
                   [name for name in sorted(set(re.findall(r"\b(gpumem_[a-z0-9_]+)\(\)", text)))
                    if not any(f"{name}(" in header.read_text(encoding="utf-8")
                               for header in (root / "capi" / "include" / "gpumem").glob("*.h"))])
+
+    for name in ("architecture.md", "add-a-function.md", "testing.md"):
+        tap.check(f"{name} names no file that does not exist", paths_that_lead_nowhere(root, pages[docs / name]))
 
     headers = "".join((root / "capi" / "include" / "gpumem" / name).read_text(encoding="utf-8")
                       for name in ("instance.h", "host.h"))

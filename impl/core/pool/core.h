@@ -94,7 +94,7 @@ class PoolCore {
   gpumem_pool_info info();
   Result<gpumem_pool_class_info> class_info(uint32_t index);
   void reset_peaks();
-  // ---- captures: pool_capture.cpp ----
+  // ---- captures: capture.cpp ----
   // NOT_FOUND if the capture has no part.
   Result<void> release_capture(const PoolStream& stream, uint64_t id);
 
