@@ -2,10 +2,17 @@
 // Copies and fills. Operands are checked and resolved to bytes when the call is made, the bytes move when the
 // stream's worker comes to them. When a call waits for its copy follows the driver's "API synchronization
 // behavior".
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "driver.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace fake {
 namespace {
@@ -93,12 +100,22 @@ bool is_on_device(uintptr_t address) {
   return found.memory != nullptr && (is_device_memory(*found.memory) || found.memory->kind == Kind::kMapping);
 }
 
+// Makes the pages that are about to be written: most are fresh in a test, and a fault for each of them takes
+// longer than its bytes. Where that fails, they fault.
+void populate(char* bytes, size_t size) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(bytes) & ~(page - 1);
+  const size_t length = reinterpret_cast<uintptr_t>(bytes) + size - begin;
+  if (length >= 16 * page) (void)madvise(reinterpret_cast<void*>(begin), length, MADV_POPULATE_WRITE);
+}
+
 void move_bytes(const std::vector<Span>& targets, const std::vector<Span>& sources) {
   size_t target = 0, source = 0, target_used = 0, source_used = 0;
   while (target < targets.size() && source < sources.size()) {
     size_t part = std::min(targets[target].size - target_used, sources[source].size - source_used);
     char* const to = targets[target].bytes + target_used;
     const char* const from = sources[source].bytes + source_used;
+    populate(to, part);
     // AddressSanitizer moves byte by byte.
     if (to + part <= from || from + part <= to) {
       std::memcpy(to, from, part);
@@ -291,6 +308,7 @@ CUresult copy_batch(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, s
 template <class Value>
 void fill_spans(const std::vector<Span>& spans, Value value) {
   for (const Span& span : spans) {
+    populate(span.bytes, span.size);
     if constexpr (sizeof(Value) == 1) {
       std::memset(span.bytes, value, span.size);
     } else {
