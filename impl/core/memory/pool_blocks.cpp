@@ -12,7 +12,7 @@
 namespace gpumem::core {
 namespace {
 
-// Zero pages, which take memory where they are written. Null if there are none.
+// Zero pages, which take memory only where written. Null on failure.
 void* zero_pages(uint64_t bytes) {
   void* const pages =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

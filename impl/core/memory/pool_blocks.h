@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which block of a pool an address lies in. A radix map from pages of 64 KiB to runs of equal blocks: readers
-// use plain loads. Runs are never deleted before their pool, so a reader that is late reads an old answer.
+// use plain loads. Runs live as long as their pool, so a late reader gets an old answer, never freed memory.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@
 
 namespace gpumem::core {
 
-// Blocks of one size behind one another: a chunk of small ones, or one large one. The states of the blocks
-// lie behind it, where no pointer has to be loaded to find them.
+// Adjacent blocks of one size: a chunk of small ones, or one large one. Their states follow it in memory, so
+// that finding them loads no pointer.
 struct alignas(64) PoolRun {
   static constexpr uint32_t kLarge = UINT32_MAX;
   // All but free are live. Recorded: other streams use it; captured: so do captures.
@@ -35,7 +35,7 @@ struct alignas(64) PoolRun {
   uint64_t base() const { return base_.load(std::memory_order_relaxed); }
   uint64_t block_size() const { return block_size_.load(std::memory_order_relaxed); }
   uint64_t address_of_block(uint32_t index) const { return base() + index * block_size(); }
-  // Of an address that the map has sent here; `count` and above in the rest behind the last block.
+  // The index of the block at an address of this run; `count` or more if behind the last block.
   uint32_t index_of(uint64_t address) const {
     if (class_index == kLarge) return address - base() < block_size() ? 0 : 1;
     return static_cast<uint32_t>((address - base()) * reciprocal_ >> kReciprocalShift);
@@ -68,11 +68,11 @@ class PoolBlocks {
   ~PoolBlocks();
   PoolBlocks(const PoolBlocks&) = delete;
   PoolBlocks& operator=(const PoolBlocks&) = delete;
-  // To be called once, before anything else.
+  // Call once, before anything else.
   Result<void> open();
 
-  // Room for addresses to come; UNSUPPORTED for addresses that no system gives out. Needs the pool's lock, as
-  // set() and clear() do.
+  // Reserves entries for later addresses; UNSUPPORTED for addresses that no system gives out. Needs the
+  // pool's lock, as set() and clear() do.
   Result<void> reserve(uint64_t base, uint64_t size);
   void set(uint64_t base, uint64_t size, PoolRun* run) noexcept;
   void clear(uint64_t base, uint64_t size) noexcept { set(base, size, nullptr); }

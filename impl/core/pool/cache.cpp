@@ -48,7 +48,7 @@ void PoolCache::attach(platform::ThreadRecord& record, uint32_t seat, uint64_t n
   static_cast<Table*>(record.attachment)->entries[seat] = {number, cache};
 }
 
-// The pools get back what the thread kept.
+// Returns the blocks that the thread kept to their pools.
 void PoolCache::end_thread(void* table) noexcept {
   const std::unique_ptr<Table> entries(static_cast<Table*>(table));
   Seats* const all = process_seats.find();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The free blocks that a thread keeps of a pool. Only the thread uses them, inside a Look; whoever takes them
-// away closes the cache first and waits for the looks. So the warm path takes no lock and shares no line.
+// The free blocks of a pool that one thread keeps. Only that thread uses them, inside a Look. To take them
+// away, close the cache and wait for the looks. So the warm path takes no lock and shares no cache line.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace gpumem::core {
 
 class PoolCore;
 
-// For one order.
+// The kept blocks of one order.
 struct PoolShelf {
   struct Bin {
     uint32_t count = 0;
@@ -61,7 +61,7 @@ struct PoolShelf {
 class PoolCache {
  public:
   static constexpr uint32_t kShelves = 9;
-  // Of the current thread, if it has one of a pool, by the pool's seat and number; else null.
+  // The current thread's cache of the pool with this seat and number; null if it has none.
   static PoolCache* of_thread(const platform::ThreadRecord& record, uint32_t seat, uint64_t number) noexcept {
     const auto* const table = static_cast<const Table*>(record.attachment);
     if (table == nullptr) [[unlikely]]
@@ -69,11 +69,11 @@ class PoolCache {
     const Entry& entry = table->entries[seat];
     return entry.number == number ? entry.cache : nullptr;
   }
-  // Enters one for the current thread. Throws std::bad_alloc.
+  // Enters a cache for the current thread. Throws std::bad_alloc.
   static void attach(platform::ThreadRecord& record, uint32_t seat, uint64_t number, PoolCache* cache);
 
   bool open() const { return !closed.load(std::memory_order_acquire); }
-  // The first is for what has no stream.
+  // Place 0 is for blocks without a stream.
   static uint32_t place_of(uint64_t key) {
     static_assert(kShelves - 1 == 8, "a division would take a tenth of an allocation");
     return key == 0 ? 0 : 1 + static_cast<uint32_t>(key % (kShelves - 1));
@@ -86,7 +86,7 @@ class PoolCache {
     counter.store(counter.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
 
-  // Of `index`, for work in the order of `key`; null if the cache has none.
+  // A block of class `index` for work in the order of `key`; null if the cache has none.
   void* take(uint64_t key, uint32_t index) noexcept {
     PoolShelf* const found = open() ? shelf(key) : nullptr;  // a closed cache is not looked into
     if (found == nullptr) [[unlikely]]
@@ -99,7 +99,7 @@ class PoolCache {
     count(allocated[index]);
     return pointer_to(block.address);
   }
-  // The same of a larger block, by its exact size.
+  // Like take(), for a larger block of exactly this size.
   [[gnu::noinline]] void* take_large(uint64_t key, uint64_t size) noexcept {
     PoolShelf* const found = open() ? shelf(key) : nullptr;
     if (found == nullptr) [[unlikely]]
@@ -115,7 +115,7 @@ class PoolCache {
     }
     return nullptr;
   }
-  // Puts a live block in; false if the pool must see to it.
+  // Puts a live block in; false if the pool must free it.
   [[gnu::always_inline]] bool put(uint64_t key, const PoolRun& run, uint64_t address) noexcept {
     PoolShelf* const found = open() ? shelf(key) : nullptr;
     if (found == nullptr) [[unlikely]]
@@ -147,7 +147,7 @@ class PoolCache {
     count(kept_bytes, size);
     return true;
   }
-  // A larger block has left a shelf.
+  // Call when a larger block has left a shelf.
   void count_out(uint64_t size) noexcept {
     count(kept_count, uint64_t{0} - 1);
     count(kept_bytes, uint64_t{0} - size);
@@ -181,7 +181,7 @@ class PoolCache {
 namespace pool_seats {
 // A seat, or kSeats if all are taken: then threads keep no blocks of the pool.
 uint32_t take(PoolCore& core, uint64_t number);
-// No thread that ends reaches the pool from now on.
+// Ending threads no longer reach the pool after this.
 void leave(uint32_t seat) noexcept;
 }  // namespace pool_seats
 

@@ -50,12 +50,12 @@ void PoolCore::end_line(Order& line) {
   space_.pass(line.number(), UINT64_MAX);
 }
 
-// A block, which belongs to the part if the stream is being captured.
+// Allocates a block. It belongs to the part if the stream is being captured.
 Result<void*> PoolCore::allocate_for(Lock& lock, const PoolStream& stream,
                                      const std::shared_ptr<Order>& order, uint64_t size, uint64_t alignment) {
   const uint64_t id = stream.capture.id;
   if (id == 0) return allocate_block(lock, *order, size, alignment);
-  // First what needs memory.
+  // Allocate the record first, so that nothing fails once there is a block.
   std::map<uint64_t, PoolCaptured> entry;
   entry.emplace(0, PoolCaptured{id, {}});
   auto block = allocate_block(lock, *order, size, alignment);
@@ -67,7 +67,7 @@ Result<void*> PoolCore::allocate_for(Lock& lock, const PoolStream& stream,
     current = line != part->second->lines.end() && line->second == order;
   }
   if (!current) {
-    // Another thread released the part while this one had let the lock go.
+    // Another thread may have released the part while the lock was not held.
     if (captures_.find(id) == nullptr) end_line(*order);
     return block;
   }
@@ -104,7 +104,7 @@ void PoolCore::free_captured(const PoolStream& stream, PoolRun& run, uint64_t ad
     held.order = order_of(stream.capture);
     if (run.class_index != PoolRun::kLarge) held.order->reserve(run.class_index, 1);
   } else {
-    // Behind the work of the stream outside of the capture, if the block was there before.
+    // A block that is older than the capture is freed after the stream's work outside of the capture.
     PoolStream outside = own ? PoolStream{} : stream;
     outside.capture = {};
     held.order = order_of(outside);
@@ -146,7 +146,7 @@ void PoolCore::record_captured_use(const backend::Capture& capture, PoolRun& run
   run.state(run.index_of(address)).store(PoolRun::kCaptured, std::memory_order_release);
 }
 
-// From now on the capture uses none of the blocks that live.
+// Ends the capture's use of live blocks.
 void PoolCore::forget_capture(uint64_t id) noexcept {
   for (auto at = captures_.blocks.begin(); at != captures_.blocks.end();) {
     auto& [address, block] = *at;
@@ -186,7 +186,7 @@ Result<void> PoolCore::release_capture(const PoolStream& stream, uint64_t id) {
     settle_captures();
     keep_threshold();
   } catch (const std::bad_alloc&) {
-    // It is released; the next call sees to the rest.
+    // The part is released; the next call finishes the rest.
   }
   return {};
 }
@@ -231,7 +231,7 @@ void PoolCore::settle_captures() {
   }
 }
 
-// All at once, when the work of all streams is complete: the pool ends.
+// Ends all captures with the pool, once the work of all streams is complete.
 void PoolCore::end_captures() {
   captures_.ending.reserve(captures_.ending.size() + captures_.parts.size());
   while (!captures_.parts.empty()) {

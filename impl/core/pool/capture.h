@@ -15,8 +15,8 @@
 
 namespace gpumem::core {
 
-// What one capture has of a pool: what was freed in its streams, each in an order of its own in which nothing
-// passes before the part is released, and blocks that wait for the release.
+// One capture's part of a pool: blocks freed in its streams and blocks that wait for the part's release. Each
+// stream has its own order, in which no free completes before that release.
 struct PoolPart {
   struct Held {
     uint64_t address = 0;
@@ -28,7 +28,7 @@ struct PoolPart {
   uint64_t id = 0;
   std::map<uint64_t, std::shared_ptr<PoolOrder>> lines;  // by Capture::line
   std::vector<Held> held;
-  // Once it is released: the work that it waits for.
+  // Once the part is released: the work that it waits for.
   std::shared_ptr<PoolOrder> after;
   uint64_t epoch = 0;
 };

@@ -90,7 +90,7 @@ void PoolCore::poll() {
   for (auto at = orders_.begin(); at != orders_.end();) {
     Order& order = *at->second;
     poll(order);
-    // Nobody comes for the rest of a stream that has ended, unless blocks are yet to be freed in its order.
+    // Drop the order of an ended stream, as no call comes for it; not while blocks are yet to be freed in it.
     if (!order.is_none() && !order.has_stream() && order.idle() && at->second.use_count() == 1 &&
         !is_kept(order)) {
       order.take_passed([&](const PoolFree& block) { put_back(block); });
@@ -143,7 +143,7 @@ bool PoolCore::worth_waiting() const {
 void PoolCore::observe(bool wait) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
   while (true) {
-    // Each time: what waited for one stream is then freed in the order of another.
+    // Ask each time, because a block that waited for one stream is then freed in the order of another.
     for (auto& [key, order] : orders_) {
       if (order->ask()) space_.pass(order->number(), order->passed());
     }
@@ -169,7 +169,7 @@ PoolCache* PoolCore::cache_of_thread() {
   return caches_;
 }
 
-// Blocks of an order that the thread does not use any more make way.
+// The shelf of an order. First spills the blocks of an older order in the same place.
 PoolShelf* PoolCore::shelf_of(PoolCache& cache, Order& order) {
   std::unique_ptr<PoolShelf>& shelf = cache.shelves[PoolCache::place_of(order.key())];
   if (shelf != nullptr && shelf->order != &order && !empty_shelf(cache, shelf)) throw std::bad_alloc();
@@ -187,7 +187,7 @@ bool PoolCore::spill(PoolShelf& shelf, uint32_t index, uint32_t keep) noexcept {
   if (bin.count <= keep) return true;
   const uint32_t surplus = bin.count - keep;
   try {
-    // The oldest go; the youngest are in the caches of the processor.
+    // Spill the oldest, as the youngest are in the processor's caches.
     shelf.order->push(index, bin.blocks.get(), surplus);
   } catch (const std::bad_alloc&) {
     return false;
@@ -223,7 +223,7 @@ void PoolCore::spill_large() noexcept {
   }
 }
 
-// Needs a cache that is closed, or one of the calling thread, as drain() does.
+// Like drain(), needs a closed cache or the calling thread's own.
 bool PoolCore::empty_shelf(PoolCache& cache, std::unique_ptr<PoolShelf>& shelf) noexcept {
   if (shelf != nullptr && !spill_large(cache, *shelf, 0)) return false;
   for (uint32_t i = 0; shelf != nullptr && i < classes_.count(); ++i) {
@@ -305,7 +305,7 @@ void PoolCore::end_stream(uint64_t key) noexcept {
     cache->closed.store(false, std::memory_order_release);
   }
   try {
-    // Blocks that its work uses may be freed later, when it can no longer be marked.
+    // Count a free for blocks that are freed later, when the stream can no longer be marked.
     if (left || found->second.use_count() > 1) order.note_frees(1);
     if (order.ask()) {
       space_.pass(order.number(), order.passed());
@@ -319,7 +319,7 @@ void PoolCore::end_stream(uint64_t key) noexcept {
   try {
     poll();  // the order may end here
   } catch (const std::bad_alloc&) {
-    // The next call sees to the rest.
+    // The next call polls again.
   }
 }
 
@@ -340,7 +340,7 @@ void PoolCore::unlist(PoolRun& run) {
   run.listed = false;
 }
 
-// A block that everyone may have, to its chunk; an empty chunk becomes free space.
+// Returns a block that any stream may use to its chunk; an empty chunk becomes free space.
 void PoolCore::put_back(const PoolFree& block) {
   PoolRun& run = *blocks_.run_at(block.address);
   run.free.push_back(run.index_of(block.address));
@@ -419,7 +419,7 @@ size_t PoolCore::gather_from_others(Order& order, uint32_t index, PoolFree* out,
       poll(*other);
     } catch (const std::bad_alloc&) {
       if (taken == 0) throw;
-      break;  // nobody else knows those that were taken
+      break;  // only this call knows the blocks already taken
     }
     taken += other->pop_passed(index, out + taken, count - taken);
     if (taken == count) break;
@@ -444,7 +444,7 @@ bool PoolCore::wait_for_other(Order& order, uint32_t index) {
     if (other.get() == &order || other->is_none() || !other->has_stream() || other->native() ||
         !other->has(index))
       continue;
-    // The event would become part of the graph, and lead this stream into the capture.
+    // Skip a captured stream: the event would join its graph and draw this stream into the capture.
     const auto capturing = other->stream()->is_capturing();
     if (!capturing || *capturing) continue;
     auto event = other->device()->create_event(0);
@@ -467,7 +467,7 @@ bool PoolCore::wait_for_other(Order& order, uint32_t index) {
 
 // ---- memory ----
 
-// The smallest places first: larger ones are of more use. Needs memory only for what it calls.
+// Releases the smallest places first, as larger ones are more useful. Only its callees allocate.
 uint64_t PoolCore::release_free(uint64_t wanted) {
   (void)source_.unmap_left();
   for (auto& [key, order] : orders_)
@@ -534,7 +534,7 @@ Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
     }
     space_.add(*base, wanted, *base);
   }
-  // A growth that fails may have got some pieces, and what is freed for the next try may suffice with them.
+  // Count the pieces of a failed growth too: with what is freed for the next try, they may suffice.
   peak_reserved_ = std::max(peak_reserved_, source_.bytes());
   if (!grown) return grown;
   undo.dismiss();
@@ -542,8 +542,8 @@ Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
   return {};
 }
 
-// Refuses a growth of many pieces that cannot succeed before it fills the device: others want the memory
-// meanwhile.
+// Refuses early a large growth that cannot succeed, so that it does not fill the device while others need the
+// memory.
 Result<void> PoolCore::check_room(uint64_t bytes) {
   constexpr uint64_t kMany = 64 * kMiB;
   if (bytes < kMany) return {};
@@ -554,8 +554,8 @@ Result<void> PoolCore::check_room(uint64_t bytes) {
                     memory->free_bytes, bytes);
 }
 
-// Maps memory where the least is needed, next to free memory. If the pool has much more than it ever used at
-// once, free memory elsewhere goes back for it.
+// Maps memory next to free memory, where the least is needed. If the pool has much more than it ever used at
+// once, releases free memory elsewhere in return.
 Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignment*/) {
   if (exceeds_device(size)) {
     return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, "device %u has %" PRIu64 " bytes in all",
@@ -601,7 +601,7 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
     return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
                       "the pool has no %" PRIu64 " addresses in a row for its memory", size);
   }
-  // More at a time, if it was asked for.
+  // Grow by more at a time, if that was requested.
   const auto following = source_.pieces().lower_bound(at);
   const uint64_t room = (following != source_.pieces().end() ? following->first : source_.end()) - at;
   const uint64_t ample = std::min(round_up(std::max(added, request_.segment_size), granularity), room);
@@ -616,7 +616,7 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
 
   GPUMEM_TRY(check_room(added));
 
-  // A piece goes back only whole: small ones leave little behind, and many cost time.
+  // Pieces are released whole: small ones leave less unreleased, but many cost time.
   const uint64_t unit = std::max(
       std::clamp(std::bit_floor(most_needed_ / 4096 | 1), granularity, std::max(granularity, 32 * kMiB)),
       round_up(std::bit_floor(added / 128 | 1), granularity));
@@ -650,14 +650,14 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   PoolShelf* const shelf = cache != nullptr ? shelf_of(*cache, order) : nullptr;
   const uint64_t block_size = classes_.size_of(index);
   PoolShelf::Bin* const bin = shelf != nullptr ? &bin_of(*shelf, index) : nullptr;
-  // An aligned request comes here with a bin that need not be empty.
+  // The bin may have blocks: an aligned request comes here without trying the cache first.
   if (bin != nullptr && bin->count != 0) return cache->take(order.key(), index);
-  // The states of blocks that are taken together share few lines with those of other threads.
+  // Take many at once, so that their states share few cache lines with those of other threads.
   const bool whole = bin != nullptr && bin->capacity == PoolClasses::kCacheMost;
   const size_t wanted = bin == nullptr ? 1 : whole ? bin->capacity : bin->capacity / 2;
   PoolFree single;
   PoolFree* const blocks = bin == nullptr ? &single : bin->blocks.get();
-  // Not from other orders, which may have blocks by now: a chunk of which none was taken would never end.
+  // Take from the new chunk, even if other orders have blocks by now: an unused chunk would never end.
   const auto take_from_new_chunk = [&] {
     if (!make_chunk(order, index)) return size_t{0};
     const size_t taken = order.pop(index, blocks, wanted);
@@ -665,8 +665,8 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   };
   size_t found = gather(order, index, blocks, wanted);
   if (found == 0 && cache != nullptr && orders_.size() > 1) {
-    // Give up the blocks that this thread keeps for other streams before taking more memory. Not those of
-    // native streams: no mark can be set behind them here, but in the free that finds the bin full.
+    // Give up the blocks that this thread keeps for other streams before taking more memory. Skip native
+    // streams: they can be marked only by the free that finds the bin full.
     for (const auto& other : cache->shelves) {
       if (other != nullptr && other.get() != shelf && !other->order->native()) (void)spill(*other, index, 0);
     }
@@ -714,7 +714,7 @@ Result<void*> PoolCore::try_large(Order& order, uint64_t size, uint64_t alignmen
     base = look();
   }
   if (!base) {
-    // The work may be complete meanwhile; growing costs more than to see.
+    // Poll before growing, which costs more: the work may be complete by now.
     mark_all();
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
     do {
@@ -759,7 +759,7 @@ bool PoolCore::ask_callback(Lock& lock, uint64_t size) {
   lock.unlock();
   bool again = false;
   {
-    // A callback of another pool does not wait for one of this.
+    // Within a callback of another pool, do not wait for this pool's callback, to avoid a deadlock.
     const auto running = lock_unless_in_callback(callback_mutex_);
     if (running && callback_ != nullptr) {
       callback_thread_.store(&platform::thread_record(), std::memory_order_relaxed);
@@ -793,7 +793,7 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
       const uint64_t room = limit_ == 0
                                 ? memory->free_bytes
                                 : std::min(memory->free_bytes, limit_ - std::min(limit_, source_.bytes()));
-      // What failed though there is room for it, failed for another reason.
+      // If there was room, the allocation failed for another reason.
       if (room < size) largest = std::max(largest, round_down(room, source_.granularity()));
     }
   }
@@ -813,7 +813,7 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
 Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
   auto block = try_allocate(order, size, alignment);
   if (block || !is_lack(block.error().status)) return block;
-  // Then only the callback can help, which may raise the limit: what is free is kept.
+  // If the request never fits, only the callback can help, by raising the limit, so keep what is free.
   const bool too_large = exceeds_device(size);
   const bool never_fits = too_large || (limit_ != 0 && size > std::max(limit_, source_.bytes()));
   const char* tier = too_large    ? "the device's memory"
@@ -872,8 +872,8 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
                       "the accesses of gpumem_pool_create()",
                       stream.device->facts().ordinal, device_.ordinal());
   }
-  // Frees again what the driver once did not take back, after a call that is slow anyway. It may wait, so
-  // neither under the lock nor in a callback.
+  // Retries frees that the driver refused, as this call is slow anyway. Neither under the lock nor in a
+  // callback, because a retry may wait.
   bool grew = false;
   const Cleanup later([&] {
     if (grew && !Callback::runs_here()) end_abandoned(*instance_);
@@ -889,7 +889,7 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
         release_free(source_.bytes() - bytes_before);
       }
     } catch (const std::bad_alloc&) {
-      // It stays in the pool.
+      // The memory stays in the pool.
     }
   });
   if (!debug()) {
@@ -952,7 +952,7 @@ void PoolCore::free_block(Order& order, PoolRun& run, uint64_t address) {
 Result<void> PoolCore::free(const PoolStream& stream, const void* pointer, uint64_t size) {
   const Lock lock(mutex_);
   if (stream.capture.id == 0 || !retired_ || handle_ != 0) return free_in(stream, address_of(pointer), size);
-  // The parts of a destroyed pool have ended.
+  // Ignore the capture: the parts of a destroyed pool have ended.
   PoolStream outside = stream;
   outside.capture = {};
   return free_in(outside, address_of(pointer), size);
@@ -973,9 +973,9 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
   }
   const auto order = order_of(stream);
   const bool large = run->class_index == PoolRun::kLarge;
-  // All that needs memory comes first.
+  // Allocate before anything changes.
   space_.prepare(1);
-  // What a thread keeps for a stream serves it without a check.
+  // Check the device now: blocks that a thread keeps for a stream are allocated unchecked.
   const bool kept =
       before == PoolRun::kLive && (!large || run->block_size() <= largest_kept()) && lets(stream);
   PoolCache* const cache = kept ? cache_of_thread() : nullptr;
@@ -1023,8 +1023,8 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
   return {};
 }
 
-// One mark for many frees, where another stream may want the blocks. A native stream is marked only now, and
-// each large block may be all that there is.
+// Sets one mark for many frees, if another stream may want the blocks. For large blocks of a native stream,
+// marks each free: it cannot be marked later, and that block may be the only one.
 void PoolCore::mark_if_due(Order& order, const PoolStream& stream, bool large) {
   const uint64_t frees = order.native() && large ? 1 : 32;
   if (orders_.size() <= 2 && !order.native()) return;
@@ -1316,7 +1316,7 @@ Result<gpumem_pool_class_info> PoolCore::class_info(uint32_t index) {
 
 void PoolCore::reset_peaks() {
   const Lock lock(mutex_);
-  // Threads may take what they keep without being seen, so it counts.
+  // Kept blocks count, because threads take them without the pool noticing.
   peak_count_ = peak_bytes_ = 0;
   note_peaks();
   peak_reserved_ = source_.bytes();
@@ -1397,8 +1397,8 @@ Result<bool> PoolCore::release_if_empty(bool wait) {
   drain_all();
   end_quarantine(0);
   observe(wait);
-  // Memory that work uses is not taken away from it. The lock is free meanwhile, since that work may need
-  // what another thread does next.
+  // Wait for work that uses the memory. Release the lock meanwhile, as that work may depend on another
+  // thread's next call.
   for (;;) {
     end_quarantine(0);  // of what was freed meanwhile
     if (settled()) break;
@@ -1455,7 +1455,7 @@ Result<bool> PoolCore::release_if_empty(bool wait) {
   return true;
 }
 
-// Only a debug pool knows them one by one.
+// Only a debug pool records single blocks.
 void PoolCore::log_blocks() noexcept {
   constexpr size_t kMost = 32;
   const Lock lock(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a pool is made of, apart from its handle: it lives on while blocks do.
+// The core of a pool, apart from its handle. It outlives the handle while blocks live.
 //
 // The lock guards everything but the caches of threads. It is held during the driver calls that take or
 // release memory, but never during callbacks or calls into other pools.
@@ -83,11 +83,11 @@ class PoolCore {
 
   // ---- the rest ----
   Result<void*> allocate(const PoolStream& stream, uint64_t size, uint64_t alignment);
-  // `size` is 0 if it is not known.
+  // `size` is 0 if unknown.
   Result<void> free(const PoolStream& stream, const void* pointer, uint64_t size);
   Result<void> record_use(const PoolStream& stream, const void* pointer);
   Result<uint64_t> trim(uint64_t keep_bytes);
-  // The same for another pool's sake; nothing if the pool is busy.
+  // Trims for another pool's growth; returns 0 if this pool is busy.
   uint64_t trim_for_other() noexcept;
   void set_limit(uint64_t bytes);
   void set_release_threshold(uint64_t bytes);
@@ -98,17 +98,17 @@ class PoolCore {
   // NOT_FOUND if the capture has no part.
   Result<void> release_capture(const PoolStream& stream, uint64_t id);
 
-  // False if it has no live block there.
+  // False if the pool has no live block there.
   bool block_info(const void* pointer, gpumem_pool_block_info* out);
   Result<void> set_callback(gpumem_pool_callback callback, void* user_data);
   bool in_callback() const;
 
-  // A stream ends, while it can still be marked.
+  // Call when a stream ends, while it can still be marked.
   void end_stream(uint64_t key) noexcept;
-  // A thread ends.
+  // Call when a thread ends.
   void end_cache(PoolCache* cache) noexcept;
 
-  // The handle has ended, or is there again.
+  // Call when the handle has ended or was restored.
   void set_handle(uint64_t handle) {
     handle_ = handle;
     blocks_.set_listed(handle != 0);
@@ -121,11 +121,11 @@ class PoolCore {
   // Releases everything if no block lives; answers whether. Needs retire(). `wait`: for the work before the
   // frees; otherwise it is left while that runs.
   Result<bool> release_if_empty(bool wait);
-  // It is destroyed, and no block lives, but its memory could not go back yet.
+  // The pool is destroyed and no block lives, but its memory could not be released yet.
   bool left() const { return handle_ == 0 && blocks_.empty(); }
   // Logs the blocks of a debug pool that live.
   void log_blocks() noexcept;
-  // The instance ends, and releases the memory itself.
+  // Call when the instance closes and releases the memory itself.
   void forget() noexcept;
   // After a release that failed, of a pool that never had a handle.
   void abandon() noexcept { source_.abandon(); }
@@ -136,7 +136,7 @@ class PoolCore {
     uint64_t reserved = 0;
   };
   Totals live() noexcept;
-  // The same where nothing may be waited for: nothing while another thread has the lock.
+  // Like live(), without waiting: zeros while another thread holds the lock.
   Totals try_live() noexcept;
 
  private:
@@ -169,10 +169,10 @@ class PoolCore {
   Order& no_order() { return *orders_.at(PoolStream::kNone); }
   PoolCache* cache_of_thread();
   PoolShelf* shelf_of(PoolCache& cache, Order& order);
-  // False if there was no memory for it: then the shelf is as it was.
+  // False if out of memory; the shelf is then unchanged.
   bool spill(PoolShelf& shelf, uint32_t index, uint32_t keep) noexcept;
   bool spill_large(PoolCache& cache, PoolShelf& shelf, uint32_t keep) noexcept;
-  // Of the calling thread: larger blocks that it keeps for any stream.
+  // Spills the larger blocks that the calling thread keeps, for any stream.
   void spill_large() noexcept;
   bool empty_shelf(PoolCache& cache, std::unique_ptr<PoolShelf>& shelf) noexcept;
   bool drain(PoolCache& cache) noexcept;
@@ -185,15 +185,15 @@ class PoolCore {
   void poll(Order& order);
   void settle_waiting();
   void mark_all();
-  // All that was freed is free.
+  // Whether the work before all frees is complete.
   bool settled() const;
-  // Something that was freed will be free without a call.
+  // Whether a freed block will become free without another call.
   bool worth_waiting() const;
-  // Marks all, and gives what is complete anyway a moment to show, if it may wait.
+  // Marks all orders; with `wait`, waits briefly for work that is almost complete.
   void observe(bool wait = true);
   void put_back(const PoolFree& block);
   void end_quarantine(size_t keep);
-  // Gives the chunks back what no order and no thread needs.
+  // Returns blocks that no order and no thread needs to their chunks.
   void sweep();
 
   size_t gather(Order& order, uint32_t index, PoolFree* out, size_t count);
@@ -224,7 +224,7 @@ class PoolCore {
 
   Result<void*> allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment);
   Result<void> free_debug(const PoolStream& stream, uint64_t address, uint64_t size);
-  // A block whose state says already that it is free.
+  // Frees a block whose state is already free.
   void free_block(Order& order, PoolRun& run, uint64_t address);
   Result<void> free_in(const PoolStream& stream, uint64_t address, uint64_t size);
   // The size of the largest block that threads keep.
@@ -233,7 +233,7 @@ class PoolCore {
   PoolShelf::Bin& bin_of(PoolShelf& shelf, uint32_t index);
   void await_recorded(const std::shared_ptr<Order>& order, PoolRun& run, uint64_t address);
   void release_debug(const std::shared_ptr<Order>& order, uint64_t base);
-  // Of a block that no thread keeps, once nothing can fail.
+  // Counts the free of a block that no thread keeps, once nothing can fail.
   void count_free(PoolRun& run, uint64_t base) noexcept;
   Error not_found(uint64_t address) const;
 
@@ -282,7 +282,7 @@ class PoolCore {
   uint64_t large_bytes_ = 0;
   uint64_t large_total_ = 0;
   uint64_t large_total_bytes_ = 0;
-  // Of caches that have ended, and of blocks that no cache was there for.
+  // Counts of ended caches, and of blocks allocated without a cache.
   std::array<uint64_t, PoolClasses::kCountMax> allocated_{};
   std::array<uint64_t, PoolClasses::kCountMax> freed_{};
   uint64_t most_needed_ = 0;  // largest `taken_bytes` of the space

@@ -47,50 +47,49 @@ class PoolOrder {
     device_ = stream.device;
     native_ = stream.native;
   }
-  // Of a capture: it has no stream, and nothing passes before pass_all().
+  // Makes this the order of a capture: without a stream, and nothing passes before pass_all().
   void hold() {
     held_ = true;
     unmarked_ = 1;
   }
   bool held() const { return held_; }
-  // Its stream ends.
+  // Call when its stream ends.
   void drop_stream() { stream_ = nullptr; }
   bool has_stream() const { return stream_ != nullptr; }
   bool native() const { return native_; }
   backend::Stream* stream() const { return stream_.get(); }
   backend::Device* device() const { return device_; }
 
-  // Of a free now: once its stream has ended, the last one, as no work can follow.
+  // The epoch of a free made now. After the stream's end, the last one, as no work can follow.
   uint64_t epoch() const { return stream_ == nullptr && unmarked_ == 0 ? epoch_ - 1 : epoch_; }
   // Counts frees in the current epoch.
   void note_frees(uint64_t count) { unmarked_ += stream_ != nullptr ? count : 0; }
   uint64_t unmarked() const { return unmarked_; }
-  // Ends the epoch if something was freed in it, and the stream can be marked. `in_call`: the caller was
-  // handed the stream, so that it lives. Answers whether a mark was enqueued.
-  // `ends`: the stream ends.
+  // Ends the epoch if it has frees and the stream can be marked. Returns whether a mark was enqueued.
+  // `in_call`: the stream was passed to this call, so it is alive. `ends`: the stream is ending.
   bool mark(bool in_call, bool ends = false);
-  // Whether epochs are complete that the last call did not know of.
+  // Whether more epochs are complete than at the last call.
   bool poll();
-  // Asks the stream itself, which costs more than a mark but answers at once. Whether all is complete.
+  // Queries the stream: costs more than a mark, but answers at once. Returns whether all is complete.
   bool ask();
   bool has_passed(uint64_t epoch) const { return is_none() || epoch <= passed_; }
   uint64_t passed() const { return passed_; }
-  // All that it was told is complete.
+  // Whether the work before all frees is known to be complete.
   bool idle() const { return is_none() || (unmarked_ == 0 && marks_.empty()); }
-  // Something will show complete by itself. A native stream is marked only in calls that were handed it.
+  // Whether polling alone will find more complete. A native stream is marked only in calls that receive it.
   bool under_way() const { return !marks_.empty() || (unmarked_ != 0 && stream_ != nullptr && !native_); }
-  // Memory that complete work used is to be released.
+  // Call before releasing memory that complete work used.
   void settle() {
     if (fence_ != nullptr) fence_->settle();
   }
-  // It is known by other ways that all is complete.
+  // Call when all work is known to be complete by other means.
   void pass_all() {
     marks_.clear();
     unmarked_ = 0;
     passed_ = epoch_++;
   }
 
-  // So many more blocks of a class need no memory. Throws std::bad_alloc.
+  // Makes room for `count` more blocks of a class, so that pushing them cannot fail. Throws std::bad_alloc.
   void reserve(uint32_t class_index, size_t count);
   // Free blocks of a class, the latest last. If it throws, nothing has changed.
   void push(uint32_t class_index, const PoolFree* blocks, size_t count);
@@ -103,7 +102,7 @@ class PoolOrder {
   }
   bool empty() const;
   size_t count(uint32_t class_index) const;
-  // Takes all whose work is complete.
+  // Takes all blocks whose work is complete.
   template <class F>
   void take_passed(F function) {
     for (const auto& shelf : shelves_) {

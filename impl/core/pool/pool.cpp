@@ -14,7 +14,7 @@
 namespace gpumem::core {
 namespace {
 
-// Once a handle has ended, a lack of memory must be met.
+// Turns std::bad_alloc into a status, because the handle has already ended.
 Result<bool> release_quietly(PoolCore& core, bool wait = true) noexcept {
   try {
     return core.release_if_empty(wait);
@@ -31,7 +31,7 @@ PoolStream pool_stream(const Stream& stream) {
 
 PoolStream captured_pool_stream(const Stream& stream) {
   PoolStream order = pool_stream(stream);
-  // A free succeeds in any case; a capture that has failed launches nothing.
+  // Ignore a failed capture, as it launches nothing and a free must succeed.
   const auto capturing = stream.backend().is_capturing();
   if (!capturing || !*capturing) return order;
   if (const auto capture = stream.backend().capture()) order.capture = *capture;
@@ -64,15 +64,15 @@ Result<PoolStream> native_pool_stream(const PoolCore& core, void* native, bool f
   return PoolStream{key, std::move(*stream), &device.backend(), true, {}};
 }
 
-// Its memory has no lines of its own.
+// The only report line of the pool: its memory has none.
 Line Pool::describe() const {
-  const PoolCore::Totals live = core_->try_live();  // a look waits for nobody
+  const PoolCore::Totals live = core_->try_live();  // a report must not wait
   return line_of("pool %s: %" PRIu64 " live block%s of %" PRIu64 " bytes, %" PRIu64 " bytes taken, device %u",
                  shown(core_->request().memory.name), live.count, plural(live.count), live.bytes,
                  live.reserved, core_->device().ordinal());
 }
 
-// Its regions are released as such.
+// The regions of the pool are released on their own.
 Result<void> Pool::release() {
   core_->retire();
   return Object::release();
@@ -139,7 +139,7 @@ Result<void> destroy_pool(Ref<Pool> pool) {
     core->log_blocks();
     if (*released) instance.pools().remove(*core);
     instance.remove_object(*pool);
-    // What the driver once did not take back of the pool's memory. It may wait, so not in a callback.
+    // Retry pool memory that the driver refused to free. Not in a callback, because it may wait.
     if (!Callback::runs_here()) end_abandoned(instance);
   }
   Pool* const gone = pool.get();

@@ -37,8 +37,8 @@ bool find_pool_block(Instance& instance, const void* pointer, gpumem_pool_block_
 PoolStream pool_stream(const Stream& stream);
 // The same with the capture that it may be part of, for a free.
 PoolStream captured_pool_stream(const Stream& stream);
-// INVALID_STATE if a capture of the stream has failed. Nothing is remembered of one that the driver cannot
-// tell from others (COM-29): then this is no stream, and before a free its work is waited for.
+// INVALID_STATE if a capture of the stream has failed. A stream that the driver cannot tell from others
+// (COM-29) is not recorded: returns none, and a free first waits for its work.
 Result<PoolStream> native_pool_stream(const PoolCore& core, void* native, bool frees);
 
 }  // namespace gpumem::core

@@ -38,7 +38,7 @@ uint64_t Pools::trim_others(const PoolCore& core) {
   return released;
 }
 
-// Backwards, since others may leave the list meanwhile. Those that join it do not know the stream.
+// Iterates backwards, because pools may leave the list meanwhile. New pools do not know the stream.
 void Pools::end_stream(uint64_t key, const void* native) noexcept {
   for (size_t index = count_.load(); index-- != 0;) {
     std::shared_ptr<PoolCore> pool;

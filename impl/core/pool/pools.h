@@ -18,9 +18,9 @@ class Pools {
   std::vector<std::shared_ptr<PoolCore>> all() const;
   // Bytes that the other pools have released.
   uint64_t trim_others(const PoolCore& core);
-  // A stream ends, while it can still be marked.
+  // Call when a stream ends, while it can still be marked.
   void end_stream(uint64_t key, const void* native) noexcept;
-  // The instance ends.
+  // Call when the instance closes.
   void clear() noexcept;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Where a pool takes its memory from, in pieces that go back whole: blocks that are mapped into one range of
-// addresses, allocations, or pages of the system.
+// Where a pool gets its memory, in pieces that are released whole: blocks mapped into one address range,
+// allocations, or pages of the system.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class PoolSource {
   PoolSource(std::shared_ptr<Instance> instance, Device& device, PoolMemory memory)
       : instance_(std::move(instance)), device_(device), memory_(std::move(memory)) {}
 
-  // Pointers into it are answered from `blocks`, which lives longer.
+  // Pointer queries use `blocks`, which must outlive this.
   Result<void> open(const PoolBlocks& blocks);
   // Ends it, once its pieces are released.
   Result<void> close();
@@ -43,11 +43,11 @@ class PoolSource {
   uint64_t end() const { return end_; }
   uint64_t granularity() const { return granularity_; }
 
-  // Maps a piece, in a range; else takes one, wherever it is.
+  // map() needs a range; without one, allocate() gets a piece anywhere.
   Result<void> map(uint64_t base, uint64_t size);
   Result<uint64_t> allocate(uint64_t size);
   Result<void> release(uint64_t base);
-  // Unmaps what a map() that failed could not.
+  // Retries unmapping what a failed map() left mapped.
   Result<void> unmap_left();
 
   struct Piece {
@@ -59,7 +59,7 @@ class PoolSource {
   const PoolMemory& memory() const { return memory_; }
   // Leaves what could not be released to the instance, which tries again.
   void abandon() noexcept;
-  // The instance has ended what it is made of.
+  // Call when the instance has already released the memory.
   void forget() noexcept;
 
  private:

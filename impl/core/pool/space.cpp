@@ -19,8 +19,8 @@ void PoolSpace::join(Places::iterator place) {
     return !first->second.taken && !second->second.taken && first->second.order == second->second.order &&
            touch(first, second);
   };
-  // A place free for every stream joins a neighbour that is at least as large and lies in an order: one place
-  // of both is of more use to that stream, and others lose little until the work before is complete.
+  // A place that is free for all joins an at least as large neighbour in an order: that stream gains a larger
+  // place, and others lose little, only until the work before is complete.
   const auto follow = [&](Places::iterator other) {
     if (other->second.taken || other->second.order != kAny || other->second.size > size) return;
     unlist(other);
@@ -31,7 +31,7 @@ void PoolSpace::join(Places::iterator place) {
     if (const auto next = std::next(place); next != places_.end() && touch(place, next)) follow(next);
     if (place != places_.begin() && touch(std::prev(place), place)) follow(std::prev(place));
   }
-  // On each side up to two: the one that follows, and the one behind that.
+  // Join up to two on each side: the neighbour that was moved into this order, and the one beyond it.
   for (auto next = std::next(place); next != places_.end() && same(place, next); next = std::next(place)) {
     unlist(next);
     place->second.size += next->second.size;
@@ -129,7 +129,7 @@ std::optional<uint64_t> PoolSpace::take_joined(uint64_t size, uint64_t alignment
       first = last;
       continue;
     }
-    // From now on all of it lies in the order.
+    // Put all of the parts into this order.
     unlist(first);
     first->second.order = order;
     while (first->second.size < joined) {

@@ -16,14 +16,14 @@
 
 namespace gpumem::core {
 
-// Memory for the nodes of maps and sets, with room ahead: what must not fail half way takes none.
+// Allocates nodes of maps and sets ahead, so that a change cannot fail half way.
 class PoolNodes {
  public:
   PoolNodes() = default;
   PoolNodes(const PoolNodes&) = delete;
   PoolNodes& operator=(const PoolNodes&) = delete;
   ~PoolNodes();
-  // From now on so many nodes need no memory. Throws std::bad_alloc.
+  // Allocates `count` nodes ahead. Throws std::bad_alloc.
   void prepare(size_t count) {
     while (free_ < count)
       put(::operator new(kNode));
@@ -72,31 +72,31 @@ class PoolSpace {
  public:
   PoolSpace() : places_(PoolNodeAllocator<int>(nodes_)), free_(PoolNodeAllocator<int>(nodes_)) {}
 
-  // From now on so many calls need no memory. Throws std::bad_alloc.
+  // Allocates ahead what so many calls need. Throws std::bad_alloc.
   void prepare(size_t calls) { nodes_.prepare(calls * kNodesOfCall); }
   using Order = uint32_t;
   static constexpr Order kAny = 0;  // everyone may have it
 
-  // New memory, free for all. What has the same group may join where it is adjacent.
+  // Adds memory that is free for all. Adjacent places join if they have the same group.
   void add(uint64_t base, uint64_t size, uint64_t group);
   // Takes back memory that is free for all.
   void remove(uint64_t base, uint64_t size);
 
-  // The smallest place for so many bytes, free for all or in the order; no value if there is none.
+  // Takes the smallest sufficient place that is free for all or in the order; no value if there is none.
   std::optional<uint64_t> take(uint64_t size, uint64_t alignment, Order order);
-  // The same from neighbours that lie in the order or are free for all, together.
+  // Like take(), but joins neighbours that lie in the order or are free for all.
   std::optional<uint64_t> take_joined(uint64_t size, uint64_t alignment, Order order);
   // Frees what was taken. `epoch` counts the marks of the order.
   void give(uint64_t base, Order order, uint64_t epoch);
   uint64_t size_of(uint64_t base) const { return places_.at(base).size; }
-  // The work of the order is complete up to an epoch.
+  // Call when the work of the order is complete up to an epoch.
   void pass(Order order, uint64_t epoch);
 
   // Largest place of an order, or of one that could be joined.
   uint64_t largest(Order order) const;
   // Bytes free at the end of a group, up to the address `end`.
   uint64_t tail(uint64_t end, Order order) const;
-  // The same at the beginning of one, from `begin` on.
+  // Bytes free at the start of a group, from the address `begin` on.
   uint64_t head(uint64_t begin, Order order) const;
   // Bytes that are free in the order.
   uint64_t free_bytes(Order order) const;
@@ -112,7 +112,7 @@ class PoolSpace {
   }
   // Places that are free for all, by size: the one behind (size, base), or nothing. Needs no memory.
   std::optional<std::pair<uint64_t, uint64_t>> next_free(uint64_t size, uint64_t base) const;
-  // Whether the records fit together; for tests.
+  // Whether the records are consistent; for tests.
   bool consistent() const;
 
  private:
