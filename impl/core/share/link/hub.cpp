@@ -38,7 +38,7 @@ Result<std::string> hub_address(const char* given, bool make_folder) {
                                      : "/tmp/gpumem-" + std::to_string(platform::own_user());
       const auto checked =
           make_folder ? platform::make_private_folder(folder) : platform::check_private_folder(folder);
-      // Without the folder nobody listens there, which connecting finds out.
+      // A missing folder is no error yet: connecting reports that nobody listens.
       if (!checked && (make_folder || checked.error().status != GPUMEM_ERROR_NOT_FOUND))
         return checked.error();
       path = folder + '/' + path;
@@ -97,7 +97,7 @@ Result<uint64_t> Hub::publish(const PublishRequest& request) {
   if (request.handle.offset < exported->size) entry.published.handle.offset = request.handle.offset;
   entry.published.fingerprint = request.fingerprint;
   auto version = instance().share_server().publish(id_, std::move(entry));
-  // An export that ended meanwhile may have found nothing to take out.
+  // Withdraw an export that ended meanwhile: its end came before this version was published.
   if (version && !instance().exports().find(request.handle.token))
     instance().share_server().withdrawn(request.handle.token);
   return version;

@@ -13,8 +13,8 @@
 
 namespace gpumem::core {
 
-// What a caller names a hub by: a whole path, or `@` and an abstract address. The folder of a name is made,
-// if that is asked for. PERMISSION_DENIED if it is not this user's alone: another one can make it first.
+// The address of a hub: a full path, or `@` and an abstract address. Creates the folder of a name if
+// `make_folder`. PERMISSION_DENIED if others can use the folder: another user may have created it first.
 Result<std::string> hub_address(const char* path, bool make_folder);
 
 struct PublishRequest {

@@ -101,7 +101,7 @@ Result<void> check_origin(const ImportRequest& request, const Instance& instance
   return {};
 }
 
-// A handle of what its exporter has recorded.
+// Checks a handle against what its exporter has recorded.
 Result<void> check_part(const ShareHandle& handle, const ShareHandle& recorded) {
   if (handle.size == recorded.size && handle.offset < recorded.size) return {};
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
@@ -120,7 +120,7 @@ Error only_reading() {
                     "the exporter allows only reading; import it with GPUMEM_ACCESS_READ");
 }
 
-// No later try would succeed.
+// Whether retrying cannot succeed.
 bool has_ended(const Error& error) {
   return error.status == GPUMEM_ERROR_STALE_HANDLE || error.status == GPUMEM_ERROR_PEER_GONE;
 }
@@ -171,7 +171,7 @@ Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector
   return sizes;
 }
 
-// It lives as long as one of those that it was claimed with.
+// An import is live while any of its claims is.
 gpumem_import_state Imports::Import::state() const {
   gpumem_import_state best = GPUMEM_IMPORT_UNKNOWN;
   for (const Claim& claim : claims)
@@ -218,8 +218,8 @@ Result<gpumem_access> Imports::access_for(const ImportRequest& request) const {
   return wanted;
 }
 
-// The claims that another one stands in for: withdrawn ones, and those of the same export over a connection
-// that has ended. A hub that its process opens again may have the exports that it had.
+// Claims that `fresh` replaces: withdrawn ones, and those of the same export over an ended connection. A
+// reopened hub may publish the same exports again.
 std::vector<Claim>::iterator Imports::superseded(std::vector<Claim>& claims, const Claim& fresh) {
   const bool lives = fresh.state() == GPUMEM_IMPORT_LIVE;
   return std::partition(claims.begin(), claims.end(), [&](const Claim& claim) {
@@ -229,8 +229,8 @@ std::vector<Claim>::iterator Imports::superseded(std::vector<Claim>& claims, con
   });
 }
 
-// A process is believed about its own memory, by all its connections. What nobody granted is of the memory of
-// another import only where the driver itself finds it by the ticket: the descriptors of a driver look alike.
+// A process is trusted about its own memory, over all its connections. Without a grant, only a ticket by
+// which the driver itself finds the memory proves it the same: the descriptors of a driver look alike.
 bool Imports::Granted::is_same(const ImportSource& source) const {
   const ShareHandle& other = source.recorded;
   const bool legacy = recorded.way == GPUMEM_SHARE_WAY_LEGACY;
@@ -291,7 +291,7 @@ Result<CreatedMemory> Imports::join(Import& import, const ImportRequest& request
                       "the memory is imported already, at %p, where it stays; pass that address, or NULL",
                       import.created.pointer);
   }
-  // A ring destroys what it owns, and nobody else does.
+  // Only the ring may destroy the memory that it owns.
   if (request.for_ring != import.for_ring) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       import.for_ring
@@ -304,7 +304,7 @@ Result<CreatedMemory> Imports::join(Import& import, const ImportRequest& request
 
 Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
                                CreatedMemory* out) {
-  decltype(received_)::node_type unneeded;  // let go of without the lock
+  decltype(received_)::node_type unneeded;  // released after unlocking
   const std::lock_guard lock(mutex_);
   const auto received = received_.find(key_of_received(request.handle));
   const bool from_peer = request.peer != nullptr || received != received_.end();
@@ -316,9 +316,9 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
     const gpumem_import_state state = claim->state();
     if (state == GPUMEM_IMPORT_PEER_GONE && import.granted.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
       return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");
-    // The exporter is asked: a hub may have published it again.
+    // Ask the exporter: a hub may have published the export again.
     if (state == GPUMEM_IMPORT_WITHDRAWN) continue;
-    // So is one to which there is a new connection.
+    // Ask also if there is a new connection to the exporter.
     if (state == GPUMEM_IMPORT_PEER_GONE && received != received_.end() && !received->second.peer->gone())
       continue;
     auto joined = join(import, request);
@@ -336,7 +336,7 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
 
 Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, ImportSource& source,
                                CreatedMemory* out) {
-  std::vector<Claim> over;  // let go of without the lock
+  std::vector<Claim> over;  // released after unlocking
   const std::lock_guard lock(mutex_);
   const auto [first, last] = imports_.equal_range(key);
   const auto known = std::find_if(
@@ -348,7 +348,7 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, Imp
   auto joined = join(known->second, request);
   if (!joined) return joined.error();
   *out = *joined;
-  // One claim is enough, but that of the exporter's own address also stands for handles that came otherwise.
+  // One claim is enough, but a claim at the exporter's own address also serves handles from elsewhere.
   const auto stands_for = [&](const Claim& held) {
     return held.state() == GPUMEM_IMPORT_LIVE && held.token() == source.claim.token() &&
            (held.peer()->exporter() != Token{} || source.claim.peer()->exporter() == Token{});
@@ -396,7 +396,7 @@ void Imports::put_back(std::optional<Received> received) noexcept {
     const std::lock_guard lock(mutex_);
     received_.try_emplace(key_of_received(received->handle), std::move(*received));
   } catch (const std::bad_alloc&) {
-    // Then it has to be sent again.
+    // The handle must be sent again.
   }
 }
 
@@ -431,7 +431,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   }
   auto grant = peer->claim(given.token, request.timeout_ns);
   if (!grant) {
-    // Whoever has the descriptors can import without the exporter.
+    // With the descriptors, the import does not need the exporter.
     const bool ended = grant.error().status == GPUMEM_ERROR_PEER_GONE;
     if (!(blocks && complete && ended)) return grant.error();
     source.claim = Claim(std::move(peer), given.token);
@@ -554,7 +554,7 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
                                    gpumem_access access, ImportSource source) {
   const ShareHandle& recorded = source.recorded;
   NewImport wanted = import_of(recorded, request, source.claim);
-  std::list<Kept> kept = take_kept(key, source, request.address);  // the mapping that there is, or nothing
+  std::list<Kept> kept = take_kept(key, source, request.address);  // the cached mapping, or empty
   // Unmap cached imports, so that the requested address is free.
   if (request.address != nullptr && kept.empty()) flush_cache();
   Cleanup again([&] { keep_again(std::move(kept)); });
@@ -615,7 +615,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   if ((*access & ~source->recorded.access) != 0) return only_reading();
   const auto changes = lock_unless_in_callback(changes_);
   if (!changes) return changed_elsewhere("imports of the instance");
-  // Another thread may have imported it meanwhile; or it was, by another export or over another connection.
+  // The memory may be imported by now: by another thread, another export or over another connection.
   counted = count_up(key, request, *source, &created);
   if (!counted) return counted.error();
   if (*counted) {
@@ -783,7 +783,7 @@ bool Imports::keep_mapped(Memory& memory) noexcept {
 }
 
 void Imports::forget(const Memory& memory) noexcept {
-  std::vector<Claim> claims;  // let go of without the lock
+  std::vector<Claim> claims;  // released after unlocking
   const std::lock_guard lock(mutex_);
   const auto place = places_.find(&memory);
   if (place == places_.end()) return;
@@ -846,8 +846,7 @@ Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors desc
   return handle;
 }
 
-// A mapping that the driver refuses to unmap is tried again with the next ones, and when the instance is
-// closed.
+// A mapping that the driver refuses to unmap is retried with the next ones, and when the instance is closed.
 void Imports::drop_kept(std::list<Kept> kept) noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -856,7 +855,7 @@ void Imports::drop_kept(std::list<Kept> kept) noexcept {
   for (auto at = kept.begin(); at != kept.end();) {
     const auto one = at++;
     auto released = one->mapping->release();
-    if (!released) released = one->mapping->release();  // may have been told of an earlier failure
+    if (!released) released = one->mapping->release();  // the first call may report an earlier failure
     if (released) {
       kept.erase(one);
     } else {
@@ -878,7 +877,7 @@ std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) noexcept {
 
 std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
   std::list<Kept> expired;
-  decltype(received_) given_up;  // let go of without the lock
+  decltype(received_) given_up;  // released after unlocking
   std::optional<std::chrono::nanoseconds> next;
   {
     const std::lock_guard lock(mutex_);
@@ -893,7 +892,7 @@ std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
     for (const auto& [token, one] : received_)
       due = std::min(due, one.until);
     if (due != Clock::time_point::max()) {
-      // A step is not called earlier when something comes that is due before.
+      // Look every second, because an entry added later may be due earlier.
       next = std::clamp(due - now, Clock::duration(std::chrono::milliseconds(1)),
                         Clock::duration(std::chrono::seconds(1)));
     } else {
@@ -904,7 +903,7 @@ std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
   return next;
 }
 
-// On the thread of the instance. Without it, what is over is dropped by later calls.
+// Tidies on the background thread. Without one, later calls drop what has expired.
 void Imports::tidy_later() {
   {
     const std::lock_guard lock(mutex_);

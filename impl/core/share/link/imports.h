@@ -33,8 +33,8 @@ struct ImportRequest {
   void* address = nullptr;
   uint64_t timeout_ns = 0;  // for the exporter's answer
   std::string name;
-  std::shared_ptr<SharePeer> peer;  // who has it, if that is known; or null
-  bool for_ring = false;            // which owns the import
+  std::shared_ptr<SharePeer> peer;  // the exporter's connection, if known
+  bool for_ring = false;            // the ring owns the import
 };
 
 // An export that is held in another process, until this is destroyed.
@@ -65,7 +65,7 @@ class Claim {
   Token token_{};
 };
 
-// Where an import comes from, and what holds it there.
+// Where an import comes from, and the claim that holds it there.
 struct ImportSource {
   ShareHandle recorded;  // what the exporter knows; without one, what the handle says
   platform::Descriptors descriptors;
@@ -74,7 +74,7 @@ struct ImportSource {
   std::optional<ProcessId> granter;  // of the claim, if that was granted
 };
 
-// The sizes of the blocks; `descriptors` lose the file that they were in. INVALID_ARGUMENT if the two do not
+// The sizes of the blocks; Removes the file of sizes from `descriptors`. INVALID_ARGUMENT if the two do not
 // match.
 Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors);
 
@@ -82,55 +82,52 @@ class Imports {
  public:
   explicit Imports(Instance& instance) : instance_(instance) {}
 
-  // The handle of the memory, and the byte that was exported. `given` is what the request was read from, if
-  // it has defaults for all the rest.
+  // Returns the memory's handle and the exported byte. `given` is the handle that the request was read from,
+  // if the other options are defaults.
   Result<CreatedMemory> import_memory(const ImportRequest& request, const gpumem_share_handle* given);
-  // The same for what was imported before with these very bytes and defaults; nothing if that is not certain.
+  // Imports again what was imported before with the same bytes and defaults; no value unless that is certain.
   std::optional<CreatedMemory> import_again(const gpumem_share_handle& given) noexcept;
-  // Of something of that type, which the caller imports.
+  // Claims an export of this type, which the caller then imports.
   Result<ImportSource> claim(const ImportRequest& request, gpumem_share_type type);
-  // The device of this instance that a handle is of. NOT_FOUND.
+  // The device of this instance on which the handle's memory lies. NOT_FOUND.
   Result<DeviceObject*> device_of(const ShareHandle& handle) const;
-  // Maps what came with a connection, apart from all records, while `use` runs with its address.
-  // LIMIT_EXCEEDED if it has more bytes than that.
+  // Maps memory received over a connection, without recording it, while `use` runs with its address.
+  // LIMIT_EXCEEDED if it is larger than `bytes_max`.
   Result<void> try_import(const ImportRequest& request, platform::Descriptors descriptors,
                           std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
                           const std::function<Result<void>(void*)>& use);
   // The handle of the event.
   Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
   Result<gpumem_import_info> info(const Memory& memory) const;
-  // Something was imported by that handle and lives, or the handle was received.
+  // Whether this token is imported and alive, or was received.
   bool has(const Token& token) const;
   // Counts down, or ends the last one.
   Result<void> destroy(Ref<Memory> memory);
-  // Keeps the mapping of a memory that ends, so that nothing is to be released; false if it is not to be
-  // kept.
+  // Caches the mapping of a memory that ends, instead of releasing it; false if it cannot be cached.
   bool keep_mapped(Memory& memory) noexcept;
   // Drops the record of a memory whose mapping is gone, or kept.
   void forget(const Memory& memory) noexcept;
 
-  // Room for a handle that is about to be received, and kept or given up. LIMIT_EXCEEDED if too many wait.
+  // Reserves room for a handle to receive; then keep it or give it up. LIMIT_EXCEEDED if too many wait.
   Result<void> reserve_received();
   void give_up_received() noexcept;
-  // Keeps what came with a handle until it is imported, or until then. The handle to import it by, which says
-  // from where it came. LIMIT_EXCEEDED if too many wait. `reserved`: in the room that was reserved for it,
-  // which there is in any case.
+  // Keeps a handle's descriptors until it is imported or `until`. Returns the handle to import, which says
+  // where it came from. LIMIT_EXCEEDED if too many wait, but never if `reserved`: uses the reserved room.
   Result<ShareHandle> keep(ShareHandle handle, platform::Descriptors descriptors,
                            std::shared_ptr<SharePeer> peer, std::chrono::steady_clock::time_point until,
                            bool reserved = false);
 
   Result<void> set_cache(uint64_t idle_ns, uint64_t bytes_max);
   Result<void> flush_for_user();
-  // Unmaps all that is kept; whether there was any.
+  // Unmaps all cached imports. Returns whether there were any.
   bool flush_cache() noexcept;
-  // Before the instance is closed: lets go of everything but imports that live.
+  // Call before closing the instance: releases everything but live imports.
   void stop() noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Where to look for an import: what a handle says of the memory, for which device, with which access.
-  // Anybody can say anything, so what is found there is of the same memory only if the same process granted
-  // the same.
+  // Where to look for an import: what a handle says of the memory, for which device, with which access. A
+  // handle may lie, so two imports with one key are the same memory only if one process granted both.
   using Key = std::tuple<Token, uint64_t, uint32_t, gpumem_access>;
   struct Granted {
     std::optional<ProcessId> by;
@@ -152,8 +149,8 @@ class Imports {
     bool ending = false;
 
     gpumem_import_state state() const;
-    // The best claim of what the handle names, by where the handle came from; null if there is none. If it
-    // did not come `from_peer`, that of its exporter will do.
+    // The best claim for a handle from the same origin; null if there is none. Unless it came `from_peer`, a
+    // claim at its exporter's address serves too.
     const Claim* claim_for(const ShareHandle& handle, bool from_peer) const;
   };
   using Table = std::multimap<Key, Import>;
@@ -170,7 +167,7 @@ class Imports {
     std::shared_ptr<SharePeer> peer;
     Clock::time_point until;
   };
-  // An import by the bytes that were given for it, so that they need not be read again.
+  // Finds an import by the bytes of its handle, without decoding them again.
   struct Shortcut {
     gpumem_share_handle given{};
     Import* import = nullptr;
@@ -186,19 +183,19 @@ class Imports {
   Result<gpumem_access> access_for(const ImportRequest& request) const;
   Result<void> check_address(const ImportRequest& request) const;
   static ReceivedKey key_of_received(const ShareHandle& handle);
-  // One more of an import that fits the request. The pointer to what the handle is of.
+  // Counts an import up if it fits the request. Returns the pointer to the exported byte.
   static Result<CreatedMemory> join(Import& import, const ImportRequest& request);
-  // By a handle that was imported before, from where it came from; false if somebody is to be asked.
+  // Counts up the import of a handle from the same origin; false if the exporter must be asked.
   Result<bool> count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
                         CreatedMemory* out);
-  // By what was granted. Takes the claim; false if that memory is not imported.
+  // Counts up the import of the granted memory, and takes the claim; false if it is not imported.
   Result<bool> count_up(const Key& key, const ImportRequest& request, ImportSource& source,
                         CreatedMemory* out);
-  // The descriptors that came with a handle, if any did. A caller that cannot import them puts them back.
+  // The descriptors that came with a handle, if any did. If importing fails, put them back.
   std::optional<Received> take_received(const ShareHandle& handle);
   void put_back(std::optional<Received> received) noexcept;
   Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
-  // Why it could not be reached: a handle that another instance has received is to be imported by that one.
+  // Explains why the exporter could not be reached: only the instance that received a handle can import it.
   Error unreached(const ShareHandle& handle, const Error& error) const;
   bool received(const ShareHandle& handle) const;
   Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,

@@ -38,7 +38,7 @@ Result<void> Link::connect(const LinkRequest& request) {
   auto facts = platform::peer_of(socket->get());
   if (!facts) return facts.error();
   hub_ = std::move(*facts);
-  // Anybody can listen where a hub is expected.
+  // Check the user, because anyone can listen at a hub's address.
   const bool trusted = hub_.user == platform::own_user() || hub_.user == kRoot;
   if (!request.secret.empty() && !trusted) {
     return make_error(
@@ -222,7 +222,7 @@ Result<TrialResult> Link::try_way(const TrialRequest& request) {
       trials_.emplace(request, result ? *result : TrialResult{status, false, result.error().message});
       break;
     default:
-      break;  // it may be another one next time
+      break;  // not kept, as the next answer may differ
   }
   return result;
 }
@@ -234,7 +234,7 @@ void Link::interrupt() noexcept { client_->abandon(ended_meanwhile(kType)); }
 Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request) {
   GPUMEM_TRY(outside_host_function());
   auto link = std::make_unique<Link>(instance, request);
-  // It waits for another process, so closing is not held off meanwhile.
+  // Connecting waits for another process, so do not block closing meanwhile.
   GPUMEM_TRY(link->connect(request));
   const auto open = instance->stay_open();
   if (!open) return open.error();
@@ -257,7 +257,7 @@ Result<void> close_link(Ref<Link> link) {
   link->interrupt();
   platform::fence_all_threads();
   if (auto unused = wait_for_uses(*link); !unused) {
-    handles::revive(*link);  // then it can only be closed
+    handles::revive(*link);  // the link can now only be closed
     return unused;
   }
   (void)link->release();  // does not fail

@@ -35,14 +35,14 @@ class Link final : public Object {
   gpumem_link_info info() const;
 
   Result<HubEntry> enumerate(uint32_t index);
-  // NOT_READY without an entry, if there was none in time.
+  // NOT_READY if no entry came in time.
   Result<Status> wait(const std::string& name, uint64_t after, uint64_t timeout_ns, HubEntry* entry);
   Result<ShareHandle> fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint);
   Result<uint64_t> publish(const PublishRequest& request);
   Result<void> withdraw(const std::string& name, uint64_t version);
-  // Whether the process of the hub can use such memory. What it answers is kept, unless it may change.
+  // Whether the hub's process can use such memory. Caches the answer, unless it may change.
   Result<TrialResult> try_way(const TrialRequest& request);
-  // Frees what a process that did not answer may still have open.
+  // Frees trial blocks that a process which did not answer may still have open.
   void drop_trials() noexcept;
   // Calls that wait fail from now on.
   void interrupt() noexcept;

@@ -37,7 +37,7 @@ Result<Device*> home_of(Instance& instance, const void* pointer, FoundRegion* fo
                     "the memory lies on the host, and only that of devices has a dma-buf");
 }
 
-// Where the memory lies, which can be exported.
+// Where exportable memory lies.
 TrialRequest place_of(Instance& instance, const void* pointer) {
   TrialRequest place;
   const FoundRegion found = find_region(instance, pointer);
@@ -53,7 +53,7 @@ TrialRequest place_of(Instance& instance, const void* pointer) {
   return place;
 }
 
-// What stands between the memory and a peer, once it can be exported.
+// Why a peer cannot use memory that can be exported.
 Result<void> check_peer(Instance& instance, const void* pointer, gpumem_share_way way, gpumem_share_peer peer,
                         gpumem_way_info* info) {
   const bool legacy = way == GPUMEM_SHARE_WAY_LEGACY;

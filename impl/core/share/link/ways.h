@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Whether memory can be shared in one way with somebody, and why not.
+// Whether memory can be shared in one way, and if not, why.
 #pragma once
 
 #include "base/result.h"

@@ -14,7 +14,7 @@
 namespace gpumem::core {
 namespace {
 
-// Questions and packets that may be on their way.
+// Most questions and packets in flight.
 constexpr size_t kOpenMax = 4096;
 // How long a call looks for its answer before it sleeps.
 constexpr auto kSpinTime = std::chrono::microseconds(200);
@@ -96,7 +96,7 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
   }
   if (place) return std::move(*place);
   if (ended_) return *ended_;
-  // The answer may come yet. What it brings goes back then.
+  // The answer may still come: then its claim is released.
   undo.dismiss();
   if (type == MessageType::kWait) {
     questions_.erase(number);
@@ -111,7 +111,7 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
                     "the other process did not answer in time; try again, or pass a longer timeout");
 }
 
-// Looks for the answer on this thread: most come sooner than the sharing thread and then this one would wake.
+// Polls on this thread, because most answers come before the sharing thread could wake up and wake this one.
 template <class IsOver>
 void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until,
                                    const IsOver& is_over) {
@@ -127,7 +127,7 @@ void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform:
 // A failure shows in ended_.
 void ShareClient::send(Message message, platform::Descriptors descriptors) {
   if (ended_) return;
-  // When the other side has hung up, what it said before is still to be read. So only reading ends.
+  // After a hang-up, earlier messages are still unread, so only reading ends the connection.
   if (auto sent = channel_.send(std::move(message), std::move(descriptors));
       !sent && sent.error().status != GPUMEM_ERROR_PEER_GONE)
     end(sent.error());
@@ -171,7 +171,7 @@ void ShareClient::serve() noexcept {
   if (damage) report(*damage);
 }
 
-// Takes what has come. What the log is to be told, if the other side broke the protocol.
+// Takes what has arrived. Returns an error to log if the other side broke the protocol.
 std::optional<Error> ShareClient::take_all() noexcept {
   if (gone()) return {};
   Error problem;
@@ -202,13 +202,13 @@ std::optional<Error> ShareClient::take_all() noexcept {
     problem = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for what another process said");
   }
   const bool damaged = problem.status == GPUMEM_ERROR_INVALID_ARGUMENT;
-  if (damaged) problem.status = GPUMEM_ERROR_PEER_GONE;  // nothing of the caller's is wrong
+  if (damaged) problem.status = GPUMEM_ERROR_PEER_GONE;  // the caller's arguments are valid
   end(problem);
   if (!damaged) return {};
   return problem;
 }
 
-// Until a message is whole, its descriptors stay open here, so it may not take for ever.
+// Limits the time for the rest of a message, because its descriptors stay open here until it is complete.
 Result<void> ShareClient::await_rest() {
   const Message* const begun = channel_.begun();
   if (begun == nullptr) return {};
@@ -223,7 +223,7 @@ Result<void> ShareClient::await_rest() {
 Result<void> ShareClient::take(Incoming incoming) {
   const Message& message = incoming.message;
   if (message.type == MessageType::kWithdrawn) {
-    // One that has just been released may still come.
+    // A WITHDRAWN may arrive just after the release.
     const auto held = claims_.find(message.token);
     if (held == claims_.end() || held->second.count == 0) return {};
     held->second.withdrawn = true;
@@ -237,7 +237,7 @@ Result<void> ShareClient::take(Incoming incoming) {
 Result<void> ShareClient::check_head(const Message& message) const {
   const auto found = questions_.find(message.number);
   if (found != questions_.end()) return check_answer(found->second, message);
-  // A WAIT that was cancelled while its answer was on the way.
+  // The answer to a WAIT that was cancelled meanwhile.
   const bool of_wait = message.type == MessageType::kRefused || message.type == MessageType::kEntry;
   if (of_wait && message.number <= last_number_) return {};
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "an answer to no question");
@@ -264,7 +264,7 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   const Message& message = incoming.message;
   const bool refused = message.type == MessageType::kRefused;
   if (refused && message.number == 0) {
-    // A server that takes nobody says so before it is asked, perhaps before anything is.
+    // A server that accepts no connections refuses before the first question.
     end(make_error(message.status, "%s", message.text.c_str()));
     return {};
   }
@@ -278,7 +278,7 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
     held.withdrawn = false;
   }
   questions_.erase(found);
-  // Nobody waits for it any more, or can use it.
+  // No caller waits for the answer or can use it.
   const bool unused = question.place == nullptr || incoming.too_many;
   if (question.claims && !refused && unused) count_down(claims_.find(*question.claims));
   if (question.place == nullptr) {
@@ -323,7 +323,7 @@ void ShareClient::count_down(Claims::iterator held) noexcept {
   (void)send_releases(held);
 }
 
-// Also after abandon(): the socket is still there. False if there is no memory for it now.
+// Works after abandon() too, as the socket is still open. False if out of memory.
 bool ShareClient::send_releases(Claims::iterator held) noexcept {
   Held& claim = held->second;
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The asking end of a connection. Calls send from their own threads, and look for the answer for a moment;
-// what comes later is received by the sharing thread of the instance.
+// The asking end of a connection. Calls send from their own threads and poll briefly for the answer; later
+// ones are received by the instance's sharing thread.
 #pragma once
 
 #include <atomic>
@@ -32,10 +32,10 @@ class ShareClient final : public SharePeer {
   ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin, uint64_t timeout_ns);
   ~ShareClient() override;
 
-  // Asks, and waits for an answer of that type. The refusal of the other side, PEER_GONE, BUSY.
+  // Sends a request and waits for its answer. Fails with the other side's refusal, PEER_GONE or BUSY.
   Result<Incoming> call(Message request, platform::Descriptors descriptors, MessageType answer,
                         platform::Deadline deadline);
-  // Fails what waits, and all that comes, with this.
+  // Fails waiting and later calls with this error.
   void abandon(const Error& error) noexcept;
 
   Result<Grant> claim(const Token& token, uint64_t timeout_ns) override;
@@ -44,12 +44,12 @@ class ShareClient final : public SharePeer {
   bool withdrawn(const Token& token) const noexcept override;
 
   int socket() const { return channel_.socket(); }
-  // By the sharing thread, when the socket has something or room, and from time to time while it is held up.
+  // Called by the sharing thread when the socket is ready, and from time to time while it is held up.
   void serve() noexcept;
 
  private:
   friend class ShareServer;
-  // One that waits for its answer; or, without a place for it, one that has stopped waiting.
+  // An open question. Without a place for the answer, its caller has stopped waiting.
   struct Question {
     MessageType type{};
     MessageType answer{};

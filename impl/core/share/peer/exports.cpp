@@ -31,7 +31,7 @@ struct Exports::Export {
   // Guarded by Exports::mutex_.
   uint64_t claims = 0;
   bool ending = false;   // its object is being freed
-  bool revoked = false;  // it is here only for those who hold it
+  bool revoked = false;  // kept only for its present holders
   Token whole{};         // zeros: it is no part
 
   bool open() const { return !ending && !revoked; }
@@ -80,7 +80,7 @@ class Exports::Plan {
   FoundRegion found;
   gpumem_share_way way = GPUMEM_SHARE_WAY_ANY;
   std::vector<const Mapping*> blocks;  // of a range
-  bool neighbours = false;             // may be seen
+  bool neighbours = false;             // importers may see adjacent memory
 
   Region& region() const { return *found.region; }
   bool in_pool() const { return region().pool_blocks() != nullptr; }
@@ -238,7 +238,7 @@ class Exports::Plan {
 
 Exports::Exports(Instance& instance) : instance_(instance), instance_id_(platform::random_id()) {}
 
-// What cannot be read now may be the next time, so an export fails rather than have a handle that says less.
+// Fail instead of leaving a field out of the handle: the next try may be able to read it.
 Result<ExporterId> Exports::exporter() {
   auto boot = platform::boot_id();
   if (!boot) return boot.error();
@@ -280,7 +280,7 @@ Exports::Exported Exports::find_same(const Object& object, const ShareHandle& li
   return nullptr;
 }
 
-// Enters an export, unless another thread has entered the same meanwhile.
+// Adds an export, unless another thread has added the same meanwhile.
 Result<ShareHandle> Exports::add(Exported made, uint64_t offset) {
   GPUMEM_TRY(instance_.share_server().start());
   ShareHandle handle;
@@ -359,7 +359,7 @@ Result<ShareHandle> Exports::export_blocks(const Plan& plan, const ExportRequest
   ShareHandle like;
   like.way = plan.way;
   like.access = request.access;
-  std::vector<Exported> earlier;  // whose descriptors can be had again
+  std::vector<Exported> earlier;  // whose descriptors can be reused
   {
     const std::lock_guard lock(mutex_);
     if (const Exported same = find_same(range, like, plan.begin(), plan.end(), false)) {
@@ -412,12 +412,12 @@ Result<ShareHandle> Exports::export_blocks(const Plan& plan, const ExportRequest
   made->end = plan.end();
   auto added = add(std::move(made), offset);
   if (!added || plan.holds()) return added;
-  // The thread that unmapped it may have looked for exports before this one was added.
+  // End the export: the unmapping thread may have looked for exports before it was added.
   end_all([&](const Export& known) { return known.handle.token == added->token; });
   return unmapped_meanwhile();
 }
 
-// Nobody could end an import of a ring's memory, for the ring frees it.
+// Refuses to export a ring's memory: the ring frees it, so no one could end such an import.
 Result<void> Exports::check_no_part(const Object& object) const {
   if (unused()) return {};
   const std::lock_guard lock(mutex_);
@@ -587,7 +587,7 @@ void Exports::unclaim(const Token& token) noexcept {
   if (known->second->claims == 0 && known->second->revoked) exports_.erase(known);
 }
 
-// Takes out those of which `which` says so. They are closed, and importers told, without the lock.
+// Removes the exports that `which` selects. Closes them and informs importers without the lock.
 template <class Which>
 void Exports::end_all(Which which) noexcept {
   for (;;) {
@@ -628,7 +628,7 @@ Result<void> Exports::revoke(const Token& token) {
   return {};
 }
 
-// Of importers who cannot do without it. Requires mutex_.
+// Counts claims of importers that need the exporter's memory alive. Requires mutex_.
 uint64_t Exports::count_claims(const Object& object) const {
   uint64_t claims = 0;
   for (const auto& [token, known] : exports_) {
@@ -670,7 +670,7 @@ void Exports::end(const Object& object) noexcept {
   end_all([&](const Export& known) { return known.object == &object; });
 }
 
-// Takes the lock in any case: an export that is entered later sees that its blocks are gone.
+// Always takes the lock, so that an export added later sees that its blocks are gone.
 void Exports::end_blocks(const Range& range, uint64_t offset, uint64_t size) noexcept {
   const uint64_t end = offset + size;
   end_all(

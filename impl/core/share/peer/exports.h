@@ -38,7 +38,7 @@ class ExportWatcher {
   virtual void held(uint64_t claims) noexcept = 0;
 };
 
-// An export that belongs to a larger object, for those who have imported that.
+// An export that is part of a larger object, for importers of that object.
 struct PartRequest {
   gpumem_share_type type = GPUMEM_SHARE_TYPE_EVENT;
   backend::Ticket ticket;       // its descriptor is taken
@@ -59,9 +59,9 @@ class Exports {
 
   Result<ShareHandle> export_memory(const void* pointer, const ExportRequest& request);
   Result<ShareHandle> export_event(Event& event);
-  // Another one each time. They end with the object, by the functions below.
+  // Each call makes a new export. Exports end with the object, by the functions below.
   Result<ShareHandle> export_part(const Object& object, const Device& device, PartRequest request);
-  // Makes an export a part of another one: whoever may import that may import it too.
+  // Makes an export part of another: whoever may import the whole may import the part too.
   void set_whole(const Token& part, const Token& whole) noexcept;
   // The export that this one is a part of, or itself.
   Token whole_of(const Token& token) const noexcept;
@@ -79,15 +79,15 @@ class Exports {
   Result<Grant> claim(const Token& token);
   void unclaim(const Token& token) noexcept;
 
-  // Whoever frees memory or an event calls these: first begin_end(), which is BUSY while an importer by
-  // LEGACY holds it, and keeps new ones away; then end(), or cancel_end() if it could not be freed.
+  // To free memory or an event, first call begin_end(), which refuses new importers and fails with BUSY while
+  // a LEGACY importer holds the object; then end(), or cancel_end() if freeing failed.
   Result<void> begin_end(const Object& object);
   void cancel_end(const Object& object) noexcept;
   void end(const Object& object) noexcept;
-  // Ends what shares a block of these, which are being unmapped.
+  // Ends the exports of these blocks, which are being unmapped.
   void end_blocks(const Range& range, uint64_t offset, uint64_t size) noexcept;
 
-  // Nothing was ever exported: what the functions above need not look at.
+  // Whether nothing was ever exported; then the functions above return at once.
   bool unused() const { return !used_.load(std::memory_order_acquire); }
 
  private:

@@ -30,8 +30,8 @@ class FairShare {
     const uint64_t left = total - std::min(of_others_, total);
     return std::min(left, std::max<uint64_t>(left / (others_.size() + 2), 1));
   }
-  // LIMIT_EXCEEDED if it may not hold so many more when `going` of its own have gone. What takes no more than
-  // goes is let in, however much others have come to hold.
+  // LIMIT_EXCEEDED if it may not hold so many more when `going` of its own have gone. A request that takes no
+  // more than it frees always passes, however much others hold.
   Result<void> check(const char* limit, uint64_t total, uint64_t more, uint64_t going,
                      const char* remedy) const {
     if (more <= going || own_ - going + more <= of(total)) return {};

@@ -57,7 +57,7 @@ void HubTable::forget(const Version& version) noexcept {
   if (token != tokens_.end() && --token->second == 0) tokens_.erase(token);
 }
 
-// Of a name without versions only the last number stays, and of too many such names the highest.
+// Keeps only the last number of a name without versions; of too many such names, only the highest number.
 void HubTable::close_name(Names::iterator name) noexcept {
   const auto raise_floor = [this](uint32_t user, uint64_t last) {
     uint64_t& floor = floors_.find(user)->second;
@@ -113,7 +113,7 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
   if (const Name* const owner = owner_of(request.published.handle.token);
       owner != nullptr && owner->user != request.user)
     return other_user(request.name);
-  // A process that has only read the handle may not put other descriptors behind it.
+  // Refuse other descriptors for a known handle: the publisher may only have read it.
   const Version* const known = find(request.published.handle.token);
   const bool same = known == nullptr || (known->kept == request.published.kept &&
                                          known->publisher == request.published.publisher);
@@ -122,7 +122,7 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
                       "another process has published this handle; copy the bytes into memory of your own to "
                       "publish them");
   }
-  // The older versions that make room for it.
+  // The older versions that the new one displaces.
   const uint32_t keep = request.keep != 0 ? request.keep : 1;
   const size_t older = name != names_.end() ? name->second.versions.size() : 0;
   const size_t goes = older > keep ? older - keep : 0;

@@ -43,12 +43,12 @@ class HubTable {
     uint32_t user = 0;
     bool shared = false;  // the user has a share of each limit
     Version published;
-    // Called when nothing else can fail but for lack of memory; what it answers becomes `stored`.
+    // Called last, when only out-of-memory can still fail; its result becomes `stored`.
     std::function<Result<std::shared_ptr<void>>(const Request& request, uint64_t version)> store;
   };
 
-  // The number of the version. `gone` receives the tokens that are not published any more. A failure changes
-  // nothing, the request neither.
+  // Returns the version's number. `gone` receives the tokens that are no longer published. On failure,
+  // nothing changes, not even the request.
   Result<uint64_t> publish(Request&& request, std::vector<Token>* gone);
   // 0: all versions.
   Result<void> withdraw(const std::string& name, uint64_t version, uint32_t user, std::vector<Token>* gone);
@@ -96,16 +96,16 @@ class HubTable {
   uint64_t last_of(const std::string& name, uint32_t user) const;
   void forget(const Version& version) noexcept;
   const Name* owner_of(const Token& token) const;
-  // That the user may have a name more, if it is new, and what the request has in place of what goes.
+  // Checks that the user may have this name, if new, and what the request adds in place of what it removes.
   Result<void> check_shares(const Request& request, bool is_new, uint64_t descriptors_going,
                             uint64_t bytes_going) const;
   void close_name(Names::iterator name) noexcept;
 
   HubLimits limits_;
   Names names_;
-  // The last versions of names without any, the oldest first, so that they do not run backwards.
+  // Last versions of names that have none now, oldest first, so that numbers never run backwards.
   std::deque<Past> past_;
-  // Of each user the highest number that a name had of which nothing is known any more.
+  // For each user, the highest number of all forgotten names.
   std::map<uint32_t, uint64_t> floors_;
   std::map<Token, uint32_t> tokens_;  // how many versions have one
   uint32_t version_count_ = 0;

@@ -27,7 +27,7 @@ constexpr std::string_view kVersionPrefix = "gpumem-version-";
 constexpr std::array<char, 8> kKeptMagic{'g', 'p', 'm', 'k', 'e', 'e', 'p', '1'};
 constexpr uint32_t kFilesMax = kMessageDescriptorsMax;
 constexpr uint64_t kSendTime = 1'000'000'000;  // for all descriptors of a version
-constexpr uint64_t kKeeperDescriptors = 24;    // that a keeper has beside them
+constexpr uint64_t kKeeperDescriptors = 24;    // that a keeper needs for itself
 
 // A memory file begins with it; the IDs of the files follow.
 struct StoredHead {
@@ -83,7 +83,7 @@ Result<platform::Descriptor> write_record(const KeeperStore::Record& record,
   return file;
 }
 
-// Nothing if it is none of this version of the library, or damaged.
+// No value if the record is damaged or of another library version.
 std::optional<KeeperStore::Record> read_record(int file, std::vector<std::string>* files) {
   StoredHead head;
   const platform::DescriptorFacts facts = platform::describe(file);
@@ -148,7 +148,7 @@ Result<std::shared_ptr<KeeperStore>> KeeperStore::open() {
 Result<void> KeeperStore::store(const std::string& name, const platform::Descriptor& descriptor,
                                 platform::Deadline deadline) {
   const auto place = stored_.insert(name).first;
-  // Without FDPOLL=0 the manager drops what looks as if it had hung up.
+  // FDPOLL=0, because otherwise the manager drops descriptors that poll as hung up.
   auto sent = notifier_.send("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name, descriptor.get(), deadline);
   if (!sent) stored_.erase(place);
   if (sent || sent.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED) return sent;
@@ -181,7 +181,7 @@ void KeeperStore::remove(const Version& version) noexcept {
   }
 }
 
-// The manager drops what is beyond its limit, and tells nobody.
+// Check the limit here, because the manager silently drops what exceeds it.
 Result<void> KeeperStore::require_room(const platform::Descriptors& descriptors) const {
   const auto size = platform::store_size();
   if (!size) return {};
@@ -196,7 +196,7 @@ Result<void> KeeperStore::require_room(const platform::Descriptors& descriptors)
                     *size, used, wanted);
 }
 
-// The next keeper is given the files and the records, before it can close any.
+// Counts records too: the next keeper receives them with the files, before it can close any.
 Result<void> KeeperStore::require_descriptors(uint64_t more) const {
   if (stored_.size() + more + kKeeperDescriptors <= most_) return {};
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
@@ -207,7 +207,7 @@ Result<void> KeeperStore::require_descriptors(uint64_t more) const {
 }
 
 Result<KeeperStore::Entry> KeeperStore::add(const Record& record, const platform::Descriptors& descriptors) {
-  // A file that is still to be removed would not be stored again.
+  // First send pending removals: a file not yet removed would not be stored again.
   if (!flush())
     return make_error(GPUMEM_ERROR_BUSY, "the service manager of the keeper is behind; try again later");
   GPUMEM_TRY(require_room(descriptors));
@@ -279,7 +279,7 @@ void KeeperStore::take_given() {
     versions.splice(versions.end(), version->place);
     *place = std::move(version);
   }
-  // Nothing fails from here on, so nothing is removed that is of use.
+  // Nothing fails from here on, so nothing useful is removed.
   taken_ = true;
   most_ = platform::descriptor_limit();
   for (const auto& version : versions)
@@ -300,7 +300,7 @@ void KeeperStore::take_given() {
   }
 }
 
-// Of a file that several versions have, each has a descriptor.
+// Gives each version its own descriptor of a file that several share.
 Result<void> KeeperStore::complete(Version& version) {
   version.files.reserve(version.names.size());
   version.descriptors.reserve(version.names.size());

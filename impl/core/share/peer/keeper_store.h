@@ -22,7 +22,7 @@
 
 namespace gpumem::core {
 
-// One for the process, which its hubs use one after the other: what one has left, the next one takes. The hub
+// One per process. Its hubs use it one after the other, and each inherits what the last one left. The hub
 // that has it locks.
 class KeeperStore {
  public:
@@ -49,7 +49,7 @@ class KeeperStore {
   KeeperStore& operator=(const KeeperStore&) = delete;
 
   // What an earlier keeper stored, or an earlier hub of this process has left, in the order of names and
-  // numbers. Removes what is of no use. Whatever the caller does not use it must leave().
+  // numbers. Removes what is useless. The caller must leave() what it does not use.
   Result<std::vector<Kept>> inherit();
   // What inherit() has found and could not use: records without all their files, and files of no record.
   size_t lost_versions() const { return lost_versions_; }
@@ -82,7 +82,7 @@ class KeeperStore {
   Result<void> require_descriptors(uint64_t more) const;
   Result<void> require_room(const platform::Descriptors& descriptors) const;
   void remove(const std::string& name);
-  // Whether the manager has been told of all removals.
+  // Sends pending removals. Returns whether none is left.
   bool flush();
   void remove(const Version& version) noexcept;
 

@@ -77,7 +77,7 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
   auto socket = platform::connect_to(abstract_address(exporter.instance), deadline);
   if (!socket && socket.error().status == GPUMEM_ERROR_NOT_FOUND) return not_there(exporter);
   if (!socket) return socket.error();
-  // Anybody can listen at an abstract address.
+  // Check the user, because anyone can listen at an abstract address.
   auto facts = platform::peer_of(socket->get());
   if (!facts) return facts.error();
   if (facts->user != platform::own_user()) {

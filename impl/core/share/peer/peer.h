@@ -15,9 +15,9 @@ class Instance;
 
 class SharePeer {
  public:
-  // Who is at the other end of a connected socket. Words of that process are not asked: two connections have
-  // the same process only if the system says so. One that it does not show is another one for each
-  // connection.
+  // Who is at the other end of a connected socket. Trusts only the system, not that process: two connections
+  // have the same process only if the system says so. A process that it does not show counts as another one
+  // for each connection.
   static Result<Origin> origin_of(int socket);
   // To an exporter, by its abstract address; the same connection for all that comes from it. PEER_GONE if the
   // process has ended, STALE_HANDLE if it lives but its instance is closed, UNSUPPORTED if it cannot be
@@ -32,8 +32,8 @@ class SharePeer {
   // The instance at whose own address this connection was made; else zero.
   const Token& exporter() const { return exporter_; }
 
-  // Holds the export from now on, until release(). STALE_HANDLE if it has ended, PEER_GONE, BUSY. The grant's
-  // handle is what the exporter has recorded.
+  // Holds the export until release(). STALE_HANDLE if the export has ended, PEER_GONE, BUSY. The grant has
+  // the handle that the exporter recorded.
   virtual Result<Grant> claim(const Token& token, uint64_t timeout_ns) = 0;
   // Without waiting for an answer.
   virtual void release(const Token& token) noexcept = 0;

@@ -28,10 +28,10 @@ namespace gpumem::core {
 namespace {
 
 constexpr uint64_t kWakeId = 0;
-constexpr uint32_t kNever = 0;  // still told of a hang-up
+constexpr uint32_t kNever = 0;  // epoll reports a hang-up all the same
 constexpr uint32_t kToRead = EPOLLIN;
 constexpr uint32_t kToWrite = EPOLLOUT;
-constexpr size_t kConnectionsMax = 1024;  // beside those of hubs
+constexpr size_t kConnectionsMax = 1024;  // besides those of hubs
 constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
 constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
@@ -55,8 +55,8 @@ Result<platform::Descriptor> checked(int made, const char* entry_point) {
                                 "cannot start the sharing thread");
 }
 
-// Files must be as large as the handle says, and stay so, because that is what the keeper counts. A device
-// file has no size: the driver knows it.
+// Files must be as large as the handle says and sealed at that size, because the keeper counts by it. A
+// device file has no size; the driver knows it.
 Result<void> check_descriptors(const ShareHandle& handle, const platform::Descriptors& descriptors) {
   std::vector<int> files;
   for (const platform::Descriptor& descriptor : descriptors) {
@@ -141,7 +141,7 @@ Result<void> ShareServer::start() {
 
 void ShareServer::stop() noexcept {
   std::vector<std::shared_ptr<ShareClient>> clients;
-  std::vector<Recent> recent;  // let go of without the lock
+  std::vector<Recent> recent;  // released after unlocking
   {
     const std::lock_guard lock(mutex_);
     if (stopped_) return;
@@ -171,12 +171,12 @@ void ShareServer::stop() noexcept {
         if (auto alive = client.lock()) clients.push_back(std::move(alive));
       }
     } catch (const std::bad_alloc&) {
-      // Their calls end with their time.
+      // Their calls time out.
     }
   }
   for (const auto& client : clients)
     client->abandon(instance_closed());
-  // Without the lock, which trials take. Nobody adds a lane any more.
+  // Stop without the lock, because trials take it. No lane is added any more.
   for (auto& [user, lane] : lanes_)
     lane.thread.stop();
   const uint64_t one = 1;
@@ -226,7 +226,7 @@ void ShareServer::run() noexcept {
       }
     }
     const int count = epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), timeout);
-    std::vector<std::shared_ptr<ShareClient>> clients;  // let go without the lock
+    std::vector<std::shared_ptr<ShareClient>> clients;  // released after unlocking
     std::vector<std::string> lines;
     {
       const std::lock_guard lock(mutex_);
@@ -238,13 +238,13 @@ void ShareServer::run() noexcept {
         if (look_soon_.exchange(false)) look_until(Clock::now() + kSoon);
         if (next_look_ <= Clock::now()) {
           look_at_times();
-          // What was held up goes on too.
+          // Resume what was held up.
           for (const auto& [id, client] : clients_) {
             if (auto alive = client.lock()) clients.push_back(std::move(alive));
           }
         }
       } catch (const std::bad_alloc&) {
-        // What could not be told now is told with the next event.
+        // Retry with the next event.
       }
       bury();
       fill_reserve();
@@ -259,7 +259,7 @@ void ShareServer::run() noexcept {
     }
     log_lines(lines);
   }
-  // What a hub had to say that was closed at once.
+  // Log the lines of a hub that was closed at once.
   std::vector<std::string> rest;
   {
     const std::lock_guard lock(mutex_);
@@ -305,7 +305,7 @@ void ShareServer::catch_up() noexcept {
     for (const auto& [id, connection] : connections_)
       serve(*connection);
   } catch (const std::bad_alloc&) {
-    // The thread takes the rest.
+    // The sharing thread takes the rest.
   }
   bury();
 }
@@ -339,7 +339,7 @@ void ShareServer::look_at_times() {
                      "link that stays; withdraw something, or raise `ulimit -n` there",
                      platform::descriptor_limit());
       doom(*connection, &full);
-      // Nothing of it is claimed yet, or it claims from a keeper that nobody can take from.
+      // End its holder too: it has claimed nothing yet, or only from a keeper that cannot serve anyone.
       if (const auto holder = connections_.find(connection->partner); holder != connections_.end())
         doom(*holder->second, nullptr);
       continue;
@@ -416,7 +416,7 @@ Result<ShareServer::Connection*> ShareServer::add_connection(platform::Descripto
   return added;
 }
 
-// One end of a new connection; the other one is served.
+// Returns one end of a new connection, and serves the other.
 Result<platform::Descriptor> ShareServer::hand_out(Role role, uint64_t hub, Connection** ours) {
   auto ends = platform::socket_pair();
   if (!ends) return ends.error();
@@ -437,7 +437,7 @@ void ShareServer::pause_listeners(bool pause) noexcept {
   }
 }
 
-// For a link to a keeper. False if they are not here.
+// Frees the reserved descriptors for a link to a keeper. False if they are lent.
 bool ShareServer::free_reserve(uint64_t hub_id) noexcept {
   const Hub* const hub = find_hub(hub_id);
   if (hub == nullptr || !hub->request.keeper || reserve_.size() < kReserve) return false;
@@ -445,14 +445,14 @@ bool ShareServer::free_reserve(uint64_t hub_id) noexcept {
   return true;
 }
 
-// Who does not withdraw anything with them has them for a while.
+// Lends the reserve for a limited time, in which the link should withdraw something.
 void ShareServer::lend_reserve(Connection& connection) {
   on_reserve_ = connection.id;
   connection.reserve_until = platform::deadline_after(connection.time_ns);
   look_until(connection.reserve_until);
 }
 
-// Then nobody else may take them.
+// Whether a connection is still greeting on the reserve, so that no other may take it.
 bool ShareServer::is_greeting_on_reserve() const {
   const auto found = connections_.find(on_reserve_);
   return found != connections_.end() && found->second->role == Role::kGreeted && !found->second->doomed;
@@ -487,7 +487,7 @@ void ShareServer::accept_all(Listening& listening) {
       look_until(Clock::now() + kPauseTime);
     }
     if (!socket) {
-      // Those who wait would wake the thread again and again.
+      // Pause, or waiting connections would wake the thread again and again.
       note("nobody can connect for now", 0, Warnings::kUnknown, socket.error().message);
       pause_listeners(true);
       look_until(Clock::now() + kPauseTime);
@@ -512,7 +512,7 @@ void ShareServer::accept_all(Listening& listening) {
   }
 }
 
-// What was handed out to a link that has ended counts like a link, and so does one that has not read all.
+// A holder whose link has ended counts as a link, and so does an ended link with unread descriptors.
 FairShare ShareServer::links_of(uint64_t hub, uint32_t user) const {
   FairShare links(user);
   for (const auto& [id, connection] : connections_) {
@@ -580,7 +580,7 @@ void ShareServer::serve(Connection& connection) {
     }
     for (int i = 0; i < kAtOnce && !connection.doomed && !connection.channel.has_output(); ++i) {
       Hub* const hub = find_hub(connection.hub);
-      // Together, messages that have begun take no more descriptors than there is room for.
+      // Limit the descriptors of all incomplete messages together.
       uint32_t room = hub != nullptr && connection.role == Role::kLink ? kTrialDescriptorsMax : 0;
       if (hub != nullptr && hub->request.keeper && connection.role == Role::kLink) {
         FairShare begun(connection.user);
@@ -596,7 +596,7 @@ void ShareServer::serve(Connection& connection) {
       auto incoming = connection.channel.receive(room);
       if (!incoming) {
         const bool left = incoming.error().status == GPUMEM_ERROR_PEER_GONE;
-        // One of another version learns why, and one that sent more descriptors than there is room for.
+        // Send a reason to a peer of another version, or one that sent too many descriptors.
         const bool other = incoming.error().status == GPUMEM_ERROR_UNSUPPORTED;
         const bool full = incoming.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED;
         if ((other && connection.role == Role::kGreeted) || full) {
@@ -617,7 +617,7 @@ void ShareServer::serve(Connection& connection) {
     doom(connection, nullptr);
     return;
   }
-  // A message may take so long from its first packet.
+  // Limit the time of a message from its first packet on.
   if (connection.role != Role::kGreeted) {
     if (connection.channel.begun() != nullptr && connection.message_until == platform::Deadline::max()) {
       connection.message_until = platform::deadline_after(connection.time_ns);
@@ -637,7 +637,7 @@ void ShareServer::update(Connection& connection) noexcept {
   }
   if (channel.is_held_up()) look_until(Clock::now() + kSoon);
   look_until(std::min(connection.message_until, connection.output_until));
-  // Nothing is read from one that does not take its answers.
+  // Do not read from a connection that does not read its answers.
   const uint32_t wanted = !channel.has_output() ? kToRead : channel.is_held_up() ? kNever : kToWrite;
   if (std::exchange(connection.interest, wanted) == wanted) return;
   epoll_event event{};
@@ -650,8 +650,8 @@ void ShareServer::drop_drained() noexcept {
   std::erase_if(undrained_, [](Undrained& one) { return one.channel.unread() == 0; });
 }
 
-// What is on its way to those who do not read counts as this user's, and the kernel allows only so much: half
-// of it is for all of them, a share for each user, and half of that for one connection.
+// The kernel limits unread descriptors of this process's user. Half of that limit is for all connections, a
+// fair share of it for each user, and half of a share for one connection.
 size_t ShareServer::window_of(Connection& connection) {
   drop_drained();
   FairShare unread(connection.user);
@@ -664,7 +664,7 @@ size_t ShareServer::window_of(Connection& connection) {
   return std::min(share - std::min(unread.own(), share), std::max<uint64_t>(share / 2, 1));
 }
 
-// Who has the most to read, of those that share with one that waits.
+// The connection with the most unread descriptors, among those that share a limit with `waiting`.
 ShareServer::Connection& ShareServer::worst_reader(Connection& waiting) {
   Connection* worst = &waiting;
   for (const auto& [id, other] : connections_) {
@@ -674,7 +674,7 @@ ShareServer::Connection& ShareServer::worst_reader(Connection& waiting) {
   return *worst;
 }
 
-// Who cannot be answered is hung up on, and asks again.
+// Hangs up if the answer cannot be sent, so that the peer asks again.
 void ShareServer::answer(Connection& connection, Message message,
                          platform::Descriptors descriptors) noexcept {
   if (connection.doomed) return;
@@ -683,7 +683,7 @@ void ShareServer::answer(Connection& connection, Message message,
     if (!descriptors.empty()) connection.channel.set_window(window_of(connection));
     sent = static_cast<bool>(connection.channel.send(std::move(message), std::move(descriptors)));
   } catch (const std::bad_alloc&) {
-    // It did not go out, not even in part.
+    // Nothing was sent, not even in part.
   }
   if (sent) {
     update(connection);
@@ -693,7 +693,7 @@ void ShareServer::answer(Connection& connection, Message message,
 }
 
 void ShareServer::refuse(Connection& connection, uint64_t number, const Error& error) {
-  // What was only not found is not counted.
+  // Do not count requests for what does not exist.
   const bool counts = error.status == GPUMEM_ERROR_PERMISSION_DENIED ||
                       error.status == GPUMEM_ERROR_LIMIT_EXCEEDED ||
                       error.status == GPUMEM_ERROR_INVALID_ARGUMENT;
@@ -786,7 +786,7 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
   bool exported = true;
   gpumem_access access = GPUMEM_ACCESS_READWRITE;
   if (Hub* const hub = find_hub(connection.hub); hub != nullptr) {
-    // What is part of a ring goes with it.
+    // A part of a ring is published with the ring.
     const Token published = instance_.exports().whole_of(token);
     const HubTable::Version* const version = hub->table.find(published);
     const auto fetched = connection.fetched.find(published);
@@ -930,7 +930,7 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
   }
 }
 
-// On a thread of its user, because it waits for the other process and calls the driver.
+// Runs a trial on a thread of its user, because it waits for another process and calls the driver.
 Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) {
   const uint64_t number = incoming.message.number;
   auto trial = std::make_shared<Incoming>(std::move(incoming));
@@ -978,7 +978,7 @@ bool ShareServer::tries_on_this_thread() const {
                      [](const auto& lane) { return lane.second.thread.is_this_thread(); });
 }
 
-// What was fetched may be claimed, with the access of its name and no more.
+// Allows a link's holder to claim what was fetched, with no more than the access of its name.
 void ShareServer::let_claim(const Connection& link, const ShareHandle& handle) {
   const auto holder = connections_.find(link.partner);
   if (holder == connections_.end()) return;
@@ -1017,7 +1017,7 @@ Result<Message> ShareServer::fetch(Connection& connection, Hub& hub, const Messa
   return reply;
 }
 
-// What a link publishes in a keeper.
+// Keeps what a link publishes in a keeper.
 Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming incoming) {
   Message& message = incoming.message;
   if (incoming.too_many) {
@@ -1035,7 +1035,7 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
         "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives its "
         "process; use a buffer with GPUMEM_HANDLE_TYPE_POSIX_FD in handle_types");
   }
-  // Nobody publishes under the name of another process that the system shows here.
+  // Refuse a handle that names another exporter, if this process can check the pid.
   if (handle.exporter.process_namespace == platform::process_namespace() &&
       handle.exporter.pid != connection.process) {
     return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
@@ -1074,7 +1074,7 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   return version;
 }
 
-// What an earlier keeper has left in the store of the service manager. What it has no room for stays there.
+// Restores what an earlier keeper left in the service manager's store. What does not fit stays there.
 Result<void> ShareServer::restore(Hub& hub) {
   auto left = hub.store->inherit();
   if (!left) return left.error();
@@ -1119,7 +1119,7 @@ Result<void> ShareServer::restore(Hub& hub) {
   return {};
 }
 
-// Also what it had no room for, so that its publisher is rid of it.
+// Withdraws also what stayed in the store for lack of room, so that its publisher can remove it.
 Result<void> ShareServer::withdraw_from(Hub& hub, const std::string& name, uint64_t version, uint32_t user,
                                         std::vector<Token>* gone) {
   const bool left = hub.store != nullptr && hub.store->remove_left(name, version, user);
@@ -1141,7 +1141,7 @@ void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) noexcep
           continue;
         }
       } catch (const std::bad_alloc&) {
-        doom(*connection, nullptr);  // or it would wait for the version after
+        doom(*connection, nullptr);  // or it would miss this version
         break;
       }
       reply.number = waits[i].number;
@@ -1151,7 +1151,7 @@ void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) noexcep
   }
 }
 
-// Those who have it from a hub; 0: all.
+// Informs those who have the export from this hub; 0: from any.
 void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) noexcept {
   for (const auto& [id, connection] : connections_) {
     if (hub != 0 && connection->hub != hub) continue;
@@ -1165,7 +1165,7 @@ void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) noexcept {
 
 // ---- how they end ----
 
-// Deleted in bury(), because the caller may be going through all connections.
+// Marks for bury(), which deletes it, because the caller may be iterating over the connections.
 void ShareServer::doom(Connection& connection, const Error* error) noexcept {
   if (connection.doomed) return;
   connection.doomed = true;
@@ -1178,7 +1178,7 @@ void ShareServer::doom(Connection& connection, const Error* error) noexcept {
   try {
     note("hung up on", connection.process, connection.user, error->message);
   } catch (const std::bad_alloc&) {
-    // Only the line is lost.
+    // Only the log line is lost.
   }
 }
 
@@ -1199,7 +1199,7 @@ void ShareServer::leave_undrained(Connection& connection) noexcept {
     connection.channel.drop();
     undrained_.push_back({std::move(connection.channel), connection.hub, connection.user});
   } catch (const std::bad_alloc&) {
-    // They count no more, and the kernel has the last word.
+    // Its descriptors are no longer counted; the kernel's own limit still holds.
   }
 }
 
@@ -1211,7 +1211,7 @@ void ShareServer::bury() noexcept {
     if (!connection.doomed) continue;
     if (connection.role == Role::kLink) {
       if (Hub* const hub = find_hub(connection.hub)) hub->table.publisher_has_ended(connection.id);
-      // What was fetched may still be imported.
+      // The holder stays for a while, because what was fetched may still be imported.
       const auto holder = connections_.find(connection.partner);
       if (holder != connections_.end() && holder->second->claims.empty()) {
         holder->second->lease_until = platform::deadline_after(kLeaseTime);
@@ -1236,7 +1236,7 @@ void ShareServer::warn(const char* cause, int32_t process, uint32_t user, const 
     warnings_.add(cause, process, user, why, Clock::now(), lines);
     look_until(warnings_.next());
   } catch (const std::bad_alloc&) {
-    // Only the line is lost.
+    // Only the log line is lost.
   }
   log_lines(lines);
 }
@@ -1245,7 +1245,7 @@ void ShareServer::note(std::string line) {
   if (lines_.size() < kLinesMax) lines_.push_back(std::move(line));
 }
 
-// Its end is no withdrawal.
+// Leaves versions in the store: a keeper's end does not withdraw them.
 void ShareServer::leave_store(Hub& hub) noexcept {
   hub.table.for_each([&](HubTable::Version& version) {
     if (version.stored != nullptr)
@@ -1335,10 +1335,10 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
     if (!opened) return opened.error();
     store = std::move(*opened);
   }
-  // It may wait for another process that opens one.
+  // Without the lock, because it may wait for another process that opens a hub.
   auto listener = platform::Listener::open(request.address, request.mode);
   if (!listener) return listener.error();
-  // Logged here and without the lock: the process may end before the thread comes to it.
+  // Log here, without the lock: the process may end before the sharing thread would log.
   std::vector<std::string> lines;
   const Cleanup tell([&] { log_lines(lines); });
   const std::lock_guard lock(mutex_);
@@ -1370,7 +1370,7 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
 
 void ShareServer::tell_all_withdrawn(Connection& connection) noexcept {
   try {
-    // Of one that has hung up, the claims end while it is told.
+    // Copy the tokens, because answering ends the claims of a peer that has hung up.
     std::vector<Token> tokens;
     for (const auto& [token, claim] : connection.claims)
       tokens.push_back(token);
@@ -1380,7 +1380,7 @@ void ShareServer::tell_all_withdrawn(Connection& connection) noexcept {
       answer(connection, std::move(message));
     }
   } catch (const std::bad_alloc&) {
-    // It learns it when it asks.
+    // The peer learns of it with its next request.
   }
 }
 
@@ -1390,7 +1390,7 @@ void ShareServer::close_hub(uint64_t id) noexcept {
     at = at->second.hub == id ? listeners_.erase(at) : std::next(at);
   for (const auto& [number, connection] : connections_) {
     if (connection->hub != id) continue;
-    // Memory that was imported from this process still lives, and its importers go on holding it.
+    // Keep holders that have claimed memory of this process: it still lives, and they still hold it.
     const auto& claims = connection->claims;
     const bool stays =
         connection->role == Role::kHolder &&
@@ -1484,7 +1484,7 @@ void ShareServer::set_interest(int socket, uint64_t id, bool to_write) noexcept 
 }
 
 std::shared_ptr<SharePeer> ShareServer::find_peer(const Token& instance) {
-  std::shared_ptr<SharePeer> peer;  // let go without the lock, if it is the last one
+  std::shared_ptr<SharePeer> peer;  // the last reference is released without the lock
   const std::lock_guard lock(mutex_);
   const auto known = peers_.find(instance);
   if (known == peers_.end()) return nullptr;
@@ -1510,7 +1510,7 @@ void ShareServer::keep_for_a_while(std::shared_ptr<SharePeer> peer) {
   look_until(until);
 }
 
-// Those that are over; to be let go of without the lock.
+// Removes the recent peers that are over; release them without the lock.
 std::vector<std::shared_ptr<SharePeer>> ShareServer::take_unused() noexcept {
   std::vector<std::shared_ptr<SharePeer>> unused;
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The sharing thread of an instance: answers importers and links, and hears what other processes say to its
-// own connections. It starts when it is first needed, sleeps while nobody asks, and makes no driver call.
+// The sharing thread of an instance: answers importers and links, and receives on the instance's own
+// connections. It starts on first use, sleeps while idle, and makes no driver call.
 #pragma once
 
 #include <atomic>
@@ -67,34 +67,34 @@ class ShareServer {
   // this instance has claimed stays claimed until its owners release it.
   void stop() noexcept;
   bool is_this_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
-  // In a trial, which may wait for other processes.
+  // Whether this thread runs a trial, which may wait for other processes.
   bool tries_on_this_thread() const;
   // Started, and not stopped.
   bool is_running() const { return running_.load(std::memory_order_acquire); }
-  // Can be read once it has stopped. Needs start().
+  // A descriptor that is readable once the server has stopped. Needs start().
   int stop_event() const { return stop_event_.get(); }
 
   // ---- for exporters ----
 
-  // An export has ended: importers are told. It takes no lock that is held for long.
+  // Call when an export has ended, to inform importers. Takes no lock that is held for long.
   void withdrawn(const Token& token) noexcept;
-  // Holds an export for whoever gets the end of a new connection, for so long if it is not claimed.
+  // An export that is held for the process that gets `end`, until it claims or the lease expires.
   struct Lent {
     Grant grant;
     platform::Descriptor end;
     uint64_t connection = 0;
   };
-  // Takes what importers have said by now: one who released before another thing that the caller knows of has
-  // released here too.
+  // Takes what importers have sent so far, so that a release sent before an event that the caller saw counts
+  // here.
   void catch_up() noexcept;
   Result<Lent> lend(const Token& token, uint64_t lease_ns);
   void take_back(uint64_t connection) noexcept;
-  // No connection holds the export any more for one who has not claimed it yet.
+  // Ends all leases of the export that have not been claimed.
   void end_leases(const Token& token) noexcept;
 
   // ---- for rings ----
 
-  // Wakes who waits for the word when another process has ended, or the thread stops: adds 1 to it.
+  // Adds 1 to the word and wakes its waiters when another process ends or the thread stops.
   void add_sleeper(std::atomic<uint32_t>& word);
   void remove_sleeper(const std::atomic<uint32_t>& word) noexcept;
   void wake_sleepers() noexcept;
@@ -114,13 +114,13 @@ class ShareServer {
   void forget(const ShareClient& client) noexcept;
   void ignore(int socket) noexcept;
   void set_interest(int socket, uint64_t id, bool to_write) noexcept;
-  // In some milliseconds, for what the kernel held up.
+  // Looks again in some milliseconds, for what the kernel held up.
   void look_soon() noexcept;
-  // Serves all clients once more, not long after that.
+  // Serves all clients once more, soon after the deadline.
   void look_by(platform::Deadline deadline) noexcept;
   // The connection to an exporter that is who it says; null if there is none.
   std::shared_ptr<SharePeer> find_peer(const Token& instance);
-  // Answers the one that was there before, if another thread was faster.
+  // Returns the existing peer if another thread was faster.
   std::shared_ptr<SharePeer> add_peer(const Token& instance, std::shared_ptr<SharePeer> peer);
   // Logs what another process did, unless its user has done the same too often. Not to be called with a lock.
   void warn(const char* cause, int32_t process, uint32_t user, const char* why) noexcept;
@@ -259,17 +259,17 @@ class ShareServer {
 
   mutable std::mutex mutex_;  // guards the rest
   bool stopped_ = false;
-  bool paused_ = false;  // no descriptor is free for those who connect
-  // While there is a keeper, descriptors for one link: when no other one is free, it can withdraw something.
+  bool paused_ = false;  // no descriptor is free to accept connections
+  // Descriptors reserved by a keeper for one link, so that it can withdraw something when no other is free.
   platform::Descriptors reserve_;
-  uint64_t on_reserve_ = 0;  // the connection that has them, until they are here again
+  uint64_t on_reserve_ = 0;  // the connection that has borrowed the reserve
   uint64_t last_id_ = 0;
   platform::Deadline next_look_ = platform::Deadline::max();
   std::map<uint64_t, Listening> listeners_;
   std::map<uint64_t, Hub> hubs_;
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
-  // Trials wait for other processes. Those of a user run one after another, so that they hold up nobody
-  // else's.
+  // Trials wait for other processes. A user's trials run one after another, so that they do not delay other
+  // users'.
   struct Lane {
     Background thread;
     uint64_t count = 0;  // that wait or run
@@ -279,7 +279,7 @@ class ShareServer {
   std::list<Undrained> undrained_;
   std::map<uint64_t, std::weak_ptr<ShareClient>> clients_;
   std::map<Token, std::weak_ptr<SharePeer>> peers_;
-  // The last ones that imports came from: connecting anew takes longer than an import.
+  // Peers of recent imports, kept because connecting again takes longer than an import.
   struct Recent {
     std::shared_ptr<SharePeer> peer;
     platform::Deadline until;

@@ -189,7 +189,7 @@ Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_n
   if (!type) return type.error();
   ShareServer& server = instance.share_server();
   GPUMEM_TRY(server.start());
-  // What is read cannot be put back into the socket, so there must be room for it before.
+  // Reserve room first, because what is read cannot be put back into the socket.
   Imports& imports = instance.imports();
   GPUMEM_TRY(imports.reserve_received());
   Cleanup room([&] { imports.give_up_received(); });

@@ -30,7 +30,7 @@ Result<void> use(Instance& instance, void* pointer, const Token& pattern) {
   return copy_bytes(instance, pointer, answer.data());
 }
 
-// One that does not have the memory, with a link to the one that has it if there is such a device.
+// A device that does not have the memory, if possible one with a link to the one that has.
 DeviceObject* other_device(Instance& instance, const std::array<uint8_t, 16>& home_uuid) {
   Device* const home = instance.find_device(home_uuid);
   Device* chosen = nullptr;

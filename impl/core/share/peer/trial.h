@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Whether another process can really use memory of this one: a small block goes there by the same way, is
-// read and written, and looked at here.
+// Tries whether another process can use memory of this one: sends a small block the same way, lets the other
+// process read and write it, and checks it here.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ struct TrialResult {
   std::string text;
 };
 
-// What the other side is given, until this is destroyed.
+// The block that the other side is given, until this is destroyed.
 class TrialBlock {
  public:
   static Result<std::unique_ptr<TrialBlock>> make(Instance& instance, const TrialRequest& request);

@@ -32,13 +32,13 @@ using State = RingControl::State;
 using platform::Deadline;
 
 constexpr gpumem_event_flags kEventFlags = GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING;
-// Looks before a thread sleeps: some microseconds.
+// Polls before a thread sleeps: some microseconds.
 constexpr int kSpins = 300;
-// Before a thread that sleeps looks again: a consumer may write that nobody sleeps.
+// A sleeping thread looks again after this time, because a consumer may overwrite the sleepers' words.
 constexpr auto kLongestSleep = std::chrono::seconds(1);
-// How long a thread waits for an event before it looks whether the other process lives.
+// How long a thread waits for an event before it checks that the other process lives.
 constexpr uint64_t kLookEvery = 20'000'000;
-// Between looks for what another process is about to do.
+// Between polls for what another process is about to do.
 constexpr auto kPause = std::chrono::milliseconds(1);
 // How long a process that is ending may take to hang up.
 constexpr auto kEndTime = std::chrono::seconds(1);
@@ -52,8 +52,8 @@ Error destroyed() { return ended_meanwhile(Type::kRing); }
 
 }  // namespace
 
-// The holders of the ring and of its places, as this process knows them: any consumer may have written into a
-// place that nobody claims.
+// The holders of the ring and of its places, as this process counts them, because any consumer may write into
+// an unclaimed place.
 class Ring::Places final : public ExportWatcher {
  public:
   explicit Places(std::shared_ptr<RingControl> control) : control_(std::move(control)) {}
@@ -73,7 +73,7 @@ class Ring::Places final : public ExportWatcher {
     control_->facts().held.store(held_.load());
     if (held) return;
     if (had_joined) ++gone_;
-    control_->wake_consumers();  // it may have said that none sleeps
+    control_->wake_consumers();  // a consumer may have written that none sleeps
     control_->wake_producer();
   }
   bool is_held(uint32_t place) const { return (held_.load() >> place & 1) != 0; }
@@ -90,7 +90,7 @@ class Ring::Places final : public ExportWatcher {
   std::atomic<uint32_t> gone_{0};
 };
 
-// A consumer that has ended, in whatever way, leaves a free place.
+// Frees the place of a consumer that has ended, in whatever way.
 class Ring::PlaceWatcher final : public ExportWatcher {
  public:
   PlaceWatcher(std::shared_ptr<Places> places, uint32_t place) : places_(std::move(places)), place_(place) {}
@@ -101,7 +101,7 @@ class Ring::PlaceWatcher final : public ExportWatcher {
   const uint32_t place_;
 };
 
-// The only thread in a call.
+// Makes the calling thread the only one in a call.
 class Ring::Turn {
  public:
   explicit Turn(Ring& ring) : ring_(ring), taken_(!ring.busy_.exchange(true, std::memory_order_acquire)) {}
@@ -336,7 +336,7 @@ Result<void> Ring::join() {
   for (uint32_t slot = 0; slot < slot_count_; ++slot)
     control_->recorded(place_, slot).store(0);
   GPUMEM_TRY(advance(State::kJoining));
-  // From here on the producer fills no slot again that has a message from this one on.
+  // From here on, the producer refills no slot that holds this message or a later one.
   const uint64_t first = control_->published().load();
   place.released.store(first);
   taken_ = first;
@@ -387,7 +387,7 @@ Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t time
     (*object)->set_owned();
   }
   GPUMEM_TRY(join());
-  // One that has joined takes what was published since, even if that was all.
+  // A consumer that has joined may take what was published since, even if the ring has finished.
   auto open = check_open();
   if (!open && control_->published().load() != taken_) return {};
   return open;
@@ -423,7 +423,7 @@ Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const Shar
     ring->close();
     abandon(*instance, ring->memory_);
   });
-  // It waits for another process, so closing is not held off meanwhile.
+  // Opening waits for another process, so do not block closing meanwhile.
   if (auto opened = ring->open(std::move(*source), **device, timeout_ns); !opened)
     return ring->explain(opened.error());
   const auto open = instance->stay_open();
@@ -447,7 +447,7 @@ Result<void> Ring::release_events() noexcept {
   return {};
 }
 
-// Its memory has a line of its own.
+// Only the ring; its memory has its own line.
 Line Ring::describe() const { return line_of("ring %s: device %u", shown(name()), device().ordinal()); }
 
 Result<void> Ring::release() {
@@ -460,7 +460,7 @@ void Ring::close() noexcept {
   RingControl::Signals& signals = control_->signals();
   instance().share_server().remove_sleeper(producer_ ? signals.released : signals.published);
   auto released = release_events();
-  if (!released) released = release_events();  // may have been told of an earlier failure
+  if (!released) released = release_events();  // the first call may report an earlier failure
   if (!released)
     log(GPUMEM_LOG_WARNING, "could not destroy an event of a ring: %s", released.error().message);
   if (producer_) {
@@ -481,11 +481,11 @@ void Ring::close() noexcept {
   control_.reset();
 }
 
-// Until the work of this side on what it has released is complete.
+// Waits until this side's work on released slots is complete.
 Result<void> Ring::synchronize() noexcept {
   if (producer_) return {};
   for (uint32_t slot = 0; slot < release_events_.size(); ++slot) {
-    // The latest record of another event is of whoever had the place before.
+    // Skip events not recorded here: their last record is of an earlier consumer.
     for (bool complete = !recorded_[slot]; !complete && !peer_->gone();) {
       auto waited = release_events_[slot]->synchronize(kLookEvery);
       if (!waited) return waited.error();
@@ -532,7 +532,7 @@ Result<void> destroy_ring(Ref<Ring> ring) {
   }
   Cleanup still_shared([&, object = ring.get()] { exports.cancel_end(*object); });
   if (!handles::end(*ring, End::kDestroyed)) {
-    still_shared.dismiss();  // that is up to whoever destroys it
+    still_shared.dismiss();  // the call that destroys it decides that
     return destroyed();
   }
   bool complete = !ring->stopped_.exchange(true);  // else an earlier call could not destroy all
@@ -552,7 +552,7 @@ Result<void> destroy_ring(Ref<Ring> ring) {
     if (released) released = ring->close_memory();
   }
   if (!released) {
-    ring->stopped_ = !complete;  // then it can only be destroyed
+    ring->stopped_ = !complete;  // the ring can now only be destroyed
     handles::revive(*ring);
     return released;
   }
@@ -613,7 +613,7 @@ Result<void> Ring::check_waiting() const {
   return {};
 }
 
-// Another consumer may have written less, which the producer would wait for as long as nothing is released.
+// Restores this place's count. If another consumer lowered it, the producer would wait for a release.
 void Ring::repair_released() const {
   RingControl::Number& said = control_->place(place_).released;
   const uint64_t released = released_.load(std::memory_order_relaxed);
@@ -623,7 +623,7 @@ void Ring::repair_released() const {
   control_->tell_producer();
 }
 
-// Until `ready()` says true or fails; false after the deadline. Spins, then sleeps.
+// Spins, then sleeps until `ready()` returns true or fails; false after the deadline.
 template <class Ready>
 Result<bool> Ring::await(RingControl::Word& signal, Deadline deadline, Ready ready) {
   for (int i = 0; i < kSpins; ++i) {
@@ -661,12 +661,11 @@ Result<bool> Ring::wait_for(backend::Event& event, Deadline deadline, Ended ende
   }
 }
 
-// Until the work of the consumer that has the place is complete, or it has ended: what it read is nobody's
-// concern then.
+// Waits for the work of the place's consumer, unless it has ended: then what it reads no longer matters.
 Result<bool> Ring::wait_for_consumer(uint32_t place, uint32_t slot, Stream* stream, Deadline deadline) {
   RingControl::Number& word = control_->place(place).word;
   const uint64_t consumer = word.load();
-  // Of the message that had the slot before.
+  // The count with which the slot's previous message is released.
   const uint64_t released = published_.load(std::memory_order_relaxed) - slot_count_ + 1;
   if (!watcher_->is_held(place) || RingControl::state_of(consumer) != State::kActive) return true;
   if (control_->recorded(place, slot).load(std::memory_order_acquire) != released) return true;
@@ -681,7 +680,7 @@ Result<bool> Ring::wait_for_consumer(uint32_t place, uint32_t slot, Stream* stre
   return waited;
 }
 
-// Nobody may have taken the message that had the slot before, so its own work is waited for too.
+// Waits for the producer's own last fill of the slot too, because no consumer may have taken that message.
 Result<bool> Ring::wait_for_last_fill(uint32_t slot, Stream* stream, Deadline deadline) {
   if (!recorded_[slot]) return true;
   backend::Event& event = *slot_events_[slot];
@@ -704,7 +703,7 @@ RingSlot Ring::slot(uint64_t number) const {
   return slot;
 }
 
-// As the producer knows it.
+// Whether a consumer holds the place, by the producer's own count.
 bool Ring::is_held(uint32_t place) const {
   return producer_ ? watcher_->is_held(place) : (control_->facts().held.load() >> place & 1) != 0;
 }
@@ -713,7 +712,7 @@ void Ring::drop(uint32_t place, uint64_t word) noexcept {
   const uint64_t dropped = RingControl::with_state(word, State::kDropped);
   if (!control_->place(place).word.compare_exchange_strong(word, dropped)) return;
   control_->wake_consumers();
-  // Any consumer may have written it, so nobody is named.
+  // Name no process, because any consumer may have written it.
   instance().share_server().warn("dropped a consumer of a ring", 0, Warnings::kUnknown,
                                  "it says that it released what it cannot have");
 }
@@ -893,7 +892,7 @@ Result<Status> Ring::finish(uint64_t timeout_ns) {
   finished_.store(true, std::memory_order_relaxed);
   control_->facts().finished.store(1);
   control_->wake_consumers();
-  // Processes that have the handle and have not opened it no longer can.
+  // End leases: processes that have not opened the handle by now no longer can.
   instance().share_server().end_leases(exported_.token);
   const auto have_left = [&]() -> Result<bool> {
     GPUMEM_TRY(check_waiting());

@@ -54,7 +54,7 @@ class Ring final : public Object {
   gpumem_ring_info info() const;
 
   Result<ShareHandle> exported() const;
-  // In each of these, a null stream stands for the calling thread.
+  // In these calls, a null stream means the calling thread.
   Result<Status> acquire(Stream* stream, uint64_t timeout_ns, RingSlot* slot);
   Result<void> publish(Stream* stream, uint64_t size, uint64_t tag);
   Result<Status> wait(Stream* stream, uint64_t timeout_ns, RingSlot* slot);
@@ -80,7 +80,7 @@ class Ring final : public Object {
   Result<void> open(ImportSource source, DeviceObject& device, uint64_t timeout_ns);
   Error explain(const Error& error) const;
   Result<void> take_place(uint64_t timeout_ns);
-  // False if all are taken.
+  // False if all places are taken.
   Result<bool> take_free_place(uint64_t timeout_ns);
   Result<void> join();
   Result<void> import_event(const gpumem_share_handle& bytes, uint64_t timeout_ns, Events& events,
@@ -93,9 +93,9 @@ class Ring final : public Object {
 
   Result<void> check_side(bool producer) const;
   Result<void> check_stream(const Stream* stream) const;
-  // That the producer lives.
+  // Checks that the producer lives.
   Result<void> check_peer() const;
-  // That the call may go on waiting.
+  // Checks that the call may go on waiting.
   Result<void> check_waiting() const;
   void repair_released() const;
   template <class Ready>

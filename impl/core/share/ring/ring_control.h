@@ -48,10 +48,10 @@ class RingControl {
   enum class State : uint8_t {
     kFree,
     kOpening,  // taken, but the producer waits for nothing
-    kJoining,  // about to know which message is its first one
+    kJoining,  // about to learn its first message
     kActive,
-    kDropped,  // it wrote what cannot be
-    kLeft,     // done with everything
+    kDropped,  // it wrote an invalid value
+    kLeft,     // it finished and left
   };
   static constexpr uint64_t make_word(State state, uint64_t owner) {
     return owner << 8 | static_cast<uint8_t>(state);
@@ -59,11 +59,11 @@ class RingControl {
   static constexpr State state_of(uint64_t word) { return static_cast<State>(word & 0xff); }
   static constexpr uint64_t with_state(uint64_t word, State state) { return make_word(state, word >> 8); }
 
-  // Of the producer, with each message.
+  // Written by the producer with each message.
   struct alignas(128) Published {
     Number count;
   };
-  // Of the producer, seldom.
+  // Written by the producer, rarely.
   struct alignas(128) Facts {
     Number held;  // a bit for each place that a consumer has
     Word finished;
@@ -74,12 +74,12 @@ class RingControl {
     Number recorded;  // 1: the slot's event is recorded
     uint64_t unused;
   };
-  // Of the consumer that has it.
+  // Written by the consumer that has the place.
   struct alignas(128) Place {
     Number word;
     Number released;  // messages that are released, or came before it joined
   };
-  // Of all, for sleeping and waking, seldom written. A signal changes when somebody may have to look again.
+  // Written by all, rarely, to sleep and wake. A signal changes when waiters should look again.
   struct alignas(128) Signals {
     Word published;
     Word released;
@@ -89,7 +89,7 @@ class RingControl {
 
   // For consumers: both files.
   static Result<std::shared_ptr<RingControl>> create(const RingShape& shape, platform::Descriptors* files);
-  // INVALID_ARGUMENT if they are no such files, UNSUPPORTED if they are of a newer version.
+  // INVALID_ARGUMENT if the files are not a ring's, UNSUPPORTED if they are of a newer version.
   static Result<std::shared_ptr<RingControl>> open(const platform::Descriptors& files);
   // The public ones are create() and open().
   RingControl(const RingShape& shape, void* said_by_producer, void* said_by_consumers);
@@ -116,7 +116,7 @@ class RingControl {
 
   void wake_consumers() noexcept;
   void wake_producer() noexcept;
-  // The same, after something was published or released.
+  // Wakes sleepers after something was published or released.
   void tell_consumers() noexcept {
     if (signals_->sleepers.load() == 0) [[likely]]
       return;

@@ -11,7 +11,7 @@ namespace gpumem::core {
 
 Result<void> Channel::send(Message message, platform::Descriptors descriptors) {
   std::vector<Packet> packets = split_message(message, std::move(descriptors));
-  // All or none: a part of a message would spoil the connection.
+  // Insert all packets or none: a partial message would break the connection.
   output_.insert(output_.end(), std::make_move_iterator(packets.begin()),
                  std::make_move_iterator(packets.end()));
   return flush();
@@ -29,7 +29,7 @@ Result<void> Channel::flush() {
     try {
       if (counts) sent_.push_back(count);
     } catch (const std::bad_alloc&) {
-      held_up_ = true;  // for a failure would stand for a message that goes out all the same
+      held_up_ = true;  // no failure, because the message will still be sent
       return {};
     }
     auto sent = platform::send_some(socket_.get(), next.bytes, next.descriptors);
@@ -39,7 +39,7 @@ Result<void> Channel::flush() {
     } else if (counts) {
       sent_.pop_back();
     }
-    // Without memory the kernel has taken nothing. The other side still waits for what was promised.
+    // Out of memory, the kernel took nothing: keep the packet, as the other side waits for it.
     held_up_ = sent ? sent->state == platform::Sending::kLater
                     : sent.error().status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
     if (held_up_) return {};
@@ -62,7 +62,7 @@ Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
   for (;;) {
     std::array<uint8_t, kPacketMax> room;
     auto got = platform::receive_some(socket_.get(), room);
-    // Without memory nothing was taken, and it is still there the next time.
+    // Out of memory, nothing was read: the packet stays for the next call.
     if (!got && got.error().status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY) return std::optional<Incoming>();
     if (!got) return got.error();
     if (got->state == platform::Received::State::kNothing) return std::optional<Incoming>();

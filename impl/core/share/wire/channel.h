@@ -13,9 +13,9 @@
 
 namespace gpumem::core {
 
-// How long a message may take from its first packet, and an answer to be taken, where a hub does not say.
+// Time limit for a message from its first packet, and for an answer to be read, unless a hub sets one.
 inline constexpr uint64_t kMessageTime = 5'000'000'000;
-// Messages of one connection before others have their turn.
+// Messages handled for one connection before the next has its turn.
 inline constexpr int kAtOnce = 32;
 
 class Channel {
@@ -24,18 +24,18 @@ class Channel {
 
   int socket() const { return socket_.get(); }
 
-  // Sends what there is room for, and keeps the rest. PEER_GONE. Without memory nothing of it is sent.
+  // Sends as much as the socket takes and keeps the rest. PEER_GONE. If out of memory, sends nothing.
   Result<void> send(Message message, platform::Descriptors descriptors);
   // Goes on with what is left.
   Result<void> flush();
   bool has_output() const { return !output_.empty(); }
   size_t output_count() const { return output_.size(); }
-  // To be tried again, without anything that tells when: the kernel said so, it had no memory, or the other
-  // side has too many descriptors to read.
+  // Whether to retry without an event to wait for: the kernel refused, it had no memory, or the other side
+  // has too many unread descriptors.
   bool is_held_up() const { return held_up_; }
 
-  // What the other side has not read counts as that of the user who sent it, of which the kernel allows only
-  // so many: at most so many descriptors, and perhaps a few that it has read.
+  // An upper bound of the descriptors that the other side has not read. The kernel limits them for the user
+  // who sent them.
   size_t unread();
   // How many of them there may be, or one packet if there are none; 0: no packet with descriptors is sent.
   void set_window(size_t descriptors) { window_ = descriptors; }

@@ -44,7 +44,7 @@ struct Bytes {
   int32_t origin_pid;
   uint32_t origin_user;
   std::array<uint8_t, 16> unused;
-  uint64_t zero;  // outside the check, which is much quicker for 240 bytes than for more
+  uint64_t zero;  // not in the check, which is much faster for 240 bytes than for more
   uint64_t check;
 };
 static_assert(sizeof(Bytes) == sizeof(gpumem_share_handle));

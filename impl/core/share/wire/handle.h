@@ -13,7 +13,7 @@
 
 namespace gpumem::core {
 
-// A number that nobody can guess, and that occurs once.
+// An unguessable, unique number.
 using Token = std::array<uint8_t, 16>;
 
 // Who exported: an instance of a process of a boot of a machine.
@@ -61,11 +61,11 @@ struct ShareHandle {
 };
 
 gpumem_share_handle encode(const ShareHandle& handle);
-// INVALID_ARGUMENT if the bytes are damaged or no handle, UNSUPPORTED if they are of a newer version. What it
-// answers is consistent in itself; whether it is true is another matter.
+// INVALID_ARGUMENT if the bytes are damaged or no handle, UNSUPPORTED if they are of a newer version. The
+// result is consistent, but may be forged.
 Result<ShareHandle> decode(const gpumem_share_handle& bytes);
 
-// Differs for handles that differ, but by chance; of a damaged one it is any number.
+// Differs for different handles, except by chance; any number for a damaged one.
 uint64_t check_value(const gpumem_share_handle& bytes);
 
 // The sizes of blocks, in units of their granularity. If they do not fit into the payload, the caller has to

@@ -426,7 +426,7 @@ bool is_valid_name(std::string_view name) {
 }
 
 bool equal_secrets(std::span<const uint8_t> a, std::span<const uint8_t> b) {
-  // Always as many steps, over bytes that are there.
+  // Takes the same time for any contents, and reads only existing bytes.
   size_t different = a.size() ^ b.size();
   for (size_t i = 0; i < kSecretMax; ++i) {
     const uint8_t left = i < a.size() ? a[i] : uint8_t{0};

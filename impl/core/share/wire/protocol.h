@@ -70,7 +70,7 @@ inline constexpr uint32_t kMessageDescriptorsMax = 65536;
 inline constexpr uint32_t kTrialDescriptorsMax = 2;
 inline constexpr size_t kSecretMax = 256;
 inline constexpr size_t kNameMax = 63;
-// The highest version that may be asked for. Those above are for who asks for the next one: so no name ends.
+// The highest version in a request. Higher ones are assigned only as the next one, so no name runs out.
 inline constexpr uint64_t kVersionMax = INT64_MAX;
 
 using Fingerprint = std::array<uint8_t, 32>;
@@ -139,7 +139,7 @@ Message message_of(MessageType type, std::string name = {}, uint64_t version = 0
 
 // Up to 63 bytes of UTF-8 without `/` and control characters.
 bool is_valid_name(std::string_view name);
-// Takes as long whatever the bytes are.
+// Takes the same time whatever the bytes are.
 bool equal_secrets(std::span<const uint8_t> a, std::span<const uint8_t> b);
 
 struct MessageHeader {
@@ -167,9 +167,9 @@ struct Incoming {
   bool too_many = false;  // descriptors: those that came are closed
 };
 
-// How many descriptors one message may leave in a process that asked for it: it needs others for itself.
+// How many descriptors one answer may bring, so that the process keeps some for itself.
 uint32_t descriptors_taken_max();
-// The failure of a call that a message brought so many more.
+// The failure of a call whose answer brought too many descriptors.
 Error too_many_descriptors(const Message& message);
 
 // Puts the packets of a connection together.
