@@ -29,7 +29,7 @@ Result<void> end(uint64_t handle) noexcept {
   }
 }
 
-// If it is still there. The record of the thread has been made: it has looked at objects before.
+// Uses the object if it still exists. The thread's record exists: it has looked at objects before.
 template <class Use>
 void with(uint64_t handle, Use use) noexcept {
   platform::ThreadRecord& record = platform::thread_record();
@@ -53,7 +53,7 @@ void end_abandoned(Instance& instance) noexcept {
     handle = &object.instance() == &instance && object.abandoned() ? object.handle() : 0;
   };
   for (uint32_t slot = 0; handles::see_next(&slot, see);) {
-    // Ending a buffer comes here again, and so may other threads: each object is ended by one of them.
+    // Let one call end each object: ending a buffer calls this again, and other threads may too.
     bool mine = false;
     if (handle != 0) with(handle, [&](Object& object) { mine = instance.take_abandoned(object); });
     if (mine) abandon(instance, handle);

@@ -10,7 +10,7 @@ namespace gpumem::core {
 
 // Releases a memory, buffer, physical memory or range, the last with all that is mapped in it. If the backend
 // refuses, it stays counted among the live objects until end_abandoned() succeeds or the instance is closed.
-// Undoings call this: it takes no memory. Does nothing for 0.
+// Does not allocate, because undo paths call it. Does nothing for 0.
 void abandon(Instance& instance, uint64_t handle) noexcept;
 // Tries again. Costs one load if there is nothing.
 void end_abandoned(Instance& instance) noexcept;

@@ -36,7 +36,7 @@ std::vector<AccessRequest> default_accesses(Device& device, gpumem_location loca
   return accesses;
 }
 
-// Statuses of a request that a smaller one may not meet.
+// Whether a smaller request may succeed.
 bool lacks_room(Status status) {
   return status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY || status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
          status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
@@ -155,7 +155,7 @@ void Buffer::name_at(const Place& place, uint64_t buffer) noexcept {
   with_region(place, [buffer](Region& region) { region.set_buffer(buffer); });
 }
 
-// Has them name this one where it lies now. From then on another thread may destroy it.
+// Has pointer queries name this buffer. From then on, another thread may destroy it.
 void Buffer::show_place() const noexcept {
   Place place;
   {
@@ -172,7 +172,7 @@ Result<void> Buffer::unmap(const Place& place, uint64_t offset, uint64_t size) {
                           [&](Ref<Range> range) { return unmap_range(std::move(range), offset, size); });
 }
 
-// Unmaps what lies behind the first `known` bytes: an undo that failed too can have left it there.
+// Unmaps what a failed undo may have left behind the first `known` bytes.
 Result<void> Buffer::unmap_rest(const Place& place, uint64_t known) {
   return place.range != 0 ? unmap_from(place.range, known) : Result<void>();
 }
@@ -217,7 +217,7 @@ Result<void> Buffer::map_block(const Place& place, uint64_t offset, uint64_t siz
   return {};
 }
 
-// Gives memory to so many bytes at least.
+// Provides memory for at least so many bytes.
 Result<void> Buffer::provide(uint64_t capacity) {
   if (capacity <= capacity_) return {};
   const uint64_t wanted = round_up(capacity, unit_);
@@ -254,7 +254,7 @@ Result<void> Buffer::grow(uint64_t capacity) {
   return {};
 }
 
-// Takes back the blocks that lie whole behind so many bytes.
+// Releases the blocks that lie entirely behind so many bytes.
 Result<void> Buffer::take_back(uint64_t size) {
   if (ordinary_) {
     const uint64_t wanted = round_up(size, unit_);
@@ -268,7 +268,7 @@ Result<void> Buffer::take_back(uint64_t size) {
   const std::lock_guard lock(records_);
   blocks_.resize(count);
   capacity_ = kept;
-  size_ = std::min(size_, size);  // in one with the capacity, for whoever asks
+  size_ = std::min(size_, size);  // together with the capacity, so that queries see both
   return {};
 }
 
@@ -378,7 +378,7 @@ Result<void> Buffer::reallocate(uint64_t capacity) {
     abandon(*other);
   });
   if (const uint64_t kept = std::min(size_, capacity); kept != 0) {
-    // What streams still write must not come behind the copy.
+    // Close first, so that no stream writes after the copy.
     GPUMEM_TRY(close({this}));
     GPUMEM_TRY(finish_work({this}));
     GPUMEM_TRY(copy(instance(), nullptr, copy_of_bytes(other->base, place_.base, kept, true)));
@@ -400,7 +400,7 @@ Result<void> Buffer::reallocate(uint64_t capacity) {
 
 // ---- size and access ----
 
-// Asked where nothing is mapped yet that would refuse: what is accepted now must hold once there is.
+// Check accesses before anything is mapped, so that what is accepted now also works later.
 Result<void> Buffer::check_accesses(const std::vector<AccessRequest>& changes) const {
   if (request_.physical.location != GPUMEM_LOCATION_DEVICE) return {};
   for (const AccessRequest& change : changes)
@@ -408,7 +408,7 @@ Result<void> Buffer::check_accesses(const std::vector<AccessRequest>& changes) c
   return {};
 }
 
-// Without waiting for anyone, if there is memory for it.
+// Resizes without waiting, if there is memory for it.
 bool Buffer::resize_within(uint64_t size) {
   bool notice = false;
   {
@@ -422,7 +422,7 @@ bool Buffer::resize_within(uint64_t size) {
   return true;
 }
 
-// Has the thread of the library look after the memory ahead.
+// Has the background thread provide the memory ahead.
 void Buffer::notice_growth() noexcept {
   try {
     instance().background().add([handle = handle()]() -> std::optional<std::chrono::nanoseconds> {
@@ -615,7 +615,7 @@ Result<void> Buffer::close(const std::vector<Buffer*>& buffers) {
     set_closed(buffer->place_, true);
   platform::fence_all_threads();
   for (const Buffer* const buffer : buffers) {
-    // The buffer keeps it for as long as nobody else may change the buffer.
+    // The region stays while this call holds the change of the buffer.
     const Region* kept = nullptr;
     Result<void> unused;
     with_region(buffer->place_, [&](const Region& region) {
@@ -682,8 +682,8 @@ bool Buffer::has_memory() const {
   return range && (*range)->mapped_size() == capacity_;
 }
 
-// Whether everyone may have access at once. Memory of the host may not: a driver may restore its content by
-// the CPU where that has access, and fails where it may only read.
+// Whether all access may be granted at once. Not for host memory: a driver may restore content with the CPU
+// if that has access, and fails if it may only read.
 bool Buffer::device_shares() const {
   return request_.physical.location == GPUMEM_LOCATION_DEVICE &&
          std::any_of(accesses_.begin(), accesses_.end(), [&](const AccessRequest& access) {
@@ -693,7 +693,7 @@ bool Buffer::device_shares() const {
 
 Result<void> Buffer::take_memory() {
   if (ordinary_) {
-    if (place_.memory != 0) return {};  // a waking failed, and the backend refused to release it
+    if (place_.memory != 0) return {};  // waking failed, and the backend refused to release the memory
     auto place = allocate(capacity_);
     if (!place) return place.error();
     {
@@ -773,7 +773,7 @@ Result<void> Buffer::open() {
 
   uint64_t wanted = request_.reserve;
   if (wanted == 0) {
-    // However many buffers there are, the rest of the process finds addresses too.
+    // Limit the reservation, so that the process has addresses left with many buffers.
     wanted = std::min(on_device ? device_.facts().total_bytes : platform::host_memory(),
                       instance().statistics().free_addresses() / 64);
   }
@@ -807,7 +807,7 @@ Result<void> Buffer::open_ordinary() {
 Result<void> Buffer::clear() {
   auto turn = changes_.enter();
   if (!turn) return turn.error();
-  if (cleared_) return {};  // by a destruction that could not wait for the last calls
+  if (cleared_) return {};  // by a destroy call that could not wait for the last users
   const Change change(*this, std::move(*turn));
   end_abandoned(instance());
   GPUMEM_TRY(unmap_rest(place_, asleep() ? 0 : capacity_));
@@ -820,7 +820,7 @@ Result<void> Buffer::clear() {
     state_ = GPUMEM_BUFFER_STATE_AWAKE;
     stored_size_ = 0;
   }
-  reopen();  // it is used on if its addresses cannot be given back
+  reopen();  // the buffer stays in use if its addresses cannot be released
   const auto freed = store_.trim(0);
   show_store();
   GPUMEM_TRY(freed);
@@ -873,10 +873,10 @@ Result<void> destroy_buffer(Ref<Buffer> buffer) {
   return destroy_object(std::move(buffer));
 }
 
-// Its memory has a line of its own.
+// Only the buffer; its memory has its own line.
 Line Buffer::describe() const { return line_of("buffer %s: device %u", shown(name()), device().ordinal()); }
 
-// Its range and blocks are released as such.
+// Its range and blocks are released on their own.
 Result<void> Buffer::release() {
   if (group_ != nullptr) group_->leave(*this);
   return Object::release();

@@ -58,9 +58,9 @@ class Buffer final : public Object {
   Result<void> set_callbacks(const BufferCallbacks& callbacks);
   Result<uint64_t> note_registration(std::string holder);
   Result<void> forget_registration(uint64_t number);
-  // Gives everything back. After a failure the next call goes on.
+  // Releases everything. After a failure, the next call continues.
   Result<void> clear();
-  // What set_ahead() wants, on a thread of the library.
+  // Provides what set_ahead() requests, on a thread of the library.
   void grow_ahead();
   // Has that thread look whether there is enough.
   void look_ahead() noexcept;
@@ -84,20 +84,20 @@ class Buffer final : public Object {
   uint64_t size() const { return size_; }
   void* base() const { return place_.base; }
   Store& store() { return store_; }
-  // Ends preparing in the background that began before. The number tells what begins now from that.
+  // Ends earlier background preparation. The returned number identifies the new one.
   uint64_t begin_preparing() { return ++preparing_; }
   uint64_t preparing() const { return preparing_; }
   // The devices that may use it, its own among them.
   std::vector<Device*> users() const;
   Result<void> before_sleep();
   void after_wake() const;
-  // From here on nobody else's copies, fills and value operations on their memory begin; those that have are
-  // over, or the call fails: see wait_for_uses(). They stay closed until reopen().
+  // Refuses other calls' copies, fills and value operations on the buffers until reopen(), and waits for
+  // running ones or fails: see wait_for_uses().
   static Result<void> close(const std::vector<Buffer*>& buffers);
   // Waits for all work of the devices that may use them.
   static Result<void> finish_work(const std::vector<Buffer*>& buffers);
   void reopen() noexcept { set_closed(place_, false); }
-  // From now on none may be noted. BUSY if some are, and what they are.
+  // Refuses new registrations. BUSY if there are any, naming them.
   Result<void> refuse_registrations();
   void accept_registrations();
   // BUSY if the backend knows of unobserved work. It is closed.
@@ -116,7 +116,7 @@ class Buffer final : public Object {
   Result<void> share_memory();
   void set_awake();   // with new memory
   void set_asleep();  // with what is in the store
-  void set_failed();  // with what is in the store, or held
+  void set_failed();  // with the content in the store or in held memory
   // After the store has changed.
   void show_store();
 

@@ -22,10 +22,10 @@ struct FileCopyRequest {
 struct FileCopyAnswer {
   bool begun = false;   // otherwise nothing was done
   uint64_t copied = 0;  // from the start on, without a gap
-  uint64_t direct = 0;  // of all, those that passed by the page cache
+  uint64_t direct = 0;  // of these, bytes that bypassed the page cache
 };
 
-// Returns when all is done. The answer is also of a call that fails.
+// Returns when all is done. The result is valid for a failed call too.
 Result<void> copy_file(Instance& instance, const FileCopyRequest& request, FileCopyAnswer* answer);
 
 }  // namespace gpumem::core

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Content is copied in pieces, several at a time, while the memory of buffers that are done is given back, or
-// that of later ones is made.
+// Copies content in pieces, several at a time, while releasing the memory of finished buffers or creating
+// that of later ones.
 #include "core/buffer/sleep.h"
 
 #include <algorithm>
@@ -359,7 +359,7 @@ class Sleep {
     return saved;
   }
 
-  // Once nothing can cancel the call. Only an ordinary allocation cannot be brought back.
+  // Runs after the last chance to cancel, because a dropped ordinary allocation cannot be restored.
   Result<void> drop_unkept() {
     const auto for_each_unkept = [&](auto step) -> Result<void> {
       for (Buffer* const buffer : members_.buffers()) {
@@ -399,7 +399,7 @@ class Sleep {
       if (buffer.asleep()) continue;
       buffer.release_held();
       if (i >= rooms_.size()) continue;
-      // Stores are as large as before, but for what is in them.
+      // Trim stores to their previous size, or to their content.
       (void)without_exceptions([&] { return buffer.store().trim(rooms_[i]); });
       buffer.show_store();
     }
@@ -460,7 +460,7 @@ class Wake {
     for (Buffer* const buffer : members_.buffers()) {
       buffer->set_awake();
       buffer->reopen();
-      // What cannot be given back now is given back when the buffer is destroyed.
+      // What cannot be released now is released when the buffer is destroyed.
       (void)without_exceptions([&] { return buffer->store().trim(request_.keep); });
       buffer->show_store();
     }

@@ -37,7 +37,7 @@ Result<void> Store::provide(Instance& instance, const StoreRequest& request, uin
       std::min(round_up(bytes, platform::page_size()), capacity_ + std::min(most, kSizeMax));
   if (request.content == GPUMEM_CONTENT_FILE)
     return wanted > capacity_ ? set_file_size(wanted) : Result<void>();
-  // All or nothing, so that a failure leaves no more behind than there was.
+  // Provide all or nothing, so that a failure does not grow the store.
   const uint64_t before = capacity_;
   Cleanup undo([&] { (void)trim(before); });
   while (capacity_ < wanted)

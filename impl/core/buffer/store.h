@@ -38,7 +38,7 @@ class Store {
   Store(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
-  // What has a handle is the instance's to destroy if it was closed.
+  // Leaves pieces with a handle to the instance, which destroys them when it closes.
   ~Store();
 
   gpumem_content content() const { return request_.content; }
@@ -51,7 +51,7 @@ class Store {
   // Makes room, at most `most` bytes in this call. A store of another sort is given back first.
   Result<void> provide(Instance& instance, const StoreRequest& request, uint64_t bytes,
                        uint64_t most = UINT64_MAX);
-  // Gives back what lies behind so many bytes, in whole pieces.
+  // Releases what lies behind so many bytes, in whole pieces.
   Result<void> trim(uint64_t keep);
 
   // A file's.

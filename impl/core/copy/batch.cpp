@@ -204,7 +204,7 @@ bool do_depend(std::span<const BoxPair> entries) {
 
 std::optional<Dependence> find_dependence(std::span<const BoxPair> entries) {
   if (entries.size() < 2 || !may_depend(entries) || !do_depend(entries)) return std::nullopt;
-  // The shortest beginning of the batch that shows one ends with the later entry.
+  // The shortest prefix of the batch with a dependence ends with the later entry.
   size_t without = 1;
   size_t with = entries.size();
   while (with - without > 1) {

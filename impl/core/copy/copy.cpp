@@ -219,7 +219,7 @@ struct RangeSide {
     });
   }
 
-  // Where the driver would write by the CPU, which may only read: it would end the process.
+  // Refuse where the driver would write with the CPU, which may only read: that would end the process.
   void check_cpu(const Device& device, Verdict* verdict) const {
     if (!device.facts().copies_by_cpu) return;
     for_each_part([&](const Mapping* mapping, uint64_t at, uint64_t) {
@@ -461,7 +461,7 @@ Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& 
   return check_found(instance, stream, usable, arguments, out);
 }
 
-// For the other side of a copy between memory and a file: ordinary memory that is nowhere.
+// A placeholder for the file's side of a copy between memory and a file: ordinary memory without an address.
 CopySide nowhere(const CopySide& side) {
   CopySide result;
   result.address = pointer_to(address_of(side.address) + side.extent);  // does not overlap

@@ -13,7 +13,7 @@
 
 namespace gpumem::core {
 
-// A flag that stands or falls with a capability. The others are the backend's to grant or refuse at the call.
+// A flag that needs a capability. Other flags are granted or refused by the backend in the call.
 struct FlagNeed {
   gpumem_memory_flags flag;
   gpumem_capability capability;
@@ -29,19 +29,19 @@ struct KindTraits {
   bool peer_access = false;  // other devices reach them once peer access is enabled
   bool managed = false;      // they move, and have one address for the CPU and all devices
   bool registered =
-      false;  // the bytes are the caller's: they outlive the memory, and flags decide who reaches them
+      false;  // the bytes belong to the caller and outlive the memory; flags decide who reaches them
 
   // Reserved addresses: each part has a place and access of its own, or no bytes at all.
   bool in_parts = false;
 
-  // How other processes may have it, and whether it is theirs.
+  // How other processes may import it, and whether it is itself imported.
   enum class Sharing : uint8_t { kNever, kWhole, kBlocks };
   Sharing sharing = Sharing::kNever;
   bool imported = false;
-  // It could be shared, but no backend does so; otherwise it cannot be shared at all.
+  // True if sharing is possible but no backend implements it; false if it is impossible.
   bool sharing_unsupported = false;
 
-  // What may be asked for.
+  // What a request may ask for.
   gpumem_memory_flags flags = 0;
   std::span<const FlagNeed> flag_needs = {};
   gpumem_capability capability = 0;  // that making one needs; 0: none

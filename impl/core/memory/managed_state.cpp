@@ -6,7 +6,7 @@
 
 namespace gpumem::core {
 
-// Attachments that have taken effect. What a lost device was to do never will, and no longer matters.
+// Applies attachments that have taken effect. Those of a lost device count too, as they no longer matter.
 void ManagedState::settle() noexcept {
   std::erase_if(pending_, [this](const Pending& pending) {
     if (pending.fence->poll(pending.mark) == GPUMEM_NOT_READY) return false;
@@ -22,7 +22,7 @@ Coherence ManagedState::coherence(StreamKey stream) {
   bool others = false;
   for (const Pending& pending : pending_) {
     if (pending.in == stream && !pending.ended) own = pending.association;
-    // The work may be ordered behind it, by an event that is not known here.
+    // An event unknown here may order the work behind the attachment.
     if (!pending.ended) others = others || pending.association.lets_device(stream);
   }
   return {!own.lets_device(stream), own.lets_device(stream) || others};
@@ -55,7 +55,7 @@ void ManagedState::stream_ends(StreamKey stream, const std::shared_ptr<backend::
   try {
     if (fence != nullptr) return pending_.push_back({initial_, stream, fence, mark, true});
   } catch (const std::bad_alloc&) {
-    // It takes effect too early, which only makes the checks of the next moments laxer.
+    // The attachment takes effect too early, which only relaxes checks for a moment.
   }
   pending_.clear();
   settled_ = initial_;

@@ -57,7 +57,7 @@ class ManagedState {
 
   struct Waits {
     std::vector<StreamKey> streams;  // whose work attaches the memory
-    bool ended = false;              // a stream that is gone does
+    bool ended = false;              // true if a destroyed stream does
   };
   Waits waits();
   // What holds once those have been waited for.

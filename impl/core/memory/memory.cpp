@@ -22,8 +22,8 @@ Memory::Memory(std::shared_ptr<Instance> instance, Device& device, const KindTra
   if (traits.managed) make_managed(((asked.require | asked.prefer) & GPUMEM_MEMORY_ATTACH_HOST) != 0);
 }
 
-// A memory in the making. Holds all that its record needs before the backend is asked, and drops it again
-// unless finish() is reached (COM-8).
+// A memory under construction. Allocates its records before the backend is called, and frees them unless
+// finish() is reached (COM-8).
 class NewMemory {
  public:
   NewMemory(DeviceObject& device, const KindTraits& kind, const backend::MemoryRequest& asked,
@@ -49,7 +49,7 @@ class NewMemory {
 
   Memory& memory() { return *memory_; }
 
-  // A registration holds its range from now on, so that of two overlapping ones only one asks the driver.
+  // Reserves the range of a registration now, so that only one of two overlapping ones calls the driver.
   const RegionRange* reserve_range(const void* pointer) noexcept {
     return memory_->reserve_range(instance_.page_map(), pointer);
   }
@@ -63,7 +63,7 @@ class NewMemory {
     charged_ = memory_->size();
     return {};
   }
-  // What charge() has taken.
+  // Returns what charge() has taken.
   static void refund(Instance& instance, const Memory& memory, uint64_t bytes) noexcept {
     if (memory.traits().charged_as_pinned) instance.refund_pinned(bytes);
     if (memory.traits().managed) memory.device().refund_managed(bytes);
@@ -111,7 +111,7 @@ class NewMemory {
 
 namespace {
 
-// Refuses what is required and cannot be; drops what is only preferred and cannot be (COM-5, COM-6).
+// Refuses required flags that are impossible, and drops preferred ones that are (COM-5, COM-6).
 Result<void> settle_flags(Device& device, const KindTraits& kind, gpumem_memory_flags require,
                           gpumem_memory_flags* prefer) {
   if (kind.capability != 0) GPUMEM_TRY(device.need(kind.capability));
@@ -137,7 +137,7 @@ Error range_taken(const KindTraits& kind) {
                     kind.name);
 }
 
-// The same for memory of other code; `usable` says whether the device is.
+// Refuses memory that other code registered; `usable` says whether the device is usable.
 Result<void> check_not_foreign(Instance& instance, const backend::RegistrationRequest& request,
                                const Result<void>& usable) {
   const uint64_t first = address_of(request.pointer);
@@ -282,20 +282,20 @@ Result<void> destroy_mapping(Ref<Memory> memory) {
   const auto open = instance.stay_open();
   if (!open) return open.error();
   GPUMEM_TRY(uses_will_end(*memory));
-  // Asked while the handle is good, so that memory in use never looks to others as if it were gone.
+  // Check before ending the handle, so that memory in use never looks destroyed to other threads.
   GPUMEM_TRY(check_not_accessed(*memory));
   GPUMEM_TRY(check_unused(*memory, [&] { return memory->backend().check_unused(); }));
   GPUMEM_TRY(instance.exports().begin_end(*memory));
   Cleanup still_shared([&, object = memory.get()] { instance.exports().cancel_end(*object); });
   if (!handles::end(*memory, End::kDestroyed)) {
-    still_shared.dismiss();  // that is up to whoever destroys it
+    still_shared.dismiss();  // the call that destroys it decides that
     return ended_meanwhile(memory->type());
   }
   memory->set_state(Region::State::kLeaving);
   platform::fence_all_threads();
   auto released = wait_for_uses(*memory);
   if (released) released = check_not_accessed(*memory);
-  if (released) released = instance.exports().begin_end(*memory);  // exported meanwhile, perhaps
+  if (released) released = instance.exports().begin_end(*memory);  // it may have been exported meanwhile
   if (released) {
     released = memory->release();
   } else {

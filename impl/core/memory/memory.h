@@ -22,10 +22,10 @@ class Memory final : public Region {
   Result<void> release() override;
   void forget() noexcept override;
 
-  // Of an import whose mapping is to be kept: leaves nothing to be released.
+  // Takes the mapping of an import to cache it, so that nothing is left to release.
   std::unique_ptr<backend::Memory> take_backend() noexcept { return Region::take_backend(); }
 
-  // A buffer's or a ring's: only that may free it.
+  // Whether a buffer or a ring owns it: then only that may free it.
   bool owned() const { return owned_.load(std::memory_order_acquire); }
   void set_owned() noexcept { owned_.store(true, std::memory_order_release); }
 
@@ -40,19 +40,19 @@ class Memory final : public Region {
   std::atomic<bool> owned_{false};
 };
 
-// What has been made: its handle, and the pointer for people who want only that.
+// A new memory: its handle, and its pointer for callers that need only that.
 struct CreatedMemory {
   uint64_t handle = 0;
   void* pointer = nullptr;
 };
 
-// The request has been checked by value; whether it can be honoured is decided here. A buffer's can be closed
-// from the first moment on.
+// The request's values must be checked already; decides here whether it can be met. Memory of a buffer can be
+// closed from the start.
 Result<CreatedMemory> create_memory(DeviceObject& device, const KindTraits& kind,
                                     backend::MemoryRequest request, std::string name, bool closed = false);
 Result<CreatedMemory> register_memory(DeviceObject& device, backend::RegistrationRequest request,
                                       std::string name);
-// For the next function. The mapping is one that was kept, or null.
+// For adopt_memory(). The mapping is a cached one, or null.
 struct NewImport {
   uint64_t size = 0;
   bool on_device = true;
@@ -70,9 +70,9 @@ Result<AdoptedMemory> adopt_memory(DeviceObject& device, NewImport wanted,
 Result<void> destroy_memory(Ref<Memory> memory);
 // Ends the memory, however often it is imported.
 Result<void> destroy_mapping(Ref<Memory> memory);
-// The same for the caller: INVALID_STATE if a buffer or a ring owns it.
+// destroy_memory() for the caller: INVALID_STATE if a buffer or a ring owns it.
 Result<void> destroy_for_user(Ref<Memory> memory);
-// By pointer: an allocation, or a registration.
+// Frees an allocation or ends a registration, by pointer.
 Result<void> free_pointer(Instance& instance, const void* pointer);
 Result<void> unregister_pointer(Instance& instance, const void* pointer);
 

@@ -30,8 +30,8 @@ PageMap::~PageMap() {
 
 // ---- room ----
 
-// The ends of a range can each need a middle node and a leaf; what lies between fills whole entries, if it is
-// not larger than what a root entry covers.
+// Each end of a range can need a middle node and a leaf. The rest fills whole entries, unless it is larger
+// than a root entry covers.
 Result<void> PageMap::Room::reserve(uint32_t ranges) {
   const std::lock_guard lock(map_.mutex_);
   const uint64_t nodes = 2 * (map_.promised_ranges_ + ranges);
@@ -131,7 +131,7 @@ void PageMap::insert_locked(RegionRange& range) noexcept {
     if ((before & kTag) == kLinks) others = pointer_in<RegionRange::Link>(before);
     if ((before & kTag) == kRange) others = link_in(*pointer_in<RegionRange>(before), at >> kPageShift);
     if (link == nullptr || others == nullptr) {
-      page.store(value, std::memory_order_release);  // what was there fills the page and is leaving
+      page.store(value, std::memory_order_release);  // the previous range fills the page and is leaving
     } else {
       if ((before & kTag) == kRange) others->next.store(nullptr, std::memory_order_relaxed);
       link->next.store(others, std::memory_order_relaxed);
@@ -146,7 +146,7 @@ const RegionRange* PageMap::insert_unless_taken(RegionRange& range) noexcept {
   const RegionRange* taken = nullptr;
   for_each_range(range.begin, range.size, [&](const RegionRange& other) {
     const Region& region = *other.region;
-    // Bytes whose registration is just being released are the caller's all the time, and may stay registered.
+    // Skip registrations that are being released: their bytes stay the caller's, and may stay registered.
     if (region.leaving() && !region.traits().registered) return;
     if (taken == nullptr || !region.traits().pinned()) taken = &other;
   });

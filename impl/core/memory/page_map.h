@@ -21,7 +21,7 @@ class Region;
 // A range of addresses of a region. It lies in the region and lives as long.
 struct RegionRange {
   uint64_t begin = 0;
-  uint64_t size = 0;  // with bytes around the region's that were granted, and that nobody else can have
+  uint64_t size = 0;  // includes granted bytes around the region, which no one else can have
   uint64_t base = 0;  // first byte of the region
   Region* region = nullptr;
 
@@ -42,7 +42,7 @@ class PageMap {
   ~PageMap();
   PageMap(const PageMap&) = delete;
   PageMap& operator=(const PageMap&) = delete;
-  // To be called once, before anything else.
+  // Call once, before anything else.
   Result<void> open();
 
   // Room for `ranges` calls of insert(), whose addresses need not be known yet. Unused room is released.
@@ -59,16 +59,16 @@ class PageMap {
     uint32_t ranges_ = 0;
   };
 
-  // Enters a range, which room was reserved for. Regions that are leaving make way.
+  // Enters a range for which room was reserved. Displaces regions that are leaving.
   void insert(RegionRange& range) noexcept;
-  // The same, unless a region is in the way that does not make way; its range is then returned. Of several,
-  // one of memory that can never be registered.
+  // Like insert(), but returns a conflicting range that is not leaving instead of entering. Prefers one of
+  // memory that can never be registered.
   const RegionRange* insert_unless_taken(RegionRange& range) noexcept;
-  // Erases what is left of a range. It may be deleted once nobody looks at it any more.
+  // Erases what is left of a range. Delete it only once no thread looks at it any more.
   void erase(RegionRange& range) noexcept;
 
-  // The range that holds an address, one that is not leaving if there are several; or null. Valid while a
-  // Look lives that began before the call. Defined in region.h: it reads the states of regions.
+  // The range that holds an address, or null; of several, one that is not leaving. Valid while a Look lives
+  // that began before the call. Defined in region.h: it reads the states of regions.
   const RegionRange* find(uint64_t address) const noexcept;
   // A live range with a byte in [begin, begin + size), or null. As find().
   const RegionRange* find_live(uint64_t begin, uint64_t size) const noexcept;

@@ -52,7 +52,7 @@ gpumem_capability capability_of(gpumem_location location) {
                                                : GPUMEM_CAPABILITY_VMM_DEVICE;
 }
 
-// Refuses what is required and cannot be; drops what is only preferred and cannot be (VMM-4, VMM-6).
+// Refuses required properties that are impossible, and drops preferred ones that are (VMM-4, VMM-6).
 Result<void> settle(Device& device, backend::PhysicalRequest* request) {
   struct Need {
     uint64_t bit;
@@ -86,8 +86,8 @@ Result<void> check_size(uint64_t size, const backend::Granularity& unit) {
                     size, unit.minimum);
 }
 
-// The size by the unit of the location alone: a bad one outranks whatever else the device has against the
-// request (COM-17). No unit can be had of a location that the device does not know.
+// Checks the size by the location's unit first, because a bad size outranks the device's other refusals
+// (COM-17). A location unknown to the device has no unit.
 Result<void> check_plain_size(Device& device, const backend::PhysicalRequest& request) {
   backend::VirtualMemory* const facet = device.backend().vmm();
   if (facet == nullptr) return {};
@@ -102,7 +102,7 @@ Result<void> check_plain_size(Device& device, const backend::PhysicalRequest& re
   return unknown ? Result<void>() : unit.error();
 }
 
-// `make` gets what the backend makes; its object is then shown.
+// Calls `make` for the backend's object, and publishes ours.
 template <class Make>
 Result<uint64_t> make_physical(const std::shared_ptr<Instance>& instance, Device& device, std::string name,
                                Make make) {
@@ -121,7 +121,7 @@ Result<uint64_t> make_physical(const std::shared_ptr<Instance>& instance, Device
   return *handle;
 }
 
-// Creates or imports: in both, the size can be judged only once the device has said its unit.
+// Creates or imports. Either way, the size can be checked only with the device's unit.
 template <class Make>
 Result<uint64_t> make_checked(DeviceObject& object, backend::PhysicalRequest request, std::string name,
                               Make make) {
@@ -181,7 +181,7 @@ Result<uint64_t> import_fabric(DeviceObject& device, const backend::PhysicalRequ
   using Made = Result<std::unique_ptr<backend::Physical>>;
   return make_checked(device, request, std::move(name),
                       [&](backend::VirtualMemory& facet, const backend::PhysicalRequest& wanted) -> Made {
-                        // Also where the request does not name the type: an older driver does not know it.
+                        // Check even if the request does not name the type: an older driver does not know it.
                         GPUMEM_TRY(device.device().need(GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC));
                         return facet.import_fabric(wanted, handle);
                       });

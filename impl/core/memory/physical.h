@@ -21,7 +21,7 @@ class Physical final : public Object {
   Line describe() const override;
   Result<void> release() override;
 
-  // That was given when it was made; for host memory the one that it is close to.
+  // The device that it was created with; for host memory, a close one.
   Device& device() const { return device_; }
   const std::string& name() const { return name_; }
   backend::Physical& backend() const { return *backend_; }
@@ -41,7 +41,7 @@ class Physical final : public Object {
 // The facet of a device, or why there is none.
 Result<backend::VirtualMemory*> virtual_memory_of(Device& device);
 
-// The requests have been checked by value.
+// The values of the requests must be checked already.
 Result<backend::Granularity> physical_granularity(DeviceObject& device, backend::PhysicalRequest request);
 // These return handles.
 Result<uint64_t> create_physical(DeviceObject& device, backend::PhysicalRequest request, std::string name);

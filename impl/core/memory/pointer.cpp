@@ -35,11 +35,11 @@ gpumem_access access_in_range(const Region& range, uint64_t offset, const Device
 }
 
 gpumem_access cpu_access(const Region& region, uint64_t offset) {
-  // The CPU may touch it at any time, and a probe would move the page.
+  // Do not probe managed memory: that would move the page, and the CPU may touch it at any time.
   if (region.traits().managed && !region.instance().has_exclusive_devices()) return GPUMEM_ACCESS_READWRITE;
   if (region.facts().host_pointer != nullptr)
     return mapped_access(advance(region.facts().host_pointer, offset));
-  // Neither backend asks a driver about this.
+  // This needs no driver call in either backend.
   const backend::Capability can = region.device().capability(GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS);
   return can.value == GPUMEM_ANSWER_YES ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE;
 }
@@ -83,8 +83,7 @@ Result<backend::PointerFacts> find_foreign(Instance& instance, const void* point
   GPUMEM_TRY(outside_host_function());
   auto facts = instance.backend().pointer_facts(pointer);
   if (!facts || !facts->known || facts->base == nullptr || facts->base == pointer) return facts;
-  // The driver is not believed about the bytes that an allocation of ours was granted beyond what was asked
-  // for.
+  // Do not trust the driver about the bytes granted beyond the size of our allocation.
   const FoundRegion owner = find_region(instance, facts->base);
   if (owner.region || owner.covered) return backend::PointerFacts();
   return facts;
@@ -153,7 +152,7 @@ Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
   if (found.region) {
     const Region& region = *found.region;
     GPUMEM_TRY(region.reachable_by(device, false));
-    // The map answers also after a device was lost, when every capability is a NO (COM-18).
+    // Answer from the map, because all capabilities of a lost device are NO (COM-18).
     if (!region.traits().on_device && !region.traits().managed && device.usable())
       GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PIN_MAP_HOST));
     return advance(region.facts().device_pointer, found.offset);

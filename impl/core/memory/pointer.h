@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What is at an address? Pointer queries, and the search for the region of an address that other calls begin
-// with.
+// Pointer queries, and the lookup of an address's region with which other calls begin.
 #pragma once
 
 #include "base/arithmetic.h"
@@ -18,9 +17,9 @@ struct FoundRegion {
   Ref<Region> region;      // empty if no live region of the instance has it
   uint64_t base = 0;       // first byte of the region, by host or device address as it was asked
   uint64_t offset = 0;     // below the size of the region
-  bool covered = false;    // no live region, but addresses that a driver must not be asked about
-  bool released = false;   // such as are being freed; not those of a registration, whose bytes stay
-  bool releasing = false;  // such as may be another's already
+  bool covered = false;    // no live region, but the driver must not be asked about the address
+  bool released = false;   // being freed; not set for a registration, whose bytes stay
+  bool releasing = false;  // perhaps already in other hands
   bool in_pool = false;    // of a pool, but not in a live block
 };
 
@@ -34,7 +33,7 @@ inline FoundRegion look_up(Instance& instance, const void* pointer, bool passing
   if (range == nullptr) return found;
   Region* const region = range->region;
   platform::Use use(record, region, passing);
-  // Looked at after the use is announced: whoever releases the region waits for it, or it is not live here.
+  // Check after announcing the use, so that a release either waits for this use or is seen here.
   if (!region->live()) {
     found.covered = true;
     found.released = !region->traits().registered;
@@ -44,7 +43,7 @@ inline FoundRegion look_up(Instance& instance, const void* pointer, bool passing
   found.base = range->base;
   found.offset = address_of(pointer) - range->base;
   if (found.offset >= region->size()) {
-    found.covered = true;  // granted beyond what was asked for
+    found.covered = true;  // granted beyond the requested size
     return found;
   }
   if (const PoolBlocks* const blocks = region->pool_blocks()) [[unlikely]] {
@@ -58,8 +57,8 @@ inline FoundRegion look_up(Instance& instance, const void* pointer, bool passing
   return found;
 }
 
-// Looks again until the release is over, which alone tells whose the address is. In a host function it looks
-// no further: the release may wait for that.
+// Looks again until the release is over, because only then the owner of the address is known. Gives up in a
+// host function, for which the release may wait.
 void look_after_release(Instance& instance, const void* pointer, bool passing, FoundRegion* found);
 
 }  // namespace detail
@@ -77,7 +76,7 @@ bool is_of_another_instance(const Instance& instance, const void* pointer) noexc
 // NOT_FOUND, and why no live memory of the instance has an address.
 Error nothing_at(const Instance& instance, const void* pointer, const FoundRegion& found);
 
-// What the driver knows of an address that no region has. Refused in a host function.
+// What the driver knows of an address outside all regions. Refused in a host function.
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer);
 
 // In range.h: what is not the same everywhere in a range.
@@ -87,8 +86,8 @@ inline void* advance(void* base, uint64_t offset) {
   return base == nullptr ? nullptr : pointer_to(address_of(base) + offset);
 }
 
-// gpumem_pointer_get_info() for memory of the instance: writes the answer, or answers false. Takes no lock.
-// Needs a Look. Inline, since calls would cost more than the rest.
+// gpumem_pointer_get_info() for memory of the instance; false if the address is of no region. Takes no lock.
+// Needs a Look. Inline, because a call would cost more than the lookup.
 [[gnu::always_inline]] inline bool own_pointer_info(const PageMap& map, const void* pointer,
                                                     gpumem_pointer_info* out) noexcept {
   const RegionRange* const range = map.find(address_of(pointer));
@@ -114,7 +113,7 @@ inline void* advance(void* base, uint64_t offset) {
   }
   return true;
 }
-// The same for any address.
+// gpumem_pointer_get_info() for any address.
 Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer);
 // What a device, or the CPU if `device` is null, may do at an address.
 Result<gpumem_access> pointer_access(Instance& instance, const void* pointer, Device* device);

@@ -27,7 +27,7 @@ Mapping::Mapping(uint64_t at, const Physical& physical, size_t devices)
 
 Result<void> Mappings::open(uint64_t size, uint64_t granularity) {
   const uint64_t bytes = round_up(size / granularity * sizeof(std::atomic<Mapping*>), platform::page_size());
-  auto pages = platform::map_lazily(bytes);  // of zeros, which are null pointers
+  auto pages = platform::map_lazily(bytes);  // zeroed, so all entries are null pointers
   if (!pages) return pages.error();
   entries_ = static_cast<std::atomic<Mapping*>*>(*pages);
   granularity_ = granularity;
@@ -58,7 +58,7 @@ gpumem_range_info Range::range_info() const {
 
 // ---- reserving ----
 
-// A range in the making. Holds all that its record needs before the backend is asked (COM-8).
+// A range under construction. Allocates its records before the backend is called (COM-8).
 class NewRange {
  public:
   NewRange(const std::shared_ptr<Instance>& instance, Device& device, uint64_t size, std::string name)
@@ -144,7 +144,7 @@ Result<void> check_place(backend::ReservationRequest* request, uint64_t granular
                       " bytes",
                       request->size, granularity);
   }
-  // Refused before the records of the range take a share of it.
+  // Refuse the size before allocating records in proportion to it.
   constexpr uint64_t kAddresses = uint64_t{1} << 48;
   if (request->size > kAddresses) {
     return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
@@ -185,8 +185,8 @@ Result<uint64_t> reserve_range(const std::shared_ptr<Instance>& shared, backend:
 
 // ---- changing ----
 
-// Makes the calling thread the one that changes a range. It no longer counts as one that uses the range, so
-// that those can be waited for; a release waits for it all the same.
+// Makes the calling thread the only one that changes a range. It stops counting as a user of the range, so
+// that it can wait for the users; a release still waits for it.
 class RangeChange {
  public:
   explicit RangeChange(Ref<Range> range)
@@ -265,8 +265,8 @@ class RangeChange {
     }
     range_.by_offset_.merge(fresh);
   }
-  // Removes the mappings that begin in a part. Takes no memory: a call that fails for lack of it undoes what
-  // it mapped.
+  // Removes the mappings that begin in a part. Does not allocate, because a call that runs out of memory
+  // undoes its mappings with it.
   void remove(uint64_t offset, uint64_t size) noexcept {
     for (auto next = range_.by_offset_.lower_bound(offset);
          next != range_.by_offset_.end() && next->first < offset + size;) {
@@ -306,12 +306,12 @@ HeldMapping::HeldMapping(const Range& range, const Mapping& mapping)
 
 namespace {
 
-// A call of this thread may use one part of a pool, and call a function that makes the pool change another.
+// Refuses a thread that uses the range, except in a pool: a call may use one part and change another.
 Result<void> changes_allowed(const Range& range) {
   return range.pool_blocks() != nullptr ? Result<void>() : uses_will_end(range);
 }
 
-// That a part lies in the range, at its units.
+// Checks that a part lies in the range and is aligned to its unit.
 Result<void> check_part(const Range& range, uint64_t offset, uint64_t size) {
   const uint64_t unit = range.mappings().granularity();
   if (offset > range.size() || size > range.size() - offset) {
@@ -400,7 +400,7 @@ Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size) {
   GPUMEM_TRY(change.alive());
   GPUMEM_TRY(change.check_whole(offset, size));
   backend::Reservation& reservation = change.range().reservation();
-  // Asked first, so that what is in use never looks to others as if it were gone.
+  // Check first, so that memory in use never looks unmapped to other threads.
   GPUMEM_TRY(check_range_unused(change.range(), offset, size));
   const auto set_ends = [&](bool ends) {
     change.for_each(offset, size,
@@ -570,7 +570,7 @@ Line Range::describe() const {
                  shown(name()), size(), pointer_to(address()), mapped_size(), pool_note());
 }
 
-// Unmaps all first; on failure the rest is as it was.
+// Unmaps everything first; on failure the rest stays unchanged.
 Result<void> Range::release() {
   set_state(State::kLeaving);
   while (!by_offset_.empty()) {
@@ -615,12 +615,12 @@ Result<void> destroy_range(Ref<Range> range) {
   if (range->mapping_count() != 0) return still_mapped(*range);
   if (!handles::end(*range, End::kDestroyed)) return ended_meanwhile(Type::kRange);
   Range* const gone = range.get();
-  range = {};  // a thread that changes the range waits for those that use it
+  range = {};  // end this use: a thread that changes the range waits for it
   gone->set_state(Region::State::kLeaving);
   platform::fence_all_threads();
   auto released = wait_for_uses(*gone);
   if (released) released = wait_for_uses(*gone, &gone->changes_);
-  // A change that began before may have mapped something.
+  // A change that began earlier may have mapped memory meanwhile.
   if (released) released = gone->mapping_count() == 0 ? gone->release() : Result<void>(still_mapped(*gone));
   if (!released) {
     gone->set_state(Region::State::kLive);

@@ -27,7 +27,7 @@ struct Mapping {
   const uint64_t offset;
   const uint64_t size;
   const backend::PhysicalFacts facts;
-  Device& device;  // that has the memory; of host memory the one that it is close to
+  Device& device;  // that has the memory; for host memory, a close one
 
   uint64_t end() const { return offset + size; }
   // The device that has the bytes; null: the host.
@@ -59,7 +59,7 @@ class Mappings final : public backend::Layout {
   ~Mappings() override;
   Mappings(const Mappings&) = delete;
   Mappings& operator=(const Mappings&) = delete;
-  // To be called once, before anything else. Entries take memory only where something is mapped.
+  // Call once, before anything else. Entries take memory only where something is mapped.
   Result<void> open(uint64_t size, uint64_t granularity);
 
   uint64_t granularity() const { return granularity_; }
@@ -85,9 +85,8 @@ class Mappings final : public backend::Layout {
 
 class Range;
 
-// While one lives, a mapping that it holds is not unmapped: who does that waits. For handles of memory that
-// is mapped: driver 580 crashes if the block is unmapped, or another one mapped there, while it is asked for
-// one.
+// Keeps a mapping mapped: a call that unmaps it waits. Needed to get a handle of mapped memory, because
+// driver 580 crashes if the block is unmapped or replaced during that call.
 class HeldMapping {
  public:
   HeldMapping(const Range& range, const Mapping& mapping);
@@ -114,7 +113,7 @@ class Range final : public Region {
   // The answer of gpumem_range_get_info().
   gpumem_range_info range_info() const;
 
-  // A buffer's: only that may change it.
+  // Whether a buffer owns it: then only that may change it.
   bool owned() const { return owned_.load(std::memory_order_acquire); }
   void set_owned() noexcept { owned_.store(true, std::memory_order_release); }
 
@@ -132,7 +131,7 @@ class Range final : public Region {
     return (mapping.size / mappings_.granularity() << kCountBits) + 1;
   }
   std::atomic<uint64_t> mapped_{0};
-  std::mutex changes_;  // during the driver's calls. Taken by none that uses the range by its address
+  std::mutex changes_;  // during the driver's calls. Not taken by calls that use the range by its address
   std::map<uint64_t, std::unique_ptr<Mapping>> by_offset_;  // guarded by changes_
   // Unmapped, but a call may still look at them; guarded by changes_.
   std::multimap<uint64_t, std::unique_ptr<Mapping>> unmapped_;
@@ -146,8 +145,8 @@ Result<uint64_t> reserve_range(const std::shared_ptr<Instance>& instance, backen
 Result<void> destroy_range(Ref<Range> range);
 Result<void> map_range(Ref<Range> range, uint64_t offset, const std::vector<Ref<Physical>>& physicals);
 Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size);
-// Unmaps whatever is mapped behind the first bytes, all of which are mapped or are to be looked at no more.
-// Of a range that the library holds by its handle.
+// Unmaps all that is mapped behind the first `known` bytes, which must be mapped or no longer be used. For a
+// range that the library holds by its handle.
 Result<void> unmap_from(uint64_t range, uint64_t known);
 // BUSY if work that uses a part of the range was not observed complete, as far as the backend can see.
 Result<void> check_range_unused(const Range& range, uint64_t offset, uint64_t size);

@@ -33,7 +33,7 @@ class Region : public Object {
   // Whether it is a Range. Beside what a pointer query reads.
   bool in_parts() const { return in_parts_; }
 
-  // A pool's, which answers for its blocks; null if it is none. By the addresses that address() begins.
+  // The blocks of a pool's region, which answer queries; else null. By the addresses that address() begins.
   const PoolBlocks* pool_blocks() const { return pool_blocks_.load(std::memory_order_acquire); }
   void set_pool_blocks(const PoolBlocks* blocks) noexcept {
     pool_blocks_.store(blocks, std::memory_order_release);
@@ -47,17 +47,17 @@ class Region : public Object {
   uint64_t buffer() const { return buffer_.load(std::memory_order_acquire); }
   void set_buffer(uint64_t handle) noexcept { buffer_.store(handle, std::memory_order_release); }
 
-  // Reserved while it is being made, live once its maker has recorded it, leaving once nobody may use it any
-  // more, releasing while the backend gives it back: its addresses may be another's before it is erased.
-  // A driver is never asked about an address of a region, whatever the state.
+  // Reserved during creation, live once recorded, leaving once new uses are refused, releasing while the
+  // backend frees it: the addresses may be reused before it is erased. In any state, the driver is never
+  // asked about its addresses.
   enum class State : uint8_t { kReserved, kLive, kLeaving, kReleasing };
   bool live() const { return state_.load(std::memory_order_acquire) == State::kLive; }
   bool leaving() const { return state_.load(std::memory_order_acquire) >= State::kLeaving; }
   bool releasing() const { return state_.load(std::memory_order_acquire) == State::kReleasing; }
   void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
 
-  // Whether its content is only for the buffer that it belongs to: while that sleeps, and is being put to
-  // sleep, woken or moved by copying. Whoever closes a region waits for the uses of it.
+  // Whether only the owning buffer may use the content: while that sleeps, or is being put to sleep, woken or
+  // moved by copying. Closing a region waits for its uses.
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   void set_closed(bool closed) noexcept { closed_.store(closed, std::memory_order_release); }
 
@@ -68,7 +68,7 @@ class Region : public Object {
 
   // The answer of gpumem_pointer_get_info() for its first byte.
   const gpumem_pointer_info& info() const { return info_; }
-  // The process without which the memory cannot be used; null if there is none.
+  // The process on which the memory depends; null if there is none.
   void set_peer(std::shared_ptr<SharePeer> peer) { peer_ = std::move(peer); }
   // PEER_GONE if that has ended (IPC-17).
   Result<void> check_peer() const {
@@ -83,8 +83,8 @@ class Region : public Object {
   Region(Type type, std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
          uint64_t size, std::string name);
 
-  // Enters a range of which the address is known before the backend is asked; null if it is free, else what
-  // is there.
+  // Enters a range whose address is known before the backend is called. Null if it was free, else the range
+  // in the way.
   const RegionRange* reserve_range(PageMap& map, const void* pointer) noexcept;
   void cancel_range(PageMap& map) noexcept;
   // The answer before it is shown to anyone.

@@ -41,8 +41,8 @@ Result<void> detail::check_in_block(const SpanRequest& request, const Region& re
 
 namespace {
 
-// Asks about the pages of the first and the last byte, which are often the same or neighbours. Nothing may be
-// mapped between the rows of a rectangle.
+// Checks only the pages of the first and last byte, often the same or adjacent. Between the rows of a
+// rectangle, pages may be unmapped.
 bool both_ends(const void* address, uint64_t size, bool (*ask)(const void*, uint64_t)) {
   const uint64_t last = address_of(address) + size - 1;
   const bool one_page = ((address_of(address) ^ last) & ~(platform::page_size() - 1)) == 0;
@@ -103,15 +103,14 @@ Result<void> detail::find_other_span(Instance& instance, const SpanRequest& requ
     if (facts->known) return foreign_span(instance, request, *facts, out);
   }
   {
-    // A region that has begun at the first byte since it was looked up does not count: the call might have
-    // come before.
+    // Ignore a region that was created at the first byte after the lookup: the call may count as earlier.
     const auto runs_into_region = [&] {
       const platform::Look look(platform::thread_record());
       const RegionRange* const next =
           instance.page_map().find_live(address_of(request.address), request.size);
       return next != nullptr && next->begin > address_of(request.address);
     };
-    // Where nothing is, it does not matter what lies behind (COM-17).
+    // If the first byte is unmapped, what follows does not matter (COM-17).
     if (runs_into_region() && platform::readable(request.address, 1)) {
       return make_error(
           GPUMEM_ERROR_INVALID_ARGUMENT,

@@ -19,7 +19,7 @@ struct FoundSpan {
   const KindTraits* kind = &kinds::pageable;
   Ref<Region> region;        // of this instance, or empty
   Region* owner = nullptr;   // the same, also where the caller holds it
-  ManagedWork work;          // of managed memory that the CPU may have to keep off
+  ManagedWork work;          // keeps the CPU off managed memory
   Device* device = nullptr;  // of the memory; null for ordinary memory. Means nothing in a range
   bool read_only = false;    // known only if it was to be written
 };
@@ -39,7 +39,7 @@ struct SpanRequest {
 // for the order of failures. `out` is written on success.
 inline Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out);
 
-// INVALID_STATE if the bytes are a buffer's that keeps them for itself. To be asked while the region is used.
+// INVALID_STATE: a buffer has closed its memory. Check closed() only while using the region.
 [[gnu::cold, gnu::noinline]] Error closed_span(const char* what);
 inline Result<void> check_open(const FoundSpan& found, const char* what) {
   if (found.owner == nullptr || !found.owner->closed()) [[likely]]
@@ -47,7 +47,7 @@ inline Result<void> check_open(const FoundSpan& found, const char* what) {
   return closed_span(what);
 }
 
-// ---- the way of memory of the instance, inline because every copy goes it ----
+// ---- the path for memory of the instance, inline because every copy takes it ----
 
 namespace detail {
 

@@ -42,7 +42,7 @@ class Statistics {
     uint64_t keepers = 0;
   };
   using Blocks = std::map<uint64_t, Block>;  // by block id
-  // For a new handle. `room` has one element: it is made before the handle, so that counting takes no memory.
+  // Counts a block for a new handle. `room` has one element, allocated before, so that counting cannot fail.
   void keep_block(Blocks room, uint64_t id, uint64_t bytes) noexcept {
     const Change change(*this);
     auto node = room.extract(room.begin());
@@ -64,8 +64,8 @@ class Statistics {
     totals_.bytes.raise(-known->second.bytes);
     blocks_.erase(known);
   }
-  // Of an object that is no region. The memory of buffers and rings counts as what it is; physical memory has
-  // no address, and so is no kind of memory.
+  // Counts an object that is not a region. Memory of buffers and rings is counted by its kind; physical
+  // memory has no address, and so no kind.
   void add_object(Type type, int64_t difference) noexcept {
     const Change change(*this);
     objects_.at(static_cast<size_t>(type)).raise(static_cast<uint64_t>(difference));
