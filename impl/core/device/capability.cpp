@@ -65,8 +65,8 @@ constexpr std::array kCapabilities{
     CapabilityName{GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE, "share.dma_buf_pcie"},
 };
 
-// Whether an answer says nothing, so that the next query tries again: memory was lacking, or descriptors, for
-// which a driver can have any code.
+// Whether an answer is temporary, so that the next query tries again: memory was lacking, or descriptors, for
+// which a driver may return any code.
 bool is_passing(const backend::Capability& answer) {
   const Status status = answer.status;
   if (answer.passing || status == GPUMEM_SUCCESS) return answer.passing;

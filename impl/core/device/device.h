@@ -41,17 +41,17 @@ class Device {
   Result<void> charge_managed(uint64_t bytes, bool oversubscribe);
   void refund_managed(uint64_t bytes) noexcept { managed_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  // The answer for the caller, who must not ask in a host function.
+  // The capability for the caller, refused in a host function.
   Result<backend::Capability> ask_capability(gpumem_capability capability, Device* peer);
   // Asks the backend at the first question and keeps the answer (COM-21).
   backend::Capability capability(gpumem_capability capability, Device* peer = nullptr);
-  // The error that a call gets that needs a capability which is missing; success otherwise.
+  // The error of a call that needs this capability, if it is missing.
   Result<void> need(gpumem_capability capability);
-  // What shares with other processes; UNSUPPORTED if nothing does.
+  // The sharing facet; UNSUPPORTED if there is none.
   Result<backend::Sharing*> sharing() const;
 
   Result<bool> can_access_peer(Device& peer);
-  // Counted (DEV-7).
+  // Counted, so that the last disable switches it off (DEV-7).
   Result<void> enable_peer_access(Device& peer);
   Result<void> disable_peer_access(Device& peer);
   bool has_peer_access(const Device& peer) const;

@@ -27,7 +27,7 @@ struct Entry {
   bool runs = false;
 };
 
-// Names an entry for ever, so that a backend may come late with it: what was dropped is not called.
+// Never reused, so that a backend that is late with it calls no dropped function.
 using Id = uint64_t;
 
 // All functions of the process that are enqueued and have not run: one may run after its instance was closed.
@@ -95,11 +95,11 @@ void GPUMEM_CALL run(void* argument) {
   } else {
     entry->function();
   }
-  if (platform::process_epoch() != process) return;  // it forked, and the child must not touch the lock
+  if (platform::process_epoch() != process) return;  // a forked child must not touch the lock
   remove(id);
 }
 
-// False if there is no memory to wait with.
+// False if out of memory.
 bool wait_for(backend::Stream& stream) noexcept {
   try {
     (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);

@@ -47,12 +47,12 @@ Result<void> destroy_object(Ref<T> object) {
   GPUMEM_TRY(exports.begin_end(*object));
   Cleanup still_shared([&, shared = object.get()] { exports.cancel_end(*shared); });
   if (!handles::end(*object, End::kDestroyed)) {
-    still_shared.dismiss();  // that is up to whoever destroys it
+    still_shared.dismiss();  // the call that destroys it decides that
     return ended_meanwhile(T::kType);
   }
   platform::fence_all_threads();
   auto released = wait_for_uses(*object);
-  if (released) released = exports.begin_end(*object);  // exported meanwhile, perhaps
+  if (released) released = exports.begin_end(*object);  // it may have been exported meanwhile
   if (released) released = object->release();
   if (!released) {
     handles::revive(*object);

@@ -30,7 +30,7 @@ constexpr auto kSpin = std::chrono::microseconds(50);  // of a caller for the la
 Result<void> check_rows(const void* first, uint64_t pitch, uint64_t width, uint64_t height, bool write) {
   const auto allowed = write ? platform::writable : platform::readable;
   if (allowed(first, (height - 1) * pitch + width)) return {};
-  for (uint64_t row = 0; row < height; ++row) {  // there may be nothing between them
+  for (uint64_t row = 0; row < height; ++row) {  // pages between rows may be unmapped
     const void* const start = pointer_to(address_of(first) + row * pitch);
     if (allowed(start, width)) continue;
     return make_error(GPUMEM_ERROR_INVALID_STATE,
@@ -120,7 +120,7 @@ struct Transfer::Job {
     failed.store(true, std::memory_order_relaxed);
   }
 
-  // What only the caller's thread may do. A failure ends the copy, but not the pieces on their way.
+  // Reports progress; only on the caller's thread. A failure ends the copy, but not the pieces in flight.
   void tell_if_due() {
     if (file == nullptr || std::this_thread::get_id() != caller) return;
     if (failed.load(std::memory_order_relaxed) || !file->progress->due()) return;
@@ -255,7 +255,7 @@ backend::CopySegment segment_of(bool to_device, const backend::Span& slot, const
   return segment;
 }
 
-// No slot is used before the device has passed it.
+// Waits until the device has passed the slot, so that it can be used again.
 Result<void> wait_for(backend::Event& passed) {
   auto waited = passed.synchronize(GPUMEM_TIMEOUT_INFINITE);
   if (!waited) return waited.error();
@@ -264,7 +264,7 @@ Result<void> wait_for(backend::Event& passed) {
 
 }  // namespace
 
-// Needs no lock. Whoever made it due wakes the caller, who may wait for the others.
+// Needs no lock. If progress is due, wakes the caller, who may be waiting for other threads.
 void Transfer::landed(Job& job, uint64_t number) {
   if (job.file == nullptr) return;
   job.landed[number] = 1;
@@ -415,7 +415,7 @@ Transfer::Job* Transfer::find_job() {
   return nullptr;
 }
 
-// Whoever is woken wakes two more: one thread would take longer to wake all than some copies last.
+// Each woken thread wakes two more, because one thread would need longer to wake all than some copies last.
 void Transfer::wake_two(const Job& job) {
   for (uint32_t i = 0; i < std::min(job.wanted, 2U); ++i)
     wake_.notify_one();

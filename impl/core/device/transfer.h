@@ -36,13 +36,13 @@ struct TransferBox {
   uint64_t bytes() const { return width * height * depth; }
 };
 
-// How far a call is. All threads count; the caller's thread tells the caller.
+// The progress of a call. All threads count; the caller's thread reports.
 class FileProgress {
  public:
   static constexpr uint64_t kStep = uint64_t{64} << 20;
 
   virtual ~FileProgress() = default;
-  // Whether the caller is to hear of it now.
+  // Whether to report progress now.
   bool due() const { return done_.load() - told_.load() >= kStep; }
   // True if that made it due.
   bool add(uint64_t bytes) {
@@ -120,7 +120,7 @@ class Transfer {
   // copy that fails.
   Result<bool> copy_file(const FileBox& box, uint64_t* copied);
 
-  // Frees the page-locked memory, unless a copy uses it. Whether there was any.
+  // Frees the page-locked memory, unless a copy uses it. Returns whether there was any.
   bool flush() noexcept;
   // Ends the threads and frees everything. No copy runs, and none follows.
   void stop() noexcept;

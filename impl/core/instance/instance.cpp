@@ -80,7 +80,7 @@ Error instance_closed() {
 Result<std::shared_lock<std::shared_mutex>> Instance::stay_open() {
   if (!closing_) {
     std::shared_lock lock(lifecycle_, std::try_to_lock);
-    // A close that is going to fail has it for an instant.
+    // Retry: a close that will fail holds the lock only for a moment.
     for (; !lock && !closing_; (void)lock.try_lock())
       std::this_thread::yield();
     if (!closing_) return lock;
@@ -156,7 +156,7 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
   };
   if (mode == GPUMEM_CLOSE_FORCE) return claim();
   {
-    // Not waited for: whoever has it may wait, in the driver or for another thread.
+    // Only try the lock: its holder may wait, in the driver or for another thread.
     const std::unique_lock lock(lifecycle_, std::try_to_lock);
     if (lock && live_count() == 0) return claim();
   }
@@ -188,13 +188,13 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
                       "the default instance cannot be closed; open one of your own if you need to close it");
   }
   end_abandoned(*this);
-  // Work of streams that live may be waited for elsewhere; of those that are gone nobody else can.
+  // Wait for work only if no stream lives: the caller can no longer wait for that of destroyed streams.
   if (mode == GPUMEM_CLOSE_CHECK) end_left_pools(*this, statistics_.objects(Type::kStream) == 0);
   GPUMEM_TRY(claim_close(mode));
   handles::end(root, End::kClosed);
   // Calls that wait for other processes return.
   share_server_.stop();
-  // Once this lock is had, no call is in the middle of making or destroying an object.
+  // With this lock held, no call is creating or destroying an object.
   lifecycle_.lock();
   lifecycle_.unlock();
   const uint64_t count = live_count();
@@ -268,7 +268,7 @@ void Instance::await_streams() noexcept {
       log(GPUMEM_LOG_WARNING, "could not wait for a destroyed stream at close: %s", done.error().message);
     }
   }
-  // A lost device could not be waited for. What runs must not lose the memory that it uses.
+  // A lost device could not be waited for, so wait for its running functions before freeing their memory.
   const bool lost = std::any_of(devices_.begin(), devices_.end(),
                                 [](const auto& device) { return device->backend().lost(); });
   if (lost) end_functions_of(*this);
@@ -285,7 +285,7 @@ void Instance::destroy_objects() noexcept {
       next = ObjectList::next(*object);
       if (object->type() != type) continue;
       auto done = object->release();
-      // A release may be told of what went wrong before it; the next one succeeds then.
+      // Release again: the first try may report an earlier failure.
       if (!done) done = object->release();
       if (!done) {
         log(GPUMEM_LOG_ERROR, "could not destroy %s at close: %s", object->describe().text,

@@ -72,14 +72,14 @@ class Instance {
   Imports& imports() { return imports_; }
   ShareServer& share_server() { return share_server_; }
 
-  // Held by a call while it makes or destroys an object, so that closing finds none half done. Refused once
-  // the instance is being closed. It never waits: the caller may hold a reference that one who has it waits
-  // for.
+  // A lock for a call that creates or destroys an object, so that closing finds none half made. Refused once
+  // the instance is closing. Never waits, because the lock's holder may wait for a reference that the caller
+  // holds.
   Result<std::shared_lock<std::shared_mutex>> stay_open();
 
   void add_object(Object& object) noexcept;
   void remove_object(Object& object) noexcept;
-  // An object that only end_abandoned() or close() looks after from now on.
+  // Leaves the object to end_abandoned() or close().
   void note_abandoned(Object& object) noexcept;
   // Takes it out again, for the one caller who gets true.
   bool take_abandoned(Object& object) noexcept;
@@ -92,7 +92,7 @@ class Instance {
       function(*object);
   }
 
-  // Page-locked bytes against the budget (PIN-17).
+  // Charges page-locked bytes to the budget (PIN-17).
   Result<void> charge_pinned(uint64_t bytes);
   void refund_pinned(uint64_t bytes) noexcept { pinned_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
@@ -134,7 +134,7 @@ class Instance {
   PageMap page_map_;
   Statistics statistics_;
   std::atomic<uint64_t> pinned_bytes_{0};
-  ShareServer share_server_{*this};  // lives longer than what talks through it
+  ShareServer share_server_{*this};  // outlives its users
   Exports exports_{*this};
   Imports imports_{*this};
   Background background_;

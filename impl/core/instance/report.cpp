@@ -27,7 +27,7 @@ bool is_of_listed_pool(const Object& object) {
 
 }  // namespace
 
-// Walks the handles of the process, so that nobody who makes or destroys an object waits for a long report.
+// Walks the handles of the process, so that a long report blocks no call that creates or destroys an object.
 std::string Instance::report(uint64_t most, const char* separator) const {
   std::string text;
   uint64_t lines = 0;

@@ -58,7 +58,7 @@ void Background::run() {
     } catch (const std::exception& problem) {
       log(GPUMEM_LOG_WARNING, "background work was given up: %s", problem.what());
     }
-    if (!pause) task.step = {};  // what it holds is let go without the lock
+    if (!pause) task.step = {};  // releases what the task holds, without the lock
     lock.lock();
     if (pause && !stopping_) {
       task.due = Clock::now() + *pause;

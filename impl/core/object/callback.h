@@ -23,8 +23,8 @@ class Callback {
   const platform::Waiting waiting_;
 };
 
-// Locks what another thread may hold while it runs a function of the caller or waits for uses. That thread
-// may wait for the callback that calls this: then the answer is no lock.
+// Locks a mutex whose holder may run a function of the caller or wait for uses. In a callback, only tries the
+// lock, because the holder may be waiting for that callback.
 template <class Mutex>
 std::unique_lock<Mutex> lock_unless_in_callback(Mutex& mutex) {
   std::unique_lock lock(mutex, std::try_to_lock);

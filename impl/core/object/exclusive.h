@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A lock that is held while the caller's functions run, and so knows a thread that comes again.
+// A lock that is held while the caller's functions run. It knows its thread, to refuse recursion.
 #pragma once
 
 #include <atomic>
@@ -32,8 +32,8 @@ class Exclusive {
     Exclusive* lock_ = nullptr;
   };
 
-  // Waits for other threads, but not in a callback, where that could be for ever: then it is BUSY.
-  // INVALID_STATE if this thread has it.
+  // Waits for other threads; BUSY in a callback, which could wait forever. INVALID_STATE if this thread holds
+  // the lock.
   Result<Held> enter() {
     const void* const self = &platform::thread_record();
     if (owner_.load(std::memory_order_relaxed) == self) {

@@ -108,7 +108,7 @@ void give_free_slot(uint32_t index) {
   } while (!free_list.compare_exchange_weak(head, wanted, std::memory_order_acq_rel));
 }
 
-// Of every slot; 0 until the first object is made. The upper half of the numbers is left to count with.
+// The first generation of every slot; 0 until the first object is made. Leaves the upper half to count up.
 constinit std::atomic<uint32_t> first_generation{0};
 
 uint32_t choose_first_generation() {
@@ -161,7 +161,7 @@ Result<uint64_t> reserve(Object& object) {
         return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "this process already has %u handles; destroy some",
                           kChunks * kChunkSlots);
       }
-      chunk_for(index);  // first, so that a lack of memory leaves the counter alone
+      chunk_for(index);  // first, so that a failure leaves the counter unchanged
     } while (!slots_used.compare_exchange_weak(index, index + 1, std::memory_order_relaxed));
   }
   const uint32_t generation = generation_of(used_slot(index).word.load(std::memory_order_acquire));

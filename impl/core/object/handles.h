@@ -95,7 +95,7 @@ inline Object* look_up(uint64_t handle, Type type, uint32_t process) noexcept {
   Object* const object = slot->object.load(std::memory_order_relaxed);
   return object->epoch() == process ? object : nullptr;
 }
-// Why look_up() answered null; INVALID_ARGUMENT, STALE_HANDLE, CLOSED or FORKED.
+// Why look_up() returned null: INVALID_ARGUMENT, STALE_HANDLE, CLOSED or FORKED.
 Error refusal(uint64_t handle, Type type);
 
 // Shows the next object that is live in this process, from slot `*next` on, to `see`; false if there is none.
@@ -133,9 +133,9 @@ void remove(Object* object) noexcept;
 
 // The failure of a call whose object another thread has ended meanwhile.
 Error ended_meanwhile(Type type);
-// Whether the uses of an object end while this call waits for them. INVALID_STATE if a call of this thread is
-// using the object further up: one that called a progress function, say. BUSY in a callback if a thread uses
-// it that runs one too, or waits itself: each could wait for the other.
+// Checks that the uses of an object will end if this call waits. INVALID_STATE if an outer call of this
+// thread uses it, such as one that called a progress function. BUSY in a callback if the using thread also
+// runs a callback, or waits itself: each could wait for the other.
 Result<void> uses_will_end(const Object& object);
 // Waits for the uses by other threads of an object that cannot be found since before the last
 // fence_all_threads(). In a callback it fails as soon as uses_will_end() would. Some uses are announced by
@@ -144,8 +144,7 @@ Result<void> wait_for_uses(const Object& object, const void* announced = nullptr
 // BUSY: a callback cannot wait for a thread that changes something.
 Error changed_elsewhere(const char* what);
 
-// An object that the current call uses: it is not deleted before the call lets go of it. For one call and one
-// thread.
+// An object that the current call uses, which is not deleted until this ends. For one call and one thread.
 template <class T>
 class Ref {
  public:
@@ -183,7 +182,7 @@ template <class T>
     return {};
   Object* const object = slot->object.load(std::memory_order_relaxed);
   platform::Use use(record, object);
-  // Only now may the object be read: whoever ends a handle that is still live here waits for this use.
+  // Read the object only after this check: a call that ends the handle later waits for this use.
   const uint32_t process = record.process.load(std::memory_order_relaxed);
   if (!handles::is_live(*slot, handle) || object->epoch() != process) [[unlikely]]
     return {};

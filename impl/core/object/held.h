@@ -17,7 +17,7 @@ Result<Ref<T>> held(uint64_t handle) {
   return found;
 }
 
-// Gives such an object back. A driver may report what went wrong before; then the next try succeeds.
+// Releases such an object. Tries twice, because a driver may report an earlier failure at the first try.
 template <class T, class End>
 Result<void> give_back(uint64_t handle, End end) {
   Result<void> ended;

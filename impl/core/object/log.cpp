@@ -23,7 +23,7 @@ struct Listener {
   gpumem_log_function function = nullptr;
   void* user_data = nullptr;
 
-  // A forked child goes on telling the same function.
+  // A forked child keeps the log function of its parent.
   void inherit(const Listener& parents) {
     function = parents.function;
     user_data = parents.user_data;
@@ -56,7 +56,7 @@ Result<void> set_log_function(gpumem_log_function function, void* user_data, gpu
 }
 
 void log(gpumem_log_level level, const char* format, ...) noexcept {
-  // A message that arises while another is delivered on this thread would wait for itself.
+  // Drop a message that is logged during the delivery of another on this thread: it would deadlock.
   if (level > listening_level.load(std::memory_order_relaxed) || is_delivering()) return;
   char line[512];
   va_list arguments;
@@ -67,9 +67,9 @@ void log(gpumem_log_level level, const char* format, ...) noexcept {
   try {
     target = &listener.get();
   } catch (const std::bad_alloc&) {
-    return;  // a forked child that has no memory for a listener of its own says nothing
+    return;  // a forked child without memory for its own listener logs nothing
   }
-  // A stream of messages must not keep the function from being changed for ever. To wait here could stop a
+  // Drop the message, so that the function can be changed under steady logging. Waiting here could block a
   // thread that the function waits for.
   if (target->changing != 0) return;
   const platform::CancellationHeld held;

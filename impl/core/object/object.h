@@ -35,8 +35,8 @@ inline constexpr size_t kTypeCount = static_cast<size_t>(Type::kPool) + 1;
 constexpr bool is_region(Type type) { return type == Type::kMemory || type == Type::kRange; }
 const char* type_name(Type type);
 
-// What a report says of an object. Without allocation, because what could not be released is described as
-// well.
+// What a report says of an object. Does not allocate, because objects that could not be released are
+// described too.
 struct Line {
   char text[256];
 };
@@ -51,10 +51,10 @@ class Object {
   virtual ~Object() = default;
 
   virtual Line describe() const;
-  // Gives back what it has and leaves the list of its instance; after a failure it can be called again. Its
-  // handle has been ended, and no thread uses it. It lives on until handles::remove().
+  // Releases what the object holds and leaves the instance's list; after a failure, call it again. The handle
+  // must be ended, and no thread may use the object. It lives until handles::remove().
   virtual Result<void> release();
-  // Leaves the list without that: its instance ends, and it could not be released.
+  // Leaves the list unreleased: the instance ends, and release() has failed.
   virtual void forget() noexcept;
 
   Type type() const { return type_; }
@@ -62,10 +62,10 @@ class Object {
   uint32_t epoch() const { return epoch_; }
   Instance& instance() const { return *instance_; }
   const std::shared_ptr<Instance>& shared_instance() const { return instance_; }
-  // Whether nobody needs it any more, but the backend refused to release it.
+  // Whether it is no longer needed, but the backend refused to release it.
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
   void set_abandoned() noexcept { abandoned_.store(true, std::memory_order_relaxed); }
-  // Whether it was: true for one caller.
+  // Clears abandoned(): true for the one caller that did so.
   bool take_abandoned() noexcept { return abandoned_.exchange(false, std::memory_order_relaxed); }
 
  private:

@@ -10,7 +10,7 @@
 
 namespace gpumem::core {
 
-// Where a failure was found. Bounds are INVALID_ARGUMENT as well, but come after the question what is there.
+// Where a failure was found. Bounds are INVALID_ARGUMENT too, but rank after failures to find the memory.
 enum class Found { kByValue, kByBounds };
 
 struct Precedence {
@@ -46,7 +46,7 @@ constexpr int precedence_of(Status status, Found found) {
   return found == Found::kByBounds ? precedence_of(status, Found::kByValue) : kPrecedenceOfResources;
 }
 
-// Keeps the failure that counts of those it is told.
+// Keeps the failure with the highest precedence.
 class Verdict {
  public:
   Verdict() {}  // a defaulted one would clear the room for the error

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The log's lines of what other processes do. A user that does the same again and again fills no log: of its
-// first lines each is told, and of the rest the number.
+// Log lines about other processes. To keep a repeating user from filling the log, logs only its first lines
+// and the number of the others.
 #pragma once
 
 #include <chrono>
@@ -22,10 +22,10 @@ class Warnings {
   static inline constinit std::chrono::nanoseconds period = kPeriod;  // shorter in a test
   static constexpr uint32_t kUnknown = UINT32_MAX;                    // no user has this id
 
-  // `cause` lives for ever, and the name of the process goes behind it. With kUnknown it stands alone.
+  // `cause` must be static. The name of the process follows it, except with kUnknown.
   void add(const char* cause, int32_t process, uint32_t user, const char* why, Time now,
            std::vector<std::string>& lines);
-  // How many lines were left out, of those whose time is over.
+  // Adds how many lines were left out, for users whose period has ended.
   void add_left_out(Time now, std::vector<std::string>& lines);
   // When add_left_out() has something to say; Time::max(): never.
   Time next() const;

@@ -39,12 +39,12 @@ class Event final : public Object {
   backend::Event& backend() const { return *backend_; }
   // The answer of gpumem_event_get_info().
   const gpumem_event_info& info() const { return info_; }
-  // What other code did with a wrapped event is not known; it counts as recorded.
+  // A wrapped event counts as recorded, because other code may have recorded it.
   bool recorded() const { return recorded_.load(std::memory_order_relaxed); }
   void set_recorded() {
     if (!recorded()) recorded_.store(true, std::memory_order_relaxed);  // most of the time nothing is written
   }
-  // Of another process, which holds it there.
+  // Whether another process owns the event; a claim holds it there.
   bool imported() const { return claim_ != nullptr; }
   void set_claim(std::shared_ptr<Claim> claim);
   Result<void> usable() const {

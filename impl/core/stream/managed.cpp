@@ -355,7 +355,7 @@ Result<Status> move_batch(Stream& stream, Batch what, const std::vector<RangeArg
       stream.device().capability(GPUMEM_CAPABILITY_MANAGED_DISCARD).value == GPUMEM_ANSWER_NO) {
     return GPUMEM_NO_EFFECT;
   }
-  // A page that others' bytes lie in keeps its contents.
+  // Discard only whole pages: a page with other bytes keeps its contents.
   std::vector<backend::ManagedRange> pages;
   std::vector<backend::ManagedRange> edges;
   for (const FoundRange& each : found) {
@@ -472,7 +472,7 @@ Result<void> await_streams(Instance& instance, Chosen chosen) {
   }
   for (const uint64_t each : handles) {
     const Ref<Stream> stream = acquire<Stream>(platform::thread_record(), each);
-    if (stream) GPUMEM_TRY(await_stream(*stream));  // else it is among those that were released
+    if (stream) GPUMEM_TRY(await_stream(*stream));  // else it was released meanwhile
   }
   return {};
 }
@@ -487,7 +487,7 @@ Result<void> await_released_streams(Instance& instance) {
 }
 
 Result<void> await_cpu_access(Instance& instance, ManagedState& state) {
-  // First what still attaches it, then what it is attached to.
+  // Wait first for streams that still attach it, then for the one that it is attached to.
   for (;;) {
     const ManagedState::Waits waits = state.waits();
     if (waits.streams.empty() && !waits.ended) break;
@@ -495,7 +495,7 @@ Result<void> await_cpu_access(Instance& instance, ManagedState& state) {
       return std::find(waits.streams.begin(), waits.streams.end(), key) != waits.streams.end();
     }));
     if (waits.ended) GPUMEM_TRY(await_released_streams(instance));
-    // A fence may tell late.
+    // A fence may report late.
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   const Association held = state.settled();

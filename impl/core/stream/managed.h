@@ -45,7 +45,7 @@ enum class ManagedSide { kHost, kDevice, kInfer };
 Result<void> settle_side(Device& device, const Stream* stream, ManagedSide wanted, uint64_t extent,
                          FoundSpan* found);
 
-// Around the release of a stream: what is attached to it returns to where it began (MAN-13).
+// Encloses the release of a stream, which resets the attachment of memory attached to it (MAN-13).
 class StreamEnd {
  public:
   explicit StreamEnd(Stream& stream);

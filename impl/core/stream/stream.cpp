@@ -22,7 +22,7 @@ void Stream::set_backend(std::shared_ptr<backend::Stream> made) {
   info_.priority = backend_->priority();
   info_.native_stream = backend_->native();
   info_.id = backend_->identity();
-  // Where the driver cannot tell streams apart, the handle does, which is never given out again.
+  // Set in keys made of handles, which are never reused, for streams that the driver cannot tell apart.
   constexpr uint64_t kByHandle = uint64_t{1} << 62;
   order_key_ = info_.id != 0 ? info_.id : kByHandle | handle();
   std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());
@@ -90,7 +90,7 @@ Result<void> launch_host_function(Stream& stream, gpumem_host_function function,
 
 namespace {
 
-// Refuses memory that no word can lie in.
+// Refuses memory that cannot hold a word.
 Result<void> check_kind(const FoundSpan& found) {
   if (found.kind->managed) {
     return make_error(GPUMEM_ERROR_WRONG_KIND,
@@ -135,7 +135,7 @@ Result<void> find_word(Stream& stream, void* address, uint32_t value_size, Use u
   request.size = value_size;
   request.what = "the word";
   if (auto found = find_span(stream.instance(), request, out); !found) {
-    // That the memory is of the wrong kind comes before that the word leaves it (COM-17).
+    // Find one byte first: WRONG_KIND ranks before a word that leaves the memory (COM-17).
     request.size = 1;
     FoundSpan first;
     if (find_span(stream.instance(), request, &first)) GPUMEM_TRY(check_kind(first));

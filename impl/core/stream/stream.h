@@ -31,7 +31,7 @@ class Stream final : public Object {
   const std::string& name() const { return name_; }
   backend::Stream& backend() const { return *backend_; }
   const std::shared_ptr<backend::Stream>& shared_backend() const { return backend_; }
-  // Tells its work from that of all other streams; never 0.
+  // Identifies the stream's work among all streams; never 0.
   uint64_t order_key() const { return order_key_; }
   // The answer of gpumem_stream_get_info(), which has the native handle.
   const gpumem_stream_info& info() const {
