@@ -20,7 +20,7 @@
 
 namespace gpumem::backend {
 
-// What the driver knows about an address that is not of a region.
+// What the driver knows about an address outside all regions.
 struct PointerFacts {
   bool known = false;  // memory of other code; all else means something only then
   gpumem_location location = GPUMEM_LOCATION_NONE;
@@ -79,8 +79,8 @@ class Backend {
   virtual bool has_numa_node(int32_t node) const = 0;
   virtual Result<PointerFacts> pointer_facts(const void* pointer) = 0;
   virtual Simulation* simulation() { return nullptr; }  // null if it has none
-  // Before the backend is closed: waits for records of other processes end in a second at the latest, where
-  // that can be done. What is enqueued behind them does not run.
+  // Call before closing: from then on, waits for records of other processes end within a second, where
+  // possible. Work enqueued behind them does not run.
   virtual void stop_waiting_for_others() noexcept {}
 };
 

@@ -33,7 +33,7 @@ struct DeviceFacts {
   uint64_t pitch_max = UINT64_MAX;  // of a copy in two dimensions
   // Copies from host memory to host memory in a range are done by the CPU where that has any access.
   bool copies_by_cpu = false;
-  // Copies of ordinary memory go through page-locked memory by one thread of the driver: more are faster.
+  // The driver copies ordinary memory through page-locked memory with one thread; more threads are faster.
   bool stages_ordinary = false;
 };
 
@@ -71,8 +71,8 @@ class Device {
   virtual Result<void*> foreign_device_pointer(const void* pointer) = 0;
 
   virtual Result<bool> can_access_peer(Device& peer) = 0;
-  // True if the backend has switched the access on, here or for another of its instances: then it is to be
-  // disabled once. False if other code had done so. The calls of one instance are counted above.
+  // True if the backend enabled the access, for this or another instance: then disable it once. False if
+  // other code had enabled it. Core counts the calls of one instance.
   virtual Result<bool> enable_peer_access(Device& peer) = 0;
   virtual Result<void> disable_peer_access(Device& peer) = 0;
 

@@ -19,9 +19,9 @@ class Fence {
   Fence& operator=(const Fence&) = delete;
   virtual ~Fence() = default;  // never calls a driver
 
-  // Enqueues a mark in a stream whose fence this is, and returns its number. The numbers of a fence grow. A
-  // captured stream is refused here and not in the layers above: they mark streams that no call has named.
-  // `ends`: the caller lets go of the stream, so that this is its last mark.
+  // Enqueues a mark in a stream whose fence this is, and returns its number. The numbers of a fence grow.
+  // Captured streams are refused here, because the layers above mark streams that no call has named. `ends`:
+  // the caller releases the stream, so this is its last mark.
   Result<uint64_t> mark(Stream& stream, bool ends = false) {
     if (forked()) {
       return make_error(GPUMEM_ERROR_FORKED,
@@ -47,8 +47,8 @@ class Fence {
     return passed ? GPUMEM_SUCCESS : GPUMEM_NOT_READY;
   }
 
-  // For memory that the marked work used: what is before the last mark that has passed need not be observed
-  // by the caller before the memory is freed, where a backend asks for that.
+  // Call before freeing memory that marked work used: if the backend requires work to be observed, work
+  // before the last passed mark then counts as observed.
   virtual void settle() {}
 
  protected:

@@ -38,8 +38,8 @@ struct MemoryFacts {
   uint64_t granted_size = 0;
   gpumem_memory_flags granted = 0;
   int32_t numa_node = -1;
-  // What the driver gave, where that is larger than the memory in it: for the sake of an alignment, say.
-  // Nobody else can have these addresses.
+  // The driver's allocation, if larger than the memory in it, as for an alignment. No one else can have these
+  // addresses.
   void* allocation = nullptr;
   uint64_t allocation_size = 0;
 };

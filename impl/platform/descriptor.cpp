@@ -81,7 +81,7 @@ Result<Descriptor> reopen(int file_descriptor, bool writable) {
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", file_descriptor);
   Descriptor made(open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC));
   if (made) return made;
-  // No duplicate in its place, which could have more rights.
+  // Do not fall back to a duplicate, which could have more rights.
   if (errno == EMFILE || errno == ENFILE) return no_descriptor(errno, "open");
   return system_error(errno == EACCES ? GPUMEM_ERROR_NO_ACCESS : GPUMEM_ERROR_UNSUPPORTED, errno, "open",
                       "cannot open the file behind a descriptor again; check that /proc is mounted");
@@ -176,7 +176,7 @@ Result<void> try_passing() {
     return passing_failed("recvmsg");
   const cmsghdr* const answer = CMSG_FIRSTHDR(&received.message);
   if (answer == nullptr || answer->cmsg_len != CMSG_LEN(sizeof(int))) {
-    errno = EMFILE;  // the kernel drops what has no number in the process
+    errno = EMFILE;  // the kernel drops descriptors for which the process has no free number
     return passing_failed("recvmsg");
   }
   int copy = -1;

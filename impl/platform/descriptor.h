@@ -69,8 +69,8 @@ uint64_t descriptor_limit();
 // Sends one over a Unix socket to itself: whether processes can share here at all.
 Result<void> try_passing();
 
-// A lock on a byte of a file, which ends with the descriptor, at the latest with the processes that have it.
-// False if another descriptor holds it.
+// Locks a byte of a file until all copies of the descriptor are closed, as at the end of their processes.
+// False if another descriptor holds the lock.
 Result<bool> lock_byte(int file_descriptor, uint32_t index);
 void unlock_byte(int file_descriptor, uint32_t index) noexcept;
 // Whether another descriptor holds it, in whatever process; this one's own locks do not count. True in doubt.

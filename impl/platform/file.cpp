@@ -69,7 +69,7 @@ Result<int> unnamed_file(const std::string& directory) {
   const std::string what = std::string("cannot make a file in ") + Quoted(directory.c_str()).text();
   const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file >= 0) return file;
-  // Not every file system can; what does not know the flag takes it for a write to a directory.
+  // Some file systems do not support this, and kernels without the flag see a write to a directory.
   if (errno != EOPNOTSUPP && errno != EISDIR) return file_error(errno, "open", what);
   std::string path = directory + "/gpumem-XXXXXX";
   const int named = mkostemp(path.data(), O_CLOEXEC);
@@ -94,7 +94,7 @@ Result<void> set_file_size(int file_descriptor, uint64_t size) {
     error = posix_fallocate(file_descriptor, 0, std::max<off_t>(wanted, 1));
   while (error == EINTR);
   if (error == 0) return {};
-  (void)!ftruncate(file_descriptor, now.st_size);  // what was given before the disk was full
+  (void)!ftruncate(file_descriptor, now.st_size);  // frees what was allocated until the disk was full
   return file_error(error, "posix_fallocate", "cannot make a file of " + std::to_string(size) + " bytes");
 }
 
@@ -148,8 +148,8 @@ const char* kind_of(mode_t mode) {
   }
 }
 
-// Zeros if it is not open or the system does not tell. Unlike fstat it makes no network file system write
-// what it has, or ask its server.
+// Zeros if it is not open or the system does not say. Unlike fstat, makes no network file system flush its
+// data or ask its server.
 FileId id_of(int file_descriptor) {
   struct statx status {};
   if (statx(file_descriptor, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &status) != 0) return {};
@@ -258,14 +258,15 @@ Result<void> ProgramFile::read(uint64_t offset, void* bytes, uint64_t size, uint
     char* const to = static_cast<char*>(bytes) + done;
     const uint64_t at = offset + done;
     const bool direct = is_direct() && is_aligned(at, to);
-    // Directly only whole units: more than is wanted if there is room, else what remains goes the other way.
+    // Direct reads take whole units: read more than wanted if there is room, else leave the rest to the
+    // cache.
     const uint64_t all = round_up(size - done, kUnit) <= room - done ? round_up(size - done, kUnit)
                                                                      : round_down(size - done, kUnit);
     const bool now = direct && all != 0;
     const ssize_t got = pread(now ? direct_ : file_, to, std::min(now ? all : size - done, kLargestTransfer),
                               static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && now && errno == EINVAL) {  // the file system wants larger units, or cannot after all
+    if (got < 0 && now && errno == EINVAL) {  // the file system needs larger units, or refuses
       try_direct_.store(false, std::memory_order_relaxed);
       continue;
     }

@@ -31,8 +31,8 @@ inline uint32_t process_epoch() {
 template <class T>
 class PerProcess {
  public:
-  // The first use needs no memory, because it may be a release, which must not fail. Throws std::bad_alloc in
-  // a forked child, or if two threads come first at once.
+  // The first use does not allocate, because it may be a release, which must not fail. Throws std::bad_alloc
+  // only in a forked child, or if two threads race for the first use.
   T& get() {
     Node* known = node_.load(std::memory_order_acquire);
     if (known != nullptr && known->epoch == process_epoch()) return known->value;

@@ -45,7 +45,7 @@ void tighten(const Hierarchy& hierarchy, const std::string& root, HostBudget& bu
   for (std::string folder = outermost + group_path(hierarchy, root);; folder.resize(folder.rfind('/'))) {
     const uint64_t limit = number_in((folder + "/" + hierarchy.limit).c_str(), "");
     const uint64_t used = number_in((folder + "/" + hierarchy.used).c_str(), "");
-    // The kernel takes these pages back before it kills.
+    // The kernel reclaims these pages before it kills.
     const uint64_t cached = number_in((folder + "/memory.stat").c_str(), hierarchy.reclaimable);
     if (limit != UINT64_MAX && used != UINT64_MAX) {
       const uint64_t held = used - std::min(used, cached == UINT64_MAX ? 0 : cached);

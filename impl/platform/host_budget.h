@@ -12,7 +12,7 @@ namespace gpumem::platform {
 
 struct HostBudget {
   uint64_t available = UINT64_MAX;
-  std::string limit;      // that is the tightest
+  std::string limit;      // the name of the tightest limit
   bool of_group = false;  // a file of a control group; else of the machine
 };
 

@@ -22,7 +22,7 @@ namespace gpumem::platform {
 
 namespace {
 
-// What fits of a small file, 0-terminated; empty if it cannot be read. False if only a descriptor was
+// Reads a small file as far as it fits, 0-terminated; empty if unreadable. False if only a descriptor was
 // missing.
 template <size_t N>
 bool read_small_file(const char* path, char (&text)[N]) {
@@ -74,7 +74,7 @@ int32_t process_id() { return static_cast<int32_t>(getpid()); }
 
 namespace {
 
-// Among the flags of a process: it gives up its files, its network and the rest one by one. (PF_EXITING)
+// PF_EXITING, a flag of a process that is releasing its files, its network and the rest one by one.
 constexpr unsigned long kExiting = 4;
 
 struct ProcessFacts {
@@ -120,7 +120,7 @@ uint64_t process_namespace() {
 
 bool process_lives(int32_t process, uint64_t start_time) {
   const ProcessFacts facts = facts_of(process);
-  // Nobody has waited for one that is a zombie, but it has ended.
+  // A zombie has ended, although no one has waited for it yet.
   if (facts.state != '\0') {
     return facts.start_time == start_time && facts.state != 'Z' && facts.state != 'X';
   }
@@ -139,7 +139,7 @@ Result<Whereabouts> whereabouts_of(int32_t process, uint64_t start_time) {
   std::snprintf(path, sizeof path, "/proc/%d/ns/net", process);
   const ssize_t own_length = readlink("/proc/self/ns/net", own, sizeof own);
   const ssize_t length = readlink(path, others, sizeof others);
-  if (length < 0 && errno == ENOENT) return Whereabouts::kEnded;  // just now
+  if (length < 0 && errno == ENOENT) return Whereabouts::kEnded;  // it ended just now
   const bool same =
       length > 0 && length == own_length && std::memcmp(own, others, static_cast<size_t>(length)) == 0;
   return same ? Whereabouts::kSameNetwork : Whereabouts::kOtherNetwork;

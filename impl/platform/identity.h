@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Who this process is, so that others can tell it from one that gets its number later.
+// The identity of this process, which tells it from a later one with the same pid.
 #pragma once
 
 #include <array>

@@ -281,14 +281,14 @@ Result<void> protect(void* address, uint64_t size, Protection protection) {
 Result<void> map_again(void* view, uint64_t size, void* address) {
   if (mremap(view, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED) return {};
   const Error failure = map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mremap", "cannot map the memory");
-  (void)make_inaccessible(address, size);  // the addresses may be nobody's now
+  (void)make_inaccessible(address, size);  // the addresses may be unmapped now
   return failure;
 }
 
 Result<void> make_inaccessible(void* address, uint64_t size) {
   constexpr const char* kWhat = "cannot make the address range inaccessible";
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  // Without MADV_DONTFORK: a child cannot use it either.
+  // No MADV_DONTFORK, because a child cannot use the range either.
   if (mmap(address, size, PROT_NONE, kFlags, -1, 0) != MAP_FAILED) return {};
   return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
 }
@@ -341,7 +341,7 @@ void in_parallel(uint64_t size, uint32_t threads_max, F work) {
       }));
     }
   } catch (const std::exception&) {
-    // No thread, or no memory for one. Fewer threads do the work, and those that run must be joined.
+    // Without another thread, go on with fewer: those that run must be joined.
   }
   run();
   for (std::thread& helper : helpers)
@@ -431,7 +431,7 @@ bool mapped(const void* address, uint64_t size) {
   uint64_t step = 0;
   for (uint64_t at = round_down(address_of(address), page); at < end; at += step) {
     step = std::min(end - at, sizeof present * page);
-    // The kernel may lack memory to answer; then the code that uses the pages notices.
+    // The kernel may lack memory to answer; then using the pages reports it.
     if (mincore(pointer_to(at), step, present) != 0 && errno != EAGAIN) return false;
   }
   return true;

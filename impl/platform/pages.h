@@ -14,9 +14,9 @@ uint64_t page_size();
 // Error of class `status` with errno, its name, and the entry point.
 Error system_error(Status status, int error_number, const char* entry_point, const char* what);
 
-// A file of anonymous memory, close-on-exec and sealed against resizing. The name is for whoever looks at it.
+// A file of anonymous memory, close-on-exec and sealed against resizing. The name shows in /proc.
 Result<int> memory_file(uint64_t size, const char* name = "gpumem");
-// One that only this view can write: other mappings, also of descriptors of it, are for reading.
+// A memory file that only this view can write: all other mappings, also by its descriptors, are read-only.
 struct PublishedFile {
   int file_descriptor = -1;
   void* view = nullptr;
@@ -31,18 +31,17 @@ Result<void*> reserve(uint64_t size, uint64_t alignment);
 Result<void*> reserve_at(void* address, uint64_t size);
 // Private anonymous memory, readable and writable, not inherited by fork.
 Result<void*> map_anonymous(uint64_t size, uint64_t alignment);
-// The same without an alignment and without claiming memory; pages come into being when they are touched, as
-// zeros.
+// Like map_anonymous(), without an alignment and without committing memory: zeroed pages appear when touched.
 Result<void*> map_lazily(uint64_t size);
 // What the CPU may do with pages.
 enum class Protection { kNone, kRead, kReadWrite };
-// Shared view of a memory file, not inherited by fork; at `address` (replacing what is there) or, for null,
-// anywhere. NO_ACCESS if the descriptor does not allow it.
+// A shared view of a memory file, not inherited by fork. At `address`, replacing what is there; anywhere if
+// null. NO_ACCESS if the descriptor does not allow it.
 Result<void*> map_file(int file_descriptor, uint64_t size, void* address,
                        Protection protection = Protection::kReadWrite);
 Result<void> protect(void* address, uint64_t size, Protection protection);
-// A second view of the pages of a shared one, in place of what is at the address, with the same rights and as
-// little inherited.
+// A second view of a shared view's pages, replacing what is at the address. Has the same rights, and is not
+// inherited by fork either.
 Result<void> map_again(void* view, uint64_t size, void* address);
 // Replaces memory by an inaccessible, empty range, which a forked child has too.
 Result<void> make_inaccessible(void* address, uint64_t size);
@@ -55,8 +54,8 @@ bool discard(void* address, uint64_t size);
 // Populates writable pages, without changing their contents, on up to `threads` threads. More than four do
 // not help: the kernel holds a lock of the whole process for each.
 Result<void> populate(void* address, uint64_t size, uint32_t threads);
-// The same for fresh private memory that nobody else has, by stores of zeros: these need no such lock. There
-// is no error; where memory has run out, the kernel kills.
+// Populates fresh private memory by storing zeros, which needs no such lock. Cannot report an error: if
+// memory runs out, the kernel kills the process.
 void touch_fresh(void* address, uint64_t size, uint32_t threads);
 // Bytes of a range, at any address, that have no pages yet; estimated from a few of them. 0 if the system
 // does not tell.

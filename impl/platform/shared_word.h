@@ -8,9 +8,9 @@
 
 namespace gpumem::platform {
 
-// Returns when the word is no longer `seen`, is woken, or after a time; also for no reason.
+// Returns when the word is no longer `seen`, on a wake-up, after a time, or spuriously.
 void wait_for_change(const std::atomic<uint32_t>& word, uint32_t seen, std::chrono::nanoseconds longest);
-// Wakes all who wait for it, in every process.
+// Wakes all waiters of the word, in every process.
 void wake_all(std::atomic<uint32_t>& word) noexcept;
 
 }  // namespace gpumem::platform

@@ -95,10 +95,10 @@ Result<Descriptor> new_socket(int type = SOCK_SEQPACKET) {
   return made;
 }
 
-// Only one process at a time looks whether the socket file of a dead one is in its way, or two could replace
-// each other's. The lock is on the folder, so it leaves no file and ends with the process. Whoever can read
-// the folder can lock it for ever: if it takes too long, there is none, and two that begin at that moment can
-// both find the old file.
+// Only one process at a time checks for the socket file of a dead one, or two could replace each other's.
+// Locks the folder, so that the lock leaves no file and ends with the process. Anyone who can read the folder
+// can lock it forever: after a time, goes on without a lock, and two processes can then both find the old
+// file.
 Result<Descriptor> lock_folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
@@ -122,7 +122,7 @@ Error taken(const std::string& address, const std::string& by) {
                     quoted(address).c_str());
 }
 
-// Whoever has the other end of a connection that was just made.
+// Names the process at the other end of a new connection.
 std::string who_listens(int connected) {
   auto facts = peer_of(connected);
   if (!facts || facts->process == 0) return "another process listens";
@@ -181,8 +181,8 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
     if (!locked) return locked.error();
     folder = std::move(*locked);
     GPUMEM_TRY(remove_stale(text, *address));
-    // bind() gives the file the mode of the socket, less the umask. That is the process's, so it is not
-    // changed: another thread may be making a file.
+    // bind() gives the file the socket's mode, less the umask. Do not change the umask: it belongs to the
+    // whole process, and another thread may be making a file.
     (void)fchmod(made->get(), mode);
   }
   if (bind(made->get(), address->get(), address->size) != 0) {
@@ -202,7 +202,7 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
                         quoted(text).c_str());
     listener.device_ = status.st_dev;
     listener.inode_ = status.st_ino;
-    // What the umask took away. Nobody can connect before listen(), so the mode is right in time.
+    // Restore what the umask removed. No one can connect before listen(), so this is in time.
     if ((status.st_mode & 0777) != mode && fchmodat(AT_FDCWD, text.c_str(), mode, AT_SYMLINK_NOFOLLOW) != 0)
       return socket_error(errno, "fchmodat", ("cannot set the permissions of " + quoted(text)).c_str());
   }
@@ -241,7 +241,7 @@ Result<Descriptor> connect_to(const std::string& text, Deadline deadline) {
     const int error = errno;
     if (error == EINTR) continue;
     if (error == EAGAIN) {
-      // The backlog is full, for which poll() does not wait.
+      // The backlog is full, and poll() cannot wait for room in it.
       if (std::chrono::steady_clock::now() >= deadline)
         return make_error(GPUMEM_ERROR_BUSY, "nobody accepted the connection to %s in time",
                           quoted(text).c_str());
@@ -355,7 +355,7 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
   message.msg_controllen = control.size();
   Received result;
   try {
-    result.descriptors.reserve(kDescriptorsPerPacket);  // before anything is taken, or it would be lost
+    result.descriptors.reserve(kDescriptorsPerPacket);  // before receiving, so that nothing received is lost
   } catch (const std::bad_alloc&) {
     return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for what another process sent");
   }
@@ -364,7 +364,7 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
     got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got >= 0 || errno == EINTR) continue;
     if (errno == EAGAIN) return result;
-    // Reported once, before what the other side said last.
+    // Read on: the kernel reports the reset once, before the last data.
     if (errno == ECONNRESET && !std::exchange(reset, true)) continue;
     if (errno != ECONNRESET) return socket_error(errno, "recvmsg", "cannot receive");
     result.state = Received::State::kHungUp;
@@ -382,7 +382,7 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
   }
   result.size = static_cast<size_t>(got);
   result.truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-  // A packet without bytes says nothing, so it is taken for the end, as which a stream shows it.
+  // An empty packet carries no message, so treat it as the end, as on a stream.
   result.state = got == 0 ? Received::State::kHungUp : Received::State::kBytes;
   return result;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Unix sockets that carry packets and file descriptors. Nothing here blocks but wait_for() and connect_to().
+// Unix sockets that carry packets and file descriptors. Only wait_for() and connect_to() block.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 namespace gpumem::platform {
 
 using Deadline = std::chrono::steady_clock::time_point;
-// UINT64_MAX, and what is beyond the clock, never comes.
+// UINT64_MAX, and times beyond the clock's range, mean never.
 Deadline deadline_after(uint64_t nanoseconds);
 
 // The kernel takes no more with one message.
@@ -75,7 +75,7 @@ enum class SocketType { kNone, kStream, kPackets };
 // Of a connected Unix socket; kNone if it is something else.
 SocketType socket_type(int socket);
 
-// kLater: the kernel has too many descriptors of this user on their way, and nothing tells when that ends.
+// kLater: too many descriptors of this user are in flight, and no event signals when there is room.
 enum class Sending { kDone, kFull, kLater };
 struct Sent {
   Sending state = Sending::kDone;
@@ -84,8 +84,8 @@ struct Sent {
 // PEER_GONE if the other end has hung up.
 Result<Sent> send_some(int socket, std::span<const uint8_t> bytes, std::span<const Descriptor> descriptors);
 
-// At most so many packets that were sent from here have not been read: no packet takes less room than the
-// kernel's own record of it.
+// An upper bound of the sent packets that have not been read, because each takes at least the room of the
+// kernel's record of it.
 size_t unread_packets(int socket);
 
 struct Received {
@@ -95,10 +95,10 @@ struct Received {
   bool truncated = false;   // there were more bytes in the packet, or more descriptors than could be taken
   Descriptors descriptors;  // closed on exec
 };
-// Without memory (OUT_OF_HOST_MEMORY) nothing is taken.
+// On OUT_OF_HOST_MEMORY, nothing was received.
 Result<Received> receive_some(int socket, std::span<uint8_t> room);
 
-// Makes the other end see that this one has hung up, even if a forked child has a copy.
+// Shuts the connection down, so that the other end notices even if a forked child has a copy.
 void hang_up(int socket) noexcept;
 
 enum class Waited { kReady, kTimeout, kWoken };

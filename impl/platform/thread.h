@@ -10,7 +10,7 @@
 
 namespace gpumem::platform {
 
-// For a loop that looks again at once: leaves the core to its other thread for a moment.
+// For spin loops: briefly yields the core to its other hardware thread.
 inline void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -72,9 +72,8 @@ class SignalMask {
   sigset_t before_;
 };
 
-// Holds off pthread_cancel() while it lives: a thread that is cancelled in the middle of a driver's code, or
-// while it holds a lock, cannot be unwound. A cancellation that came meanwhile takes effect at the next
-// cancellation point of the program.
+// Defers pthread_cancel() while it lives, because a thread inside the driver, or with a lock held, cannot be
+// unwound. A deferred cancellation takes effect at the program's next cancellation point.
 class CancellationHeld {
  public:
   CancellationHeld() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

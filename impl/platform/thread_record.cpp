@@ -23,7 +23,7 @@ namespace {
 
 constinit std::atomic<ThreadRecord*> records{nullptr};
 
-// Those of the first threads, so that most programs need no memory for them.
+// Records of the first threads, so that most programs allocate none.
 constinit std::array<ThreadRecord, 64> first_records{};
 constinit std::atomic<size_t> first_used{0};
 
@@ -60,7 +60,7 @@ constinit PerProcess<Overflow> overflow;
 // The record goes to the next new thread.
 void release_record(void* argument) {
   auto& record = *static_cast<ThreadRecord*>(argument);
-  // While the thread still has its record, since this may look at shared ones.
+  // End the attachment while the thread has its record, because this may look at shared records.
   if (void* const attachment = std::exchange(record.attachment, nullptr)) record.detach(attachment);
   thread_record_or_null = nullptr;
   record.process.store(0, std::memory_order_release);

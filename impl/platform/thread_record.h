@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What each thread announces about itself to the others: the objects it uses, that it is looking at shared
-// records, and the address that it asks a driver about.
+// What each thread announces to the others: the objects it uses, that it looks at shared records, and the
+// address about which it asks a driver.
 //
-// Announcing is a store to a line of the thread's own. Whoever is about to free something pays instead: it
-// makes every other thread's stores visible with membarrier(2), reads all records and waits for those that
-// concern it. The scheme is that of hazard pointers (Michael, 2004) with an asymmetric fence.
+// Announcing is a store to a line of the thread's own. The side that frees pays instead: it makes all
+// threads' stores visible with membarrier(2), reads all records and waits for those that concern it. The
+// scheme is that of hazard pointers (Michael, 2004) with an asymmetric fence.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct alignas(128) ThreadRecord {
   uint32_t free_uses = (uint32_t{1} << kUses) - 1;  // bits of `uses`
   bool fences = false;                              // membarrier(2) is refused, so the thread fences itself
 
-  // What another layer keeps for the thread, and how that ends when the thread does.
+  // What another layer keeps for the thread, and how to end it with the thread.
   void* attachment = nullptr;
   void (*detach)(void* attachment) noexcept = nullptr;
 
@@ -120,8 +120,8 @@ class Use {
   uint64_t place_ = 0;  // in `uses`; kUses and above: in the overflow list
 };
 
-// While one lives, others decide how long the uses of this thread last: it runs a function of the caller, or
-// waits for another thread.
+// Marks this thread's uses as out of its control: it runs a function of the caller, or waits for another
+// thread.
 class Waiting {
  public:
   Waiting() noexcept : record_(thread_record_or_null) { add(1); }
@@ -144,8 +144,8 @@ void fence_all_threads() noexcept;
 // Waits until no other thread uses an object that cannot be found since before the last fence_all_threads().
 // A thread uses it for as long as a call of its own blocks.
 void wait_for_uses(const void* object) noexcept;
-// The same for a thread that others may wait for, as in a callback: false, without waiting on, once one of
-// the uses is of a thread that is Waiting.
+// wait_for_uses() for a thread that others may wait for, as in a callback: returns false once one of the
+// using threads is Waiting.
 bool wait_for_ending_uses(const void* object) noexcept;
 // How other threads use it now, without waiting.
 enum class UsedBy : uint8_t { kNone, kOthers, kWaiting };
@@ -164,8 +164,8 @@ PassingUses passing_uses(const void* object) noexcept;
 
 // ---- looking ----
 
-// While one lives, nothing that this thread finds by a shared record is freed. Short: whoever frees waits for
-// it, so nothing may block, call a driver or call the program.
+// While one lives, nothing that this thread finds in shared records is freed. Keep it short, without
+// blocking, driver calls or callbacks, because a call that frees waits for it.
 class Look {
  public:
   explicit Look(ThreadRecord& record)
@@ -189,8 +189,8 @@ void wait_for_looks() noexcept;
 
 // ---- questions ----
 
-// A driver that is asked about memory that it is told to free crashes or hangs (measured: docs/measured). So
-// a thread announces the address that it asks about, and whoever frees waits for the questions under way.
+// A driver crashes or hangs if it is asked about memory that it is freeing (measured: docs/measured). So a
+// thread announces the address of its question, and a call that frees waits for such questions.
 class Question {
  public:
   Question(ThreadRecord& record, const void* address);
@@ -207,7 +207,7 @@ class Question {
   bool allowed_ = true;
 };
 
-// While one lives, no question about its addresses is allowed. Making one waits for those under way.
+// While one lives, no question about its addresses is allowed. Its constructor waits for running questions.
 class Freeing {
  public:
   Freeing(uint64_t base, uint64_t size) noexcept;
