@@ -104,7 +104,7 @@ Capability try_register(Device& device) {
   request.pointer = *mapping;
   request.size = page;
   const Cleanup end_page([&] {
-    // As for pinned memory: after a loss the driver may still consider the page registered.
+    // As for pinned memory, the driver of a lost device may still consider the page registered.
     if (device.lost()) {
       (void)platform::make_inaccessible(*mapping, page);
     } else {
@@ -256,7 +256,7 @@ Result<void> copy_together(Device& device, uint64_t address, uint64_t half) {
     pieces[i] = {address + half + i * size, address + i * size, size};
   size_t done = 0;
   auto copied = (*stream)->copy_pieces(pieces, &done);
-  // Twice, as a release: the memory must not be released before they are complete.
+  // Try twice, as in a release: the copies must be complete before the memory is freed.
   auto complete = (*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE);
   if (!complete) complete = (*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE);
   if (copied && !complete) copied = complete.error();
@@ -316,7 +316,7 @@ Capability try_dma_buf(Device& device, bool pcie) {
         return {};
       },
       pcie ? "making a dma-buf for PCIe" : "making a dma-buf");
-  // What an older driver says to a flag that it does not know.
+  // An older driver returns this for a flag that it does not know.
   if (tried.status == GPUMEM_ERROR_INVALID_ARGUMENT) tried.status = GPUMEM_ERROR_UNSUPPORTED;
   return tried;
 }

@@ -17,8 +17,8 @@
 namespace gpumem::cuda {
 namespace {
 
-// Managed memory has a side only by what the call says (MAN-32).
-// Unified addressing finds out where foreign and device memory lies; ordinary memory it need not know.
+// Managed memory has a side only by what the call says (MAN-32). Unified addressing locates foreign and
+// device memory; it may not know ordinary memory.
 bool is_foreign(const backend::Span& span) { return span.memory == nullptr && !span.pageable; }
 
 CUmemorytype memory_type(const backend::Span& span) {
@@ -111,7 +111,7 @@ Outcome Stream::enqueue_managed(const backend::CopySegment& segment) {
   const bool to_device = segment.destination.on_device;
   const bool from_device = segment.source.on_device;
   const bool unclear = is_foreign(segment.destination) || is_foreign(segment.source);
-  // There is no call from host to host.
+  // The driver has no host-to-host copy.
   if (unclear || !(to_device || from_device))
     return call([&] { return cu.MemcpyAsync(to, from, segment.width, native_); });
   if (to_device && from_device)
@@ -141,7 +141,7 @@ Outcome Stream::enqueue_rows(const backend::CopySegment& segment) {
 
 uint64_t Stream::largest_piece() { return Pieces::kLargest; }
 
-// The kernel must be able to reach both sides: it would end the context where a copy of the driver fails.
+// The kernel must reach both sides: where a driver copy only fails, the kernel would destroy the context.
 std::optional<backend::Piece> Stream::piece_of(const backend::CopySegment& segment) {
   const auto address = [&](const backend::Span& span) -> uint64_t {
     if (span.memory == nullptr || span.managed) return 0;
@@ -201,7 +201,7 @@ backend::FillWay Stream::way_of_fill(const backend::Span& destination) {
   const uint64_t rows = segment.height;
   const uint64_t count = segment.width / segment.value_size;
   std::optional<Scope> scope;
-  // What lies in a range has its reservation there.
+  // In a range, `memory` is the reservation, not the block.
   const bool in_memory = !segment.destination.in_range && segment.destination.memory != nullptr;
   const CUcontext owner =
       in_memory ? static_cast<const Memory&>(*segment.destination.memory).owner() : nullptr;

@@ -56,11 +56,11 @@ class Device final : public backend::Device {
   Pieces& pieces() const { return *pieces_; }
   const std::atomic<bool>& lost_flag() const { return lost_; }
 
-  // Makes a call on a stream or event. One that carries its context needs no current one, unless the driver
-  // says that it does (driver 580 does not: docs/measured/frame.md); then it gets one from there on.
+  // Makes a call on a stream or event. These carry their context, so no context is made current until the
+  // driver asks for one (driver 580 does not: docs/measured/frame.md).
   template <class Call>
   Outcome call_on(bool carries_context, Call call);
-  // The same for one that needs a current context: `call` gets `what`.
+  // Makes a call that needs a current context: `call` gets `what`.
   Outcome call_in_context(Outcome (*call)(void* what), void* what);
 
   // Records an event for await_released_streams(). The context must be current.
@@ -179,8 +179,8 @@ Outcome Device::call_on(bool carries_context, Call call) {
   return call_in_context([](void* what) { return (*static_cast<Call*>(what))(); }, &again);
 }
 
-// The thread is relaxed about captures meanwhile: for driver calls that would spoil the capture of any stream
-// otherwise (COM-28). Those are allocations, releases, queries and waits; copies, fills, records and stream
+// Relaxes the thread's capture mode, for driver calls that would otherwise invalidate the capture of any
+// stream (COM-28). Those are allocations, releases, queries and waits; copies, fills, records and stream
 // waits are not among them (measured: docs/measured/driver-facts.md).
 class Relaxed {
  public:
@@ -196,7 +196,7 @@ class Relaxed {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the mode to swap with
 };
 
-// Both. A scope within one of the same context asks the driver for nothing, so that entering it cannot fail.
+// Scope and Relaxed together. Within a scope of the same context, entering it makes no driver call.
 class RelaxedScope {
  public:
   explicit RelaxedScope(Device& device) : RelaxedScope(device, device.context()) {}

@@ -73,7 +73,7 @@ class WordFence final : public backend::Fence {
   std::atomic<uint64_t> reached_;  // only if narrow
   std::mutex mutex_;               // held during the driver's call, so that numbers are enqueued in order
   std::atomic<uint64_t> marked_;   // written under the mutex
-  bool spoiled_ = false;           // what will be in the slot is not known
+  bool spoiled_ = false;           // the slot's later value is unknown
 };
 
 // A few events, which have the numbers of the latest marks. When all are pending, the newest is recorded
@@ -100,7 +100,7 @@ class EventFence final : public backend::Fence {
     const std::lock_guard lock(mutex_);
     Scope scope(device_);
     GPUMEM_TRY(scope.entered());
-    if (pending_ == 0) first_ = 0;  // so that no more events are made than are needed at once
+    if (pending_ == 0) first_ = 0;  // so that only as many events are made as are pending at once
     const bool full = pending_ == ring_.size();
     Entry& entry = at(full ? pending_ - 1 : pending_);
     if (entry.event == nullptr) {
@@ -260,13 +260,12 @@ void Fences::forget(uint64_t identity) noexcept {
 }
 
 void Fences::release() {
-  // The driver waits for the numbers on their way before it lets go of a page. Waiting here shows that they
-  // came.
+  // The driver waits for pending numbers before it frees a page. Wait here to see that they have arrived.
   const bool pending = std::any_of(free_slots_.begin(), free_slots_.end(), [](const FenceSlot& slot) {
     return ((slot.word->number.load(std::memory_order_acquire) ^ slot.marked) & kLowHalf) != 0;
   });
   if (pending) (void)device_.synchronize();
-  // A release may report the error of earlier work; the next one succeeds then.
+  // Try again, because the first release may report the error of earlier work.
   for (const auto& page : pages_) {
     if (!page->release()) (void)page->release();
   }

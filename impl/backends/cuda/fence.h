@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Fences: the stream itself writes the numbers of its marks into pinned memory. A device that cannot write
-// values has events in their place, which only the driver can answer for.
+// values uses events instead, which only the driver can query.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class Fences {
   // Frees everything. No fence is alive.
   void release();
 
-  // For fences. Taking may call the driver; giving back cannot fail.
+  // For fences. Taking a slot may call the driver; returning it cannot fail.
   Result<FenceSlot> take_slot();
   void give_back(const FenceSlot& slot) noexcept;
   Result<CUevent> take_event();

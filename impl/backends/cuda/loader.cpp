@@ -53,8 +53,8 @@ constinit std::atomic<uint64_t> initialised_in{0};
 
 constinit std::atomic<bool> end_is_noticed{false};
 
-// Runs before the driver's own exit handlers, because it is registered after them. Calls that are in the
-// driver now get a moment to leave it.
+// Registered after the driver's own exit handlers, and so runs before them. Gives calls inside the driver a
+// moment to return.
 void notice_end() {
   constexpr uint32_t kMomentMs = 10;
   process_ends.store(true);
@@ -151,7 +151,7 @@ class AnyEntry {
 
 // The driver's version; the query also detects a stub.
 Result<int> find_version(void* library) {
-  // By dlsym: it has a single variant, and the Toolkit's stub returns 34 from every call.
+  // Look it up with dlsym: it has one variant, and the Toolkit's stub returns 34 from every call.
   const Entry<PFN_cuDriverGetVersion_v2020> get_version{
       "cuDriverGetVersion",
       reinterpret_cast<PFN_cuDriverGetVersion_v2020>(platform::find_symbol(library, "cuDriverGetVersion"))};

@@ -108,7 +108,7 @@ unsigned flags_of(gpumem_attach attach) {
   return static_cast<unsigned>(attach);
 }
 
-// Makes a call on a stream. Whether one would spoil the capture of another stream is not known, so none does.
+// Makes a call on a stream in relaxed mode, because it may otherwise invalidate another stream's capture.
 template <class Call>
 Outcome enqueue(backend::Stream& stream, Call call) {
   auto& own = static_cast<Stream&>(stream);
@@ -181,7 +181,7 @@ Result<bool> Managed::advise(const backend::Span& span, uint64_t size, gpumem_ad
   }();
   GPUMEM_TRY(device_.check(outcome, Place::kDevice, "the advice cannot be given"));
   if (location.type != GPUMEM_LOCATION_HOST_NUMA || span.pageable) return true;
-  // Some drivers accept a node and ignore it (measured).
+  // Check the result, because some drivers accept a node and ignore it (measured).
   auto known = facts(span, size);
   if (!known) return known.error();
   return known->preferred == location;

@@ -35,7 +35,7 @@ constexpr uint32_t kPopulateThreadsMax = 4;
 // Of memory IN_PIECES: other calls of the driver wait for a registration to end, and it takes longer the
 // larger it is (docs/measured/pinning.md).
 constexpr uint64_t kPiece = uint64_t{256} << 20;
-// Between pieces. Who waits for the driver's lock does not get it from a thread that takes it again at once.
+// Pause between pieces, because a thread that retakes the driver's lock at once starves its waiters.
 constexpr std::chrono::microseconds kPause{200};
 
 // If the driver is out of memory with this many registrations, the limit on registrations is reached.
@@ -389,7 +389,7 @@ Result<std::unique_ptr<backend::Memory>> create_mapped_pinned(Device& device,
   if (node_wanted) {
     GPUMEM_TRY(platform::bind_to_node(base, size, node));
   } else if (device.traits().near_a_node) {
-    // Bound to a node that is full, the process would be killed.
+    // Only prefer the node: with pages bound to a full node, the process would be killed.
     platform::prefer_node(base, size, node);
   }
   if (size < kTouchedInParallel) {
@@ -471,7 +471,7 @@ class RegisteredMemory final : public Memory {
   LockedRange range_;
 };
 
-// The driver finds pages that are not there one after the other, and lets every other call wait meanwhile.
+// Populate absent pages first: the driver faults them in one by one while every other call waits.
 Result<void> populate_absent(const backend::RegistrationRequest& request) {
   if (request.size < kLargePinned) return {};
   const uint64_t absent = platform::absent_bytes(request.pointer, request.size);
@@ -480,7 +480,7 @@ Result<void> populate_absent(const backend::RegistrationRequest& request) {
   const uint64_t page = platform::page_size();
   const uint64_t begin = round_down(address_of(request.pointer), page);
   const uint64_t end = round_up(address_of(request.pointer) + request.size, page);
-  // Where it fails, the driver says why.
+  // If this fails, the driver's registration reports why.
   (void)platform::populate(pointer_to(begin), end - begin, kPopulateThreadsMax);
   return {};
 }

@@ -51,15 +51,15 @@ struct Allocation {
   Range host_range;    // the user's addresses
   Range device_range;  // the user's device addresses, if different
 
-  // Of a mapping in a reservation: what keeps the bytes. Of that and of imported blocks: what each device may
-  // do. Guarded by Shared::mutex.
+  // Keeps the bytes of a mapping in a reservation. For mappings and imported blocks, says what each device
+  // may do. Guarded by Shared::mutex.
   std::shared_ptr<HostBlock> block;
   std::vector<gpumem_access> access;
   bool shown = false;  // the user's addresses show the bytes; for the call that changes the reservation
 
   Clock uses;  // the last operation of each stream on it; guarded by Shared::mutex
-  // Registered memory is its owner's again, so pending work must not touch it. Such work exists if the
-  // memory's device is lost and its own is not.
+  // The registration has ended, so pending work must not touch the memory. There is such work if the memory's
+  // device is lost and the work's is not.
   std::atomic<bool> given_back{false};
 
   bool read_only() const { return (granted & GPUMEM_MEMORY_READ_ONLY) != 0; }
@@ -105,7 +105,7 @@ class AddressTable {
       moved.allocations_.insert(allocations_.extract(next++));
     return moved;
   }
-  // Takes over what another table has; needs no memory. What is at the addresses is obsolete, as for add().
+  // Takes over the entries of another table; does not allocate. Replaces obsolete entries, as add() does.
   void merge(AddressTable& other) {
     while (!other.allocations_.empty()) {
       auto node = other.allocations_.extract(other.allocations_.begin());

@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kSlabMin = uint64_t{64} << 10;
 constexpr uint64_t kSlabMax = uint64_t{4} << 20;
 
-// What the system lacks, the device lacks.
+// Reports a lack of system memory as one of the device's.
 Error of_device(Error error) {
   if (error.status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY || error.status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE) {
     error.status = GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
@@ -98,7 +98,7 @@ Result<Slot> SlotPool::take() {
   GPUMEM_TRY(shared_->steps.take("suballocate"));
   std::unique_lock lock(mutex_);
   while (open_.empty()) {
-    // As much again as there is, so that few blocks take little and many take few maps.
+    // Double the total, so that few blocks take little memory and many take few maps.
     const uint64_t wanted = std::clamp(std::bit_floor(total_ * slot_size_), kSlabMin, kSlabMax);
     lock.unlock();
     auto made = make_slab(wanted);
@@ -165,7 +165,7 @@ void SlotPool::release(Slab& slab, uint16_t index) {
 
 void SlotPool::drop_if_empty(Slab& slab, std::list<Slab>* dropped) {
   if (slab.taken != 0 || slab.resting != 0) return;
-  // Keeps room for as much again, so that a program that frees and allocates in turn makes no slab each time.
+  // Keep the room of one more slab, so that alternating frees and allocations do not make one each time.
   if (slab.known && total_ - busy_ < 2 * uint64_t{slab.slots}) return;
   total_ -= slab.slots;
   dropped->splice(dropped->begin(), open_, slab.self);
@@ -173,7 +173,7 @@ void SlotPool::drop_if_empty(Slab& slab, std::list<Slab>* dropped) {
 
 // ---- the arena ----
 
-// Where the CPU can read device memory, freed memory must become inaccessible, which takes pages of its own.
+// No slabs if the CPU can read device memory: it must become inaccessible when freed, and so own its pages.
 Arena::Arena(Shared& shared) : largest_(shared.options.strict ? kSmallest << (kPools - 1) : 0) {
   for (size_t index = 0; index < kPools; ++index)
     pools_.at(index).set_up(shared, kSmallest << index);

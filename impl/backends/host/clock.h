@@ -35,7 +35,7 @@ struct Timeline {
   // Whether it holds device work that was not observed complete.
   bool active() const { return device_work > observed && device_work > seen && !in_function && !lost.load(); }
 
-  // Of the process, and never another one's: a queue made at the address of a gone one is another stream
+  // Unique in the process and never reused: a queue at the address of a destroyed one is another stream
   // (COM-29).
   static uint64_t next_id() {
     static constinit std::atomic<uint64_t> last{0};

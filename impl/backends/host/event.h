@@ -29,7 +29,7 @@ class HostEvent final : public backend::Event {
     Mark mark;
     std::chrono::steady_clock::time_point time;  // when the stream reached it; valid once that is complete
   };
-  // The record that counts: at most one of the two.
+  // The latest record: at most one of the two is set.
   struct Latest {
     std::shared_ptr<Record> here;
     std::optional<SharedEvent::Wait> elsewhere;  // another instance made it

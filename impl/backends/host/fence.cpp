@@ -16,7 +16,7 @@ Result<uint64_t> HostFence::enqueue(backend::Stream& stream) {
   forget_passed();
   marks_.emplace_back();
   Cleanup undo([&] { marks_.pop_back(); });
-  // Work that is dropped, because the device is lost, does not run, and its mark neither.
+  // On a lost device, dropped work does not run, and nor does its mark.
   GPUMEM_TRY(queue.enqueue(lock, {[this, number]() -> Result<void> {
                              reached_.store(number, std::memory_order_release);
                              return {};

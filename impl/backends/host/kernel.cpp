@@ -66,7 +66,7 @@ void RunningKernel::use(const std::shared_ptr<Allocation>& allocation) {
   allocation->uses.advance(queue_.timeline(), queue_.timeline()->completed + 1);
 }
 
-// For the device mappings lie side by side, but not in the memory of this process: a view of several is made.
+// Mappings are adjacent for the device but not in this process, so make one view of several.
 void* RunningKernel::translate_mappings(const void* address, uint64_t size, bool write) {
   const uint64_t begin = address_of(address);
   std::vector<std::shared_ptr<Allocation>> mappings;

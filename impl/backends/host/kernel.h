@@ -14,8 +14,8 @@ class RunningKernel final : public backend::Kernel {
  public:
   RunningKernel(Shared& shared, Queue& queue) : shared_(shared), queue_(queue) {}
 
-  // A refused view loses the device (HST-4), once the function has returned: whoever is told of the loss may
-  // reuse what the function had.
+  // A refused view loses the device (HST-4), but only after the function returns, because a caller who sees
+  // the loss may reuse the function's memory.
   Result<void*> view(const void* address, uint64_t size, gpumem_access access) override;
 
   static void run(Shared& shared, Queue& queue, gpumem_host_kernel_function function, void* user_data);

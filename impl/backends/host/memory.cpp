@@ -95,7 +95,7 @@ Result<void*> map_file(Shared& shared, int file, uint64_t size, void* address, S
 
 Result<void> charge(Shared& shared, Allocation& allocation) {
   Budget& budget = allocation.device.budget();
-  // What can be shared has its pages alone (IPC-25).
+  // Shareable memory does not share its pages (IPC-25).
   const bool shareable = (allocation.granted & GPUMEM_MEMORY_SHAREABLE) != 0;
   allocation.granted_size = round_up(
       allocation.size, std::max(shared.options.granularity, shareable ? platform::page_size() : uint64_t{1}));
@@ -172,7 +172,7 @@ Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backe
   GPUMEM_TRY(populate(shared, range->address(), size, exhausted));
   allocation.granted_size = size;
   allocation.granted |= GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
-  // All is locked in pieces here, and nobody's own copies could fail at a border.
+  // Grant it if requested: this backend locks everything in pieces, and no copy fails at a border.
   allocation.granted |= (request.require | request.prefer) & GPUMEM_MEMORY_IN_PIECES;
   allocation.host_range = std::move(*range);
   allocation.host_address = allocation.device_address = allocation.host_range.address();
@@ -374,7 +374,7 @@ Result<void> map_imported(Shared& shared, std::span<const ImportedFile> files, c
     range = std::move(*somewhere);
     address = pointer_to(address_of(range.address()) + skipped);
   }
-  // After that, so that it does not take the place that was asked for.
+  // Reserve the view afterwards, so that it does not take the requested address.
   auto view = reserve(shared, size + guard(), 0, kExhausted);
   if (!view) return view.error();
   allocation.private_view = std::move(*view);
