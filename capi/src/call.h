@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The frame of every entry point: decode the arguments, run the core, answer. Nothing throws past it.
+// The frame of every entry point: decodes the arguments, runs the core and returns a status. No exception
+// leaves it.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@
 
 namespace gpumem::capi {
 
-// Largest struct_size that is believed; more is an uninitialised field.
+// The largest plausible struct_size; more means an uninitialised field.
 inline constexpr size_t kStructSizeMax = 4096;
 
 // Size of a struct in the first release that had it: the least that a caller may pass. A struct that grows
@@ -44,8 +45,8 @@ class Decoder {
  public:
   Decoder() : record_(platform::thread_record()) {}
 
-  // While what it returns lives, each message begins with the name of a part of the arguments: of an entry of
-  // an array, if an index is given.
+  // While the returned object lives, messages begin with the name of this argument, or of its entry `index`
+  // if given.
   static constexpr uint64_t kWhole = UINT64_MAX;
   [[nodiscard]] auto inside(const char* part, uint64_t index = kWhole) {
     part_ = part;
@@ -56,8 +57,8 @@ class Decoder {
   // A bad value; the message says what is wrong and what to do.
   [[gnu::format(printf, 2, 3), gnu::cold]] void refuse(const char* format, ...);
 
-  // A number of an enum that it does not have, or that `allowed`, a list of names, leaves out. `prefix` is
-  // that of its names.
+  // Refuses a number that the enum does not have, or that is not in `allowed`, a list of names. `prefix` is
+  // the enum's.
   [[gnu::cold]] void not_a_value(const char* what, const char* prefix, int32_t value,
                                  const char* allowed = nullptr);
 
@@ -162,7 +163,7 @@ inline void clear_error(gpumem_error* error, Status status) {
   error->native_name[0] = error->function[0] = error->entry_point[0] = error->message[0] = '\0';
 }
 
-// The answer to an `error` that cannot take the detail: only the log can.
+// The status for an invalid `error` struct: the detail goes only to the log.
 [[gnu::cold]] Status refuse_detail(const char* function, const gpumem_error* error) noexcept;
 [[gnu::cold]] Status fail(const char* function, gpumem_error* error, const Error& failure) noexcept;
 // The same with the exception that is being handled.
@@ -200,9 +201,9 @@ Status call(const char* function, gpumem_error* error, Body body) noexcept {
   return run(function, error, step, &body);
 }
 
-// The short way of a call that only looks at records: takes no lock and writes only to a line of the thread's
-// own. `body(process)` says whether it has answered; if not, the caller goes the full way, which says what is
-// wrong.
+// The fast path of a call that only reads records: takes no lock and writes only the thread's own cache line.
+// `body(process)` returns whether it has answered; if not, the caller takes the full path, which reports
+// errors.
 template <class Body>
 [[gnu::always_inline]] inline bool look(gpumem_error* error, Body body) noexcept {
   platform::ThreadRecord* const record = platform::thread_record_or_null;

@@ -168,7 +168,7 @@ core::CopyArguments decode_region(capi::Decoder& decode, const core::Instance* i
                                   Held& held) {
   char name[32] = "regions[";
   std::memcpy(std::to_chars(name + 8, name + sizeof name - 2, index).ptr, "]", 2);  // snprintf takes longer
-  // Before anything else of it is read: the array ends where regions of the first one's size do.
+  // Check this first: with another size, the rest of the region may lie behind the end of the array.
   if (region->struct_size != stride) {
     decode.refuse("%s has struct_size %zu, but the first region has %zu", name, region->struct_size, stride);
     return {};
@@ -218,7 +218,7 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
     Held held;
     std::vector<core::CopyArguments> entries;
     uint64_t index = 0;
-    // A bad region can outrank a stale handle, so the first one is looked at in any case (COM-17).
+    // Always check the first region, because a bad one can outrank a stale handle (COM-17).
     for (; regions != nullptr && index < count; ++index) {
       const auto* region = reinterpret_cast<const gpumem_copy_region*>(
           reinterpret_cast<const unsigned char*>(regions) + index * stride);
@@ -230,7 +230,7 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
       return good.error();
     }
     index = count;
-    // Running out of memory, which comes as an exception, belongs to an entry too.
+    // Name the entry also for an exception, such as out of memory.
     const Cleanup name_entry([&] {
       if (index < count && out_failed != nullptr) *out_failed = index;
     });
@@ -287,7 +287,7 @@ gpumem_status gpumem_copy(gpumem_instance instance, void* destination, const voi
   return do_copy(__func__, instance, {destination, size, source, size, size, 1}, options, error);
 }
 
-// Flattened, as gpumem_fill_async(): what a single row does not need falls away.
+// Flattened, like gpumem_fill_async(), so that the compiler drops what a single row does not need.
 [[gnu::flatten]] gpumem_status gpumem_copy_async(gpumem_stream stream, void* destination, const void* source,
                                                  uint64_t size, const gpumem_copy_options* options,
                                                  gpumem_error* error) {

@@ -13,15 +13,15 @@ namespace gpumem::capi {
 // How long another process may take to answer, in nanoseconds.
 inline constexpr uint64_t kAnswerTimeout = UINT64_C(5000000000);
 
-// What is in a share handle. A NULL one is noted; a bad one is answered, since a newer version outranks
-// nothing.
+// What is in a share handle. Notes a NULL handle, but returns the error of a bad one, as a newer version
+// outranks nothing.
 inline Result<core::ShareHandle> decode_share(Decoder& decode, const gpumem_share_handle* handle) {
   decode.not_null(handle, "handle");
   if (handle == nullptr) return core::ShareHandle();
   return core::decode(*handle);
 }
 
-// A question about a way to share memory, and where its answer goes.
+// Decodes a query of a way to share memory, and where its result goes.
 inline void decode_way(Decoder& decode, const void* pointer, gpumem_share_way way, gpumem_share_peer peer,
                        gpumem_way_info* out_info) {
   decode.not_null(pointer, "pointer");

@@ -94,7 +94,7 @@ std::vector<core::AccessRequest> decode_accesses(Decoder& decode, const core::In
     const auto* const entry = reinterpret_cast<const gpumem_access_desc*>(
         reinterpret_cast<const unsigned char*>(accesses) + index * stride);
     const auto inside = decode.inside("accesses", index);
-    // Before anything else of it is read: the array ends where entries of the first one's size do.
+    // Check this first: with another size, the rest of the entry may lie behind the end of the array.
     if (entry->struct_size != stride) {
       decode.refuse("struct_size is %zu, but that of the first entry is %zu", entry->struct_size, stride);
       return result;

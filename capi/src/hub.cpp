@@ -18,7 +18,7 @@ using namespace gpumem;
 
 namespace {
 
-// Longer than any path is believed to be.
+// More than any valid path has.
 constexpr size_t kPathMax = 4096;
 
 // An address, or what is wrong with it.
@@ -112,7 +112,7 @@ void set_limit(T& limit, T given) {
   if (given != 0) limit = given;
 }
 
-// In a hub of this process, or over a link in another one's.
+// Calls a hub of this process, or over a link a hub of another one.
 template <class T, class Handle>
 gpumem_status publish(const char* function, Handle place, const char* name, const gpumem_share_handle* handle,
                       const gpumem_publish_desc* desc, uint64_t* out_version, gpumem_error* error) {

@@ -65,7 +65,7 @@ core::RangeArguments decode_batch_range(capi::Decoder& decode, const core::Insta
                                         core::Batch what) {
   char name[32];
   std::snprintf(name, sizeof name, "ranges[%" PRIu64 "]", index);
-  // Before anything else of it is read: the array ends where ranges of the first one's size do.
+  // Check this first: with another size, the rest of the range may lie behind the end of the array.
   if (range->struct_size != stride) {
     decode.refuse("%s has struct_size %zu, but the first range has %zu", name, range->struct_size, stride);
     return {};
@@ -103,7 +103,7 @@ gpumem_status move_batch(const char* function, gpumem_stream stream, core::Batch
       decode.refuse("an array of %" PRIu64 " ranges wraps around the address space", count);
     }
     std::vector<core::RangeArguments> decoded;
-    // A bad range can outrank a stale handle, so the first one is looked at in any case (COM-17).
+    // Always check the first range, because a bad one can outrank a stale handle (COM-17).
     for (uint64_t index = 0; ranges != nullptr && index < count; ++index) {
       const auto* range = reinterpret_cast<const gpumem_managed_range*>(
           reinterpret_cast<const unsigned char*>(ranges) + index * stride);
@@ -200,7 +200,7 @@ gpumem_status gpumem_managed_get_info(gpumem_instance instance, const void* poin
 
 namespace {
 
-// The short way of the guard, where there is nothing to wait for and nothing to count.
+// The fast path of the guard, if there is nothing to wait for or count.
 bool unguarded(gpumem_instance instance, const void* pointer, gpumem_error* error) {
   return capi::look(error, [&](uint32_t process) {
     const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);

@@ -75,7 +75,7 @@ backend::MemoryRequest decode_request(capi::Decoder& decode, const core::KindTra
 backend::RegistrationRequest decode_registration(capi::Decoder& decode, const gpumem_register_desc& desc) {
   decode.not_null(desc.pointer, "pointer");
   decode.size(desc.size);
-  // No program has memory beyond, and the page map has no entries for it.
+  // No program has memory beyond this address, and the page map has no entries for it.
   constexpr uint64_t kEnd = core::PageMap::kEnd;
   if (desc.size > kEnd || address_of(desc.pointer) > kEnd - desc.size) {
     decode.refuse("the range reaches beyond the addresses that a program can have");

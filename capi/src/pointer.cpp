@@ -7,8 +7,8 @@
 
 using namespace gpumem;
 
-// GCC clears a struct of 96 bytes or more by `rep stos`, which would cost a query, and each caller that
-// initialises one, 14 of 41 ns.
+// GCC clears a struct of 96 bytes or more with `rep stos`, which would cost each query, and each caller's
+// initialiser, 14 of 41 ns.
 static_assert(sizeof(gpumem_pointer_info) <= 88);
 
 gpumem_status gpumem_pointer_get_info(gpumem_instance instance, const void* pointer,

@@ -71,7 +71,7 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
   return order;
 }
 
-// Out of line, as free_for() is: its frame would slow down the short ways.
+// Out of line, like free_for(), because its frame would slow down the fast paths.
 [[gnu::noinline]] gpumem_status allocate_for(const char* function, gpumem_pool pool, uint64_t size,
                                              uint64_t alignment, gpumem_stream stream, void** out_pointer,
                                              gpumem_error* error) {
@@ -110,8 +110,8 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
 
 constexpr uint64_t kNoKey = core::PoolCore::kNoKey;
 
-// The key of a stream, inside look(). kNoKey if the stream is not one of the pool's instance, if it must be
-// asked whether it is being captured, since no driver may be asked during a look, or if its device is lost.
+// The key of a stream, inside look(). kNoKey if the stream is of another instance, if its device is lost, or
+// if only the driver knows whether it is being captured: no driver call is allowed during a look.
 [[gnu::noinline]] uint64_t peek_key(gpumem_stream stream, const core::Pool& pool, uint32_t process) {
   const auto* const object = capi::peek<core::Stream>(stream, process);
   if (object == nullptr || &object->instance() != &pool.instance() || object->backend().may_be_captured() ||
@@ -125,7 +125,7 @@ constexpr uint64_t kNoKey = core::PoolCore::kNoKey;
   return pool.core().device().backend().lost() ? kNoKey : pool.core().key_of_native(native_stream);
 }
 
-// The short ways, for what the calling thread keeps. Inlined whole: their time is the number of instructions.
+// The fast paths, for blocks that the calling thread keeps. Fully inlined, because each instruction counts.
 template <class KeyOf>
 [[gnu::always_inline]] inline bool take_briefly(gpumem_pool pool, uint64_t size, KeyOf key_of,
                                                 void** out_pointer, gpumem_error* error) {

@@ -89,7 +89,7 @@ gpumem_status gpumem_range_map(gpumem_range range, uint64_t offset, const gpumem
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     auto object = decode.object<core::Range>(range);
     capi::decode_array(decode, physicals, count, sizeof *physicals, "physicals");
-    // More blocks than units cannot fit, whatever they are.
+    // More blocks than units never fit.
     if (object && count > object->size() / object->mappings().granularity()) {
       decode.refuse("%llu blocks do not fit into the range", static_cast<unsigned long long>(count));
     }

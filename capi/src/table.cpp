@@ -30,7 +30,7 @@ gpumem_status gpumem_table_get(uint32_t version, gpumem_table* out_table, gpumem
                         "the caller was built for major version %u, but this library has major version %d",
                         version >> 22, GPUMEM_VERSION_MAJOR);
     }
-    // A newer caller knows more functions; those it finds empty.
+    // A newer caller knows more functions; its extra entries stay null.
     if (size > sizeof(gpumem_table)) {
       std::memset(reinterpret_cast<char*>(out_table) + sizeof(gpumem_table), 0, size - sizeof(gpumem_table));
     }
