@@ -25,6 +25,7 @@ from ._arrays import (aligned_empty, aligned_empty_like, aligned_zeros, aligned_
                       mem_attach_flags, mem_host_register_flags, memcpy_dtoh, memcpy_dtoh_async, memcpy_htod,
                       memcpy_htod_async, pagelocked_empty, pagelocked_empty_like, pagelocked_zeros, pagelocked_zeros_like,
                       register_host_memory, shared_array)
+from ._arrow import from_arrow
 from ._buffers import Buffer, Registration
 from ._calls import set_log_function
 from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability,
@@ -74,7 +75,7 @@ __all__ = [
     "StaleHandle", "Stats", "StatusInfo", "Stream", "StreamInfo", "SymbolMissing", "Unsupported",
     "VersionMismatch", "View", "WaitCondition", "WayInfo", "WrongKind", "aligned_empty", "aligned_empty_like",
     "aligned_zeros", "aligned_zeros_like", "capabilities", "default_device", "default_instance", "errors",
-    "feature_supported", "from_dlpack", "host_alloc_flags", "host_register_flags", "import_event",
+    "feature_supported", "from_arrow", "from_dlpack", "host_alloc_flags", "host_register_flags", "import_event",
     "import_memory", "managed_empty", "managed_empty_like", "managed_zeros", "managed_zeros_like", "mem_alloc",
     "mem_attach_flags", "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod",
     "memcpy_htod_async", "open_ring", "pagelocked_empty", "pagelocked_empty_like", "pagelocked_zeros",

@@ -12,10 +12,11 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn
 
 from . import _library as c
 from . import _types
+from ._arrow import ArrowView
 from ._calls import (BY_EXPORT, GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers,
                      size64, status_error, sweep, text, u64)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
-from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView
+from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, flags
 from ._managed import Managed
 from ._operands import Buffer, Strange, host_buffer
@@ -193,6 +194,10 @@ class Region(Unique):
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return self.view().__dlpack_device__()
+
+    def __arrow_c_device_array__(self, requested_schema: Any = None, **more: Any) -> Tuple[Any, Any]:
+        """Its bytes as two capsules for another library; see :class:`View`."""
+        return self.view().__arrow_c_device_array__(requested_schema, **more)
 
     def _place(self, stream: Optional[Stream]) -> Any:
         """What copies and fills: a stream, or the instance."""
@@ -561,16 +566,17 @@ def strides_of(shape: Sequence[int], itemsize: int, order: str) -> Tuple[int, ..
     return tuple(reversed(strides) if order == "C" else strides)
 
 
-class View(Unique, DLPackView, Managed):
+class View(Unique, ArrowView, Managed):
     """A typed view of memory, which other libraries can use in place.
 
-    :meth:`Memory.view` and :func:`from_dlpack` make them. The memory cannot be closed while a view is alive, or an array,
-    memoryview or tensor made from it. Slices of a view are views, and elements of host memory are numbers: ``view[2:5]``,
-    ``view[0, 1]``, ``view[3] = 1.5``. A view also offers:
+    :meth:`Memory.view`, :func:`from_dlpack` and :func:`from_arrow` make them. The memory cannot be closed while a view is
+    alive, or an array, memoryview or tensor made from it. Slices of a view are views, and elements of host memory are
+    numbers: ``view[2:5]``, ``view[0, 1]``, ``view[3] = 1.5``. A view also offers:
 
     - the buffer protocol (:meth:`buffer`, and ``memoryview(view)`` from Python 3.12 on) and numpy's array interface
       (``numpy.asarray(view)``) for memory that the CPU can access;
     - DLPack (``torch.from_dlpack(view)``, ``cupy.from_dlpack(view)``, ...);
+    - the Arrow C device data interface (``pyarrow.array(view)``, ...);
     - ``__cuda_array_interface__`` for memory that devices can use, on the cuda backend.
     """
 

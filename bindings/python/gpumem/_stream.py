@@ -520,8 +520,11 @@ class Event(Unique):
     def record(self, stream: Stream) -> None:
         """Captures the work that is in a stream of the same device now. A later record replaces it."""
         expect(Stream, stream, "stream")
-        captured = stream._queue, stream._queue.mark()
-        call(c.gpumem_event_record, self._handle, stream.handle)
+        self._record(stream._queue)
+
+    def _record(self, queue: Queue) -> None:
+        captured = queue, queue.mark()
+        call(c.gpumem_event_record, self._handle, queue.handle)
         self._captured = captured
 
     def _observed(self, captured: Optional[Tuple[Queue, int]]) -> None:

@@ -18,6 +18,10 @@ _FORMATS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u
 # DLPack's type codes.
 _DL_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _DL_KINDS = {code: kind for kind, code in _DL_CODES.items()}
+# Arrow's formats.
+ARROW = {"i1": b"c", "u1": b"C", "i2": b"s", "u2": b"S", "i4": b"i", "u4": b"I", "i8": b"l", "u8": b"L", "f2": b"e",
+         "f4": b"f", "f8": b"g"}
+_FROM_ARROW = {code: kind for kind, code in ARROW.items()}
 
 
 def element_type(dtype: Any) -> Tuple[str, int, Any]:
@@ -65,3 +69,21 @@ def from_dlpack(code: int, bits: int, lanes: int) -> Tuple[str, int]:
     if kind is None:
         return f"|V{size}", size
     return f"{'|' if size == 1 else _NATIVE}{kind}{size}", size
+
+
+def to_arrow(typestr: str) -> bytes:
+    """The format of Arrow."""
+    found = ARROW.get(typestr[1:])
+    if found is None or typestr[0] not in "|" + _NATIVE:
+        raise BufferError(f"Arrow has no primitive type for {typestr}; view the memory as numbers of this machine")
+    return found
+
+
+def from_arrow(form: bytes) -> Tuple[str, int]:
+    """(type string, bytes)"""
+    found = _FROM_ARROW.get(form)
+    if found is None:
+        raise BufferError(f"arrays of the format {form.decode(errors='replace')!r} cannot be imported, only integers and floats "
+                          "of 8 to 64 bits")
+    size = int(found[1:])
+    return f"{'|' if size == 1 else _NATIVE}{found}", size

@@ -202,6 +202,7 @@ pinned = device.memory(64, gpumem.Kind.PINNED)
 registered = device.register(bytearray(8192))
 view, buffer, capsule = pinned.view("f4"), pinned.buffer(), pinned.__dlpack__()
 taken = gpumem.from_dlpack(pinned)
+pair, column = pinned.__arrow_c_device_array__(), gpumem.from_arrow(pinned)
 managed, unit = device.memory(64, "managed"), device.physical_granularity().minimum
 access = managed.host_access()
 access.begin()
