@@ -21,6 +21,7 @@ from tap import Tap
 
 OLDEST = (3, 9)  # as pyproject.toml says
 TIME_LIMIT = 900
+GUIDE = "python.md", "arrow-dlpack.md"  # their code runs
 
 
 def has(interpreter, module):
@@ -85,19 +86,20 @@ def code_of(path, language="python"):
 def documentation(tap, staged, package, source, numpy):
     sample = "".join((package / "examples" / "basic.py").read_text(encoding="utf-8").splitlines(True)[1:])
     tap.check("the README shows the sample basic", "" if sample in code_of(package / "README.md") else "it differs")
-    guide = source / "docs" / "python.md"
+    guide, *more = (source / "docs" / page for page in GUIDE)
     # They start other processes, which would run the whole guide.
     for stem, page in ("share", guide), ("shared_array", source / "docs" / "sharing.md"):
         program = "".join((package / "examples" / f"{stem}.py").read_text(encoding="utf-8").splitlines(True)[1:])
         tap.check(f"{page.name} shows the sample {stem}", "" if program in code_of(page, "py") else "it differs")
-    name = "the code of the guide runs"
-    if numpy is None:
-        tap.skip(name, "numpy is not installed")
-    else:
+    for page in guide, *more:
+        name = f"the code of {page.name} runs"
+        if numpy is None:
+            tap.skip(name, "numpy is not installed")
+            continue
         program = package / "guide.py"
-        program.write_text("\n".join(code_of(guide)), encoding="utf-8")
+        program.write_text("\n".join(code_of(page)), encoding="utf-8")
         status, output = run(numpy, "-W", "error", program, env=environment(staged, "host", package))
-        tap.check(name, "" if status == 0 and code_of(guide) else f"exit status {status}\n{output}")
+        tap.check(name, "" if status == 0 and code_of(page) else f"exit status {status}\n{output}")
 
 
 def sources(tap, package):
@@ -137,7 +139,7 @@ def types(tap, package, source):
     status, output = mypy(*sorted((package / "examples").glob("*.py")))
     tap.check("mypy finds nothing in the samples", "" if status == 0 else output)
     guide = package / "typed_guide.py"
-    guide.write_text("\n".join(code_of(source / "docs" / "python.md")), encoding="utf-8")
+    guide.write_text("\n".join(code for page in GUIDE for code in code_of(source / "docs" / page)), encoding="utf-8")
     # Its functions stand without types, for brevity.
     status, output = mypy("--allow-untyped-defs", "--allow-untyped-calls", guide)
     tap.check("mypy finds nothing in the guide", "" if status == 0 else output)
