@@ -190,7 +190,7 @@ class Copies:
                 problem.region = failed.value
             raise
 
-    def fill(self, destination: Any, size: Optional[int] = None, value: int = 0, value_size: int = 1) -> None:
+    def fill(self, destination: Any, value: int = 0, size: Optional[int] = None, *, value_size: int = 1) -> None:
         """Fills memory with a number of 1, 2 or 4 bytes, repeated. Without ``size`` the whole destination is filled.
 
         An instance returns when the memory is filled. A stream enqueues the fill, and keeps the destination alive until

@@ -229,7 +229,7 @@ class Region(Unique):
 
     def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
         """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
-        self._place(stream).fill(self, None, value, value_size)
+        self._place(stream).fill(self, value, value_size=value_size)
 
 
 def _order_of(value: Any) -> Optional[str]:

@@ -181,8 +181,8 @@ class ArrowTest(Case):
                 self.assertFalse(structs(memory.__arrow_c_device_array__())[1].sync_event)
                 for given in (stream, stream.native_stream, None, third):
                     if given is None:
-                        stream.fill(memory.view()[:32], None, 7)
-                        third.fill(memory.view()[32:], None, 8)
+                        stream.fill(memory.view()[:32], 7)
+                        third.fill(memory.view()[32:], 8)
                     _, found = structs(pair := memory.__arrow_c_device_array__(stream=given))
                     self.assertEqual((found.device_type, found.device_id, found.array.buffers[1]), (2, 0, memory.device_pointer))
                     with gpumem.Event.wrap(self.device, found.sync_event[0]) as event:

@@ -284,7 +284,7 @@ class BufferTest(BufferCase):
             self.instance.fill_2d(buffer, 4, 2, 2, 9)
             self.assertEqual(self.bytes_of(buffer, 6)[:2] + self.bytes_of(buffer, 2, 4), b"\x09\x09\x09\x09")
             for call in (lambda: self.instance.copy(buffer, bytes(self.unit + 1)), lambda: buffer.copy_from(b"1", 2),
-                         lambda: self.instance.fill(buffer, self.unit + 1)):
+                         lambda: self.instance.fill(buffer, size=self.unit + 1)):
                 with self.assertRaises(gpumem.InvalidArgument):
                     call()
             self.assertEqual((buffer._holds, at_host._holds), ([], []))

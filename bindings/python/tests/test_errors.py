@@ -103,7 +103,7 @@ class ErrorTest(Case):
             with self.assertRaises(gpumem.InvalidArgument):
                 self.instance.copy((1 << 64) + memory.host_pointer, bytes(8), 8)
             with self.assertRaises(gpumem.InvalidArgument):
-                self.instance.fill(memory, 8, value=1 << 32)
+                self.instance.fill(memory, 1 << 32, 8)
             with self.assertRaises(gpumem.InvalidArgument):
                 self.instance.free(-memory.host_pointer)
         with self.assertRaises((TypeError, gpumem.InvalidArgument)):

@@ -81,7 +81,7 @@ class FilesTest(Case):
                 self.instance.write_file(self.file, memory, progress=cancel)
             self.assertEqual(caught.exception.copied, 0)
             with self.assertRaises(gpumem.InvalidArgument) as caught:
-                self.instance.fill(memory, size + 1, value=0)
+                self.instance.fill(memory, 0, size + 1)
             self.assertIsNone(caught.exception.copied)
 
     def test_refused(self):

@@ -570,10 +570,13 @@ class CopyTest(Case):
     def test_fill(self):
         with self.device.memory(64) as memory:
             memory.fill(0x11)
-            self.instance.fill(memory.device_pointer + 4, 4, 0xdeadbeef, 4)
+            self.instance.fill(memory.device_pointer + 4, 0xdeadbeef, 4, value_size=4)
             result = bytearray(16)
             memory.copy_to(result, 16)
             self.assertEqual(result.hex(), "11111111efbeadde1111111111111111")
+            self.instance.fill(memory, 0x22)  # the value comes first, as in memory.fill()
+            memory.copy_to(result, 16)
+            self.assertEqual(result, b"\x22" * 16)
             for value, size in ((256, 1), (1 << 16, 2), (-1, 1)):  # which the library would cut
                 with self.assertRaisesRegex(gpumem.InvalidArgument, f"value is {value}"):
                     memory.fill(value, value_size=size)

@@ -253,7 +253,7 @@ class TextTest(Case):
                          lambda: self.instance.copy(memory, pinned, direction=99),
                          lambda: self.instance.copy(memory, pinned, source_order=99),
                          lambda: self.instance.copy(None, pinned), lambda: self.instance.copy(memory, None, 8),
-                         lambda: self.instance.copy(frozen, pinned), lambda: self.instance.fill(0, 8),
+                         lambda: self.instance.copy(frozen, pinned), lambda: self.instance.fill(0, size=8),
                          lambda: stream.wait_value(pinned, 1, condition=99),
                          lambda: event.elapsed_time_ns(event), lambda: self.device.device_pointer(registered),
                          lambda: self.device.device_pointer(memory.device_pointer + (1 << 40)),

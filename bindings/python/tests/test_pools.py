@@ -151,7 +151,7 @@ class PoolTest(Case):
     def test_addresses(self):
         with self.device.pool() as pool, self.device.stream() as stream:
             at = pool.malloc(1000, stream)
-            stream.fill(at, 1000, 1)
+            stream.fill(at, 1, 1000)
             with self.assertRaises(gpumem.InvalidArgument):
                 pool.free(at + 1, stream)
             pool.free(at, stream)
@@ -243,7 +243,7 @@ class OrderTest(Case):
         held, release = self.held_stream()
         with self.pinned(self.SIZE) as result, self.device.stream() as other:
             block = self.pool.alloc(self.SIZE, other if how.startswith("recorded") else held)
-            self.instance.fill(block, self.SIZE, ord("a"))
+            self.instance.fill(block, ord("a"), self.SIZE)
             if how == "recorded":
                 held.copy(result, int(block), self.SIZE)  # by an address, of which nobody knows
                 block.record_use(held)

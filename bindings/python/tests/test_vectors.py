@@ -331,7 +331,7 @@ class Runner:
             self.same(region, None if failed is None else number(failed))
 
     def do_fill(self, instance, destination, size, value, width="1", stream=None):
-        self.place(instance, stream).fill(self.address(destination), number(size), number(value), number(width))
+        self.place(instance, stream).fill(self.address(destination), number(value), number(size), value_size=number(width))
 
     def do_fill_2d(self, instance, destination, pitch, size_x, size_y, value, width="1", stream=None):
         self.place(instance, stream).fill_2d(self.address(destination), number(pitch), number(size_x), number(size_y),
