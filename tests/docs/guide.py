@@ -132,6 +132,9 @@ def main():
     found = {capability["name"].split()[0] for capability in devices[0]["capabilities"]}
     listed = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", pages[docs / "capabilities.md"], re.MULTILINE))
     tap.check("capabilities.md has each capability", [str(sorted(found ^ listed))] if found ^ listed else [])
+    table = pages[docs / "contract.md"].split("| capability | type |")[1].split("\n\n")[0]
+    ruled = set(re.findall(r"^\| ([a-z_]+\.[a-z0-9_]+|uva)", table, re.MULTILINE))
+    tap.check("contract.md has no capability that does not exist", [str(sorted(ruled - found))] if ruled - found or len(ruled) < 20 else [])
     tap.finish()
 
 
