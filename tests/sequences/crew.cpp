@@ -684,8 +684,13 @@ void Player::play_together(const Sequence& sequence, size_t first) {
       pool(each.index).lines.push_back(stream(in.index).line);
   }
   once(stage.pools, [&](const Shared& each) { end_pool(each.index); });
-  for (const Shared& each : stage.pools)
-    if (pool(each.index).life == Life::kLive) follow_pool(each.index, true);
+  for (const Shared& each : stage.pools) {
+    if (pool(each.index).life != Life::kLive) continue;
+    PoolOrder any;  // the threads allocate in streams
+    any.line = 0;
+    check_waits(each.index, any);
+    follow_pool(each.index, true);
+  }
   follow_pools(home);
   // The peaks, and the bytes that the threads made in all, depend on who was first.
   Tally now;

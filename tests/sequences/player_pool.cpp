@@ -1316,7 +1316,9 @@ void Player::play_held(int index, int in_stream, uint64_t size, bool records) {
         handle, size, other < 0 ? nullptr : as<gpumem_stream>(stream(other).handle), &made, nullptr);
     say("gpumem_pool_alloc(pool%d, %llu, stream%d, &out, NULL) = %s", index, wide(size), other,
         gpumem_status_name(status));
-    require(status == GPUMEM_SUCCESS || is_lack(status),
+    const bool closed =
+        status == GPUMEM_ERROR_NO_ACCESS && other >= 0 && !pool(index).serves(stream(other).device);
+    require(status == GPUMEM_SUCCESS || is_lack(status) || closed,
             std::string("gpumem_pool_alloc: ") + gpumem_status_name(status));
     if (status != GPUMEM_SUCCESS) return nullptr;
     took_block(index, order, made, size, 0);
