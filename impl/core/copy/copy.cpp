@@ -461,7 +461,7 @@ Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& 
   return check_found(instance, stream, usable, arguments, out);
 }
 
-// A placeholder for the file's side of a copy between memory and a file: ordinary memory without an address.
+// Stands for the file in a copy between memory and a file: ordinary memory without an address.
 CopySide nowhere(const CopySide& side) {
   CopySide result;
   result.address = pointer_to(address_of(side.address) + side.extent);  // does not overlap
