@@ -308,6 +308,62 @@ TEST_F(FilesOfBuffers, com_27_a_callback_does_not_wait_for_who_waits_for_it) {
   EXPECT_EQ(buffer.info().state, GPUMEM_BUFFER_STATE_ASLEEP);
 }
 
+// The progress function may free everything but what its own call uses.
+TEST_F(Files, com_27_blocks_of_pools) {
+  const Instance instance = open_with(kThreads);
+  const Stream stream = create_stream(instance.device());
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_PAGEABLE}) {
+    for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+      const Pool pool = create_pool(instance.device(), kind, flags);
+      for (const uint64_t size : {300 * kKiB, 2 * kMiB, 2 * kLeast}) {
+        SCOPED_TRACE(std::to_string(kind) + ", " + std::to_string(flags) + ", " + std::to_string(size));
+        const File file;
+        file.put_pattern(size, 7);
+        give(pool, take(pool, size));  // so that the thread has a cache
+        auto* const block = static_cast<uint8_t*>(take(pool, size));
+        void* const beside = take(pool, size);
+        Progress progress;
+        progress.also = [&] {
+          if (progress.told.size() != 1) return;
+          const auto refused = [&](gpumem_status status) {
+            EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, status);
+            EXPECT_NE(std::string(last_error().message).find("a call of this thread uses the block"),
+                      std::string::npos)
+                << last_error().message;
+          };
+          void* const both[] = {beside, block};
+          const uint64_t live = info_of(pool).live_count;
+          refused(gpumem_pool_free(pool, block, nullptr, why()));
+          refused(gpumem_pool_free(pool, block, stream.get(), why()));
+          refused(gpumem_pool_free_sized(pool, block, size, nullptr, why()));
+          refused(gpumem_pool_free_native(pool, block, nullptr, why()));
+          refused(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+          EXPECT_EQ(info_of(pool).live_count, live);
+          refused(gpumem_pool_free_batch(pool, both, 2, nullptr, why()));
+          EXPECT_EQ(info_of(pool).live_count, live - 1);
+          trim(pool);
+          // A copy inside of this one ends before it.
+          uint8_t bytes[16] = {};
+          EXPECT_OK(copy_file(instance, reading(file, 0, bytes, sizeof bytes)));
+          refused(gpumem_pool_free(pool, block, nullptr, why()));
+          void* const other = take(pool, size);
+          EXPECT_NE(other, block);
+          EXPECT_OK(gpumem_fill(instance, other, size, 0x5C, 1, why()));
+          give(pool, other);
+        };
+        // From a byte inside it on.
+        EXPECT_OK(copy_file(instance, progress.in(reading(file, 100, block + 100, size - 100))));
+        EXPECT_EQ(progress.told.front().first, 0u);
+        progress.also = {};
+        EXPECT_OK(copy_file(instance, progress.in(reading(file, 0, block, size))));
+        EXPECT_TRUE(holds_pattern(instance, block, size, 7));
+        give(pool, block);
+        EXPECT_EQ(info_of(pool).live_count, 0U);
+      }
+    }
+  }
+}
+
 TEST_F(FilesOfBuffers, file_1_large_buffers_by_threads) {
   const Instance instance = open_instance([](gpumem_instance_desc& desc, gpumem_host_options& host) {
     desc.transfer_threads = kThreads;

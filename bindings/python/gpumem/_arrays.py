@@ -146,7 +146,10 @@ def shared_array(shape: Shape, dtype: Any = float, order: str = "C", *, device: 
     unpickle it any more once the process that made it has dropped it. A read-only view is read-only there, too. An array
     without elements is in ordinary memory, and pickled as such.
     """
-    from . import _shared
+    try:
+        from . import _shared
+    except ImportError as problem:
+        raise ImportError("shared_array() needs numpy") from problem
 
     def allocate(size: int) -> Buffer:
         where = device or default_device()

@@ -259,14 +259,13 @@ def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: 
     from ._memory import View, strides_of
     if hasattr(source, "__dlpack__"):
         capsule = _ask(source, device, copy, stream)
+    elif type(source).__name__ != "PyCapsule":
+        raise TypeError(f"a {type(source).__name__} has no __dlpack__")
     elif stream is not None:
         raise InvalidArgument("a capsule was ordered when it was made; pass the array itself, or no stream")
     else:
         capsule = source
-    try:
-        owner = _take(capsule)
-    except ctypes.ArgumentError:
-        raise TypeError(f"a {type(source).__name__} has no __dlpack__") from None
+    owner = _take(capsule)
     managed = owner.managed
     tensor = managed.tensor
     typestr, itemsize = _types.from_dlpack(tensor.code, tensor.bits, tensor.lanes)

@@ -142,7 +142,10 @@ class GrowableArray(Unique):
     def _packed(self, rows: Iterable[Any]) -> bytes:
         """The bytes of rows, without numpy."""
         if self._row:
-            found = [memoryview(row).tobytes() for row in rows]
+            try:
+                found = [memoryview(row).tobytes() for row in rows]
+            except TypeError:
+                raise TypeError("without numpy a row is a buffer with its bytes, such as array.array") from None
             for row in found:
                 if len(row) != self._row_bytes:
                     raise InvalidArgument(f"the row has {len(row)} bytes, but those of the array have {self._row_bytes}")

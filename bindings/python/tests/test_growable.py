@@ -5,6 +5,8 @@ import array
 import copy
 import gc
 import pickle
+import sys
+from unittest import mock
 
 import gpumem
 from gpumem import _waits, host
@@ -79,6 +81,13 @@ class GrowableTest(GrowableCase):
                 with self.assertRaises(gpumem.InvalidArgument):
                     rows.append(wrong)
             self.assertEqual(rows.shape, (2, 2, 2))
+
+    def test_rows_without_numpy(self):
+        with self.growable((1, 2), "u1") as rows, mock.patch.dict(sys.modules, {"numpy": None}):
+            rows.append(b"ab")
+            with self.assertRaisesRegex(TypeError, "^without numpy a row is a buffer with its bytes"):
+                rows.append([1, 2])
+            self.assertEqual(bytes(rows.buffer.buffer()), b"\0\0ab")
 
     def test_wrong(self):
         with self.growable(1) as rows:

@@ -246,5 +246,11 @@ print(child.exitcode, array[0] == 8)
         self.assertEqual(answers[1:], ["7.0" if arrives else "0.0", f"{-signal.SIGSEGV} False"])
 
 
+class WithoutNumpyTest(unittest.TestCase):
+    def test_it_says_what_it_needs(self):
+        status, _, said = python("import sys, gpumem\nsys.modules['numpy'] = None\ngpumem.shared_array(3)", check=False)
+        self.assertEqual((status, said.splitlines()[-1]), (1, "ImportError: shared_array() needs numpy"))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -399,6 +399,11 @@ class DLPackTest(Case):
         del view
         self.assertEqual(deleted, [])
 
+    def test_what_is_no_tensor(self):
+        for wrong in ([1, 2], b"bytes", None):
+            with self.assertRaisesRegex(TypeError, f"^a {type(wrong).__name__} has no __dlpack__$"):
+                gpumem.from_dlpack(wrong)
+
     def test_a_version_that_nobody_knows(self):
         capsule, deleted = self.made_by_others(True, major=2)
         with self.assertRaises(BufferError):

@@ -217,7 +217,7 @@ GPUMEM_API gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t si
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT the address lies inside a block, or the stream is of another instance; or debug mode:
  *         bytes around the block were overwritten
  * \retval GPUMEM_ERROR_NOT_FOUND the pool has no live block there; it may be freed already, or belong to another pool
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function, or from the progress function of a copy that uses the block
  * \handles
  * \blocking{no; with a release threshold for driver calls}
  * \threads{any thread}
@@ -235,7 +235,7 @@ GPUMEM_API gpumem_status gpumem_pool_free(gpumem_pool pool, void *pointer, gpume
  * \retval GPUMEM_SUCCESS the block is freed
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT as gpumem_pool_free(), or a size above 2^63-1; or debug mode: another size was asked for
  * \retval GPUMEM_ERROR_NOT_FOUND as gpumem_pool_free()
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function, or as gpumem_pool_free()
  * \handles
  * \blocking{as gpumem_pool_free()}
  * \threads{any thread}
@@ -282,7 +282,7 @@ GPUMEM_API gpumem_status gpumem_pool_alloc_batch(gpumem_pool pool, const uint64_
  * \retval GPUMEM_SUCCESS all are freed
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL array, or as gpumem_pool_free()
  * \retval GPUMEM_ERROR_NOT_FOUND as gpumem_pool_free()
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function, or as gpumem_pool_free()
  * \handles
  * \blocking{as gpumem_pool_free()}
  * \threads{any thread}
@@ -332,7 +332,7 @@ GPUMEM_API gpumem_status gpumem_pool_alloc_native(gpumem_pool pool, uint64_t siz
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT as gpumem_pool_free(); or no stream of the device's context
  * \retval GPUMEM_ERROR_NOT_FOUND as gpumem_pool_free()
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost, and nothing was freed; gpumem_pool_free() without a stream frees the block
- * \retval GPUMEM_ERROR_INVALID_STATE a capture of the stream has failed; or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE a capture of the stream has failed; called from a host function, or as gpumem_pool_free()
  * \handles
  * \blocking{as gpumem_pool_free(); with a driver before 12.0, which cannot tell streams apart, until the work of the stream is complete}
  * \threads{any thread}
@@ -351,7 +351,7 @@ GPUMEM_API gpumem_status gpumem_pool_free_native(gpumem_pool pool, void *pointer
  * \retval GPUMEM_SUCCESS the block is freed
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT the address lies inside a block, or as gpumem_pool_free()
  * \retval GPUMEM_ERROR_NOT_FOUND no pool of the instance has a live block there
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function, or as gpumem_pool_free()
  * \handles
  * \blocking{for a lock; with the last block of a destroyed pool, until the work before the frees is complete, and for driver
  *           calls}

@@ -61,7 +61,8 @@ class FileCopy {
         file_(file),
         memory_(memory),
         view_(view_of(memory.found.span)),
-        counter_(request.progress, request.size) {}
+        counter_(request.progress, request.size),
+        used_(address_of(request.pointer), request.size) {}
 
   Result<void> run(uint64_t* copied) {
     GPUMEM_TRY(counter_.tell());
@@ -152,6 +153,7 @@ class FileCopy {
   const FileMemory& memory_;
   void* const view_;
   FileCounter counter_;
+  const UsedInCallbacks used_;
 };
 
 }  // namespace

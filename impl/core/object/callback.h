@@ -2,6 +2,7 @@
 // Marks a thread while it runs a function of the caller in the middle of a call of the library.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 
 #include "platform/thread_record.h"
@@ -21,6 +22,26 @@ class Callback {
   static constinit inline thread_local uint32_t process_ = 0;
   const uint32_t before_;
   const platform::Waiting waiting_;
+};
+
+// Memory that a call of this thread uses while it runs functions of the caller: these must not free it
+// (COM-27). For memory whose uses nobody announces, as of blocks of pools.
+class UsedInCallbacks {
+ public:
+  UsedInCallbacks(uint64_t base, uint64_t size) noexcept : base_(base), size_(size), outer_(last_) {
+    last_ = this;
+  }
+  UsedInCallbacks(const UsedInCallbacks&) = delete;
+  UsedInCallbacks& operator=(const UsedInCallbacks&) = delete;
+  ~UsedInCallbacks() { last_ = outer_; }
+  // Whether it lies in these bytes, in part at least.
+  static bool any_in(uint64_t base, uint64_t size) noexcept;
+
+ private:
+  static constinit inline thread_local const UsedInCallbacks* last_ = nullptr;
+  const uint64_t base_;
+  const uint64_t size_;
+  const UsedInCallbacks* const outer_;  // of a call whose callback made this one
 };
 
 // Locks a mutex whose holder may run a function of the caller or wait for uses. In a callback, only tries the

@@ -36,6 +36,14 @@ bool is_lack(Status status) {
          status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
 }
 
+// A callback must not free what its own call uses (COM-27).
+Result<void> check_unused(uint64_t base, uint64_t size) {
+  if (!UsedInCallbacks::any_in(base, size)) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "a call of this thread uses the block at %p; free it once that has returned",
+                    pointer_to(base));
+}
+
 constexpr uint64_t granule_of(const KindTraits& kind) { return kind.on_device || kind.managed ? 256 : 16; }
 
 }  // namespace
@@ -967,6 +975,7 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
   std::atomic<uint8_t>& state = run->state(index);
   const uint8_t before = state.load(std::memory_order_relaxed);
   if (before == PoolRun::kFree) return not_found(address);
+  GPUMEM_TRY(check_unused(address, run->block_size()));
   if (before == PoolRun::kCaptured || stream.capture.id != 0) [[unlikely]] {
     free_captured(stream, *run, address);
     return {};
@@ -1094,6 +1103,7 @@ Result<void> PoolCore::free_debug(const PoolStream& stream, uint64_t address, ui
                       "the block at %p has %" PRIu64 " byte%s, and is freed with %" PRIu64,
                       pointer_to(address), block.requested, plural(block.requested), size);
   }
+  GPUMEM_TRY(check_unused(address, block.requested));
   if (reached_by_cpu()) {
     const auto* const bytes = static_cast<const uint8_t*>(pointer_to(address));
     for (uint64_t i = 1; i <= kGuard; ++i) {

@@ -74,6 +74,9 @@ class PoolCore {
   }
   [[gnu::always_inline]] bool put(const platform::ThreadRecord& record, uint64_t key,
                                   const void* pointer) const noexcept {
+    // In a callback, whose call may use the block.
+    if (record.waiting.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      return false;
     PoolCache* const cache = PoolCache::of_thread(record, seat_, number_);
     if (cache == nullptr) [[unlikely]]
       return false;
