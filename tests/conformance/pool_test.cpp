@@ -908,6 +908,28 @@ TEST(Pool, str_16_a_limit_holds) {
   }
 }
 
+// Classes of blocks up to 1 MiB take memory for several at once, if there is room for that.
+TEST(Pool, str_16_what_is_below_the_limit_fits) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    for (const uint64_t limit : {2 * kMiB, 4 * kMiB}) {
+      const Pool pool = create_pool(instance.device(), kind, 0, limit);
+      for (uint64_t size = 64 * kKiB; size <= limit; size += size < kMiB ? 24 * kKiB + 1 : kMiB / 2) {
+        SCOPED_TRACE(std::to_string(kind) + ", " + std::to_string(size) + " of " + std::to_string(limit));
+        std::vector<void*> blocks;
+        // As many as one piece has room for, with what they are rounded up by.
+        const uint64_t most = std::max(uint64_t{1}, 2 * kMiB / (size + size / 8 + 64 * kKiB));
+        while (blocks.size() < most)
+          blocks.push_back(take(pool, size));
+        EXPECT_LE(info_of(pool).reserved_bytes, limit);
+        for (void* const block : blocks)
+          give(pool, block);
+        trim(pool);
+      }
+    }
+  }
+}
+
 TEST(Pool, str_16_an_initial_size_stays_below_the_limit) {
   Instance instance = open_instance();
   for (const gpumem_kind kind : kKinds) {

@@ -753,7 +753,12 @@ Result<void*> PoolCore::try_allocate(Order& order, uint64_t size, uint64_t align
   if (size <= PoolClasses::kSmallMax && alignment <= PoolClasses::kPage) {
     const uint32_t index =
         alignment <= classes_.granule() ? classes_.index_of(size) : classes_.index_of(size, alignment);
-    if (index < classes_.count()) return try_small(order, index);
+    if (index < classes_.count()) {
+      auto block = try_small(order, index);
+      if (block || !is_lack(block.error().status)) return block;
+      // Memory for a chunk of several is lacking, but that for a single block may be there.
+      size = classes_.size_of(index);
+    }
   }
   return try_large(order, round_up(size, PoolClasses::kPage), alignment);
 }
