@@ -26,8 +26,9 @@ backend::PhysicalRequest decode_physical(Decoder& decode, const core::DeviceObje
                   static_cast<unsigned long long>(desc.handle_types & ~kTypes));
   }
   if (request.location == GPUMEM_LOCATION_HOST && desc.handle_types != 0) {
-    decode.refuse("memory of GPUMEM_LOCATION_HOST has no handle types; use GPUMEM_LOCATION_HOST_NUMA, with the node in "
-                  "location_id");
+    decode.refuse(
+        "memory of GPUMEM_LOCATION_HOST has no handle types; use GPUMEM_LOCATION_HOST_NUMA, with the node in "
+        "location_id");
   }
   constexpr gpumem_physical_flags kFlags = GPUMEM_PHYSICAL_COMPRESSIBLE | GPUMEM_PHYSICAL_RDMA;
   if (((desc.require | desc.prefer) & ~kFlags) != 0) {
