@@ -48,7 +48,8 @@ class MemoryResource(_Base):  # type: ignore[misc]
     def __init__(self, device: Any = 0, **options: Any) -> None:
         self._device_id = int(getattr(device, "device_id", device))
         self._default = Device(self._device_id).default_stream
-        self.pool = _instance().device(self._device_id).pool(**{"name": "cuda.core", **options})
+        chosen: Dict[str, Any] = {"name": "cuda.core", **options}
+        self.pool = _instance().device(self._device_id).pool(**chosen)
         self._streams: Dict[int, Tuple[Any, int]] = {}  # by the address of the block, which keeps its stream alive
 
     def allocate(self, size: int, stream: Any = None) -> Any:

@@ -160,8 +160,8 @@ class PoolMemoryManager(MemoryManager):
         if pool is None:
             options: Dict[str, Any] = {"name": "numba", **self.options}
             pool = self.pool = self._device().pool(**options)
-        allocations, drop, key = self.allocations, pool._drop, object()
-        address = self._make(lambda: pool.malloc(size, 0))
+        allocations, malloc, drop, key = self.allocations, pool.malloc, pool._drop, object()
+        address = self._make(lambda: malloc(size, 0))
 
         def finalize() -> None:
             # At once, not with the pending frees, which numba has because the driver's wait for the GPU.
