@@ -158,7 +158,7 @@ def building(tap, staged, package, folder):
         tap.skip(name, "setuptools or wheel is not installed")
         return
     copy = folder / "wheel"
-    shutil.copytree(package, copy)
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     dist, temporary = folder / "dist", folder / "temporary"
     for made in (dist, temporary):
         made.mkdir()
@@ -224,6 +224,8 @@ def main():
     with stage.staged(build) as staged, tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "package"
         shutil.copytree(source / "bindings" / "python", package, ignore=shutil.ignore_patterns("__pycache__"))
+        for interpreter in {sys.executable, numpy or sys.executable}:  # once, not in each process that a test starts
+            run(interpreter, "-m", "compileall", "-q", "gpumem", "tests", cwd=package)
         for backend in staged.backends:
             # What is done without numpy is the same on each backend.
             if numpy is None or (backend == "host" and not stage.GATE):

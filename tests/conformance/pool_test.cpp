@@ -914,7 +914,7 @@ TEST(Pool, str_16_what_is_below_the_limit_fits) {
   for (const gpumem_kind kind : kKinds) {
     for (const uint64_t limit : {2 * kMiB, 4 * kMiB}) {
       const Pool pool = create_pool(instance.device(), kind, 0, limit);
-      for (uint64_t size = 64 * kKiB; size <= limit; size += size < kMiB ? 24 * kKiB + 1 : kMiB / 2) {
+      for (uint64_t size = 64 * kKiB; size <= limit; size += size < kMiB ? 72 * kKiB + 1 : kMiB) {
         SCOPED_TRACE(std::to_string(kind) + ", " + std::to_string(size) + " of " + std::to_string(limit));
         std::vector<void*> blocks;
         // As many as one piece has room for, with what they are rounded up by.
