@@ -49,21 +49,19 @@ class Worker {
     await();
     work_ = std::move(work);
     done_ = false;
+    done_.notify_all();
   }
-  void await() const {
-    while (!done_)
-      std::this_thread::yield();
-  }
+  void await() const { done_.wait(false); }
   bool done() const { return done_; }
 
  private:
   void run() {
     while (!ends_) {
-      while (done_)
-        std::this_thread::yield();
+      done_.wait(true);  // asleep, so that a fork beside it does not wait
       work_();
       work_ = nullptr;
       done_ = true;
+      done_.notify_all();
     }
   }
 
