@@ -919,8 +919,12 @@ TEST(Pool, str_16_what_is_below_the_limit_fits) {
         std::vector<void*> blocks;
         // As many as one piece has room for, with what they are rounded up by.
         const uint64_t most = std::max(uint64_t{1}, 2 * kMiB / (size + size / 8 + 64 * kKiB));
-        while (blocks.size() < most)
+        while (blocks.size() < most) {
           blocks.push_back(take(pool, size));
+          gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
+          EXPECT_OK(gpumem_pool_get_block_info(instance, blocks.back(), &info, why()));
+          EXPECT_LE(info.usable_size, size <= kMiB ? size * 9 / 8 : size + 64 * kKiB - 1);
+        }
         EXPECT_LE(info_of(pool).reserved_bytes, limit);
         for (void* const block : blocks)
           give(pool, block);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/cleanup.h"
 #include "platform/pages.h"
@@ -82,8 +83,10 @@ void PoolBlocks::set(uint64_t base, uint64_t size, PoolRun* run) noexcept {
 
 PoolRun* PoolBlocks::make_run(uint32_t class_index, uint64_t block_size, uint32_t count) {
   auto& unused = class_index == PoolRun::kLarge ? unused_large_ : unused_[class_index];
-  if (!unused.empty()) {
-    PoolRun* const run = unused.back();
+  const auto fits = std::find_if(unused.rbegin(), unused.rend(),
+                                 [count](const PoolRun* run) { return run->count == count; });
+  if (fits != unused.rend()) {
+    PoolRun* const run = std::exchange(*fits, unused.back());
     unused.pop_back();
     return run;
   }

@@ -48,6 +48,8 @@ class PoolClasses {
   static uint64_t chunk_size(uint64_t block_size) {
     return round_up(block_size * (block_size > (uint64_t{128} << 10) ? 4 : 8), kPage);
   }
+  // The same where memory is lacking: for one block, or as many as a page has room for.
+  static uint64_t least_chunk_size(uint64_t block_size) { return round_up(block_size, kPage); }
   // Blocks that a thread keeps at most.
   static uint32_t cache_size(uint64_t block_size) {
     constexpr uint64_t kBytes = uint64_t{512} << 10;

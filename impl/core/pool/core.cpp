@@ -373,11 +373,11 @@ void PoolCore::sweep() {
     order->take_passed([&](const PoolFree& block) { put_back(block); });
 }
 
-bool PoolCore::make_chunk(Order& order, uint32_t index) {
+bool PoolCore::make_chunk(Order& order, uint32_t index, uint64_t size) {
   const uint64_t block_size = classes_.size_of(index);
-  const uint64_t size = PoolClasses::chunk_size(block_size);
   const auto count = static_cast<uint32_t>(size / block_size);
-  chunks_[index].reserve(block_counts_[index] / count + 1);  // for each chunk, so that listing needs none
+  // For each chunk, so that listing needs none.
+  chunks_[index].reserve(block_counts_[index] / (PoolClasses::least_chunk_size(block_size) / block_size) + 1);
   order.reserve(index, count);
   space_.prepare(2);
   PoolRun* const run = blocks_.make_run(index, block_size, count);
@@ -666,8 +666,9 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   PoolFree single;
   PoolFree* const blocks = bin == nullptr ? &single : bin->blocks.get();
   // Take from the new chunk, even if other orders have blocks by now: an unused chunk would never end.
+  uint64_t chunk = PoolClasses::chunk_size(block_size);
   const auto take_from_new_chunk = [&] {
-    if (!make_chunk(order, index)) return size_t{0};
+    if (!make_chunk(order, index, chunk)) return size_t{0};
     const size_t taken = order.pop(index, blocks, wanted);
     return taken != 0 ? taken : gather_from_chunks(index, blocks, wanted);
   };
@@ -690,8 +691,17 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   }
   if (found == 0) found = take_from_new_chunk();
   if (found == 0) {
-    GPUMEM_TRY(grow(order, PoolClasses::chunk_size(block_size), PoolClasses::kPage));
-    found = take_from_new_chunk();
+    auto grown = grow(order, chunk, PoolClasses::kPage);
+    const uint64_t least = PoolClasses::least_chunk_size(block_size);
+    if (!grown && is_lack(grown.error().status) && least < chunk) {
+      chunk = least;
+      found = take_from_new_chunk();
+      if (found == 0) grown = grow(order, chunk, PoolClasses::kPage);
+    }
+    if (found == 0) {
+      GPUMEM_TRY(grown);
+      found = take_from_new_chunk();
+    }
   }
   if (found == 0) return make_error(GPUMEM_ERROR_INTERNAL, "the pool cannot use the memory that it took");
   out_count_ += found;
@@ -753,12 +763,7 @@ Result<void*> PoolCore::try_allocate(Order& order, uint64_t size, uint64_t align
   if (size <= PoolClasses::kSmallMax && alignment <= PoolClasses::kPage) {
     const uint32_t index =
         alignment <= classes_.granule() ? classes_.index_of(size) : classes_.index_of(size, alignment);
-    if (index < classes_.count()) {
-      auto block = try_small(order, index);
-      if (block || !is_lack(block.error().status)) return block;
-      // Memory for a chunk of several is lacking, but that for a single block may be there.
-      size = classes_.size_of(index);
-    }
+    if (index < classes_.count()) return try_small(order, index);
   }
   return try_large(order, round_up(size, PoolClasses::kPage), alignment);
 }

@@ -203,7 +203,7 @@ class PoolCore {
   size_t gather_from_others(Order& order, uint32_t index, PoolFree* out, size_t count);
   size_t gather_from_chunks(uint32_t index, PoolFree* out, size_t count);
   bool wait_for_other(Order& order, uint32_t index);
-  bool make_chunk(Order& order, uint32_t index);
+  bool make_chunk(Order& order, uint32_t index, uint64_t size);
   void enlist(PoolRun& run);
   void unlist(PoolRun& run);
 
