@@ -1470,6 +1470,12 @@ void Player::step_host_launch(Choice& choice) {
             std::string("gpumem_host_kernel_view: expected GPUMEM_ERROR_DEVICE_LOST, got ") +
                 gpumem_status_name(job.status));
     coverage_.count("gpumem_host_kernel_view", false);
+    // The device is lost when the kernel has returned, not when it hears of it.
+    const gpumem_status end =
+        gpumem_stream_synchronize(as<gpumem_stream>(chosen.value), GPUMEM_TIMEOUT_INFINITE, nullptr);
+    require(end == GPUMEM_ERROR_DEVICE_LOST,
+            std::string("gpumem_stream_synchronize: expected GPUMEM_ERROR_DEVICE_LOST, got ") +
+                gpumem_status_name(end));
     model_.lose(stream(chosen.index).device);
     return;
   }
