@@ -824,6 +824,11 @@ namespace GpuMem
       desc.backend = (int)options.Backend;
       desc.name = name;
       desc.pin_budget = Sizes.ToNative(options.PinBudget, nameof(options.PinBudget));
+      if (options.TransferThreads < -1)
+      {
+        throw new ArgumentOutOfRangeException(
+            nameof(options.TransferThreads), options.TransferThreads, "pass -1 for none, or 0 for as many as help");
+      }
       desc.transfer_threads = unchecked((uint)options.TransferThreads);
       desc.transfer_bytes = Sizes.ToNative(options.TransferBytes, nameof(options.TransferBytes));
       gpumem_host_options host = default(gpumem_host_options);

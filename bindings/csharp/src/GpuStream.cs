@@ -230,7 +230,9 @@ namespace GpuMem
           Native.gpumem_stream_launch_host_function(handle.Value, Callback.HostPointer, callback.UserData, error));
     }
 
-    /// <summary>Enqueues a write of a value to a word of 4 or 8 bytes of pinned or device memory.</summary>
+    /// <summary>
+    /// Enqueues a write of a value to a word of 4 or 8 bytes of pinned or device memory: of 4 bytes, its lower 32 bits.
+    /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void WriteValue(GpuRange word, ulong value)
     {
@@ -240,7 +242,8 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// Makes later work wait until a word of 4 or 8 bytes of pinned or device memory meets a condition.
+    /// Makes later work wait until a word of 4 or 8 bytes of pinned or device memory meets a condition. With one of 4 bytes
+    /// the lower 32 bits of the value are compared.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void WaitValue(GpuRange word, ulong value, WaitCondition condition)

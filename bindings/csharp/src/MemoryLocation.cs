@@ -77,7 +77,7 @@ namespace GpuMem
       {
         throw new ArgumentException("the device belongs to another instance; use a device of this one");
       }
-      return Math.Max(Id, 0);
+      return Kind == Location.Device || Kind == Location.HostNuma ? id : 0;
     }
 
     /// <summary>The number for memory that a device makes: on itself, for which it is 0, or on the host.</summary>

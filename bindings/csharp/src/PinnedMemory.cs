@@ -6,6 +6,7 @@ using System.IO;
 #if NETCOREAPP3_0_OR_GREATER
 using System.Buffers;
 using System.Runtime.InteropServices;
+using System.Threading;
 #endif
 
 namespace GpuMem
@@ -29,6 +30,9 @@ namespace GpuMem
     readonly IntPtr first;
     readonly GpuMemory allocation;
     readonly long length;
+#if NETCOREAPP3_0_OR_GREATER
+    int pins;
+#endif
 
     internal PinnedMemory(GpuMemory allocation, long length)
     {
@@ -95,7 +99,7 @@ namespace GpuMem
       get
       {
         if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        allocation.Handle.Hold(nameof(PinnedMemory<T>));
+        Hold();
         T value = Elements<T>.Get(first, index);
         allocation.Handle.DangerousRelease();
         return value;
@@ -103,7 +107,7 @@ namespace GpuMem
       set
       {
         if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        allocation.Handle.Hold(nameof(PinnedMemory<T>));
+        Hold();
         Elements<T>.Set(first, index, value);
         allocation.Handle.DangerousRelease();
       }
@@ -170,14 +174,22 @@ namespace GpuMem
     public override MemoryHandle Pin(int elementIndex = 0)
     {
       if ((ulong)elementIndex > (ulong)length) throw Outside(nameof(elementIndex), elementIndex);
-      allocation.Handle.Hold(nameof(PinnedMemory<T>));
+      Hold();
       allocation.Handle.Instance.CountView(1);
+      Interlocked.Increment(ref pins);
       return new MemoryHandle((byte*)first + (long)elementIndex * Elements<T>.Size, default(GCHandle), this);
     }
 
-    /// <summary>Undoes one <see cref="Pin"/>.</summary>
+    /// <summary>Undoes one <see cref="Pin"/>; does nothing if there is none.</summary>
     public override void Unpin()
     {
+      int before;
+      do
+      {
+        before = Volatile.Read(ref pins);
+        if (before == 0) return;
+      }
+      while (Interlocked.CompareExchange(ref pins, before - 1, before) != before);
       allocation.Handle.Instance.CountView(-1);
       allocation.Handle.DangerousRelease();
     }
@@ -206,9 +218,19 @@ namespace GpuMem
       return allocation.Handle.Info.Print(text, false).AddIf(nameof(IsDisposed), IsDisposed).ToString();
     }
 
+    /// <summary>Throws if the memory is gone: it was disposed, or its instance closed by force.</summary>
     void Usable()
     {
       allocation.Handle.Usable(nameof(PinnedMemory<T>));
+      allocation.Handle.Instance.Usable();
+    }
+
+    void Hold()
+    {
+      allocation.Handle.Hold(nameof(PinnedMemory<T>));
+      if (!allocation.Handle.Instance.IsDisposed) return;
+      allocation.Handle.DangerousRelease();
+      allocation.Handle.Instance.Usable();
     }
 
     Exception Outside(string name, long value)

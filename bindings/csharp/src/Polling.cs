@@ -14,6 +14,7 @@ namespace GpuMem
     /// <summary>Asks again and again, after pauses of 1 ms to <see cref="LongestPause"/>.</summary>
     internal static async Task Until(Func<bool> complete, CancellationToken cancellation)
     {
+      cancellation.ThrowIfCancellationRequested();
       for (int pause = 1; !complete(); pause = Math.Min(2 * pause, LongestPause))
       {
         await Task.Delay(pause, cancellation).ConfigureAwait(false);
@@ -23,6 +24,7 @@ namespace GpuMem
     /// <summary>Waits for what is in a stream now. Others may go on to enqueue, so a query of it may never say yes.</summary>
     internal static async Task UntilReached(GpuStream stream, CancellationToken cancellation)
     {
+      cancellation.ThrowIfCancellationRequested();
       if (stream.Query()) return;
       using (GpuEvent mark = stream.Device.CreateEvent(EventFlags.DisableTiming))
       {

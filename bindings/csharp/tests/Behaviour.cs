@@ -216,6 +216,14 @@ namespace GpuMem.Tests
       stream.Copy(memory, pinned);
       Check.Equal(4L, instance.Close(CloseMode.Force), "destroyed");
       Check.Fails(Status.Closed, () => stream.Query());
+      foreach (Action use in new Action[]
+      {
+        () => GC.KeepAlive(pinned[0]), () => pinned[0] = 1, () => pinned.ToArray(), () => pinned.CopyFrom(new byte[1]),
+        () => GC.KeepAlive(pinned.Size), () => GC.KeepAlive(pinned.HostPointer), () => pinned.OpenView(),
+      })
+      {
+        Check.Throws<ObjectDisposedException>(use);
+      }
       foreach (IDisposable one in new IDisposable[] { stream, memory, pinned, registered, instance }) one.Dispose();
       Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
     }

@@ -151,6 +151,7 @@ namespace GpuMem.Tests
     // Without threads it is known what is copied when progress is told for the second time.
     static void CopiedBeforeCancellation(Scope scope)
     {
+      Check.Throws<ArgumentOutOfRangeException>(() => scope.Open(new InstanceOptions { TransferThreads = -2 }));
       GpuInstance instance = scope.Open(new InstanceOptions { TransferThreads = -1 });
       const int Size = 72 << 20, Step = 64 << 20;
       using (FileStream file = Make(new byte[0]))

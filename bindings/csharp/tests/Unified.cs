@@ -494,10 +494,13 @@ namespace GpuMem.Tests
       using (GpuStream stream = device.CreateStream())
       {
         var none = new MemoryLocation(Location.Device, 77);
+        var negative = new MemoryLocation(Location.Device, -1);
         foreach (Action call in new Action[]
         {
           () => instance.Advise(memory, (Advice)9), () => instance.Advise(memory, Advice.SetPreferredLocation),
           () => instance.Advise(memory, Advice.SetPreferredLocation, none),
+          () => instance.Advise(memory, Advice.SetPreferredLocation, negative), () => stream.Prefetch(memory, negative),
+          () => instance.Advise(memory, Advice.SetPreferredLocation, MemoryLocation.HostNode(-5)),
           () => instance.Advise(memory, Advice.SetAccessedBy, MemoryLocation.HostNode(0)),
           () => instance.Advise(memory.Slice(0, 0), Advice.SetReadMostly),
           () => instance.Advise(new GpuRange(memory.Pointer, 1 << 30), Advice.SetReadMostly),

@@ -52,6 +52,7 @@ namespace GpuMem.Tests
         }
         stream.Synchronize();
         Check.That(stream.SynchronizeAsync().IsCompleted, "there is nothing to wait for");
+        Check.That(stream.SynchronizeAsync(new CancellationToken(true)).IsCanceled, "it was cancelled before");
       }
     }
 
@@ -91,6 +92,7 @@ namespace GpuMem.Tests
       using (var gate = new Gate(stream))
       {
         Check.That(gpuEvent.SynchronizeAsync().IsCompleted, "it was never recorded");
+        Check.That(gpuEvent.SynchronizeAsync(new CancellationToken(true)).IsCanceled, "it was cancelled before");
         gpuEvent.Record(stream);
         Task<bool> reached = Reached(gpuEvent);
         Check.That(!reached.IsCompleted, "it did not wait");
