@@ -2978,8 +2978,10 @@ class [[nodiscard]] Block {
     if (T *const old = std::exchange(elements_, {}).data())
       gpumem_pool_free(pool_, writable(old), stream_, nullptr);
   }
-  /// The same in the order of another stream, and reports a failure, after which it still owns it.
-  void free(Handle<gpumem_stream> stream = nullptr, OnError on_error = {}) {
+  /// The same, and reports a failure, after which it still owns it.
+  void free(OnError on_error = {}) { free(stream_, on_error); }
+  /// The same in the order of another stream. A null one says that no work uses the block any more.
+  void free(Handle<gpumem_stream> stream, OnError on_error = {}) {
     detail::Attempt attempt(on_error);
     if (attempt.done(gpumem_pool_free(pool_, writable(data()), stream.get(), attempt.error())))
       elements_ = {};

@@ -537,6 +537,26 @@ TEST_F(Cpp, BuffersAndGroupsCallObjects) {
   EXPECT_EQ(follower.slept, 0U);
 }
 
+TEST_F(Cpp, ABlockIsFreedInTheOrderOfItsStream) {
+  const gpumem::Pool pool = device_.create_pool();
+  const gpumem::Stream stream = device_.create_stream();
+  const gpumem::Memory word = allocate(GPUMEM_KIND_PINNED);
+  uint32_t* const value = word.elements<uint32_t>().data();
+  *value = 0;
+  stream.wait_value(value, 1, 4, GPUMEM_WAIT_EQ);
+  gpumem::Block<float> block = pool.alloc_elements<float>(1 << 20, stream);
+  const float* const address = block.data();
+  stream.fill(block.device_elements(), 1.0F);
+  block.free();
+  EXPECT_FALSE(block);
+  EXPECT_NE(pool.alloc_elements<float>(1 << 20).data(), address) << "work still uses it";
+  device_.create_stream().write_value(value, 1, 4);
+  stream.synchronize();
+  gpumem::Block<float> read = pool.alloc_elements<float>(1 << 20, stream);
+  read.free(nullptr);
+  EXPECT_FALSE(read);
+}
+
 TEST_F(Cpp, ABlockGoesBackToItsPool) {
   gpumem::PoolDesc desc;
   desc.limit = uint64_t{4} << 20;
