@@ -52,8 +52,9 @@
 // # Errors
 //
 // Every error of the library is an [*Error]. errors.Is compares it with [ErrBusy] and the other constants of type
-// [Status], and errors.As gets the detail. No function panics, except that a panic in a function that a call runs, such
-// as that of a View, a Progress or a callback of a buffer, goes on when the call is over.
+// [Status], and errors.As gets the detail. No function panics, but for a nil context and methods of nil pointers to types
+// of elements, such as *Pinned[int32]. A panic in a function that a call runs, such as that of a View, a Progress or a
+// callback of a buffer, goes on when the call is over.
 //
 // # The library
 //

@@ -259,8 +259,8 @@ func (p *RingProducer) Acquire(ctx context.Context, stream *Stream) (*RingSlot, 
 // the slot's stream now. Without consumers, the message is lost.
 func (s *RingSlot) Publish(size, tag uint64) error {
 	const name = "RingSlot.Publish"
-	if s == nil {
-		return refusal(ErrInvalidArgument, name, "the slot is nil")
+	if s == nil || s.of == nil {
+		return refusal(ErrInvalidArgument, name, "the slot is none of a ring; pass one that Acquire returned")
 	}
 	done, err := s.close(name, func() error {
 		err := failure(C.gpumem_go_ring_publish(s.of.id(), s.stream.id(), C.uint64_t(size), C.uint64_t(tag)))
@@ -282,7 +282,7 @@ func (s *RingSlot) Publish(size, tag uint64) error {
 // Drop keeps the slot for the next Acquire, unless it was published. It waits for the work in the slot's stream. It is for
 // defer: then a slot is not lost if filling it fails.
 func (s *RingSlot) Drop() error {
-	if s == nil {
+	if s == nil || s.of == nil {
 		return nil
 	}
 	_, err := s.close("RingSlot.Drop", func() error {
@@ -437,7 +437,7 @@ func (m *RingMessage) Tag() uint64 {
 // Release releases the message. The producer fills the slot again when the work is complete that is in the message's stream
 // now. A message that is released before an older one stays held until that is released. A second call does nothing.
 func (m *RingMessage) Release() error {
-	if m == nil {
+	if m == nil || m.of == nil {
 		return nil
 	}
 	_, err := m.close("RingMessage.Release", func() error {

@@ -104,6 +104,10 @@ func TestRing(t *testing.T) {
 		expect(t, d.Instance().Fill(slot.At(0), ringSize, 0, 1), ErrStaleHandle)
 	}
 
+	expect(t, new(RingSlot).Publish(1, 0), ErrInvalidArgument)
+	must(t, new(RingSlot).Drop())
+	must(t, new(RingMessage).Release())
+
 	// What is dropped comes again.
 	stream := newStream(t, d)
 	slot, err := p.Acquire(background, stream)

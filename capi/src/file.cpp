@@ -18,7 +18,7 @@ core::FileCopyRequest decode_request(capi::Decoder& decode, const gpumem_copy_fi
     decode.not_a_value("the direction", "GPUMEM_FILE_DIRECTION_", given.direction);
   }
   if ((given.prefer & ~GPUMEM_FILE_DIRECT) != 0) {
-    decode.refuse("the flags 0x%" PRIx64 " are no GPUMEM_FILE_ values", given.prefer & ~GPUMEM_FILE_DIRECT);
+    decode.refuse("the flags are 0x%" PRIx64 "; the only one is GPUMEM_FILE_DIRECT", given.prefer);
   }
   if (given.size != 0) decode.not_null(given.pointer, "desc->pointer");
   if (given.size > kSizeMax || add_wraps(address_of(given.pointer), given.size)) {
