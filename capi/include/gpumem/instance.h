@@ -125,10 +125,11 @@ typedef int32_t gpumem_close_mode;
 /** Closes an instance. Afterwards every call with it or with a handle made through it fails with
  * #GPUMEM_ERROR_CLOSED.
  *
- * #GPUMEM_CLOSE_FORCE refuses new work from its beginning, before it waits. On cuda it does not wait for a stream
- * that other code is capturing, or that is the default stream of another thread. On host it waits for a second at most
- * for other processes that have recorded an event, and drops what waits for them. A stream that waits for a value which nobody
- * writes is waited for without end: write it before.
+ * #GPUMEM_CLOSE_FORCE refuses calls with the instance and new objects from its beginning, and waits for calls that run.
+ * Until those have returned, calls with streams and other objects may still succeed; their work is waited for. On cuda it
+ * does not wait for a stream that other code is capturing, or that is the default stream of another thread. On host it waits
+ * for a second at most for other processes that have recorded an event, and drops what waits for them. A stream that waits
+ * for a value which nobody writes is waited for without end: write it before.
  *
  * \param instance instance to close; NULL does nothing and succeeds
  * \param mode one of the GPUMEM_CLOSE_ values
