@@ -50,6 +50,14 @@ DescriptorFacts describe(int file_descriptor) {
   return facts;
 }
 
+std::vector<int> numbers_of(const Descriptors& descriptors) {
+  std::vector<int> numbers;
+  numbers.reserve(descriptors.size());
+  for (const Descriptor& descriptor : descriptors)
+    numbers.push_back(descriptor.get());
+  return numbers;
+}
+
 FileId file_of(int file_descriptor) {
   struct stat status {};
   if (fstat(file_descriptor, &status) != 0) return {};

@@ -34,6 +34,7 @@ class Descriptor {
   int value_ = -1;
 };
 using Descriptors = std::vector<Descriptor>;
+std::vector<int> numbers_of(const Descriptors& descriptors);
 
 // What a descriptor refers to.
 struct DescriptorFacts {

@@ -8,10 +8,12 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -659,6 +661,51 @@ TEST_F(Ipc, ipc_13_descriptors_of_something_else) {
   EXPECT_EQ(info_of(made.memory).count, 1u);
   EXPECT_EQ(info_of(buffer.memory).count, 1u);
   close(file);
+}
+
+// Neither size nor number tells them apart, and nobody is asked.
+TEST_F(Ipc, ipc_13_descriptors_of_memory_of_the_same_size) {
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = 2 * kMiB;
+  desc.reserve = 16 * kMiB;
+  desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_buffer buffer = nullptr;
+  ASSERT_OK(gpumem_buffer_create(device_, &desc, &buffer, why()));
+  EXPECT_OK(gpumem_buffer_resize(buffer, 4 * kMiB, why()));
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  EXPECT_OK(gpumem_buffer_get_info(buffer, &info, why()));
+  put_pattern(instance_, info.base, 4 * kMiB, 3);
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(instance_, info.base, nullptr, &handle, why()));
+  int32_t fds[2] = {-1, -1};
+  uint32_t count = 0;
+  ASSERT_OK(gpumem_share_get_fds(instance_, &handle, fds, 2, &count, why()));
+  ASSERT_EQ(count, 2u);
+  struct stat first {};
+  struct stat second {};
+  ASSERT_EQ(fstat(fds[0], &first), 0);
+  ASSERT_EQ(fstat(fds[1], &second), 0);
+  {
+    const Instance other = open_instance();
+    gpumem_memory memory = nullptr;
+    void* pointer = nullptr;
+    const auto import_with = [&](std::array<int32_t, 2> given) {
+      return gpumem_share_import(other, &handle, given.data(), 2, nullptr, &pointer, &memory, why());
+    };
+    if (first.st_ino != second.st_ino || first.st_dev != second.st_dev) {
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, import_with({fds[1], fds[0]}));
+      EXPECT_NE(std::string(last_error().message).find("in order"), std::string::npos)
+          << last_error().message;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, import_with({fds[0], fds[0]}));
+      EXPECT_EQ(memory, nullptr);
+    }
+    ASSERT_OK(import_with({fds[0], fds[1]}));
+    EXPECT_TRUE(holds_pattern(other, pointer, 4 * kMiB, 3));
+    EXPECT_OK(gpumem_memory_destroy(memory, why()));
+  }
+  for (const int32_t fd : fds)
+    close(fd);
+  EXPECT_OK(gpumem_buffer_destroy(buffer, why()));
 }
 
 TEST_F(Ipc, ipc_13_at_an_address) {

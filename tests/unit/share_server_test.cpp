@@ -412,7 +412,9 @@ Message trial_of(gpumem_instance instance, Descriptors* descriptors, Descriptor*
   EXPECT_TRUE(pair);
   *ours = std::move(pair->ours);
   descriptors->push_back(std::move(pair->theirs));
-  descriptors->push_back(std::move(files(1).front()));
+  Descriptors blocks = files(1);
+  set_files(blocks, message.handle);
+  descriptors->push_back(std::move(blocks.front()));
   return message;
 }
 
@@ -2527,6 +2529,7 @@ TEST_F(ForgedHandleTest, AConnectionToAnExporterThatEndedProvesNothingOfDescript
   uint32_t count = 0;
   ASSERT_EQ(gpumem_share_get_fds(instance, &own, &number, 1, &count, nullptr), GPUMEM_SUCCESS);
   descriptors.emplace_back(number);
+  pass.handle.files = value_of_files(std::array{number});
   auto ends = platform::socket_pair();
   ASSERT_TRUE(ends);
   for (const Packet& packet : split_message(pass, std::move(descriptors)))

@@ -237,8 +237,9 @@ typedef struct gpumem_import_desc {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the memory was written to `*out_memory`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, damaged bytes, the handle of an event or of another backend,
- *         another number of descriptors than belong to it or some of other memory, an unknown access or flag, a device
- *         of another instance, or an address that is not a multiple of the granularity
+ *         another number of descriptors than belong to it, some of other memory or in another order (those of the driver
+ *         look alike, so that the cuda backend notices a difference of number or size only), an unknown access or flag,
+ *         a device of another instance, or an address that is not a multiple of the granularity
  * \retval GPUMEM_ERROR_INVALID_STATE this process exported it by #GPUMEM_SHARE_WAY_LEGACY: use the memory itself; or
  *         called from a host function
  * \retval GPUMEM_ERROR_NO_ACCESS the exporter allows only reading

@@ -26,14 +26,6 @@ namespace {
 
 constexpr size_t kReceivedMax = 1024;
 
-// The descriptors for the backend, whether they came from the exporter, a keeper or the caller.
-std::vector<int> numbers_of(const platform::Descriptors& descriptors) {
-  std::vector<int> numbers;
-  for (const platform::Descriptor& descriptor : descriptors)
-    numbers.push_back(descriptor.get());
-  return numbers;
-}
-
 Error other_descriptors(const ShareHandle& handle, size_t given) {
   return make_error(
       GPUMEM_ERROR_INVALID_ARGUMENT,
@@ -41,25 +33,12 @@ Error other_descriptors(const ShareHandle& handle, size_t given) {
       handle.fd_count);
 }
 
-std::vector<platform::FileId> files_of(const platform::Descriptors& descriptors) {
-  std::vector<platform::FileId> files;
-  for (const platform::Descriptor& descriptor : descriptors)
-    files.push_back(platform::file_of(descriptor.get()));
-  return files;
-}
-
-// The caller's descriptors must be of the exporter's files, even where the exporter's are used.
-Result<void> check_files(std::span<const int32_t> given, const std::vector<platform::FileId>& files) {
-  for (size_t index = 0; index < given.size(); ++index) {
-    const platform::FileId file = platform::file_of(given[index]);
-    if (file != platform::FileId() && index < files.size() && file == files[index]) continue;
-    return make_error(
-        GPUMEM_ERROR_INVALID_ARGUMENT,
-        "file descriptor %d, the one with index %zu, does not belong to the share handle; pass those that "
-        "were exported with it, in order",
-        given[index], index);
-  }
-  return {};
+// Descriptors must be of the exporter's files and in its order, also where they are not needed.
+Result<void> check_files(std::span<const int> given, const ShareHandle& handle) {
+  if (given.empty() || value_of_files(given) == handle.files) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the file descriptors do not belong to the share handle, or not in this order; pass "
+                    "those that were exported with it, in order");
 }
 
 Error bad_blocks() {
@@ -237,7 +216,7 @@ bool Imports::Granted::is_same(const ImportSource& source) const {
   if (by != source.granter || recorded.way != other.way || recorded.size != other.size ||
       recorded.exporter != other.exporter || recorded.buffer_id != other.buffer_id ||
       recorded.device_uuid != other.device_uuid || recorded.location != other.location ||
-      recorded.numa_node != other.numa_node || files != source.files)
+      recorded.numa_node != other.numa_node || recorded.files != other.files)
     return false;
   if (!by) return legacy && recorded.payload == other.payload;
   return legacy || (recorded.token == other.token && recorded.payload == other.payload);
@@ -285,7 +264,7 @@ Imports::ReceivedKey Imports::key_of_received(const ShareHandle& handle) {
 
 Result<CreatedMemory> Imports::join(Import& import, const ImportRequest& request) {
   GPUMEM_TRY(check_part(request.handle, import.granted.recorded));
-  GPUMEM_TRY(check_files(request.file_descriptors, import.granted.files));
+  GPUMEM_TRY(check_files(request.file_descriptors, import.granted.recorded));
   if (request.address != nullptr && request.address != import.created.pointer) {
     return make_error(GPUMEM_ERROR_ALREADY_EXISTS,
                       "the memory is imported already, at %p, where it stays; pass that address, or NULL",
@@ -407,12 +386,13 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   source.recorded = given;
   std::shared_ptr<SharePeer> peer = received ? received->peer : request.peer;
   std::vector<int> numbers(request.file_descriptors.begin(), request.file_descriptors.end());
-  if (numbers.empty() && received) numbers = numbers_of(received->descriptors);
+  if (numbers.empty() && received) numbers = platform::numbers_of(received->descriptors);
   for (const int number : numbers) {
     auto copy = platform::duplicate(number);
     if (!copy) return copy.error();
     source.descriptors.push_back(std::move(*copy));
   }
+  GPUMEM_TRY(check_files(numbers, given));
   const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
   const bool complete = !source.descriptors.empty() || given.fd_count == 0;
   if (peer == nullptr && !(blocks && complete)) {
@@ -424,7 +404,6 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
       peer = std::move(*connected);
     }
   }
-  source.files = files_of(source.descriptors);
   if (peer == nullptr) {
     source.claim = Claim(nullptr, given.token);
     return source;
@@ -447,8 +426,8 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "the share handle is not what its exporter has recorded; pass its bytes on as they are");
   }
-  source.files = files_of(grant->descriptors);
-  GPUMEM_TRY(check_files(request.file_descriptors, source.files));
+  GPUMEM_TRY(check_files(platform::numbers_of(grant->descriptors), recorded));
+  GPUMEM_TRY(check_files(request.file_descriptors, recorded));
   if (given.type == GPUMEM_SHARE_TYPE_MEMORY) GPUMEM_TRY(check_part(given, recorded));
   source.recorded = recorded;
   source.descriptors = std::move(grant->descriptors);
@@ -515,7 +494,7 @@ Result<std::unique_ptr<backend::Memory>> Imports::open_mapping(const ImportReque
   const ShareHandle& recorded = source.recorded;
   auto facet = device.sharing();
   if (!facet) return facet.error();
-  std::vector<int> numbers = numbers_of(source.descriptors);
+  std::vector<int> numbers = platform::numbers_of(source.descriptors);
   if (recorded.way == GPUMEM_SHARE_WAY_LEGACY) {
     backend::Ticket ticket{recorded.payload, numbers.empty() ? -1 : numbers.front()};
     const bool peer = device.facts().uuid != recorded.device_uuid;

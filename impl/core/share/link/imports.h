@@ -69,7 +69,6 @@ class Claim {
 struct ImportSource {
   ShareHandle recorded;  // what the exporter knows; without one, what the handle says
   platform::Descriptors descriptors;
-  std::vector<platform::FileId> files;  // of the descriptors
   Claim claim;
   std::optional<ProcessId> granter;  // of the claim, if that was granted
 };
@@ -132,10 +131,8 @@ class Imports {
   struct Granted {
     std::optional<ProcessId> by;
     ShareHandle recorded;
-    std::vector<platform::FileId> files;
 
-    explicit Granted(const ImportSource& source)
-        : by(source.granter), recorded(source.recorded), files(source.files) {}
+    explicit Granted(const ImportSource& source) : by(source.granter), recorded(source.recorded) {}
     bool is_same(const ImportSource& source) const;
   };
   struct Import {

@@ -322,7 +322,7 @@ Result<ShareHandle> Exports::export_whole(const Plan& plan) {
   made->handle.buffer_id = region.buffer_id();
   made->handle.payload = ticket->bytes;
   if (descriptor) made->descriptors.push_back(std::move(descriptor));
-  made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
+  set_files(made->descriptors, made->handle);
   made->object = &region;
   made->neighbours = plan.neighbours;
   return add(std::move(made), plan.found.offset);
@@ -406,7 +406,7 @@ Result<ShareHandle> Exports::export_blocks(const Plan& plan, const ExportRequest
     if (!file) return file.error();
     made->descriptors.push_back(std::move(*file));
   }
-  made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
+  set_files(made->descriptors, made->handle);
   made->object = &range;
   made->begin = plan.begin();
   made->end = plan.end();
@@ -480,7 +480,7 @@ Result<ShareHandle> Exports::export_event(Event& event) {
   made->handle = *handle;
   made->handle.payload = ticket->bytes;
   if (descriptor) made->descriptors.push_back(std::move(descriptor));
-  made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
+  set_files(made->descriptors, made->handle);
   made->object = &event;
   return add(std::move(made), 0);
 }
@@ -496,7 +496,7 @@ Result<ShareHandle> Exports::export_part(const Object& object, const Device& dev
   made->handle.size = request.size;
   made->descriptors = std::move(request.files);
   if (descriptor) made->descriptors.push_back(std::move(descriptor));
-  made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
+  set_files(made->descriptors, made->handle);
   made->object = &object;
   made->watcher = std::move(request.watcher);
   made->exclusive = request.exclusive;

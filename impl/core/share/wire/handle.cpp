@@ -43,7 +43,8 @@ struct Bytes {
   uint64_t origin_connection;
   int32_t origin_pid;
   uint32_t origin_user;
-  std::array<uint8_t, 16> unused;
+  uint64_t files;
+  uint64_t unused;
   uint64_t zero;  // not in the check, which is much faster for 240 bytes than for more
   uint64_t check;
 };
@@ -101,6 +102,7 @@ gpumem_share_handle encode(const ShareHandle& handle) {
   bytes.buffer_id = handle.buffer_id;
   bytes.start_time = handle.exporter.start_time;
   bytes.fd_count = handle.fd_count;
+  bytes.files = handle.files;
   bytes.device_uuid = handle.device_uuid;
   bytes.process_namespace = handle.exporter.process_namespace;
   bytes.boot = handle.exporter.boot;
@@ -138,12 +140,27 @@ Result<ShareHandle> decode(const gpumem_share_handle& given) {
   handle.offset = bytes.offset;
   handle.buffer_id = bytes.buffer_id;
   handle.fd_count = bytes.fd_count;
+  handle.files = bytes.files;
   handle.device_uuid = bytes.device_uuid;
   handle.exporter = {bytes.boot, bytes.instance, bytes.pid, bytes.start_time, bytes.process_namespace};
   handle.token = bytes.token;
   handle.payload = bytes.payload;
   handle.origin = {{bytes.origin_pid, bytes.origin_user, bytes.origin_start_time}, bytes.origin_connection};
   return handle;
+}
+
+uint64_t value_of_files(std::span<const int> descriptors) {
+  uint64_t value = 0;
+  for (const int descriptor : descriptors) {
+    const platform::FileId file = platform::file_of(descriptor);
+    value = XXH3_64bits_withSeed(&file, sizeof file, value);
+  }
+  return value;
+}
+
+void set_files(const platform::Descriptors& descriptors, ShareHandle& handle) {
+  handle.fd_count = static_cast<uint32_t>(descriptors.size());
+  handle.files = value_of_files(platform::numbers_of(descriptors));
 }
 
 bool write_blocks(std::span<const uint64_t> sizes, ShareHandle& handle) {

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "gpumem/instance.h"
 #include "gpumem/share.h"
+#include "platform/descriptor.h"
 
 namespace gpumem::core {
 
@@ -52,6 +53,7 @@ struct ShareHandle {
   uint64_t offset = 0;
   uint64_t buffer_id = 0;
   uint32_t fd_count = 0;
+  uint64_t files = 0;  // value_of_files() of the descriptors
   std::array<uint8_t, 16> device_uuid{};
   ExporterId exporter;
   Token token{};
@@ -67,6 +69,11 @@ Result<ShareHandle> decode(const gpumem_share_handle& bytes);
 
 // Differs for different handles, except by chance; any number for a damaged one.
 uint64_t check_value(const gpumem_share_handle& bytes);
+
+// Tells the files behind descriptors, and their order. A driver's look alike. 0 for none.
+uint64_t value_of_files(std::span<const int> descriptors);
+// Says in `handle` which descriptors belong to it.
+void set_files(const platform::Descriptors& descriptors, ShareHandle& handle);
 
 // The sizes of blocks, in units of their granularity. If they do not fit into the payload, the caller has to
 // add a file with all of them, as one more descriptor, and `write_blocks` says so.
