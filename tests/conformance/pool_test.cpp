@@ -1591,6 +1591,42 @@ TEST(Pool, pool_11_a_native_stream_needs_no_wrapper) {
   stream.synchronize();
 }
 
+// No pool hears of the end of a native stream, but for that of a wrapper, which marks it.
+TEST(Pool, pool_11_native_streams_come_and_go) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_DEVICE);
+  desc.limit = 16 * kMiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  std::string message;
+  const auto used_once = [&](bool heard) {
+    const NativeStream native(instance.device());
+    void* block = nullptr;
+    const gpumem_status status = gpumem_pool_alloc_native(pool, 300'000, native.get(), &block, why());
+    if (status != GPUMEM_SUCCESS) {
+      message = last_error().message;
+      return status;
+    }
+    EXPECT_OK(gpumem_pool_free_native(pool, block, native.get(), why()));
+    gpumem_stream wrapper = nullptr;
+    if (heard) {
+      EXPECT_OK(gpumem_stream_wrap(instance.device(), native.get(), &wrapper, why()));
+      EXPECT_OK(gpumem_stream_destroy(wrapper, why()));
+    }
+    return status;
+  };
+  for (int i = 0; i < 100; ++i)
+    ASSERT_EQ(used_once(true), GPUMEM_SUCCESS) << i << ": " << message;
+  gpumem_status status = GPUMEM_SUCCESS;
+  for (int i = 0; i < 100 && status == GPUMEM_SUCCESS; ++i)
+    status = used_once(false);
+  if (on_host()) {
+    EXPECT_EQ(status, GPUMEM_SUCCESS) << message;
+    return;
+  }
+  EXPECT_EQ(status, GPUMEM_ERROR_LIMIT_EXCEEDED) << "the last block of each is lost to others";
+  EXPECT_NE(message.find("wrap a native stream"), std::string::npos) << message;
+}
+
 // No call but the frees is handed the stream, so that only they can set marks in it.
 TEST(Pool, str_12_what_is_freed_in_a_native_stream_serves_others) {
   const Instance instance = open_instance(

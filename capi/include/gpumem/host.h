@@ -140,7 +140,8 @@ GPUMEM_API gpumem_status gpumem_host_kernel_view(gpumem_host_kernel kernel, cons
 GPUMEM_API gpumem_status gpumem_host_native_stream_create(gpumem_device device, void **out_native_stream,
                                                           gpumem_error *error);
 
-/** Destroys a stream of gpumem_host_native_stream_create(). Pending work still completes.
+/** Destroys a stream of gpumem_host_native_stream_create(). Pending work still completes, and pools hear of the end, which no
+ * driver tells them.
  *
  * \param device device of the stream
  * \param native_stream stream to destroy; NULL does nothing and succeeds

@@ -821,11 +821,24 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
   } else {
     std::snprintf(fitting.data(), fitting.size(), "no block");
   }
+  // Nobody can ask them, so what was freed in them last is theirs for good if they have ended.
+  const auto unheard =
+      static_cast<size_t>(std::count_if(orders_.begin(), orders_.end(), [](const auto& entry) {
+        const Order& other = *entry.second;
+        return other.native() && !other.idle() && !other.under_way();
+      }));
+  std::array<char, 160> of_streams{};
+  if (unheard != 0) {
+    std::snprintf(of_streams.data(), of_streams.size(),
+                  "; %zu native stream%s may still use some: wrap a native stream and destroy the wrapper "
+                  "before it is destroyed",
+                  unheard, plural(unheard));
+  }
   return reworded(copy,
                   "no block of %" PRIu64 " byte%s: %s; the search ended at %s%s; of the pool's %" PRIu64
-                  " bytes %" PRIu64 " are in use, and %s would have fitted",
+                  " bytes %" PRIu64 " are in use, and %s would have fitted%s",
                   size, plural(size), copy.message, tier, of_device.data(), source_.bytes(),
-                  space_.taken_bytes(), fitting.data());
+                  space_.taken_bytes(), fitting.data(), of_streams.data());
 }
 
 Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {

@@ -33,7 +33,11 @@ Result<void> destroy_native_stream(DeviceObject& device, void* native) {
   if (!simulation) return simulation.error();
   GPUMEM_TRY(outside_host_function());
   if (native == nullptr) return {};
-  return (*simulation)->native_stream_destroy(device.device().backend(), native);
+  backend::Device& owner = device.device().backend();
+  // Else what pools keep of the stream counts as handles that wrap it, and the caller has none to destroy.
+  if (const auto wrapped = owner.wrap_stream(native))
+    device.instance().pools().end_stream((*wrapped)->identity(), native);
+  return (*simulation)->native_stream_destroy(owner, native);
 }
 
 Result<void> set_capturing(Stream& stream, bool capturing) {
