@@ -389,6 +389,11 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
 
 void hang_up(int socket) noexcept { (void)shutdown(socket, SHUT_RDWR); }
 
+bool has_hung_up(int socket) noexcept {
+  pollfd watched{socket, 0, 0};  // POLLHUP is always told
+  return poll(&watched, 1, 0) > 0;
+}
+
 Result<Waited> wait_for(int socket, bool to_write, Deadline deadline, int wake) {
   for (;;) {
     timespec limit{};

@@ -100,6 +100,8 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room);
 
 // Shuts the connection down, so that the other end notices even if a forked child has a copy.
 void hang_up(int socket) noexcept;
+// Whether the other end has done so, even if what it sent before was not received yet.
+bool has_hung_up(int socket) noexcept;
 
 enum class Waited { kReady, kTimeout, kWoken };
 // Until the socket can be read (or written), the deadline, or until `wake` can be read, if there is one.

@@ -137,7 +137,11 @@ class Side {
       if (!send_bytes(Peer::other_side(), &answer, sizeof answer) || order.what == kEnd) break;
     }
     stream_.synchronize();
-    if (gpumem_ring_destroy(ring_, nullptr) == GPUMEM_ERROR_BUSY) instance_.release();
+    if (gpumem_ring_destroy(ring_, nullptr) != GPUMEM_ERROR_BUSY) return;
+    gpumem_instance const left = instance_.release();
+    if (order.count == 0) return;
+    stream_.destroy();
+    EXPECT_OK(gpumem_instance_close(left, GPUMEM_CLOSE_FORCE, nullptr, why()));
   }
 
  private:
@@ -1249,28 +1253,36 @@ INSTANTIATE_TEST_SUITE_P(Producers, UnendingWork, ::testing::Bool(), [](const au
 
 TEST_F(Rings, ring_10) {
   // Without the producer, a consumer that waits is told, and so is one that asks.
-  std::optional<Other> producer(std::in_place);
-  const gpumem_share_handle shared = producer->create(2);
-  gpumem_ring opened = nullptr;
-  ASSERT_OK(gpumem_ring_open(instance_, &shared, nullptr, &opened, why()));
-  Ring ring(opened);
-  gpumem_status waited = GPUMEM_SUCCESS;
-  std::atomic<pid_t> waiter{0};
-  std::thread waiting([&] {
-    waiter = gettid();
+  enum class End { kKilled, kEnded, kClosedByForce };
+  for (const End end : {End::kKilled, End::kEnded, End::kClosedByForce}) {
+    std::optional<Other> producer(std::in_place);
+    const gpumem_share_handle shared = producer->create(2);
+    gpumem_ring opened = nullptr;
+    ASSERT_OK(gpumem_ring_open(instance_, &shared, nullptr, &opened, why()));
+    Ring ring(opened);
+    gpumem_status waited = GPUMEM_SUCCESS;
+    std::atomic<pid_t> waiter{0};
+    std::thread waiting([&] {
+      waiter = gettid();
+      gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+      waited = gpumem_ring_wait(opened, nullptr, GPUMEM_TIMEOUT_INFINITE, &slot, nullptr);
+    });
+    while (waiter == 0)
+      std::this_thread::yield();
+    gpumem::test::wait_until_asleep(waiter);
+    if (end == End::kKilled) {
+      producer->kill();
+    } else {
+      producer->say(kEnd, end == End::kClosedByForce ? 1 : 0);
+    }
+    waiting.join();
+    EXPECT_EQ(waited, GPUMEM_ERROR_PEER_GONE);
     gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
-    waited = gpumem_ring_wait(opened, nullptr, GPUMEM_TIMEOUT_INFINITE, &slot, nullptr);
-  });
-  while (waiter == 0)
-    std::this_thread::yield();
-  gpumem::test::wait_until_asleep(waiter);
-  producer->kill();
-  waiting.join();
-  EXPECT_EQ(waited, GPUMEM_ERROR_PEER_GONE);
-  gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
-  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_ring_wait(ring, nullptr, 0, &slot, why()));
-  ring.destroy();
-  EXPECT_STATUS_IN(gpumem_ring_open(instance_, &shared, nullptr, &opened, why()), GPUMEM_ERROR_PEER_GONE);
+    EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_ring_wait(ring, nullptr, 0, &slot, why()));
+    producer.reset();
+    ring.destroy();
+    EXPECT_STATUS_IN(gpumem_ring_open(instance_, &shared, nullptr, &opened, why()), GPUMEM_ERROR_PEER_GONE);
+  }
 }
 
 TEST_F(Rings, ring_11) {

@@ -41,6 +41,7 @@ class ShareClient final : public SharePeer {
   Result<Grant> claim(const Token& token, uint64_t timeout_ns) override;
   void release(const Token& token) noexcept override;
   bool gone() const noexcept override { return gone_.load(std::memory_order_acquire); }
+  bool has_hung_up() const noexcept override { return gone() || platform::has_hung_up(socket()); }
   bool withdrawn(const Token& token) const noexcept override;
 
   int socket() const { return channel_.socket(); }

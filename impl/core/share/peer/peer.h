@@ -40,6 +40,8 @@ class SharePeer {
 
   // What is known without asking.
   virtual bool gone() const noexcept = 0;
+  // Asks the system too, so that nothing that the process did after hanging up is seen before.
+  virtual bool has_hung_up() const noexcept = 0;
   virtual bool withdrawn(const Token& token) const noexcept = 0;
 
  private:

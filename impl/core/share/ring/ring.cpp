@@ -50,6 +50,10 @@ Error nonsense(const char* what) {
 
 Error destroyed() { return ended_meanwhile(Type::kRing); }
 
+Error producer_gone() {
+  return make_error(GPUMEM_ERROR_PEER_GONE, "the producer of the ring has ended; destroy the ring");
+}
+
 }  // namespace
 
 // The holders of the ring and of its places, as this process counts them, because any consumer may write into
@@ -595,7 +599,7 @@ Result<void> Ring::check_stream(const Stream* stream) const {
 Result<void> Ring::check_peer() const {
   if (!peer_->gone()) [[likely]]
     return {};
-  return make_error(GPUMEM_ERROR_PEER_GONE, "the producer of the ring has ended; destroy the ring");
+  return producer_gone();
 }
 
 Result<void> Ring::check_waiting() const {
@@ -605,7 +609,8 @@ Result<void> Ring::check_waiting() const {
     return instance_closed();
   if (producer_) return {};
   GPUMEM_TRY(check_peer());
-  if (control_->place(place_).word.load(std::memory_order_relaxed) != word_) [[unlikely]] {
+  if (control_->place(place_).word.load(std::memory_order_acquire) != word_) [[unlikely]] {
+    if (peer_->has_hung_up()) return producer_gone();
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the producer has dropped this consumer; destroy the ring, and open it again");
   }
