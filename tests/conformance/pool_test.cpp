@@ -1624,7 +1624,7 @@ TEST(Pool, pool_11_native_streams_come_and_go) {
     return;
   }
   EXPECT_EQ(status, GPUMEM_ERROR_LIMIT_EXCEEDED) << "the last block of each is lost to others";
-  EXPECT_NE(message.find("wrap a native stream"), std::string::npos) << message;
+  EXPECT_NE(message.find("before a native stream ends"), std::string::npos) << message;
 }
 
 // No call but the frees is handed the stream, so that only they can set marks in it.

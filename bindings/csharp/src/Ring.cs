@@ -190,7 +190,9 @@ namespace GpuMem
   /// The side of a ring that fills slots. Its consumers are in other processes, and each gets every message that is published
   /// after it has opened the ring, in order. The producer gets a slot again when all of them have released it.
   /// </summary>
-  /// <remarks>One thread at a time may call it; another call is refused with <see cref="Status.Busy"/>.</remarks>
+  /// <remarks>
+  /// One thread at a time may call it; another call is refused with <see cref="Status.Busy"/>. Disposing it finishes the ring.
+  /// </remarks>
   public sealed class RingProducer : IDisposable
   {
     readonly Ring ring;

@@ -18,6 +18,7 @@ namespace GpuMem.Tests
       Tap.Run("rings: the example of the guide", GuideOfRings);
       Tap.Run("rings: slots of a producer alone", Slots);
       Tap.Run("rings: two consumers get all messages in order", TwoConsumers);
+      Tap.Run("rings: a producer that is disposed finishes", DisposedProducer);
       Tap.Run("rings: a dead consumer holds up nobody", DeadConsumer);
       Tap.Run("rings: a dead producer is reported", DeadProducer);
     }
@@ -186,6 +187,24 @@ namespace GpuMem.Tests
         one.End();
         two.End();
         stream.Synchronize();
+      }
+    }
+
+    static void DisposedProducer(Scope scope)
+    {
+      GpuDevice device = DeviceWithRings(scope);
+      using (var other = new Other("ring-consumer"))
+      {
+        using (RingProducer ring = device.CreateRing(SlotSize, new RingOptions { SlotCount = 100, ConsumersFirst = 1 }))
+        using (GpuStream stream = device.CreateStream())
+        {
+          other.Say(Text(ring.Export()));
+          Produce(ring, 50);
+          Produce(ring, 50, stream);
+          stream.Synchronize();
+        }
+        other.Expect("100 messages");
+        other.End();
       }
     }
 

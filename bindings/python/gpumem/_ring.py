@@ -405,6 +405,7 @@ def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], las
                 return
         except AttributeError:
             return
+        last.gpumem_ring_finish(self._handle, 0, None)  # else its consumers wait; what is none is refused
         destroy(last.gpumem_ring_destroy, self._handle)
     return __del__
 

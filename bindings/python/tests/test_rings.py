@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Rings: one process produces, others consume."""
 
+import gc
 import unittest
 
 import gpumem
@@ -179,6 +180,17 @@ class RingTest(SharingCase):
             self.assertTrue(ring.finish(LIMIT))
             for peer in peers:
                 self.assertEqual(self.heard(peer), (list(range(100)), True))
+
+    def test_a_forgotten_producer(self):
+        ring = self.device.ring(SIZE, slot_count=20, consumers_first=1)
+        process, peer = self.start(consumer, ring.export(), False)
+        self.heard(peer)
+        self.publish(ring, 20)
+        del ring
+        gc.collect()
+        self.assertEqual(self.heard(peer), (list(range(20)), True))
+        process.join()
+        self.device.ring(SIZE).close()  # tries again to destroy what is left
 
     def test_the_end_of_a_consumer(self):
         with self.device.ring(SIZE, slot_count=2, consumers_first=1) as ring:

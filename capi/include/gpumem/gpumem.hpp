@@ -1639,6 +1639,7 @@ class RingRef : public detail::Reference<gpumem_ring, detail::Owned::yes>, publi
 
  protected:
   static void end_handle(gpumem_ring handle) noexcept {
+    gpumem_ring_finish(handle, 0, nullptr);
     gpumem_ring_destroy(handle, nullptr);
   }
   static gpumem_status close_handle(gpumem_ring handle, gpumem_error *error) noexcept {

@@ -830,8 +830,8 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
   std::array<char, 160> of_streams{};
   if (unheard != 0) {
     std::snprintf(of_streams.data(), of_streams.size(),
-                  "; %zu native stream%s may still use some: wrap a native stream and destroy the wrapper "
-                  "before it is destroyed",
+                  "; %zu native stream%s may still use some: before a native stream ends, wrap it and "
+                  "destroy the wrapper",
                   unheard, plural(unheard));
   }
   return reworded(copy,

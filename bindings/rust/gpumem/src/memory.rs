@@ -150,8 +150,20 @@ impl Remains {
             Ok(()) => {}
             // The parent's memory does not exist here; nothing can ever free it.
             Err(error) if error.kind() == ErrorKind::Forked => mem::forget(self),
-            Err(_) => instance.keep(self),
+            Err(_) => {
+                let _ = self.finish();
+                instance.keep(self);
+            }
         }
+    }
+
+    /// Tells the consumers of a producer, which would wait as long as the process lives. A consumer is refused.
+    fn finish(&self) -> Result<(), Error> {
+        if let Self::Ring(handle) = self {
+            // SAFETY: a handle that is not used any more.
+            unsafe { call!(gpumem_ring_finish(*handle, 0)) }?;
+        }
+        Ok(())
     }
 }
 

@@ -248,7 +248,7 @@ impl<T: Element> RingSlice<'_, T> {
 /// # Ok::<(), gpumem::Error>(())
 /// ```
 ///
-/// Dropping a producer that has consumers leaves the ring to the instance, which destroys it later.
+/// Dropping a producer that has consumers finishes the ring, and leaves it to the instance, which destroys it later.
 #[derive(Debug)]
 pub struct RingProducer {
     ring: Arc<Ring>,

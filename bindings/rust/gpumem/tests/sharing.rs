@@ -1072,6 +1072,28 @@ fn two_consumers_get_all_messages_in_order() {
     });
 }
 
+#[test]
+fn a_dropped_producer_finishes_the_ring() {
+    if let Some(socket) = peer() {
+        return consume(&socket);
+    }
+    with_device(|instance, device| {
+        if !can_make_rings(device) {
+            return;
+        }
+        let options = RingOptions::new().consumers_first(1).slot_count(100);
+        let mut producer = RingProducer::new(device, SLOT, &options).unwrap();
+        let peer = Peer::start("a_dropped_producer_finishes_the_ring");
+        write_handle(&peer.socket, &producer.export().unwrap());
+        (&peer.socket).write_all(&[0]).unwrap();
+        produce(instance, &mut producer, None, 100);
+        drop(producer);
+        peer.end();
+        // The instance tries again to destroy the ring.
+        RingProducer::new(device, SLOT, &RingOptions::new()).unwrap().close().unwrap();
+    });
+}
+
 /// One consumer orders its work by a stream, the other waits on the CPU.
 fn consume(mut socket: &UnixStream) {
     let (instance, device) = open();
