@@ -212,9 +212,11 @@ impl Instance {
             ..Default::default()
         };
         let mut info = sys::gpumem_copy_file_info::default();
+        let reads = direction == FileDirection::TO_MEMORY;
+        let called = if reads { "Instance::read_file" } else { "Instance::write_file" };
         // SAFETY: the structs have their own sizes; the rest is the caller's promise.
         with_panics(|| unsafe { call!(gpumem_copy_file(self.inner.handle, &desc, &mut info)) })
-            .map_err(|error| error.after_bytes(info.copied))?;
+            .map_err(|error| error.after_bytes(info.copied).called_as(called))?;
         Ok(FileCopied { bytes: info.copied, direct: info.direct })
     }
 }

@@ -149,6 +149,8 @@ fn refused() {
         );
         assert_eq!(instance.write_file(&null, 0, &[0u8; 6]).unwrap_err().kind(), ErrorKind::InvalidArgument);
         let read_only = File::open("/proc/self/exe").unwrap();
-        assert_eq!(instance.write_file(&read_only, 0, &[0u8; 6]).unwrap_err().kind(), ErrorKind::NoAccess);
+        let refused = instance.write_file(&read_only, 0, &[0u8; 6]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoAccess);
+        assert!(refused.to_string().starts_with("Instance::write_file: "), "{}", refused);
     });
 }
