@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A ring of which one consumer stands at each step of the protocol, while another one dies, or writes
-// anything anywhere that it can and dies then. A model says what the producer, that consumer and one that
-// comes later must still be able to do. GPUMEM_RING_WALK chooses the cases where not all are played.
+// A ring of which one consumer stands at each step of the protocol, while another one or the producer dies,
+// or writes anything anywhere that it can and dies then. A model says what the others must still be able to
+// do. GPUMEM_RING_WALK chooses the cases where not all are played.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -53,8 +53,8 @@ const char* name_of(Step step) {
   return kNames[static_cast<int>(step)];
 }
 
-// What a hostile consumer writes.
-enum class Into : int32_t { kNothing, kControl, kEvents };
+// What a hostile consumer writes, or a hostile producer.
+enum class Into : int32_t { kNothing, kControl, kEvents, kProducers };
 struct Written {
   Into into = Into::kNothing;
   uint64_t at = 0;
@@ -93,10 +93,36 @@ std::vector<Written> all_writes() {
   return all;
 }
 
-// ---- a consumer ----
+// The same of what the producer says, for a ring of two slots.
+std::vector<Written> all_writes_of_producers() {
+  constexpr uint64_t kHead = 0;  // what it is, its version and shape
+  constexpr uint64_t kPublished = kLine;
+  constexpr uint64_t kHeld = 2 * kLine;
+  constexpr uint64_t kFinished = kHeld + 8;
+  constexpr uint64_t kMessages = 3 * kLine;  // of each slot a size, a tag, and whether its event is recorded
+  constexpr uint64_t kHandles = 4 * kLine;   // of the memory, the slots, and the places
+  std::vector<uint64_t> offsets = {kHead, kHead + 8, kHead + 16, kHead + 24, kPublished, kHeld, kFinished};
+  for (uint64_t slot = 0; slot < kSlots; ++slot) {
+    for (uint64_t word = 0; word <= 16; word += 8)
+      offsets.push_back(kMessages + slot * 32 + word);
+  }
+  for (uint64_t handle = 0; handle < 1 + kSlots + kPlaces * kSlots; handle += 2) {
+    for (const uint64_t word : {uint64_t{0}, uint64_t{24}, uint64_t{136}, uint64_t{248}})
+      offsets.push_back(kHandles + handle * sizeof(gpumem_share_handle) + word);
+  }
+  std::vector<Written> all;
+  for (const uint64_t at : offsets) {
+    for (const uint64_t value : {uint64_t{0}, uint64_t{1}, uint64_t{3}, uint64_t{5}, uint64_t{2} << 32 | 2,
+                                 uint64_t{1} << 40, UINT64_MAX})
+      all.push_back({Into::kProducers, at, value});
+  }
+  return all;
+}
+
+// ---- another process ----
 
 struct Act {
-  enum What : int32_t { kOpen, kGoOn, kHold, kRelease, kConsume, kWrite };
+  enum What : int32_t { kOpen, kGoOn, kHold, kRelease, kConsume, kUse, kMake, kPublish, kWrite };
   int32_t what = kGoOn;
   uint64_t count = 0;
   Written written;
@@ -108,6 +134,7 @@ struct Told {
   uint64_t count = 0;    // messages that it took
   uint64_t next = 0;     // the number behind the last one
   uint64_t dropped = 0;  // times that it had to open the ring again
+  gpumem_share_handle handle{};
   char wrong[160] = "";
 };
 
@@ -148,6 +175,13 @@ class Party {
       case Act::kConsume:
         trusts_ = act.count == 0;
         return consume();
+      case Act::kUse:
+        trusts_ = false;
+        return use(act.count);
+      case Act::kMake:
+        return make();
+      case Act::kPublish:
+        return publish(act.count);
       case Act::kWrite:
         return write(act.written) ? GPUMEM_SUCCESS : GPUMEM_ERROR_NOT_FOUND;
       default:
@@ -161,13 +195,54 @@ class Party {
     return gpumem_ring_open(instance_, &handle_, &desc, &ring_, why());
   }
 
+  gpumem_status make() {
+    gpumem_ring_desc desc = GPUMEM_RING_DESC_INIT;
+    desc.slot_size = kSize;
+    desc.slot_count = kSlots;
+    desc.consumers_max = kPlaces;
+    const gpumem_status status = gpumem_ring_create(instance_.device(), &desc, &ring_, why());
+    return status != GPUMEM_SUCCESS ? status : gpumem_ring_export(ring_, &told_->handle, why());
+  }
+
+  gpumem_status publish(uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+      gpumem_status status = gpumem_ring_acquire(ring_, nullptr, 0, &slot, why());
+      if (status == GPUMEM_SUCCESS) status = gpumem_ring_publish(ring_, nullptr, kSize, slot.number, why());
+      if (status != GPUMEM_SUCCESS) return status;
+    }
+    return GPUMEM_SUCCESS;
+  }
+
+  // Takes and releases up to so many messages, and leaves the ring.
+  gpumem_status use(uint64_t count) {
+    gpumem_status status = ring_ != nullptr ? GPUMEM_SUCCESS : GPUMEM_ERROR_NOT_FOUND;
+    while (status == GPUMEM_SUCCESS && count != 0) {
+      if (held_.empty()) {
+        status = take();
+        --count;
+      } else {
+        status = gpumem_ring_release(ring_, nullptr, held_.front(), why());
+        held_.pop_front();
+      }
+    }
+    if (gpumem_ring_destroy(ring_, why()) != GPUMEM_SUCCESS) complain("the ring stays", told_next_);
+    ring_ = nullptr;
+    held_.clear();
+    any_ = false;
+    trusts_ = true;
+    return status;
+  }
+
   gpumem_status take() {
     gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
     const gpumem_status status = gpumem_ring_wait(ring_, nullptr, kLong, &slot, why());
     if (status != GPUMEM_SUCCESS) return status;
     if (any_ && slot.number != told_next_) complain("it came out of order", slot.number);
     std::vector<uint8_t> bytes(kSize);
-    if (gpumem_copy(instance_, bytes.data(), slot.pointer, kSize, nullptr, why()) != GPUMEM_SUCCESS ||
+    const gpumem_status copied = gpumem_copy(instance_, bytes.data(), slot.pointer, kSize, nullptr, why());
+    if (slot.size > kSize) complain("it is larger than a slot", slot.number);
+    if (copied != GPUMEM_SUCCESS ||
         (trusts_ &&
          (slot.tag != slot.number || !has_pattern(bytes.data(), kSize, static_cast<uint32_t>(slot.number)))))
       complain("it is not what was published", slot.number);
@@ -214,7 +289,9 @@ class Party {
   }
 
   static bool write(const Written& written) {
-    const char* const name = written.into == Into::kControl ? "gpumem-ring-consumers" : "gpumem-event";
+    const char* const name = written.into == Into::kControl     ? "gpumem-ring-consumers"
+                             : written.into == Into::kProducers ? "gpumem-ring (deleted)"
+                                                                : "gpumem-event";
     std::ifstream maps("/proc/self/maps");
     bool found = false;
     for (std::string line; std::getline(maps, line);) {
@@ -428,6 +505,59 @@ class RingWalk : public Killing {
     return stands;
   }
 
+  // One consumer stands there; the producer writes that, goes on, and dies.
+  void play_hostile_producer(Step step, uint64_t receives, const Written& written) {
+    Seat producer(*this, nurseries_[0]);
+    const Told made = producer.ask(act(Act::kMake));
+    ASSERT_EQ(made.status, GPUMEM_SUCCESS);
+    handle_ = made.handle;
+    const Seat seat(*this, nurseries_[1]);
+    const Told opened = seat.ask(act(Act::kOpen, step == Step::kOpening ? receives : 0));
+    EXPECT_EQ(opened.status, GPUMEM_SUCCESS);
+    constexpr uint64_t kMost = 8;
+    if (step == Step::kWaiting) seat.say(act(Act::kUse, kMost));
+    if (step >= Step::kHoldsOne) {
+      EXPECT_EQ(producer.ask(act(Act::kPublish, kSlots)).status, GPUMEM_SUCCESS);
+      EXPECT_EQ(seat.ask(act(Act::kHold, step == Step::kHoldsAll ? kSlots : 1)).status, GPUMEM_SUCCESS);
+      if (step == Step::kReleased) {
+        EXPECT_EQ(seat.ask(act(Act::kRelease)).status, GPUMEM_SUCCESS);
+      }
+    }
+    Act write = act(Act::kWrite);
+    write.written = written;
+    EXPECT_EQ(producer.ask(write).status, GPUMEM_SUCCESS);
+    producer.ask(act(Act::kPublish, 1));
+    if (opened.stands_still != 0) {
+      EXPECT_NE(seat.ask(act(Act::kGoOn)).status, GPUMEM_ERROR_INTERNAL) << "it has ended";
+    }
+    if (step != Step::kWaiting) seat.say(act(Act::kUse, kMost));
+    producer.kill();
+    const Told used = seat.hear();
+    EXPECT_NE(used.status, GPUMEM_ERROR_INTERNAL) << "it has ended";
+    EXPECT_STREQ(used.wrong, "");
+    // Nothing of that is left in the next ring.
+    make_ring();
+    EXPECT_EQ(seat.ask(act(Act::kOpen)).status, GPUMEM_SUCCESS);
+    seat.say(act(Act::kConsume));
+    for (uint32_t i = 0; i < kSlots + 1 && !HasFailure(); ++i)
+      EXPECT_OK(produce());
+    EXPECT_OK(gpumem_ring_finish(ring_, kLong, why()));
+    expect_end(seat.hear(), false);
+    EXPECT_OK(gpumem_ring_destroy(ring_, why()));
+  }
+
+  // Calls `play` with what is to be written, where not all of it can be.
+  template <class Play>
+  void for_some(const std::vector<Written>& all, Play play) {
+    const size_t stride = kSanitized ? 16 : on_host() ? 1 : 8;
+    for (size_t i = setting("GPUMEM_RING_WALK") % stride; i < all.size() && !HasFailure(); i += stride) {
+      const Written& written = all[i];
+      SCOPED_TRACE("case " + std::to_string(i) + ": " + std::to_string(written.value) + " at " +
+                   std::to_string(written.at) + (written.into == Into::kEvents ? " of its events" : ""));
+      play(1 + i % 8, written);
+    }
+  }
+
   static uint64_t setting(const char* name) {
     const char* const value = std::getenv(name);
     return value != nullptr ? std::strtoull(value, nullptr, 10) : 0;
@@ -461,14 +591,13 @@ TEST_F(RingWalk, a_consumer_that_dies_at_any_step_holds_up_nobody) {
 class RingWalkFrom : public RingWalk, public testing::WithParamInterface<Step> {};
 
 TEST_P(RingWalkFrom, a_consumer_that_wrote_anything_holds_up_nobody_once_it_died) {
-  const std::vector<Written> all = all_writes();
-  const size_t stride = kSanitized ? 16 : on_host() ? 1 : 8;
-  for (size_t i = setting("GPUMEM_RING_WALK") % stride; i < all.size() && !HasFailure(); i += stride) {
-    const Written& written = all[i];
-    SCOPED_TRACE("case " + std::to_string(i) + ": " + std::to_string(written.value) + " at " +
-                 std::to_string(written.at) + (written.into == Into::kEvents ? " of its events" : ""));
-    play(GetParam(), 1 + i % 8, written);
-  }
+  for_some(all_writes(),
+           [&](uint64_t receives, const Written& written) { play(GetParam(), receives, written); });
+}
+TEST_P(RingWalkFrom, a_producer_that_wrote_anything_spoils_its_own_ring_only) {
+  for_some(all_writes_of_producers(), [&](uint64_t receives, const Written& written) {
+    play_hostile_producer(GetParam(), receives, written);
+  });
 }
 INSTANTIATE_TEST_SUITE_P(Steps, RingWalkFrom, testing::ValuesIn(kSteps),
                          [](const auto& tested) { return name_of(tested.param); });
