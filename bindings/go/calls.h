@@ -948,6 +948,11 @@ static inline gpumem_go_result gpumem_go_stats_report(uintptr_t instance, uint8_
       uint64_t, 0, gpumem_stats_report, (gpumem_instance)instance, (char*)buffer, capacity, &output);
 }
 
+static inline gpumem_go_result gpumem_go_stats_snapshot(uintptr_t instance, uint8_t* buffer, uint64_t capacity) {
+  GPUMEM_GO_RETURN_NUMBER(
+      uint64_t, 0, gpumem_stats_snapshot, (gpumem_instance)instance, (char*)buffer, capacity, &output);
+}
+
 /* ---- stream.h ---- */
 
 static inline gpumem_go_result gpumem_go_stream_create(uintptr_t device, int32_t priority, _GoString_ name) {

@@ -786,6 +786,7 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_stats_get_kind", "Instance.KindStats"},
 	{"gpumem_stats_reset_peaks", "Instance.ResetPeaks"},
 	{"gpumem_stats_report", "Instance.Report"},
+	{"gpumem_stats_snapshot", "Instance.Snapshot"},
 	{"gpumem_stream_create", "Device.NewStream"},
 	{"gpumem_stream_wrap", "Device.WrapStream"},
 	{"gpumem_stream_destroy", "Stream.Close"},

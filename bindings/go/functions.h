@@ -173,6 +173,7 @@
   X(gpumem_stats_get_kind)                     \
   X(gpumem_stats_reset_peaks)                  \
   X(gpumem_stats_report)                       \
+  X(gpumem_stats_snapshot)                     \
   X(gpumem_stream_create)                      \
   X(gpumem_stream_wrap)                        \
   X(gpumem_stream_destroy)                     \

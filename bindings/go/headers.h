@@ -1703,6 +1703,8 @@ GPUMEM_API gpumem_status gpumem_stats_get_kind(gpumem_instance instance, gpumem_
 GPUMEM_API gpumem_status gpumem_stats_reset_peaks(gpumem_instance instance, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_stats_report(gpumem_instance instance, char *buffer, uint64_t capacity,
                                              uint64_t *out_required, gpumem_error *error);
+GPUMEM_API gpumem_status gpumem_stats_snapshot(gpumem_instance instance, char *buffer, uint64_t capacity,
+                                               uint64_t *out_required, gpumem_error *error);
 #ifdef __cplusplus
 }
 #endif
@@ -2141,6 +2143,8 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stats_reset_peaks)(
     gpumem_instance instance, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stats_report)(
     gpumem_instance instance, char *buffer, uint64_t capacity, uint64_t *out_required, gpumem_error *error);
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stats_snapshot)(
+    gpumem_instance instance, char *buffer, uint64_t capacity, uint64_t *out_required, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stream_create)(
     gpumem_device device, const gpumem_stream_desc *desc, gpumem_stream *out_stream, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stream_wrap)(
@@ -2332,6 +2336,7 @@ typedef struct gpumem_table {
   PFN_gpumem_stats_get_kind gpumem_stats_get_kind;
   PFN_gpumem_stats_reset_peaks gpumem_stats_reset_peaks;
   PFN_gpumem_stats_report gpumem_stats_report;
+  PFN_gpumem_stats_snapshot gpumem_stats_snapshot;
   PFN_gpumem_stream_create gpumem_stream_create;
   PFN_gpumem_stream_wrap gpumem_stream_wrap;
   PFN_gpumem_stream_destroy gpumem_stream_destroy;

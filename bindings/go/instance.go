@@ -250,9 +250,24 @@ func (i *Instance) ResetPeaks() error {
 // Report returns a line for each live object with its kind, name, size and device, or "nothing lives".
 func (i *Instance) Report() (string, error) {
 	defer runtime.KeepAlive(i)
+	return wholeText(func(buffer *C.uint8_t, capacity C.uint64_t) C.gpumem_go_result {
+		return C.gpumem_go_stats_report(i.id(), buffer, capacity)
+	})
+}
+
+// Snapshot returns the counters and the live objects as JSON, as the manual of gpumem_stats_snapshot describes it.
+func (i *Instance) Snapshot() (string, error) {
+	defer runtime.KeepAlive(i)
+	return wholeText(func(buffer *C.uint8_t, capacity C.uint64_t) C.gpumem_go_result {
+		return C.gpumem_go_stats_snapshot(i.id(), buffer, capacity)
+	})
+}
+
+// wholeText asks again until the text fits.
+func wholeText(write func(buffer *C.uint8_t, capacity C.uint64_t) C.gpumem_go_result) (string, error) {
 	for capacity := uint64(1024); ; {
 		buffer := make([]byte, capacity)
-		result := C.gpumem_go_stats_report(i.id(), (*C.uint8_t)(unsafe.Pointer(&buffer[0])), C.uint64_t(capacity))
+		result := write((*C.uint8_t)(unsafe.Pointer(&buffer[0])), C.uint64_t(capacity))
 		if err := failure(result); err != nil {
 			return "", err
 		}

@@ -4,6 +4,7 @@ package gpumem
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"math"
 	"os"
@@ -520,6 +521,16 @@ func TestStatsAndReport(t *testing.T) {
 	must(t, err)
 	if strings.Count(report, strings.Repeat("name", 12)) != 40 {
 		t.Errorf("the report is cut: %s", report)
+	}
+	snapshot, err := i.Snapshot()
+	must(t, err)
+	var found struct {
+		LiveBytes uint64 `json:"live_bytes"`
+		Objects   []struct{ Type, Name, Kind string }
+	}
+	must(t, json.Unmarshal([]byte(snapshot), &found))
+	if found.LiveBytes != 640 || len(found.Objects) != 40 || found.Objects[39].Kind != "pinned" || found.Objects[0].Type != "memory" {
+		t.Errorf("the snapshot is %s", snapshot)
 	}
 	destroyed, err := i.CloseForce()
 	must(t, err)

@@ -6,6 +6,30 @@
 
 using namespace gpumem;
 
+namespace {
+
+// What `make` makes of an instance, as much of it as fits.
+template <class Make>
+gpumem_status write_text(const char* function, gpumem_instance instance, char* buffer, uint64_t capacity,
+                         uint64_t* out_required, gpumem_error* error, Make make) {
+  return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    if (buffer == nullptr && capacity != 0) decode.refuse("buffer is NULL, but capacity is not 0");
+    GPUMEM_TRY(decode.done());
+    const std::string text = make(object->instance());
+    if (capacity != 0) {
+      const uint64_t length =
+          text.size() < capacity ? text.size() : whole_characters(text.data(), capacity - 1);
+      std::memcpy(buffer, text.data(), length);
+      buffer[length] = '\0';
+    }
+    if (out_required != nullptr) *out_required = text.size() + 1;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+}  // namespace
+
 gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats* out_stats, gpumem_error* error) {
   const bool answered = capi::look(error, [&](uint32_t process) {
     const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
@@ -51,18 +75,12 @@ gpumem_status gpumem_stats_reset_peaks(gpumem_instance instance, gpumem_error* e
 
 gpumem_status gpumem_stats_report(gpumem_instance instance, char* buffer, uint64_t capacity,
                                   uint64_t* out_required, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::InstanceObject>(instance);
-    if (buffer == nullptr && capacity != 0) decode.refuse("buffer is NULL, but capacity is not 0");
-    GPUMEM_TRY(decode.done());
-    const std::string text = object->instance().report(UINT64_MAX);
-    if (capacity != 0) {
-      const uint64_t length =
-          text.size() < capacity ? text.size() : whole_characters(text.data(), capacity - 1);
-      std::memcpy(buffer, text.data(), length);
-      buffer[length] = '\0';
-    }
-    if (out_required != nullptr) *out_required = text.size() + 1;
-    return GPUMEM_SUCCESS;
-  });
+  return write_text(__func__, instance, buffer, capacity, out_required, error,
+                    [](const core::Instance& found) { return found.report(UINT64_MAX); });
+}
+
+gpumem_status gpumem_stats_snapshot(gpumem_instance instance, char* buffer, uint64_t capacity,
+                                    uint64_t* out_required, gpumem_error* error) {
+  return write_text(__func__, instance, buffer, capacity, out_required, error,
+                    [](const core::Instance& found) { return found.snapshot(); });
 }

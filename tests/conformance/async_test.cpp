@@ -808,6 +808,7 @@ class EveryCall {
     call("stats_get", gpumem_stats_get(instance_, &all, why()));
     call("stats_get_kind", gpumem_stats_get_kind(instance_, GPUMEM_KIND_DEVICE, &of_kind, why()));
     call("stats_report", gpumem_stats_report(instance_, nullptr, 0, nullptr, why()));
+    call("stats_snapshot", gpumem_stats_snapshot(instance_, nullptr, 0, nullptr, why()));
     call("stats_reset_peaks", gpumem_stats_reset_peaks(instance_, why()));
     call("instance_probe", gpumem_instance_probe(backend(), nullptr, why()));
     gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;

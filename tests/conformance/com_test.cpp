@@ -8,6 +8,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <set>
@@ -1629,6 +1631,45 @@ TEST_F(Com, com_23_the_report_lists_what_lives) {
   EXPECT_GT(required, 5u);
   EXPECT_EQ(small[4], '\0');
   EXPECT_EQ(small[5], '#');
+}
+
+TEST_F(Com, com_23_the_snapshot_lists_what_lives) {
+  const auto snapshot = [&] {
+    uint64_t required = 0;
+    EXPECT_OK(gpumem_stats_snapshot(instance_, nullptr, 0, &required, why()));
+    std::string text(required, 'x');
+    EXPECT_OK(gpumem_stats_snapshot(instance_, text.data(), text.size(), nullptr, why()));
+    EXPECT_EQ(std::strlen(text.c_str()) + 1, required);
+    return std::string(text.c_str());
+  };
+  const auto has = [&](const std::string& part) { return snapshot().find(part) != std::string::npos; };
+  EXPECT_TRUE(has(R"("objects":[]})")) << snapshot();
+  EXPECT_TRUE(has(on_host() ? R"("backend":"host")" : R"("backend":"cuda")"));
+  EXPECT_TRUE(has("\"process\":" + std::to_string(getpid()) + ','));
+  gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_PINNED, 12345);
+  desc.name = "\"the\\one\"";
+  {
+    const Memory memory = create_memory(device_, desc);
+    char address[32];
+    std::snprintf(address, sizeof address, "\"0x%" PRIxPTR "\"", reinterpret_cast<uintptr_t>(memory.host()));
+    EXPECT_TRUE(has(R"({"type":"memory","name":"\"the\\one\"","kind":"pinned","size":12345,"host_pointer":)" +
+                    std::string(address)))
+        << snapshot();
+    EXPECT_TRUE(has(R"({"kind":"pinned","live_count":1,"live_bytes":12345,)")) << snapshot();
+    const Stream stream = create_stream(device_);
+    const std::string device = std::to_string(ordinal_of(device_));
+    EXPECT_TRUE(has(R"({"type":"stream","name":"","device":)" + device + '}')) << snapshot();
+  }
+  EXPECT_TRUE(has(R"("objects":[]})")) << snapshot();
+  std::array<char, 8> small;
+  small.fill('#');
+  uint64_t required = 0;
+  EXPECT_OK(gpumem_stats_snapshot(instance_, small.data(), 5, &required, why()));
+  EXPECT_GT(required, 5u);
+  EXPECT_EQ(std::string(small.data()), "{\"ve");
+  EXPECT_EQ(small[5], '#');
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_stats_snapshot(instance_, nullptr, 5, &required, why()));
 }
 
 TEST_F(Com, com_24_check_refuses_and_lists) {

@@ -1255,6 +1255,8 @@ TEST_F(Rings, ring_10) {
   // Without the producer, a consumer that waits is told, and so is one that asks.
   enum class End { kKilled, kEnded, kClosedByForce };
   for (const End end : {End::kKilled, End::kEnded, End::kClosedByForce}) {
+    // A driver does not allow what that does: it frees memory that others have open.
+    if (end == End::kClosedByForce && on_cuda()) continue;
     std::optional<Other> producer(std::in_place);
     const gpumem_share_handle shared = producer->create(2);
     gpumem_ring opened = nullptr;

@@ -217,6 +217,12 @@ std::vector<Scenario> instance_scenarios() {
         CALL(gpumem_stats_get_kind, w.out.instance, GPUMEM_KIND_PINNED, &w.out.kind_stats),
         CALL(gpumem_stats_report, w.out.instance, w.out.text, sizeof w.out.text, &w.out.number[0])},
        [](World& w) { EXPECT_NE(std::strstr(w.out.text, "pinned memory a name that is longer"), nullptr); }});
+  all.push_back(
+      {"a snapshot",
+       kBoth,
+       objects,
+       {CALL(gpumem_stats_snapshot, w.out.instance, w.out.text, sizeof w.out.text, &w.out.number[0])},
+       [](World& w) { EXPECT_EQ(std::strncmp(w.out.text, "{\"version\":", 11), 0) << w.out.text; }});
   all.push_back({"peaks", kBoth, {}, {CALL(gpumem_stats_reset_peaks, w.out.instance)}});
   Step busy{"gpumem_instance_close", [](World& w) {
               return gpumem_instance_close(w.out.instance, GPUMEM_CLOSE_CHECK, &w.out.number[0], &w.error);

@@ -57,6 +57,7 @@ void try_instance(const Refused& refused, gpumem_instance instance, void* addres
   refused("stats_get_kind", api.gpumem_stats_get_kind(instance, GPUMEM_KIND_DEVICE, &of_kind, nullptr));
   refused("stats_reset_peaks", api.gpumem_stats_reset_peaks(instance, nullptr));
   refused("stats_report", api.gpumem_stats_report(instance, nullptr, 0, &required, nullptr));
+  refused("stats_snapshot", api.gpumem_stats_snapshot(instance, nullptr, 0, &required, nullptr));
   refused("host_fail_step", api.gpumem_host_fail_step(instance, 1, 0, nullptr));
   gpumem_pool_block_info of_block = GPUMEM_POOL_BLOCK_INFO_INIT;
   refused("pool_get_block_info", api.gpumem_pool_get_block_info(instance, address, &of_block, nullptr));

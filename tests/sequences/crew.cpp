@@ -510,6 +510,12 @@ void Crew::play(const Step& step) {
             gpumem_stats_report(stage_.instance, buffer, sizeof buffer, nullptr, nullptr));
       return;
     }
+    case Kind::k_stats_snapshot: {
+      char buffer[256];
+      check("gpumem_stats_snapshot", "the shared one", {GPUMEM_SUCCESS},
+            gpumem_stats_snapshot(stage_.instance, buffer, sizeof buffer, nullptr, nullptr));
+      return;
+    }
     case Kind::k_device_get_capability: {
       gpumem_capability_info info = GPUMEM_CAPABILITY_INFO_INIT;
       check("gpumem_device_get_capability", "pin.page_locked", {GPUMEM_SUCCESS},

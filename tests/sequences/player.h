@@ -339,6 +339,13 @@ class Player {
   void follow_pools(int owner);
   void follow_pool(int index, bool failed);
   uint64_t memory_of_pools(int owner) const;
+  // What a function has written of an instance, if it is whole.
+  struct Written {
+    int index = 0;
+    std::string text;
+  };
+  using TextFunction = decltype(gpumem_stats_report);
+  std::optional<Written> write_text(Choice& choice, const char* name, TextFunction* function);
   void end_pool(int index);
   void share_pool(int owner, uint8_t number);
   void adopt_pool(Pool made);

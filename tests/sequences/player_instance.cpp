@@ -591,14 +591,14 @@ void Player::step_stats_reset_peaks(Choice& choice) {
   }
 }
 
-void Player::step_stats_report(Choice& choice) {
-  Call call(*this, choice, "gpumem_stats_report");
+std::optional<Player::Written> Player::write_text(Choice& choice, const char* name, TextFunction* function) {
+  Call call(*this, choice, name);
   const Picked chosen = pick_instance(choice);
-  constexpr uint64_t kCapacities[] = {16384, 0, 1, 12, 300};
+  constexpr uint64_t kCapacities[] = {65536, 0, 1, 12, 300};
   const uint64_t capacity = choice.one_of(kCapacities);
   const bool null = choice.byte() >= kWrong;
   Out<uint64_t> needed(choice, Out<uint64_t>::Null::kGood);
-  std::string buffer(16384, 'x');
+  std::string buffer(65536, 'x');
   call.text("%s, %s, %llu, %s", chosen.text.c_str(), null ? "NULL" : "buffer",
             static_cast<unsigned long long>(capacity), needed.text());
   Verdict verdict;
@@ -608,26 +608,46 @@ void Player::step_stats_report(Choice& choice) {
   if (expect.empty()) expect = {GPUMEM_SUCCESS};
   const gpumem_status status =
       call.check(expect,
-                 gpumem_stats_report(as<gpumem_instance>(chosen.value), null ? nullptr : buffer.data(),
-                                     capacity, needed.pointer(), call.error()),
+                 function(as<gpumem_instance>(chosen.value), null ? nullptr : buffer.data(), capacity,
+                          needed.pointer(), call.error()),
                  needed);
   if (status != GPUMEM_SUCCESS) {
     require(buffer == std::string(buffer.size(), 'x'), "the buffer of a failed call was written");
-    return;
+    return std::nullopt;
   }
-  if (capacity == 0) return;
+  if (capacity == 0) return std::nullopt;
   const size_t length = std::strlen(buffer.c_str());
   require(length < capacity && buffer[capacity == buffer.size() ? length : capacity] != '\1',
           "the text has no end");
-  if (needed.is_null() || needed.get() > capacity) return;
+  if (needed.is_null() || needed.get() > capacity) return std::nullopt;
   require(needed.get() == length + 1, "the text has another length than it tells");
+  buffer.resize(length);
+  return Written{chosen.index, std::move(buffer)};
+}
+
+void Player::step_stats_report(Choice& choice) {
+  const auto written = write_text(choice, "gpumem_stats_report", gpumem_stats_report);
+  if (!written) return;
   // A pool has one for all its memory (POOL-13).
-  const uint64_t live = instance(chosen.index).stats.live() - memory_of_pools(chosen.index);
-  const auto lines = std::count(buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(length), '\n') + 1;
+  const uint64_t live = instance(written->index).stats.live() - memory_of_pools(written->index);
+  const std::string& report = written->text;
+  const auto lines = std::count(report.begin(), report.end(), '\n') + 1;
   require(static_cast<uint64_t>(lines) == std::max<uint64_t>(live, 1),
           "the report has a line for each object");
-  require((live == 0) == (std::strcmp(buffer.c_str(), "nothing lives") == 0),
-          "nothing lives, or something does");
+  require((live == 0) == (report == "nothing lives"), "nothing lives, or something does");
+}
+
+void Player::step_stats_snapshot(Choice& choice) {
+  const auto written = write_text(choice, "gpumem_stats_snapshot", gpumem_stats_snapshot);
+  if (!written) return;
+  const std::string& snapshot = written->text;
+  uint64_t objects = 0;
+  for (size_t at = 0; (at = snapshot.find("{\"type\":", at)) != std::string::npos; ++at)
+    ++objects;
+  require(objects == instance(written->index).stats.live(), "the snapshot has each object");
+  require(
+      std::count(snapshot.begin(), snapshot.end(), '{') == std::count(snapshot.begin(), snapshot.end(), '}'),
+      "the snapshot has brackets in pairs");
 }
 
 void Player::step_log_set_function(Choice& choice) {

@@ -104,6 +104,7 @@ namespace sequences {
   X(stats_get_kind, 2)                     \
   X(stats_reset_peaks, 2)                  \
   X(stats_report, 2)                       \
+  X(stats_snapshot, 1)                     \
   X(log_set_function, 1)                   \
   X(status_get_info, 1)                    \
   X(status_enumerate, 1)                   \

@@ -157,8 +157,13 @@ namespace GpuMem
     }
 
     /// <summary>Lists the live objects, a line for each. Call it before closing to find leaks.</summary>
+    public string Report() { return Text(false); }
+
+    /// <summary>The counters and the live objects as JSON, as the page of <c>gpumem_stats_snapshot</c> describes it.</summary>
+    public string Snapshot() { return Text(true); }
+
     [MethodImpl(GpuMemLibrary.Bound)]
-    public string Report()
+    string Text(bool snapshot)
     {
       gpumem_error* error = Error.Detail;
       ulong capacity = 0;
@@ -168,7 +173,8 @@ namespace GpuMem
         IntPtr buffer = capacity == 0 ? IntPtr.Zero : Marshal.AllocHGlobal((IntPtr)(long)capacity);
         try
         {
-          int status = Native.gpumem_stats_report(handle.Value, buffer, capacity, &required, error);
+          int status = snapshot ? Native.gpumem_stats_snapshot(handle.Value, buffer, capacity, &required, error)
+                                : Native.gpumem_stats_report(handle.Value, buffer, capacity, &required, error);
           handle.Check(status, error);
           // Another thread may create something between the two calls.
           if (required <= capacity) return Words.Read(buffer);

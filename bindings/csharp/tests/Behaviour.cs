@@ -1187,6 +1187,7 @@ namespace GpuMem.Tests
       instance.ResetPeaks();
       Check.Equal(1L, instance.GetStats(MemoryKind.Device).PeakCount, "peak after reset");
       Check.That(instance.Report().Contains("counted"), instance.Report());
+      Check.That(instance.Snapshot().Contains("\"name\":\"counted\",\"kind\":\"device\""), instance.Snapshot());
       memory.Dispose();
     }
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+import json
 import sys
 import warnings
 import weakref
 from ctypes import c_int32, c_uint32, c_uint64, c_void_p
-from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence, SupportsIndex, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, SupportsIndex, Tuple, Union
 
 from . import _library as c
 from ._buffers import Buffer
@@ -526,13 +527,20 @@ class Instance(Unique, Copies, Sharing):
 
     def report(self) -> str:
         """A report of the live objects, to find leaks: a line for each, or "nothing lives"."""
+        return report_in_python(self._text(c.gpumem_stats_report))
+
+    def snapshot(self) -> Dict[str, Any]:
+        """The counters and the live objects, as ``gpumem_stats_snapshot()`` describes them. ``json.dumps()`` makes a text of it."""
+        return json.loads(self._text(c.gpumem_stats_snapshot))  # type: ignore[no-any-return]
+
+    def _text(self, write: Callable[..., int]) -> str:
         required = c_uint64()
         capacity = 4096
         while True:
             buffer = ctypes.create_string_buffer(capacity)
-            call(c.gpumem_stats_report, self._handle, buffer, capacity, required)
+            call(write, self._handle, buffer, capacity, required)
             if required.value <= capacity:
-                return report_in_python(text(buffer.value))
+                return text(buffer.value)
             capacity = required.value
 
 

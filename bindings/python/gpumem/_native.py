@@ -711,12 +711,12 @@ class gpumem_table(Growing):
                 ("gpumem_ring_release", c_void_p), ("gpumem_ring_finish", c_void_p), ("gpumem_ring_get_info", c_void_p),
                 ("gpumem_ring_destroy", c_void_p), ("gpumem_stats_get", c_void_p), ("gpumem_stats_get_kind", c_void_p),
                 ("gpumem_stats_reset_peaks", c_void_p), ("gpumem_stats_report", c_void_p),
-                ("gpumem_stream_create", c_void_p), ("gpumem_stream_wrap", c_void_p),
-                ("gpumem_stream_destroy", c_void_p), ("gpumem_stream_get_info", c_void_p),
-                ("gpumem_stream_get_capture_id", c_void_p), ("gpumem_stream_query", c_void_p),
-                ("gpumem_stream_synchronize", c_void_p), ("gpumem_stream_wait_event", c_void_p),
-                ("gpumem_stream_launch_host_function", c_void_p), ("gpumem_stream_write_value", c_void_p),
-                ("gpumem_stream_wait_value", c_void_p)]
+                ("gpumem_stats_snapshot", c_void_p), ("gpumem_stream_create", c_void_p),
+                ("gpumem_stream_wrap", c_void_p), ("gpumem_stream_destroy", c_void_p),
+                ("gpumem_stream_get_info", c_void_p), ("gpumem_stream_get_capture_id", c_void_p),
+                ("gpumem_stream_query", c_void_p), ("gpumem_stream_synchronize", c_void_p),
+                ("gpumem_stream_wait_event", c_void_p), ("gpumem_stream_launch_host_function", c_void_p),
+                ("gpumem_stream_write_value", c_void_p), ("gpumem_stream_wait_value", c_void_p)]
 
 
 # name: (result, arguments), in the order of gpumem_table.
@@ -934,6 +934,7 @@ PROTOTYPES = {
     "gpumem_stats_get_kind": (c_int32, (c_void_p, c_int32, POINTER(gpumem_kind_stats), POINTER(gpumem_error))),
     "gpumem_stats_reset_peaks": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_stats_report": (c_int32, (c_void_p, c_char_p, c_uint64, POINTER(c_uint64), POINTER(gpumem_error))),
+    "gpumem_stats_snapshot": (c_int32, (c_void_p, c_char_p, c_uint64, POINTER(c_uint64), POINTER(gpumem_error))),
     "gpumem_stream_create": (c_int32, (c_void_p, POINTER(gpumem_stream_desc), POINTER(c_void_p),
                                        POINTER(gpumem_error))),
     "gpumem_stream_wrap": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p), POINTER(gpumem_error))),

@@ -436,6 +436,8 @@ class ByHand<InstanceRef> : public Elements<InstanceRef> {
                  OnError on_error = {}) const;
   /// A line for each live object: gpumem_stats_report()
   std::string report(OnError on_error = {}) const;
+  /// Counters and live objects as JSON: gpumem_stats_snapshot()
+  std::string snapshot(OnError on_error = {}) const;
   /// Writes new descriptors of an export, and returns how many; with no room only their number: gpumem_share_get_fds()
   uint32_t share_fds(const gpumem_share_handle &handle, span<int32_t> fds, OnError on_error = {}) const;
   /// Lets the CPU access managed memory until the result is destroyed: gpumem_managed_begin_host_access()
@@ -3344,19 +3346,27 @@ span<T> ByHand<HostKernel>::view(device_span<T> elements, OnError on_error) cons
   return {static_cast<T *>(pointer), pointer == nullptr ? 0 : elements.size()};
 }
 
-inline std::string ByHand<InstanceRef>::report(OnError on_error) const {
-  const gpumem_instance instance = static_cast<const InstanceRef *>(this)->get();
+/// The whole text that a function writes of an instance.
+inline std::string whole_text(gpumem_instance instance, OnError on_error,
+                              decltype(&gpumem_stats_report) function) {
   std::string text;
   uint64_t required = 1;
   // What lives may grow between two calls.
   while (text.size() < required) {
     text.resize(required);
     Attempt attempt(on_error);
-    if (!attempt.done(gpumem_stats_report(instance, text.data(), text.size(), &required, attempt.error())))
-      return {};
+    if (!attempt.done(function(instance, text.data(), text.size(), &required, attempt.error()))) return {};
   }
   text.resize(required - 1);
   return text;
+}
+
+inline std::string ByHand<InstanceRef>::report(OnError on_error) const {
+  return whole_text(static_cast<const InstanceRef *>(this)->get(), on_error, gpumem_stats_report);
+}
+
+inline std::string ByHand<InstanceRef>::snapshot(OnError on_error) const {
+  return whole_text(static_cast<const InstanceRef *>(this)->get(), on_error, gpumem_stats_snapshot);
 }
 
 inline uint32_t ByHand<InstanceRef>::share_fds(const gpumem_share_handle &handle, span<int32_t> fds,

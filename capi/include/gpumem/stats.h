@@ -106,6 +106,28 @@ GPUMEM_API gpumem_status gpumem_stats_reset_peaks(gpumem_instance instance, gpum
 GPUMEM_API gpumem_status gpumem_stats_report(gpumem_instance instance, char *buffer, uint64_t capacity,
                                              uint64_t *out_required, gpumem_error *error);
 
+/** Writes the counters and the live objects of an instance as JSON (RFC 8259) in UTF-8, for programs: an object with
+ * "version", "backend", "name", "process", "live_count", "live_bytes", "peak_bytes", "reserved_bytes", "devices", "kinds" and
+ * "objects", the last three arrays of objects. Each of "objects" has a "type" and what it has of "name", "device", "kind",
+ * "size", "host_pointer", "device_pointer" and others; memory of a pool has "of_pool". Sizes are in bytes, addresses are
+ * texts such as "0x7f00". Later versions may add members. What other threads do meanwhile may be in it in part.
+ *
+ * \param instance instance to query
+ * \param[out] buffer receives the text, 0-terminated and truncated to fit; NULL if `capacity` is 0
+ * \param capacity size of `buffer` in bytes
+ * \param[out] out_required receives the size of the whole text with its 0 byte; or NULL
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the text was written; it was truncated, and so is no JSON, if `*out_required` is greater than
+ *         `capacity`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `buffer` is NULL and `capacity` is not 0
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory for the text
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_stats_snapshot(gpumem_instance instance, char *buffer, uint64_t capacity,
+                                               uint64_t *out_required, gpumem_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -569,6 +569,9 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stats_reset_peaks)(
 /** Type of gpumem_stats_report(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stats_report)(
     gpumem_instance instance, char *buffer, uint64_t capacity, uint64_t *out_required, gpumem_error *error);
+/** Type of gpumem_stats_snapshot(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stats_snapshot)(
+    gpumem_instance instance, char *buffer, uint64_t capacity, uint64_t *out_required, gpumem_error *error);
 /** Type of gpumem_stream_create(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stream_create)(
     gpumem_device device, const gpumem_stream_desc *desc, gpumem_stream *out_stream, gpumem_error *error);
@@ -942,6 +945,8 @@ typedef struct gpumem_table {
   PFN_gpumem_stats_reset_peaks gpumem_stats_reset_peaks;
   /** gpumem_stats_report(). */
   PFN_gpumem_stats_report gpumem_stats_report;
+  /** gpumem_stats_snapshot(). */
+  PFN_gpumem_stats_snapshot gpumem_stats_snapshot;
   /** gpumem_stream_create(). */
   PFN_gpumem_stream_create gpumem_stream_create;
   /** gpumem_stream_wrap(). */

@@ -876,6 +876,12 @@ Result<void> destroy_buffer(Ref<Buffer> buffer) {
 // Only the buffer; its memory has its own line.
 Line Buffer::describe() const { return line_of("buffer %s: device %u", shown(name()), device().ordinal()); }
 
+void Buffer::list(Fields& fields) const noexcept {
+  fields.add("name", name());
+  fields.add("device", uint64_t{device().ordinal()});
+  fields.add_address("address", base());
+}
+
 // Its range and blocks are released on their own.
 Result<void> Buffer::release() {
   if (group_ != nullptr) group_->leave(*this);

@@ -43,6 +43,7 @@ class Buffer final : public Object {
   static constexpr Type kType = Type::kBuffer;
   Buffer(std::shared_ptr<Instance> instance, Device& device, BufferRequest request);
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
 
   const std::string& name() const { return request_.name; }

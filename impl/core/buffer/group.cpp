@@ -109,6 +109,8 @@ Result<uint64_t> create_group(const std::shared_ptr<Instance>& instance, std::st
 
 Line Group::describe() const { return line_of("group %s", shown(name_)); }
 
+void Group::list(Fields& fields) const noexcept { fields.add("name", name_); }
+
 Result<void> Group::release() {
   if (!is_empty()) return make_error(GPUMEM_ERROR_BUSY, "the group still has buffers; destroy them first");
   return Object::release();

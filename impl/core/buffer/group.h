@@ -19,6 +19,7 @@ class Group final : public Object {
   Group(std::shared_ptr<Instance> instance, std::string name)
       : Object(kType, std::move(instance)), name_(std::move(name)) {}
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
 
   const std::string& name() const { return name_; }

@@ -101,6 +101,8 @@ class Instance {
 
   // What lives, a line for each object, memory first, at most `most` lines. Takes no lock.
   std::string report(uint64_t most, const char* separator = "\n") const;
+  // Counters and live objects as JSON.
+  std::string snapshot() const;
 
   Result<uint64_t> close(Object& root, gpumem_close_mode mode);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What lives in an instance, in words.
+// What lives in an instance, in words and for programs.
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <initializer_list>
 #include <utility>
 #include <vector>
@@ -8,6 +10,8 @@
 #include "base/text.h"
 #include "core/instance/instance.h"
 #include "core/memory/region.h"
+#include "gpumem/version.h"
+#include "platform/identity.h"
 
 namespace gpumem::core {
 namespace {
@@ -46,6 +50,67 @@ std::string Instance::report(uint64_t most, const char* separator) const {
     }
   }
   return lines != 0 ? text : "nothing lives";
+}
+
+// As report(), and so not of one moment.
+std::string Instance::snapshot() const {
+  std::string text;
+  const auto add_element = [&text](const Fields& fields) {
+    text += text.back() == '[' ? "{" : ",{";
+    text += fields.text();
+    text += '}';
+  };
+  Fields head;
+  std::array<char, 32> version;
+  std::snprintf(version.data(), version.size(), "%d.%d.%d", GPUMEM_VERSION_MAJOR, GPUMEM_VERSION_MINOR,
+                GPUMEM_VERSION_PATCH);
+  head.add("version", version.data());
+  head.add("backend", backend().kind() == GPUMEM_BACKEND_CUDA ? "cuda" : "host");
+  head.add("name", name_);
+  head.add("process", static_cast<uint64_t>(platform::process_id()));
+  const gpumem_stats stats = statistics_.read();
+  head.add("live_count", stats.live_count);
+  head.add("live_bytes", stats.live_bytes);
+  head.add("peak_bytes", stats.peak_bytes);
+  head.add("reserved_bytes", stats.reserved_bytes);
+  (text += '{') += head.text();
+
+  text += ",\"devices\":[";
+  for (const auto& device : devices_) {
+    Fields fields;
+    fields.add("ordinal", uint64_t{device->ordinal()});
+    fields.add("name", device->facts().name);
+    fields.add("total_bytes", device->facts().total_bytes);
+    add_element(fields);
+  }
+  text += "],\"kinds\":[";
+  for (const KindTraits& kind : all_kinds()) {
+    if (kind.counters == kNotCounted) continue;
+    const gpumem_kind_stats counts = statistics_.read_kind(kind);
+    Fields fields;
+    fields.add("kind", kind.name);
+    fields.add("live_count", counts.live_count);
+    fields.add("live_bytes", counts.live_bytes);
+    fields.add("peak_count", counts.peak_count);
+    fields.add("peak_bytes", counts.peak_bytes);
+    fields.add("total_count", counts.total_count);
+    fields.add("total_bytes", counts.total_bytes);
+    add_element(fields);
+  }
+  text += "],\"objects\":[";
+  Fields fields;
+  bool listed = false;
+  const auto see = [&](const Object& object) {
+    listed = &object.instance() == this && object.type() != Type::kInstance && object.type() != Type::kDevice;
+    if (!listed) return;
+    fields = {};
+    fields.add("type", type_name(object.type()));
+    object.list(fields);
+  };
+  for (uint32_t slot = 0; handles::see_next(&slot, see);) {
+    if (listed) add_element(fields);
+  }
+  return text += "]}";
 }
 
 Instance::OfPools Instance::of_pools() const {

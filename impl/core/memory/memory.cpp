@@ -233,6 +233,16 @@ Line Memory::describe() const {
                  size(), plural(size()), address, device().ordinal(), pool_note());
 }
 
+void Memory::list(Fields& fields) const noexcept {
+  fields.add("name", name());
+  fields.add("kind", traits().name);
+  fields.add("size", size());
+  if (info().host_pointer != nullptr) fields.add_address("host_pointer", info().host_pointer);
+  if (info().device_pointer != nullptr) fields.add_address("device_pointer", info().device_pointer);
+  fields.add("device", uint64_t{device().ordinal()});
+  if (pool_blocks() != nullptr) fields.add_true("of_pool");
+}
+
 Result<void> Memory::release() {
   set_state(State::kLeaving);
   Imports& imports = instance().imports();

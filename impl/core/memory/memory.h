@@ -19,6 +19,7 @@ class Memory final : public Region {
   Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
          const backend::MemoryRequest& asked, std::string name);
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
   void forget() noexcept override;
 

@@ -235,6 +235,13 @@ Line Physical::describe() const {
                  device().ordinal(), facts().on_device() ? "" : ", on the host");
 }
 
+void Physical::list(Fields& fields) const noexcept {
+  fields.add("name", name());
+  fields.add("size", facts().size);
+  fields.add("device", uint64_t{device().ordinal()});
+  fields.add("location", facts().on_device() ? "device" : "host");
+}
+
 Result<void> Physical::release() {
   GPUMEM_TRY(backend().release());
   instance().statistics().drop_block(facts().block_id);

@@ -19,6 +19,7 @@ class Physical final : public Object {
       : Object(kType, std::move(instance)), device_(device), name_(std::move(name)) {}
 
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
 
   // The device that it was created with; for host memory, a close one.

@@ -570,6 +570,15 @@ Line Range::describe() const {
                  shown(name()), size(), pointer_to(address()), mapped_size(), pool_note());
 }
 
+void Range::list(Fields& fields) const noexcept {
+  fields.add("name", name());
+  fields.add("kind", traits().name);
+  fields.add("size", size());
+  fields.add("mapped_bytes", mapped_size());
+  fields.add_address("device_pointer", pointer_to(address()));
+  if (pool_blocks() != nullptr) fields.add_true("of_pool");
+}
+
 // Unmaps everything first; on failure the rest stays unchanged.
 Result<void> Range::release() {
   set_state(State::kLeaving);

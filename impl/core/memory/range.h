@@ -103,6 +103,7 @@ class Range final : public Region {
   static constexpr Type kType = Type::kRange;
   Range(std::shared_ptr<Instance> instance, Device& device, uint64_t size, std::string name);
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
   void forget() noexcept override;
 

@@ -19,6 +19,8 @@ Line line_of(const char* format, ...) noexcept {
 
 Line Object::describe() const { return line_of("%s", type_name(type_)); }
 
+void Object::list(Fields& /*fields*/) const noexcept {}
+
 Result<void> Object::release() {
   instance_->remove_object(*this);
   return {};

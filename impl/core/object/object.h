@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "core/object/fields.h"
 #include "platform/fork.h"
 
 namespace gpumem::core {
@@ -51,6 +52,8 @@ class Object {
   virtual ~Object() = default;
 
   virtual Line describe() const;
+  // The same for programs, without its type.
+  virtual void list(Fields& fields) const noexcept;
   // Releases what the object holds and leaves the instance's list; after a failure, call it again. The handle
   // must be ended, and no thread may use the object. It lives until handles::remove().
   virtual Result<void> release();

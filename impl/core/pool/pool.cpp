@@ -72,6 +72,16 @@ Line Pool::describe() const {
                  live.reserved, core_->device().ordinal());
 }
 
+void Pool::list(Fields& fields) const noexcept {
+  const PoolCore::Totals live = core_->try_live();
+  fields.add("name", core_->request().memory.name);
+  fields.add("device", uint64_t{core_->device().ordinal()});
+  fields.add("kind", core_->request().memory.kind->name);
+  fields.add("live_count", live.count);
+  fields.add("live_bytes", live.bytes);
+  fields.add("reserved_bytes", live.reserved);
+}
+
 // The regions of the pool are released on their own.
 Result<void> Pool::release() {
   core_->retire();

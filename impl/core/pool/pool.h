@@ -16,6 +16,7 @@ class Pool final : public Object {
   Pool(std::shared_ptr<Instance> instance, std::shared_ptr<PoolCore> core)
       : Object(kType, std::move(instance)), core_(std::move(core)) {}
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
 
   PoolCore& core() const { return *core_; }

@@ -57,6 +57,12 @@ Line Event::describe() const {
   return line_of("event %s: device %u%s", shown(name_), device_.ordinal(), wrapped_ ? ", wrapped" : "");
 }
 
+void Event::list(Fields& fields) const noexcept {
+  fields.add("name", name_);
+  fields.add("device", uint64_t{device_.ordinal()});
+  if (wrapped_) fields.add_true("wrapped");
+}
+
 Result<void> Event::release() {
   GPUMEM_TRY(backend().release());
   instance().exports().end(*this);

@@ -29,6 +29,7 @@ class Event final : public Object {
         name_(std::move(name)) {}
 
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
 
   Device& device() const { return device_; }

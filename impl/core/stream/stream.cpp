@@ -60,6 +60,12 @@ Line Stream::describe() const {
   return line_of("stream %s: device %u%s", shown(name_), device_.ordinal(), wrapped_ ? ", wrapped" : "");
 }
 
+void Stream::list(Fields& fields) const noexcept {
+  fields.add("name", name_);
+  fields.add("device", uint64_t{device_.ordinal()});
+  if (wrapped_) fields.add_true("wrapped");
+}
+
 Result<void> Stream::release() {
   StreamEnd end(*this);
   instance().pools().end_stream(order_key(), backend().native());

@@ -22,6 +22,7 @@ class Stream final : public Object {
       : Object(kType, std::move(instance)), device_(device), wrapped_(wrapped), name_(std::move(name)) {}
 
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
 
   Device& device() const { return device_; }

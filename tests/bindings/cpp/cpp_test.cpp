@@ -813,6 +813,7 @@ TEST_F(Cpp, QuestionsAreAnswered) {
   desc.name = "found in the report";
   const gpumem::Memory memory = device_.create_memory(desc);
   EXPECT_NE(instance_.report().find(desc.name), std::string::npos);
+  EXPECT_NE(instance_.snapshot().find(R"("name":")" + std::string(desc.name) + '"'), std::string::npos);
   EXPECT_EQ(instance_.pointer_info(memory.info().device_pointer).memory, memory.get());
 }
 

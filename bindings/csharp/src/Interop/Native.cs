@@ -499,6 +499,9 @@ namespace GpuMem.Interop
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_stats_report(
         IntPtr instance, IntPtr buffer, ulong capacity, ulong* out_required, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_stats_snapshot(
+        IntPtr instance, IntPtr buffer, ulong capacity, ulong* out_required, gpumem_error* error);
     // stream.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_stream_create(

@@ -1379,6 +1379,7 @@ namespace GpuMem.Interop
     public IntPtr gpumem_stats_get_kind;
     public IntPtr gpumem_stats_reset_peaks;
     public IntPtr gpumem_stats_report;
+    public IntPtr gpumem_stats_snapshot;
     public IntPtr gpumem_stream_create;
     public IntPtr gpumem_stream_wrap;
     public IntPtr gpumem_stream_destroy;

@@ -653,6 +653,13 @@ functions! {
         PFN_gpumem_stats_report, gpumem_stats_report(
             instance: gpumem_instance, buffer: *mut c_char, capacity: u64, out_required: *mut u64,
             error: *mut gpumem_error) -> gpumem_status;
+        /// Writes the counters and the live objects of an instance as JSON (RFC 8259) in UTF-8, for
+        /// programs: an object with "version", "backend", "name", "process", "live_count",
+        /// "live_bytes", "peak_bytes", "reserved_bytes", "devices", "kinds" and "objects", the last
+        /// three arrays of objects.
+        PFN_gpumem_stats_snapshot, gpumem_stats_snapshot(
+            instance: gpumem_instance, buffer: *mut c_char, capacity: u64, out_required: *mut u64,
+            error: *mut gpumem_error) -> gpumem_status;
         /// Creates a stream.
         PFN_gpumem_stream_create, gpumem_stream_create(
             device: gpumem_device, desc: *const gpumem_stream_desc, out_stream: *mut gpumem_stream,

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::fmt;
-use std::os::raw::c_void;
+use std::os::raw::{c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -500,21 +500,22 @@ impl Instance {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn report(&self) -> Result<String, Error> {
-        let mut text: Vec<u8> = Vec::new();
-        loop {
-            let mut required = 0;
-            let place = if text.is_empty() { ptr::null_mut() } else { text.as_mut_ptr().cast() };
-            // SAFETY: the buffer has this capacity, and the output is writable.
-            unsafe {
-                call!(gpumem_stats_report(self.inner.handle, place, text.len() as u64, &mut required))
-            }?;
-            if required <= text.len() as u64 {
-                text.truncate((required as usize).saturating_sub(1));
-                return Ok(translate(&String::from_utf8_lossy(&text)));
-            }
-            // Other threads may create objects before the next try.
-            text.resize(required as usize + 256, 0);
-        }
+        // SAFETY: as whole_text() promises.
+        let report = whole_text(|place, capacity, required| unsafe {
+            call!(gpumem_stats_report(self.inner.handle, place, capacity, required))
+        })?;
+        Ok(translate(&report))
+    }
+
+    /// The counters and the live objects as JSON, as the manual of `gpumem_stats_snapshot()` describes it.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn snapshot(&self) -> Result<String, Error> {
+        // SAFETY: as whole_text() promises.
+        whole_text(|place, capacity, required| unsafe {
+            call!(gpumem_stats_snapshot(self.inner.handle, place, capacity, required))
+        })
     }
 
     /// Gets information about an address. Succeeds for every address but NULL.
@@ -798,5 +799,21 @@ impl ErrorKind {
     /// Whether no more work of the object can be observed: its device, instance or process is gone.
     pub(crate) fn is_end(self) -> bool {
         self.is_closed() || matches!(self, Self::DeviceLost | Self::Forked)
+    }
+}
+
+/// The whole text that `write` writes: into a buffer of that capacity, and how much room it needs.
+fn whole_text(write: impl Fn(*mut c_char, u64, &mut u64) -> Result<Status, Error>) -> Result<String, Error> {
+    let mut text: Vec<u8> = Vec::new();
+    loop {
+        let mut required = 0;
+        let place = if text.is_empty() { ptr::null_mut() } else { text.as_mut_ptr().cast() };
+        write(place, text.len() as u64, &mut required)?;
+        if required <= text.len() as u64 {
+            text.truncate((required as usize).saturating_sub(1));
+            return Ok(String::from_utf8_lossy(&text).into_owned());
+        }
+        // Other threads may create objects before the next try.
+        text.resize(required as usize + 256, 0);
     }
 }

@@ -171,6 +171,7 @@ fn counters_and_reports() {
         let memory =
             DeviceMemory::<u8>::with_options(device, 1000, &MemoryOptions::new().name("accounts")).unwrap();
         assert!(instance.report().unwrap().contains("accounts"));
+        assert!(instance.snapshot().unwrap().contains("\"name\":\"accounts\""));
         let (stream, event) = (Stream::new(device).unwrap(), Event::new(device).unwrap());
         let stats = instance.stats().unwrap();
         assert_eq!((stats.live_count, stats.live_bytes, stats.streams, stats.events), (1, 1000, 1, 1));

@@ -131,6 +131,11 @@ Result<uint64_t> open_hub(const std::shared_ptr<Instance>& instance, std::string
 
 Line Hub::describe() const { return line_of("hub %s: %s", shown(name_), address_.c_str()); }
 
+void Hub::list(Fields& fields) const noexcept {
+  fields.add("name", name_);
+  fields.add("address", address_);
+}
+
 Result<void> Hub::release() {
   close();
   return Object::release();

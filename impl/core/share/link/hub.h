@@ -35,6 +35,7 @@ class Hub final : public Object {
       : Object(kType, std::move(instance)), name_(std::move(name)), address_(std::move(address)) {}
   ~Hub() override { close(); }
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
 
   const std::string& name() const { return name_; }

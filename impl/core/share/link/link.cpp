@@ -247,6 +247,8 @@ Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const L
 
 Line Link::describe() const { return line_of("link: %s", address().c_str()); }
 
+void Link::list(Fields& fields) const noexcept { fields.add("address", address()); }
+
 // Like destroy_object(), but does not wait for calls that wait for the hub.
 Result<void> close_link(Ref<Link> link) {
   GPUMEM_TRY(outside_host_function());

@@ -30,6 +30,7 @@ class Link final : public Object {
       : Object(kType, std::move(instance)), address_(request.address), timeout_ns_(request.timeout_ns) {}
 
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
 
   const std::string& address() const { return address_; }
   gpumem_link_info info() const;

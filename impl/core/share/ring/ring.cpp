@@ -454,6 +454,13 @@ Result<void> Ring::release_events() noexcept {
 // Only the ring; its memory has its own line.
 Line Ring::describe() const { return line_of("ring %s: device %u", shown(name()), device().ordinal()); }
 
+void Ring::list(Fields& fields) const noexcept {
+  fields.add("name", name());
+  fields.add("device", uint64_t{device().ordinal()});
+  fields.add("role", producer_ ? "producer" : "consumer");
+  fields.add("slots", uint64_t{slot_count_});
+}
+
 Result<void> Ring::release() {
   close();
   return Object::release();

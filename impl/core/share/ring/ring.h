@@ -47,6 +47,7 @@ class Ring final : public Object {
   Ring(std::shared_ptr<Instance> instance, Device& device, bool producer, std::string name);
   ~Ring() override;
   Line describe() const override;
+  void list(Fields& fields) const noexcept override;
   Result<void> release() override;
 
   Device& device() const { return device_; }

@@ -165,6 +165,7 @@ pub(super) const FUNCTIONS: &[(&str, &str)] = &[
     ("gpumem_stats_get_kind", "Instance::kind_stats"),
     ("gpumem_stats_report", "Instance::report"),
     ("gpumem_stats_reset_peaks", "Instance::reset_peaks"),
+    ("gpumem_stats_snapshot", "Instance::snapshot"),
     ("gpumem_status_enumerate", "Status::all"),
     ("gpumem_status_get_info", "Status::info"),
     ("gpumem_status_name", "Status::library_name"),
