@@ -581,7 +581,7 @@ CSHARP_MEMBERS = {
     "GpuInstance": "copy=Copy copy_2d=Copy2D copy_file=ReadFile copy_regions=CopyRegions fill=Fill fill_2d=Fill2D device_get=GetDevice free=Free "
                    "unregister=UnregisterPointer pointer_get_info=GetPointerInfo pointer_get_access=GetHostAccess "
                    "instance_probe=Probe instance_open=Open instance_close=Close instance_default=Default instance_get_info=Info "
-                   "stats_get=Stats stats_get_kind=GetStats stats_reset_peaks=ResetPeaks stats_report=Report "
+                   "stats_get=Stats stats_get_kind=GetStats stats_reset_peaks=ResetPeaks stats_report=Report stats_snapshot=Snapshot "
                    "managed_advise=Advise managed_get_info=GetUnifiedInfo managed_begin_host_access=BeginHostAccess "
                    "physical_retain=RetainPhysical range_reserve=ReserveRange range_get_mapping=GetMapping "
                    "group_create=CreateGroup share_export=Export share_revoke=Revoke share_get_fds=GetDescriptors "

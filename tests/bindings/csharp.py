@@ -92,8 +92,10 @@ def bad_libraries(folder):
 
 
 def texts(source, folder):
-    """A file with every text in the sources of the library, a line for each: messages, their parts, and what goes into them."""
-    token = re.compile(r"//[^\n]*|/\*.*?\*/|'(?:[^'\\\n]|\\.)'|^\s*#[^\n]*|" r'((?:"(?:[^"\\\n]|\\.)*"(?:\s|PRI\w+)*)+)',
+    """A file with every text in the sources of the library, a line for each: messages, their parts, and what goes into them. But
+    for the keys of JSON, which are the same in every language."""
+    key = r"\.add(?:_true|_address)?\(\s*\"\w+\""
+    token = re.compile(key + r"|//[^\n]*|/\*.*?\*/|'(?:[^'\\\n]|\\.)'|^\s*#[^\n]*|" r'((?:"(?:[^"\\\n]|\\.)*"(?:\s|PRI\w+)*)+)',
                        re.DOTALL | re.MULTILINE)
     found = set()
     for path in [*(source / "impl").rglob("*"), *(source / "capi" / "src").rglob("*")]:

@@ -470,6 +470,7 @@ namespace GpuMem
       { "gpumem_stats_get_kind", "GpuInstance.GetStats()" },
       { "gpumem_stats_reset_peaks", "GpuInstance.ResetPeaks()" },
       { "gpumem_stats_report", "GpuInstance.Report()" },
+      { "gpumem_stats_snapshot", "GpuInstance.Snapshot()" },
       { "gpumem_stream_create", "GpuDevice.CreateStream()" },
       { "gpumem_stream_wrap", "GpuDevice.WrapStream()" },
       { "gpumem_stream_destroy", "GpuStream.Dispose()" },

@@ -328,6 +328,17 @@ class MemoryTest(Case):
                     wrong(memory, 1)
         self.assertNotEqual(self.instance.pointer_info(pointer).kind, Kind.PINNED)
 
+    def test_snapshot(self):
+        with self.device.memory(1000, "pinned", name='the "last" one') as memory:
+            found = self.instance.snapshot()
+            self.assertEqual((found["backend"], found["live_count"], found["live_bytes"]), (self.instance.info().backend.name.lower(), 1, 1000))
+            self.assertEqual(found["objects"], [{"type": "memory", "name": 'the "last" one', "kind": "pinned", "size": 1000, "device": 0,
+                                                 "host_pointer": hex(int(memory)), "device_pointer": hex(int(memory))}])
+            self.assertEqual([(kind["live_count"], kind["live_bytes"]) for kind in found["kinds"] if kind["kind"] == "pinned"],
+                             [(1, 1000)])
+            self.assertEqual(len(found["devices"]), len(self.instance.devices))
+        self.assertEqual(self.instance.snapshot()["objects"], [])
+
     def test_close_during_a_copy(self):
         memory, asked = self.pinned(), []
 

@@ -3346,27 +3346,35 @@ span<T> ByHand<HostKernel>::view(device_span<T> elements, OnError on_error) cons
   return {static_cast<T *>(pointer), pointer == nullptr ? 0 : elements.size()};
 }
 
-/// The whole text that a function writes of an instance.
-inline std::string whole_text(gpumem_instance instance, OnError on_error,
-                              decltype(&gpumem_stats_report) function) {
+/// The whole text of which `write(buffer, capacity, &required, error)` writes what fits.
+template <class Write>
+std::string whole_text(OnError on_error, Write write) {
   std::string text;
   uint64_t required = 1;
   // What lives may grow between two calls.
   while (text.size() < required) {
     text.resize(required);
     Attempt attempt(on_error);
-    if (!attempt.done(function(instance, text.data(), text.size(), &required, attempt.error()))) return {};
+    if (!attempt.done(write(text.data(), text.size(), &required, attempt.error()))) return {};
   }
   text.resize(required - 1);
   return text;
 }
 
 inline std::string ByHand<InstanceRef>::report(OnError on_error) const {
-  return whole_text(static_cast<const InstanceRef *>(this)->get(), on_error, gpumem_stats_report);
+  const gpumem_instance instance = static_cast<const InstanceRef *>(this)->get();
+  return whole_text(on_error,
+                    [=](char *buffer, uint64_t capacity, uint64_t *out_required, gpumem_error *error) {
+                      return gpumem_stats_report(instance, buffer, capacity, out_required, error);
+                    });
 }
 
 inline std::string ByHand<InstanceRef>::snapshot(OnError on_error) const {
-  return whole_text(static_cast<const InstanceRef *>(this)->get(), on_error, gpumem_stats_snapshot);
+  const gpumem_instance instance = static_cast<const InstanceRef *>(this)->get();
+  return whole_text(on_error,
+                    [=](char *buffer, uint64_t capacity, uint64_t *out_required, gpumem_error *error) {
+                      return gpumem_stats_snapshot(instance, buffer, capacity, out_required, error);
+                    });
 }
 
 inline uint32_t ByHand<InstanceRef>::share_fds(const gpumem_share_handle &handle, span<int32_t> fds,
