@@ -391,7 +391,8 @@ void hang_up(int socket) noexcept { (void)shutdown(socket, SHUT_RDWR); }
 
 bool has_hung_up(int socket) noexcept {
   pollfd watched{socket, 0, 0};  // POLLHUP is always told
-  return poll(&watched, 1, 0) > 0;
+  const timespec at_once{};
+  return ppoll(&watched, 1, &at_once, nullptr) > 0;
 }
 
 Result<Waited> wait_for(int socket, bool to_write, Deadline deadline, int wake) {
