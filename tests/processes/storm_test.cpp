@@ -66,6 +66,8 @@ class Thread {
     uint64_t length = 0;
     EXPECT_OK(gpumem_stats_report(instance, nullptr, 0, &length, why()));
     EXPECT_GT(length, 1u);
+    EXPECT_OK(gpumem_stats_snapshot(instance, nullptr, 0, &length, why()));
+    EXPECT_GT(length, 1u);
   }
 
   static void use_plain_pointer(const Instance& instance, gpumem_device device) {

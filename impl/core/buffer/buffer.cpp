@@ -879,7 +879,6 @@ Line Buffer::describe() const { return line_of("buffer %s: device %u", shown(nam
 void Buffer::list(Fields& fields) const noexcept {
   fields.add("name", name());
   fields.add("device", uint64_t{device().ordinal()});
-  fields.add_address("address", base());
 }
 
 // Its range and blocks are released on their own.
