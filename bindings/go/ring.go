@@ -59,7 +59,9 @@ func (r *ring) take(slot *ringSlot, native nativeRingSlot, stream *Stream) {
 func (r *ring) forget(slot *ringSlot) {
 	for index, other := range r.held {
 		if other == slot {
-			r.held = append(r.held[:index:index], r.held[index+1:]...)
+			copy(r.held[index:], r.held[index+1:])
+			r.held[len(r.held)-1] = nil // A slot that is kept here keeps the ring from being collected.
+			r.held = r.held[:len(r.held)-1]
 			return
 		}
 	}
@@ -114,6 +116,8 @@ func (r *ring) closeDropped(destroy func() error) outcome {
 	if used {
 		return outcomeKept
 	}
+	// Else the consumers of a producer would wait. This waits until they have left; a consumer is refused.
+	C.gpumem_go_ring_finish(r.id(), timeoutInfinite)
 	return outcomeOf(destroy())
 }
 
@@ -293,7 +297,8 @@ func (s *RingSlot) Drop() error {
 		}
 		s.of.mutex.Lock()
 		s.of.forget(&s.ringSlot)
-		s.of.spare = &s.native
+		native := s.native // Not a part of the slot, which has the ring.
+		s.of.spare = &native
 		s.of.mutex.Unlock()
 		return nil
 	})
@@ -455,6 +460,7 @@ func (m *RingMessage) Release() error {
 			} else if err != nil {
 				return nil // The next Release tries again.
 			}
+			r.held[0] = nil
 			r.held = r.held[1:]
 		}
 		return nil

@@ -163,33 +163,49 @@ func TestRingsThatAreRefused(t *testing.T) {
 	must(t, missing.Release())
 }
 
+// consumeRing is the child of a test: it says how many messages it got until the ring was finished, and closes or forgets it.
+func consumeRing(t *testing.T, closes bool) {
+	from := starter(t)
+	d := device(t)
+	c, err := d.Instance().OpenRing(from.hearHandle(), RingOpenOptions{Timeout: shareLimit, Name: "theirs"})
+	must(t, err)
+	from.say("open")
+	var stream *Stream
+	if from.hear() == "stream" {
+		stream = newStream(t, d)
+	}
+	next := uint64(0)
+	must(t, c.Each(within(t, shareLimit), stream, func(message *RingMessage) error {
+		if message.Number() != next {
+			return fmt.Errorf("message %d comes, and not %d", message.Number(), next)
+		}
+		next++
+		if stream != nil {
+			must(t, stream.Synchronize())
+		}
+		return checkMessage(c, stream, message)
+	}))
+	_, err = c.Wait(context.Background(), nil)
+	expect(t, err, ErrClosed)
+	if closes {
+		must(t, c.Close())
+	}
+	from.say("%d messages", next)
+	collectUntil(t, "gone", func() bool { return lives(t, d) == 0 })
+}
+
+// lives returns how many memories of an instance live.
+func lives(t *testing.T, d *Device) uint64 {
+	t.Helper()
+	stats, err := d.Instance().Stats()
+	must(t, err)
+	return stats.LiveCount
+}
+
 // One consumer orders its work by a stream, the other waits on the CPU.
 func TestRingOfTwoConsumers(t *testing.T) {
 	if inChild() {
-		from := starter(t)
-		d := device(t)
-		c, err := d.Instance().OpenRing(from.hearHandle(), RingOpenOptions{Timeout: shareLimit, Name: "theirs"})
-		must(t, err)
-		from.say("open")
-		var stream *Stream
-		if from.hear() == "stream" {
-			stream = newStream(t, d)
-		}
-		next := uint64(0)
-		must(t, c.Each(within(t, shareLimit), stream, func(message *RingMessage) error {
-			if message.Number() != next {
-				return fmt.Errorf("message %d comes, and not %d", message.Number(), next)
-			}
-			next++
-			if stream != nil {
-				must(t, stream.Synchronize())
-			}
-			return checkMessage(c, stream, message)
-		}))
-		_, err = c.Wait(context.Background(), nil)
-		expect(t, err, ErrClosed)
-		must(t, c.Close())
-		from.say("%d messages", next)
+		consumeRing(t, true)
 		return
 	}
 	d := device(t)
@@ -215,6 +231,27 @@ func TestRingOfTwoConsumers(t *testing.T) {
 	}
 	must(t, stream.Synchronize())
 	must(t, p.Close())
+}
+
+func TestRingOfAForgottenProducer(t *testing.T) {
+	if inChild() {
+		consumeRing(t, false)
+		return
+	}
+	d := device(t)
+	to := startPeer(t)
+	func() {
+		p := newRing(t, d, RingOptions{Slots: 20, FirstConsumers: 1})
+		handle, err := p.Export()
+		must(t, err)
+		to.sayHandle(handle)
+		to.expect("open")
+		to.say("no")
+		produce(t, p, nil, 20)
+	}()
+	collectUntil(t, "gone when its consumer has left", func() bool { return lives(t, d) == 0 })
+	to.expect("20 messages")
+	to.wait()
 }
 
 func TestRingOfADeadConsumer(t *testing.T) {
