@@ -1606,15 +1606,18 @@ TEST_F(Com, com_23_a_failed_call_changes_no_counter) {
   unchanged.check();
 }
 
+// The whole text that a function writes of an instance.
+std::string text_of(gpumem_instance instance, decltype(gpumem_stats_report)* function) {
+  uint64_t required = 0;
+  EXPECT_OK(function(instance, nullptr, 0, &required, why()));
+  std::string text(required, 'x');
+  EXPECT_OK(function(instance, text.data(), text.size(), nullptr, why()));
+  EXPECT_EQ(std::strlen(text.c_str()) + 1, required);
+  return text.c_str();
+}
+
 TEST_F(Com, com_23_the_report_lists_what_lives) {
-  const auto report = [&] {
-    uint64_t required = 0;
-    EXPECT_OK(gpumem_stats_report(instance_, nullptr, 0, &required, why()));
-    std::string text(required, '\0');
-    EXPECT_OK(gpumem_stats_report(instance_, text.data(), text.size(), nullptr, why()));
-    EXPECT_EQ(text.empty() ? 'x' : text.back(), '\0');
-    return std::string(text.c_str());
-  };
+  const auto report = [&] { return text_of(instance_, gpumem_stats_report); };
   EXPECT_NE(report().find("nothing lives"), std::string::npos);
   gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, 12345);
   desc.name = "the forgotten one";
@@ -1634,14 +1637,7 @@ TEST_F(Com, com_23_the_report_lists_what_lives) {
 }
 
 TEST_F(Com, com_23_the_snapshot_lists_what_lives) {
-  const auto snapshot = [&] {
-    uint64_t required = 0;
-    EXPECT_OK(gpumem_stats_snapshot(instance_, nullptr, 0, &required, why()));
-    std::string text(required, 'x');
-    EXPECT_OK(gpumem_stats_snapshot(instance_, text.data(), text.size(), nullptr, why()));
-    EXPECT_EQ(std::strlen(text.c_str()) + 1, required);
-    return std::string(text.c_str());
-  };
+  const auto snapshot = [&] { return text_of(instance_, gpumem_stats_snapshot); };
   const auto has = [&](const std::string& part) { return snapshot().find(part) != std::string::npos; };
   EXPECT_TRUE(has(R"("objects":[]})")) << snapshot();
   EXPECT_TRUE(has(on_host() ? R"("backend":"host")" : R"("backend":"cuda")"));
