@@ -1020,12 +1020,14 @@ Result<Message> ShareServer::fetch(Connection& connection, Hub& hub, const Messa
 // Keeps what a link publishes in a keeper.
 Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming incoming) {
   Message& message = incoming.message;
+  // The limit of the process may have changed since the hub began to wait for the message.
+  const uint32_t descriptors_max = descriptors_of(hub);
   if (incoming.too_many) {
     return make_error(
         GPUMEM_ERROR_LIMIT_EXCEEDED,
         "the hub has fds_max = %u, and the handle needs %u descriptors; withdraw something, or open it "
         "with a higher limit",
-        hub.table.limits().descriptors, message.descriptor_count);
+        descriptors_max, message.descriptor_count);
   }
   ShareHandle& handle = message.handle;
   if (handle.way != GPUMEM_SHARE_WAY_POSIX_FD || handle.type != GPUMEM_SHARE_TYPE_MEMORY ||
