@@ -31,14 +31,22 @@ func (e *PanicError) Unwrap() error {
 // panicBox keeps the first panic until it is taken.
 type panicBox struct{ first atomic.Pointer[PanicError] }
 
-// guard runs a function and keeps its panic.
+// guard runs a function and keeps its panic. It does not return if the function has called runtime.Goexit.
 func (b *panicBox) guard(function func()) {
-	defer func() {
-		if value := recover(); value != nil {
-			b.first.CompareAndSwap(nil, &PanicError{value, debug.Stack()})
-		}
+	returned := false
+	func() {
+		defer func() {
+			if value := recover(); value != nil {
+				b.first.CompareAndSwap(nil, &PanicError{value, debug.Stack()})
+			}
+		}()
+		function()
+		returned = true
 	}()
-	function()
+	// In a program for Go 1.20 or older, recover returns nil for panic(nil), as it does for runtime.Goexit.
+	if !returned {
+		b.first.CompareAndSwap(nil, &PanicError{nil, debug.Stack()})
+	}
 }
 
 func (b *panicBox) take() error {

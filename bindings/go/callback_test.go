@@ -53,6 +53,11 @@ func TestAHostFunctionThatPanicsIsReported(t *testing.T) {
 	}
 	must(t, s.Synchronize()) // Reported once.
 
+	must(t, s.Launch(func() { panic(nil) }))
+	if err := s.Synchronize(); !errors.As(err, &caught) {
+		t.Fatalf("the panic without a value became %v", err)
+	}
+
 	var null *int
 	must(t, s.Launch(func() { *null = 1 }))
 	caught = nil
