@@ -1542,7 +1542,8 @@ typedef struct gpumem_pool_info {
   uint64_t grow_count;
   uint64_t release_count;
   uint64_t capture_count;
-  uint64_t captured_bytes;
+  uint64_t
+      captured_bytes;
   uint32_t class_count;
   uint32_t reserved;
   char name[64];

@@ -533,7 +533,7 @@ type PoolInfo struct {
 	GrowCount        uint64 // How often it has taken memory.
 	ReleaseCount     uint64 // How often it has released some.
 	CaptureCount     uint64 // Captures that have a part of it: see [Pool.ReleaseCapture].
-	CapturedBytes    uint64 // Bytes that captures have, live or free.
+	CapturedBytes    uint64 // Bytes of their parts, live or free, and of released parts that work may still use.
 	ClassCount       int    // Number of size classes: see [Pool.Classes].
 	Name             string // As it was created.
 }

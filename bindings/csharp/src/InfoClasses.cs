@@ -1054,7 +1054,7 @@ namespace GpuMem
     /// <summary>Captures that have a part of it: see <c>MemoryPool.ReleaseCapture</c>.</summary>
     public long CaptureCount { get; private set; }
 
-    /// <summary>Bytes that captures have, live or free.</summary>
+    /// <summary>Bytes of their parts, live or free, and of released parts that work may still use.</summary>
     public long CapturedBytes { get; private set; }
 
     /// <summary>Number of size classes: see <c>MemoryPool.GetClassInfo</c>.</summary>

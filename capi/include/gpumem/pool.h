@@ -485,10 +485,11 @@ typedef struct gpumem_pool_info {
   uint64_t grow_count;         /**< How often it has taken memory. */
   uint64_t release_count;      /**< How often it has released some. */
   uint64_t capture_count;      /**< Captures that have a part of it: see gpumem_pool_release_capture(). */
-  uint64_t captured_bytes;     /**< Bytes that captures have, live or free. */
-  uint32_t class_count;        /**< Number of size classes: see gpumem_pool_get_class_info(). */
-  uint32_t reserved;           /**< 0. */
-  char name[64];               /**< As it was created. */
+  uint64_t
+      captured_bytes; /**< Bytes of their parts, live or free, and of released parts that work may still use. */
+  uint32_t class_count; /**< Number of size classes: see gpumem_pool_get_class_info(). */
+  uint32_t reserved;    /**< 0. */
+  char name[64];        /**< As it was created. */
 } gpumem_pool_info;
 
 /** Initial value of a gpumem_pool_info. */

@@ -1904,7 +1904,7 @@ structs! {
         release_count: u64,
         /// Captures that have a part of it: see `gpumem_pool_release_capture()`.
         capture_count: u64,
-        /// Bytes that captures have, live or free.
+        /// Bytes of their parts, live or free, and of released parts that work may still use.
         captured_bytes: u64,
         /// Number of size classes: see `gpumem_pool_get_class_info()`.
         class_count: u32,
