@@ -309,9 +309,13 @@ inline constexpr bool is_bytes = std::is_trivially_copyable_v<T> && !std::is_ref
 template <class Range>
 using Element = std::remove_pointer_t<decltype(std::declval<Range &>().data())>;
 
-/// There is one if the elements of one range can be copied to the other.
-template <class To, class From>
-using Fit = std::enable_if_t<std::is_same_v<Element<To>, std::remove_const_t<Element<From>>>>;
+/// Whether a range owns its elements: those of a const one are const then, as they are not in a span.
+template <class Range, class = void>
+inline constexpr bool is_owner = false;
+template <class Range>
+inline constexpr bool
+    is_owner<Range, std::enable_if_t<!std::is_same_v<decltype(std::declval<Range &>().data()),
+                                                     decltype(std::declval<const Range &>().data())>>> = true;
 
 /// There is one if it is a progress function.
 template <class Progress>
@@ -407,17 +411,28 @@ struct Granularity {
 
 namespace detail {
 
+/// Whether the elements end before a stream uses them: those of a container that is an rvalue.
+template <class Self, class Range>
+inline constexpr bool ends_early =
+    std::is_same_v<Self, StreamRef> && !std::is_reference_v<Range> && is_owner<Range>;
+
+/// There is one if the elements of one range can be copied to the other.
+template <class Self, class To, class From>
+using Fit = std::enable_if_t<std::is_same_v<Element<To>, std::remove_const_t<Element<From>>> &&
+                             !ends_early<Self, To> && !ends_early<Self, From>>;
+
 /// Copies and fills of elements, enqueued in a stream or done by an instance.
 template <class Self>
 class Elements {
  public:
-  /// Copies all elements of `from` to as many at `to`: spans, device_spans, or containers with data() and size().
-  template <class To, class From, class = Fit<To, From>>
-  void copy(To &&to, const From &from, const CopyOptions &options, OnError on_error = {}) const;
-  template <class To, class From, class = Fit<To, From>>
-  void copy(To &&to, const From &from, OnError on_error = {}) const;
+  /// Copies all elements of `from` to as many at `to`: spans, device_spans, or containers with data() and size(). In a
+  /// stream not a container that is a temporary, which ends before it is copied.
+  template <class To, class From, class = Fit<Self, To, From>>
+  void copy(To &&to, From &&from, const CopyOptions &options, OnError on_error = {}) const;
+  template <class To, class From, class = Fit<Self, To, From>>
+  void copy(To &&to, From &&from, OnError on_error = {}) const;
   /// Sets all elements, of 1, 2 or 4 bytes.
-  template <class To>
+  template <class To, class = std::enable_if_t<!ends_early<Self, To>>>
   void fill(To &&to, const Element<To> &value, OnError on_error = {}) const;
 };
 
@@ -3049,7 +3064,7 @@ const void *untyped(const T *pointer) noexcept {
 
 template <class Self>
 template <class To, class From, class>
-void Elements<Self>::copy(To &&to, const From &from, const CopyOptions &options, OnError on_error) const {
+void Elements<Self>::copy(To &&to, From &&from, const CopyOptions &options, OnError on_error) const {
   if (to.size() != from.size()) {
     Attempt attempt(on_error);
     char text[128];
@@ -3063,12 +3078,12 @@ void Elements<Self>::copy(To &&to, const From &from, const CopyOptions &options,
 
 template <class Self>
 template <class To, class From, class>
-void Elements<Self>::copy(To &&to, const From &from, OnError on_error) const {
+void Elements<Self>::copy(To &&to, From &&from, OnError on_error) const {
   copy(to, from, CopyOptions{}, on_error);
 }
 
 template <class Self>
-template <class To>
+template <class To, class>
 void Elements<Self>::fill(To &&to, const Element<To> &value, OnError on_error) const {
   constexpr size_t size = sizeof(Element<To>);
   static_assert(size == 1 || size == 2 || size == 4, "a fill sets elements of 1, 2 or 4 bytes");

@@ -5,12 +5,15 @@
 #include <gpumem/mr.hpp>
 
 #include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <memory_resource>
 #include <new>
 #include <numeric>
@@ -78,16 +81,23 @@ static_assert(std::is_convertible_v<gpumem::device_span<int>, gpumem::device_spa
 static_assert(std::is_convertible_v<std::vector<int>&, gpumem::span<const int>> &&
               !std::is_convertible_v<const std::vector<int>&, gpumem::span<int>>);
 
-template <class To, class From, class = void>
+template <class By, class To, class From, class = void>
 constexpr bool copies = false;
-template <class To, class From>
-constexpr bool copies<To, From,
-                      std::void_t<decltype(std::declval<gpumem::StreamRef&>().copy(
-                          std::declval<To>(), std::declval<From>()))>> = true;
-static_assert(copies<gpumem::device_span<int>, std::vector<int>&> &&
-              copies<std::vector<int>&, gpumem::device_span<const int>>);
-static_assert(!copies<gpumem::device_span<int>, std::vector<float>&> &&
-              !copies<gpumem::device_span<const int>, std::vector<int>&>);
+template <class By, class To, class From>
+constexpr bool copies<
+    By, To, From, std::void_t<decltype(std::declval<By&>().copy(std::declval<To>(), std::declval<From>()))>> =
+    true;
+using Stream = gpumem::StreamRef;
+using Instance = gpumem::InstanceRef;
+using Device = gpumem::device_span<int>;
+using Vector = std::vector<int>;
+static_assert(copies<Stream, Device, Vector&> && copies<Stream, Device, const Vector&> &&
+              copies<Stream, Vector&, gpumem::device_span<const int>>);
+static_assert(!copies<Stream, Device, std::vector<float>&> &&
+              !copies<Stream, gpumem::device_span<const int>, Vector&>);
+// What a stream copies later must not end with the expression.
+static_assert(!copies<Stream, Device, Vector> && !copies<Stream, Vector, Device> &&
+              copies<Stream, Device, gpumem::span<const int>> && copies<Instance, Device, Vector>);
 
 // ---- Tests
 
@@ -835,6 +845,49 @@ TEST_F(Cpp, WhatIsSharedComesBack) {
   ASSERT_TRUE(slot);
   EXPECT_EQ(gpumem::device_elements<int>(*slot).size(), kSize / sizeof(int));
   EXPECT_EQ(gpumem::device_elements<int>(*slot).data(), slot->pointer);
+}
+
+TEST_F(Cpp, AProducerThatIsDestroyedFinishesTheRing) {
+  // This test again, in a process of its own, is the consumer.
+  if (const char* pipe = std::getenv("GPUMEM_TEST_RING")) {
+    gpumem_share_handle handle;
+    ASSERT_EQ(read(std::atoi(pipe), &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
+    const gpumem::Ring ring = instance_.open_ring(handle);
+    const std::optional<gpumem_ring_slot> message = ring.wait(nullptr, 60'000'000'000);
+    ASSERT_TRUE(message);
+    EXPECT_EQ(message->tag, 7U);
+    ring.release(nullptr, message->number);
+    gpumem::Error error;
+    EXPECT_FALSE(ring.wait(nullptr, 60'000'000'000, error));
+    EXPECT_EQ(error.status(), GPUMEM_ERROR_CLOSED) << error.what();
+    return;
+  }
+  pid_t consumer = 0;
+  {
+    gpumem::RingDesc desc;
+    desc.slot_size = kSize;
+    desc.consumers_first = 1;
+    const gpumem::Ring ring = device_.create_ring(desc);
+    const gpumem_share_handle handle = ring.export_handle();
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    ASSERT_EQ(write(ends[1], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
+    ASSERT_EQ(setenv("GPUMEM_TEST_RING", std::to_string(ends[0]).c_str(), 1), 0);
+    std::string program = "/proc/self/exe",
+                filter = "--gtest_filter=Cpp.AProducerThatIsDestroyedFinishesTheRing";
+    char* arguments[] = {program.data(), filter.data(), nullptr};
+    const int failed = posix_spawn(&consumer, "/proc/self/exe", nullptr, nullptr, arguments, environ);
+    unsetenv("GPUMEM_TEST_RING");
+    close(ends[0]);
+    close(ends[1]);
+    ASSERT_EQ(failed, 0);
+    const std::optional<gpumem_ring_slot> slot = ring.acquire(nullptr, 60'000'000'000);
+    ASSERT_TRUE(slot);
+    ring.publish(nullptr, 0, 7);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(consumer, &status, 0), consumer);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(Cpp, ALinkIsOfOneInstance) {
