@@ -111,7 +111,7 @@ struct HubEntry {
   Fingerprint fingerprint{};
 };
 
-// A type uses some of the fields, which its row in share_protocol.cpp names.
+// A type uses some of the fields, which its row in protocol.cpp names.
 struct Message {
   MessageType type = MessageType::kDone;
   uint64_t number = 0;

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "../asleep.h"
+#include "asleep.h"
 #include "backends/host/backend.h"
 #include "backends/host/event.h"
 #include "backends/host/shared_event.h"

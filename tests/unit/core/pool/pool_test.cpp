@@ -10,10 +10,10 @@
 #include <random>
 #include <vector>
 
-#include "../sanitizer.h"
 #include "core/memory/pool_blocks.h"
 #include "core/memory/pool_classes.h"
 #include "core/pool/space.h"
+#include "sanitizer.h"
 
 namespace gpumem::core {
 namespace {

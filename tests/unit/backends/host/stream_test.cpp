@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "../asleep.h"
+#include "asleep.h"
 #include "base/arithmetic.h"
 #include "host_support.h"
 #include "process_support.h"

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <set>
 
-#include "../hole.h"
 #include "backends/host/backend.h"
 #include "backends/host/device.h"
 #include "base/arithmetic.h"
+#include "hole.h"
 #include "host_support.h"
 #include "platform/numa.h"
 #include "process_support.h"

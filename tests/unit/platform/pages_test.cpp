@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "../hole.h"
 #include "base/arithmetic.h"
+#include "hole.h"
 #include "platform/descriptor.h"
 #include "process_support.h"
 

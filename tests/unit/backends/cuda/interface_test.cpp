@@ -15,11 +15,11 @@
 #include <optional>
 #include <thread>
 
-#include "../sanitizer.h"
 #include "base/arithmetic.h"
 #include "cuda_fake.h"
 #include "interface_support.h"
 #include "platform/pages.h"
+#include "sanitizer.h"
 
 namespace gpumem::cuda {
 namespace {

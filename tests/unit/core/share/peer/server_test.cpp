@@ -29,7 +29,7 @@
 #include <random>
 #include <thread>
 
-#include "../asleep.h"
+#include "asleep.h"
 #include "core/instance/instance.h"
 #include "core/object/warnings.h"
 #include "core/share/link/imports.h"
