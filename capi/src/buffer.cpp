@@ -5,8 +5,8 @@
 #include "core/buffer/group.h"
 #include "core/buffer/sleep.h"
 #include "core/instance/instance.h"
-#include "decode_sleep.h"
-#include "decode_vmm.h"
+#include "decode/sleep.h"
+#include "decode/vmm.h"
 #include "gpumem/buffer.h"
 
 using namespace gpumem;

@@ -3,7 +3,7 @@
 
 #include "call.h"
 #include "core/instance/instance.h"
-#include "decode_sleep.h"
+#include "decode/sleep.h"
 #include "gpumem/group.h"
 
 using namespace gpumem;

@@ -12,7 +12,7 @@
 #include "core/share/link/hub.h"
 #include "core/share/link/link.h"
 #include "core/share/link/ways.h"
-#include "decode_share.h"
+#include "decode/share.h"
 
 using namespace gpumem;
 

@@ -2,6 +2,7 @@
 #include "gpumem/log.h"
 
 #include "call.h"
+#include "core/object/log.h"
 
 using namespace gpumem;
 

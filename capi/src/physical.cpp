@@ -3,7 +3,7 @@
 
 #include "call.h"
 #include "core/instance/instance.h"
-#include "decode_vmm.h"
+#include "decode/vmm.h"
 #include "gpumem/physical.h"
 
 using namespace gpumem;

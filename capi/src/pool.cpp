@@ -9,7 +9,7 @@
 #include "core/object/host_function_guard.h"
 #include "core/pool/pool.h"
 #include "core/stream/stream.h"
-#include "decode_vmm.h"
+#include "decode/vmm.h"
 
 using namespace gpumem;
 

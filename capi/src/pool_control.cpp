@@ -9,7 +9,7 @@
 #include "core/memory/kind.h"
 #include "core/object/host_function_guard.h"
 #include "core/pool/pool.h"
-#include "decode_vmm.h"
+#include "decode/vmm.h"
 #include "gpumem/pool.h"
 
 using namespace gpumem;

@@ -7,7 +7,7 @@
 #include "core/instance/instance.h"
 #include "core/share/ring/ring.h"
 #include "core/stream/stream.h"
-#include "decode_share.h"
+#include "decode/share.h"
 
 using namespace gpumem;
 

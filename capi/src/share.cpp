@@ -9,7 +9,7 @@
 #include "core/object/host_function_guard.h"
 #include "core/share/link/ways.h"
 #include "core/stream/event.h"
-#include "decode_share.h"
+#include "decode/share.h"
 
 using namespace gpumem;
 

@@ -3,7 +3,7 @@
 
 #include "call.h"
 #include "core/instance/instance.h"
-#include "decode_share.h"
+#include "decode/share.h"
 #include "gpumem/share.h"
 
 using namespace gpumem;

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "call.h"
 #include "core/memory/physical.h"
 #include "core/memory/range.h"
+#include "decoder.h"
 
 namespace gpumem::capi {
 

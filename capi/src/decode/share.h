@@ -4,8 +4,8 @@
 
 #include <span>
 
-#include "call.h"
 #include "core/share/wire/handle.h"
+#include "decoder.h"
 #include "gpumem/share.h"
 
 namespace gpumem::capi {

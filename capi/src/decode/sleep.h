@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "call.h"
 #include "core/buffer/sleep.h"
+#include "decoder.h"
 #include "gpumem/buffer.h"
 
 namespace gpumem::capi {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "decode_sleep.h"
+#include "sleep.h"
 
 #include "core/instance/instance.h"
 

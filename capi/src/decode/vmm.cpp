@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "decode_vmm.h"
+#include "vmm.h"
 
 #include "core/instance/instance.h"
 #include "gpumem/range.h"
