@@ -168,6 +168,7 @@ class Party {
         receives_left = act.count;
         const gpumem_status status = open();
         receives_left = 0;
+        if (status == GPUMEM_ERROR_BUSY) ++dropped_;
         return status;
       }
       case Act::kHold:
