@@ -288,7 +288,7 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   if (refused) {
     question.place->emplace(make_error(message.status, "%s", message.text.c_str()));
   } else if (incoming.too_many) {
-    question.place->emplace(too_many_descriptors(message));
+    question.place->emplace(too_many_descriptors(incoming));
   } else {
     question.place->emplace(std::move(incoming));
   }

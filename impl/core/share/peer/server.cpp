@@ -917,6 +917,7 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
                                   "the other process is a keeper, which opens nothing; ask by a link to one "
                                   "that would import"));
       }
+      if (incoming.too_many) return refused(too_many_descriptors(incoming));
       if (connection.trial != nullptr)
         return refused(make_error(GPUMEM_ERROR_BUSY, "a trial of this link has not ended; try again later"));
       if (connection.trials >= kTrialsMax) {
@@ -1022,6 +1023,12 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   Message& message = incoming.message;
   // The limit of the process may have changed since the hub began to wait for the message.
   const uint32_t descriptors_max = descriptors_of(hub);
+  if (incoming.none_free) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "the process of the hub has no free descriptor of the %" PRIu64
+                      " that it may have (RLIMIT_NOFILE); withdraw something, or raise `ulimit -n` there",
+                      platform::descriptor_limit());
+  }
   if (incoming.too_many) {
     return make_error(
         GPUMEM_ERROR_LIMIT_EXCEEDED,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -83,9 +82,9 @@ class StreamReader {
   StreamReader(int socket, SocketType type, platform::Deadline deadline, int stop_event)
       : socket_(socket), stream_(type == SocketType::kStream), deadline_(deadline), stop_event_(stop_event) {}
 
-  // Whether a message has begun before the deadline.
-  bool begun() const { return begun_; }
-
+  // Whether descriptors are missing because the process had no free one. What follows is read as ever, so
+  // that the next message begins where this one ends.
+  bool none_free() const { return none_free_; }
   // One packet. Nothing if none began in time.
   Result<std::optional<Packet>> read() {
     Packet packet;
@@ -129,12 +128,12 @@ class StreamReader {
                             "the sender has hung up; connect again, and let it send the handle again");
         return damaged("the sender hung up in the middle");
       }
-      if (got->truncated && platform::out_of_descriptors())
-        return lost(platform::no_descriptor(EMFILE, "recvmsg"));
-      if (got->truncated) return damaged("it is too long, or has too many descriptors");
+      none_free_ = none_free_ || (got->truncated && platform::out_of_descriptors());
+      if (got->truncated && !none_free_) return damaged("it is too long, or has too many descriptors");
       begun_ = true;
-      for (platform::Descriptor& descriptor : got->descriptors)
-        packet.descriptors.push_back(std::move(descriptor));
+      for (platform::Descriptor& descriptor : got->descriptors) {
+        if (!none_free_) packet.descriptors.push_back(std::move(descriptor));
+      }
       if (packet.descriptors.size() > platform::kDescriptorsPerPacket)
         return damaged("it has more descriptors than it announces");
       done += got->size;
@@ -147,6 +146,7 @@ class StreamReader {
   const platform::Deadline deadline_;  // of the whole message
   const int stop_event_;
   bool begun_ = false;
+  bool none_free_ = false;
 };
 
 }  // namespace
@@ -200,12 +200,14 @@ Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_n
     auto packet = reader.read();
     if (!packet) return packet.error();
     if (!*packet) return GPUMEM_NOT_READY;
-    auto taken = assembler.take((*packet)->bytes, std::move((*packet)->descriptors), descriptors_taken_max());
+    auto taken = assembler.take((*packet)->bytes, std::move((*packet)->descriptors), descriptors_taken_max(),
+                                reader.none_free());
     if (!taken) return taken.error();
     incoming = std::move(*taken);
   }
   if (incoming->message.type != MessageType::kPass) return damaged("it is of another kind");
-  if (incoming->too_many) return too_many_descriptors(incoming->message);
+  if (incoming->none_free) return lost(too_many_descriptors(*incoming));
+  if (incoming->too_many) return too_many_descriptors(*incoming);
   platform::Descriptors& descriptors = incoming->descriptors;
   platform::Descriptor end = std::move(descriptors.front());
   descriptors.erase(descriptors.begin());

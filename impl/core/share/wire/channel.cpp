@@ -69,13 +69,14 @@ Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
     if (got->state == platform::Received::State::kHungUp)
       return make_error(GPUMEM_ERROR_PEER_GONE,
                         "the other process has ended or hung up; connect again, or get a new share handle");
-    if (got->truncated) {
-      if (platform::out_of_descriptors()) return platform::no_descriptor(EMFILE, "recvmsg");
+    const bool none_free = got->truncated && platform::out_of_descriptors();
+    if (got->truncated && !none_free) {
       return make_error(
           GPUMEM_ERROR_INVALID_ARGUMENT,
           "a message of another process is damaged: it is too long, or has too many descriptors");
     }
-    auto whole = assembler_.take({room.data(), got->size}, std::move(got->descriptors), descriptors_max);
+    auto whole =
+        assembler_.take({room.data(), got->size}, std::move(got->descriptors), descriptors_max, none_free);
     if (!whole || *whole) return whole;
   }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cinttypes>
 #include <cstring>
 #include <iterator>
@@ -517,16 +518,18 @@ uint32_t descriptors_taken_max() {
   return static_cast<uint32_t>(std::min<uint64_t>(platform::descriptor_limit() / 2, kMessageDescriptorsMax));
 }
 
-Error too_many_descriptors(const Message& message) {
+Error too_many_descriptors(const Incoming& incoming) {
+  if (incoming.none_free) return platform::no_descriptor(EMFILE, "recvmsg");
   return make_error(
       GPUMEM_ERROR_LIMIT_EXCEEDED,
       "the memory comes with %u descriptors, and a process takes half of the %" PRIu64
       " that it may have (RLIMIT_NOFILE) at most; raise `ulimit -n`, or share memory of fewer blocks",
-      message.descriptor_count, platform::descriptor_limit());
+      incoming.message.descriptor_count, platform::descriptor_limit());
 }
 
 Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
-                                                platform::Descriptors descriptors, uint32_t descriptors_max) {
+                                                platform::Descriptors descriptors, uint32_t descriptors_max,
+                                                bool none_free) {
   auto message = decode_message(bytes);
   if (!message) return message.error();
   const bool more = message->type == MessageType::kMore;
@@ -535,19 +538,23 @@ Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
   if (more && message->number != open_->message.number) return bad_message("it belongs to another one");
   const uint32_t missing = more ? missing_ : message->descriptor_count;
   const size_t expected = std::min<size_t>(missing, platform::kDescriptorsPerPacket);
-  if (descriptors.empty() && expected != 0) {
+  if (descriptors.empty() && expected != 0 && !none_free) {
     return make_error(
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "a message of another process came without its %u file descriptors; what carries it must "
         "be a Unix socket from process to process, since a proxy or a tunnel passes none",
         missing);
   }
-  if (descriptors.size() != expected || (more && message->descriptor_count != expected))
+  if ((descriptors.size() != expected && !none_free) || (more && message->descriptor_count != expected))
     return bad_message("it came with other descriptors than it announces");
   if (!more) {
     open_.emplace();
     open_->too_many = message->descriptor_count > descriptors_max;
     open_->message = std::move(*message);
+  }
+  if (none_free) {
+    open_->too_many = open_->none_free = true;
+    open_->descriptors.clear();
   }
   missing_ = missing - static_cast<uint32_t>(expected);
   if (!open_->too_many && open_->descriptors.empty()) {

@@ -164,21 +164,23 @@ std::vector<Packet> split_message(Message& message, platform::Descriptors descri
 struct Incoming {
   Message message;
   platform::Descriptors descriptors;
-  bool too_many = false;  // descriptors: those that came are closed
+  bool too_many = false;   // descriptors: those that came are closed
+  bool none_free = false;  // because this process had no free one for them
 };
 
 // How many descriptors one answer may bring, so that the process keeps some for itself.
 uint32_t descriptors_taken_max();
 // The failure of a call whose answer brought too many descriptors.
-Error too_many_descriptors(const Message& message);
+Error too_many_descriptors(const Incoming& incoming);
 
 // Puts the packets of a connection together.
 class Assembler {
  public:
   // Nothing if more packets belong to the message. After a failure the connection must end. Takes no more
-  // than `descriptors_max` descriptors, and closes the others.
+  // than `descriptors_max` descriptors, and closes the others. `none_free`: not all came, because this
+  // process had no free one.
   Result<std::optional<Incoming>> take(std::span<const uint8_t> bytes, platform::Descriptors descriptors,
-                                       uint32_t descriptors_max);
+                                       uint32_t descriptors_max, bool none_free = false);
   // The head of a message that has begun and not ended; else null.
   const Message* open() const { return open_ ? &open_->message : nullptr; }
   // Descriptors of that message that are here.

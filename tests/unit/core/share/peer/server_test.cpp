@@ -264,6 +264,23 @@ Descriptors files(size_t count, uint64_t size = kBlock) {
   return made;
 }
 
+// How many descriptors this process may have, while one lives.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t most) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit limit = before_;
+    limit.rlim_cur = most;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+  ~DescriptorLimit() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
 Message publish_of(const std::string& name, uint32_t descriptors, uint8_t token = 1) {
   Message message = message_of(MessageType::kPublish, name);
   message.handle.way = GPUMEM_SHARE_WAY_POSIX_FD;
@@ -1161,6 +1178,39 @@ TEST_F(ShareServerTest, ReceivingEndsInTimeAlsoInTheMiddleOfAMessage) {
   }
 }
 
+// It is sent again over the same socket, as the message says.
+TEST_F(ShareServerTest, AHandleThatIsLostLeavesTheSocketInStep) {
+  gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
+    for (const uint32_t count : {5U, 300U, 600U}) {
+      SCOPED_TRACE(count);
+      int made[2];
+      ASSERT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, made), 0);
+      Descriptor ours(made[0]);
+      Descriptor theirs(made[1]);
+      gpumem_share_handle received;
+      EXPECT_EQ(gpumem_share_receive(other, ours.get(), 0, &received, nullptr), GPUMEM_NOT_READY);
+      Message pass = publish_of("n", count);
+      pass.type = MessageType::kPass;
+      pass.descriptor_count = count + 1;
+      for (const Packet& packet : split_message(pass, files(count + 1)))
+        ASSERT_TRUE(platform::send_some(theirs.get(), packet.bytes, packet.descriptors));
+      const uint64_t before = test::open_files();
+      gpumem_error error = GPUMEM_ERROR_INIT;
+      {
+        const DescriptorLimit limit(before + 3);
+        EXPECT_EQ(gpumem_share_receive(other, ours.get(), 0, &received, &error), GPUMEM_ERROR_LIMIT_EXCEEDED);
+      }
+      EXPECT_NE(std::strstr(error.message, "must be sent again"), nullptr) << error.message;
+      EXPECT_EQ(test::open_files(), before);
+      ASSERT_EQ(gpumem_share_send(instance, &handle, theirs.get(), nullptr, nullptr), GPUMEM_SUCCESS);
+      EXPECT_EQ(gpumem_share_receive(other, ours.get(), GPUMEM_TIMEOUT_INFINITE, &received, &error),
+                GPUMEM_SUCCESS)
+          << error.message;
+    }
+  }
+}
+
 TEST_F(ShareServerTest, ReceivingRefusesWhatIsNotAMessage) {
   gpumem_share_handle handle;
   const auto receive = [&](int socket, uint64_t time = 100'000'000) {
@@ -1343,23 +1393,6 @@ TEST_F(ShareServerTest, AChannelKnowsWhatIsNotRead) {
   EXPECT_FALSE(channel.has_output() || channel.is_held_up());
   EXPECT_TRUE(reader.next());
 }
-
-// How many descriptors this process may have, while one lives.
-class DescriptorLimit {
- public:
-  explicit DescriptorLimit(rlim_t most) {
-    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
-    rlimit limit = before_;
-    limit.rlim_cur = most;
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  }
-  DescriptorLimit(const DescriptorLimit&) = delete;
-  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
-  ~DescriptorLimit() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
-
- private:
-  rlimit before_{};
-};
 
 // What is on its way counts as the sender's, so that the kernel would soon take no more from it.
 TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
@@ -1581,6 +1614,28 @@ TEST_F(ShareServerTest, AKeeperTakesHalfTheDescriptorsThatItsProcessHas) {
   limit.reset();
   EXPECT_EQ(raw.ask(publish_of("another", 1, 2), files(1)).type, MessageType::kPublished);
   EXPECT_EQ(refused(hub), 2U);
+}
+
+TEST_F(ShareServerTest, AKeeperWithoutAFreeDescriptorRefusesAndGoesOn) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  Raw raw(address());
+  ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+  ASSERT_EQ(raw.ask(publish_of("n", 1), files(1)).type, MessageType::kPublished);
+  for (const uint32_t count : {1U, 300U}) {
+    Descriptors many = files(count);
+    const DescriptorLimit limit(3);  // those are taken
+    const Message answer = raw.ask(publish_of("many", count, 2), std::move(many));
+    EXPECT_EQ(answer.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+    EXPECT_NE(answer.text.find("the process of the hub has no free descriptor"), std::string::npos)
+        << answer.text;
+  }
+  {
+    const DescriptorLimit limit(3);
+    EXPECT_EQ(raw.ask(message_of(MessageType::kWithdraw, "n")).type, MessageType::kDone);
+  }
+  EXPECT_EQ(raw.ask(publish_of("again", 1, 3), files(1)).type, MessageType::kPublished);
 }
 
 TEST_F(ShareServerTest, ALinkHasAsManyWaitsAsItMay) {
