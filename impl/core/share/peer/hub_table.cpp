@@ -204,7 +204,7 @@ void HubTable::remove(const Token& token) noexcept {
   for (auto name = names_.begin(); name != names_.end();) {
     auto& versions = name->second.versions;
     for (auto at = versions.begin(); at != versions.end();) {
-      if (at->second.handle.token != token) {
+      if (at->second.kept || at->second.handle.token != token) {
         ++at;
         continue;
       }

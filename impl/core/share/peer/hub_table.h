@@ -59,7 +59,7 @@ class HubTable {
         visit(version);
     }
   }
-  // All versions with an export that has ended.
+  // All versions with an export that has ended, but those that the hub keeps itself.
   void remove(const Token& token) noexcept;
   void publisher_has_ended(uint64_t publisher) noexcept;
 

@@ -1160,10 +1160,12 @@ void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) noexcep
   }
 }
 
-// Informs those who have the export from this hub; 0: from any.
+// Informs those who have the export from this hub; 0: from any that has it no more.
 void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) noexcept {
   for (const auto& [id, connection] : connections_) {
     if (hub != 0 && connection->hub != hub) continue;
+    const Hub* const its = find_hub(connection->hub);
+    if (its != nullptr && its->table.find(token) != nullptr) continue;
     connection->fetched.erase(token);
     if (!connection->claims.contains(token)) continue;
     Message message = message_of(MessageType::kWithdrawn);

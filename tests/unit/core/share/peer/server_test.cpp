@@ -879,6 +879,38 @@ TEST_F(ShareServerTest, AKeeperKeepsDescriptorsWhenItsPublisherHasEnded) {
   EXPECT_EQ(holder.ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE);
 }
 
+TEST_F(ShareServerTest, AKeeperKeepsWhatItsOwnInstanceHasPublishedByALink) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  gpumem_hub const hub = open_hub(desc);
+  gpumem_link_desc link_desc = GPUMEM_LINK_DESC_INIT;
+  link_desc.path = desc.path;
+  gpumem_link link = nullptr;
+  ASSERT_EQ(gpumem_link_connect(instance, &link_desc, &link, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle const kept = export_at(instance, shared_buffer(instance, 1));
+  ASSERT_EQ(gpumem_link_publish(link, "kept", &kept, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle const lent = export_at(instance, shared_buffer(instance, 1));
+  ASSERT_EQ(gpumem_hub_publish(hub, "lent", &lent, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  Raw reader(address());
+  ASSERT_EQ(reader.hello().type, MessageType::kWelcome);
+  Raw holder(std::move(reader.received.front()));
+  for (const gpumem_share_handle* handle : {&kept, &lent}) {
+    ASSERT_EQ(reader.ask(message_of(MessageType::kFetch, handle == &kept ? "kept" : "lent")).type,
+              MessageType::kGranted);
+    Message claim = message_of(MessageType::kClaim);
+    claim.token = decode(*handle)->token;
+    ASSERT_EQ(holder.ask(claim).type, MessageType::kGranted);
+    EXPECT_EQ(gpumem_share_revoke(instance, handle, nullptr), GPUMEM_SUCCESS);
+  }
+  // What is told first is the second: the first has not ended.
+  const auto note = holder.next();
+  ASSERT_TRUE(note);
+  EXPECT_EQ(note->message.type, MessageType::kWithdrawn);
+  EXPECT_EQ(note->message.token, decode(lent)->token);
+  EXPECT_EQ(reader.ask(message_of(MessageType::kFetch, "lent")).status, GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_EQ(reader.ask(message_of(MessageType::kFetch, "kept")).type, MessageType::kGranted);
+}
+
 TEST_F(ShareServerTest, WhoHasReadAHandlePublishesNothingElseBehindIt) {
   gpumem_hub_desc desc = hub_desc();
   desc.flags = GPUMEM_HUB_KEEPER;
