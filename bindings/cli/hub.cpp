@@ -81,11 +81,12 @@ void print_entries_json(const gpumem_link_info& hub, const std::vector<gpumem_en
                {"pid", hub.pid == 0 ? Json() : Json(hub.pid)},
                {"entries", Json::array()}};
   for (const gpumem_entry_info& entry : entries) {
+    const std::optional<Fingerprint> ours = Fingerprint::read(entry.fingerprint);
     json["entries"].push_back(
         {{"name", entry.name},
          {"version", entry.version},
          {"type", type_name(entry.type)},
-         {"bytes", entry.size},
+         {"bytes", ours ? ours->size : entry.size},
          {"way", way_name(entry.way)},
          {"access", access_name(entry.access)},
          {"publisher", {{"pid", entry.publisher_pid}, {"gone", entry.publisher_gone != 0}}},

@@ -1002,7 +1002,7 @@ def case_hub_list():
                     ("weights", 1, "memory", "posix-fd", "read"), str(entry))
             require(entry["publisher"] == {"pid": process.pid, "gone": False}, str(entry))
             require(re.search(r"XXH3 (\w+)", outcome.out)[1] in line, str(outcome))
-            require(entry["bytes"] >= 3_000_000 and entry["fingerprint"][:32] in line, str(entry))
+            require(entry["bytes"] == 3_000_000 and entry["fingerprint"][:32] in line, str(entry))
             require(int.from_bytes(bytes.fromhex(entry["fingerprint"])[16:24], "little") == 3_000_000, str(entry))
 
 
