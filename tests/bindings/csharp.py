@@ -119,7 +119,7 @@ def with_runtime(tap, staged, name, program, samples, variables, backends=None):
         tap.check(f"{name}, {backend}: the fake driver has nothing to say", staged.violations())
     for sample, command in samples.items():
         expected = (Path(__file__).with_name("samples") / f"{sample}.txt").read_text(encoding="utf-8")
-        expected = expected.replace("destroyed", "disposed")  # as messages say in C#
+        expected = expected.replace("destroyed", "disposed").replace("device_bytes", "DeviceBytes")  # as messages say in C#
         status, output = run(*command, env=staged.environment("host"))
         tap.check(f"{name}: sample {sample}",
                   "" if status == 0 and output == expected else f"{output}exit status {status}")

@@ -104,11 +104,12 @@ Result<void> charge(Shared& shared, Allocation& allocation) {
   if (allocation.granted_size != allocation.size) {
     std::snprintf(charged, sizeof charged, ", charged as %" PRIu64 ",", allocation.granted_size);
   }
-  return make_error(
-      GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
-      "%" PRIu64 " bytes%s do not fit: device %u has %" PRIu64 " of %" PRIu64
-      " bytes free; free some, or open the backend with larger devices (GPUMEM_HOST_DEVICE_BYTES)",
-      allocation.size, charged, allocation.device.facts().ordinal, budget.available(), budget.total());
+  return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                    "%" PRIu64 " bytes%s do not fit: device %u has %" PRIu64 " of %" PRIu64
+                    " bytes free; free some, or open the backend with larger devices: device_bytes "
+                    "(GPUMEM_HOST_DEVICE_BYTES)",
+                    allocation.size, charged, allocation.device.facts().ordinal, budget.available(),
+                    budget.total());
 }
 
 bool is_pinned(const Allocation& allocation) {

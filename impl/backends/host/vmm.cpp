@@ -149,8 +149,8 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::create(
   if (block->facts.on_device() && !block->charge.take(device_.budget(), size)) {
     return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
                       "%" PRIu64 " bytes do not fit: device %u has %" PRIu64 " of %" PRIu64
-                      " bytes free; free some, or open the backend with larger devices "
-                      "(GPUMEM_HOST_DEVICE_BYTES)",
+                      " bytes free; free some, or open the backend with larger devices: "
+                      "device_bytes (GPUMEM_HOST_DEVICE_BYTES)",
                       size, device_.facts().ordinal, device_.budget().available(), device_.budget().total());
   }
   const bool touched = !block->facts.on_device() || shared_.options.fill;
