@@ -452,7 +452,10 @@ Result<void> Ring::release_events() noexcept {
 }
 
 // Only the ring; its memory has its own line.
-Line Ring::describe() const { return line_of("ring %s: device %u", shown(name()), device().ordinal()); }
+Line Ring::describe() const {
+  return line_of("ring %s: device %u, %u slots, %s", shown(name()), device().ordinal(), slot_count_,
+                 producer_ ? "producer" : "consumer");
+}
 
 void Ring::list(Fields& fields) const noexcept {
   fields.add("name", name());
