@@ -12,6 +12,7 @@ use gpumem_sys as sys;
 
 use crate::buffer::Lent;
 use crate::codes::{Kind, MemoryFlags};
+use crate::copy::sealed::Keep;
 use crate::device::Device;
 use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Hexadecimal, Rejected, Status};
 use crate::instance::{c_pointer, c_text, Inner};
@@ -81,8 +82,8 @@ impl Drop for Backing {
 pub(crate) enum Remains {
     /// Memory, with the bytes that must live while they are registered.
     Memory(sys::gpumem_memory, Option<Backing>),
-    /// A stream.
-    Stream(sys::gpumem_stream),
+    /// A stream, with what its work uses, which is released once that is complete.
+    Stream(sys::gpumem_stream, Vec<(u64, Keep)>),
     /// An event.
     Event(sys::gpumem_event),
     /// A handle of physical memory.
@@ -110,6 +111,24 @@ pub(crate) enum Remains {
 // SAFETY: handles are numbers to C.
 unsafe impl Send for Remains {}
 
+/// Destroys a stream once the work that uses something is complete.
+fn release_stream(handle: sys::gpumem_stream, used: &[(u64, Keep)]) -> Result<Status, Error> {
+    if !used.is_empty() {
+        // SAFETY: only a handle.
+        match unsafe { call!(gpumem_stream_query(handle)) } {
+            Ok(Status::SUCCESS) => {}
+            Ok(_) => {
+                let pending = "its work is not complete";
+                return Err(Error::own(ErrorKind::Busy, Status::BUSY, "gpumem_stream_destroy", pending));
+            }
+            Err(error) if error.kind().is_end() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // SAFETY: only a handle, which is not used any more.
+    unsafe { call!(gpumem_stream_destroy(handle)) }
+}
+
 impl Remains {
     /// Destroys the object. It may be dropped if that succeeds, or if the object does not exist any more.
     pub(crate) fn release(&self) -> Result<(), Error> {
@@ -117,7 +136,7 @@ impl Remains {
         let result = unsafe {
             match self {
                 Self::Memory(handle, _) => call!(gpumem_memory_destroy(*handle)),
-                Self::Stream(handle) => call!(gpumem_stream_destroy(*handle)),
+                Self::Stream(handle, used) => release_stream(*handle, used),
                 Self::Event(handle) => call!(gpumem_event_destroy(*handle)),
                 Self::Physical(handle) => call!(gpumem_physical_release(*handle)),
                 Self::Range(handle, mapped) => {

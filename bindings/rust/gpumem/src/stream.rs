@@ -275,7 +275,7 @@ impl StreamInner {
         if self.destroyed.load(Ordering::Acquire) {
             return Ok(());
         }
-        Remains::Stream(self.handle).release()?;
+        Remains::Stream(self.handle, Vec::new()).release()?;
         self.destroyed.store(true, Ordering::Release);
         Ok(())
     }
@@ -294,13 +294,12 @@ impl StreamInner {
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
-        if self.settle().is_err() {
-            // In a host function, or while the stream is captured: the end of the work cannot be observed, so what it
-            // uses is leaked.
-            mem::forget(mem::take(&mut lock(&self.flight).entries));
-        }
+        // In a host function, or while the stream is captured, the end of the work cannot be observed. The instance
+        // tries again.
+        let unsettled = self.settle().is_err();
+        let used = if unsettled { mem::take(&mut lock(&self.flight).entries) } else { Vec::new() };
         if !self.destroyed.load(Ordering::Acquire) {
-            Remains::Stream(self.handle).release_or_keep(&self.instance.inner);
+            Remains::Stream(self.handle, used).release_or_keep(&self.instance.inner);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{is_host, with_device};
 use gpumem::{
@@ -489,6 +489,32 @@ fn memory_dropped_in_a_host_function_is_freed_later() {
         // The library refuses to free anything there; the next allocation tries again.
         drop(DeviceMemory::<u8>::new(device, 64).unwrap());
         assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
+    });
+}
+
+/// As an executor does that drops a task which waits for a `Pending`.
+#[test]
+fn a_stream_dropped_in_a_host_function_frees_what_its_work_used() {
+    with_device(|instance, device| {
+        let stream = Arc::new(Stream::new(device).unwrap());
+        let memory = DeviceMemory::<u32>::new(device, 64).unwrap();
+        drop(stream.fill(&memory, 1).unwrap());
+        let (go_on, told) = mpsc::channel::<()>();
+        let last_owner = Arc::clone(&stream);
+        stream
+            .launch_host_function(move || {
+                let _ = told.recv();
+                drop(last_owner);
+            })
+            .unwrap();
+        drop((stream, memory));
+        go_on.send(()).unwrap();
+        // The library refuses to end it there; an allocation after that tries again.
+        let begin = Instant::now();
+        while instance.stats().unwrap().live_count != 0 {
+            drop(DeviceMemory::<u8>::new(device, 64).unwrap());
+            assert!(begin.elapsed() < Duration::from_secs(120), "it is never freed");
+        }
     });
 }
 
