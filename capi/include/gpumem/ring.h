@@ -110,6 +110,7 @@ typedef struct gpumem_ring_open_desc {
  * \retval GPUMEM_ERROR_CLOSED the producer has finished the ring
  * \retval GPUMEM_ERROR_STALE_HANDLE the ring was destroyed, or its export has ended
  * \retval GPUMEM_ERROR_PEER_GONE the producer has ended
+ * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no free address range is as large as the ring
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the producer refuses this user
  * \retval GPUMEM_ERROR_BUSY the producer did not answer in time; or other code of this process has its memory open
  * \retval GPUMEM_ERROR_NOT_FOUND the instance does not see the device that has the memory
@@ -153,6 +154,7 @@ typedef struct gpumem_ring_slot {
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT a wrong size of `out_slot`, or a stream of another device or instance
  * \retval GPUMEM_ERROR_INVALID_STATE this is a consumer, a slot is acquired and not published, the ring is finished, or
  *         the stream is being captured; or called from a host function
+ * \retval GPUMEM_ERROR_PEER_GONE a consumer ended, or wrote into its events, before its work on the slot was complete; call again
  * \retval GPUMEM_ERROR_BUSY another thread is in a call of this ring
  * \retval GPUMEM_ERROR_STALE_HANDLE the ring was destroyed during the call
  * \handles

@@ -157,9 +157,10 @@ aliases! {
     gpumem_log_function = Option<unsafe extern "C" fn(
         user_data: *mut c_void, level: gpumem_log_level, message: *const c_char)>;
     /// Called when a pool cannot get memory, before the allocation fails: the time to free blocks
-    /// of the pool or other memory. It may call every function but those that say otherwise. An
-    /// allocation from the same pool that lacks memory fails without calling it again. Closing an
-    /// instance fails. It must return: it must not throw or end its thread, and a child process
+    /// of the pool or other memory. It may call every function but those that say otherwise. It is
+    /// called once for an allocation, so it frees all that it can, or as much as is lacking. An
+    /// allocation from the same pool that lacks memory meanwhile fails without calling it. Closing
+    /// an instance fails. It must return: it must not throw or end its thread, and a child process
     /// that it forks must not return from it. While another pool's callback runs on another thread,
     /// an allocation from that pool fails in this one without calling it, and what would wait for
     /// it is [`GPUMEM_ERROR_BUSY`](crate::GPUMEM_ERROR_BUSY): see gpumem_progress_function.
