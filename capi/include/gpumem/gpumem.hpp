@@ -56,8 +56,7 @@ inline namespace GPUMEM_HPP_FORM {
 // ---- Spans
 
 #ifdef __cpp_lib_span
-template <class T>
-using span = std::span<T>;
+using std::span;
 #else
 /// What is needed of std::span where there is none.
 template <class T>
@@ -74,7 +73,9 @@ class span {
   /// From std::vector, std::array, or a span of elements that are not const.
   template <class Container,
             class = std::enable_if_t<std::is_convertible_v<
-                std::remove_pointer_t<decltype(std::data(std::declval<Container &>()))> (*)[], T (*)[]>>>
+                std::remove_pointer_t<decltype(std::data(std::declval<Container &>()))> (*)[], T (*)[]>>,
+            // A device_span has none.
+            class = decltype(std::begin(std::declval<Container &>()))>
   constexpr span(Container &&container) noexcept : data_(std::data(container)), size_(std::size(container)) {}
 
   constexpr T *data() const noexcept { return data_; }

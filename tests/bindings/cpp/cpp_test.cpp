@@ -80,6 +80,12 @@ static_assert(std::is_convertible_v<gpumem::device_span<int>, gpumem::device_spa
               !std::is_convertible_v<gpumem::device_span<const int>, gpumem::device_span<int>>);
 static_assert(std::is_convertible_v<std::vector<int>&, gpumem::span<const int>> &&
               !std::is_convertible_v<const std::vector<int>&, gpumem::span<int>>);
+// The CPU must not touch what a device_span has.
+static_assert(!std::is_constructible_v<gpumem::span<const int>, gpumem::device_span<int>> &&
+              !std::is_constructible_v<gpumem::span<int>, const gpumem::device_span<int>&> &&
+              std::is_convertible_v<gpumem::span<int>, gpumem::span<const int>> &&
+              std::is_convertible_v<const std::array<int, 2>&, gpumem::span<const int>>);
+static_assert(std::is_same_v<decltype(gpumem::span(std::declval<int*>(), 1)), gpumem::span<int>>);
 
 template <class By, class To, class From, class = void>
 constexpr bool copies = false;
