@@ -13,6 +13,7 @@ use gpumem_sys::c_char;
 use crate::codes::NativeDomain;
 pub use crate::codes::Status;
 use crate::library::{c, call};
+use crate::stream::device_is_lost;
 use crate::words;
 
 impl Status {
@@ -461,6 +462,9 @@ pub(crate) fn check(
     let status = call(place);
     // Notes, which are positive, are not failures.
     if status < 0 {
+        if status == Status::DEVICE_LOST.0 {
+            device_is_lost();
+        }
         // SAFETY: its status was set above.
         Err(unsafe { from_detail(Status(status), &detail) })
     } else {

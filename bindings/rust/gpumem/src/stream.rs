@@ -9,7 +9,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -902,7 +902,8 @@ pub type PendingRegions<D, S> = Pending<Vec<Region<Returned<D>, Returned<S>>>>;
 ///
 /// The future needs no runtime of its own: a function in the stream, behind the work, wakes the task. So a task waits for
 /// what is in the stream when it is first polled. A waker is called on a thread of the library or the driver, where most
-/// functions of this crate fail. If the device is lost, the task wakes when another call has found out.
+/// functions of this crate fail. If the device is lost, the task wakes when another call has found out, on the thread of
+/// that call. So do the tasks of other devices, which go on waiting.
 ///
 /// ```
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
@@ -987,8 +988,12 @@ impl<B> Pending<B> {
             return Ok(false);
         }
         match &self.arrival {
-            Some(arrival) if arrival.has_come(waker) => arrival.event.is_complete(),
-            _ => Ok(false),
+            Some(arrival) => match arrival.ask(waker) {
+                Answer::Come => arrival.event.is_complete(),
+                Answer::Doubtful => self.stream.query(),
+                Answer::Expected => Ok(false),
+            },
+            None => Ok(false),
         }
     }
 
@@ -1026,7 +1031,35 @@ struct Arrival {
 /// The task, until the function has run.
 enum Waiting {
     For(Waker),
+    /// The task was woken because a device is lost. It may be another device.
+    Doubtful,
     Nobody,
+}
+
+/// What an arrival tells its task.
+enum Answer {
+    Come,
+    /// The function may never run.
+    Doubtful,
+    Expected,
+}
+
+/// Every task that waits, and some that no longer do.
+static TASKS: Mutex<Vec<Weak<Mutex<Waiting>>>> = Mutex::new(Vec::new());
+
+/// Wakes all tasks after a call has found a device lost: they find out whether it is theirs. The library drops their
+/// functions only when something is asked about their own stream.
+pub(crate) fn device_is_lost() {
+    let tasks: Vec<_> = lock(&TASKS).iter().filter_map(Weak::upgrade).collect();
+    for task in tasks {
+        let mut waiting = lock(&task);
+        if let Waiting::For(waker) = &*waiting {
+            let waker = waker.clone();
+            *waiting = Waiting::Doubtful;
+            drop(waiting);
+            waker.wake();
+        }
+    }
 }
 
 /// Wakes the task when it is dropped, also if the function does not run because the device is lost.
@@ -1049,21 +1082,38 @@ impl Arrival {
         let event = Event::with_options(&device, EventFlags::DISABLE_TIMING, None)?;
         event.record(&stream)?;
         let waiting = Arc::new(Mutex::new(Waiting::For(waker.clone())));
+        // Before the launch, which fails if the device was lost until then.
+        Self::announce(&waiting);
         let wake = Wake(waiting.clone());
         stream.launch_host_function(move || drop(wake))?;
         Ok(Self { event, waiting })
     }
 
+    fn announce(waiting: &Arc<Mutex<Waiting>>) {
+        let mut tasks = lock(&TASKS);
+        if tasks.len() == tasks.capacity() {
+            tasks.retain(|task| task.strong_count() != 0);
+            // As many more, so that this is rare.
+            let more = tasks.len() + 1;
+            tasks.reserve(more);
+        }
+        tasks.push(Arc::downgrade(waiting));
+    }
+
     /// Whether the function has run; otherwise it wakes this task.
-    fn has_come(&self, waker: &Waker) -> bool {
+    fn ask(&self, waker: &Waker) -> Answer {
         let mut waiting = lock(&self.waiting);
         match &mut *waiting {
-            Waiting::Nobody => true,
+            Waiting::Nobody => Answer::Come,
+            Waiting::Doubtful => {
+                *waiting = Waiting::For(waker.clone());
+                Answer::Doubtful
+            }
             Waiting::For(last) => {
                 if !last.will_wake(waker) {
                     *last = waker.clone();
                 }
-                false
+                Answer::Expected
             }
         }
     }

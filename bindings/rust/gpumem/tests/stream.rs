@@ -9,14 +9,14 @@ use std::os::raw::c_void;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::{is_host, with_device};
 use gpumem::{
-    host, Device, DeviceMemory, ErrorKind, Event, EventFlags, Kind, Pinned, Rectangle, Region,
-    RegisterOptions, Registered, Rejected, Stream, StreamOptions, WaitCondition, WriteCombined,
+    host, Backend, Device, DeviceMemory, ErrorKind, Event, EventFlags, Instance, Kind, Pinned, Rectangle,
+    Region, RegisterOptions, Registered, Rejected, Stream, StreamOptions, WaitCondition, WriteCombined,
 };
 
 /// A stream that waits until the word is set.
@@ -61,12 +61,20 @@ impl Task {
     }
 }
 
+/// Held by tests with tasks: every one in the process wakes when a device is lost.
+static TASKS: Mutex<()> = Mutex::new(());
+
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    TASKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
 #[test]
 fn a_task_awaits_its_work() {
+    let _one = one_at_a_time();
     with_device(|_, device| {
         let held = Held::new(device);
         let memory = DeviceMemory::from_slice(device, &[7u32; 4]).unwrap();
@@ -101,6 +109,7 @@ fn a_task_awaits_its_work() {
 
 #[test]
 fn a_task_wakes_when_its_device_is_lost() {
+    let _one = one_at_a_time();
     with_device(|_, device| {
         if !is_host() {
             return;
@@ -117,6 +126,42 @@ fn a_task_wakes_when_its_device_is_lost() {
             Poll::Ready(Err(rejected)) => assert_eq!(rejected.error.kind(), ErrorKind::DeviceLost),
             other => panic!("{other:?}"),
         }
+    });
+}
+
+#[test]
+fn any_call_that_finds_the_device_lost_wakes_its_tasks() {
+    let _one = one_at_a_time();
+    with_device(|_, device| {
+        if !is_host() {
+            return;
+        }
+        let (held, other) = (Held::new(device), Stream::new(device).unwrap());
+        let memory = DeviceMemory::<u32>::new(device, 4).unwrap();
+        let mut pending = held.stream.fill(&memory, 1u32).unwrap();
+        let (waker, wakes) = Task::waker();
+        assert!(poll(&mut pending, &waker).is_pending());
+        // A task of another device is woken too, and goes on waiting.
+        let instance = Instance::open(Backend::HOST).unwrap();
+        let whole = instance.device(0).unwrap();
+        let whole_held = Held::new(&whole);
+        let whole_memory = DeviceMemory::<u32>::new(&whole, 4).unwrap();
+        let mut whole_pending = whole_held.stream.fill(&whole_memory, 1u32).unwrap();
+        let (whole_waker, whole_wakes) = Task::waker();
+        assert!(poll(&mut whole_pending, &whole_waker).is_pending());
+
+        host::device_lose(device).unwrap();
+        assert_eq!(other.synchronize().unwrap_err().kind(), ErrorKind::DeviceLost);
+        wakes.recv().unwrap();
+        match poll(&mut pending, &waker) {
+            Poll::Ready(Err(rejected)) => assert_eq!(rejected.error.kind(), ErrorKind::DeviceLost),
+            answer => panic!("{answer:?}"),
+        }
+        whole_wakes.recv().unwrap();
+        assert!(poll(&mut whole_pending, &whole_waker).is_pending());
+        whole_held.release();
+        whole_wakes.recv().unwrap();
+        assert!(matches!(poll(&mut whole_pending, &whole_waker), Poll::Ready(Ok(_))));
     });
 }
 
