@@ -663,9 +663,9 @@ impl Stream {
     /// Enqueues a write of a number to a word.
     ///
     /// # Errors
-    /// If no word has this index, or as `gpumem_stream_write_value()`.
+    /// If no word has this index, if the value does not fit in a word, or as `gpumem_stream_write_value()`.
     pub fn write_value(&self, words: &impl Words, index: usize, value: u64) -> Result<(), Error> {
-        let address = words.address(index, "Stream::write_value")?;
+        let address = word(words, index, value, "Stream::write_value")?;
         let keep = words.keep();
         // SAFETY: the stream keeps the memory alive; the word is atomic, or the CPU cannot access it.
         unsafe { self.write_value_raw(address, value, words.word_size()) }?;
@@ -676,7 +676,7 @@ impl Stream {
     /// Makes later work of the stream wait until a word meets a condition.
     ///
     /// # Errors
-    /// If no word has this index, or as `gpumem_stream_wait_value()`.
+    /// If no word has this index, if the value does not fit in a word, or as `gpumem_stream_wait_value()`.
     pub fn wait_value(
         &self,
         words: &impl Words,
@@ -684,7 +684,7 @@ impl Stream {
         condition: WaitCondition,
         value: u64,
     ) -> Result<(), Error> {
-        let address = words.address(index, "Stream::wait_value")?;
+        let address = word(words, index, value, "Stream::wait_value")?;
         let keep = words.keep();
         // SAFETY: the stream keeps the memory alive; the word is atomic, or the CPU cannot access it.
         unsafe { self.wait_value_raw(address, value, words.word_size(), condition) }?;
@@ -846,6 +846,16 @@ unsafe extern "C" fn run_host_function(raw: *mut c_void) {
 )]
 pub trait Words: words::Words {}
 impl<W: words::Words> Words for W {}
+
+/// The address of a word, which has room for the value. C would take the low bits.
+fn word(words: &impl Words, index: usize, value: u64, function: &'static str) -> Result<*mut c_void, Error> {
+    let address = words.address(index, function)?;
+    if words.word_size() == 4 && u32::try_from(value).is_err() {
+        let message = format!("the value {value:#x} does not fit in a word of 32 bits; use words of 64 bits");
+        return Err(Error::invalid(function, message));
+    }
+    Ok(address)
+}
 
 mod words {
     use super::{c_void, Error, Keep};

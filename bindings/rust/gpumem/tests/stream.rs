@@ -465,6 +465,13 @@ fn values_are_written_and_waited_for() {
         let numbers = DeviceMemory::<u32>::from_slice(device, &[0, 0]).unwrap();
         stream.write_value(&numbers, 1, 7).unwrap();
         assert_eq!(stream.write_value(&words, 2, 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let wide = stream.write_value(&numbers, 1, 1 << 32).unwrap_err();
+        assert_eq!(
+            wide.message(),
+            "the value 0x100000000 does not fit in a word of 32 bits; use words of 64 bits"
+        );
+        let wide = stream.wait_value(&numbers, 1, WaitCondition::EQ, 7 + (1 << 32)).unwrap_err();
+        assert_eq!((wide.kind(), wide.function()), (ErrorKind::InvalidArgument, "Stream::wait_value"));
         stream.synchronize().unwrap();
         assert_eq!(words[1].load(Ordering::Acquire), u64::MAX);
         assert_eq!(numbers.to_vec().unwrap(), [0, 7]);
