@@ -626,29 +626,35 @@ impl<D, S> Region<D, S> {
         }
     }
 
-    fn side<T>(&self, name: &str, span: &Span, pitches: Pitches) -> Result<sys::gpumem_copy_operand, Error> {
-        const FUNCTION: &str = "copy_regions";
+    fn side<T>(
+        &self,
+        name: &str,
+        span: &Span,
+        pitches: Pitches,
+        function: &'static str,
+    ) -> Result<sys::gpumem_copy_operand, Error> {
         if !box_fits(span.len, (self.width, self.height, self.depth), (pitches.row, pitches.slice)) {
             return Err(Error::invalid(
-                FUNCTION,
+                function,
                 format!("the box does not lie within the {name}, which has {} elements", span.len),
             ));
         }
-        let row_pitch = bytes_of::<T>(pitches.row, FUNCTION)? as u64;
-        Ok(span.describe(row_pitch, bytes_of::<T>(pitches.slice, FUNCTION)? as u64))
+        let row_pitch = bytes_of::<T>(pitches.row, function)? as u64;
+        Ok(span.describe(row_pitch, bytes_of::<T>(pitches.slice, function)? as u64))
     }
 
     fn describe<T: Element + Copy>(
         &mut self,
         holds: &mut Vec<Option<Hold>>,
+        function: &'static str,
     ) -> Result<sys::gpumem_copy_region, Error>
     where
         D: Destination<T>,
         S: Source<T>,
     {
         let (to, from) = (self.destination.span(), self.source.span());
-        let destination = self.side::<T>("destination", &to, self.destination_pitches)?;
-        let source = self.side::<T>("source", &from, self.source_pitches)?;
+        let destination = self.side::<T>("destination", &to, self.destination_pitches, function)?;
+        let source = self.side::<T>("source", &from, self.source_pitches, function)?;
         if size_of::<T>() == 0 || self.width == 0 || self.height == 0 || self.depth == 0 {
             // In C, a width of 0 makes a region empty.
             return Ok(sys::gpumem_copy_region::default());
@@ -673,11 +679,14 @@ pub(crate) struct Described {
 
 pub(crate) fn describe_regions<T: Element + Copy, D: Destination<T>, S: Source<T>>(
     regions: &mut [Region<D, S>],
+    function: &'static str,
 ) -> Result<Described, Error> {
     let mut holds = Vec::new();
     let described = regions.iter_mut().enumerate();
     let described = described
-        .map(|(index, region)| region.describe::<T>(&mut holds).map_err(|error| error.of_region(index)))
+        .map(|(index, region)| {
+            region.describe::<T>(&mut holds, function).map_err(|error| error.of_region(index))
+        })
         .collect::<Result<_, _>>()?;
     Ok(Described { regions: described, _holds: holds })
 }
@@ -754,11 +763,12 @@ impl CheckedCopy {
     pub(crate) fn new<T: Element + Copy>(
         destination: &mut impl Destination<T>,
         source: &impl Source<T>,
+        function: &'static str,
     ) -> Result<Self, Error> {
         let (to, from) = (destination.span(), source.span());
         if to.len != from.len {
             return Err(Error::invalid(
-                "copy",
+                function,
                 format!(
                     "the destination has {} elements and the source {}; pass a slice of the larger one",
                     to.len, from.len
@@ -768,7 +778,7 @@ impl CheckedCopy {
         Ok(Self {
             destination: to.pointer,
             source: from.pointer,
-            rows: Rows::one::<T>(to.len, "copy")?,
+            rows: Rows::one::<T>(to.len, function)?,
             _holds: [to.hold?, from.hold?],
         })
     }
@@ -777,18 +787,19 @@ impl CheckedCopy {
         destination: &mut impl Destination<T>,
         source: &impl Source<T>,
         rectangle: &Rectangle,
+        function: &'static str,
     ) -> Result<Self, Error> {
         let (to, from) = (destination.span(), source.span());
         let Rectangle { width, height, destination_pitch, source_pitch } = *rectangle;
         if !rectangle_fits(to.len, destination_pitch, width, height)
             || !rectangle_fits(from.len, source_pitch, width, height)
         {
-            return Err(Error::invalid("copy_2d", "the rectangle does not lie within its operands"));
+            return Err(Error::invalid(function, "the rectangle does not lie within its operands"));
         }
         Ok(Self {
             destination: to.pointer,
             source: from.pointer,
-            rows: Rows::many::<T>(rectangle, "copy_2d")?,
+            rows: Rows::many::<T>(rectangle, function)?,
             _holds: [to.hold?, from.hold?],
         })
     }
@@ -824,19 +835,24 @@ impl CheckedCopy {
 }
 
 impl CheckedFill {
-    pub(crate) fn new<T: FillValue>(destination: &mut impl Destination<T>, value: T) -> Result<Self, Error> {
+    pub(crate) fn new<T: FillValue>(
+        destination: &mut impl Destination<T>,
+        value: T,
+        function: &'static str,
+    ) -> Result<Self, Error> {
         let to = destination.span();
         let (value, value_size) = value.bits();
-        let rows = Rows::one::<T>(to.len, "fill")?;
+        let rows = Rows::one::<T>(to.len, function)?;
         Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.hold? })
     }
 
     pub(crate) fn bytes<T: Element + Copy>(
         destination: &mut impl Destination<T>,
         value: u8,
+        function: &'static str,
     ) -> Result<Self, Error> {
         let to = destination.span();
-        let rows = Rows::one::<T>(to.len, "fill_bytes")?;
+        let rows = Rows::one::<T>(to.len, function)?;
         Ok(Self { destination: to.pointer, rows, value: value.into(), value_size: 1, _hold: to.hold? })
     }
 
@@ -844,13 +860,14 @@ impl CheckedFill {
         destination: &mut impl Destination<T>,
         rectangle: &Rectangle,
         value: T,
+        function: &'static str,
     ) -> Result<Self, Error> {
         let to = destination.span();
         if !rectangle_fits(to.len, rectangle.destination_pitch, rectangle.width, rectangle.height) {
-            return Err(Error::invalid("fill_2d", "the rectangle does not lie within its operand"));
+            return Err(Error::invalid(function, "the rectangle does not lie within its operand"));
         }
         let (value, value_size) = value.bits();
-        let rows = Rows::many::<T>(rectangle, "fill_2d")?;
+        let rows = Rows::many::<T>(rectangle, function)?;
         Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.hold? })
     }
 
@@ -907,7 +924,7 @@ impl Instance {
         mut destination: impl Destination<T>,
         source: impl Source<T>,
     ) -> Result<(), Error> {
-        let copy = CheckedCopy::new(&mut destination, &source)?;
+        let copy = CheckedCopy::new(&mut destination, &source, "Instance::copy")?;
         // SAFETY: the work is done when the call returns.
         unsafe { copy.run(Target::Instance(self), &CopyOptions::new()) }
     }
@@ -922,7 +939,7 @@ impl Instance {
         source: impl Source<T>,
         rectangle: &Rectangle,
     ) -> Result<(), Error> {
-        let copy = CheckedCopy::of_rectangle(&mut destination, &source, rectangle)?;
+        let copy = CheckedCopy::of_rectangle(&mut destination, &source, rectangle, "Instance::copy_2d")?;
         // SAFETY: the work is done when the call returns.
         unsafe { copy.run(Target::Instance(self), &CopyOptions::new()) }
     }
@@ -961,7 +978,7 @@ impl Instance {
     {
         // The operands live until the call returns.
         let mut regions: Vec<_> = regions.into_iter().collect();
-        let described = describe_regions::<T, D, S>(&mut regions)?;
+        let described = describe_regions::<T, D, S>(&mut regions, "Instance::copy_regions")?;
         // SAFETY: the boxes lie within their operands, and the work is done when the call returns.
         unsafe { self.copy_regions_raw(&described.regions) }
     }
@@ -971,7 +988,7 @@ impl Instance {
     /// # Errors
     /// As `gpumem_fill()`.
     pub fn fill<T: FillValue>(&self, mut destination: impl Destination<T>, value: T) -> Result<(), Error> {
-        let fill = CheckedFill::new(&mut destination, value)?;
+        let fill = CheckedFill::new(&mut destination, value, "Instance::fill")?;
         // SAFETY: the work is done when the call returns.
         unsafe { fill.run(Target::Instance(self)) }
     }
@@ -985,7 +1002,7 @@ impl Instance {
         mut destination: impl Destination<T>,
         value: u8,
     ) -> Result<(), Error> {
-        let fill = CheckedFill::bytes(&mut destination, value)?;
+        let fill = CheckedFill::bytes(&mut destination, value, "Instance::fill_bytes")?;
         // SAFETY: the work is done when the call returns.
         unsafe { fill.run(Target::Instance(self)) }
     }
@@ -1000,7 +1017,7 @@ impl Instance {
         rectangle: &Rectangle,
         value: T,
     ) -> Result<(), Error> {
-        let fill = CheckedFill::of_rectangle(&mut destination, rectangle, value)?;
+        let fill = CheckedFill::of_rectangle(&mut destination, rectangle, value, "Instance::fill_2d")?;
         // SAFETY: the work is done when the call returns.
         unsafe { fill.run(Target::Instance(self)) }
     }

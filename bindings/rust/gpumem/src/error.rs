@@ -419,6 +419,11 @@ impl<B> Rejected<B> {
         Self { given, error }
     }
 
+    /// The same failure, of what the program called.
+    pub(crate) fn called_as(self, name: &'static str) -> Self {
+        Self { error: self.error.called_as(name), ..self }
+    }
+
     /// The same failure, with what another layer was given.
     pub(crate) fn map<C>(self, outer: impl FnOnce(B) -> C) -> Rejected<C> {
         Rejected { given: outer(self.given), error: self.error }

@@ -561,8 +561,8 @@ impl Link {
         options: &ImportOptions,
     ) -> Result<(Imported, Entry), Error> {
         loop {
-            let found = self.import_within(name, after_version, || sys::GPUMEM_TIMEOUT_INFINITE, options)?;
-            if let Some(next) = found {
+            let found = self.import_within(name, after_version, || sys::GPUMEM_TIMEOUT_INFINITE, options);
+            if let Some(next) = found.map_err(|error| error.called_as("Link::import_next"))? {
                 return Ok(next);
             }
         }
@@ -582,6 +582,7 @@ impl Link {
         let begin = Instant::now();
         let left = || nanoseconds(timeout.saturating_sub(begin.elapsed()));
         self.import_within(name, after_version, left, options)
+            .map_err(|error| error.called_as("Link::import_next_for"))
     }
 
     fn import_within(

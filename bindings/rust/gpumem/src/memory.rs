@@ -429,7 +429,9 @@ impl Memory {
     pub(crate) fn take_backing(self) -> Result<Option<Backing>, Rejected<Self>> {
         let mut allocation = match Arc::try_unwrap(self.allocation) {
             Ok(allocation) => allocation,
-            Err(shared) => return Err(Rejected::new(Self { allocation: shared }, busy())),
+            Err(shared) => {
+                return Err(Rejected::new(Self { allocation: shared }, busy("gpumem_memory_destroy")))
+            }
         };
         match allocation.take() {
             None => Ok(None),
@@ -467,11 +469,11 @@ impl Memory {
     }
 }
 
-pub(crate) fn busy() -> Error {
+pub(crate) fn busy(function: &'static str) -> Error {
     Error::own(
         ErrorKind::Busy,
         Status::BUSY,
-        "close",
+        function,
         "work that uses the memory was not observed complete; synchronize its stream first",
     )
 }

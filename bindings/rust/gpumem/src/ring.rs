@@ -93,7 +93,7 @@ impl Ring {
 
     /// Destroys the ring, unless work in a stream shares it.
     fn close(self: Arc<Self>) -> Result<(), (Arc<Self>, Error)> {
-        let ring = Arc::try_unwrap(self).map_err(|shared| (shared, busy()))?;
+        let ring = Arc::try_unwrap(self).map_err(|shared| (shared, busy("gpumem_ring_destroy")))?;
         match Remains::Ring(ring.handle).release() {
             Ok(()) => {
                 let mut ring = ring;
@@ -567,7 +567,9 @@ impl RingConsumer {
     /// [`ErrorKind::Busy`] if work in a stream uses the ring that was not observed complete. The consumer is returned.
     pub fn close(self) -> Result<(), Rejected<Self>> {
         let Self { ring, held } = self;
-        ring.close().map_err(|(ring, error)| Rejected::new(Self { ring, held }, error))
+        ring.close().map_err(|(ring, error)| {
+            Rejected::new(Self { ring, held }, error.called_as("RingConsumer::close"))
+        })
     }
 }
 

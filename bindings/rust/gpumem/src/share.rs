@@ -688,7 +688,9 @@ impl Imported {
     /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The import is returned.
     pub fn close(self) -> Result<(), Rejected<Self>> {
         let offset = self.offset;
-        self.memory.close().map_err(|rejected| rejected.map(|memory| Self { memory, offset }))
+        self.memory
+            .close()
+            .map_err(|rejected| rejected.called_as("Imported::close").map(|memory| Self { memory, offset }))
     }
 }
 

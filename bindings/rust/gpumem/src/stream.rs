@@ -477,7 +477,7 @@ impl Stream {
         D: Destination<T> + Enqueue,
         S: Source<T> + Enqueue,
     {
-        let checked = CheckedCopy::new(&mut destination, &source);
+        let checked = CheckedCopy::new(&mut destination, &source, "Stream::copy");
         self.enqueue_copy(checked, destination, source)
     }
 
@@ -496,7 +496,7 @@ impl Stream {
         D: Destination<T> + Enqueue,
         S: Source<T> + Enqueue,
     {
-        let checked = CheckedCopy::of_rectangle(&mut destination, &source, rectangle);
+        let checked = CheckedCopy::of_rectangle(&mut destination, &source, rectangle, "Stream::copy_2d");
         self.enqueue_copy(checked, destination, source)
     }
 
@@ -522,7 +522,7 @@ impl Stream {
     {
         self.inner.tidy();
         let mut regions: Vec<_> = regions.into_iter().collect();
-        let described = match describe_regions::<T, D, S>(&mut regions) {
+        let described = match describe_regions::<T, D, S>(&mut regions, "Stream::copy_regions") {
             Ok(described) => described,
             Err(error) => return Err(Rejected::new(self.pending(returned(regions), 0), error)),
         };
@@ -596,7 +596,7 @@ impl Stream {
         T: Element + Copy,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedCopy::new(&mut destination, &source);
+        let checked = CheckedCopy::new(&mut destination, &source, "Stream::copy_from_slice");
         let keep = destination.keep(self);
         let options = CopyOptions { source_order: SourceOrder::DURING_CALL, ..CopyOptions::new() };
         self.enqueue(destination.returned(), [keep], || {
@@ -630,7 +630,7 @@ impl Stream {
         T: FillValue,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedFill::new(&mut destination, value);
+        let checked = CheckedFill::new(&mut destination, value, "Stream::fill");
         self.enqueue_fill(checked, destination)
     }
 
@@ -643,7 +643,7 @@ impl Stream {
         T: Element + Copy,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedFill::bytes::<T>(&mut destination, value);
+        let checked = CheckedFill::bytes::<T>(&mut destination, value, "Stream::fill_bytes");
         self.enqueue_fill(checked, destination)
     }
 
@@ -656,7 +656,7 @@ impl Stream {
         T: FillValue,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedFill::of_rectangle(&mut destination, rectangle, value);
+        let checked = CheckedFill::of_rectangle(&mut destination, rectangle, value, "Stream::fill_2d");
         self.enqueue_fill(checked, destination)
     }
 

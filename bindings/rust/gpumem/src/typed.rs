@@ -227,7 +227,9 @@ macro_rules! array {
             /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The array is returned
             /// unchanged.
             pub fn close(self) -> Result<(), Rejected<Self>> {
-                self.block.close().map_err(|rejected| rejected.map(|block| Self { block }))
+                self.block.close().map_err(|rejected| {
+                    rejected.called_as(concat!(stringify!($name), "::close")).map(|block| Self { block })
+                })
             }
 
             /// Address of the first element for kernels. It must not be used if the array has no bytes.
@@ -714,7 +716,9 @@ impl<T: Element> Registered<T> {
         let backing = match memory.map_or(Ok(None), Memory::take_backing) {
             Ok(backing) => backing,
             Err(rejected) => {
-                return Err(rejected.map(|memory| Self { block: Block { memory: Some(memory), start, len } }))
+                return Err(rejected
+                    .called_as("Registered::into_vec")
+                    .map(|memory| Self { block: Block { memory: Some(memory), start, len } }))
             }
         };
         match backing {

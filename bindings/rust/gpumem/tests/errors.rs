@@ -8,8 +8,8 @@ use std::error::Error as StdError;
 use common::{backend, is_host, with_device};
 use gpumem::{
     AddressRange, Buffer, DeviceMemory, Error, ErrorKind, Event, Group, Instance, Kind, Managed, Memory,
-    MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, RegisterOptions, Registered, Rejected,
-    Status, Stream, WriteCombined,
+    MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Rectangle, Region, RegisterOptions,
+    Registered, Rejected, Status, Stream, WriteCombined,
 };
 
 /// An error of the kind that takes every other one, as those of several crates do.
@@ -89,11 +89,35 @@ fn a_failure_that_was_passed_on_has_what_was_given() {
         };
         let error = pass_on().unwrap_err().0;
         assert!(
-            error.to_string().contains("the destination has 4 elements and the source 5; pass a slice of"),
+            error.to_string().starts_with(
+                "Stream::copy: the destination has 4 elements and the source 5; pass a slice of"
+            ),
             "{error}"
         );
         let rejected = error.downcast::<Rejected<((), Pinned<u8>)>>().unwrap();
         assert_eq!((rejected.given.1.len(), rejected.error.kind()), (5, ErrorKind::InvalidArgument));
+    });
+}
+
+#[test]
+fn refused_operands_name_the_function() {
+    with_device(|instance, device| {
+        let stream = Stream::new(device).unwrap();
+        let memory = DeviceMemory::<u8>::new(device, 4).unwrap();
+        let large = Rectangle { width: 3, height: 2, destination_pitch: 3, source_pitch: 3 };
+        let region = || Region::new(&memory, &memory, 5);
+        for (name, error) in [
+            ("Instance::copy", instance.copy(&memory, &[0; 5]).unwrap_err()),
+            ("Instance::copy_2d", instance.copy_2d(&memory, &memory, &large).unwrap_err()),
+            ("Instance::copy_regions", instance.copy_regions([region()]).unwrap_err()),
+            ("Instance::fill_2d", instance.fill_2d(&memory, &large, 1u8).unwrap_err()),
+            ("Stream::copy_2d", stream.copy_2d(&memory, &memory, &large).unwrap_err().error),
+            ("Stream::copy_regions", stream.copy_regions([region()]).unwrap_err().error),
+            ("Stream::copy_from_slice", stream.copy_from_slice(&memory, &[0; 5]).unwrap_err().error),
+            ("Stream::fill_2d", stream.fill_2d(&memory, &large, 1u8).unwrap_err().error),
+        ] {
+            assert!(error.to_string().starts_with(&format!("{name}: ")), "{name}: {error}");
+        }
     });
 }
 

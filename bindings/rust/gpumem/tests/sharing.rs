@@ -650,6 +650,9 @@ fn a_link_follows_a_name() {
         assert!(link.import_next_for("batch", 0, moment, &options).unwrap().is_none());
         let error = link.import_next("a/b", 0, &options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().starts_with("Link::import_next: "), "{error}");
+        let error = link.import_next_for("a/b", 0, moment, &options).unwrap_err();
+        assert!(error.to_string().starts_with("Link::import_next_for: "), "{error}");
 
         let mut published = vec![publish(1)];
         assert_eq!(next(&theirs, &link, 0).unwrap(), (1, 1));

@@ -263,6 +263,8 @@ fn closing_memory_that_work_uses_is_refused() {
         held.stream.fill(&memory, 1u8).unwrap();
         let Rejected { given: memory, error, .. } = memory.close().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().starts_with("DeviceMemory::close: work that uses"), "{error}");
+        assert_eq!(error.function(), "gpumem_memory_destroy");
         held.release();
         held.stream.synchronize().unwrap();
         memory.close().unwrap();
