@@ -661,7 +661,7 @@ impl Link {
     /// [`ErrorKind::InvalidArgument`] for [`ShareWay::ANY`], and for an unknown way or peer. A hub that has ended is an
     /// answer.
     pub fn share_way(&self, memory: impl Share, way: ShareWay, peer: SharePeer) -> Result<WayInfo, Error> {
-        let (pointer, _, _hold) = place_of(&memory)?;
+        let (pointer, _, _hold) = place_of(&memory, "Link::share_way")?;
         let mut info = sys::gpumem_way_info::default();
         // SAFETY: the struct is writable and has its own size; any address may be given.
         unsafe { call!(gpumem_link_get_way(self.handle, pointer, way.0, peer.0, &mut info)) }?;

@@ -241,8 +241,14 @@ impl Shared for &Memory {
 }
 
 /// Address and size of shared memory, and what keeps it in its place.
-pub(crate) fn place_of(memory: &impl Share) -> Result<(*mut c_void, u64, Option<Hold>), Error> {
+pub(crate) fn place_of(
+    memory: &impl Share,
+    function: &'static str,
+) -> Result<(*mut c_void, u64, Option<Hold>), Error> {
     let place = memory.place()?;
+    if place.bytes == 0 {
+        return Err(Error::invalid(function, "there are no elements to share; pass at least one"));
+    }
     Ok((place.address as *mut c_void, place.bytes, place.hold?))
 }
 
@@ -276,7 +282,7 @@ impl Instance {
     /// [`ErrorKind::Unsupported`] if the memory does not have this way, with what would give it, and as
     /// `gpumem_share_export()`.
     pub fn export(&self, memory: impl Share, options: &ExportOptions) -> Result<ShareHandle, Error> {
-        let (pointer, _, _hold) = place_of(&memory)?;
+        let (pointer, _, _hold) = place_of(&memory, "Instance::export")?;
         self.export_at(pointer, options, "Instance::export")
     }
 
@@ -348,7 +354,7 @@ impl Instance {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for [`ShareWay::ANY`], and for an unknown way or peer.
     pub fn share_way(&self, memory: impl Share, way: ShareWay, peer: SharePeer) -> Result<WayInfo, Error> {
-        let (pointer, _, _hold) = place_of(&memory)?;
+        let (pointer, _, _hold) = place_of(&memory, "Instance::share_way")?;
         self.share_way_raw(pointer, way, peer)
     }
 
@@ -436,7 +442,7 @@ impl Instance {
     /// [`ErrorKind::Unsupported`] without [`Capability::SHARE_DMA_BUF`], and as `gpumem_share_export_dma_buf()`.
     pub fn export_dma_buf(&self, memory: impl Share, flags: DmaBufFlags) -> Result<OwnedFd, Error> {
         const FUNCTION: &str = "Instance::export_dma_buf";
-        let (pointer, bytes, _hold) = place_of(&memory)?;
+        let (pointer, bytes, _hold) = place_of(&memory, FUNCTION)?;
         let _lending = not_lent(pointer, FUNCTION)?;
         let (instance, mut fd) = (self.inner.handle, -1);
         // SAFETY: the output is writable, and any address may be given; who else may write such memory: see `export_at`.

@@ -826,6 +826,7 @@ fn ways_are_what_an_export_does() {
         }
         let nothing = DeviceMemory::<u32>::new(device, 0).unwrap();
         let error = instance.export(&nothing, &neighbours).unwrap_err();
+        assert_eq!(error.to_string(), "Instance::export: there are no elements to share; pass at least one");
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let error = instance.export(&memory, &ExportOptions::new().way(ShareWay::DMA_BUF)).unwrap_err();
         assert_eq!(
