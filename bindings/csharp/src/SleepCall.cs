@@ -198,6 +198,12 @@ namespace GpuMem
       handle.Check(status, error);
     }
 
+    bool IsCancelled()
+    {
+      cancelled = cancellation.IsCancellationRequested;
+      return cancelled;
+    }
+
     [MonoPInvokeCallback(typeof(ProgressCallback))]
     static int RunProgress(IntPtr userData, ulong done, ulong total)
     {
@@ -206,12 +212,10 @@ namespace GpuMem
       {
         if (call == null) return 0;
         if (call.thrown != null) return 1;
-        if (call.cancellation.IsCancellationRequested)
-        {
-          call.cancelled = true;
-          return 1;
-        }
-        return call.progress == null || call.progress(done, total) ? 0 : 1;
+        // Nothing ends the call any more once all is done.
+        if (done < total && call.IsCancelled()) return 1;
+        if (call.progress != null && !call.progress(done, total)) return 1;
+        return call.IsCancelled() ? 1 : 0;
       }
       catch (Exception problem)
       {

@@ -105,10 +105,9 @@ namespace GpuMem.Tests
           source.Cancel();
           return true;
         };
-        // It is looked at when progress is told, and all is done by the second time.
-        device.Instance.ReadFile(memory, file.SafeFileHandle, 0, options);
-        Check.Throws<OperationCanceledException>(
+        var cancelled = Check.Throws<OperationCanceledException>(
             () => device.Instance.ReadFile(memory, file.SafeFileHandle, 0, options));
+        Check.Equal(0L, ((GpuMemException)cancelled.InnerException).Copied ?? -1, "copied");
       }
     }
 
@@ -148,7 +147,7 @@ namespace GpuMem.Tests
       }
     }
 
-    // Without threads it is known what is copied when progress is told for the second time.
+    // Without threads it is known what is copied when progress is told for the second time. At the end nothing is cancelled.
     static void CopiedBeforeCancellation(Scope scope)
     {
       Check.Throws<ArgumentOutOfRangeException>(() => scope.Open(new InstanceOptions { TransferThreads = -2 }));
@@ -158,19 +157,25 @@ namespace GpuMem.Tests
       using (GpuMemory memory = instance.GetDevice(0).Create(MemoryKind.Device, Size))
       {
         file.SetLength(Size);
+        ulong limit = 1, last = 0;
         var source = new CancellationTokenSource();
         var options = new FileCopyOptions
         {
           Cancellation = source.Token,
           Progress = (done, total) =>
           {
-            source.Cancel();
+            if (done >= limit) source.Cancel();
+            last = done;
             return true;
           },
         };
         OperationCanceledException ended = Check.Throws<OperationCanceledException>(
             () => instance.ReadFile(memory, file.SafeFileHandle, 0, options));
         Check.Equal((long)Step, ((GpuMemException)ended.InnerException).Copied ?? -1, "copied");
+        limit = Size;
+        options.Cancellation = (source = new CancellationTokenSource()).Token;
+        Check.Equal((long)Size, instance.ReadFile(memory, file.SafeFileHandle, 0, options).Size, "bytes");
+        Check.Equal((ulong)Size, last, "what was told last");
       }
     }
 

@@ -33,6 +33,7 @@ namespace GpuMem.Tests
       Tap.Run("sleep: exceptions of a progress function", ProgressThrows);
       Tap.Run("sleep: nobody else uses the buffer", NobodyElse);
       Tap.Run("sleep: a cancellation token", Token);
+      Tap.Run("sleep: a token that is cancelled at any time", TokenAtAnyTime);
       Tap.Run("sleep: functions are called before sleep and after waking", Functions);
       Tap.Run("sleep: a function refuses", FunctionRefuses);
       Tap.Run("sleep: exceptions of functions", FunctionsThrow);
@@ -686,8 +687,86 @@ namespace GpuMem.Tests
         group.Wake();
         Expect(one, 1);
         Expect(two, 2);
+        // Of two calls of the function only the first can end the call.
+        foreach (bool early in new[] { true, false })
+        {
+          var late = new CancellationTokenSource();
+          var told = new List<ulong>();
+          var sleep = new SleepOptions
+          {
+            Cancellation = late.Token,
+            Progress = (done, total) =>
+            {
+              told.Add(done);
+              if (early || done == total) late.Cancel();
+              return true;
+            },
+          };
+          if (early)
+          {
+            Check.Throws<OperationCanceledException>(() => one.Sleep(sleep));
+            Check.Equal("0", string.Join(",", told), "told");
+            Check.Equal(BufferState.Awake, one.State, "state");
+          }
+          else
+          {
+            one.Sleep(sleep);
+            Check.Equal("0," + one.Info.Size, string.Join(",", told), "told");
+            one.Wake();
+          }
+        }
         // Without a token it is the status.
         Check.Fails(Status.Cancelled, () => group.Sleep(new SleepOptions { Progress = (done, total) => false }));
+      }
+    }
+
+    // Either the call is undone, or the function is told of its end.
+    static void TokenAtAnyTime(Scope scope)
+    {
+      const ulong Size = 4 << 20;
+      GpuDevice device = scope.Open().GetDevice(0);
+      using (GrowableBuffer buffer = device.CreateBuffer((long)Size))
+      {
+        for (int round = 0; round < 30; ++round)
+        {
+          ulong last = 0;
+          bool slept = false;
+          var source = new CancellationTokenSource();
+          using (var begun = new ManualResetEventSlim())
+          {
+            var other = new Thread(() =>
+            {
+              begun.Wait();
+              source.Cancel();
+            });
+            other.Start();
+            try
+            {
+              buffer.Sleep(new SleepOptions
+              {
+                Cancellation = source.Token,
+                Progress = (done, total) =>
+                {
+                  last = done;
+                  begun.Set();
+                  return true;
+                },
+              });
+              slept = true;
+            }
+            catch (OperationCanceledException)
+            {
+            }
+            finally
+            {
+              begun.Set();
+              other.Join();
+            }
+          }
+          Check.Equal(slept ? Size : 0, last, "what was told last");
+          Check.Equal(slept ? BufferState.Asleep : BufferState.Awake, buffer.State, "state");
+          if (slept) buffer.Wake();
+        }
       }
     }
 
