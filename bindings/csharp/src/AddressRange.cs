@@ -69,8 +69,10 @@ namespace GpuMem
     public GpuRange Slice(long offset, long size)
     {
       handle.Usable();
-      return new GpuRange(handle, 0, pointer, this.size).Slice(offset, size);
+      return Range.Slice(offset, size);
     }
+
+    GpuRange Range { get { return new GpuRange(handle, 0, pointer, size); } }
 
     /// <summary>Copies an array to the start of the range, and returns when it is copied.</summary>
     public void CopyFrom<T>(T[] source)
@@ -103,7 +105,10 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source))) CopyNow(Slice(offset, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source)))
+      {
+        CopyNow(Range.Slice(offset, array.Size, nameof(source)), array.Range);
+      }
     }
 
     /// <summary>Copies from an offset to an array, and returns when it is copied.</summary>
@@ -115,7 +120,10 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination))) CopyNow(array.Range, Slice(offset, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      {
+        CopyNow(array.Range, Range.Slice(offset, array.Size, nameof(destination)));
+      }
     }
 
     /// <summary>
@@ -220,7 +228,7 @@ namespace GpuMem
       var handle = new RangeHandle(instance.Handle, size, options.Name);
       try
       {
-        using (var name = new CText(options.Name)) ReserveNative(instance, handle, size, options, name.Pointer);
+        using (var name = new CText(options.Name, nameof(options.Name))) ReserveNative(instance, handle, size, options, name.Pointer);
       }
       catch
       {

@@ -46,7 +46,7 @@ namespace GpuMem
     public BufferGroupInfo GetInfo([AllowNull] string tag)
     {
       handle.Usable();
-      using (var text = new CText(tag)) return GetInfoNative(text.Pointer);
+      using (var text = new CText(tag, nameof(tag))) return GetInfoNative(text.Pointer);
     }
 
     /// <summary>
@@ -113,7 +113,7 @@ namespace GpuMem
       var handle = new GroupHandle(instance.Handle, name);
       try
       {
-        using (var text = new CText(name)) CreateNative(instance, handle, text.Pointer);
+        using (var text = new CText(name, nameof(name))) CreateNative(instance, handle, text.Pointer);
         return new BufferGroup(instance, handle);
       }
       catch

@@ -152,7 +152,7 @@ namespace GpuMem
     {
       return Make(device, name, flags, handle =>
       {
-        using (var text = new CText(name)) CreateNative(device, handle, flags, text.Pointer);
+        using (var text = new CText(name, nameof(name))) CreateNative(device, handle, flags, text.Pointer);
       });
     }
 

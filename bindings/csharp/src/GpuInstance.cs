@@ -59,9 +59,9 @@ namespace GpuMem
       if (options == null) throw new ArgumentNullException(nameof(options));
       GpuMemLibrary.Load();
       Leftovers.Sweep();
-      using (var name = new CText(options.Name))
-      using (var peers = new CText(options.Host?.Peers))
-      using (var masked = new CText(options.Host?.Masked))
+      using (var name = new CText(options.Name, nameof(options.Name)))
+      using (var peers = new CText(options.Host?.Peers, nameof(HostOptions.Peers)))
+      using (var masked = new CText(options.Host?.Masked, nameof(HostOptions.Masked)))
       {
         return OpenNative(options, name.Pointer, peers.Pointer, masked.Pointer);
       }

@@ -84,7 +84,10 @@ namespace GpuMem
 #endif
     {
       Checked();
-      using (var array = new PinnedArray<T>(source, nameof(source))) CopyNow(Slice(0, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source)))
+      {
+        CopyNow(Range.Slice(0, array.Size, nameof(source)), array.Range);
+      }
     }
 
     /// <summary>Copies from the start of the memory to an array, and returns when it is copied.</summary>
@@ -96,7 +99,10 @@ namespace GpuMem
 #endif
     {
       Checked();
-      using (var array = new PinnedArray<T>(destination, nameof(destination))) CopyNow(array.Range, Slice(0, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      {
+        CopyNow(array.Range, Range.Slice(0, array.Size, nameof(destination)));
+      }
     }
 
     /// <summary>
@@ -160,7 +166,7 @@ namespace GpuMem
       Sizes.ToNative(options.Alignment, nameof(options.Alignment));
       return Make(device, default(GCHandle), handle =>
       {
-        using (var name = new CText(options.Name)) CreateNative(device, handle, kind, size, options, name.Pointer);
+        using (var name = new CText(options.Name, nameof(options.Name))) CreateNative(device, handle, kind, size, options, name.Pointer);
       });
     }
 
@@ -171,7 +177,7 @@ namespace GpuMem
       Sizes.ToNative(size, nameof(size));
       return Make(device, array, handle =>
       {
-        using (var name = new CText(options.Name)) RegisterNative(device, handle, pointer, size, options, name.Pointer);
+        using (var name = new CText(options.Name, nameof(options.Name))) RegisterNative(device, handle, pointer, size, options, name.Pointer);
       });
     }
 

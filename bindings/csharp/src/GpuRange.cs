@@ -79,7 +79,10 @@ namespace GpuMem
 
     /// <summary>A part of the range, in bytes.</summary>
     /// <exception cref="ArgumentOutOfRangeException">The part leaves the range.</exception>
-    public GpuRange Slice(long offset, long size)
+    public GpuRange Slice(long offset, long size) { return Slice(offset, size, nameof(size)); }
+
+    /// <summary>The same for a size that follows from a parameter of the caller.</summary>
+    internal GpuRange Slice(long offset, long size, string name)
     {
       if (offset < 0 || offset > Size)
       {
@@ -88,7 +91,7 @@ namespace GpuMem
       if (size < 0 || size > Size - offset)
       {
         throw new ArgumentOutOfRangeException(
-            nameof(size), size, "from offset " + offset + " the range has " + (Size - offset) + " bytes");
+            name, size, "from offset " + offset + " the range has " + (Size - offset) + " bytes");
       }
       return new GpuRange(owner, this.offset + offset, (IntPtr)unchecked((long)Pointer + offset), size);
     }

@@ -377,7 +377,7 @@ namespace GpuMem
     {
       return Make(device, name, handle =>
       {
-        using (var text = new CText(name)) CreateNative(device, handle, priority, text.Pointer);
+        using (var text = new CText(name, nameof(name))) CreateNative(device, handle, priority, text.Pointer);
       });
     }
 

@@ -139,7 +139,10 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source))) CopyNow(Slice(offset, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source)))
+      {
+        CopyNow(Range.Slice(offset, array.Size, nameof(source)), array.Range);
+      }
     }
 
     /// <summary>Copies from an offset to an array, and returns when it is copied.</summary>
@@ -151,7 +154,10 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination))) CopyNow(array.Range, Slice(offset, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      {
+        CopyNow(array.Range, Range.Slice(offset, array.Size, nameof(destination)));
+      }
     }
 
     /// <summary>
@@ -274,7 +280,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      using (var text = new CText(name)) return new BufferRegistration(handle, NoteNative(text.Pointer), name);
+      using (var text = new CText(name, nameof(name))) return new BufferRegistration(handle, NoteNative(text.Pointer), name);
     }
 
     /// <summary>Ends a registration, as its <c>Dispose</c> does, but throws if that fails.</summary>
@@ -368,8 +374,8 @@ namespace GpuMem
       {
         Forgotten.Retry(() =>
         {
-          using (var name = new CText(options.Name))
-          using (var tag = new CText(options.Tag))
+          using (var name = new CText(options.Name, nameof(options.Name)))
+          using (var tag = new CText(options.Tag, nameof(options.Tag)))
           {
             CreateNative(device, handle, size, options, name.Pointer, tag.Pointer);
           }

@@ -151,7 +151,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      using (var text = new CText(name)) return PublishNative(text.Pointer, ShareHandle.ToNative(share), options.Describe());
+      using (var text = new CText(name, nameof(name))) return PublishNative(text.Pointer, ShareHandle.ToNative(share), options.Describe());
     }
 
     /// <summary>
@@ -164,7 +164,7 @@ namespace GpuMem
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       ulong number = Sizes.ToNative(version, nameof(version));
-      using (var text = new CText(name)) WithdrawNative(text.Pointer, number);
+      using (var text = new CText(name, nameof(name))) WithdrawNative(text.Pointer, number);
     }
 
     /// <summary>
@@ -186,8 +186,8 @@ namespace GpuMem
       var handle = new HubHandle(instance.Handle, options.Path, options.Name);
       try
       {
-        using (var path = new CText(options.Path))
-        using (var name = new CText(options.Name))
+        using (var path = new CText(options.Path, nameof(options.Path)))
+        using (var name = new CText(options.Name, nameof(options.Name)))
         {
           OpenNative(instance, handle, options, path.Pointer, name.Pointer);
         }

@@ -95,7 +95,10 @@ namespace GpuMem
 #endif
     {
       Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source))) instance.Copy(Slice(0, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source)))
+      {
+        instance.Copy(Range.Slice(0, array.Size, nameof(source)), array.Range);
+      }
     }
 
     /// <summary>
@@ -109,7 +112,10 @@ namespace GpuMem
 #endif
     {
       Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination))) instance.Copy(array.Range, Slice(0, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      {
+        instance.Copy(array.Range, Range.Slice(0, array.Size, nameof(destination)));
+      }
     }
 
     /// <summary>
@@ -135,7 +141,7 @@ namespace GpuMem
       try
       {
         using (var held = new HeldDescriptors(descriptors))
-        using (var name = new CText(options.Name))
+        using (var name = new CText(options.Name, nameof(options.Name)))
         {
           pointer = Forgotten.Retry(() => ImportNative(instance, handle, native, held.Numbers, options, name.Pointer));
         }

@@ -121,7 +121,7 @@ namespace GpuMem
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       ulong after = Sizes.ToNative(afterVersion, nameof(afterVersion)), limit = Timeout.ToNanoseconds(timeout);
-      using (var text = new CText(name)) return WaitNative(text.Pointer, after, limit);
+      using (var text = new CText(name, nameof(name))) return WaitNative(text.Pointer, after, limit);
     }
 
     /// <summary>
@@ -136,7 +136,7 @@ namespace GpuMem
       gpumem_fetch_desc desc = gpumem_fetch_desc.Sized();
       desc.version = Sizes.ToNative(options.Version, nameof(options.Version));
       Bytes.Write(options.Fingerprint, desc.fingerprint, 32, nameof(options.Fingerprint));
-      using (var text = new CText(name)) return FetchNative(text.Pointer, desc);
+      using (var text = new CText(name, nameof(name))) return FetchNative(text.Pointer, desc);
     }
 
     /// <summary>
@@ -184,7 +184,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      using (var text = new CText(name)) return PublishNative(text.Pointer, ShareHandle.ToNative(share), options.Describe());
+      using (var text = new CText(name, nameof(name))) return PublishNative(text.Pointer, ShareHandle.ToNative(share), options.Describe());
     }
 
     /// <summary>Withdraws a name, or one version of it, from a keeper.</summary>
@@ -195,7 +195,7 @@ namespace GpuMem
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       ulong number = Sizes.ToNative(version, nameof(version));
-      using (var text = new CText(name)) WithdrawNative(text.Pointer, number);
+      using (var text = new CText(name, nameof(name))) WithdrawNative(text.Pointer, number);
     }
 
     /// <summary>
@@ -243,7 +243,7 @@ namespace GpuMem
       var handle = new LinkHandle(instance.Handle, options.Path);
       try
       {
-        using (var path = new CText(options.Path)) ConnectNative(instance, handle, options, path.Pointer);
+        using (var path = new CText(options.Path, nameof(options.Path))) ConnectNative(instance, handle, options, path.Pointer);
         return new Link(instance, handle);
       }
       catch

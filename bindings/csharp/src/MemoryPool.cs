@@ -431,7 +431,7 @@ namespace GpuMem
       {
         Forgotten.Retry(() =>
         {
-          using (var name = new CText(options.Name)) CreateNative(device, handle, options, name.Pointer);
+          using (var name = new CText(options.Name, nameof(options.Name))) CreateNative(device, handle, options, name.Pointer);
           return handle;
         });
       }
@@ -642,7 +642,10 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source))) CopyNow(Slice(0, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source)))
+      {
+        CopyNow(Range.Slice(0, array.Size, nameof(source)), array.Range);
+      }
     }
 
     /// <summary>
@@ -657,7 +660,10 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination))) CopyNow(array.Range, Slice(0, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      {
+        CopyNow(array.Range, Range.Slice(0, array.Size, nameof(destination)));
+      }
     }
 
 #if NETCOREAPP3_0_OR_GREATER

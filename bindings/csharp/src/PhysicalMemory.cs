@@ -108,7 +108,7 @@ namespace GpuMem
       Sizes.ToNative(size, nameof(size));
       PhysicalMemory made = Make(device.Instance, device, handle =>
       {
-        using (var name = new CText(options.Name)) CreateNative(device, handle, size, options, name.Pointer);
+        using (var name = new CText(options.Name, nameof(options.Name))) CreateNative(device, handle, size, options, name.Pointer);
       });
       if (made.info.Location.Kind != Location.Device) made.handle.Weigh(made.info.Size);
       return made;
@@ -124,7 +124,7 @@ namespace GpuMem
         try
         {
           descriptor.DangerousAddRef(ref held);
-          using (var name = new CText(options.Name))
+          using (var name = new CText(options.Name, nameof(options.Name)))
           {
             ImportNative(device, handle, (int)descriptor.DangerousGetHandle(), size, options, name.Pointer);
           }
@@ -141,7 +141,7 @@ namespace GpuMem
       Sizes.ToNative(size, nameof(size));
       return Make(device.Instance, device, handle =>
       {
-        using (var name = new CText(options.Name))
+        using (var name = new CText(options.Name, nameof(options.Name)))
         {
           ImportNative(device, handle, fabric.Native, size, options, name.Pointer);
         }

@@ -69,7 +69,7 @@ namespace GpuMem
       var handle = new RingHandle(instance.Handle, noun, name);
       try
       {
-        using (var text = new CText(name)) make(handle, text.Pointer);
+        using (var text = new CText(name, nameof(RingOptions.Name))) make(handle, text.Pointer);
         return new Ring(instance, handle);
       }
       catch
@@ -335,7 +335,10 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      using (var array = new PinnedArray<T>(source, nameof(source))) ring.Instance.Copy(Slice(0, array.Size), array.Range);
+      using (var array = new PinnedArray<T>(source, nameof(source)))
+      {
+        ring.Instance.Copy(Range.Slice(0, array.Size, nameof(source)), array.Range);
+      }
     }
 
     /// <summary>
@@ -538,7 +541,10 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      using (var array = new PinnedArray<T>(destination, nameof(destination))) ring.Instance.Copy(array.Range, Slice(0, array.Size));
+      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      {
+        ring.Instance.Copy(array.Range, Range.Slice(0, array.Size, nameof(destination)));
+      }
     }
 
     /// <summary>

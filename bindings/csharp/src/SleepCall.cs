@@ -53,8 +53,8 @@ namespace GpuMem
     internal static void Sleep(GpuHandle handle, SleepOptions options, Action<Action> during, SleepFunction function)
     {
       var call = new SleepCall(options.Progress, options.Cancellation);
-      using (var directory = new CText(options.Directory))
-      using (var tag = new CText(options.Tag))
+      using (var directory = new CText(options.Directory, nameof(options.Directory)))
+      using (var tag = new CText(options.Tag, nameof(options.Tag)))
       {
         gpumem_sleep_desc desc = gpumem_sleep_desc.Sized();
         desc.content = (int)options.Content;
@@ -79,7 +79,7 @@ namespace GpuMem
     {
       ulong keep = Sizes.ToNative(options.Keep, nameof(options.Keep));
       var call = new SleepCall(options.Progress, options.Cancellation);
-      using (var tag = new CText(options.Tag))
+      using (var tag = new CText(options.Tag, nameof(options.Tag)))
       {
         gpumem_wake_desc desc = gpumem_wake_desc.Sized();
         desc.keep = options.Keep == long.MaxValue ? ulong.MaxValue : keep;
@@ -125,8 +125,8 @@ namespace GpuMem
     internal static void Prepare(GpuHandle handle, PrepareOptions options, PrepareFunction function)
     {
       ulong pace = Sizes.ToNative(options.BytesPerSecond, nameof(options.BytesPerSecond));
-      using (var directory = new CText(options.Directory))
-      using (var tag = new CText(options.Tag))
+      using (var directory = new CText(options.Directory, nameof(options.Directory)))
+      using (var tag = new CText(options.Tag, nameof(options.Tag)))
       {
         gpumem_prepare_desc desc = gpumem_prepare_desc.Sized();
         desc.content = (int)options.Content;

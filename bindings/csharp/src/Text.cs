@@ -110,13 +110,13 @@ namespace GpuMem
   {
     internal IntPtr Pointer;
 
-    internal CText(string text)
+    internal CText(string text, string name)
     {
       Pointer = IntPtr.Zero;
       if (text == null) return;
       if (text.IndexOf('\0') >= 0)
       {
-        throw new ArgumentException("the text contains a 0 character, which a C string cannot hold");
+        throw new ArgumentException("the text contains a 0 character, which a C string cannot hold; leave it out", name);
       }
       byte[] bytes = Encoding.UTF8.GetBytes(text);
       Pointer = Marshal.AllocHGlobal(bytes.Length + 1);

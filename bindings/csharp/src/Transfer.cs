@@ -156,7 +156,7 @@ namespace GpuMem
       if (destination.Size != source.Size)
       {
         throw new ArgumentException("the destination has " + destination.Size + " bytes, but the source " + source.Size +
-                                    "; slice the larger one");
+                                    "; slice the larger one", nameof(source));
       }
     }
 

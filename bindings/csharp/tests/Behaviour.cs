@@ -43,6 +43,7 @@ namespace GpuMem.Tests
       Tap.Run("views of pinned memory", Views);
       Tap.Run("ranges check their bounds", Ranges);
       Tap.Run("copies and fills between all kinds", CopiesAndFills);
+      Tap.Run("arguments that are wrong have their names", Parameters);
       Tap.Run("fills of elements", FillsOfElements);
       Tap.Run("slices of elements", SlicesOfElements);
       Tap.Run("regions are copied in a batch", Regions);
@@ -804,6 +805,48 @@ namespace GpuMem.Tests
           Check.That(refused.ParamName == "valueSize" && refused.Message.Contains("does not fit into"), refused.Message);
         }
         Check.Equal("destination", Check.Throws<ArgumentNullException>(() => stream.Fill((PinnedMemory<uint>)null, 1u)).ParamName, "null");
+      }
+    }
+
+    // What is wrong with an argument is said of that argument.
+    static void Parameters(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      var array = new byte[101];
+      using (GpuMemory memory = device.AllocateDevice(100))
+      using (GrowableBuffer buffer = device.CreateBuffer(100))
+      using (MemoryPool pool = device.CreatePool())
+      using (PoolBlock block = pool.Allocate(100))
+      using (GpuStream stream = device.CreateStream())
+      {
+        foreach (Action wrong in new Action[]
+        {
+          () => memory.CopyFrom(array), () => buffer.CopyFrom(array), () => buffer.CopyFrom(50, new byte[51]),
+          () => block.CopyFrom(array),
+        })
+        {
+          Check.Equal("source", Check.Throws<ArgumentOutOfRangeException>(wrong).ParamName, "source");
+        }
+        foreach (Action wrong in new Action[]
+        {
+          () => memory.CopyTo(array), () => buffer.CopyTo(array), () => block.CopyTo(array),
+        })
+        {
+          Check.Equal("destination", Check.Throws<ArgumentOutOfRangeException>(wrong).ParamName, "destination");
+        }
+        Check.Equal("size", Check.Throws<ArgumentOutOfRangeException>(() => memory.Slice(0, 101)).ParamName, "slice");
+        foreach (Action wrong in new Action[]
+        {
+          () => instance.Copy(memory.Slice(0, 10), memory.Slice(50, 20)),
+          () => stream.Copy(memory.Slice(0, 10), memory.Slice(50, 20)),
+        })
+        {
+          Check.Equal("source", Check.Throws<ArgumentException>(wrong).ParamName, "different sizes");
+        }
+        Check.Equal("name", Check.Throws<ArgumentException>(() => device.CreateStream(0, "a\0b")).ParamName, "name");
+        var named = new MemoryOptions { Name = "a\0b" };
+        Check.Equal("Name", Check.Throws<ArgumentException>(() => device.AllocateDevice(1, named)).ParamName, "option");
       }
     }
 
