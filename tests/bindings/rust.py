@@ -24,6 +24,7 @@ MISTAKES = {
     "let _ = instance.copy(vec![0.5f64], doubles)": "`Vec<f64>` cannot be the destination of this copy or fill",
     "let _ = stream.copy(doubles, &[0.5f64][..])": "work in a stream cannot use `&[f64]`",
     "let _ = stream.copy(doubles, pinned)": "`f64` is no atomic",
+    "let _ = instance.copy(pinned, doubles)": "an `Instance` takes `&mut` to the array",
     "let _ = stream.wait_value(doubles, 0, WaitCondition::EQ, 1)": "has no words that a stream can write or wait for",
     "let _ = Registered::new(device, &[0.5f64][..], &RegisterOptions::new())": "`Registered::new` cannot take `&[f64]`",
 }
@@ -127,8 +128,9 @@ class Rust:
         with tempfile.TemporaryDirectory() as temporary:
             result = self.run("cargo", "check", "--offline", folder=self.project(Path(temporary), program))
         for number, text in enumerate(MISTAKES.values(), 4):
-            # The line of the program follows the message.
-            found = re.search(rf"^error\[E0277\]: .*{re.escape(text)}.*\n +--> src/main.rs:{number}:", result.stdout, re.MULTILINE)
+            # The line of the program follows the message, and notes follow it.
+            place = re.compile(rf"^error\[E0277\]: .*\n +--> src/main.rs:{number}:", re.MULTILINE)
+            found = any(place.search(error) and text in error for error in result.stdout.split("\n\n"))
             self.tap.check(f"the compiler says: {text}", [] if found else last_lines(result.stdout))
 
     def pages(self):

@@ -38,9 +38,9 @@ elements! {
 #[cfg_attr(
     gpumem_diagnostics,
     diagnostic::on_unimplemented(
-        message = "`{Self}` is no atomic, and only an array of atomics can be lent to a stream or shared",
-        label = "the work runs later, and nothing would keep the elements from being accessed until then",
-        note = "pass the array by value, and get it back from the `Pending`; or make it of atomics, such as `Pinned<AtomicU32>`"
+        message = "`{Self}` is no atomic, and only an array of atomics can be written by a shared reference, lent to a stream or shared",
+        label = "nothing would keep the elements from being accessed while they are copied",
+        note = "an `Instance` takes `&mut` to the array; a `Stream` takes the array by value, and its `Pending` returns it; or make it of atomics, such as `Pinned<AtomicU32>`"
     )
 )]
 pub trait Atomic: Element + Sync + sealed::Atomic {
