@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import struct
 import sys
@@ -734,7 +735,8 @@ class View(Unique, ArrowView, Managed):
         return part._scalar().tolist() if single else part
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Writes an element of host memory, or copies as many bytes as a slice has into it."""
+        """Writes an element of host memory, or copies as many bytes as a slice has into it. A number is never an address here:
+        one for a slice raises TypeError, and ``view.numpy()[:] = 7`` or :meth:`Instance.fill` fills it."""
         address, shape, strides, single = self._select(key)
         part = self._part(View, address, shape, strides)
         if part.readonly:
@@ -742,6 +744,9 @@ class View(Unique, ArrowView, Managed):
         if single:
             part._scalar()[()] = value  # type: ignore[call-overload]
             return
+        if value is None or isinstance(value, numbers.Number):
+            raise TypeError("a slice is set to the bytes of an array or memory, not to a number or None; to fill it with a number, "
+                            "assign to the slice of its numpy(), or call fill() of an instance or a stream")
         if self.memory is None:
             raise InvalidArgument("the memory belongs to another library; only single elements can be set here")
         if {_order_of(part), _order_of(value)} == {"C", "F"}:

@@ -206,6 +206,25 @@ class IndexTest(Case):
                         view[4:8] = wrong
                 del view
 
+    def test_a_number_is_no_address(self):
+        with self.pinned(64) as source, self.pinned(64) as target, self.device.memory(64) as memory:
+            source.fill(9)
+            address = source.host_pointer
+            wrong = [address, 7, 0, True, 1.5, None]
+            if numpy:
+                wrong += [numpy.uint64(address), numpy.float64(7)]
+            for written in (target, memory):
+                written.fill(1)
+                view = written.view("u1", (8, 8))
+                for key in (0, slice(None), ..., (slice(None), 0), (0, 0, ...)):
+                    for value in wrong:
+                        with self.subTest(key=key, value=value), self.assertRaisesRegex(TypeError, r"to fill it with a number"):
+                            view[key] = value
+                received = bytearray(64)
+                written.copy_to(received)
+                self.assertEqual(received, bytes([1]) * 64)
+                del view
+
     def test_device_memory(self):
         with self.device.memory(64) as memory:
             view = memory.view("f4")
@@ -225,9 +244,9 @@ class IndexTest(Case):
         with self.device.register(bytes(8192), require="read_only") as memory:
             view = memory.view()
             self.assertEqual(view[5], 0)
-            for key in (5, slice(0, 4)):
+            for key, value in ((5, 1), (slice(0, 4), bytes(4))):
                 with self.assertRaises(gpumem.InvalidArgument):
-                    view[key] = 1
+                    view[key] = value
             del view
 
     def test_memory_of_others(self):
