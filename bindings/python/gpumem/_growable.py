@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import numbers
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Tuple
 
 from . import _types
@@ -103,8 +104,9 @@ class GrowableArray(Unique):
 
     def append(self, row: Any) -> None:
         """Adds a row: what numpy makes an array of its type and shape of. As in numpy's own operations, values may lose
-        precision, but not their kind: adding 1.5 to integers raises TypeError. Without numpy it is a number, or a buffer with the
-        bytes of the row. If the call fails, nothing has changed."""
+        precision, but not their kind: adding 1.5 to integers raises TypeError. An integer that does not fit into an integer type
+        raises OverflowError. Without numpy it is a number, or a buffer with the bytes of the row. If the call fails, nothing has
+        changed."""
         self._add([row])
 
     def extend(self, rows: Iterable[Any]) -> None:
@@ -158,7 +160,7 @@ class GrowableArray(Unique):
         try:
             return array.array(code, list(rows)).tobytes()
         except OverflowError as problem:
-            raise InvalidArgument(f"a value does not fit into the type {self.typestr}: {problem}") from None
+            raise OverflowError(f"a value does not fit into the type {self.typestr}: {problem}") from None
 
     def resize(self, length: int) -> None:
         """Changes the number of rows. New rows are 0. Shrinking frees memory, and raises BufferError while an array or a view
@@ -233,20 +235,22 @@ def _numpy() -> Any:
 
 
 def _check_cast(numpy: Any, rows: Any, dtype: Any) -> None:
-    """Fails for rows that cannot be cast by numpy's rule "same_kind". Python's integers only have to fit."""
+    """Fails for rows that cannot be cast by numpy's rule "same_kind". Integers only have to fit."""
     target, given = numpy.dtype(dtype), numpy.asarray(rows)
-    if target.kind not in "biufc" or given.dtype.kind not in "biufc" or not given.size:
+    if target.kind in "iu" and given.dtype.kind in "fO" and not hasattr(rows, "dtype"):
+        # No type of numpy has both 2**63 and -1, which together become floats.
+        exact = numpy.asarray(rows, object)
+        if all(isinstance(value, numbers.Integral) for value in exact.flat):
+            given = exact
+    if not given.size or target.kind not in "biufc" or given.dtype.kind not in "biufcO":
         return
-    if given.dtype.kind in "iu" and not any(map(_has_type, (rows, *rows))):
-        if target.kind in "iu" and not numpy.iinfo(target).min <= given.min() <= given.max() <= numpy.iinfo(target).max:
-            raise InvalidArgument(f"a value does not fit into the type {target}")
+    if given.dtype.kind in "iuO":
+        # As Python's integers, because numpy compares large ones as floats.
+        if target.kind in "iu" and not numpy.iinfo(target).min <= int(given.min()) <= int(given.max()) <= numpy.iinfo(target).max:
+            raise OverflowError(f"a value does not fit into the type {target}")
     elif not numpy.can_cast(given.dtype, target, "same_kind"):
         raise TypeError(f"rows of type {given.dtype} are not cast to {target}, which is of another kind; convert them with "
                         "astype() first")
-
-
-def _has_type(value: Any) -> bool:
-    return hasattr(value, "dtype") or isinstance(value, (array.array, memoryview))
 
 
 def _check_writable(buffer: Buffer) -> None:

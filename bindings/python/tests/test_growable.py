@@ -89,6 +89,13 @@ class GrowableTest(GrowableCase):
                 rows.append([1, 2])
             self.assertEqual(bytes(rows.buffer.buffer()), b"\0\0ab")
 
+    def test_integers_that_do_not_fit_without_numpy(self):
+        with self.growable(1, "u1") as rows, mock.patch.dict(sys.modules, {"numpy": None}):
+            for big in (256, -1, 1 << 70):
+                with self.assertRaisesRegex(OverflowError, "does not fit into the type"):
+                    rows.append(big)
+            self.assertEqual(list(rows.view()), [0])
+
     def test_wrong(self):
         with self.growable(1) as rows:
             for wrong in ("x", None, [1, 2]):
@@ -258,15 +265,37 @@ class NumpyTest(GrowableCase):
                     numbers.extend(rows)
             self.assertEqual(len(numbers), 6)
             bytes_.extend([255, 0])
-            for big in (256, -1):
-                with self.assertRaisesRegex(gpumem.InvalidArgument, "fit into the type uint8"):
-                    bytes_.append(big)
-            for wrong in (numpy.int64(1), array.array("i", [1])):
-                with self.assertRaises(TypeError):
-                    bytes_.append(wrong)
+            bytes_.append(numpy.int64(1))
+            bytes_.extend(array.array("i", [2]))
             floats.extend([1, 2.5])
             floats.append(numpy.float64(0.1))
-            self.assertEqual((bytes_.array.tolist(), floats.array[:2].tolist()), ([255, 0], [1, 2.5]))
+            self.assertEqual((bytes_.array.tolist(), floats.array[:2].tolist()), ([255, 0, 1, 2], [1, 2.5]))
+
+    def test_integers_that_do_not_fit(self):
+        for dtype in ("u1", "i4", "i8", "u8"):
+            info = numpy.iinfo(dtype)
+            with self.growable(0, dtype) as rows:
+                rows.extend([info.min, info.max])
+                for big in (info.min - 1, info.max + 1, -(1 << 63), 1 << 63, 1 << 70):
+                    if info.min <= big <= info.max:
+                        continue
+                    given = [[big], [0, big], (0, -1, big), iter([big])]
+                    for other in ("i8", "u8"):
+                        if numpy.iinfo(other).min <= big <= numpy.iinfo(other).max:
+                            exact = numpy.array([big], other)
+                            given += [exact, [exact[0]], exact.tolist(), memoryview(exact)]
+                            given.append(array.array("q" if other == "i8" else "Q", [big]))
+                    for values in given:
+                        with self.subTest(dtype=dtype, values=values), self.assertRaises(OverflowError):
+                            rows.extend(values)
+                    with self.subTest(dtype=dtype, big=big), self.assertRaises(OverflowError):
+                        rows.append(big)
+                self.assertEqual(rows.array.tolist(), [info.min, info.max])
+        with self.growable((0, 2), "i4") as rows:
+            for wrong in ([1, 1 << 40], numpy.array([1, 1 << 40])):
+                with self.assertRaises(OverflowError):
+                    rows.append(wrong)
+            self.assertEqual(len(rows), 0)
 
     def test_many_rows(self):
         """Another thread writes them, so that Ctrl-C is answered."""
