@@ -6,7 +6,7 @@ from __future__ import annotations
 import array
 import ctypes
 import numbers
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, Tuple
 
 from . import _types
 from ._buffers import Buffer
@@ -20,6 +20,8 @@ from ._waits import LARGE, aside, on_main_thread
 from .errors import InvalidArgument, OutOfAddressSpace, OutOfDeviceMemory, OutOfHostMemory
 
 if TYPE_CHECKING:
+    import numpy
+
     from ._groups import Group
     from ._memory import Array
     from ._ranges import Accesses
@@ -28,17 +30,18 @@ _HOST = (int(Location.HOST), int(Location.HOST_NUMA))
 
 
 class GrowableArray(Unique):
-    """An array in memory of the host that grows in place: its address stays, and no row is copied.
+    """Rows of numbers in memory of the host that grow in place: their address stays, and no row is copied.
 
     The rows lie in :attr:`buffer`, a :class:`Buffer`, which devices can use too. ``shape`` is a length, or a tuple of the
     length and the shape of each row. New rows are 0. ``reserve`` is the number of rows that it can grow to; by default as
     many as the host has memory. ``location`` is "host" or a pair such as ("host_numa", 0). ``device`` is by default device 0
     of the default instance. The other options are those of a buffer.
 
-    :attr:`array` is a numpy array of the rows. One that was taken before the array grew stays good, shows the same bytes, and
-    keeps its length. While one is alive, shrinking, ``buffer.sleep()`` and closing raise BufferError.
+    This is no numpy array, but has one: :attr:`array`. One that was taken before the rows grew stays good, shows the same bytes,
+    and keeps its length. While one is alive, shrinking, ``buffer.sleep()`` and closing raise BufferError. Indexing, slices and
+    loops are those of that array, so a slice is alive in the same way. Compare and calculate with ``array``.
 
-    Without numpy, :meth:`view` gives the rows as a :class:`View`.
+    Without numpy, :meth:`view` gives the rows as a :class:`View`, which is indexed then.
     """
 
     __slots__ = ("buffer", "typestr", "_dtype", "_row", "_row_bytes", "__weakref__")
@@ -56,7 +59,7 @@ class GrowableArray(Unique):
         lengths, size = extent(shape, itemsize)
         if not lengths:
             raise InvalidArgument("shape is (); an array that grows has at least one dimension")
-        self._dtype, self._row = dtype, lengths[1:]
+        self._dtype, self._row = "u1" if dtype is None else dtype, lengths[1:]
         _, self._row_bytes = extent(self._row, itemsize)
         if not self._row_bytes:
             raise InvalidArgument(f"rows of shape {self._row} have no elements")
@@ -80,6 +83,24 @@ class GrowableArray(Unique):
         """A typed view of the rows that there are now."""
         with self.buffer._lock:
             return self.buffer.view(self._dtype, self.shape)
+
+    @property
+    def dtype(self) -> numpy.dtype[Any]:
+        """The type of the elements, for numpy."""
+        import numpy
+        return numpy.dtype(self._dtype)
+
+    def _rows(self) -> Any:
+        return self.view() if _numpy() is None else self.array
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._rows()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._rows()[key] = value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows())
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Array:
         return self.view().__array__(dtype, copy)
@@ -175,8 +196,10 @@ class GrowableArray(Unique):
 
     def reserve(self, length: int) -> None:
         """Makes memory for so many rows, so that growing to them needs no more."""
+        needed = u64(length, "length") * self._row_bytes
         with self.buffer._lock:
-            self.buffer.set_capacity(max(u64(length, "length") * self._row_bytes, self.buffer.size))
+            self._check_reserved(needed)
+            self.buffer.set_capacity(max(needed, self.buffer.size))
 
     def _clear(self, address: int, size: int) -> None:
         _write(self.buffer, lambda: ctypes.memset(address, 0, size), size)
@@ -191,6 +214,7 @@ class GrowableArray(Unique):
         if buffer.closed or buffer._idle().asleep:
             buffer.view()  # which says so
         _check_writable(buffer)
+        self._check_reserved(needed)
         if capacity < needed < ahead:
             try:
                 buffer.set_capacity(ahead)
@@ -204,6 +228,13 @@ class GrowableArray(Unique):
                 buffer.resize(size)
                 raise
         return buffer.base + size
+
+    def _check_reserved(self, size: int) -> None:
+        """Fails in rows, the unit of the caller, and without the advice for other buffers."""
+        reserved = self.buffer.reserved_size
+        if size > reserved:
+            raise OutOfAddressSpace(f"the array has addresses for {reserved // self._row_bytes} rows, but {size // self._row_bytes} are "
+                                    "needed; make it with a larger reserve")
 
     # ---- the end ----
 

@@ -88,6 +88,9 @@ class GrowableTest(GrowableCase):
             with self.assertRaisesRegex(TypeError, "^without numpy a row is a buffer with its bytes"):
                 rows.append([1, 2])
             self.assertEqual(bytes(rows.buffer.buffer()), b"\0\0ab")
+            self.assertEqual((rows[1, 0], bytes(rows[1].buffer()), [len(row) for row in rows]), (97, b"ab", [2, 2]))
+            rows[0, 1] = 98
+            self.assertEqual(bytes(rows.buffer.buffer()), b"\0bab")
 
     def test_integers_that_do_not_fit_without_numpy(self):
         with self.growable(1, "u1") as rows, mock.patch.dict(sys.modules, {"numpy": None}):
@@ -105,7 +108,7 @@ class GrowableTest(GrowableCase):
                 with self.assertRaises((TypeError, ValueError)):
                     rows.extend(wrong)
             for error, wrong in ((gpumem.InvalidArgument, -1), (gpumem.OutOfAddressSpace, rows.buffer.reserved_size),
-                                 (gpumem.InvalidArgument, 1 << 62), (TypeError, 1.5), (TypeError, None)):
+                                 (gpumem.OutOfAddressSpace, 1 << 62), (TypeError, 1.5), (TypeError, None)):
                 with self.assertRaises(error):
                     rows.resize(wrong)
             self.assertEqual((list(rows.view()), rows.buffer._holds), ([0], []))
@@ -128,8 +131,11 @@ class GrowableTest(GrowableCase):
             most = rows.buffer.reserved_size // 4
             rows.resize(most - 1)
             rows.append(5)
-            with self.assertRaises(gpumem.OutOfAddressSpace):
-                rows.append(6)
+            # In rows, and without advice about flags, which only a buffer takes.
+            said = f"^the array has addresses for {most} rows, but {most + 1} are needed; make it with a larger reserve$"
+            for call in (lambda: rows.append(6), lambda: rows.resize(most + 1), lambda: rows.reserve(most + 1)):
+                with self.assertRaisesRegex(gpumem.OutOfAddressSpace, said):
+                    call()
             self.assertEqual((len(rows), rows.view()[-1], rows.buffer.capacity), (most, 5, rows.buffer.reserved_size))
 
     def test_memory_ahead(self):
@@ -214,6 +220,24 @@ class GrowableTest(GrowableCase):
 
 @needs_numpy
 class NumpyTest(GrowableCase):
+    def test_items(self):
+        with self.growable((0, 2), "f4") as rows, self.growable(2, None) as bytes_:
+            rows.extend([(1, 2), (3, 4), (5, 6)])
+            self.assertEqual((rows.dtype, bytes_.dtype), (numpy.float32, numpy.uint8))
+            self.assertEqual((rows[1, 0], rows[-1].tolist(), rows[:2].tolist()), (3, [5, 6], [[1, 2], [3, 4]]))
+            self.assertEqual(sum(row.sum() for row in rows), 21)
+            rows[0] = 7
+            rows[rows[:, 1] > 5, 1] = 0
+            self.assertEqual(rows.array.tolist(), [[7, 0], [3, 4], [5, 0]])
+            with self.assertRaises(IndexError):
+                rows[3]
+            part = rows[1:]
+            with self.assertRaises(BufferError):
+                rows.resize(2)
+            del part
+            rows.extend(rows)
+            self.assertEqual(len(rows), 6)
+
     def test_array(self):
         with self.growable((0, 3), "f4") as rows:
             early = rows.array
