@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char_p, c_int32, c_int64, c_void_p, cast, pointer,
-                    py_object)
+from ctypes import CFUNCTYPE, POINTER, Structure, addressof, c_char_p, c_int32, c_int64, c_void_p, cast, pointer, py_object
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 from . import _types
 from ._calls import Unique
 from ._codes import EventFlags
-from ._dlpack import (_WITH_STREAMS, CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView, _dying_get_pointer, _get_pointer, _is_valid,
-                      _new_capsule)
+from ._dlpack import (_WITH_STREAMS, CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView, _get_pointer, _is_valid, offer)
 from .errors import InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:
@@ -40,7 +38,6 @@ class _DeviceArray(Structure):
 # The names and formats are never freed, because capsules and structs point to them.
 _NAMES = _SCHEMA, _DEVICE_ARRAY, _ARRAY = b"arrow_schema", b"arrow_device_array", b"arrow_array"
 _Release = CFUNCTYPE(None, c_void_p)
-_dying_get_name = PYFUNCTYPE(c_char_p, c_void_p)(("PyCapsule_GetName", ctypes.pythonapi))
 
 # The structs of capsules, by their address, with the part that has the callback. Consumers move them elsewhere.
 _structs: Dict[int, Tuple[Structure, Any]] = {}
@@ -59,17 +56,15 @@ def _release_array(address: int, cls: Any = _Array, exported: Dict[int, Tuple[An
     exported.pop(array.private_data, None)
 
 
-def _destroy_capsule(capsule: int, get_name: Any = _dying_get_name, get_pointer: Any = _dying_get_pointer,
-                     structs: Any = _structs, exported: Any = _exported) -> None:
+def _give_back(_: Any, address: int) -> None:
     """A capsule whose struct was not moved or released releases it."""
-    _, part = structs.pop(get_pointer(capsule, get_name(capsule)))
-    if part.release:
-        exported.pop(part.private_data, None)
+    _, part = _structs.pop(address, (None, None))
+    if part is not None and part.release:
+        _exported.pop(part.private_data, None)
 
 
 _schema_release, _array_release = _Release(_release_schema), _Release(_release_array)
-_destructor = PYFUNCTYPE(None, c_void_p)(_destroy_capsule)
-for _lasting in (_schema_release, _array_release, _destructor, _structs, _exported, _NAMES, _types.ARROW):
+for _lasting in (_schema_release, _array_release, _structs, _exported, _NAMES, _types.ARROW):
     ctypes.pythonapi.Py_IncRef(py_object(_lasting))
 
 
@@ -77,7 +72,7 @@ def _capsule(struct: Structure, part: Any, name: bytes) -> Any:
     address = addressof(struct)
     _structs[address] = struct, part
     try:
-        return _new_capsule(address, name, cast(_destructor, c_void_p))
+        return offer(address, name, _give_back)
     except BaseException:
         _structs.pop(address)
         _exported.pop(part.private_data, None)

@@ -232,7 +232,7 @@ class Buffer(Region):
 
     def _unused(self, done: str, function: str) -> None:
         """Raises if something holds the bytes."""
-        if self._holds:
+        if self._holds and not self._reclaimed():
             self.info()  # a fork or a closed instance is reported first
             self._held(done, function)
 

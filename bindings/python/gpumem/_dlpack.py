@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import sys
+import threading
 from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8,
                     c_uint16, c_uint32, c_uint64, c_void_p, py_object)
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 from . import _types
-from ._calls import Unique
+from ._calls import Unique, leftovers
 from .errors import InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:
@@ -50,30 +52,18 @@ _new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_N
 _is_valid = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _get_pointer = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 _set_name = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
-# For the destructor: its capsule is being destroyed, and must not be passed as a Python object any more.
-_dying_is_valid = PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
-_dying_get_pointer = PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 # Tensors that consumers have not released: the address of the struct, and everything that it points to.
 _exported: Dict[int, Tuple[Any, ...]] = {}
 
 
-# These have everything they need as defaults, because a module's names are gone at the end of the interpreter.
+# It has everything it needs as a default, because a module's names are gone at the end of the interpreter.
 def _delete(address: int, exported: Dict[int, Tuple[Any, ...]] = _exported) -> None:
     exported.pop(address, None)
 
 
-def _destroy_capsule(capsule: int, is_valid: Any = _dying_is_valid, get_pointer: Any = _dying_get_pointer,
-                     exported: Any = _exported, names: Tuple[bytes, ...] = (b"dltensor", b"dltensor_versioned")) -> None:
-    """A capsule that was not consumed releases its tensor itself."""
-    for name in names:
-        if is_valid(capsule, name):
-            exported.pop(get_pointer(capsule, name), None)
-
-
 _deleter = _Deleter(_delete)
-_destructor = PYFUNCTYPE(None, c_void_p)(_destroy_capsule)
-for _lasting in (_deleter, _destructor, _exported):
+for _lasting in (_deleter, _exported):
     ctypes.pythonapi.Py_IncRef(py_object(_lasting))
 
 
@@ -82,6 +72,44 @@ def _at_exit(exported: Any = _exported) -> None:
     """Removes the deleters: consumers that outlive the interpreter must not call into it."""
     for managed, *_ in list(exported.values()):
         managed.deleter = None
+
+
+# Capsules that others may still have, by the address of their struct, each with what gives back what nobody took. They have no
+# destructor: a consumer that fails drops them while its exception is set, and Python cannot run then. Kept here, they are looked
+# at later.
+_offered: Dict[int, Tuple[Any, Callable[[Any, int], None]]] = {}
+_reclaiming = threading.RLock()
+
+
+def offer(address: int, name: bytes, give_back: Callable[[Any, int], None]) -> Any:
+    """A capsule for another library."""
+    reclaim()
+    capsule = _new_capsule(address, name, None)
+    _offered[address] = capsule, give_back
+    if reclaim not in leftovers:
+        leftovers.append(reclaim)
+    return capsule
+
+
+def reclaim() -> bool:
+    """Gives back what is in capsules that nobody else has any more and nobody took. Returns whether no capsule is left."""
+    with _reclaiming:
+        alone = _references((object(), _delete))
+        for address in list(_offered):
+            offered = _offered.get(address)
+            if offered is not None and _references(offered) == alone:
+                del _offered[address]
+                offered[1](offered[0], address)
+    return not _offered
+
+
+def _references(offered: Tuple[Any, Any]) -> int:
+    return sys.getrefcount(offered[0])
+
+
+def _give_back(capsule: Any, address: int) -> None:
+    if any(_is_valid(capsule, unused) for unused, _ in _NAMES.values()):
+        _exported.pop(address, None)
 
 
 class DLPackView:
@@ -129,6 +157,7 @@ class DLPackView:
         """
         if self._gone():
             raise StaleHandle("the memory is closed")
+        _types.to_dlpack(self.typestr)  # fails before anything is copied
         place = self.dlpack_device
         wanted = tuple(dl_device) if dl_device is not None else place or self.__dlpack_device__()
         wanted = int(wanted[0]), int(wanted[1])
@@ -212,7 +241,7 @@ class DLPackView:
         address = addressof(managed)
         _exported[address] = managed, shape, strides, self
         try:
-            return _new_capsule(address, _NAMES[type(managed)][0], ctypes.cast(_destructor, c_void_p))
+            return offer(address, _NAMES[type(managed)][0], _give_back)
         except BaseException:
             _exported.pop(address, None)
             raise

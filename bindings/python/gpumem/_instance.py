@@ -511,6 +511,7 @@ class Instance(Unique, Copies, Sharing):
 
     def stats(self) -> Stats:
         """Counters of everything that is live in the instance."""
+        sweep()
         found = ask(c.gpumem_stats_get, c.gpumem_stats(), self._handle)
         return Stats(found.live_count, found.live_bytes, found.reserved_bytes, found.streams, found.events, found.peak_bytes)
 
@@ -527,10 +528,12 @@ class Instance(Unique, Copies, Sharing):
 
     def report(self) -> str:
         """A report of the live objects, to find leaks: a line for each, or "nothing lives"."""
+        sweep()
         return report_in_python(self._text(c.gpumem_stats_report))
 
     def snapshot(self) -> Dict[str, Any]:
         """The counters and the live objects, as ``gpumem_stats_snapshot()`` describes them. ``json.dumps()`` makes a text of it."""
+        sweep()
         return json.loads(self._text(c.gpumem_stats_snapshot))  # type: ignore[no-any-return]
 
     def _text(self, write: Callable[..., int]) -> str:

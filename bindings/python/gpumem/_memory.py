@@ -17,7 +17,7 @@ from ._arrow import ArrowView
 from ._calls import (BY_EXPORT, GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers,
                      size64, status_error, sweep, text, u64)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
-from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
+from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, reclaim
 from ._enums import code, flags
 from ._managed import Managed
 from ._operands import Buffer, Strange, host_buffer
@@ -99,6 +99,17 @@ class Region(Unique):
     def _queues(self) -> Set[Queue]:
         """The streams whose work in flight uses the memory."""
         return {hold for hold in self._holds if hold}  # type: ignore[misc]
+
+    def _viewed(self) -> bool:
+        """Whether a view, or a call of another thread, holds the memory."""
+        if self._holds:
+            reclaim()
+        return any(by is None or by is False for by in self._holds)
+
+    def _reclaimed(self) -> bool:
+        """Whether nothing holds the memory any more, once capsules are gone that nobody has."""
+        reclaim()
+        return not self._holds
 
     def _held(self, done: str, function: str) -> NoReturn:
         """Raises because of what holds the memory."""
@@ -403,7 +414,10 @@ class Memory(Region, Managed):
             return
         if self._holds:
             self._open = True  # at once, because a holder may be waiting for this
-            self._refuse()
+            if self._reclaimed():
+                self.close()
+            else:
+                self._refuse()
             return
         if active and self._may_wait():
             aside(self._destroy)
@@ -808,6 +822,7 @@ class View(Unique, ArrowView, Managed):
 
     def _borrowed(self) -> bool:
         """Whether something else uses the memory through this view."""
+        reclaim()
         self._lent = [lent for lent in self._lent or () if lent is None or lent() is not None]
         return bool(self._lent) or self._is_exported()
 

@@ -517,7 +517,7 @@ class PoolBlock(Ordered, Managed):
             order = _Order(stream)
         if not self._holds:
             return order
-        if any(by is None or by is False for by in self._holds):
+        if self._viewed():
             raise BufferError("the block cannot be freed while views of it are alive, or another thread copies or fills it; drop "
                               "arrays, memoryviews and tensors of other libraries first, for example with del")
         others: Set[Any] = {by for by in self._holds if by and by is not getattr(order.stream, "_queue", None)}

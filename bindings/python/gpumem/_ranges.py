@@ -352,7 +352,7 @@ class Range(Unique):
                     # First closed, then asked: a view or a stream does it in the reverse order.
                     part._open = False
                     taken.append(part)
-                    if part._holds:
+                    if part._holds and not part._reclaimed():
                         part._held(done, function)
         except BaseException:
             _reopen(taken)

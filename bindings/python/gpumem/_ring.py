@@ -90,7 +90,7 @@ class Slot(Ordered):
     def _pass(self, stream: Optional[Stream], what: str, function: str) -> None:
         """Checks that only work of a stream that goes along uses the slot."""
         queue = None if stream is None else stream._queue
-        if any(by is None or by is False for by in self._holds):
+        if self._viewed():
             self._held(what, function)
         if any(by is not queue for by in self._holds):
             raise Busy("work in another stream uses the slot and was not observed complete; synchronize that stream first",
@@ -125,7 +125,7 @@ class RingSlot(Slot):
         """Keeps the slot for the next :meth:`RingProducer.acquire`, unless it was published. A second call does nothing."""
         if not self._open:
             return
-        if any(by is None or by is False for by in self._holds):
+        if self._viewed():
             self._held("dropped", "gpumem_ring_acquire")
         self._end()
         self._ring._spare = self._found, self._stream
@@ -232,7 +232,7 @@ class Ring(Opened):
         Raises BufferError while a view of a slot is alive, and Busy while work in a stream uses one that was neither
         published nor released."""
         for slot in [] if self._closed else list(self._held):
-            if slot._holds and not slot.closed:
+            if slot._holds and not slot.closed and not slot._reclaimed():
                 slot._held("closed", "gpumem_ring_destroy")
         self._end(c.gpumem_ring_destroy)
         for slot in self._held:
@@ -310,7 +310,7 @@ class RingProducer(Ring):
         that was not published is dropped."""
         limit, start = nanoseconds(timeout), monotonic_ns()
         for slot in self._held:
-            if slot._holds:
+            if slot._holds and not slot._reclaimed():
                 slot._held("dropped", "gpumem_ring_finish")
         while True:
             piece = min(limit, _SLICE) if on_main_thread() else limit

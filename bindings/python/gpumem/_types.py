@@ -17,6 +17,7 @@ _FORMATS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u
             "f4": "f", "f8": "d"}
 # DLPack's type codes.
 _DL_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_DL_TYPES = "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c4 c8 c16".split()
 _DL_KINDS = {code: kind for kind, code in _DL_CODES.items()}
 # Arrow's formats.
 ARROW = {"i1": b"c", "u1": b"C", "i2": b"s", "u2": b"S", "i4": b"i", "u4": b"I", "i8": b"l", "u8": b"L", "f2": b"e",
@@ -55,8 +56,9 @@ def buffer_format(typestr: str) -> Optional[str]:
 def to_dlpack(typestr: str) -> Tuple[int, int]:
     """(code, bits) of DLPack."""
     match = _TYPESTR.match(typestr)
-    if not match or match[2] not in _DL_CODES or match[1] not in "|" + _NATIVE:
-        raise BufferError(f"DLPack has no type for {typestr}")
+    # What numpy calls longdouble has padding, and is no float of 128 bits.
+    if not match or match[2] + match[3] not in _DL_TYPES or match[1] not in "|" + _NATIVE:
+        raise BufferError(f"DLPack has no type for {typestr}; view the memory as another type, such as bytes")
     return _DL_CODES[match[2]], int(match[3]) * 8
 
 

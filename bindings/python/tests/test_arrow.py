@@ -38,6 +38,14 @@ class ArrowTest(Case):
             _arrow._DeviceArray.device_id, _arrow._DeviceArray.device_type, _arrow._DeviceArray.sync_event)],
             [48, 56, 40, 64, 80, 88, 96])
 
+    def test_a_consumer_that_fails_gives_back(self):
+        """It drops the capsules while its exception is set."""
+        with self.pinned(64) as memory:
+            with self.assertRaisesRegex(TypeError, "^int"):
+                int(memory.view("i4").__arrow_c_device_array__())
+        self.assertEqual(self.instance.report(), "nothing lives")
+        self.assertFalse(_arrow._exported or _arrow._structs)
+
     def test_types(self):
         with self.pinned(64) as memory:
             for dtype, form in TYPES.items():
@@ -110,6 +118,7 @@ class ArrowTest(Case):
             self.assertFalse(struct.release)
         memory.close()
         del pair
+        _dlpack.reclaim()
         self.assertFalse(_arrow._exported or _arrow._structs)
         with self.assertRaises(gpumem.StaleHandle):
             memory.__arrow_c_device_array__()

@@ -328,8 +328,63 @@ class DLPackTest(Case):
         capsule = self.capsule()
         self.assertEqual(self.exported(), before + 1)
         del capsule
-        self.assertEqual(self.exported(), before)
         self.assertEqual(self.instance.stats().live_objects, 0)
+        self.assertEqual(self.exported(), before)
+
+    def test_a_consumer_that_fails_gives_back(self):
+        """It drops the capsule while its exception is set."""
+        for options in ({}, {"max_version": (1, 0)}, {"copy": True}):
+            memory = self.pinned()
+            view = memory.view("f4")
+            with self.assertRaisesRegex(TypeError, "^int"):
+                int(view.__dlpack__(**options))
+            view.free()
+            self.assertTrue(memory.closed)
+
+    def test_every_owner_reclaims(self):
+        """What nobody has keeps nothing from being freed, changed or passed on."""
+        unit = self.device.physical_granularity("host").minimum
+
+        def drop(owner):
+            with self.assertRaises(TypeError):
+                int(owner.view().__dlpack__())
+        with self.device.pool("pinned") as pool, self.instance.reserve(unit) as addresses:
+            block = pool.alloc(64)
+            drop(block)
+            block.free()
+            with self.device.physical(unit, "host") as physical:
+                addresses.map(0, physical)
+            for act in (lambda: addresses.set_access(0, unit, {"host": "read"}), lambda: addresses.unmap(0, unit)):
+                addresses.set_access(0, unit, {"host": "readwrite"})
+                drop(addresses.part())
+                act()
+        with self.device.buffer(unit, location="host") as buffer:
+            drop(buffer)
+            buffer.sleep("zero")
+            buffer.wake()
+            drop(buffer)
+            buffer.resize(1)
+            drop(buffer)
+        memory = self.pinned()
+        drop(memory)
+        self.assertEqual(self.instance.close(force=True), 1)
+
+    def test_a_capsule_that_others_have_keeps_the_memory(self):
+        memory = self.pinned()
+        capsule = memory.__dlpack__()
+        for _ in range(2):
+            with self.assertRaises(BufferError):
+                memory.close()
+            self.assertEqual(self.instance.stats().live_objects, 1)
+        view = gpumem.from_dlpack(capsule)
+        del capsule
+        with self.assertRaises(BufferError):
+            memory.close()
+        view[0] = 7
+        self.assertEqual(memory.view()[0], 7)
+        del view
+        memory.close()
+        self.assertFalse(_dlpack._offered)
 
     def test_struct(self):
         memory = self.pinned(96)
@@ -641,10 +696,20 @@ class DLPackTest(Case):
 
     def test_types_that_dlpack_lacks(self):
         with self.pinned() as memory:
-            with self.assertRaises(BufferError):
-                memory.view("V8").__dlpack__()
-            with self.assertRaises(BufferError):
-                memory.view(">f4").__dlpack__()
+            for dtype in ("V8", ">f4", "f16", "c32"):
+                for options in ({}, {"copy": True}):
+                    with self.assertRaisesRegex(BufferError, "^DLPack has no type for .*; view the memory as another type"):
+                        memory.view(dtype).__dlpack__(**options)
+
+    @needs_numpy
+    def test_types_that_numpy_may_lack(self):
+        for dtype in ("bool", "longdouble", "f4"):
+            memory = self.pinned(64)
+            try:
+                numpy.from_dlpack(memory.view(dtype))
+            except (BufferError, RuntimeError) as problem:
+                self.assertTrue(str(problem))
+            memory.close()
 
     def test_a_consumer_that_outlives_the_interpreter(self):
         # The deleter is taken away before the interpreter ends.
