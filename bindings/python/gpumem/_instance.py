@@ -24,7 +24,7 @@ from ._enums import code, expect
 from ._enums import flags as flags_of
 from ._groups import Group
 from ._managed import HostAccess, Place, hint, place, span
-from ._memory import Memory
+from ._memory import Memory, Region
 from ._operands import check_room, operand
 from ._ranges import Physical, Range, physical_desc
 from ._results import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, Granularity, InstanceInfo, KindStats, ManagedInfo,
@@ -205,7 +205,7 @@ class Instance(Unique, Copies, Sharing):
 
     def _open(self, handle: int, owned: bool) -> None:
         self._handle, self._owned = handle, owned
-        self._views: List[None] = []
+        self._views: Dict[int, Region] = {}  # the memory of each view that is alive
         self._info: Optional[InstanceInfo] = None
         # The devices refer to their instance, and so do the queues of its streams.
         self._devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
@@ -421,8 +421,18 @@ class Instance(Unique, Copies, Sharing):
         return known(Access, access.value)  # type: ignore[no-any-return]
 
     def free(self, pointer: int) -> None:
-        """Frees an allocation by its address, such as one from :meth:`Device.malloc`."""
-        call(c.gpumem_free, self._handle, u64(pointer, "pointer"))
+        """Frees an allocation by its address, such as one from :meth:`Device.malloc`. Raises BufferError while a view of it is
+        alive."""
+        address = u64(pointer, "pointer")
+        self._check_views(address, (Kind.DEVICE, Kind.PINNED, Kind.MANAGED), "gpumem_free")
+        call(c.gpumem_free, self._handle, address)
+
+    def _check_views(self, address: int, kinds: Tuple[Kind, ...], function: str) -> None:
+        """Raises if views would be left with freed memory."""
+        for memory in list(self._views.values()):
+            info = memory._info
+            if info and info.kind in kinds and address in (info.host_pointer, info.device_pointer) and memory._viewed():
+                memory._held("freed", function)
 
     def unregister(self, pointer: int) -> None:
         """Makes registered memory pageable again, by the address that was given to :meth:`Device.register_pointer`."""
@@ -431,7 +441,8 @@ class Instance(Unique, Copies, Sharing):
     # ---- pools ----
 
     def free_block(self, pointer: int, stream: Any = None) -> None:
-        """Frees a block of :meth:`Pool.malloc` by its address: of any pool, also of one that was closed."""
+        """Frees a block of :meth:`Pool.malloc` by its address: of any pool, also of one that was closed. It must not be the address of
+        a :class:`PoolBlock`, which frees itself: see :meth:`Pool.free`."""
         from ._pool import free_pointer
         free_pointer(self, pointer, stream)
 

@@ -652,7 +652,7 @@ class View(Unique, ArrowView, Managed):
         # Counted first, then checked: close() does it in the reverse order.
         memory._holds.append(None)
         instance = memory.device.instance
-        instance._views.append(None)
+        instance._views[id(self)] = memory
         self.memory, self._counted = memory, True
         if memory.closed or instance._closed:
             self._uncount()
@@ -664,7 +664,7 @@ class View(Unique, ArrowView, Managed):
         if memory is not None and self._counted:
             self._counted = False
             memory._holds.remove(None)
-            memory.device.instance._views.pop()
+            del memory.device.instance._views[id(self)]
 
     @classmethod
     def _foreign(cls, owner: Any, address: int, shape: Tuple[int, ...], strides: Tuple[int, ...], typestr: str, itemsize: int,

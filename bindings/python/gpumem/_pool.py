@@ -234,10 +234,15 @@ class Pool(Unique):
         return self._allocate(u64(size, "size"), _Order(stream), u64(alignment, "alignment"))
 
     def free(self, pointer: int, stream: Any = None) -> None:
-        """Frees a block of :meth:`malloc` in the order of a stream. Without one, no work uses it any more."""
-        order = _Order(stream)
+        """Frees a block of :meth:`malloc` in the order of a stream. Without one, no work uses it any more.
+
+        Leave a :class:`PoolBlock` to itself. This raises BufferError while a view of it is alive, but otherwise it would later free the
+        block that is at its address then.
+        """
+        order, address = _Order(stream), u64(pointer, "pointer")
+        _check_views(self.device.instance, address)
         function = c.gpumem_pool_free_native if order.native else c.gpumem_pool_free
-        call(function, self._handle, u64(pointer, "pointer"), order.handle)
+        call(function, self._handle, address, order.handle)
 
     def _drop(self, pointer: int, stream: int, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Frees a block of :meth:`malloc` in the order of a native stream for a finalizer of another package, as the one of
@@ -417,9 +422,15 @@ def _free(run: Callable[..., int], pool: Pool, address: int, size: int, order: _
         return run(c.gpumem_pool_free_pointer, pool.device.instance._handle, address, handle)
 
 
+def _check_views(instance: Instance, address: int) -> None:
+    if instance._views:
+        instance._check_views(address, (Kind.POOL,), "gpumem_pool_free")
+
+
 def free_pointer(instance: Instance, pointer: int, stream: Any) -> None:
     """Frees a block by its address alone."""
     address, order = u64(pointer, "pointer"), _Order(stream)
+    _check_views(instance, address)
     if not order.native:
         call(c.gpumem_pool_free_pointer, instance._handle, address, order.handle)
         return

@@ -62,6 +62,31 @@ class BufferTest(Case):
         del view
         memory.close()
 
+    def test_free_by_address_waits_for_every_view(self):
+        for kind in ("pinned", "device", "managed"):
+            memory = self.device.memory(4096, kind)
+            view = memory.view(offset=8)
+            for address in {memory.host_pointer, memory.device_pointer} - {None}:
+                with self.subTest(kind), self.assertRaisesRegex(BufferError, "cannot be freed while views of it are alive"):
+                    self.instance.free(address)
+            memory.info()
+            del view
+            self.instance.free(int(memory))
+            memory.close()
+        with self.device.pool("pinned") as pool:
+            block = pool.alloc(64)
+            view = block.view()[8:]
+            for free in (pool.free, self.instance.free_block):
+                with self.assertRaisesRegex(BufferError, "cannot be freed while views of it are alive"):
+                    free(int(block))
+            self.assertEqual(pool.info().live_count, 1)
+            other = pool.malloc(64)
+            self.instance.free_block(other)  # meanwhile
+            pool.free(pool.malloc(64))
+            del view
+            block.free()
+        self.assertFalse(self.instance._views)
+
     def test_the_view_keeps_the_memory(self):
         view = self.pinned().buffer()
         gc.collect()
