@@ -143,7 +143,8 @@ def shared_array(shape: Shape, dtype: Any = float, order: str = "C", *, device: 
 
     It lies in memory of the host that ``device`` can use too, by default device 0 of the default instance. Processes that
     unpickle it use their default instance. The memory lives while an array over it does, in any process; but nobody can
-    unpickle it any more once the process that made it has dropped it. A read-only view is read-only there, too. An array
+    unpickle it any more once the process that made it has dropped it. Keep it there until they have, such as until a task has
+    its result. A read-only view is read-only there, too. An array
     without elements is in ordinary memory, and pickled as such.
     """
     try:

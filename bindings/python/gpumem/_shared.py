@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
-from typing import Any
+from typing import Any, NoReturn, Union
 
 import numpy
 
 from ._memory import Region, View
 from ._share import ShareHandle, import_memory
-from .errors import PeerGone, StaleHandle
+from .errors import Error, PeerGone, StaleHandle
 
 # The handle of all memory that has a shared array.
 handles: weakref.WeakKeyDictionary[Region, ShareHandle] = weakref.WeakKeyDictionary()
@@ -38,12 +39,52 @@ SharedArray.__name__ = SharedArray.__qualname__ = "shared_array"
 SharedArray.__module__ = "gpumem"
 
 
-def _attach(handle: ShareHandle, writeable: bool, *place: Any) -> SharedArray:
+class _Lost:
+    """What a Pool of multiprocessing gets in place of an array that cannot be attached to. Its use raises the reason."""
+
+    def __init__(self, problem: Error) -> None:
+        self._problem = problem
+
+    # A worker may return it.
+    def __reduce__(self) -> Any:
+        return _Lost, (object.__getattribute__(self, "_problem"),)
+
+    def __repr__(self) -> str:
+        return f"<gpumem.shared_array: {object.__getattribute__(self, '_problem')}>"
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name) if name in _OF_ALL else _fail(self)
+
+
+def _fail(lost: _Lost, *_: Any, **__: Any) -> NoReturn:
+    make, parts = object.__getattribute__(lost, "_problem").__reduce__()
+    raise make(*parts)
+
+
+_OF_ALL = dir(object)
+for _name in {*dir(numpy.ndarray)} - {*_OF_ALL} | {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}:
+    setattr(_Lost, _name, _fail)
+
+
+def _in_a_pool() -> bool:
+    """Whether a Pool of multiprocessing unpickles. An exception there ends the worker, or the thread of the results, and whoever waits
+    for a result waits for ever."""
+    receiving: Any = sys._getframe(2)
+    return receiving.f_globals.get("__name__") in ("multiprocessing.connection", "multiprocessing.queues") and (
+        receiving.f_back is not None and receiving.f_back.f_globals.get("__name__") == "multiprocessing.pool")
+
+
+def _attach(handle: ShareHandle, writeable: bool, *place: Any) -> Union[SharedArray, _Lost]:
     try:
         memory = import_memory(handle, access=None if writeable else "read")
-    except (PeerGone, StaleHandle) as problem:
-        raise type(problem)("the process that made the shared array has dropped it or ended, or is on another machine; keep the "
-                            "array there until the others have unpickled it", function=problem.function) from problem
+    except Error as problem:
+        failure = problem
+        if isinstance(problem, (PeerGone, StaleHandle)):
+            failure = type(problem)("the process that made the shared array has dropped it or ended, or is on another machine; keep the "
+                                    "array there until the others have unpickled it", function=problem.function)
+        if _in_a_pool():
+            return _Lost(failure)
+        raise failure from (None if failure is problem else problem)
     handles[memory] = handle
     shape, dtype, offset, strides = place
     return SharedArray(shape, dtype, memory.numpy(), offset, strides)

@@ -28,6 +28,24 @@ def writer(row):
     return row
 
 
+class Late:
+    """Is pickled as an array that its process has dropped by then."""
+
+    def __init__(self, array):
+        self.reduced = array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def late():
+    return Late(gpumem.shared_array(3))
+
+
+def same(value):
+    return value
+
+
 def user(connection):
     """Uses an array whenever it is told to."""
     array = connection.recv()
@@ -161,6 +179,25 @@ class ProcessTest(SharingCase):
                 row += 1
         self.assertTrue((array == 2).all())
 
+    def test_a_pool_that_is_too_late(self):
+        """A Pool waits for ever if unpickling raises, in a worker or for a result. So the use of the array does."""
+        uses = (lambda array: array[0], lambda array: array.sum(), lambda array: array + 1, lambda array: 1 | array, len, list, bool,
+                lambda array: array == 1, lambda array: array.__setitem__(0, 1), numpy.asarray, lambda array: numpy.add(1, array),
+                numpy.sum, lambda array: array.anything)
+        with spawning.Pool(1) as pool:
+            with self.assertRaisesRegex(gpumem.StaleHandle, "keep the array there"):
+                pool.apply_async(writer, (Late(self.shared(3)),)).get(LIMIT)
+            for function, arguments in ((late, ()), (same, (Late(self.shared(3)),))):
+                lost = pool.apply_async(function, arguments).get(LIMIT)
+                self.assertRegex(repr(lost), "keep the array there")
+                for use in uses:
+                    with self.assertRaisesRegex((gpumem.PeerGone, gpumem.StaleHandle), "keep the array there"):
+                        use(lost)
+            self.assertEqual(pool.apply_async(same, (5,)).get(LIMIT), 5)
+            # What a task unpickles itself raises at once.
+            with self.assertRaisesRegex(gpumem.StaleHandle, "keep the array there"):
+                pool.apply_async(pickle.loads, (pickle.dumps(Late(self.shared(3))),)).get(LIMIT)
+
     def test_a_worker_keeps_what_its_maker_has_dropped(self):
         _, connection = self.start(user)
         array = self.shared(3)
@@ -240,10 +277,16 @@ child = forking.Process(target=touch, args=(array,))
 child.start()
 child.join()
 print(child.exitcode, array[0] == 8)
+with forking.Pool(1) as pool:
+    try:
+        print(pool.map_async(sum, [array[1:]]).get(60))
+    except gpumem.Forked as problem:
+        print(problem.message)
 """)[1].splitlines()
         arrives = BACKEND == "host"
         self.assertRegex(answers[0], "^written$" if arrives else "the start method \"spawn\"")
-        self.assertEqual(answers[1:], ["7.0" if arrives else "0.0", f"{-signal.SIGSEGV} False"])
+        self.assertEqual(answers[1:3], ["7.0" if arrives else "0.0", f"{-signal.SIGSEGV} False"])
+        self.assertRegex(answers[3], r"^\[0.0\]$" if arrives else "the start method \"spawn\"")
 
 
 class WithoutNumpyTest(unittest.TestCase):
