@@ -131,8 +131,9 @@ _FUNCTIONS = {
 }
 _C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\bwith GPUMEM_MEMORY_[A-Z0-9_]+|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
 _MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
-_OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed) memory|(stream|event|physical|virtual|buffer)(?: memory)?) (.*?): "
-                     r"(?=\d+ bytes|device \d)")
+_OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed|imported) memory|"
+                     r"(stream|event|physical|virtual|buffer|pool|ring|hub)(?: memory)?) (.*?): (?=\d+ |device \d|[/@])")
+_LINK = re.compile(r"(?m)(^|[:;] )link: (?=[/@])")
 _GROUP = re.compile(r"(?m)(^|[:;] )group (.*?)(?=$|; )")
 
 
@@ -175,7 +176,7 @@ def _flags(match: Match[str]) -> str:
 def in_python(text: str) -> str:
     """A message of the library. Names that Python does not have, such as those of the environment, stay."""
     text = text.replace("was destroyed; do not use its handle after that", "was closed")
-    text = re.sub(r"\bdestroy (it|them)\b", r"close \1", text)
+    text = re.sub(r"\bdestroy\b", "close", text)
     return _C_NAME.sub(_in_python, _MEMORY_FLAGS.sub(_flags, text))
 
 
@@ -193,4 +194,4 @@ def _group(match: Match[str]) -> str:
 
 def report_in_python(text: str) -> str:
     """A report of live objects, each named as by its repr."""
-    return in_python(_GROUP.sub(_group, _OBJECT.sub(_object, text)))
+    return in_python(_LINK.sub(r"\1Link: ", _GROUP.sub(_group, _OBJECT.sub(_object, text))))

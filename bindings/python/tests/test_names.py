@@ -280,6 +280,7 @@ class TextTest(Case):
                 ("and 1 more in gpumem_stats_report()", "and 1 more in Instance.report()"),
                 ("register it with gpumem_memory_register()", "register it with Device.register()"),
                 ("destroy them, or close with GPUMEM_CLOSE_FORCE: x", "close them, or call close(force=True): x"),
+                ("the producer of the ring has ended; destroy the ring", "the producer of the ring has ended; close the ring"),
                 ("this memory was destroyed; do not use its handle after that", "this memory was closed"),
                 ("the flags 0x3 are unknown, or do not apply to device memory",
                  "the flags portable|mapped are unknown, or do not apply to device memory"),
@@ -295,6 +296,19 @@ class TextTest(Case):
             owner, _, name = text.rstrip("()").rpartition(".")
             place = {"": gpumem, "gpumem": gpumem, "gpumem.host": host}.get(owner) or getattr(gpumem, owner)
             self.assertTrue(callable(getattr(place, name)), text)
+
+    def test_reports(self):
+        for line, expected in (
+                ("pool P: 1 live block of 112 bytes, 2097152 bytes taken, device 0",
+                 "Pool 'P': 1 live block of 112 bytes, 2097152 bytes taken, device 0"),
+                ("ring (no name): device 0", "Ring: device 0"), ("ring R: device 1", "Ring 'R': device 1"),
+                ("imported memory (no name): 64 bytes at 0x7000, device 0", "Memory: imported, 64 bytes at 0x7000, device 0"),
+                ("hub (no name): /run/a", "Hub: /run/a"), ("hub H: @a", "Hub 'H': @a"), ("link: @a", "Link: @a")):
+            self.assertEqual(_words.report_in_python(line), expected)
+            self.assertEqual(_words.report_in_python(f"2 live objects: {line}; {line}"), f"2 live objects: {expected}; {expected}")
+        with self.device.pool("pinned") as pool, self.device.pool("pinned", name="it's"):
+            self.assertRegex(self.instance.report(), r"^Pool: 0 live blocks .*\nPool \"it's\": 0 live blocks ")
+            del pool
 
     def test_messages_about_live_objects_and_sizes(self):
         with gpumem.Instance("host") as instance:
