@@ -135,7 +135,7 @@ class Copies:
             if length is None:
                 raise TypeError("the size is missing: neither operand has one")
             size = length
-            check_room("destination", room, size, f"; pass size={room} to copy only so many")
+            check_room("destination", room, size, f"; pass size={room} to copy only so many" if room else "")
         else:
             size = u64(size, "size")
             check_room("destination", room, size)

@@ -134,7 +134,7 @@ def operand(value: Any, writable: bool, what: str = "the operand") -> Tuple[int,
     try:
         buffer = host_buffer(value, writable, what)
     except TypeError:
-        if not hasattr(value, "__dlpack__"):
+        if not hasattr(value, "__dlpack__") or getattr(getattr(value, "dtype", None), "hasobject", False):
             raise
         return from_dlpack(value)._operand(writable)  # a tensor of PyTorch, for example
     return buffer.address, buffer.size, buffer

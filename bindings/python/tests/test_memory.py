@@ -554,6 +554,10 @@ class CopyTest(Case):
                           lambda: memory.copy_from(bytes(10), offset=101)):
                 with self.assertRaises(gpumem.InvalidArgument):
                     wrong()
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "; pass size=40 to copy only so many$"):
+                memory.copy_from(bytes(41), offset=60)
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "has 0 bytes, but 1 are needed$"):
+                memory.copy_from(bytes(1), offset=100)
             self.instance.copy(memory, 0, 0)
             with self.assertRaises(TypeError):
                 self.instance.copy(memory.device_pointer, memory.device_pointer)
@@ -564,6 +568,15 @@ class CopyTest(Case):
         with self.device.memory(100) as memory:
             with self.assertRaises((BufferError, ValueError)):
                 memory.copy_to(bytes(100))
+
+    @needs_numpy
+    def test_objects(self):
+        objects = numpy.array([object()] * 8)
+        with self.pinned(64) as memory:
+            for call in (lambda: memory.copy_from(objects), lambda: memory.copy_to(objects), lambda: self.device.register(objects),
+                         lambda: memory.view("u8").__setitem__(slice(None), objects)):
+                with self.assertRaisesRegex(TypeError, "^a device cannot use an array of Python objects$"):
+                    call()
 
     def test_operands_of_a_wrong_type(self):
         with self.device.memory(64) as memory:
