@@ -64,13 +64,13 @@ func (b *Buffer[T]) Append(values ...T) error {
 	}
 	b.appending.Lock()
 	defer b.appending.Unlock()
-	size := uint64(b.Len()) * valueSize[T]()
+	before, size := b.Size(), uint64(b.Len())*valueSize[T]()
 	if err := b.growable().Resize(size + added); err != nil {
 		return calledAs(name, err)
 	}
 	err = copyFromSlice[T](b.device.instance, name, b.At(size), values)
 	if err != nil {
-		_ = b.growable().Resize(size) // The first failure is reported.
+		b.growable().undoGrowth(before)
 	}
 	return err
 }

@@ -49,6 +49,7 @@ type growing struct {
 	place      atomic.Pointer[place]
 	parts      partSet
 	refreshing sync.Mutex
+	shorter    atomic.Pointer[uint64] // Its size, if the library has a larger one that could not be undone; otherwise nil.
 }
 
 // place is where a GrowableBuffer lies between two changes.
@@ -73,7 +74,7 @@ func (g *growing) now() *place {
 func (g *growing) refresh(waking bool) error {
 	g.refreshing.Lock() // The place that is read last is stored last.
 	defer g.refreshing.Unlock()
-	info, err := bufferInfo(C.uintptr_t(g.buffer))
+	info, err := g.info()
 	if err == nil {
 		g.place.Store(&place{info.base, info.size, info.reservedSize, info.generation, BufferState(info.state) != BufferStateAwake,
 			waking, info.range_ == 0})
@@ -205,8 +206,26 @@ func (b *GrowableBuffer) changesFrom(offset, capacity uint64) uint64 {
 // while a View uses bytes that would be freed or move.
 func (b *GrowableBuffer) Resize(size uint64) error {
 	return b.change("GrowableBuffer.Resize", b.changesFrom(size, size), func() error {
-		return changing(func() C.gpumem_go_result { return C.gpumem_go_buffer_resize(b.id(), C.uint64_t(size)) })
+		err := changing(func() C.gpumem_go_result { return C.gpumem_go_buffer_resize(b.id(), C.uint64_t(size)) })
+		if err == nil {
+			b.growing.shorter.Store(nil)
+		}
+		return err
 	})
+}
+
+// undoGrowth gives the buffer its size of before. While the library cannot shrink it, as when it sleeps, only this package
+// knows the size, and the next Resize sets that of the library.
+func (b *GrowableBuffer) undoGrowth(size uint64) {
+	if b.Resize(size) == nil {
+		return
+	}
+	b.growing.refreshing.Lock()
+	defer b.growing.refreshing.Unlock()
+	b.growing.shorter.Store(&size)
+	at := *b.now()
+	at.size = size
+	b.growing.place.Store(&at)
 }
 
 // SetCapacity gives memory to that many bytes ahead of growth, or frees whole blocks behind them. 0 frees all that the
@@ -459,17 +478,30 @@ func valuesAt[T any](at *place) []T {
 	return unsafe.Slice((*T)(pointerTo(at.address)), int(at.size/valueSize[T]()))
 }
 
-func bufferInfo(buffer C.uintptr_t) (nativeBufferInfo, error) {
+func (g *growing) info() (nativeBufferInfo, error) {
+	var buffer uintptr
+	if g != nil {
+		buffer = g.buffer
+	}
 	var info nativeBufferInfo
 	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_buffer_get_info(buffer, (*C.uint8_t)(unsafe.Pointer(&info))))
+	err := failure(C.gpumem_go_buffer_get_info(C.uintptr_t(buffer), (*C.uint8_t)(unsafe.Pointer(&info))))
+	if g != nil {
+		if size := g.shorter.Load(); size != nil {
+			info.size = *size
+		}
+	}
 	return info, err
 }
 
 // Info gets information about the buffer. It does not wait for a call that changes the buffer, and works after the
 // device was lost.
 func (b *GrowableBuffer) Info() (BufferInfo, error) {
-	info, err := bufferInfo(b.id())
+	var state *growing
+	if b != nil {
+		state = b.growing
+	}
+	info, err := state.info()
 	runtime.KeepAlive(b)
 	return info.public(), err
 }

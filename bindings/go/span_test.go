@@ -172,6 +172,46 @@ func TestAppendThatFailsChangesNothing(t *testing.T) {
 	}
 }
 
+// The memory behind the length cannot be given back yet, as while the buffer sleeps.
+func TestAppendThatCannotShrinkChangesNothing(t *testing.T) {
+	onHost(t) // It refuses to take memory away that work may use.
+	d, unit := rangeDevice(t)
+	closed, err := open(t).Device(0)
+	must(t, err)
+	must(t, closed.Instance().Close())
+	b := newBuffer[int32](t, d, 3, BufferOptions{Reserve: 4 * unit})
+	must(t, CopyFromSlice(d.Instance(), b.At(0), []int32{1, 2, 3}))
+	s, word := newStream(t, d), newPinned[uint32](t, d, 1)
+	must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
+	defer func() {
+		word.Slice()[0] = 1
+		must(t, s.Synchronize())
+	}()
+	must(t, b.SetCapacity(int(unit/2)))
+	must(t, s.Fill(RawAddress(b.At(0).Number()+unit), 4, 0, 4))
+	b.device = closed
+	expect(t, b.Append(make([]int32, unit/4)...), ErrClosed)
+	b.device = d
+	check := func(length int) {
+		t.Helper()
+		size := uint64(4 * length)
+		if info := infoOf(t, b.GrowableBuffer); b.Len() != length || b.Span().Len() != length || b.Size() != size || info.Size != size {
+			t.Errorf("it has %d values, %d bytes; %v", b.Len(), b.Size(), info)
+		}
+	}
+	check(3)
+	must(t, b.SetCapacity(int(3*unit/4)))
+	check(3)
+	expect(t, d.Instance().Fill(b.At(0), 16, 0, 4), ErrInvalidArgument)
+	word.Slice()[0] = 1
+	must(t, s.Synchronize())
+	must(t, b.Append(4))
+	check(4)
+	expectValues(t, d.Instance(), b.Span(), 1, 2, 3, 4)
+	must(t, b.Resize(5))
+	check(5)
+}
+
 func TestBuffersOfTheHostHaveSlices(t *testing.T) {
 	d, _ := rangeDevice(t)
 	needs(t, d, CapabilityVMMHost)
