@@ -19,6 +19,8 @@ type block struct {
 	shown   atomic.Bool // A slice or number of it was handed out, so it may be used unseen.
 	streams streamSet   // Streams in which work on it may be pending.
 	growing *growing    // Of a GrowableBuffer, in place of address and size; otherwise nil.
+	endless bool        // The library does not know where it ends.
+	pooled  *Instance   // Of an endless block of a pool, which may be used up to the size of its class; otherwise nil.
 }
 
 // extent returns the address and the size now.
@@ -115,7 +117,8 @@ func (a Address) Number() uint64 {
 }
 
 // enter keeps the object of an address open during a call that uses that many bytes there. The library checks a range
-// against the object in which it begins, so a range that begins outside of its own object is refused here.
+// against the object in which it begins, so a range that begins outside of its own object is refused here, and so is one
+// that ends outside if the library does not know the end.
 func (a Address) enter(function string, bytes uint64) error {
 	if a.owner == nil {
 		return nil
@@ -136,8 +139,30 @@ func (a Address) enter(function string, bytes uint64) error {
 	if offset := a.value - a.owner.address; offset > a.owner.size || offset == a.owner.size && bytes > 0 {
 		return refusal(ErrInvalidArgument, function, "the address is %d bytes from the start of the memory, which has %d bytes",
 			offset, a.owner.size)
+	} else if a.owner.endless && bytes > a.owner.size-offset {
+		return a.enterPast(function, offset, bytes)
 	}
 	return a.owner.enter(function)
+}
+
+// enterPast is enter for bytes behind the size of an endless object.
+func (a Address) enterPast(function string, offset, bytes uint64) error {
+	b := a.owner
+	if err := b.enter(function); err != nil {
+		return err
+	}
+	size := b.size
+	if b.pooled != nil {
+		if info, err := b.pooled.blockInfo(b.address); err == nil {
+			size = info.UsableSize
+		}
+	}
+	if bytes > size-offset {
+		b.leave()
+		return refusal(ErrInvalidArgument, function, "%d bytes at offset %d exceed the %s, which has %d bytes", bytes, offset, b.what,
+			size)
+	}
+	return nil
 }
 
 func (a Address) leave() {

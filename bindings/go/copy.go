@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"unsafe"
 )
@@ -29,7 +30,7 @@ func (i *Instance) Copy(destination, source Address, size uint64) error {
 
 // CopyWith is Copy with options.
 func (i *Instance) CopyWith(destination, source Address, size uint64, options CopyOptions) error {
-	if err := enterBoth(nil, "Instance.Copy", destination, source, size); err != nil {
+	if err := enterBoth(nil, "Instance.Copy", destination, source, size, size); err != nil {
 		return err
 	}
 	defer leaveBoth(destination, source)
@@ -47,7 +48,7 @@ func (s *Stream) Copy(destination, source Address, size uint64) error {
 
 // CopyWith is Copy with options.
 func (s *Stream) CopyWith(destination, source Address, size uint64, options CopyOptions) error {
-	if err := enterBoth(s, "Stream.Copy", destination, source, size); err != nil {
+	if err := enterBoth(s, "Stream.Copy", destination, source, size, size); err != nil {
 		return err
 	}
 	defer leaveBoth(destination, source)
@@ -65,9 +66,36 @@ type Rectangle struct {
 	SourcePitch      uint64 // Bytes from one row of the source to the next, at least Width. Fills ignore it.
 }
 
+// extent returns the bytes from the first to behind the last of a rectangle.
+func (r *Rectangle) extent(pitch uint64) uint64 {
+	if r.Width == 0 || r.Height == 0 {
+		return 0
+	}
+	return sum(r.Width, product(r.Height-1, pitch))
+}
+
+func (r *Rectangle) enterBoth(stream *Stream, function string, destination, source Address) error {
+	return enterBoth(stream, function, destination, source, r.extent(r.DestinationPitch), r.extent(r.SourcePitch))
+}
+
+// sum and product are the largest number if they overflow: no memory has so many bytes.
+func sum(a, b uint64) uint64 {
+	if b > math.MaxUint64-a {
+		return math.MaxUint64
+	}
+	return a + b
+}
+
+func product(a, b uint64) uint64 {
+	if b != 0 && a > math.MaxUint64/b {
+		return math.MaxUint64
+	}
+	return a * b
+}
+
 // Copy2D copies a rectangle of bytes, and returns when it is copied. The two rectangles must share no byte.
 func (i *Instance) Copy2D(destination, source Address, rectangle Rectangle, options CopyOptions) error {
-	if err := enterBoth(nil, "Instance.Copy2D", destination, source, rectangle.Width); err != nil {
+	if err := rectangle.enterBoth(nil, "Instance.Copy2D", destination, source); err != nil {
 		return err
 	}
 	defer leaveBoth(destination, source)
@@ -81,7 +109,7 @@ func (i *Instance) Copy2D(destination, source Address, rectangle Rectangle, opti
 // Copy2D enqueues a copy of a rectangle of bytes, with the rules of [Stream.Copy]. The two rectangles must share no
 // byte.
 func (s *Stream) Copy2D(destination, source Address, rectangle Rectangle, options CopyOptions) error {
-	if err := enterBoth(s, "Stream.Copy2D", destination, source, rectangle.Width); err != nil {
+	if err := rectangle.enterBoth(s, "Stream.Copy2D", destination, source); err != nil {
 		return err
 	}
 	defer leaveBoth(destination, source)
@@ -108,6 +136,24 @@ type Region struct {
 	Height      uint64  // Rows of a slice; 0 means 1.
 	Depth       uint64  // Slices; 0 means 1.
 	CopyOptions
+}
+
+// extent returns the bytes from the first to behind the last of a region in one of its operands.
+func (r *Region) extent(in *Operand) uint64 {
+	height, depth, row, slice := r.Height, r.Depth, in.RowPitch, in.SlicePitch
+	if height == 0 {
+		height = 1
+	}
+	if depth == 0 {
+		depth = 1
+	}
+	if row == 0 {
+		row = r.Width
+	}
+	if slice == 0 {
+		slice = product(height, row)
+	}
+	return sum(r.Width, sum(product(height-1, row), product(depth-1, slice)))
 }
 
 // RegionError reports which region of a batch failed.
@@ -162,7 +208,8 @@ func copyRegions(stream *Stream, function string, regions []Region,
 		if region.Width == 0 {
 			continue
 		}
-		if err := enterBoth(stream, function, region.Destination.Address, region.Source.Address, region.Width); err != nil {
+		if err := enterBoth(stream, function, region.Destination.Address, region.Source.Address,
+			region.extent(&region.Destination), region.extent(&region.Source)); err != nil {
 			return &RegionError{index, err}
 		}
 		entered = append(entered, region.Destination.Address, region.Source.Address)
@@ -224,7 +271,7 @@ func (s *Stream) Fill(destination Address, size uint64, value uint32, valueSize 
 // Fill2D fills Height rows of Width bytes, DestinationPitch bytes apart, with a repeated value of 1, 2 or 4 bytes, and
 // returns when they are filled.
 func (i *Instance) Fill2D(destination Address, rectangle Rectangle, value uint32, valueSize uint32) error {
-	if err := destination.enter("Instance.Fill2D", rectangle.Width); err != nil {
+	if err := destination.enter("Instance.Fill2D", rectangle.extent(rectangle.DestinationPitch)); err != nil {
 		return err
 	}
 	defer destination.leave()
@@ -236,7 +283,7 @@ func (i *Instance) Fill2D(destination Address, rectangle Rectangle, value uint32
 
 // Fill2D enqueues a fill of Height rows of Width bytes, DestinationPitch bytes apart, with the rules of [Stream.Fill].
 func (s *Stream) Fill2D(destination Address, rectangle Rectangle, value uint32, valueSize uint32) error {
-	if err := s.enter("Stream.Fill2D", destination, rectangle.Width); err != nil {
+	if err := s.enter("Stream.Fill2D", destination, rectangle.extent(rectangle.DestinationPitch)); err != nil {
 		return err
 	}
 	defer destination.leave()
@@ -311,11 +358,11 @@ func (i *Instance) copyToGo(destination unsafe.Pointer, source Address, size uin
 }
 
 // enterBoth keeps both sides of a copy open during a call. Without a stream, the call itself does the work.
-func enterBoth(stream *Stream, function string, destination, source Address, bytes uint64) error {
-	if err := stream.enter(function, destination, bytes); err != nil {
+func enterBoth(stream *Stream, function string, destination, source Address, written, read uint64) error {
+	if err := stream.enter(function, destination, written); err != nil {
 		return err
 	}
-	if err := stream.enter(function, source, bytes); err != nil {
+	if err := stream.enter(function, source, read); err != nil {
 		destination.leave()
 		return err
 	}

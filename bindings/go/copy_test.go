@@ -233,3 +233,61 @@ func TestCopiesAndFillsOfBothForms(t *testing.T) {
 		}
 	}
 }
+
+// The library does not know where these end: what lies behind may be another object, or a message in use.
+func TestCopiesAndFillsEndInsideTheirObject(t *testing.T) {
+	const size = 1000
+	d := device(t)
+	i, s := d.Instance(), newStream(t, d)
+	other := newMemory(t, d, KindDevice, 2*size)
+	p := newPageable[byte](t, size)
+	pool := newPool(t, d, PoolOptions{Kind: KindPageable})
+	block, behind := newBlock(t, pool, size, nil), newBlock(t, pool, size, nil)
+	defer func() {
+		must(t, block.Free())
+		must(t, behind.Free())
+	}()
+	info, err := block.Info()
+	must(t, err)
+	for name, one := range map[string]struct {
+		at  func(uint64) Address
+		end uint64
+	}{
+		"pageable":             {p.At, size},
+		"span":                 {p.Span().Address().Add, size},
+		"block":                {block.At, info.UsableSize},
+		"block behind a block": {behind.At, info.UsableSize},
+	} {
+		at, end := one.at, one.end
+		calls := func(more uint64) []error {
+			rows := Rectangle{Width: 10, Height: 2, DestinationPitch: end - 10 + more, SourcePitch: end - 10 + more}
+			into := Region{Destination: Operand{Address: at(0), RowPitch: end - 10 + more}, Source: Operand{Address: other.At(0)}, Width: 10, Height: 2}
+			from := Region{Destination: Operand{Address: other.At(0)}, Source: Operand{Address: at(0), SlicePitch: end - 10 + more}, Width: 10, Depth: 2}
+			bytes := make([]byte, end-8+more)
+			return []error{
+				i.Fill(at(0), end+more, 1, 1), s.Fill(at(8), end-8+more, 1, 1), Fill[byte](s, SpanOf[byte](at(0), int(end+more)), 1),
+				i.Fill2D(at(0), rows, 1, 1), s.Fill2D(at(0), rows, 1, 1),
+				i.Copy(at(0), other.At(0), end+more), i.Copy(other.At(0), at(0), end+more),
+				s.Copy(at(0), other.At(0), end+more), s.Copy(other.At(0), at(0), end+more),
+				i.Copy2D(at(0), other.At(0), rows, CopyOptions{}), s.Copy2D(other.At(0), at(0), rows, CopyOptions{}),
+				i.CopyRegions([]Region{into}), s.CopyRegions([]Region{from}),
+				CopyFromSlice(i, at(8), bytes), CopyFromSliceAsync(s, at(8), bytes), CopyToSlice(i, bytes, at(8)),
+			}
+		}
+		for number, err := range calls(1) {
+			if !errors.Is(err, ErrInvalidArgument) {
+				t.Errorf("%s: a call with one byte too many, number %d: %v", name, number, err)
+			}
+		}
+		complete, err := s.Query()
+		if err != nil || !complete {
+			t.Errorf("%s: work was enqueued (%v)", name, err)
+		}
+		for number, err := range calls(0) {
+			if err != nil {
+				t.Errorf("%s: number %d: %v", name, number, err)
+			}
+		}
+		must(t, s.Synchronize())
+	}
+}

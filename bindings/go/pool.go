@@ -187,6 +187,9 @@ func (p *Pool) made(address, size uint64, in order) *PoolBlock {
 	if p.kind != KindDevice {
 		b.host = address
 	}
+	if p.kind == KindPageable {
+		b.endless, b.pooled = true, p.device.instance
+	}
 	b.what = "block"
 	closeWhenCollected(b, (*PoolBlock).closeDropped)
 	return b

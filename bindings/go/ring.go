@@ -44,7 +44,8 @@ type ringSlot struct {
 }
 
 // take keeps a slot that the library has handed out.
-func (r *ring) take(slot *ringSlot, native nativeRingSlot, stream *Stream) {
+func (r *ring) take(what string, slot *ringSlot, native nativeRingSlot, stream *Stream) {
+	slot.what, slot.endless = what, true // The library knows only the end of all slots.
 	slot.of, slot.stream, slot.native = r, stream, native
 	slot.address, slot.size = native.pointer, native.size
 	r.mutex.Lock()
@@ -242,7 +243,7 @@ func (p *RingProducer) Acquire(ctx context.Context, stream *Stream) (*RingSlot, 
 		r.mutex.Unlock()
 		if spare != nil {
 			slot := &RingSlot{}
-			r.take(&slot.ringSlot, *spare, stream)
+			r.take("slot", &slot.ringSlot, *spare, stream)
 			return slot, nil
 		}
 	}
@@ -255,7 +256,7 @@ func (p *RingProducer) Acquire(ctx context.Context, stream *Stream) (*RingSlot, 
 		return nil, err
 	}
 	slot := &RingSlot{}
-	r.take(&slot.ringSlot, native, stream)
+	r.take("slot", &slot.ringSlot, native, stream)
 	return slot, nil
 }
 
@@ -400,7 +401,7 @@ func (c *RingConsumer) Wait(ctx context.Context, stream *Stream) (*RingMessage, 
 		return nil, err
 	}
 	message := &RingMessage{}
-	r.take(&message.ringSlot, native, stream)
+	r.take("message", &message.ringSlot, native, stream)
 	return message, nil
 }
 

@@ -62,6 +62,9 @@ func checkMessage(c *RingConsumer, stream *Stream, message *RingMessage) error {
 	if err := CopyToSlice(c.instance, content, message.At(0)); err != nil {
 		return err
 	}
+	if err := CopyToSlice(c.instance, make([]byte, len(content)+1), message.At(0)); !errors.Is(err, ErrInvalidArgument) {
+		return fmt.Errorf("a copy of more than the message: %w", err)
+	}
 	if expected := ringMessage(message.Number()); string(content) != string(expected) {
 		return fmt.Errorf("message %d has other bytes", message.Number())
 	}
@@ -99,6 +102,8 @@ func TestRing(t *testing.T) {
 			t.Errorf("message %d is %v", number, slot)
 		}
 		must(t, d.Instance().Fill(slot.At(0), ringSize, uint32(number), 1))
+		expect(t, d.Instance().Fill(slot.At(0), ringSize+1, uint32(number), 1), ErrInvalidArgument)
+		expect(t, CopyFromSlice(d.Instance(), slot.At(1), make([]byte, ringSize)), ErrInvalidArgument)
 		must(t, slot.Publish(number, 0))
 		expect(t, slot.Publish(number, 0), ErrStaleHandle)
 		expect(t, d.Instance().Fill(slot.At(0), ringSize, 0, 1), ErrStaleHandle)

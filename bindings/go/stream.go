@@ -260,7 +260,7 @@ func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_resu
 
 // WriteValue enqueues a write of a value to a word of 4 or 8 bytes in pinned or device memory.
 func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {
-	if err := s.enter("Stream.WriteValue", address, 1); err != nil {
+	if err := s.enter("Stream.WriteValue", address, uint64(size)); err != nil {
 		return err
 	}
 	defer address.leave()
@@ -273,7 +273,7 @@ func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {
 // WaitValue makes later work of the stream wait until a word of 4 or 8 bytes in pinned or device memory meets a
 // condition.
 func (s *Stream) WaitValue(address Address, value uint64, size uint32, condition WaitCondition) error {
-	if err := s.enter("Stream.WaitValue", address, 1); err != nil {
+	if err := s.enter("Stream.WaitValue", address, uint64(size)); err != nil {
 		return err
 	}
 	defer address.leave()

@@ -365,6 +365,7 @@ func newMapping[T any](name string, size uint64, file, protection, flags int) (*
 	m.address = m.host
 	m.size = size
 	m.what = "memory"
+	m.endless = true
 	closeWhenCollected(m, func(m *mapping) outcome {
 		if m.shown.Load() || !m.streams.observe() {
 			return outcomeKept
