@@ -250,9 +250,10 @@ func (i *Instance) ResetPeaks() error {
 // Report returns a line for each live object with its kind, name, size and device, or "nothing lives".
 func (i *Instance) Report() (string, error) {
 	defer runtime.KeepAlive(i)
-	return wholeText(func(buffer *C.uint8_t, capacity C.uint64_t) C.gpumem_go_result {
+	report, err := wholeText(func(buffer *C.uint8_t, capacity C.uint64_t) C.gpumem_go_result {
 		return C.gpumem_go_stats_report(i.id(), buffer, capacity)
 	})
+	return translate(report), err
 }
 
 // Snapshot returns the counters and the live objects as JSON, as the manual of gpumem_stats_snapshot describes it.

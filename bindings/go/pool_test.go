@@ -818,3 +818,18 @@ func TestMessagesOfPools(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+func TestTheReportNamesTheFunctionsOfThisPackage(t *testing.T) {
+	d := device(t)
+	p, err := d.NewPool(PoolOptions{})
+	must(t, err)
+	b, err := p.Alloc(100, nil)
+	must(t, err)
+	must(t, p.Close())
+	report, err := d.Instance().Report()
+	must(t, err)
+	if !strings.Contains(report, "Instance.FreeBlock frees them") || strings.Contains(report, "gpumem_") || strings.Contains(report, "destroyed") {
+		t.Error(report)
+	}
+	must(t, b.Free())
+}
