@@ -5,6 +5,7 @@ package gpumem
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -125,4 +126,30 @@ func TestEachStepThatFails(t *testing.T) {
 		}
 	}
 	must(t, b.Close())
+}
+
+func TestMessagesNameTheFieldsOfThisPackage(t *testing.T) {
+	d := device(t)
+	openHost := func(options HostOptions) error {
+		_, err := Open(Options{Backend: BackendHost, Host: &options})
+		return err
+	}
+	newRing := func(options RingOptions) error {
+		_, err := d.NewRing(options)
+		return err
+	}
+	_, pool := d.NewPool(PoolOptions{InitialSize: 2 << 20, Limit: 1 << 20})
+	for word, err := range map[string]error{
+		"DeviceCount": openHost(HostOptions{DeviceCount: 65}), "LockPiece": openHost(HostOptions{LockPiece: 1}),
+		"VMMGranularity": openHost(HostOptions{VMMGranularity: 3}), "InitialSize": pool,
+		"Slots": newRing(RingOptions{SlotSize: 1, Slots: 257}), "MaxConsumers": newRing(RingOptions{SlotSize: 1, MaxConsumers: 65}),
+		"FirstConsumers": newRing(RingOptions{SlotSize: 1, FirstConsumers: 5}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), word) || regexp.MustCompile("[a-z]_[a-z]").MatchString(err.Error()) {
+			t.Errorf("%s: %v", word, err)
+		}
+	}
+	if text := translateWith("token_size and handle_types", argumentNames); text != "the size of Token and HandleTypes" {
+		t.Error(text)
+	}
 }

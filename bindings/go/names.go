@@ -45,6 +45,9 @@ var argumentNames = map[string]string{
 	"NULL":        "nil",
 	"location_id": "locationID", "max_level": "level", "numa_node": "NUMANode", "pin_budget": "PinBudget", "transfer_bytes": "TransferBytes", "transfer_threads": "TransferThreads",
 	"value_size": "valueSize",
+	"slot_count": "Slots", "consumers_max": "MaxConsumers", "consumers_first": "FirstConsumers",
+	"initial_size": "InitialSize", "token_size": "the size of Token", "handle_types": "HandleTypes", "device_count": "DeviceCount",
+	"lock_piece": "LockPiece", "vmm_granularity": "VMMGranularity",
 }
 
 // functionName returns what a program calls in place of a function of C; another name is returned as it is.
