@@ -19,6 +19,7 @@ type block struct {
 	shown   atomic.Bool // A slice or number of it was handed out, so it may be used unseen.
 	streams streamSet   // Streams in which work on it may be pending.
 	growing *growing    // Of a GrowableBuffer, in place of address and size; otherwise nil.
+	within  *block      // Of a slot, the one of its ring that notes what is shown and the streams; otherwise nil.
 	endless bool        // The library does not know where it ends.
 	pooled  *Instance   // Of an endless block of a pool, which may be used up to the size of its class; otherwise nil.
 }
@@ -30,6 +31,14 @@ func (b *block) extent() (address, size uint64) {
 		return at.address, at.size
 	}
 	return b.address, b.size
+}
+
+// noting returns the block that notes how this one is used.
+func (b *block) noting() *block {
+	if b.within != nil {
+		return b.within
+	}
+	return b
 }
 
 // streamSet remembers the streams in which work was enqueued.
@@ -111,7 +120,7 @@ func (a Address) Add(offset uint64) Address { return Address{a.owner, a.value + 
 // Number returns the address as a number, for other code. It does not keep the memory alive.
 func (a Address) Number() uint64 {
 	if a.owner != nil {
-		a.owner.shown.Store(true)
+		a.owner.noting().shown.Store(true)
 	}
 	return a.value
 }

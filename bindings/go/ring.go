@@ -21,10 +21,37 @@ type ring struct {
 	instance *Instance
 	handle   uintptr
 	done     atomic.Bool
+	end      *ringEnd
 
 	mutex sync.Mutex
 	held  []*ringSlot     // What was acquired or waited for, and not published or released, in the order of the numbers.
 	spare *nativeRingSlot // A slot that was acquired and dropped.
+}
+
+// ringEnd closes a ring that is dropped. The ring and its slots refer to each other, and what is part of such a circle is
+// collected only if it has no finalizer, so this refers to neither.
+type ringEnd struct {
+	used     block // Notes how the slots that are held are used.
+	instance *Instance
+	handle   uintptr
+}
+
+func makeRing(instance *Instance, handle uintptr) ring {
+	end := &ringEnd{instance: instance, handle: handle}
+	closeWhenCollected(end, (*ringEnd).closeDropped)
+	return ring{instance: instance, handle: handle, end: end}
+}
+
+func (e *ringEnd) closeDropped() outcome {
+	switch {
+	case e.instance.closed():
+		return outcomeGone
+	case e.used.shown.Load() || !e.used.streams.observe():
+		return outcomeKept
+	}
+	// Else the consumers of a producer would wait. This waits until they have left; a consumer is refused.
+	_ = failure(C.gpumem_go_ring_finish(C.uintptr_t(e.handle), timeoutInfinite))
+	return outcomeOf(failure(C.gpumem_go_ring_destroy(C.uintptr_t(e.handle))))
 }
 
 func (r *ring) id() C.uintptr_t {
@@ -45,7 +72,8 @@ type ringSlot struct {
 
 // take keeps a slot that the library has handed out.
 func (r *ring) take(what string, slot *ringSlot, native nativeRingSlot, stream *Stream) {
-	slot.what, slot.endless = what, true // The library knows only the end of all slots.
+	slot.what, slot.within = what, &r.end.used
+	slot.endless = true // The library knows only the end of all slots.
 	slot.of, slot.stream, slot.native = r, stream, native
 	slot.address, slot.size = native.pointer, native.size
 	r.mutex.Lock()
@@ -63,8 +91,16 @@ func (r *ring) forget(slot *ringSlot) {
 			copy(r.held[index:], r.held[index+1:])
 			r.held[len(r.held)-1] = nil // A slot that is kept here keeps the ring from being collected.
 			r.held = r.held[:len(r.held)-1]
+			r.forgot()
 			return
 		}
+	}
+}
+
+// forgot notes that nothing may use a slot any more if none is held; the mutex is locked.
+func (r *ring) forgot() {
+	if len(r.held) == 0 {
+		r.end.used.shown.Store(false)
 	}
 }
 
@@ -105,21 +141,6 @@ func (r *ring) destroy() (bool, error) {
 	}
 	r.forgetAll()
 	return !r.done.Swap(true), nil
-}
-
-func (r *ring) closeDropped(destroy func() error) outcome {
-	if r.instance.closed() {
-		return outcomeGone
-	}
-	r.mutex.Lock()
-	used := len(r.held) > 0
-	r.mutex.Unlock()
-	if used {
-		return outcomeKept
-	}
-	// Else the consumers of a producer would wait. This waits until they have left; a consumer is refused.
-	C.gpumem_go_ring_finish(r.id(), timeoutInfinite)
-	return outcomeOf(destroy())
 }
 
 func (r *ring) info() (RingInfo, error) {
@@ -189,9 +210,7 @@ func (d *Device) NewRing(options RingOptions) (*RingProducer, error) {
 	if err := failure(result); err != nil {
 		return nil, err
 	}
-	p := &RingProducer{ring{instance: d.Instance(), handle: uintptr(result.value)}}
-	closeWhenCollected(p, func(p *RingProducer) outcome { return p.closeDropped(p.Close) })
-	return p, nil
+	return &RingProducer{makeRing(d.Instance(), uintptr(result.value))}, nil
 }
 
 func (p *RingProducer) side() *ring {
@@ -223,7 +242,7 @@ func (p *RingProducer) Info() (RingInfo, error) { return p.side().info() }
 func (p *RingProducer) Close() error {
 	closed, err := p.side().destroy()
 	if closed {
-		closedByHand(p)
+		closedByHand(p.end)
 	}
 	return err
 }
@@ -350,9 +369,7 @@ func (i *Instance) OpenRing(handle ShareHandle, options RingOpenOptions) (*RingC
 	if err := failure(result); err != nil {
 		return nil, err
 	}
-	c := &RingConsumer{ring{instance: i, handle: uintptr(result.value)}}
-	closeWhenCollected(c, func(c *RingConsumer) outcome { return c.closeDropped(c.Close) })
-	return c, nil
+	return &RingConsumer{makeRing(i, uintptr(result.value))}, nil
 }
 
 func (c *RingConsumer) side() *ring {
@@ -378,7 +395,7 @@ func (c *RingConsumer) Info() (RingInfo, error) { return c.side().info() }
 func (c *RingConsumer) Close() error {
 	closed, err := c.side().destroy()
 	if closed {
-		closedByHand(c)
+		closedByHand(c.end)
 	}
 	return err
 }
@@ -463,6 +480,7 @@ func (m *RingMessage) Release() error {
 			}
 			r.held[0] = nil
 			r.held = r.held[1:]
+			r.forgot()
 		}
 		return nil
 	})

@@ -172,6 +172,7 @@ func TestRingsThatAreRefused(t *testing.T) {
 func consumeRing(t *testing.T, closes bool) {
 	from := starter(t)
 	d := device(t)
+	since := settle(t)
 	c, err := d.Instance().OpenRing(from.hearHandle(), RingOpenOptions{Timeout: shareLimit, Name: "theirs"})
 	must(t, err)
 	from.say("open")
@@ -196,7 +197,12 @@ func consumeRing(t *testing.T, closes bool) {
 		must(t, c.Close())
 	}
 	from.say("%d messages", next)
-	collectUntil(t, "gone", func() bool { return lives(t, d) == 0 })
+	if !closes {
+		collectUntil(t, "gone", since.is(1, 0))
+	}
+	if count := lives(t, d); count != 0 {
+		t.Errorf("%d memories live", count)
+	}
 }
 
 // lives returns how many memories of an instance live.
@@ -245,6 +251,7 @@ func TestRingOfAForgottenProducer(t *testing.T) {
 	}
 	d := device(t)
 	to := startPeer(t)
+	since := settle(t)
 	func() {
 		p := newRing(t, d, RingOptions{Slots: 20, FirstConsumers: 1})
 		handle, err := p.Export()
@@ -254,7 +261,7 @@ func TestRingOfAForgottenProducer(t *testing.T) {
 		to.say("no")
 		produce(t, p, nil, 20)
 	}()
-	collectUntil(t, "gone when its consumer has left", func() bool { return lives(t, d) == 0 })
+	collectUntil(t, "gone when its consumer has left", since.is(1, 0))
 	to.expect("20 messages")
 	to.wait()
 }
@@ -343,4 +350,43 @@ func TestRingOfADeadProducer(t *testing.T) {
 	expect(t, last.Release(), ErrPeerGone)
 	must(t, c.Close())
 	must(t, last.Release())
+}
+
+func TestARingThatIsDroppedWithASlotIsFreed(t *testing.T) {
+	if inChild() {
+		from := starter(t)
+		d := device(t)
+		since := settle(t)
+		func() {
+			c, err := d.Instance().OpenRing(from.hearHandle(), RingOpenOptions{Timeout: shareLimit})
+			must(t, err)
+			from.say("open")
+			message, err := c.Wait(within(t, shareLimit), nil)
+			must(t, err)
+			must(t, checkMessage(c, nil, message))
+		}()
+		collectUntil(t, "freed", since.is(1, 0))
+		since.exactly(t, 1, 0)
+		from.say("freed")
+		return
+	}
+	d := device(t)
+	since := settle(t)
+	func() {
+		p := newRing(t, d, RingOptions{Slots: 2, FirstConsumers: 1})
+		handle, err := p.Export()
+		must(t, err)
+		to := startPeer(t)
+		to.sayHandle(handle)
+		to.expect("open")
+		produce(t, p, nil, 4) // More than the slots.
+		to.expect("freed")
+		to.wait()
+		s := newStream(t, d)
+		slot, err := p.Acquire(within(t, shareLimit), s)
+		must(t, err)
+		must(t, CopyFromSliceAsync(s, slot.At(0), ringMessage(4)))
+	}()
+	collectUntil(t, "freed", since.is(1, 0))
+	since.exactly(t, 1, 0)
 }

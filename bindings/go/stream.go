@@ -292,7 +292,7 @@ func (s *Stream) enter(function string, address Address, bytes uint64) error {
 	if work := s.work(); work != &noWork {
 		work.enqueued.Add(1)
 		if address.owner != nil {
-			address.owner.streams.add(work)
+			address.owner.noting().streams.add(work)
 		}
 	}
 	return nil
