@@ -173,3 +173,8 @@ func TestFilesRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestNoFileIsMapped(t *testing.T) {
+	_, err := MapFile[byte](nil, false)
+	expect(t, err, ErrInvalidArgument)
+}

@@ -324,6 +324,9 @@ func MapFile[T any](file *os.File, writable bool) (*Pageable[T], error) {
 	if err := checkType[T](name); err != nil {
 		return nil, err
 	}
+	if file == nil {
+		return nil, refusal(ErrInvalidArgument, name, "the file is nil")
+	}
 	state, err := file.Stat()
 	if err != nil {
 		return nil, err
