@@ -132,7 +132,7 @@ func (g *gate) shut(function string) error {
 	}
 	if g.holders.Load() > 0 {
 		g.inside.Add(-gateClosed)
-		return refusal(ErrBusy, function, "a view, a host access or a registration uses the object; end it, then call Close again")
+		return refusal(ErrBusy, function, "a view, a host access or a registration uses the object; end it, then call again")
 	}
 	return nil
 }

@@ -544,7 +544,9 @@ func TestViewsOfBlocks(t *testing.T) {
 			if len(bytes) != 100 {
 				t.Errorf("%v: the view has %d bytes", kind, len(bytes))
 			}
-			expect(t, b.Free(), ErrBusy)
+			if text := expect(t, b.Free(), ErrBusy).Message; strings.Contains(text, "Close") {
+				t.Error(text)
+			}
 			expect(t, p.FreeBatch([]*PoolBlock{b}, nil), ErrBusy)
 			return nil
 		}))
