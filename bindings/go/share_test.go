@@ -1015,7 +1015,7 @@ func TestHubsAndLinksThatAreDropped(t *testing.T) {
 	}()
 	collectUntil(t, "collected", func() bool {
 		now := Collected()
-		return now.Freed-before.Freed == 1 && now.Kept-before.Kept == 2
+		return now.Freed-before.Freed >= 1 && now.Kept-before.Kept >= 2 // Of other tests, too.
 	})
 	l, err := i.Connect(LinkOptions{Path: path})
 	must(t, err)
