@@ -88,6 +88,7 @@ pub struct StreamInner {
     entries: AtomicUsize,
     destroyed: AtomicBool,
     panics: Arc<AtomicU64>,
+    tasks: Arc<Tasks>,
 }
 
 // SAFETY: a handle is a number to C, and every function may be called from any thread.
@@ -322,6 +323,8 @@ fn returned<D: Enqueue, S: Enqueue>(regions: Vec<Region<D, S>>) -> Vec<Region<Re
 
 impl Stream {
     fn of(handle: sys::gpumem_stream, device: &Device) -> Self {
+        let tasks = Arc::default();
+        note(&TASKS, &tasks);
         Self {
             inner: Arc::new(StreamInner {
                 handle,
@@ -336,6 +339,7 @@ impl Stream {
                 entries: AtomicUsize::new(0),
                 destroyed: AtomicBool::new(false),
                 panics: Arc::default(),
+                tasks,
             }),
         }
     }
@@ -1054,14 +1058,31 @@ enum Answer {
     Expected,
 }
 
-/// Every task that waits, and some that no longer do.
-static TASKS: Mutex<Vec<Weak<Mutex<Waiting>>>> = Mutex::new(Vec::new());
+/// The tasks that wait for a stream, and some that no longer do.
+type Tasks = Mutex<Vec<Weak<Mutex<Waiting>>>>;
+
+/// Those of every stream. Only making a stream writes it, because all threads share it.
+static TASKS: Mutex<Vec<Weak<Tasks>>> = Mutex::new(Vec::new());
+
+fn living<T>(list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
+    lock(list).iter().filter_map(Weak::upgrade).collect()
+}
+
+fn note<T>(list: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
+    let mut list = lock(list);
+    if list.len() == list.capacity() {
+        list.retain(|known| known.strong_count() != 0);
+        // As many more, so that this is rare.
+        let more = list.len() + 1;
+        list.reserve(more);
+    }
+    list.push(Arc::downgrade(one));
+}
 
 /// Wakes all tasks after a call has found a device lost: they find out whether it is theirs. The library drops their
 /// functions only when something is asked about their own stream.
 pub(crate) fn device_is_lost() {
-    let tasks: Vec<_> = lock(&TASKS).iter().filter_map(Weak::upgrade).collect();
-    for task in tasks {
+    for task in living(&TASKS).iter().flat_map(|tasks| living(tasks)) {
         let mut waiting = lock(&task);
         if let Waiting::For(waker) = &*waiting {
             let waker = waker.clone();
@@ -1093,21 +1114,10 @@ impl Arrival {
         event.record(&stream)?;
         let waiting = Arc::new(Mutex::new(Waiting::For(waker.clone())));
         // Before the launch, which fails if the device was lost until then.
-        Self::announce(&waiting);
+        note(&stream.inner.tasks, &waiting);
         let wake = Wake(waiting.clone());
         stream.launch_host_function(move || drop(wake))?;
         Ok(Self { event, waiting })
-    }
-
-    fn announce(waiting: &Arc<Mutex<Waiting>>) {
-        let mut tasks = lock(&TASKS);
-        if tasks.len() == tasks.capacity() {
-            tasks.retain(|task| task.strong_count() != 0);
-            // As many more, so that this is rare.
-            let more = tasks.len() + 1;
-            tasks.reserve(more);
-        }
-        tasks.push(Arc::downgrade(waiting));
     }
 
     /// Whether the function has run; otherwise it wakes this task.
