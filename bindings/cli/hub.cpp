@@ -46,6 +46,12 @@ bool is_marked(const gpumem_entry_info& entry) {
                      [](uint8_t byte) { return byte != 0; });
 }
 
+// The bytes of a file that `share` has published, which are fewer than those of the memory.
+uint64_t size_of(const gpumem_entry_info& entry) {
+  const std::optional<Fingerprint> ours = Fingerprint::read(entry.fingerprint);
+  return ours ? ours->size : entry.size;
+}
+
 void print_hub(const gpumem_link_info& hub, const std::vector<gpumem_entry_info>& entries) {
   using enum Table::Align;
   std::vector<std::string> parts = {hub.keeper != 0 ? "Keeper" : "Hub", shown(hub.path)};
@@ -65,8 +71,8 @@ void print_hub(const gpumem_link_info& hub, const std::vector<gpumem_entry_info>
   for (const gpumem_entry_info& entry : entries) {
     const std::optional<Fingerprint> ours = Fingerprint::read(entry.fingerprint);
     table.add({shown(entry.name), std::to_string(entry.version), type_name(entry.type),
-               entry.type == GPUMEM_SHARE_TYPE_EVENT ? "-" : size_text(ours ? ours->size : entry.size),
-               way_name(entry.way), access_name(entry.access),
+               entry.type == GPUMEM_SHARE_TYPE_EVENT ? "-" : size_text(size_of(entry)), way_name(entry.way),
+               access_name(entry.access),
                (entry.publisher_gone != 0 ? "was " : "") + std::to_string(entry.publisher_pid),
                ours               ? "XXH3 " + ours->text()
                : is_marked(entry) ? hex(entry.fingerprint, sizeof entry.fingerprint)
@@ -81,12 +87,11 @@ void print_entries_json(const gpumem_link_info& hub, const std::vector<gpumem_en
                {"pid", hub.pid == 0 ? Json() : Json(hub.pid)},
                {"entries", Json::array()}};
   for (const gpumem_entry_info& entry : entries) {
-    const std::optional<Fingerprint> ours = Fingerprint::read(entry.fingerprint);
     json["entries"].push_back(
         {{"name", entry.name},
          {"version", entry.version},
          {"type", type_name(entry.type)},
-         {"bytes", ours ? ours->size : entry.size},
+         {"bytes", size_of(entry)},
          {"way", way_name(entry.way)},
          {"access", access_name(entry.access)},
          {"publisher", {{"pid", entry.publisher_pid}, {"gone", entry.publisher_gone != 0}}},
