@@ -48,6 +48,14 @@ Error violation(const char* what) {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
 }
 
+Error no_descriptor_for(const char* what) {
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "of the %" PRIu64
+                    " descriptors that the process of the hub may have (RLIMIT_NOFILE) none is free for %s; "
+                    "withdraw something, or raise `ulimit -n` there",
+                    platform::descriptor_limit(), what);
+}
+
 Result<platform::Descriptor> checked(int made, const char* entry_point) {
   if (made >= 0) return platform::Descriptor(made);
   if (errno == EMFILE || errno == ENFILE) return platform::no_descriptor(errno, entry_point);
@@ -332,12 +340,7 @@ void ShareServer::look_at_times() {
   for (const auto& [id, connection] : connections_) {
     if (connection->doomed) continue;
     if (id == on_reserve_ && connection->reserve_until <= now) {
-      const Error full =
-          make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                     "of the %" PRIu64
-                     " descriptors that the process of the hub may have (RLIMIT_NOFILE) none is free for a "
-                     "link that stays; withdraw something, or raise `ulimit -n` there",
-                     platform::descriptor_limit());
+      const Error full = no_descriptor_for("a link that stays");
       doom(*connection, &full);
       // End its holder too: it has claimed nothing yet, or only from a keeper that cannot serve anyone.
       if (const auto holder = connections_.find(connection->partner); holder != connections_.end())
@@ -1023,12 +1026,7 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   Message& message = incoming.message;
   // The limit of the process may have changed since the hub began to wait for the message.
   const uint32_t descriptors_max = descriptors_of(hub);
-  if (incoming.none_free) {
-    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "the process of the hub has no free descriptor of the %" PRIu64
-                      " that it may have (RLIMIT_NOFILE); withdraw something, or raise `ulimit -n` there",
-                      platform::descriptor_limit());
-  }
+  if (incoming.none_free) return no_descriptor_for("what is published");
   if (incoming.too_many) {
     return make_error(
         GPUMEM_ERROR_LIMIT_EXCEEDED,
