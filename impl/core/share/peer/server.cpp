@@ -353,8 +353,12 @@ void ShareServer::look_at_times() {
       const bool waits = connection->message_until > now && connection->channel.is_held_up();
       Connection& late = waits ? worst_reader(*connection) : *connection;
       const Error why =
-          make_error(GPUMEM_ERROR_BUSY, waits ? "it does not read the descriptors that it asked for"
-                                              : "it took too long for a message");
+          make_error(GPUMEM_ERROR_BUSY,
+                     !waits ? "it took too long for a message"
+                     : late.channel.unread() != 0
+                         ? "it does not read the descriptors that it asked for"
+                         : "no descriptors can be sent to it, because its user has not read those that "
+                           "ended links had asked for");
       doom(late, &why);
       if (&late == connection.get()) continue;
       connection->output_until = platform::deadline_after(connection->time_ns);
@@ -654,20 +658,25 @@ void ShareServer::drop_drained() noexcept {
 }
 
 // The kernel limits unread descriptors of this process's user. Half of that limit is for all connections, a
-// fair share of it for each user, and half of a share for one connection.
+// fair share of it for each user, and of that a fair share for each process.
 size_t ShareServer::window_of(Connection& connection) {
   drop_drained();
-  FairShare unread(connection.user);
+  FairShare of_users(connection.user);
+  FairShare of_processes(static_cast<uint32_t>(connection.process));
+  const auto add = [&](uint32_t user, int32_t process, uint64_t unread) {
+    of_users.add(user, unread);
+    if (user == connection.user) of_processes.add(static_cast<uint32_t>(process), unread);
+  };
   for (const auto& [id, other] : connections_) {
-    if (other.get() != &connection) unread.add(other->user, other->channel.unread());
+    if (other.get() != &connection) add(other->user, other->process, other->channel.unread());
   }
   for (Undrained& one : undrained_)
-    unread.add(one.user, one.channel.unread());
-  const uint64_t share = unread.of(platform::descriptor_limit() / 2);
-  return std::min(share - std::min(unread.own(), share), std::max<uint64_t>(share / 2, 1));
+    add(one.user, one.process, one.channel.unread());
+  const uint64_t share = of_processes.of(of_users.of(platform::descriptor_limit() / 2));
+  return share - std::min(of_processes.own(), share);
 }
 
-// The connection with the most unread descriptors, among those that share a limit with `waiting`.
+// The connection with the most unread descriptors, among those of the user of `waiting`.
 ShareServer::Connection& ShareServer::worst_reader(Connection& waiting) {
   Connection* worst = &waiting;
   for (const auto& [id, other] : connections_) {
@@ -1206,7 +1215,8 @@ void ShareServer::leave_undrained(Connection& connection) noexcept {
   if (connection.channel.unread() == 0) return;
   try {
     connection.channel.drop();
-    undrained_.push_back({std::move(connection.channel), connection.hub, connection.user});
+    undrained_.push_back(
+        {std::move(connection.channel), connection.hub, connection.process, connection.user});
   } catch (const std::bad_alloc&) {
     // Its descriptors are no longer counted; the kernel's own limit still holds.
   }

@@ -174,6 +174,7 @@ class ShareServer {
   struct Undrained {
     Channel channel;
     uint64_t hub = 0;
+    int32_t process = 0;
     uint32_t user = 0;
   };
   struct Listening {

@@ -81,7 +81,8 @@ class Reader {
   }
   uint64_t version() {
     const auto version = number<uint64_t>();
-    if (version == 0) refuse(bad_message("a version is 0"));
+    // Not even one at a time does a name come to the last number.
+    if (version == 0 || version == UINT64_MAX) refuse(bad_message("a version is one that no name has"));
     return version;
   }
   // GPUMEM_SUCCESS only where it may be.
