@@ -26,10 +26,9 @@ constexpr Hierarchy kHierarchies[] = {
 
 // The path of the process's group: "/" in a container, empty where the hierarchy is not in use.
 std::string group_path(const Hierarchy& hierarchy, const std::string& root) {
-  const File file = open_text((root + "/proc/self/cgroup").c_str());
-  if (file == nullptr) return "";
+  TextFile file((root + "/proc/self/cgroup").c_str());
   char line[4096];
-  while (std::fgets(line, sizeof line, file.get()) != nullptr) {
+  while (file.next(line)) {
     const char* const mark = std::strstr(line, hierarchy.mark);
     const bool leads = hierarchy.mark[0] != ':';
     if (mark == nullptr || (leads && mark != line)) continue;

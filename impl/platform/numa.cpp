@@ -84,9 +84,9 @@ bool allowed_set(cpu_set_t* set) {
 bool keep_node(int32_t node, cpu_set_t* set) {
   char path[64];
   std::snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
-  const File file = open_text(path);
+  TextFile file(path);
   char line[4096];
-  if (file == nullptr || std::fgets(line, sizeof line, file.get()) == nullptr) return false;
+  if (!file.next(line)) return false;
   cpu_set_t own;
   CPU_ZERO(&own);
   for (const char* at = line; at != nullptr; at = std::strchr(at, ',')) {

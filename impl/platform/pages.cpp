@@ -83,14 +83,13 @@ bool every_page(const void* address, uint64_t size, int populate_advice, F allow
 // Whether the process has about as many maps as the system allows; the kernel answers ENOMEM then too.
 bool out_of_maps(uint64_t limit) {
   constexpr uint64_t kNear = 16;
-  const File file = open_text("/proc/self/maps");
-  if (file == nullptr) return false;
+  TextFile file("/proc/self/maps");
   uint64_t maps = 0;
   char text[4096];
-  while (std::fgets(text, sizeof text, file.get()) != nullptr) {
+  while (file.next(text)) {
     if (std::strchr(text, '\n') != nullptr) ++maps;
   }
-  return maps + kNear >= limit;
+  return maps != 0 && maps + kNear >= limit;
 }
 
 // Error of a call that makes or splits a map.

@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -16,6 +18,7 @@
 #include "base/arithmetic.h"
 #include "hole.h"
 #include "platform/descriptor.h"
+#include "platform/text_file.h"
 #include "process_support.h"
 
 namespace gpumem::platform {
@@ -393,6 +396,26 @@ TEST(Pages, TheLockLimitIsALimit) {
   EXPECT_EQ(test::locked_bytes(), before);
   ASSERT_TRUE(lock(pages.address(), kPage));
   unlock(pages.address(), kPage);
+}
+
+// Of a process that has memory left for a stream, but none for a buffer of that.
+int read_a_limit_without_memory() {
+  const char* const path = "/proc/sys/vm/max_map_count";
+  const uint64_t limit = number_in(path, "");  // its stream is given back, and used again
+  const rlimit none{0, 0};
+  if (setrlimit(RLIMIT_AS, &none) != 0) return 2;
+  for (size_t size = size_t{1} << 20; size > 600; size -= size > 4096 ? size / 16 : 16) {
+    while (std::malloc(size) != nullptr) {
+    }
+  }
+  const uint64_t again = number_in(path, "");
+  return again == limit ? 0 : 1;
+}
+
+TEST(TextFile, ANumberIsReadAsAWholeWithoutMemory) {
+  if (test::kAddressSanitizer || test::kThreadSanitizer)
+    GTEST_SKIP() << "a sanitizer ends a process that gets no memory";
+  EXPECT_EQ(test::exit_code_of(read_a_limit_without_memory), 0);
 }
 
 }  // namespace
