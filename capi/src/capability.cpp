@@ -19,6 +19,8 @@ gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capabili
     }
     core::Ref<core::DeviceObject> other;
     if (core::is_peer_capability(capability)) {
+      if (peer == nullptr)
+        decode.refuse("this capability belongs to a pair of devices; pass the other one as peer");
       other = decode.object<core::DeviceObject>(peer);
       if (object && other) {
         if (&object->instance() != &other->instance()) {

@@ -57,8 +57,8 @@ constexpr std::array kStatusList{
         "Work on the device failed in a way that makes it unusable for the rest of this process.",
         "Save what is in host memory and restart the process."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_CANCELLED, "The caller's progress function ended the call.",
-                       "To have it done, return 0 from the function. If the message speaks of buffers that "
-                       "sleep, wake them."),
+                       "To have it done, call again and let the function go on. If the message speaks of "
+                       "buffers that sleep, wake them."),
     GPUMEM_STATUS_TEXT(
         GPUMEM_ERROR_CONTENT_LOST, "Content that was kept can no longer be read.",
         "Destroy the buffer that the message names and fill a new one; look for what changed the file."),
