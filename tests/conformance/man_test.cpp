@@ -863,6 +863,7 @@ TEST_P(Man, man_9_host_access_is_counted) {
   const gpumem_status busy = concurrent_ ? GPUMEM_SUCCESS : GPUMEM_ERROR_BUSY;
   const auto expect_kept = [&] {
     EXPECT_STATUS(busy, fill(stream, memory, 1));
+    stream.synchronize();  // the next fill is in no stream
     EXPECT_STATUS(busy, fill(nullptr, memory, 1));
     EXPECT_STATUS(busy, gpumem_copy_async(stream, device.device(), memory.device(), 10'000, nullptr, why()));
     stream.synchronize();
