@@ -23,7 +23,7 @@ use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
 use crate::ring::RingSlice;
 use crate::share::ImportedSlice;
-use crate::size::{box_fits, bytes_of, rectangle_fits};
+use crate::size::{bytes_of, check_box, check_rectangle};
 use crate::stream::Stream;
 use crate::typed::{Block, DeviceMemory, DeviceSlice, Part, Pinned, Registered, WriteCombined};
 
@@ -633,12 +633,8 @@ impl<D, S> Region<D, S> {
         pitches: Pitches,
         function: &'static str,
     ) -> Result<sys::gpumem_copy_operand, Error> {
-        if !box_fits(span.len, (self.width, self.height, self.depth), (pitches.row, pitches.slice)) {
-            return Err(Error::invalid(
-                function,
-                format!("the box does not lie within the {name}, which has {} elements", span.len),
-            ));
-        }
+        let extent = (self.width, self.height, self.depth);
+        check_box(name, span.len, extent, (pitches.row, pitches.slice), function)?;
         let row_pitch = bytes_of::<T>(pitches.row, function)? as u64;
         Ok(span.describe(row_pitch, bytes_of::<T>(pitches.slice, function)? as u64))
     }
@@ -791,11 +787,8 @@ impl CheckedCopy {
     ) -> Result<Self, Error> {
         let (to, from) = (destination.span(), source.span());
         let Rectangle { width, height, destination_pitch, source_pitch } = *rectangle;
-        if !rectangle_fits(to.len, destination_pitch, width, height)
-            || !rectangle_fits(from.len, source_pitch, width, height)
-        {
-            return Err(Error::invalid(function, "the rectangle does not lie within its operands"));
-        }
+        check_rectangle("destination", to.len, destination_pitch, (width, height), function)?;
+        check_rectangle("source", from.len, source_pitch, (width, height), function)?;
         Ok(Self {
             destination: to.pointer,
             source: from.pointer,
@@ -863,9 +856,8 @@ impl CheckedFill {
         function: &'static str,
     ) -> Result<Self, Error> {
         let to = destination.span();
-        if !rectangle_fits(to.len, rectangle.destination_pitch, rectangle.width, rectangle.height) {
-            return Err(Error::invalid(function, "the rectangle does not lie within its operand"));
-        }
+        let extent = (rectangle.width, rectangle.height);
+        check_rectangle("destination", to.len, rectangle.destination_pitch, extent, function)?;
         let (value, value_size) = value.bits();
         let rows = Rows::many::<T>(rectangle, function)?;
         Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.hold? })

@@ -6,7 +6,7 @@ use std::fmt;
 use std::mem;
 use std::os::raw::c_void;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use gpumem_sys as sys;
 
@@ -15,7 +15,7 @@ use crate::codes::{Kind, MemoryFlags};
 use crate::copy::sealed::Keep;
 use crate::device::Device;
 use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Hexadecimal, Rejected, Status};
-use crate::instance::{c_pointer, c_text, Inner};
+use crate::instance::{c_pointer, c_text, lock, Inner};
 use crate::library::{c, call};
 use crate::managed::Turns;
 pub use crate::options::{MemoryOptions, RegisterOptions};
@@ -83,7 +83,7 @@ pub(crate) enum Remains {
     /// Memory, with the bytes that must live while they are registered.
     Memory(sys::gpumem_memory, Option<Backing>),
     /// A stream, with what its work uses, which is released once that is complete.
-    Stream(sys::gpumem_stream, Vec<(u64, Keep)>),
+    Stream(sys::gpumem_stream, Mutex<Vec<(u64, Keep)>>),
     /// An event.
     Event(sys::gpumem_event),
     /// A handle of physical memory.
@@ -112,7 +112,8 @@ pub(crate) enum Remains {
 unsafe impl Send for Remains {}
 
 /// Destroys a stream once the work that uses something is complete.
-fn release_stream(handle: sys::gpumem_stream, used: &[(u64, Keep)]) -> Result<Status, Error> {
+fn release_stream(handle: sys::gpumem_stream, used: &Mutex<Vec<(u64, Keep)>>) -> Result<Status, Error> {
+    let mut used = lock(used);
     if !used.is_empty() {
         // SAFETY: only a handle.
         match unsafe { call!(gpumem_stream_query(handle)) } {
@@ -121,7 +122,10 @@ fn release_stream(handle: sys::gpumem_stream, used: &[(u64, Keep)]) -> Result<St
                 let pending = "its work is not complete";
                 return Err(Error::own(ErrorKind::Busy, Status::BUSY, "gpumem_stream_destroy", pending));
             }
-            Err(error) if error.kind().is_end() => {}
+            // Nothing of it will be observed complete.
+            Err(error) if error.kind().is_end() => {
+                mem::take(&mut *used).into_iter().for_each(|(_, keep)| keep.abandon())
+            }
             Err(error) => return Err(error),
         }
     }

@@ -126,7 +126,7 @@ impl Keep {
 
     /// Releases the object after its device, instance or process is gone, when the end of the work cannot be
     /// observed. The library knows whether its own allocations can be freed; everything else is leaked.
-    fn abandon(self) {
+    pub(crate) fn abandon(self) {
         match self {
             Self::Memory(memory) if !memory.has_backing() => drop(memory),
             Self::Function(function) => function.discard(),
@@ -276,7 +276,7 @@ impl StreamInner {
         if self.destroyed.load(Ordering::Acquire) {
             return Ok(());
         }
-        Remains::Stream(self.handle, Vec::new()).release()?;
+        Remains::Stream(self.handle, Mutex::default()).release()?;
         self.destroyed.store(true, Ordering::Release);
         Ok(())
     }
@@ -300,7 +300,7 @@ impl Drop for StreamInner {
         let unsettled = self.settle().is_err();
         let used = if unsettled { mem::take(&mut lock(&self.flight).entries) } else { Vec::new() };
         if !self.destroyed.load(Ordering::Acquire) {
-            Remains::Stream(self.handle, used).release_or_keep(&self.instance.inner);
+            Remains::Stream(self.handle, Mutex::new(used)).release_or_keep(&self.instance.inner);
         }
     }
 }

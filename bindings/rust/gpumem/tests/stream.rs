@@ -735,3 +735,28 @@ fn many_threads_share_one_device() {
         });
     });
 }
+
+/// As everywhere: it may still be written, so it is never freed.
+#[test]
+fn what_a_stream_used_stays_if_the_device_is_lost_before_the_stream_ends() {
+    if !is_host() {
+        return;
+    }
+    let instance = Instance::open(Backend::HOST).unwrap();
+    let device = instance.device(0).unwrap();
+    let (stream, other) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
+    let gate = Pinned::<AtomicU32>::zeroed(&device, 1).unwrap();
+    stream.wait_value(&gate, 0, WaitCondition::EQ, 1).unwrap();
+    let memory = DeviceMemory::<u32>::new(&device, 1000).unwrap();
+    let shared = Arc::new(Pinned::<u32>::zeroed(&device, 1000).unwrap());
+    let owners = Arc::downgrade(&shared);
+    drop(stream.copy(&memory, shared).unwrap());
+    // The library refuses to end it there, so it waits for the next allocation.
+    other.launch_host_function(move || drop(stream)).unwrap();
+    other.synchronize().unwrap();
+    host::device_lose(&device).unwrap();
+    let _ = Stream::new(&device);
+    assert!(owners.upgrade().is_some());
+    // SAFETY: nothing of it is used any more.
+    unsafe { instance.close_by_force() }.unwrap();
+}
