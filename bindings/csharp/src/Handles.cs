@@ -874,6 +874,44 @@ namespace GpuMem
     }
   }
 
+  /// <summary>Keeps a stream for what is ordered in it, also when that is disposed meanwhile.</summary>
+  sealed unsafe class StreamUse : IDisposable
+  {
+    StreamHandle handle;
+
+    StreamUse(StreamHandle handle)
+    {
+      handle.Hold();
+      this.handle = handle;
+    }
+
+    ~StreamUse() { Release(); }
+
+    internal static StreamUse Of(GpuStream stream) { return stream == null ? null : new StreamUse(stream.Handle); }
+
+    internal IntPtr Raw { get { return handle.Raw; } }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal void Synchronize()
+    {
+      gpumem_error* error = Error.Detail;
+      handle.Check(Native.gpumem_stream_synchronize(Raw, Constants.GPUMEM_TIMEOUT_INFINITE, error), error);
+      GC.KeepAlive(this);
+    }
+
+    public void Dispose()
+    {
+      Release();
+      GC.SuppressFinalize(this);
+    }
+
+    void Release()
+    {
+      StreamHandle held = Interlocked.Exchange(ref handle, null);
+      if (held != null) held.DangerousRelease();
+    }
+  }
+
   /// <summary>Keeps memory alive for a view, until the view is disposed or collected.</summary>
   sealed class Use : IDisposable
   {

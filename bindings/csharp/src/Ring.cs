@@ -119,7 +119,7 @@ namespace GpuMem
 
     /// <summary>Acquires a slot, or waits for a message. Null if there was none in time.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal gpumem_ring_slot? Next(bool acquire, GpuStream stream, TimeSpan timeout)
+    internal gpumem_ring_slot? Next(bool acquire, StreamUse stream, TimeSpan timeout)
     {
       ulong limit = Timeout.ToNanoseconds(timeout);
       gpumem_ring_slot slot = gpumem_ring_slot.Sized();
@@ -133,7 +133,7 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal void Publish(GpuStream stream, ulong size, ulong tag)
+    internal void Publish(StreamUse stream, ulong size, ulong tag)
     {
       IntPtr order = Order(stream);
       gpumem_error* error = Error.Detail;
@@ -142,7 +142,7 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal void Release(GpuStream stream, ulong number)
+    internal void Release(StreamUse stream, ulong number)
     {
       IntPtr order = Order(stream);
       gpumem_error* error = Error.Detail;
@@ -183,7 +183,7 @@ namespace GpuMem
     }
 
     /// <summary>No stream is the calling thread.</summary>
-    static IntPtr Order(GpuStream stream) { return stream == null ? IntPtr.Zero : stream.Handle.Value; }
+    static IntPtr Order(StreamUse stream) { return stream == null ? IntPtr.Zero : stream.Raw; }
   }
 
   /// <summary>
@@ -244,10 +244,19 @@ namespace GpuMem
     public RingSlot Acquire([AllowNull] GpuStream stream, TimeSpan timeout)
     {
       ring.Handle.Usable();
-      gpumem_ring_slot? found = spare ?? ring.Next(true, stream, timeout);
+      StreamUse order = StreamUse.Of(stream);
+      gpumem_ring_slot? found = null;
+      try
+      {
+        found = spare ?? ring.Next(true, order, timeout);
+      }
+      finally
+      {
+        if (found == null && order != null) order.Dispose();
+      }
       if (found == null) return null;
       spare = null;
-      return held = new RingSlot(this, ring, found.Value, stream);
+      return held = new RingSlot(this, ring, found.Value, order);
     }
 
     /// <summary>
@@ -294,10 +303,10 @@ namespace GpuMem
     readonly RingProducer producer;
     readonly Ring ring;
     readonly gpumem_ring_slot native;
-    readonly GpuStream stream;
+    readonly StreamUse stream;
     bool ended;
 
-    internal RingSlot(RingProducer producer, Ring ring, gpumem_ring_slot native, GpuStream stream)
+    internal RingSlot(RingProducer producer, Ring ring, gpumem_ring_slot native, StreamUse stream)
     {
       this.producer = producer;
       this.ring = ring;
@@ -351,15 +360,15 @@ namespace GpuMem
     {
       if (ended) throw new ObjectDisposedException(nameof(RingSlot));
       ring.Publish(stream, Sizes.ToNative(size, nameof(size)), tag);
-      ended = true;
+      End();
     }
 
-    /// <summary>Drops the slot, unless it was published. Waits for the work in its stream.</summary>
+    /// <summary>Drops the slot, unless it was published. Waits for the work in its stream, also if that was disposed.</summary>
     public void Dispose()
     {
       if (ended) return;
-      if (stream != null && !stream.IsDisposed) stream.Synchronize();
-      ended = true;
+      if (stream != null) stream.Synchronize();
+      End();
       producer.Keep(native);
     }
 
@@ -369,7 +378,11 @@ namespace GpuMem
       return new Printed(nameof(RingSlot)).Add(nameof(Number), Number).Add(nameof(Size), Size).ToString();
     }
 
-    internal void End() { ended = true; }
+    internal void End()
+    {
+      ended = true;
+      if (stream != null) stream.Dispose();
+    }
   }
 
   /// <summary>
@@ -420,9 +433,19 @@ namespace GpuMem
     public RingMessage Wait([AllowNull] GpuStream stream, TimeSpan timeout)
     {
       ring.Handle.Usable();
-      gpumem_ring_slot? found = ring.Next(false, stream, timeout);
+      lock (held) ReleaseMarked();
+      StreamUse order = StreamUse.Of(stream);
+      gpumem_ring_slot? found = null;
+      try
+      {
+        found = ring.Next(false, order, timeout);
+      }
+      finally
+      {
+        if (found == null && order != null) order.Dispose();
+      }
       if (found == null) return null;
-      var message = new RingMessage(this, ring, found.Value, stream);
+      var message = new RingMessage(this, ring, found.Value, order);
       lock (held) held.AddLast(message);
       return message;
     }
@@ -465,25 +488,39 @@ namespace GpuMem
     }
 
     /// <summary>Releases what has no older message before it, and marks what has.</summary>
-    internal void Release(RingMessage message, GpuStream stream)
+    internal void Release(RingMessage message, StreamUse stream)
     {
       lock (held)
       {
         if (held.First.Value != message)
         {
-          // It is released later, when the stream may be gone.
-          if (stream != null) stream.Synchronize();
-          message.Released = true;
+          Mark(message, stream);
           return;
         }
         ring.Release(stream, message.Native.number);
-        message.Released = true;
+        message.End();
         held.RemoveFirst();
-        while (held.Count > 0 && held.First.Value.Released)
-        {
-          ring.Release(null, held.First.Value.Native.number);
-          held.RemoveFirst();
-        }
+        ReleaseMarked();
+      }
+    }
+
+    /// <summary>Has a message released later, without its stream.</summary>
+    internal void Mark(RingMessage message, StreamUse stream)
+    {
+      lock (held)
+      {
+        if (message.Released) return;
+        if (stream != null) stream.Synchronize();
+        message.End();
+      }
+    }
+
+    void ReleaseMarked()
+    {
+      while (held.Count > 0 && held.First.Value.Released)
+      {
+        ring.Release(null, held.First.Value.Native.number);
+        held.RemoveFirst();
       }
     }
   }
@@ -496,11 +533,11 @@ namespace GpuMem
   {
     readonly RingConsumer consumer;
     readonly Ring ring;
-    readonly GpuStream stream;
+    readonly StreamUse stream;
     internal readonly gpumem_ring_slot Native;
     internal bool Released;
 
-    internal RingMessage(RingConsumer consumer, Ring ring, gpumem_ring_slot native, GpuStream stream)
+    internal RingMessage(RingConsumer consumer, Ring ring, gpumem_ring_slot native, StreamUse stream)
     {
       this.consumer = consumer;
       this.ring = ring;
@@ -556,12 +593,22 @@ namespace GpuMem
       if (!Released && !consumer.IsDisposed) consumer.Release(this, stream);
     }
 
-    /// <summary>The same, but a failure is left to the next <see cref="RingConsumer.Wait(GpuStream)"/> to report.</summary>
+    /// <summary>
+    /// The same, but after a failure it waits for the stream, and the next <see cref="RingConsumer.Wait(GpuStream)"/> tries again,
+    /// and reports what is wrong.
+    /// </summary>
     public void Dispose()
     {
       try
       {
-        Release();
+        try
+        {
+          Release();
+        }
+        catch (GpuMemException)
+        {
+          consumer.Mark(this, stream);
+        }
       }
       catch (GpuMemException)
       {
@@ -569,6 +616,12 @@ namespace GpuMem
       catch (ObjectDisposedException)
       {
       }
+    }
+
+    internal void End()
+    {
+      Released = true;
+      if (stream != null) stream.Dispose();
     }
 
     /// <summary>Its number, tag and size.</summary>

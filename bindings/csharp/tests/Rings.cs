@@ -5,6 +5,7 @@ using System;
 using System.Collections.Generic;
 using System.Linq;
 using System.Text;
+using System.Threading;
 
 namespace GpuMem.Tests
 {
@@ -145,6 +146,28 @@ namespace GpuMem.Tests
           Check.Fails(Status.InvalidState, () => ring.Acquire());
           stream.Fill(dropped.Range, 7);
         }
+        // A slot waits for its stream also if that was disposed first.
+        bool ran = false;
+        using (var gate = new ManualResetEventSlim())
+        {
+          GpuStream early = device.CreateStream();
+          RingSlot slot = ring.Acquire(early);
+          early.Launch(() =>
+          {
+            gate.Wait();
+            Volatile.Write(ref ran, true);
+          });
+          early.Dispose();
+          var opening = new Thread(() =>
+          {
+            Thread.Sleep(50);  // so that a slot that does not wait is found out
+            gate.Set();
+          });
+          opening.Start();
+          slot.Dispose();
+          Check.That(Volatile.Read(ref ran), "the disposed stream was not waited for");
+          opening.Join();
+        }
         using (RingSlot again = ring.Acquire())
         {
           Check.Equal(10L, again.Number, "number of the slot that was dropped");
@@ -266,10 +289,15 @@ namespace GpuMem.Tests
         var messages = new List<RingMessage>();
         for (long number = 0; number < 3; ++number)
         {
-          RingMessage message = ring.Wait(null, patience);
-          Check.Equal(number, message.Number, "number");
-          CheckMessage(message, Message(number));
-          messages.Add(message);
+          // The stream of the oldest is gone when that is released.
+          using (GpuStream stream = number == 0 ? instance.GetDevice(0).CreateStream() : null)
+          {
+            RingMessage message = ring.Wait(stream, patience);
+            if (stream != null) stream.Synchronize();
+            Check.Equal(number, message.Number, "number");
+            CheckMessage(message, Message(number));
+            messages.Add(message);
+          }
         }
         // In the reverse order, as nested using statements do it.
         messages[2].Dispose();
