@@ -48,7 +48,7 @@ class Queue:
 
     def __init__(self, device: Device, handle: int) -> None:
         self.device, self.handle, self.closed = device, handle, False
-        self.lock, self.sequence = threading.Lock(), 0
+        self.lock, self.sequence = threading.RLock(), 0  # a signal handler may call while this thread holds it
         self.uses: List[_Use] = []
         device.instance._queues.add(self)
 
@@ -93,16 +93,11 @@ class Queue:
 
     def observed(self, mark: Optional[int]) -> None:
         """Releases the operands of work that was observed complete: up to the mark, or all of it if that is None."""
-        done: List[_Use] = []
-        pending_uses: List[_Use] = []
-        with self.lock:
-            for use in self.uses:
-                complete = mark is None or use.sequence is not None and use.sequence <= mark
-                (done if complete else pending_uses).append(use)
-            self.uses = pending_uses
-            if not pending_uses:
-                active.discard(self)
-        for use in done:
+        # One after the other, because a signal handler or a finalizer may interrupt this anywhere, and do the same.
+        while True:
+            use = self._take(mark)
+            if use is None:
+                return
             for value in use.kept:
                 memory = memory_of(value)
                 if memory is not None:
@@ -110,6 +105,20 @@ class Queue:
             if use.after is not None:
                 queue, after = use.after
                 queue.observed(after)
+
+    def _take(self, mark: Optional[int]) -> Optional[_Use]:
+        with self.lock:
+            for use in self.uses:
+                if mark is not None and (use.sequence is None or use.sequence > mark):
+                    continue
+                try:
+                    self.uses.remove(use)
+                except ValueError:
+                    continue  # it was taken meanwhile
+                if not self.uses:
+                    active.discard(self)
+                return use
+        return None
 
     def mark(self) -> int:
         """A mark of the work that is in the stream now, for ``observed``."""

@@ -3,8 +3,10 @@
 
 import asyncio
 import ctypes
+import faulthandler
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -14,11 +16,11 @@ from unittest import mock
 
 import gpumem
 from gpumem import _library as c
-from gpumem import _buffers, _sleeping, _waits
+from gpumem import _buffers, _sleeping, _stream, _waits
 
 from .support import Case, on_cuda
 
-LIMIT = 120  # seconds after which no answer will come; the machine may be busy
+LIMIT = 10  # seconds after which no answer will come; the machine may be busy
 
 
 def main_thread_sleeps():
@@ -102,6 +104,34 @@ class InterruptTest(Case):
         self.assertIsNone(alive[1]())
         del result
         self.assertIsNone(alive[0]())
+
+    def test_a_signal_handler_may_use_the_stream_wherever_it_comes(self):
+        stream, memory = self.device.stream(), self.device.memory(64)
+        inside, calls = False, 0
+
+        def handle(frame, event, argument):  # at each line, as if a signal came there
+            nonlocal inside, calls
+            if frame.f_code.co_filename != _stream.__file__:
+                return None
+            if not inside:
+                inside = True
+                stream.query()
+                inside, calls = False, calls + 1
+            return handle
+        faulthandler.dump_traceback_later(LIMIT, exit=True)  # nothing else can end a thread that waits for itself
+        self.addCleanup(faulthandler.cancel_dump_traceback_later)
+        former = sys.gettrace()
+        sys.settrace(handle)
+        try:
+            for _ in range(20):
+                for _ in range(5):
+                    memory.fill(1, stream=stream)
+                stream.synchronize()
+        finally:
+            sys.settrace(former)
+        self.assertGreater(calls, 1000)
+        memory.close()  # which nothing holds any more
+        stream.close()
 
     def test_each_slice_is_short(self):
         self.assertLessEqual(_waits._SLICE, 100_000_000)
