@@ -54,6 +54,8 @@ func (set *streamSet) add(stream *streamWork) {
 	}
 	set.mutex.Lock()
 	defer set.mutex.Unlock()
+	// From here on, who adds the last stream waits for this call. Otherwise that could drop it although it has just got work.
+	set.last.Store(&noWork)
 	kept := set.all[:0]
 	for _, other := range set.all {
 		// Streams whose work is complete are dropped, so that the set does not grow forever.

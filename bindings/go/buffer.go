@@ -39,7 +39,7 @@ func (b *Buffer[T]) growable() *GrowableBuffer {
 // Close frees the buffer; see [GrowableBuffer.Close].
 func (b *Buffer[T]) Close() error { return calledAs("Buffer.Close", b.growable().Close()) }
 
-// Len returns the number of values. Bytes at the end that are no whole value do not count.
+// Len returns the number of values; of a closed buffer, that of before. Bytes at the end that are no whole value do not count.
 func (b *Buffer[T]) Len() int {
 	size := b.growable().now().size
 	if size == 0 {

@@ -16,10 +16,15 @@ import (
 type PanicError struct {
 	Value any    // Value of the panic.
 	Stack []byte // Stack at the panic.
+	More  int    // Functions that panicked later, before this was returned. Their values are lost.
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("gpumem: a function called by the library panicked: %v", e.Value)
+	more := ""
+	if e.More != 0 {
+		more = fmt.Sprintf(" (and %d more did)", e.More)
+	}
+	return fmt.Sprintf("gpumem: a function called by the library panicked%s: %v", more, e.Value)
 }
 
 // Unwrap returns the value of the panic if it is an error.
@@ -28,24 +33,34 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// panicBox keeps the first panic until it is taken.
-type panicBox struct{ first atomic.Pointer[PanicError] }
+// panicBox keeps the first panic until it is taken, and counts the others.
+type panicBox struct {
+	first atomic.Pointer[PanicError]
+	more  atomic.Int64
+}
+
+func (b *panicBox) put(value any) {
+	if !b.first.CompareAndSwap(nil, &PanicError{Value: value, Stack: debug.Stack()}) {
+		b.more.Add(1)
+	}
+}
 
 // guard runs a function and keeps its panic. It does not return if the function has called runtime.Goexit.
 func (b *panicBox) guard(function func()) {
-	returned := false
+	unseen := true
 	func() {
 		defer func() {
 			if value := recover(); value != nil {
-				b.first.CompareAndSwap(nil, &PanicError{value, debug.Stack()})
+				b.put(value)
+				unseen = false
 			}
 		}()
 		function()
-		returned = true
+		unseen = false
 	}()
 	// In a program for Go 1.20 or older, recover returns nil for panic(nil), as it does for runtime.Goexit.
-	if !returned {
-		b.first.CompareAndSwap(nil, &PanicError{nil, debug.Stack()})
+	if unseen {
+		b.put(nil)
 	}
 }
 
@@ -54,6 +69,7 @@ func (b *panicBox) take() error {
 		return nil
 	}
 	if caught := b.first.Swap(nil); caught != nil {
+		caught.More = int(b.more.Swap(0))
 		return caught
 	}
 	return nil

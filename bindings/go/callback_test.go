@@ -45,7 +45,7 @@ func TestAHostFunctionThatPanicsIsReported(t *testing.T) {
 	err := s.Synchronize()
 	var caught *PanicError
 	if !errors.As(err, &caught) || !errors.Is(err, io.ErrUnexpectedEOF) || len(caught.Stack) == 0 ||
-		!strings.Contains(err.Error(), "unexpected EOF") {
+		!strings.Contains(err.Error(), "unexpected EOF") || caught.More != 1 || !strings.Contains(err.Error(), "and 1 more") {
 		t.Fatalf("the panic became %v", err)
 	}
 	if !after {
@@ -54,7 +54,7 @@ func TestAHostFunctionThatPanicsIsReported(t *testing.T) {
 	must(t, s.Synchronize()) // Reported once.
 
 	must(t, s.Launch(func() { panic(nil) }))
-	if err := s.Synchronize(); !errors.As(err, &caught) {
+	if err := s.Synchronize(); !errors.As(err, &caught) || caught.More != 0 {
 		t.Fatalf("the panic without a value became %v", err)
 	}
 

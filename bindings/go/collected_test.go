@@ -3,6 +3,7 @@
 package gpumem
 
 import (
+	"os"
 	"runtime"
 	"testing"
 )
@@ -242,4 +243,58 @@ func TestAStreamSetForgetsWhatIsComplete(t *testing.T) {
 	if count := len(m.streams.all); count > 2 {
 		t.Errorf("%d streams are remembered", count)
 	}
+}
+
+// The stream that was used last gets work just as another one is added.
+func TestAStreamSetKeepsWhatHasJustGotWork(t *testing.T) {
+	var set streamSet
+	var a, b streamWork
+	for n := 0; n < 100_000; n++ {
+		set.add(&a)
+		start, done := make(chan bool), make(chan bool)
+		go func() {
+			<-start
+			a.enqueued.Add(1)
+			set.add(&a)
+			done <- true
+		}()
+		close(start)
+		set.add(&b)
+		<-done
+		if found := set.others(&b); len(found) != 1 || found[0] != &a {
+			t.Fatalf("in round %d the streams with work are %v", n, found)
+		}
+		a.saw(a.enqueued.Load())
+	}
+}
+
+// A wait in C holds a thread, and a program in Go may have 10,000.
+func TestWhatIsDroppedWithAStalledStreamTakesFewThreads(t *testing.T) {
+	const count = 300
+	d := device(t)
+	s := newStream(t, d)
+	word := newPinned[uint32](t, d, 1)
+	must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
+	word.Slice()[0] = 0
+	since := settle(t)
+	func() {
+		for n := 0; n < count; n++ {
+			m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 64})
+			must(t, err)
+			must(t, s.Fill(m.At(0), 64, 1, 1))
+		}
+	}()
+	threads := func() int {
+		tasks, err := os.ReadDir("/proc/self/task")
+		must(t, err)
+		return len(tasks)
+	}
+	before, goroutines := threads(), runtime.NumGoroutine()
+	collectUntil(t, "waited for", func() bool { return runtime.NumGoroutine() >= goroutines+count })
+	if now := threads(); now > before+50 {
+		t.Errorf("there are %d threads, and were %d before", now, before)
+	}
+	word.Slice()[0] = 1
+	must(t, s.Synchronize())
+	collectUntil(t, "freed after the work", since.is(count, 0))
 }

@@ -25,11 +25,15 @@ type CopyOptions struct {
 // Copy copies bytes between any two kinds of memory, and returns when they are copied. The two ranges must not
 // overlap.
 func (i *Instance) Copy(destination, source Address, size uint64) error {
-	return i.CopyWith(destination, source, size, CopyOptions{})
+	return i.copyBytes(destination, source, size, CopyOptions{})
 }
 
 // CopyWith is Copy with options.
 func (i *Instance) CopyWith(destination, source Address, size uint64, options CopyOptions) error {
+	return calledAs("Instance.CopyWith", i.copyBytes(destination, source, size, options))
+}
+
+func (i *Instance) copyBytes(destination, source Address, size uint64, options CopyOptions) error {
 	if err := enterBoth(nil, "Instance.Copy", destination, source, size, size); err != nil {
 		return err
 	}
@@ -43,11 +47,15 @@ func (i *Instance) CopyWith(destination, source Address, size uint64, options Co
 // Copy enqueues a copy of bytes between any two kinds of memory, and returns. The two ranges must not overlap. Both
 // operands must stay open, and the source unmodified, until the copy has been observed complete.
 func (s *Stream) Copy(destination, source Address, size uint64) error {
-	return s.CopyWith(destination, source, size, CopyOptions{})
+	return s.copyBytes(destination, source, size, CopyOptions{})
 }
 
 // CopyWith is Copy with options.
 func (s *Stream) CopyWith(destination, source Address, size uint64, options CopyOptions) error {
+	return calledAs("Stream.CopyWith", s.copyBytes(destination, source, size, options))
+}
+
+func (s *Stream) copyBytes(destination, source Address, size uint64, options CopyOptions) error {
 	if err := enterBoth(s, "Stream.Copy", destination, source, size, size); err != nil {
 		return err
 	}

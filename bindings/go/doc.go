@@ -53,7 +53,7 @@
 //
 // Every error of the library is an [*Error]. errors.Is compares it with [ErrBusy] and the other constants of type
 // [Status], and errors.As gets the detail. No function panics, but for a nil context and methods of nil pointers to types
-// of elements, such as *Pinned[int32]. A panic in a function that a call runs, such as that of a View, a Progress or a
+// of elements, such as *Pinned[int32], and to a [RingSlot] or [RingMessage]. A panic in a function that a call runs, such as that of a View, a Progress or a
 // callback of a buffer, goes on when the call is over.
 //
 // # The library

@@ -340,7 +340,7 @@ func (b *GrowableBuffer) Group() *Group {
 	return b.group
 }
 
-// Size returns the number of bytes that may be used.
+// Size returns the number of bytes that may be used; of a closed buffer, that of before.
 func (b *GrowableBuffer) Size() uint64 { return b.now().size }
 
 // Generation returns how often the buffer has woken or moved. What other code derived from it before is out of date.

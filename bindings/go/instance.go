@@ -182,19 +182,21 @@ func Default() (*Instance, error) {
 // Close closes the instance. While memory, streams or events live, it fails with ErrBusy and a message that lists the
 // first of them. On a closed instance it does nothing.
 func (i *Instance) Close() error {
-	_, err := i.close(closeCheck)
+	_, err := i.close("Instance.Close", closeCheck)
 	return err
 }
 
 // CloseForce waits for the instance's streams, destroys everything that was made through the instance, and closes it. It
 // returns the number of objects that it destroyed. Slices of their memory become invalid.
-func (i *Instance) CloseForce() (destroyed uint64, err error) { return i.close(closeForce) }
+func (i *Instance) CloseForce() (destroyed uint64, err error) {
+	return i.close("Instance.CloseForce", closeForce)
+}
 
-func (i *Instance) close(mode closeMode) (destroyed uint64, err error) {
+func (i *Instance) close(name string, mode closeMode) (destroyed uint64, err error) {
 	if i == nil || i.handle == 0 {
 		return 0, nil
 	}
-	done, err := i.gate.close("Instance.Close", func() error {
+	done, err := i.gate.close(name, func() error {
 		return changing(func() C.gpumem_go_result {
 			result := C.gpumem_go_instance_close(i.id(), C.gpumem_close_mode(mode))
 			destroyed = uint64(result.value)
@@ -206,7 +208,7 @@ func (i *Instance) close(mode closeMode) (destroyed uint64, err error) {
 		dropCalls(i.handle)
 	}
 	runtime.KeepAlive(i)
-	return destroyed, err
+	return destroyed, calledAs(name, err)
 }
 
 // Info gets information about the instance.

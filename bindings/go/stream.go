@@ -8,6 +8,7 @@ import "C"
 import (
 	"context"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -32,6 +33,7 @@ type streamWork struct {
 	enqueued atomic.Uint64 // Work that uses memory, counted before it is enqueued.
 	observed atomic.Uint64 // Part of it that was observed complete.
 	panics   panicBox      // Of the functions of the stream.
+	waiting  sync.Mutex    // Of who waits in observe.
 }
 
 // noWork stands for the work of no stream.
@@ -113,7 +115,12 @@ func (w *streamWork) saw(count uint64) {
 // observe waits until the work is complete, and reports whether it was observed complete.
 func (w *streamWork) observe() bool {
 	if !w.complete() {
-		_ = failure(w.synchronize(timeoutInfinite)) // The counters have the result.
+		// One at a time, because who waits in C holds a thread, and objects may be dropped by the thousand.
+		w.waiting.Lock()
+		defer w.waiting.Unlock()
+		if !w.complete() {
+			_ = failure(w.synchronize(timeoutInfinite)) // The counters have the result.
+		}
 	}
 	return w.complete()
 }

@@ -330,7 +330,7 @@ func (c *vectorCase) run() error {
 		}
 		return keep(c, instance, err)
 	case "close":
-		_, err := at[*Instance](c, 0).close(closeMode(c.option("mode")))
+		_, err := at[*Instance](c, 0).close("Instance.Close", closeMode(c.option("mode")))
 		return err
 	case "device":
 		found, err := at[*Instance](c, 0).Device(int(c.number(c.argument(1))))
