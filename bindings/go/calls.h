@@ -846,6 +846,11 @@ static inline gpumem_go_result gpumem_go_pool_trim(uintptr_t pool, uint64_t keep
   GPUMEM_GO_RETURN_NUMBER(uint64_t, 0, gpumem_pool_trim, (gpumem_pool)pool, keep_bytes, &output);
 }
 
+static inline gpumem_go_result gpumem_go_pool_capacity_for(uintptr_t pool, const uint8_t* sizes, uint64_t count) {
+  GPUMEM_GO_RETURN_NUMBER(
+      uint64_t, 0, gpumem_pool_capacity_for, (gpumem_pool)pool, (const uint64_t*)(const void*)sizes, count, &output);
+}
+
 static inline gpumem_go_result gpumem_go_pool_set_limit(uintptr_t pool, uint64_t bytes) {
   GPUMEM_GO_RETURN(gpumem_pool_set_limit, (gpumem_pool)pool, bytes);
 }

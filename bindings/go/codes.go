@@ -765,6 +765,7 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_pool_record_use", "PoolBlock.RecordUse"},
 	{"gpumem_pool_release_capture", "Pool.ReleaseCapture"},
 	{"gpumem_pool_trim", "Pool.Trim"},
+	{"gpumem_pool_capacity_for", "Pool.CapacityFor"},
 	{"gpumem_pool_set_limit", "Pool.SetLimit"},
 	{"gpumem_pool_set_release_threshold", "Pool.SetReleaseThreshold"},
 	{"gpumem_pool_get_info", "Pool.Info"},

@@ -152,6 +152,7 @@
   X(gpumem_pool_record_use)                    \
   X(gpumem_pool_release_capture)               \
   X(gpumem_pool_trim)                          \
+  X(gpumem_pool_capacity_for)                  \
   X(gpumem_pool_set_limit)                     \
   X(gpumem_pool_set_release_threshold)         \
   X(gpumem_pool_get_info)                      \

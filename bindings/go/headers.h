@@ -1513,6 +1513,8 @@ GPUMEM_API gpumem_status gpumem_pool_release_capture(gpumem_pool pool, uint64_t 
                                                      gpumem_stream stream, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_trim(gpumem_pool pool, uint64_t keep_bytes, uint64_t *out_released,
                                           gpumem_error *error);
+GPUMEM_API gpumem_status gpumem_pool_capacity_for(gpumem_pool pool, const uint64_t *sizes, uint64_t count,
+                                                  uint64_t *out_bytes, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_set_limit(gpumem_pool pool, uint64_t bytes, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_set_release_threshold(gpumem_pool pool, uint64_t bytes,
                                                            gpumem_error *error);
@@ -2101,6 +2103,8 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_release_capture)(
     gpumem_pool pool, uint64_t capture_id, gpumem_stream stream, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_trim)(
     gpumem_pool pool, uint64_t keep_bytes, uint64_t *out_released, gpumem_error *error);
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_capacity_for)(
+    gpumem_pool pool, const uint64_t *sizes, uint64_t count, uint64_t *out_bytes, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_set_limit)(
     gpumem_pool pool, uint64_t bytes, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_set_release_threshold)(
@@ -2316,6 +2320,7 @@ typedef struct gpumem_table {
   PFN_gpumem_pool_record_use gpumem_pool_record_use;
   PFN_gpumem_pool_release_capture gpumem_pool_release_capture;
   PFN_gpumem_pool_trim gpumem_pool_trim;
+  PFN_gpumem_pool_capacity_for gpumem_pool_capacity_for;
   PFN_gpumem_pool_set_limit gpumem_pool_set_limit;
   PFN_gpumem_pool_set_release_threshold gpumem_pool_set_release_threshold;
   PFN_gpumem_pool_get_info gpumem_pool_get_info;

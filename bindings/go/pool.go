@@ -397,6 +397,19 @@ func (p *Pool) ReleaseCapture(captureID uint64, stream *Stream) error {
 	return err
 }
 
+// CapacityFor returns how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included:
+// for the InitialSize of a pool that serves them without taking more, to one goroutine at a time in one stream. It does not depend
+// on what the pool has.
+func (p *Pool) CapacityFor(sizes []uint64) (uint64, error) {
+	var first *C.uint8_t
+	if len(sizes) != 0 {
+		first = (*C.uint8_t)(unsafe.Pointer(&sizes[0]))
+	}
+	result := C.gpumem_go_pool_capacity_for(p.id(), first, C.uint64_t(len(sizes)))
+	runtime.KeepAlive(p)
+	return uint64(result.value), failure(result)
+}
+
 // SetLimit sets how many bytes the pool takes at most; 0 means no limit. It releases nothing: see Trim.
 func (p *Pool) SetLimit(bytes uint64) error {
 	err := failure(C.gpumem_go_pool_set_limit(p.id(), C.uint64_t(bytes)))

@@ -136,6 +136,16 @@ func TestOptionsOfPools(t *testing.T) {
 		t.Errorf("the block is %+v (%v)", info, err)
 	}
 	must(t, b.Free())
+	for _, one := range []struct {
+		sizes []uint64
+		bytes uint64
+	}{{nil, 0}, {[]uint64{4 << 20, 0}, 4 << 20}} {
+		if bytes, err := newPool(t, d, PoolOptions{}).CapacityFor(one.sizes); err != nil || bytes != one.bytes {
+			t.Errorf("the capacity for %v is %d (%v)", one.sizes, bytes, err)
+		}
+	}
+	_, err := p.CapacityFor([]uint64{1, 1 << 63})
+	expect(t, err, ErrInvalidArgument)
 	must(t, p.SetLimit(1<<30))
 	must(t, p.SetReleaseThreshold(0))
 	if info := poolInfo(t, p); info.Limit != 1<<30 || info.ReleaseThreshold != 0 {

@@ -109,6 +109,25 @@ gpumem_status gpumem_pool_trim(gpumem_pool pool, uint64_t keep_bytes, uint64_t* 
   });
 }
 
+gpumem_status gpumem_pool_capacity_for(gpumem_pool pool, const uint64_t* sizes, uint64_t count,
+                                       uint64_t* out_bytes, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Pool>(pool);
+    if (count != 0) capi::decode_array(decode, sizes, count, sizeof *sizes, "sizes");
+    decode.not_null(out_bytes, "out_bytes");
+    GPUMEM_TRY(decode.done());
+    for (uint64_t i = 0; i < count; ++i) {
+      const auto entry = decode.inside("sizes", i);
+      decode.size_or_zero(sizes[i], "size");
+    }
+    GPUMEM_TRY(decode.done());
+    auto bytes = object->core().capacity_for({sizes, count});
+    if (!bytes) return bytes.error();
+    *out_bytes = *bytes;
+    return GPUMEM_SUCCESS;
+  });
+}
+
 gpumem_status gpumem_pool_set_limit(gpumem_pool pool, uint64_t bytes, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Pool>(pool);

@@ -27,6 +27,19 @@ static void use_in_capture(gpumem_pool pool, gpumem_stream stream) {
   TRY(gpumem_pool_release_capture(pool, capture, NULL, &error));
 }
 
+/* A pool that has these blocks at the same time, to one thread, and never takes more. */
+static gpumem_pool make_arena(gpumem_device device, const uint64_t* sizes, uint64_t count) {
+  gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+  gpumem_pool probe;
+  TRY(gpumem_pool_create(device, &desc, &probe, &error)); /* an empty pool takes no memory */
+  TRY(gpumem_pool_capacity_for(probe, sizes, count, &desc.initial_size, &error));
+  TRY(gpumem_pool_destroy(probe, &error));
+  desc.limit = desc.initial_size;
+  gpumem_pool arena;
+  TRY(gpumem_pool_create(device, &desc, &arena, &error));
+  return arena;
+}
+
 /* What a frame, a query or a request needs, and nobody after it. */
 static void use_scratch(gpumem_pool pool, gpumem_stream stream, gpumem_stream other) {
   const uint64_t sizes[] = {1 << 20, 64 << 10, 300};
@@ -121,6 +134,13 @@ int main(void) {
   TRY(gpumem_pool_alloc(pool, sizeof desc, stream, &block, &error));
   stage(device, stream, block, &desc, sizeof desc);
   TRY(gpumem_pool_free(pool, block, stream, &error));
+
+  const uint64_t sizes[] = {3 << 20, 5000, 5000};
+  void* blocks[3];
+  gpumem_pool arena = make_arena(device, sizes, 3);
+  TRY(gpumem_pool_alloc_batch(arena, sizes, 3, NULL, blocks, &error));
+  TRY(gpumem_pool_free_batch(arena, blocks, 3, NULL, &error));
+  TRY(gpumem_pool_destroy(arena, &error));
 
   use_in_capture(pool, stream);
   share_block(instance, device);

@@ -648,6 +648,8 @@ class EveryCall {
     call("get_info", gpumem_pool_get_info(pool, &info, why()));
     gpumem_pool_class_info of_class = GPUMEM_POOL_CLASS_INFO_INIT;
     call("get_class_info", gpumem_pool_get_class_info(pool, 0, &of_class, why()));
+    uint64_t capacity = 0;
+    call("capacity_for", gpumem_pool_capacity_for(pool, &kSize, 1, &capacity, why()));
     call("reset_peaks", gpumem_pool_reset_peaks(pool, why()));
     call("trim", gpumem_pool_trim(pool, 0, nullptr, why()));
     // It has served none; those that it serves are in pool_capture_test.cpp.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -952,6 +953,76 @@ TEST(Pool, str_16_an_initial_size_stays_below_the_limit) {
   }
 }
 
+TEST(Pool, pool_18_a_pool_of_the_capacity_serves_the_sizes_and_takes_no_more) {
+  Instance instance = open_instance();
+  std::vector<uint64_t> sizes{0};
+  for (const uint64_t size : kSizes)
+    sizes.insert(sizes.end(), size < kMiB ? 13 : 2, size);
+  const auto capacity_for = [](gpumem_pool pool, const std::vector<uint64_t>& wanted) {
+    uint64_t bytes = 1;
+    EXPECT_OK(gpumem_pool_capacity_for(pool, wanted.data(), wanted.size(), &bytes, why()));
+    return bytes;
+  };
+  for (const gpumem_kind kind : kKinds) {
+    for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, gpumem_pool_flags{GPUMEM_POOL_DEBUG}}) {
+      SCOPED_TRACE(std::to_string(kind) + (flags != 0 ? " debug" : ""));
+      gpumem_pool_desc desc = pool_desc(kind);
+      desc.flags = flags;
+      const Pool probe = create_pool(instance.device(), desc);
+      EXPECT_EQ(capacity_for(probe, {}), 0U);
+      EXPECT_EQ(capacity_for(probe, {0}), 0U);
+      // Of a whole number of pieces of any kind, nothing is lost.
+      if (flags == 0) {
+        EXPECT_EQ(capacity_for(probe, {4 * kMiB}), 4 * kMiB);
+      }
+      const uint64_t capacity = capacity_for(probe, sizes);
+      EXPECT_GT(capacity, std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}));
+      EXPECT_EQ(info_of(probe).reserved_bytes, 0U) << "asking takes nothing";
+      desc.initial_size = desc.limit = capacity;
+      for (const bool largest_first : {false, true}) {
+        const Pool pool = create_pool(instance.device(), desc);
+        EXPECT_EQ(info_of(pool).reserved_bytes, capacity);
+        std::vector<uint64_t> wanted = sizes;
+        if (largest_first) std::reverse(wanted.begin(), wanted.end());
+        std::vector<void*> blocks(wanted.size());
+        for (size_t i = 0; i < wanted.size(); ++i)
+          EXPECT_OK(gpumem_pool_alloc(pool, wanted[i], nullptr, &blocks[i], why())) << wanted[i];
+        EXPECT_EQ(info_of(pool).reserved_bytes, capacity);
+        EXPECT_EQ(info_of(pool).grow_count, 1U);
+        EXPECT_EQ(capacity_for(pool, sizes), capacity) << "also of a pool that is full";
+        EXPECT_OK(gpumem_pool_free_batch(pool, blocks.data(), blocks.size(), nullptr, why()));
+      }
+    }
+  }
+}
+
+TEST(Pool, pool_18_wrong_sizes_have_no_capacity) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE));
+  constexpr uint64_t kMost = INT64_MAX;
+  const std::array<uint64_t, 3> sizes{1, kMost, 1};
+  uint64_t bytes = 77;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_pool_capacity_for(nullptr, sizes.data(), 1, &bytes, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_capacity_for(pool, nullptr, 1, &bytes, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_pool_capacity_for(pool, sizes.data(), 1, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_pool_capacity_for(pool, sizes.data(), 3, &bytes, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_pool_capacity_for(pool, sizes.data(), UINT64_MAX, &bytes, why()));
+  const std::array<uint64_t, 2> above{1, kMost + 1};
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_pool_capacity_for(pool, above.data(), 2, &bytes, why()));
+  EXPECT_NE(std::strstr(last_error().message, "sizes[1]"), nullptr) << last_error().message;
+  const std::vector<uint64_t> many(5, kMost / 2);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_pool_capacity_for(pool, many.data(), many.size(), &bytes, why()));
+  EXPECT_EQ(bytes, 77U) << "nothing was written";
+  EXPECT_OK(gpumem_pool_capacity_for(pool, nullptr, 0, &bytes, why()));
+  EXPECT_EQ(bytes, 0U);
+}
+
 // No time plays a part: without streams a block is free at once. Holes below 2 MiB cannot go back to the
 // driver.
 TEST(Pool, pool_16_holes_are_used_again_or_go_back) {
@@ -1746,6 +1817,23 @@ TEST(Pool, pool_13_closing_names_what_lives) {
   EXPECT_OK(gpumem_instance_close(instance.release(), GPUMEM_CLOSE_FORCE, nullptr, why()));
   void* none = nullptr;
   EXPECT_STATUS(GPUMEM_ERROR_CLOSED, gpumem_pool_alloc(pool, 1, nullptr, &none, why()));
+}
+
+// Ordinary memory of a pool is no object of the instance.
+TEST(Pool, pool_13_blocks_that_outlive_their_pool_keep_the_instance_open) {
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    Instance instance = open_instance();
+    Pool pool = create_pool(instance.device(), pool_desc(kind));
+    auto* const block = static_cast<uint8_t*>(take(pool, 3 * kMiB));
+    pool.destroy();
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, why()));
+    EXPECT_NE(std::strstr(last_error().message, "gpumem_pool_free_pointer()"), nullptr)
+        << last_error().message;
+    if (kind == GPUMEM_KIND_PAGEABLE) block[0] = 1;
+    EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+    EXPECT_OK(gpumem_instance_close(instance.release(), GPUMEM_CLOSE_CHECK, nullptr, why()));
+  }
 }
 
 TEST(Pool, pool_13_its_memory_is_not_listed_beside_it) {

@@ -56,10 +56,11 @@ Step block_info() {
   return CALL(gpumem_pool_get_block_info, w.out.instance, w.out.block[0], &w.out.pool_block_info);
 }
 
+constexpr std::array<uint64_t, 2> kSizes{3000, 3 * kMiB};
+
 Step batch() {
   return of_many({"gpumem_pool_alloc_batch", [](World& w) {
-                    const std::array<uint64_t, 2> sizes{3000, 3 * kMiB};
-                    return gpumem_pool_alloc_batch(w.out.pool[0], sizes.data(), sizes.size(), nullptr,
+                    return gpumem_pool_alloc_batch(w.out.pool[0], kSizes.data(), kSizes.size(), nullptr,
                                                    w.out.some_blocks, &w.error);
                   }});
 }
@@ -145,7 +146,9 @@ std::vector<Scenario> pool_scenarios() {
        kBoth,
        {create_pool(GPUMEM_KIND_DEVICE), take(0, 3000)},
        {block_info(), CALL(gpumem_pool_get_class_info, w.out.pool[0], 3, &w.out.pool_class_info),
-        CALL(gpumem_pool_reset_peaks, w.out.pool[0]), CALL(gpumem_pool_set_limit, w.out.pool[0], 64 * kMiB),
+        CALL(gpumem_pool_reset_peaks, w.out.pool[0]),
+        CALL(gpumem_pool_capacity_for, w.out.pool[0], kSizes.data(), kSizes.size(), &w.out.number[0]),
+        CALL(gpumem_pool_set_limit, w.out.pool[0], 64 * kMiB),
         CALL(gpumem_pool_set_release_threshold, w.out.pool[0], 0),
         CALL(gpumem_pool_set_callback, w.out.pool[0], no_more, nullptr)}});
   all.push_back(

@@ -154,6 +154,7 @@ void try_pool(const Refused& refused, gpumem_pool pool, void* block, gpumem_stre
   gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
   gpumem_pool_class_info of_class = GPUMEM_POOL_CLASS_INFO_INIT;
   const uint64_t size = 64;
+  uint64_t capacity = 0;
   void* pointer = nullptr;
   const auto no_more = [](void*, gpumem_pool, uint64_t) { return int32_t{0}; };
   refused("pool_alloc", api.gpumem_pool_alloc(pool, size, nullptr, &pointer, nullptr));
@@ -169,6 +170,7 @@ void try_pool(const Refused& refused, gpumem_pool pool, void* block, gpumem_stre
   refused("pool_record_use", api.gpumem_pool_record_use(pool, block, stream, nullptr));
   refused("pool_release_capture", api.gpumem_pool_release_capture(pool, 1, nullptr, nullptr));
   refused("pool_trim", api.gpumem_pool_trim(pool, 0, nullptr, nullptr));
+  refused("pool_capacity_for", api.gpumem_pool_capacity_for(pool, &size, 1, &capacity, nullptr));
   refused("pool_set_limit", api.gpumem_pool_set_limit(pool, 0, nullptr));
   refused("pool_set_release_threshold", api.gpumem_pool_set_release_threshold(pool, 0, nullptr));
   refused("pool_get_info", api.gpumem_pool_get_info(pool, &info, nullptr));

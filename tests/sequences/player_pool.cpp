@@ -1174,6 +1174,49 @@ void Player::step_pool_trim(Choice& choice) {
   require(!at_rest || of.reserved <= keep, "a trim left " + std::to_string(of.reserved) + " bytes");
 }
 
+void Player::step_pool_capacity_for(Choice& choice) {
+  Call call(*this, choice, "gpumem_pool_capacity_for");
+  const Picked chosen = pick_pool(choice);
+  constexpr uint64_t kCounts[] = {2, 1, kBatchMost, 0};
+  constexpr uint64_t kNoCounts[] = {UINT64_MAX, UINT64_MAX / 2, UINT64_MAX / 8};
+  const uint64_t count = choice.value(kCounts, kNoCounts);
+  std::array<uint64_t, kBatchMost> sizes{};
+  for (uint64_t& size : sizes)
+    size = pick_size(choice);
+  const bool no_sizes = choice.byte() >= kWrong;
+  Out<uint64_t> out(choice);
+  call.text("%s, %s {%llu, %llu, %llu}, %llu, %s", chosen.text.c_str(), no_sizes ? "NULL" : "sizes",
+            wide(sizes[0]), wide(sizes[1]), wide(sizes[2]), wide(count), out.text());
+  Verdict verdict;
+  verdict.handle(chosen.wrong);
+  verdict.require(out.good() && (count == 0 || !no_sizes) && count <= kBatchMost);
+  const std::span<const uint64_t> wanted(sizes.data(), std::min<uint64_t>(count, kBatchMost));
+  // The sizes are looked at when all else is right.
+  if (verdict.done().empty()) {
+    for (const uint64_t size : wanted)
+      verdict.require(size < kTooLarge);
+  }
+  Expect expect = verdict.done();
+  const bool right = expect.empty();
+  uint64_t least = 0;
+  if (right) {
+    for (const uint64_t size : wanted)
+      least = std::min(least, kTooLarge) + size;
+    expect = {least < kTooLarge ? GPUMEM_SUCCESS : GPUMEM_ERROR_INVALID_ARGUMENT};
+    // What rounding adds may be too much then.
+    if (least < kTooLarge && std::any_of(wanted.begin(), wanted.end(), is_huge))
+      expect.push_back(GPUMEM_ERROR_INVALID_ARGUMENT);
+  }
+  const gpumem_status status =
+      call.check(expect,
+                 gpumem_pool_capacity_for(as<gpumem_pool>(chosen.value), no_sizes ? nullptr : sizes.data(),
+                                          count, out.pointer(), call.error()),
+                 out);
+  if (!right || status != GPUMEM_SUCCESS) return;
+  require(out.get() >= least && out.get() % kPage == 0,
+          "a capacity is less than the sizes, or no number of pieces");
+}
+
 void Player::do_pool_number(Choice& choice, const char* name, uint64_t Pool::*field,
                             gpumem_status (*set)(gpumem_pool, uint64_t, gpumem_error*)) {
   Call call(*this, choice, name);

@@ -147,6 +147,7 @@ namespace sequences {
   X(pool_record_use, 4)                    \
   X(pool_release_capture, 2)               \
   X(pool_trim, 5)                          \
+  X(pool_capacity_for, 2)                  \
   X(pool_set_limit, 2)                     \
   X(pool_set_release_threshold, 2)         \
   X(pool_get_info, 1)                      \

@@ -347,6 +347,26 @@ namespace GpuMem
     }
 
     /// <summary>
+    /// Returns how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. It does not
+    /// depend on what the pool has. A pool with that as its <see cref="PoolOptions.InitialSize"/> serves them, to one thread
+    /// in one stream, without taking more.
+    /// </summary>
+    /// <param name="sizes">Bytes of each block.</param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public long CapacityFor(params long[] sizes)
+    {
+      handle.Usable();
+      RequireSizes(sizes);
+      ulong bytes;
+      gpumem_error* error = Error.Detail;
+      fixed (long* first = sizes)
+      {
+        handle.Check(Native.gpumem_pool_capacity_for(handle.Value, (ulong*)first, (ulong)sizes.Length, &bytes, error), error);
+      }
+      return Sizes.FromNative(bytes);
+    }
+
+    /// <summary>
     /// Sets how many bytes the pool takes at most; 0 means no limit. One below what it has releases nothing.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -681,6 +701,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
+      handle.Instance.Usable();
       if (!handle.OnHost)
       {
         throw new InvalidOperationException(

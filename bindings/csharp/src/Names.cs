@@ -449,6 +449,7 @@ namespace GpuMem
       { "gpumem_pool_record_use", "MemoryPool.RecordUse()" },
       { "gpumem_pool_release_capture", "MemoryPool.ReleaseCapture()" },
       { "gpumem_pool_trim", "MemoryPool.Trim()" },
+      { "gpumem_pool_capacity_for", "MemoryPool.CapacityFor()" },
       { "gpumem_pool_set_limit", "MemoryPool.SetLimit()" },
       { "gpumem_pool_set_release_threshold", "MemoryPool.SetReleaseThreshold()" },
       { "gpumem_pool_get_info", "MemoryPool.Info" },

@@ -150,6 +150,10 @@ namespace GpuMem.Tests
       pool.ResetPeaks();
       // What this thread keeps of small blocks still counts.
       Check.That(pool.Info.PeakLiveBytes < info.PeakLiveBytes, "peak");
+      Check.Equal("0 " + (4L << 20), pool.CapacityFor() + " " + pool.CapacityFor(4L << 20, 0), "capacity");
+      Check.Fails(Status.InvalidArgument, () => pool.CapacityFor(1L << 62, 1L << 62));
+      Check.Throws<ArgumentOutOfRangeException>(() => pool.CapacityFor(1, -1));
+      Check.Throws<ArgumentNullException>(() => pool.CapacityFor(null));
       pool.SetLimit(1L << 31);
       pool.SetReleaseThreshold(0);
       Check.Equal((1L << 31) + " 0", pool.Info.Limit + " " + pool.Info.ReleaseThreshold, "limits");
@@ -329,6 +333,12 @@ namespace GpuMem.Tests
       {
         PoolBlock gone = pool.Allocate(4);
         gone.Dispose();
+        Check.Throws<ObjectDisposedException>(() => gone.GetSpan<int>());
+      }
+      using (GpuInstance instance = scope.Open())
+      {
+        PoolBlock gone = instance.GetDevice(0).CreatePool(new PoolOptions { Kind = MemoryKind.Pinned }).Allocate(4);
+        instance.Close(CloseMode.Force);
         Check.Throws<ObjectDisposedException>(() => gone.GetSpan<int>());
       }
 #endif

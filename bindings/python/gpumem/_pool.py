@@ -268,6 +268,15 @@ class Pool(Unique):
         with order_handle(self, _Order(stream)) as handle:
             call(c.gpumem_pool_release_capture, self._handle, u64(capture_id, "capture_id"), handle)
 
+    def capacity_for(self, sizes: Iterable[int]) -> int:
+        """How many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. It does not
+        depend on what the pool has. A pool with that as its ``initial_size`` serves them, to one thread in one stream, without
+        taking more."""
+        wanted = [u64(size, "size") for size in sizes]
+        out = c_uint64()
+        call(c.gpumem_pool_capacity_for, self._handle, (c_uint64 * len(wanted))(*wanted), len(wanted), out)
+        return out.value
+
     def set_limit(self, bytes: int) -> None:
         """Sets how many bytes the pool takes at most; 0 means no limit. It releases nothing: see :meth:`trim`."""
         call(c.gpumem_pool_set_limit, self._handle, u64(bytes, "bytes"))

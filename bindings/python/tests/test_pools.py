@@ -78,6 +78,11 @@ class PoolTest(Case):
             self.assertGreaterEqual(info.reserved_bytes, 1 << 20)
             with pool.alloc(1000) as block:
                 self.assertEqual(self.instance.block_info(block).requested_size, 1000)
+            with self.device.pool() as probe:
+                self.assertEqual((probe.capacity_for([]), probe.capacity_for(iter([4 << 20, 0]))), (0, 4 << 20))
+                for wrong in ([1 << 63], [-1], [1 << 62, 1 << 62]):
+                    with self.assertRaises(gpumem.InvalidArgument):
+                        probe.capacity_for(wrong)
             pool.set_limit(1 << 30)
             pool.set_release_threshold(0)
             info = pool.info()

@@ -1705,6 +1705,10 @@ class PoolRef : public detail::Reference<gpumem_pool, detail::Owned::yes>, publi
   /// Releases what is free, until the pool has no more than `keep_bytes`. gpumem_pool_trim()
   uint64_t trim(uint64_t keep_bytes, OnError on_error = {}) const;
 
+  /// Gets how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included.
+  /// gpumem_pool_capacity_for()
+  [[nodiscard]] uint64_t capacity_for(span<const uint64_t> sizes, OnError on_error = {}) const;
+
   /// Sets how many bytes the pool takes at most. gpumem_pool_set_limit()
   void set_limit(uint64_t bytes, OnError on_error = {}) const;
 
@@ -2727,6 +2731,13 @@ inline uint64_t PoolRef::trim(uint64_t keep_bytes, OnError on_error) const {
   uint64_t released{};
   attempt.done(gpumem_pool_trim(handle_, keep_bytes, &released, attempt.error()));
   return released;
+}
+
+inline uint64_t PoolRef::capacity_for(span<const uint64_t> sizes, OnError on_error) const {
+  detail::Attempt attempt(on_error);
+  uint64_t bytes{};
+  attempt.done(gpumem_pool_capacity_for(handle_, sizes.data(), sizes.size(), &bytes, attempt.error()));
+  return bytes;
 }
 
 inline void PoolRef::set_limit(uint64_t bytes, OnError on_error) const {

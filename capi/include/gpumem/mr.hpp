@@ -56,13 +56,19 @@ inline void *allocate(gpumem_pool pool, std::size_t size, std::size_t alignment)
   return pointer;
 }
 
+/// Nothing runs on a device that is lost, so the block needs no order then.
+inline void free_in(gpumem_pool pool, void *pointer, void *stream) noexcept {
+  if (gpumem_pool_free_native(pool, pointer, stream, nullptr) == GPUMEM_ERROR_DEVICE_LOST)
+    gpumem_pool_free(pool, pointer, nullptr, nullptr);
+}
+
 inline void *allocate_in(gpumem_pool pool, void *stream, std::size_t size, std::size_t alignment) {
   Error error;
   void *const pointer = PoolRef(pool).alloc_native(size, stream, error);
   check(error, size);
   if ((reinterpret_cast<std::uintptr_t>(pointer) & (alignment - 1)) == 0) return pointer;
   // No call takes an alignment and a native stream. A block of no stream can be used in each.
-  gpumem_pool_free_native(pool, pointer, stream, nullptr);
+  free_in(pool, pointer, stream);
   return allocate(pool, size, alignment);
 }
 
@@ -167,7 +173,7 @@ class Resource {
   template <class Stream>
   void deallocate(const Stream &stream, void *pointer, std::size_t /*size*/,
                   std::size_t /*alignment*/) const noexcept {
-    gpumem_pool_free_native(pool_, pointer, detail::native(stream), nullptr);
+    detail::free_in(pool_, pointer, detail::native(stream));
   }
   // Without a stream. No work uses a block any more when it is freed.
   void *allocate_sync(std::size_t size, std::size_t alignment) const {
@@ -210,7 +216,7 @@ void *rmm_allocate(std::size_t size, Stream stream, void *pool) {
 /// The same to free.
 template <class Stream>
 void rmm_deallocate(void *pointer, std::size_t /*size*/, Stream stream, void *pool) {
-  gpumem_pool_free_native(static_cast<gpumem_pool>(pool), pointer, detail::native(stream), nullptr);
+  detail::free_in(static_cast<gpumem_pool>(pool), pointer, detail::native(stream));
 }
 
 }  // namespace mr

@@ -423,6 +423,27 @@ GPUMEM_API gpumem_status gpumem_pool_release_capture(gpumem_pool pool, uint64_t 
 GPUMEM_API gpumem_status gpumem_pool_trim(gpumem_pool pool, uint64_t keep_bytes, uint64_t *out_released,
                                           gpumem_error *error);
 
+/** Gets how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. A pool that is
+ * created with this as its `initial_size` serves them without taking more: for one thread, in one stream, whatever the order. It
+ * also serves them with this as its `limit`. Other threads may each keep some free blocks of a size that they use, and blocks that
+ * are freed in one stream serve others later.
+ *
+ * The answer depends only on the sizes and on what the pool was created with, not on what is in it now.
+ *
+ * \param pool pool, which may be empty
+ * \param sizes bytes of each block, with the alignment of gpumem_pool_alloc(); 0 takes nothing
+ * \param count number of sizes; 0 gives 0 bytes
+ * \param[out] out_bytes receives the number of bytes, a multiple of the pieces that the pool takes: see `limit` in gpumem_pool_desc
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the number was written to `*out_bytes`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a size above 2^63-1, or sizes that take more than that together
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_pool_capacity_for(gpumem_pool pool, const uint64_t *sizes, uint64_t count,
+                                                  uint64_t *out_bytes, gpumem_error *error);
+
 /** Sets how many bytes the pool takes at most. A limit below what it has releases nothing: see gpumem_pool_trim(). One below a
  * piece of memory, 2 MiB of #GPUMEM_KIND_DEVICE, lets the pool take none, and it serves what is free in it: see `limit` in
  * gpumem_pool_desc.

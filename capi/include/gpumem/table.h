@@ -505,6 +505,9 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_release_capture)(
 /** Type of gpumem_pool_trim(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_trim)(
     gpumem_pool pool, uint64_t keep_bytes, uint64_t *out_released, gpumem_error *error);
+/** Type of gpumem_pool_capacity_for(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_capacity_for)(
+    gpumem_pool pool, const uint64_t *sizes, uint64_t count, uint64_t *out_bytes, gpumem_error *error);
 /** Type of gpumem_pool_set_limit(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_set_limit)(
     gpumem_pool pool, uint64_t bytes, gpumem_error *error);
@@ -903,6 +906,8 @@ typedef struct gpumem_table {
   PFN_gpumem_pool_release_capture gpumem_pool_release_capture;
   /** gpumem_pool_trim(). */
   PFN_gpumem_pool_trim gpumem_pool_trim;
+  /** gpumem_pool_capacity_for(). */
+  PFN_gpumem_pool_capacity_for gpumem_pool_capacity_for;
   /** gpumem_pool_set_limit(). */
   PFN_gpumem_pool_set_limit gpumem_pool_set_limit;
   /** gpumem_pool_set_release_threshold(). */

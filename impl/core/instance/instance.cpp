@@ -158,11 +158,19 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
   {
     // Only try the lock: its holder may wait, in the driver or for another thread.
     const std::unique_lock lock(lifecycle_, std::try_to_lock);
-    if (lock && live_count() == 0) return claim();
+    if (lock && live_count() == 0 && pools_.left_blocks() == 0) return claim();
   }
   if (closing_) return claim();
   const uint64_t all = live_count();
   if (all == 0) {
+    // Ordinary memory of a pool is no object, as other memory of a destroyed pool is.
+    if (const uint64_t left = pools_.left_blocks(); left != 0) {
+      return make_error(GPUMEM_ERROR_BUSY,
+                        "alive: %" PRIu64
+                        " block%s of pools that have ended; free %s with gpumem_pool_free_pointer(), or "
+                        "close with GPUMEM_CLOSE_FORCE",
+                        left, plural(left), left == 1 ? "it" : "them");
+    }
     return make_error(GPUMEM_ERROR_BUSY,
                       "another thread is creating or destroying an object; close when it is done");
   }

@@ -70,9 +70,8 @@ Result<void> PoolCore::open() {
   if (source_.in_range()) GPUMEM_TRY(blocks_.reserve(source_.begin(), source_.end() - source_.begin()));
   if (!debug()) seat_ = pool_seats::take(*this, number_);
   if (request_.initial_size == 0) return {};
-  const uint64_t piece = source_.in_range() ? source_.granularity() : PoolClasses::kPage;
-  uint64_t size = round_up(request_.initial_size, piece);
-  if (limit_ != 0 && size > limit_) size = std::max(round_down(limit_, piece), piece);
+  uint64_t size = round_up(request_.initial_size, piece());
+  if (limit_ != 0 && size > limit_) size = std::max(round_down(limit_, piece()), piece());
   return grow(no_order(), size, PoolClasses::kPage);
 }
 
@@ -1345,6 +1344,34 @@ Result<gpumem_pool_class_info> PoolCore::class_info(uint32_t index) {
   info.live_count = info.total_count - freed;
   info.block_count = block_counts_[index];
   return info;
+}
+
+Result<uint64_t> PoolCore::capacity_for(std::span<const uint64_t> sizes) const {
+  // Chunks and larger blocks are whole pages, so nothing is lost between them.
+  std::array<uint64_t, PoolClasses::kCountMax> counts{};
+  uint64_t bytes = 0;
+  bool fits = true;
+  for (uint64_t size : sizes) {
+    if (size == 0) continue;
+    if (debug()) size += 2 * kGuard;
+    if (size <= PoolClasses::kSmallMax) {
+      ++counts[classes_.index_of(size)];
+    } else {
+      fits = fits && add(bytes, round_up(size, PoolClasses::kPage), &bytes);
+    }
+  }
+  for (uint32_t index = 0; index < classes_.count(); ++index) {
+    const uint64_t block_size = classes_.size_of(index);
+    const uint64_t chunk = PoolClasses::chunk_size(block_size);
+    const uint64_t blocks = chunk / block_size;
+    const uint64_t chunks = counts[index] / blocks + (counts[index] % blocks != 0 ? 1 : 0);
+    uint64_t all = 0;
+    fits = fits && multiply(chunks, chunk, &all) && add(bytes, all, &bytes);
+  }
+  if (!fits || bytes > kSizeMax)
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the blocks take more than 2^63-1 bytes together; pass fewer");
+  return round_up(bytes, piece());
 }
 
 void PoolCore::reset_peaks() {

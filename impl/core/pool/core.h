@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -96,6 +97,8 @@ class PoolCore {
   void set_release_threshold(uint64_t bytes);
   gpumem_pool_info info();
   Result<gpumem_pool_class_info> class_info(uint32_t index);
+  // What the pool takes for blocks of these sizes at the same time.
+  Result<uint64_t> capacity_for(std::span<const uint64_t> sizes) const;
   void reset_peaks();
   // ---- captures: capture.cpp ----
   // NOT_FOUND if the capture has no part.
@@ -163,6 +166,8 @@ class PoolCore {
     std::shared_ptr<Order> order;
   };
 
+  // Unit of what the pool takes.
+  uint64_t piece() const { return source_.in_range() ? source_.granularity() : PoolClasses::kPage; }
   bool debug() const { return (request_.flags & GPUMEM_POOL_DEBUG) != 0; }
   bool reached_by_cpu() const { return on_host(); }
 

@@ -38,6 +38,14 @@ uint64_t Pools::trim_others(const PoolCore& core) {
   return released;
 }
 
+uint64_t Pools::left_blocks() const {
+  uint64_t count = 0;
+  for (const auto& pool : all()) {
+    if (pool->handle() == 0) count += pool->try_live().count;
+  }
+  return count;
+}
+
 // Iterates backwards, because pools may leave the list meanwhile. New pools do not know the stream.
 void Pools::end_stream(uint64_t key, const void* native) noexcept {
   for (size_t index = count_.load(); index-- != 0;) {

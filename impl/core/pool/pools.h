@@ -18,6 +18,8 @@ class Pools {
   std::vector<std::shared_ptr<PoolCore>> all() const;
   // Bytes that the other pools have released.
   uint64_t trim_others(const PoolCore& core);
+  // Live blocks of destroyed pools, as far as can be told without waiting.
+  uint64_t left_blocks() const;
   // Call when a stream ends, while it can still be marked.
   void end_stream(uint64_t key, const void* native) noexcept;
   // Call when the instance closes.

@@ -800,6 +800,20 @@ TEST_F(CppResource, ItKeepsTheOrderOfTheStream) {
   EXPECT_EQ(pool.info().live_count, 0U);
 }
 
+TEST_F(CppResource, BlocksAreFreedAlsoWhenTheDeviceIsLost) {
+  const gpumem::Pool pool = create(GPUMEM_KIND_PINNED);
+  const gpumem::Stream stream = device_.create_stream();
+  const StreamRef ref{stream.info().native_stream};
+  const gpumem::mr::Resource<host_accessible> resource(pool);
+  void* const block = resource.allocate(ref, 1000, 16);
+  void* const rmm = gpumem::mr::rmm_allocate(1000, StreamView{ref.native}, pool.get());
+  if (gpumem_host_device_lose(device_.get(), nullptr) != GPUMEM_SUCCESS)
+    GTEST_SKIP() << "only the host backend loses a device when it is told to";
+  resource.deallocate(ref, block, 1000, 16);
+  gpumem::mr::rmm_deallocate(rmm, 1000, StreamView{ref.native}, pool.get());
+  EXPECT_EQ(pool.info().live_count, 0U);
+}
+
 TEST_F(Cpp, TheLogIsACallable) {
   std::string last;
   auto keep = [&last](gpumem_log_level, const char* message) { last = message; };

@@ -445,6 +445,9 @@ namespace GpuMem.Interop
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_pool_trim(IntPtr pool, ulong keep_bytes, ulong* out_released, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_capacity_for(
+        IntPtr pool, ulong* sizes, ulong count, ulong* out_bytes, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_pool_set_limit(IntPtr pool, ulong bytes, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_pool_set_release_threshold(IntPtr pool, ulong bytes, gpumem_error* error);

@@ -1358,6 +1358,7 @@ namespace GpuMem.Interop
     public IntPtr gpumem_pool_record_use;
     public IntPtr gpumem_pool_release_capture;
     public IntPtr gpumem_pool_trim;
+    public IntPtr gpumem_pool_capacity_for;
     public IntPtr gpumem_pool_set_limit;
     public IntPtr gpumem_pool_set_release_threshold;
     public IntPtr gpumem_pool_get_info;

@@ -577,6 +577,11 @@ functions! {
         PFN_gpumem_pool_trim, gpumem_pool_trim(
             pool: gpumem_pool, keep_bytes: u64, out_released: *mut u64,
             error: *mut gpumem_error) -> gpumem_status;
+        /// Gets how many bytes a pool takes to hold blocks of these sizes at the same time, what
+        /// rounding adds included.
+        PFN_gpumem_pool_capacity_for, gpumem_pool_capacity_for(
+            pool: gpumem_pool, sizes: *const u64, count: u64, out_bytes: *mut u64,
+            error: *mut gpumem_error) -> gpumem_status;
         /// Sets how many bytes the pool takes at most.
         PFN_gpumem_pool_set_limit, gpumem_pool_set_limit(
             pool: gpumem_pool, bytes: u64, error: *mut gpumem_error) -> gpumem_status;

@@ -73,6 +73,8 @@ pub struct PoolInner {
     instance: Arc<Inner>,
     /// Whether the CPU may access its blocks.
     on_host: bool,
+    /// Whether the pool lets a stream wait for another one, so that a block comes with work of that.
+    lets_wait: bool,
     /// Whether the blocks are used through their addresses alone, since the pool is destroyed.
     closed: AtomicBool,
     /// Whether it has a callback, readable without its lock.
@@ -246,6 +248,7 @@ impl Pool {
                 handle,
                 instance: device.instance.clone(),
                 on_host: kind == Kind::PINNED || kind == Kind::PAGEABLE,
+                lets_wait: options.flags.0 & PoolFlags::ALLOW_INTERNAL_DEPENDENCIES.0 != 0,
                 closed: AtomicBool::new(false),
                 calls_back: AtomicBool::new(false),
                 callback: Mutex::default(),
@@ -354,6 +357,10 @@ impl Pool {
         bytes: u64,
         stream: Option<&Stream>,
     ) -> PoolBlock<T> {
+        // The stream ends only when its work was observed complete, of which this is part.
+        if let (Some(stream), true) = (stream, self.inner.lets_wait) {
+            stream.keep(Keep::Pool(self.inner.clone()));
+        }
         let (pool, instance) = (self.inner.handle, self.inner.instance.handle);
         let start = NonNull::new(pointer.cast::<T>());
         PoolBlock {
@@ -512,6 +519,20 @@ impl Pool {
         // SAFETY: the caller's promise.
         unsafe { call!(gpumem_pool_release_capture(self.inner.handle, capture_id, order(stream))) }?;
         Ok(())
+    }
+
+    /// Returns how many bytes a pool takes to hold blocks of these sizes, in bytes, at the same time, what rounding adds
+    /// included. It does not depend on what the pool has. A pool with that as its [`initial_size`](PoolOptions::initial_size)
+    /// serves them, to one thread in one stream, without taking more.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_capacity_for()`.
+    pub fn capacity_for(&self, sizes: &[u64]) -> Result<u64, Error> {
+        let first = sizes.first().map_or(ptr::null(), |_| sizes.as_ptr());
+        let mut bytes = 0;
+        // SAFETY: there are as many sizes, and the output is writable.
+        unsafe { call!(gpumem_pool_capacity_for(self.inner.handle, first, sizes.len() as u64, &mut bytes)) }?;
+        Ok(bytes)
     }
 
     /// Sets how many bytes the pool takes at most; 0 means no limit. One below what it has releases nothing.

@@ -7,8 +7,9 @@ use std::collections::HashSet;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{mpsc, Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use common::{backend, is_host, with_device, with_host};
 use gpumem::{
@@ -108,6 +109,8 @@ fn blocks_are_counted() {
         pool.reset_peaks().unwrap();
         // What this thread keeps of small blocks still counts.
         assert!(pool.info().unwrap().peak_live_bytes < info.peak_live_bytes);
+        assert_eq!((pool.capacity_for(&[]).unwrap(), pool.capacity_for(&[4 << 20]).unwrap()), (0, 4 << 20));
+        assert_eq!(kind(pool.capacity_for(&[1, 1 << 63])), ErrorKind::InvalidArgument);
         pool.set_limit(1 << 31).unwrap();
         pool.set_release_threshold(0).unwrap();
         assert_eq!((pool.info().unwrap().limit, pool.info().unwrap().release_threshold), (1 << 31, 0));
@@ -664,5 +667,43 @@ fn many_threads_use_a_pool() {
         drop(rest);
         let info = pool.info().unwrap();
         assert_eq!((info.live_count, info.total_count), (0, (rounds * threads) as u64));
+    });
+}
+
+/// A block may come with work of another stream, for which its own stream waits.
+#[test]
+fn a_block_is_not_written_by_the_work_of_another_stream_that_the_pool_waits_for() {
+    with_device(|_, device| {
+        let options = PoolOptions::new().kind(Kind::PINNED).flags(PoolFlags::ALLOW_INTERNAL_DEPENDENCIES);
+        let pool = Pool::with_options(device, &options).unwrap();
+        let (first, second) = (Stream::new(device).unwrap(), Stream::new(device).unwrap());
+        let (open, gate) = mpsc::channel::<()>();
+        first
+            .launch_host_function(move || {
+                let _ = gate.recv();
+            })
+            .unwrap();
+        let blocks: Vec<_> = (0..256).map(|_| pool.alloc::<u32>(1000, Some(&first)).unwrap()).collect();
+        for block in &blocks {
+            drop(first.fill(block, 7u32).unwrap());
+        }
+        drop(blocks);
+        let mut held = Vec::new();
+        while pool.info().unwrap().wait_count == 0 && held.len() < 10_000 {
+            held.push(pool.alloc::<u32>(1000, Some(&second)).unwrap());
+        }
+        assert_ne!(pool.info().unwrap().wait_count, 0, "no block of the first stream was used again");
+        // The gate opens while the drop waits, so that one that does not wait is found out.
+        let opening = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(open);
+        });
+        let mut block = held.pop().unwrap();
+        drop(second);
+        let numbers = block.host_mut().unwrap();
+        numbers.fill(0);
+        first.synchronize().unwrap();
+        assert!(numbers.iter().all(|number| *number == 0), "work wrote it under a &mut");
+        opening.join().unwrap();
     });
 }

@@ -115,6 +115,7 @@ pub(super) const FUNCTIONS: &[(&str, &str)] = &[
     ("gpumem_pool_alloc_aligned", "Pool::alloc_aligned"),
     ("gpumem_pool_alloc_batch", "Pool::alloc_batch"),
     ("gpumem_pool_alloc_native", "Pool::alloc_native"),
+    ("gpumem_pool_capacity_for", "Pool::capacity_for"),
     ("gpumem_pool_create", "Pool::new"),
     ("gpumem_pool_destroy", "Pool::close"),
     ("gpumem_pool_free", "Pool::free_raw"),
