@@ -175,6 +175,18 @@ TEST_F(Race, pin_11_while_an_unregister_is_refused) {
   EXPECT_OK(gpumem_unregister(instance_, pages.get(), why()));
 }
 
+TEST_F(Race, pin_11_two_register_one_page) {
+  Pages pages(page_size());
+  const auto come_and_go = [&] {
+    for (int round = 0; round < 3000; ++round) {
+      const gpumem_status status = gpumem_register(device_, pages.get(), pages.size(), 0, why());
+      EXPECT_STATUS_IN(status, GPUMEM_SUCCESS, GPUMEM_ERROR_ALREADY_EXISTS);
+      if (status == GPUMEM_SUCCESS) EXPECT_OK(gpumem_unregister(instance_, pages.get(), why()));
+    }
+  };
+  together(come_and_go, come_and_go);
+}
+
 TEST_F(Race, com_10_a_refused_destroy_hides_nothing) {
   if (!on_host()) SKIP_RULE("only the host backend refuses to free memory that is in use");
   const Memory memory = alloc_pinned(device_, kKiB);

@@ -13,6 +13,7 @@
 #include "core/object/host_function_guard.h"
 #include "core/share/link/imports.h"
 #include "core/share/peer/exports.h"
+#include "platform/thread_record.h"
 
 namespace gpumem::core {
 
@@ -197,7 +198,9 @@ Result<CreatedMemory> register_memory(DeviceObject& device_object, backend::Regi
   NewMemory memory(device_object, kinds::registered, asked, std::move(name));
 
   GPUMEM_TRY(memory.reserve());
-  if (const RegionRange* const taken = memory.reserve_range(request.pointer)) {
+  // Look, because another thread may release what is in the way.
+  if (const platform::Look look(platform::thread_record());
+      const RegionRange* const taken = memory.reserve_range(request.pointer)) {
     // Memory of the wrong kind comes before a lost device, and that before memory that is taken (COM-17).
     const bool in_pool = taken->region->pool_blocks() != nullptr;
     const Error why = range_taken(in_pool ? kinds::pool : taken->region->traits());

@@ -61,8 +61,8 @@ class PageMap {
 
   // Enters a range for which room was reserved. Displaces regions that are leaving.
   void insert(RegionRange& range) noexcept;
-  // Like insert(), but returns a conflicting range that is not leaving instead of entering. Prefers one of
-  // memory that can never be registered.
+  // Like insert(), but returns a conflicting range instead of entering, other than a registration that is
+  // leaving. Prefers one of memory that can never be registered. Valid as what find() returns.
   const RegionRange* insert_unless_taken(RegionRange& range) noexcept;
   // Erases what is left of a range. Delete it only once no thread looks at it any more.
   void erase(RegionRange& range) noexcept;
