@@ -65,6 +65,21 @@ Step batch() {
                   }});
 }
 
+// The same in a pool without blocks, which stays so unless all are there.
+Step batch_of(std::array<uint64_t, 2> sizes, int stream = -1) {
+  return of_many({"gpumem_pool_alloc_batch", [=](World& w) {
+                    const gpumem_status status = gpumem_pool_alloc_batch(
+                        w.out.pool[0], sizes.data(), sizes.size(),
+                        stream < 0 ? nullptr : w.out.stream[static_cast<size_t>(stream)], w.out.some_blocks,
+                        &w.error);
+                    gpumem_pool_info now = GPUMEM_POOL_INFO_INIT;
+                    if (gpumem_pool_get_info(w.out.pool[0], &now, nullptr) == GPUMEM_SUCCESS) {
+                      EXPECT_EQ(now.live_count, status == GPUMEM_SUCCESS ? 2U : 0U);
+                    }
+                    return status;
+                  }});
+}
+
 // Ends `count` places.
 Step ends(const char* function, void* (Out::*places)[2], std::function<gpumem_status(World&)> call) {
   return of_many({function, [=](World& w) {
@@ -163,6 +178,11 @@ std::vector<Scenario> pool_scenarios() {
                  {batch(), ends("gpumem_pool_free_batch", &Out::some_blocks, [](World& w) {
                     return gpumem_pool_free_batch(w.out.pool[0], w.out.some_blocks, 2, nullptr, &w.error);
                   })}});
+  all.push_back({"batches of a capture",
+                 kBoth,
+                 {create_pool(GPUMEM_KIND_DEVICE, 0, 32 * kMiB), create_stream(0), capture(true)},
+                 {batch_of({100, 3 * kMiB}, 0)},
+                 [](World& w) { EXPECT_EQ(capture(false).call(w), GPUMEM_SUCCESS); }});
   all.push_back(
       {"frees by other names",
        kBoth,

@@ -34,11 +34,14 @@ PoolPart& PoolCore::part_of(uint64_t id) {
 
 std::shared_ptr<PoolOrder> PoolCore::order_of(const backend::Capture& capture) {
   constexpr uint64_t kOfCapture = uint64_t{1} << 61;
-  std::shared_ptr<Order>& line = part_of(capture.id).lines[capture.line];
+  auto& lines = part_of(capture.id).lines;
+  std::shared_ptr<Order>& line = lines[capture.line];
   if (line == nullptr) {
+    Cleanup drop([&] { lines.erase(capture.line); });
     const PoolSpace::Order number = ++last_order_;
     line = std::make_shared<Order>(number, kOfCapture | number);
     line->hold();
+    drop.dismiss();
   }
   return line;
 }
