@@ -2,6 +2,7 @@
 #include "gpumem/pool.h"
 
 #include <cinttypes>
+#include <list>
 #include <utility>
 
 #include "call.h"
@@ -212,12 +213,10 @@ gpumem_status gpumem_pool_alloc_batch(gpumem_pool pool, const uint64_t* sizes, u
     const auto in_order = order.usable();
     if (!in_order) return in_order.error();
     core::PoolCore& core = order.pool->core();
-    std::vector<void*> blocks;
+    std::list<core::PoolCore::GivenBack> taken(1);
+    std::vector<void*>& blocks = taken.front().blocks;
     blocks.reserve(count);
-    Cleanup undo([&] {
-      for (void* const block : blocks)
-        (void)free_block(core, *in_order, block, 0);
-    });
+    Cleanup undo([&] { core.give_back(*in_order, taken); });
     for (uint64_t i = 0; i < count; ++i) {
       auto block = allocate(core, *in_order, sizes[i], 0);
       if (!block) {

@@ -178,11 +178,18 @@ std::vector<Scenario> pool_scenarios() {
                  {batch(), ends("gpumem_pool_free_batch", &Out::some_blocks, [](World& w) {
                     return gpumem_pool_free_batch(w.out.pool[0], w.out.some_blocks, 2, nullptr, &w.error);
                   })}});
-  all.push_back({"batches of a capture",
-                 kBoth,
-                 {create_pool(GPUMEM_KIND_DEVICE, 0, 32 * kMiB), create_stream(0), capture(true)},
-                 {batch_of({100, 3 * kMiB}, 0)},
-                 [](World& w) { EXPECT_EQ(capture(false).call(w), GPUMEM_SUCCESS); }});
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+    const std::string of = flags != 0 ? " of a pool that looks for mistakes" : "";
+    all.push_back({"batches of large blocks" + of,
+                   kBoth,
+                   {create_pool(GPUMEM_KIND_PINNED, flags, 32 * kMiB)},
+                   {batch_of({9 * kMiB, 9 * kMiB})}});
+    all.push_back({"batches of a capture" + of,
+                   kBoth,
+                   {create_pool(GPUMEM_KIND_DEVICE, flags, 32 * kMiB), create_stream(0), capture(true)},
+                   {batch_of({100, 3 * kMiB}, 0)},
+                   [](World& w) { EXPECT_EQ(capture(false).call(w), GPUMEM_SUCCESS); }});
+  }
   all.push_back(
       {"frees by other names",
        kBoth,

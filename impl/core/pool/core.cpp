@@ -1054,6 +1054,55 @@ Result<void> PoolCore::free_in(const PoolStream& stream, uint64_t address, uint6
   return {};
 }
 
+std::shared_ptr<PoolOrder> PoolCore::known_order(const PoolStream& stream) noexcept {
+  if (stream.capture.id == 0) {
+    const auto found = orders_.find(stream.key);
+    if (found != orders_.end()) return found->second;
+  } else if (const PoolPart* const part = captures_.find(stream.capture.id)) {
+    const auto found = part->lines.find(stream.capture.line);
+    if (found != part->lines.end()) return found->second;
+  }
+  return orders_.at(PoolStream::kNone);  // the part of the capture has ended meanwhile
+}
+
+void PoolCore::give_back(const PoolStream& stream, std::list<GivenBack>& blocks) noexcept {
+  const Lock lock(mutex_);
+  GivenBack& given = blocks.front();
+  given.order = known_order(stream);
+  for (void*& block : given.blocks) {
+    if (block == nullptr) continue;
+    uint64_t address = address_of(block);
+    if (debug()) {
+      const auto known = debug_blocks_.find(address);
+      address = known->second.base;
+      debug_blocks_.erase(known);
+      block = pointer_to(address);
+    }
+    captures_.blocks.erase(address);
+    count_free(*blocks_.run_at(address), address);
+  }
+  given_back_.splice(given_back_.end(), blocks);
+  try {
+    settle_given_back();
+    keep_threshold();
+  } catch (const std::bad_alloc&) {
+    // The blocks are free; the next call that looks for memory sees to the rest.
+  }
+}
+
+void PoolCore::settle_given_back() {
+  while (!given_back_.empty()) {
+    auto& [order, blocks] = given_back_.front();
+    for (; !blocks.empty(); blocks.pop_back()) {
+      const uint64_t address = address_of(blocks.back());
+      if (address != 0) free_block(*order, *blocks_.run_at(address), address);
+    }
+    // Nobody asks an order of a capture any more whose part has ended meanwhile.
+    if (order->held() && order->idle()) end_line(*order);
+    given_back_.pop_front();
+  }
+}
+
 // Sets one mark for many frees, if another stream may want the blocks. For large blocks of a native stream,
 // marks each free: it cannot be marked later, and that block may be the only one.
 void PoolCore::mark_if_due(Order& order, const PoolStream& stream, bool large) {
@@ -1165,6 +1214,7 @@ Result<void> PoolCore::free_debug(const PoolStream& stream, uint64_t address, ui
 }
 
 void PoolCore::end_quarantine(size_t keep) {
+  settle_given_back();
   while (quarantine_.size() > keep) {
     const Quarantined& oldest = quarantine_.front();
     free_block(*oldest.order, *blocks_.run_at(oldest.base), oldest.base);

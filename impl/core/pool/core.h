@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -87,6 +88,14 @@ class PoolCore {
 
   // ---- the rest ----
   Result<void*> allocate(const PoolStream& stream, uint64_t size, uint64_t alignment);
+  // Blocks that are free, but could not be put into their order yet.
+  struct GivenBack {
+    std::shared_ptr<PoolOrder> order;
+    std::vector<void*> blocks;  // NULL counts for nothing
+  };
+  // Takes back the blocks of the only element, which were allocated for `stream` and which nobody has used.
+  // Needs no memory.
+  void give_back(const PoolStream& stream, std::list<GivenBack>& blocks) noexcept;
   // `size` is 0 if unknown.
   Result<void> free(const PoolStream& stream, const void* pointer, uint64_t size);
   Result<void> record_use(const PoolStream& stream, const void* pointer);
@@ -200,6 +209,7 @@ class PoolCore {
   // Marks all orders; with `wait`, waits briefly for work that is almost complete.
   void observe(bool wait = true);
   void put_back(const PoolFree& block);
+  void settle_given_back();
   void end_quarantine(size_t keep);
   // Returns blocks that no order and no thread needs to their chunks.
   void sweep();
@@ -245,6 +255,8 @@ class PoolCore {
   void count_free(PoolRun& run, uint64_t base) noexcept;
   Error not_found(uint64_t address) const;
 
+  // The order of a stream for which blocks were allocated.
+  std::shared_ptr<Order> known_order(const PoolStream& stream) noexcept;
   PoolPart& part_of(uint64_t id);
   std::shared_ptr<Order> order_of(const backend::Capture& capture);
   void end_line(Order& line);
@@ -283,6 +295,7 @@ class PoolCore {
   PoolCaptures captures_;
   std::map<uint64_t, DebugBlock> debug_blocks_;  // by the pointer that the caller has
   std::deque<Quarantined> quarantine_;
+  std::list<GivenBack> given_back_;
 
   uint64_t limit_;
   uint64_t release_threshold_;
