@@ -217,6 +217,24 @@ std::vector<Scenario> pool_scenarios() {
                  kBoth,
                  warm(create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG)),
                  {take(0, 3000), block_info(), give(0)}});
+  all.push_back(
+      {"blocks of a capture in a pool that looks for mistakes",
+       kBoth,
+       {create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_DEBUG, 32 * kMiB), create_stream(0), capture(true)},
+       {of_many({"gpumem_pool_alloc",
+                 [](World& w) {
+                   const gpumem_status status =
+                       gpumem_pool_alloc(w.out.pool[0], 3 * kMiB, w.out.stream[0], &w.out.block[0], &w.error);
+                   gpumem_pool_info now = GPUMEM_POOL_INFO_INIT;
+                   if (status != GPUMEM_SUCCESS &&
+                       gpumem_pool_trim(w.out.pool[0], UINT64_MAX, nullptr, nullptr) == GPUMEM_SUCCESS) {
+                     EXPECT_EQ(gpumem_pool_get_info(w.out.pool[0], &now, nullptr), GPUMEM_SUCCESS);
+                     EXPECT_EQ(now.live_count, 0U);
+                   }
+                   return status;
+                 }}),
+        give(0, 0)},
+       [](World& w) { EXPECT_EQ(capture(false).call(w), GPUMEM_SUCCESS); }});
   // A failure leaves the capture whole: it ends well.
   all.push_back(
       {"blocks of a capture",

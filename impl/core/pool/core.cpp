@@ -929,21 +929,21 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
   }
   const uint64_t before = std::max(kGuard, alignment);
   if (size > kSizeMax - before - kGuard) size = kSizeMax - before - kGuard;
+  // Allocate the record first, so that nothing fails once there is a block.
+  std::map<uint64_t, DebugBlock> entry;
+  entry.emplace(0, DebugBlock{0, size});
   auto block = allocate_for(lock, stream, order, before + size + kGuard, alignment);
   if (!block) return block;
   shrink.dismiss();
-  const uint64_t base = address_of(*block);
-  const uint64_t pointer = base + before;
-  try {
-    debug_blocks_.emplace(pointer, DebugBlock{base, size});
-  } catch (const std::bad_alloc&) {
-    release_debug(order, base);
-    throw;
-  }
+  const uint64_t pointer = address_of(*block) + before;
+  auto node = entry.extract(entry.begin());
+  node.key() = pointer;
+  node.mapped().base = address_of(*block);
   if (reached_by_cpu()) {
     std::memset(pointer_to(pointer - kGuard), kGuardByte, kGuard);
     std::memset(pointer_to(pointer + size), kGuardByte, kGuard);
   }
+  debug_blocks_.insert(std::move(node));
   return pointer_to(pointer);
 }
 
