@@ -224,6 +224,25 @@ TEST(Pool, pool_6_debug_finds_what_was_overwritten) {
   give(pool, another);
 }
 
+TEST(Pool, pool_6_earlier_work_of_a_stream_overwrites_nothing) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_PINNED, GPUMEM_POOL_DEBUG));
+  GatedStream stream(instance.device());
+  void* const first = take(pool, 1000, stream);
+  ASSERT_OK(gpumem_fill_async(stream, first, 1000, 7, 1, why()));
+  give(pool, first, stream);
+  trim(pool, UINT64_MAX);  // it is kept back no longer
+  void* const second = take(pool, 900, stream);
+  stream.finish();
+  give(pool, second);
+  // A stream without such work finds what was overwritten.
+  auto* const third = static_cast<uint8_t*>(take(pool, 100, stream));
+  third[100] ^= 1;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, third, stream, why()));
+  third[100] ^= 1;
+  give(pool, third, stream);
+}
+
 TEST(Pool, pool_6_a_debug_pool_logs_the_blocks_that_nobody_freed) {
   std::vector<std::string> lines;
   const auto hear = [](void* user_data, gpumem_log_level, const char* message) {

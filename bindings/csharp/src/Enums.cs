@@ -740,9 +740,11 @@ namespace GpuMem
     AllowInternalDependencies = Constants.GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
     /// <summary>
     /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and
-    /// poisoned where the CPU reaches them, and <c>gpumem_pool_get_block_info()</c> knows the requested size. Blocks
-    /// that live when the pool is destroyed or its instance closed are logged as <see cref="LogLevel.Warning"/>, 32 at
-    /// most.
+    /// poisoned where the CPU reaches them, and <c>gpumem_pool_get_block_info()</c> knows the requested size. A free
+    /// looks at the guards where the CPU reaches them, but not at those of a block that was allocated in a stream while
+    /// work before an earlier free in it might still run, as in a capture it always might: that work may write to them.
+    /// Blocks that live when the pool is destroyed or its instance closed are logged as <see cref="LogLevel.Warning"/>,
+    /// 32 at most.
     /// </summary>
     Debug = Constants.GPUMEM_POOL_DEBUG,
     /// <summary>

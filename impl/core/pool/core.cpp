@@ -939,12 +939,24 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
   auto node = entry.extract(entry.begin());
   node.key() = pointer;
   node.mapped().base = address_of(*block);
-  if (reached_by_cpu()) {
+  node.mapped().guarded = may_guard(*order);
+  if (node.mapped().guarded) {
     std::memset(pointer_to(pointer - kGuard), kGuardByte, kGuard);
     std::memset(pointer_to(pointer + size), kGuardByte, kGuard);
   }
   debug_blocks_.insert(std::move(node));
   return pointer_to(pointer);
+}
+
+bool PoolCore::may_guard(Order& order) noexcept {
+  if (!reached_by_cpu()) return false;
+  try {
+    if (order.mark(false)) ++marks_;
+    poll(order);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return order.harmless();
 }
 
 // ---- freeing ----
@@ -1175,7 +1187,7 @@ Result<void> PoolCore::free_debug(const PoolStream& stream, uint64_t address, ui
                       pointer_to(address), block.requested, plural(block.requested), size);
   }
   GPUMEM_TRY(check_unused(address, block.requested));
-  if (reached_by_cpu()) {
+  if (block.guarded) {
     const auto* const bytes = static_cast<const uint8_t*>(pointer_to(address));
     for (uint64_t i = 1; i <= kGuard; ++i) {
       if (bytes[-static_cast<int64_t>(i)] == kGuardByte && bytes[block.requested + i - 1] == kGuardByte)

@@ -169,6 +169,7 @@ class PoolCore {
   struct DebugBlock {
     uint64_t base = 0;
     uint64_t requested = 0;
+    bool guarded = false;
   };
   struct Quarantined {
     uint64_t base = 0;
@@ -250,6 +251,8 @@ class PoolCore {
   void mark_if_due(Order& order, const PoolStream& stream, bool large);
   PoolShelf::Bin& bin_of(PoolShelf& shelf, uint32_t index);
   void await_recorded(const std::shared_ptr<Order>& order, PoolRun& run, uint64_t address);
+  // Whether the CPU may write to a block that was just allocated: no earlier work of its order still does.
+  bool may_guard(Order& order) noexcept;
   void release_debug(const std::shared_ptr<Order>& order, uint64_t base);
   // Counts the free of a block that no thread keeps, once nothing can fail.
   void count_free(PoolRun& run, uint64_t base) noexcept;

@@ -63,7 +63,10 @@ class PoolOrder {
   // The epoch of a free made now. After the stream's end, the last one, as no work can follow.
   uint64_t epoch() const { return stream_ == nullptr && unmarked_ == 0 ? epoch_ - 1 : epoch_; }
   // Counts frees in the current epoch.
-  void note_frees(uint64_t count) { unmarked_ += stream_ != nullptr ? count : 0; }
+  void note_frees(uint64_t count) {
+    freed_in_ = true;
+    unmarked_ += stream_ != nullptr ? count : 0;
+  }
   uint64_t unmarked() const { return unmarked_; }
   // Ends the epoch if it has frees and the stream can be marked. Returns whether a mark was enqueued.
   // `in_call`: the stream was passed to this call, so it is alive. `ends`: the stream is ending.
@@ -76,6 +79,8 @@ class PoolOrder {
   uint64_t passed() const { return passed_; }
   // Whether the work before all frees is known to be complete.
   bool idle() const { return is_none() || (unmarked_ == 0 && marks_.empty()); }
+  // Whether nothing can still write to a block that was freed in it. Work of a capture may be launched again.
+  bool harmless() const { return held_ ? !freed_in_ : idle(); }
   // Whether polling alone will find more complete. A native stream is marked only in calls that receive it.
   bool under_way() const { return !marks_.empty() || (unmarked_ != 0 && stream_ != nullptr && !native_); }
   // Call before releasing memory that complete work used.
@@ -129,6 +134,7 @@ class PoolOrder {
   backend::Device* device_ = nullptr;
   bool native_ = false;
   bool held_ = false;
+  bool freed_in_ = false;
   uint64_t epoch_ = 1;
   uint64_t passed_ = 0;
   uint64_t told_ = 0;  // what poll() has answered of it
