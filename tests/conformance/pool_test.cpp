@@ -727,6 +727,35 @@ TEST(Pool, str_15_statistics) {
   EXPECT_LT(info_of(pool).peak_live_bytes, info.live_bytes);
 }
 
+TEST(Pool, str_15_what_lives_is_never_less_than_nothing) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (const uint64_t size : {uint64_t{100}, 3 * kMiB}) {
+    threads.emplace_back([&, size] {
+      while (!stop)
+        give(pool, take(pool, size));
+    });
+  }
+  constexpr uint64_t kMany = uint64_t{1} << 62;
+  for (int round = 0; round < 20'000 && !testing::Test::HasFailure(); ++round) {
+    const gpumem_pool_info info = info_of(pool);
+    EXPECT_LT(info.live_count, kMany);
+    EXPECT_LT(info.live_bytes, kMany);
+    for (uint32_t index = 0; index < info.class_count; ++index) {
+      gpumem_pool_class_info in_class = GPUMEM_POOL_CLASS_INFO_INIT;
+      EXPECT_OK(gpumem_pool_get_class_info(pool, index, &in_class, why()));
+      EXPECT_LT(in_class.live_count, kMany);
+      if (in_class.block_size >= 100) break;
+    }
+  }
+  stop = true;
+  for (std::thread& thread : threads)
+    thread.join();
+  EXPECT_EQ(info_of(pool).live_count, 0U);
+}
+
 TEST(Pool, com_23_a_pool_counts_the_memory_that_it_has_taken) {
   Instance instance = open_instance();
   for (const gpumem_kind kind : kKinds) {

@@ -1327,21 +1327,33 @@ PoolCore::Totals PoolCore::try_live() noexcept {
 }
 
 PoolCore::Totals PoolCore::totals() const noexcept {
-  Totals totals{large_count_, large_bytes_, source_.bytes()};
+  uint64_t kept_count = 0;
+  uint64_t kept_bytes = 0;
   for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
-    totals.count -= cache->kept_count.load(std::memory_order_relaxed);
-    totals.bytes -= cache->kept_bytes.load(std::memory_order_relaxed);
+    kept_count += cache->kept_count.load(std::memory_order_relaxed);
+    kept_bytes += cache->kept_bytes.load(std::memory_order_relaxed);
   }
+  // A block that changes hands meanwhile may be seen in both.
+  Totals totals{large_count_ - std::min(kept_count, large_count_),
+                large_bytes_ - std::min(kept_bytes, large_bytes_), source_.bytes()};
   for (uint32_t i = 0; i < classes_.count(); ++i) {
-    uint64_t count = allocated_[i] - freed_[i];
-    for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
-      count += cache->allocated[i].load(std::memory_order_relaxed) -
-               cache->freed[i].load(std::memory_order_relaxed);
-    }
+    const uint64_t count = counts_of(i).live;
     totals.count += count;
     totals.bytes += count * classes_.size_of(i);
   }
   return totals;
+}
+
+PoolCore::Counts PoolCore::counts_of(uint32_t index) const noexcept {
+  // Read the frees first, so that a block which comes and goes meanwhile does not count as freed alone.
+  uint64_t freed = freed_[index];
+  for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
+    freed += cache->freed[index].load(std::memory_order_acquire);
+  uint64_t allocated = allocated_[index];
+  for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
+    allocated += cache->allocated[index].load(std::memory_order_relaxed);
+  // The threads store both without an order.
+  return {allocated, allocated - std::min(freed, allocated)};
 }
 
 gpumem_pool_info PoolCore::info() {
@@ -1371,9 +1383,7 @@ gpumem_pool_info PoolCore::info() {
     info.total_bytes += cache->large_allocated_bytes.load(std::memory_order_relaxed);
   }
   for (uint32_t i = 0; i < classes_.count(); ++i) {
-    uint64_t count = allocated_[i];
-    for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
-      count += cache->allocated[i].load(std::memory_order_relaxed);
+    const uint64_t count = counts_of(i).allocated;
     info.total_count += count;
     info.total_bytes += count * classes_.size_of(i);
   }
@@ -1397,13 +1407,9 @@ Result<gpumem_pool_class_info> PoolCore::class_info(uint32_t index) {
   const Lock lock(mutex_);
   gpumem_pool_class_info info = GPUMEM_POOL_CLASS_INFO_INIT;
   info.block_size = classes_.size_of(index);
-  uint64_t freed = freed_[index];
-  info.total_count = allocated_[index];
-  for (const PoolCache* cache = caches_; cache != nullptr; cache = cache->next) {
-    info.total_count += cache->allocated[index].load(std::memory_order_relaxed);
-    freed += cache->freed[index].load(std::memory_order_relaxed);
-  }
-  info.live_count = info.total_count - freed;
+  const Counts counts = counts_of(index);
+  info.total_count = counts.allocated;
+  info.live_count = counts.live;
   info.block_count = block_counts_[index];
   return info;
 }

@@ -274,6 +274,12 @@ class PoolCore {
   uint64_t captured_bytes() const;
   bool empty() const;
   Totals totals() const noexcept;
+  // Blocks of a class. Threads may allocate and free meanwhile.
+  struct Counts {
+    uint64_t allocated = 0;
+    uint64_t live = 0;
+  };
+  Counts counts_of(uint32_t index) const noexcept;
 
   const std::shared_ptr<Instance> instance_;
   Device& device_;
