@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/cleanup.h"
+
 namespace gpumem::core {
 
 bool PoolOrder::mark(bool in_call, bool ends) {
@@ -13,12 +15,15 @@ bool PoolOrder::mark(bool in_call, bool ends) {
     fence_ = std::move(*fence);
   }
   marks_.emplace_back();
+  Cleanup drop([&] { marks_.pop_back(); });
   const auto number = fence_->mark(*stream_, ends);
   if (!number) {
-    marks_.pop_back();
-    if (device_ != nullptr && device_->lost()) pass_all();
+    if (device_ == nullptr || !device_->lost()) return false;
+    drop.dismiss();
+    pass_all();
     return false;
   }
+  drop.dismiss();
   marks_.back() = {epoch_++, *number};
   unmarked_ = 0;
   return true;

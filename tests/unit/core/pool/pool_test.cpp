@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Where blocks of a pool lie: classes, the map of blocks, and best fit against a model.
+// Where blocks of a pool lie: classes, the map of blocks, and best fit against a model; and the marks behind
+// their frees.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -7,16 +8,82 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <new>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "contract/fence.h"
 #include "core/memory/pool_blocks.h"
 #include "core/memory/pool_classes.h"
+#include "core/pool/order.h"
 #include "core/pool/space.h"
 #include "sanitizer.h"
 
 namespace gpumem::core {
 namespace {
+
+// Its marks pass at once.
+class MarkedStream final : public backend::Stream {
+ public:
+  class Marks final : public backend::Fence {
+   public:
+    Marks() : Fence(&last_, lost_) {}
+    bool lacks_memory = false;
+
+   private:
+    Result<uint64_t> enqueue(backend::Stream&) override {
+      if (std::exchange(lacks_memory, false)) throw std::bad_alloc();
+      return ++last_;
+    }
+    std::atomic<uint64_t> last_{0};
+    std::atomic<bool> lost_{false};
+  };
+  const std::shared_ptr<Marks> marks = std::make_shared<Marks>();
+
+  void* native() const override { return nullptr; }
+  int32_t priority() const override { return 0; }
+  uint64_t identity() const override { return 1; }
+  Result<bool> is_capturing() override { return false; }
+  Result<backend::Capture> capture() override { return backend::Capture{}; }
+  const void* cpu_view(const backend::Span&) override { return nullptr; }
+  Result<void> copy(const backend::CopySegment&) override { return {}; }
+  backend::FillWay way_of_fill(const backend::Span&) override { return backend::FillWay::kEnqueue; }
+  Result<void> fill(const backend::FillSegment&) override { return {}; }
+  Result<void> wait_event(backend::Event&) override { return {}; }
+  Result<std::shared_ptr<backend::Fence>> fence() override { return {marks}; }
+  Result<void> launch_host_function(gpumem_host_function, void*, bool) override { return {}; }
+  Result<void> write_value(const backend::Span&, uint64_t, uint32_t) override { return {}; }
+  Result<void> wait_value(const backend::Span&, uint64_t, uint32_t, gpumem_wait_condition) override {
+    return {};
+  }
+  Result<bool> query() override { return true; }
+  Result<bool> synchronize(uint64_t) override { return true; }
+  Result<void> drain() override { return {}; }
+  Result<void> release() override { return {}; }
+};
+
+TEST(PoolOrder, a_mark_that_lacks_memory_leaves_no_trace) {
+  PoolOrder order(1, 1);
+  PoolStream to;
+  const auto stream = std::make_shared<MarkedStream>();
+  to.key = 1;
+  to.stream = stream;
+  order.set_stream(to);
+  order.note_frees(1);
+  ASSERT_TRUE(order.mark(false));
+  EXPECT_TRUE(order.poll());
+  EXPECT_EQ(order.passed(), 1U);
+  order.note_frees(1);
+  stream->marks->lacks_memory = true;
+  EXPECT_THROW((void)order.mark(false), std::bad_alloc);
+  EXPECT_FALSE(order.poll());
+  EXPECT_EQ(order.passed(), 1U);
+  EXPECT_TRUE(order.mark(false));
+  EXPECT_TRUE(order.poll());
+  EXPECT_EQ(order.passed(), 2U);
+  EXPECT_TRUE(order.idle());
+}
 
 TEST(PoolClasses, waste_at_most_an_eighth) {
   for (const uint64_t granule : {UINT64_C(16), UINT64_C(256)}) {
