@@ -1158,6 +1158,7 @@ TEST(Pool, str_16_a_limit_below_one_piece_is_named) {
       SCOPED_TRACE(limit);
       gpumem_pool_desc desc = pool_desc(kind);
       desc.limit = limit;
+      desc.initial_size = limit == 1 ? 1 : 0;
       const Pool pool = create_pool(instance.device(), desc);
       for (const uint64_t size : {uint64_t{1}, uint64_t{64}, 3 * kMiB}) {
         void* none = &instance;

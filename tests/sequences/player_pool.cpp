@@ -606,8 +606,9 @@ void Player::step_pool_create(Choice& choice) {
     if (initial != 0) {
       const uint64_t unit = made.kind == GPUMEM_KIND_DEVICE ? unit_of(owner) : kPage;
       uint64_t bytes = round_up(initial, unit);
-      if (made.limit != 0 && bytes > made.limit) bytes = std::max(made.limit / unit * unit, unit);
-      expect = expect_growth(home.index, made.kind, made.memory_flags, made.limit, 0, bytes, bytes);
+      if (made.limit != 0 && bytes > made.limit) bytes = made.limit / unit * unit;
+      if (bytes != 0)
+        expect = expect_growth(home.index, made.kind, made.memory_flags, made.limit, 0, bytes, bytes);
     }
     if (names && !desc.is_null() && !can_have(home.index, true, rights.entries()))
       expect = or_fault({GPUMEM_ERROR_UNSUPPORTED}, owner);

@@ -71,7 +71,8 @@ Result<void> PoolCore::open() {
   if (!debug()) seat_ = pool_seats::take(*this, number_);
   if (request_.initial_size == 0) return {};
   uint64_t size = round_up(request_.initial_size, piece());
-  if (limit_ != 0 && size > limit_) size = std::max(round_down(limit_, piece()), piece());
+  if (limit_ != 0 && size > limit_) size = round_down(limit_, piece());
+  if (size == 0) return {};
   return grow(no_order(), size, PoolClasses::kPage);
 }
 
