@@ -31,6 +31,20 @@ Step create_pool(gpumem_kind kind, gpumem_pool_flags flags = 0, uint64_t initial
                   }});
 }
 
+// A failure leaves the threshold as it was.
+Step set_threshold(uint64_t bytes) {
+  return {"gpumem_pool_set_release_threshold", [=](World& w) {
+            gpumem_pool_info before = GPUMEM_POOL_INFO_INIT;
+            gpumem_pool_info now = GPUMEM_POOL_INFO_INIT;
+            const bool known = gpumem_pool_get_info(w.out.pool[0], &before, nullptr) == GPUMEM_SUCCESS;
+            const gpumem_status status = gpumem_pool_set_release_threshold(w.out.pool[0], bytes, &w.error);
+            if (known && gpumem_pool_get_info(w.out.pool[0], &now, nullptr) == GPUMEM_SUCCESS) {
+              EXPECT_EQ(now.release_threshold, status == GPUMEM_SUCCESS ? bytes : before.release_threshold);
+            }
+            return status;
+          }};
+}
+
 // Into Out::block.
 Step take(size_t slot, uint64_t size, int stream = -1) {
   return of_many({"gpumem_pool_alloc", [=](World& w) {
@@ -166,6 +180,10 @@ std::vector<Scenario> pool_scenarios() {
         CALL(gpumem_pool_set_limit, w.out.pool[0], 64 * kMiB),
         CALL(gpumem_pool_set_release_threshold, w.out.pool[0], 0),
         CALL(gpumem_pool_set_callback, w.out.pool[0], no_more, nullptr)}});
+  all.push_back({"a threshold below what a pool has",
+                 kBoth,
+                 warm(create_pool(GPUMEM_KIND_DEVICE), {create_stream(0), take(0, 3000, 0), give(0, 0)}),
+                 {set_threshold(1)}});
   all.push_back(
       {"blocks in streams",
        kBoth,

@@ -1304,10 +1304,15 @@ void PoolCore::set_limit(uint64_t bytes) {
 void PoolCore::set_release_threshold(uint64_t bytes) {
   const Lock lock(mutex_);
   release_threshold_ = bytes;
-  drain_all();
+  // Before the caches are open again, so that none keeps a block that is to go back.
   for (PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
     cache->largest.store(largest_kept(), std::memory_order_relaxed);
-  keep_threshold();
+  drain_all();
+  try {
+    keep_threshold();
+  } catch (const std::bad_alloc&) {
+    // The threshold is set; the next call sees to the rest.
+  }
 }
 
 bool PoolCore::empty() const {
