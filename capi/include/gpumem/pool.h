@@ -457,7 +457,7 @@ GPUMEM_API gpumem_status gpumem_pool_capacity_for(gpumem_pool pool, const uint64
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT above 2^63-1
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
- * \blocking{no}
+ * \blocking{for a lock}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_pool_set_limit(gpumem_pool pool, uint64_t bytes, gpumem_error *error);
@@ -471,7 +471,7 @@ GPUMEM_API gpumem_status gpumem_pool_set_limit(gpumem_pool pool, uint64_t bytes,
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT above 2^63-1
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
- * \blocking{no}
+ * \blocking{for driver calls, and until other threads that are allocating or freeing are done}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_pool_set_release_threshold(gpumem_pool pool, uint64_t bytes,
