@@ -19,7 +19,7 @@ _ALSO_IN_HOST_FUNCTIONS = {
     "gpumem_host_set_current_device", "gpumem_host_stream_set_capturing", "gpumem_instance_get_info",
     "gpumem_buffer_get_info", "gpumem_buffer_forget_registration", "gpumem_group_get_info",
     "gpumem_hub_get_info", "gpumem_link_get_info", "gpumem_memory_get_import_info", "gpumem_memory_get_info",
-    "gpumem_physical_get_info", "gpumem_pool_get_block_info", "gpumem_pool_get_class_info", "gpumem_pool_get_info",
+    "gpumem_physical_get_info", "gpumem_pool_capacity_for", "gpumem_pool_get_block_info", "gpumem_pool_get_class_info", "gpumem_pool_get_info",
     "gpumem_pool_reset_peaks", "gpumem_range_get_info", "gpumem_ring_get_info", "gpumem_share_get_fds",
     "gpumem_share_get_info", "gpumem_share_revoke", "gpumem_stats_get", "gpumem_stats_get_kind", "gpumem_stats_report",
     "gpumem_stats_reset_peaks", "gpumem_stats_snapshot", "gpumem_status_enumerate", "gpumem_status_get_info", "gpumem_stream_get_info",
