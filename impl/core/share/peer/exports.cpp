@@ -518,6 +518,11 @@ Token Exports::whole_of(const Token& token) const noexcept {
   return known != exports_.end() && known->second->whole != Token{} ? known->second->whole : token;
 }
 
+bool Exports::has(const Token& token) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return exports_.contains(token);
+}
+
 Result<ShareHandle> Exports::find(const Token& token) const {
   const Exported found = find_open(token);
   if (found == nullptr) return no_export(token);

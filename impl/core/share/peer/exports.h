@@ -71,6 +71,8 @@ class Exports {
   Result<uint32_t> try_memory(const void* pointer, const ExportRequest& request);
   // New descriptors, closed on exec. NOT_FOUND.
   Result<Grant> grant(const Token& token);
+  // Whether this instance has exported it, and it has not ended or is still held.
+  bool has(const Token& token) const noexcept;
   // The handle as it was exported. NOT_FOUND.
   Result<ShareHandle> find(const Token& token) const;
 

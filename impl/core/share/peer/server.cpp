@@ -824,14 +824,13 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
   if (exported) {
     auto claimed = instance_.exports().claim(token);
     if (!claimed) {
-      if (claim.count == 0) connection.claims.erase(token);
+      if (claim.empty()) connection.claims.erase(token);
       return refused(claimed.error());
     }
     grant = std::move(*claimed);
     grant.handle.access = lesser(grant.handle.access, access);
   }
-  claim.exported = exported;
-  ++claim.count;
+  ++(exported ? claim.exported : claim.kept);
   if (connection.lent == token) {
     instance_.exports().unclaim(token);
     connection.lent.reset();
@@ -847,8 +846,15 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
 Result<void> ShareServer::take_release(Connection& connection, const Token& token) {
   const auto claimed = connection.claims.find(token);
   if (claimed == connection.claims.end()) return violation("it released what it does not hold");
-  if (claimed->second.exported) instance_.exports().unclaim(token);
-  if (--claimed->second.count == 0) connection.claims.erase(claimed);
+  // A release does not say of which it is. Memory must outlive all claims that may still be of its export.
+  Claim& claim = claimed->second;
+  if (claim.kept != 0) {
+    --claim.kept;
+  } else {
+    --claim.exported;
+    instance_.exports().unclaim(token);
+  }
+  if (claim.empty()) connection.claims.erase(claimed);
   if (connection.claims.empty() && connection.partner != 0 && !connections_.contains(connection.partner)) {
     connection.lease_until = platform::deadline_after(kLeaseTime);
     look_until(connection.lease_until);
@@ -1059,6 +1065,14 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
                       "exported",
                       handle.exporter.pid, connection.process);
   }
+  // What a handle says of its exporter can be forged, even where the pid above was checked.
+  if (instance_.exports().has(handle.token) && connection.process != platform::process_id()) {
+    return make_error(
+        GPUMEM_ERROR_PERMISSION_DENIED,
+        "the process of the hub exported the handle, and process %d publishes it; copy the bytes "
+        "into memory of your own to publish them",
+        connection.process);
+  }
   GPUMEM_TRY(check_descriptors(handle, incoming.descriptors));
   const gpumem_access access = message.access != 0 ? message.access : GPUMEM_ACCESS_READ;
   if (access > handle.access)
@@ -1203,7 +1217,7 @@ void ShareServer::doom(Connection& connection, const Error* error) noexcept {
 void ShareServer::unclaim(Connection& connection) noexcept {
   Exports& exports = instance_.exports();
   for (const auto& [token, claim] : connection.claims) {
-    for (uint64_t i = 0; claim.exported && i < claim.count; ++i)
+    for (uint64_t i = 0; i < claim.exported; ++i)
       exports.unclaim(token);
   }
   connection.claims.clear();
@@ -1411,9 +1425,9 @@ void ShareServer::close_hub(uint64_t id) noexcept {
     if (connection->hub != id) continue;
     // Keep holders that have claimed memory of this process: it still lives, and they still hold it.
     const auto& claims = connection->claims;
-    const bool stays =
-        connection->role == Role::kHolder &&
-        std::any_of(claims.begin(), claims.end(), [](const auto& claim) { return claim.second.exported; });
+    const bool stays = connection->role == Role::kHolder &&
+                       std::any_of(claims.begin(), claims.end(),
+                                   [](const auto& claim) { return claim.second.exported != 0; });
     if (stays) {
       tell_all_withdrawn(*connection);
     } else {

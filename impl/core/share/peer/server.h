@@ -128,9 +128,12 @@ class ShareServer {
  private:
   using Clock = std::chrono::steady_clock;
   enum class Role { kGreeted, kHolder, kLink };
+  // How often a token is claimed: as an export of this instance, which counts them, and as what a keeper
+  // keeps. One token can be both, one after the other.
   struct Claim {
-    uint64_t count = 0;
-    bool exported = false;  // by this instance, which counts it
+    uint64_t exported = 0;
+    uint64_t kept = 0;
+    bool empty() const { return exported == 0 && kept == 0; }
   };
   struct Wait {
     uint64_t number;

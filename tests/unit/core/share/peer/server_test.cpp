@@ -941,6 +941,83 @@ TEST_F(ShareServerTest, WhoHasReadAHandlePublishesNothingElseBehindIt) {
   EXPECT_EQ(platform::describe(reader.received[0].get()).inode, inode);
 }
 
+// A link that claims one token twice: as what a hub's own process exported, and as what its keeper keeps.
+class ClaimedTwiceTest : public ShareServerTest {
+ public:
+  ClaimedTwiceTest() {
+    gpumem_hub_desc desc = hub_desc();
+    desc.flags = GPUMEM_HUB_KEEPER;
+    hub = open_hub(desc);
+    gpumem_device device = nullptr;
+    EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+    gpumem_memory_desc memory_desc = GPUMEM_MEMORY_DESC_INIT;
+    memory_desc.kind = GPUMEM_KIND_DEVICE;
+    memory_desc.size = 1;
+    memory_desc.require = GPUMEM_MEMORY_SHAREABLE;
+    EXPECT_EQ(gpumem_memory_create(device, &memory_desc, &memory, nullptr), GPUMEM_SUCCESS);
+    gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+    EXPECT_EQ(gpumem_memory_get_info(memory, &info, nullptr), GPUMEM_SUCCESS);
+    const gpumem_share_handle exported = export_at(instance, info.device_pointer);
+    claim.token = decode(exported)->token;
+    EXPECT_EQ(gpumem_hub_publish(hub, "exported", &exported, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  }
+  // Other files under the token of the export.
+  Message forged() const {
+    Message message = publish_of("kept", 1);
+    message.handle.token = claim.token;
+    message.handle.exporter.pid = getpid();
+    return message;
+  }
+  void claim_twice() {
+    link.emplace(address());
+    ASSERT_EQ(link->hello().type, MessageType::kWelcome);
+    holder.emplace(std::move(link->received.front()));
+    ASSERT_EQ(link->ask(message_of(MessageType::kFetch, "exported")).type, MessageType::kGranted);
+    ASSERT_EQ(holder->ask(claim).type, MessageType::kGranted);
+    ASSERT_EQ(gpumem_hub_withdraw(hub, "exported", 0, nullptr), GPUMEM_SUCCESS);
+    const auto note = holder->next();
+    ASSERT_TRUE(note);
+    ASSERT_EQ(note->message.type, MessageType::kWithdrawn);
+    ASSERT_EQ(link->ask(forged(), files(1)).type, MessageType::kPublished) << "a process trusts itself";
+    ASSERT_EQ(link->ask(message_of(MessageType::kFetch, "kept")).type, MessageType::kGranted);
+    ASSERT_EQ(holder->ask(claim).type, MessageType::kGranted);
+  }
+
+  gpumem_hub hub = nullptr;
+  gpumem_memory memory = nullptr;
+  Message claim = message_of(MessageType::kClaim);
+  std::optional<Raw> link;
+  std::optional<Raw> holder;
+};
+
+TEST_F(ClaimedTwiceTest, NoOtherProcessPublishesTheTokenOfAnExport) {
+  ASSERT_EQ(gpumem_hub_withdraw(hub, "exported", 0, nullptr), GPUMEM_SUCCESS);
+  const auto publish = [&] {
+    Raw raw(address());
+    if (raw.hello().type != MessageType::kWelcome) return 1;
+    return raw.ask(forged(), files(1)).status == GPUMEM_ERROR_PERMISSION_DENIED ? 0 : 2;
+  };
+  EXPECT_EQ(test::exit_code_of(publish), 0);
+}
+
+TEST_F(ClaimedTwiceTest, BothClaimsEndWithTheirConnection) {
+  claim_twice();
+  EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_ERROR_BUSY);
+  link.reset();
+  holder.reset();
+  EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
+}
+
+TEST_F(ClaimedTwiceTest, TheExportIsHeldUntilBothAreReleased) {
+  claim_twice();
+  Message release = message_of(MessageType::kRelease);
+  release.token = claim.token;
+  holder->send(release);
+  EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_ERROR_BUSY) << "it may be the other's";
+  holder->send(release);
+  EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
+}
+
 TEST_F(ShareServerTest, AClaimHasTheAccessOfTheNameThatWasFetched) {
   gpumem_hub_desc desc = hub_desc();
   desc.flags = GPUMEM_HUB_KEEPER;
