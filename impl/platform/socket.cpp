@@ -26,6 +26,9 @@ namespace {
 
 constexpr int kBacklog = 128;
 constexpr auto kPause = std::chrono::milliseconds(2);
+// SCM_PIDFD, of Linux 6.5: a descriptor of the sending process, which comes with each packet if whoever made
+// the socket has asked for that.
+constexpr int kPidFd = 4;
 
 struct Address {
   sockaddr_un bytes{};
@@ -371,13 +374,15 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
     return result;
   }
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    if (header->cmsg_level != SOL_SOCKET) continue;
+    if (header->cmsg_type != SCM_RIGHTS && header->cmsg_type != kPidFd) continue;
     const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     const unsigned char* at = CMSG_DATA(header);
     for (size_t i = 0; i < count; ++i, at += sizeof(int)) {
       int value = -1;
       std::memcpy(&value, at, sizeof value);
-      result.descriptors.emplace_back(value);
+      Descriptor received(value);
+      if (header->cmsg_type == SCM_RIGHTS) result.descriptors.push_back(std::move(received));
     }
   }
   result.size = static_cast<size_t>(got);

@@ -102,6 +102,25 @@ TEST_F(SocketTest, SaysThatAPacketWasCutAndLosesNoDescriptor) {
   EXPECT_EQ(test::open_files(), before);
 }
 
+// Whoever sends the end of a pair decides what comes with its packets.
+TEST_F(SocketTest, WhatTheKernelAddsToAPacketIsClosed) {
+  constexpr int kPassPidFd = 76;  // SO_PASSPIDFD, of Linux 6.5
+  const SocketPair ends = pair();
+  constexpr int kOn = 1;
+  if (setsockopt(ends.theirs.get(), SOL_SOCKET, kPassPidFd, &kOn, sizeof kOn) != 0)
+    GTEST_SKIP() << "the kernel has no SO_PASSPIDFD";
+  const uint64_t before = test::open_files();
+  for (const size_t count : {size_t{0}, size_t{2}, kDescriptorsPerPacket}) {
+    ASSERT_TRUE(send_some(ends.ours.get(), kBytes, files(count)));
+    std::array<uint8_t, 16> room{};
+    auto got = receive_some(ends.theirs.get(), room);
+    ASSERT_TRUE(got) << got.error().message;
+    EXPECT_EQ(got->size, kBytes.size());
+    EXPECT_LE(got->descriptors.size(), count);
+  }
+  EXPECT_EQ(test::open_files(), before);
+}
+
 TEST_F(SocketTest, SaysWhenTheProcessHasNoRoomForDescriptors) {
   const SocketPair ends = pair();
   const Descriptors files = SocketTest::files(3);
