@@ -585,6 +585,11 @@ void ShareServer::serve(Connection& connection) {
       doom(connection, nullptr);
       return;
     }
+    // Without sending or receiving, nothing else tells, and epoll reports it again and again.
+    if (connection.channel.is_held_up() && platform::has_hung_up(connection.channel.socket())) {
+      doom(connection, nullptr);
+      return;
+    }
     for (int i = 0; i < kAtOnce && !connection.doomed && !connection.channel.has_output(); ++i) {
       Hub* const hub = find_hub(connection.hub);
       // Limit the descriptors of all incomplete messages together.

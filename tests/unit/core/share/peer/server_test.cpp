@@ -131,6 +131,11 @@ class Opened {
   gpumem_instance instance_ = nullptr;
 };
 
+std::shared_ptr<Instance> inside(gpumem_instance instance) {
+  const auto handle = reinterpret_cast<uintptr_t>(instance);
+  return acquire<InstanceObject>(platform::thread_record(), handle)->shared_instance();
+}
+
 // The address of a buffer that can be shared by descriptors. It ends with its instance.
 void* shared_buffer(gpumem_instance instance, uint64_t size) {
   gpumem_device device = nullptr;
@@ -1566,6 +1571,30 @@ TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
   EXPECT_GT(received, 0U);
   EXPECT_LE(received, 100U);
   EXPECT_TRUE(eventually(fetch)) << "all has been read";
+}
+
+TEST_F(ShareServerTest, WhoHangsUpWhileItsAnswerIsHeldUpIsMissedAtOnce) {
+  gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
+  gpumem_hub_desc desc = hub_desc();
+  desc.timeout_ns = 3'600'000'000'000;
+  gpumem_hub const hub = open_hub(desc);
+  ASSERT_EQ(gpumem_hub_publish(hub, "n", &handle, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  const DescriptorLimit limit(800);  // so at most 100 unread ones for the first process of a user
+  Raw hog(address());
+  Raw link(address());
+  for (Raw* one : {&hog, &link})
+    ASSERT_EQ(one->hello().type, MessageType::kWelcome);
+  const auto fetch = [&](Raw& raw, uint64_t count) {
+    Message message = message_of(MessageType::kFetch, "n");
+    for (message.number = 100; message.number < 100 + count; ++message.number)
+      raw.send(message);
+    for (uint64_t taken = 0; taken < count; ++taken)
+      inside(instance)->share_server().catch_up();
+  };
+  fetch(hog, 110);
+  fetch(link, 1);
+  { const Raw gone = std::move(link); }
+  EXPECT_TRUE(eventually([&] { return links(hub) == 1; }));
 }
 
 // As a user whom nothing else runs as. Other programs of the user of a hub leave it less than its own
