@@ -140,6 +140,7 @@ Result<void> Link::need_keeper() const {
 Result<uint64_t> Link::publish(const PublishRequest& request) {
   GPUMEM_TRY(outside_host_function());
   GPUMEM_TRY(need_keeper());
+  if (auto known = instance().exports().find(request.handle.token); !known) return known.error();
   auto grant = instance().exports().grant(request.handle.token);
   if (!grant) return grant.error();
   if (grant->handle.way != GPUMEM_SHARE_WAY_POSIX_FD) {

@@ -50,6 +50,13 @@ Error stale() {
       "the export has ended: its memory or event is gone, or it was revoked; ask for a new handle");
 }
 
+Error not_found() {
+  return make_error(
+      GPUMEM_ERROR_NOT_FOUND,
+      "this instance has no such export: it has ended, or another instance made it, which must make this "
+      "call itself");
+}
+
 Error held_already() {
   return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "another importer holds it, and one at a time may");
 }
@@ -543,10 +550,7 @@ Error Exports::no_export(const Token& token) const {
         "the handle is not of this instance, which has only received or imported it; pass on the handle "
         "itself; what was fetched from a keeper is held there already");
   }
-  return make_error(
-      GPUMEM_ERROR_NOT_FOUND,
-      "this instance has no such export: it has ended, or another instance made it, which must make this "
-      "call itself");
+  return not_found();
 }
 
 Result<Grant> Exports::grant_of(const Exported& found) const {
@@ -562,7 +566,7 @@ Result<Grant> Exports::grant_of(const Exported& found) const {
 
 Result<Grant> Exports::grant(const Token& token) {
   const Exported found = find_open(token);
-  if (found == nullptr) return no_export(token);
+  if (found == nullptr) return not_found();
   return grant_of(found);
 }
 

@@ -69,7 +69,7 @@ class Exports {
   Result<void> revoke(const Token& token);
   // Why an export of it would fail, or how many descriptors it would have. Changes nothing.
   Result<uint32_t> try_memory(const void* pointer, const ExportRequest& request);
-  // New descriptors, closed on exec. NOT_FOUND.
+  // New descriptors, closed on exec. NOT_FOUND; find() tells more of why, and locks the imports for that.
   Result<Grant> grant(const Token& token);
   // Whether this instance has exported it, and it has not ended or is still held.
   bool has(const Token& token) const noexcept;

@@ -44,11 +44,17 @@
 
 namespace {
 std::atomic<uint64_t> refusals_of_descriptors{0};  // because too many of the user's are not read
-}
+std::atomic<bool> hold_answers{false};             // of all threads but the first
+std::atomic<bool> answer_is_held{false};
+}  // namespace
 
 // The library's calls it too.
 extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(int socket, const msghdr* message,
                                                                   int flags) {
+  while (hold_answers && gettid() != getpid()) {
+    answer_is_held = true;
+    sched_yield();
+  }
   const long sent = syscall(SYS_sendmsg, socket, message, flags);
   if (sent < 0 && errno == ETOOMANYREFS) ++refusals_of_descriptors;
   return sent;
@@ -2924,6 +2930,47 @@ TEST_F(EventThatEnds, IsClaimedByNobodyWhenASecondDestroyerLoses) {
   EXPECT_FALSE(exports.claim(token));
   used = {};
   winner.join();
+}
+
+// Dropping a received handle can end the last use of a connection, of which the server is told.
+TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
+  gpumem_hub const hub = open_hub(hub_desc());
+  ASSERT_EQ(gpumem_hub_publish(hub, "n", &exported, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  Raw link(address());
+  ASSERT_EQ(link.hello().type, MessageType::kWelcome);
+  // A received handle whose exporter has gone.
+  Imports& imports = inside(instance)->imports();
+  {
+    auto ends = platform::socket_pair();
+    ASSERT_TRUE(ends);
+    auto client = ShareClient::open(inside(instance)->share_server(), std::move(ends->theirs));
+    ASSERT_TRUE(client);
+    const auto until = std::chrono::steady_clock::time_point::max();
+    ASSERT_TRUE(imports.keep(*decode(exported), {}, *client, until));
+    ends->ours = Descriptor();
+    ASSERT_TRUE(eventually([&] { return (*client)->gone(); }));
+  }
+
+  Ref<Event> used = use();
+  std::thread destroyer([&] { EXPECT_EQ(gpumem_event_destroy(event, nullptr), GPUMEM_SUCCESS); });
+  ASSERT_TRUE(is_ending());
+  hold_answers = true;
+  for (const MessageType type : {MessageType::kEnumerate, MessageType::kFetch}) {
+    Message message = message_of(type, type == MessageType::kFetch ? "n" : "");
+    message.number = 100;
+    link.send(message);
+  }
+  EXPECT_TRUE(eventually([] { return answer_is_held.load(); }));
+  Sleeper receiver([&] {
+    EXPECT_TRUE(imports.reserve_received());
+    imports.give_up_received();
+  });
+  hold_answers = false;
+  EXPECT_EQ(heard(link).type, MessageType::kEntry);
+  EXPECT_EQ(heard(link).status, GPUMEM_ERROR_NOT_FOUND);
+  receiver.join();
+  used = {};
+  destroyer.join();
 }
 
 }  // namespace
