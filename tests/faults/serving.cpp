@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "../asleep.h"
 #include "core/share/peer/client.h"
 #include "core/share/wire/channel.h"
 #include "gpumem/gpumem.h"
@@ -181,7 +183,6 @@ class Importer : public Opened {
     return good;
   }
 
- private:
   gpumem_link connect(const std::string& path) {
     gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
     desc.path = path.c_str();
@@ -190,6 +191,8 @@ class Importer : public Opened {
     call("connect", gpumem_link_connect(instance, &desc, &link, &error_));
     return link;
   }
+
+ private:
   bool call(const char* what, gpumem_status status) {
     EXPECT_TRUE(may_be(status)) << what << ": " << status << ", " << error_.message;
     return status == GPUMEM_SUCCESS;
@@ -279,6 +282,33 @@ void run_lending_without_memory() {
     const bool failed = hits() != 0;
     exporter.destroy();
     if (!failed || testing::Test::HasFailure()) return;
+  }
+  ADD_FAILURE() << "it goes on allocating";
+}
+
+// What waits for another process ends with its instance.
+void run_closing_without_memory() {
+  Exporter exporter;
+  for (uint64_t k = 1; k < kCallsMost; ++k) {
+    const testing::ScopedTrace trace(__FILE__, __LINE__, "allocation " + std::to_string(k));
+    std::optional<Importer> importer(std::in_place);
+    gpumem_link const link = importer->connect(exporter.plain_path);
+    gpumem_status status = GPUMEM_SUCCESS;
+    std::atomic<pid_t> waiting{0};
+    std::thread waiter([&] {
+      waiting = gettid();
+      status = gpumem_link_wait(link, "nothing", 0, kForever, nullptr, nullptr);
+    });
+    while (waiting == 0)
+      std::this_thread::yield();
+    gpumem::test::wait_until_asleep(waiting);
+    arm({Kind::kAllocation, k, false, 0});
+    importer.reset();
+    disarm();
+    waiter.join();
+    EXPECT_EQ(status, GPUMEM_ERROR_CLOSED);
+    exporter.await_no_links();
+    if (hits() == 0 || testing::Test::HasFailure()) return;
   }
   ADD_FAILURE() << "it goes on allocating";
 }

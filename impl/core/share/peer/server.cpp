@@ -148,7 +148,6 @@ Result<void> ShareServer::start() {
 }
 
 void ShareServer::stop() noexcept {
-  std::vector<std::shared_ptr<ShareClient>> clients;
   std::vector<Recent> recent;  // released after unlocking
   {
     const std::lock_guard lock(mutex_);
@@ -174,21 +173,26 @@ void ShareServer::stop() noexcept {
       leave_store(hub);
     hubs_.clear();
     reserve_.clear();
-    try {
-      for (const auto& [id, client] : clients_) {
-        if (auto alive = client.lock()) clients.push_back(std::move(alive));
-      }
-    } catch (const std::bad_alloc&) {
-      // Their calls time out.
-    }
   }
-  for (const auto& client : clients)
+  // One by one, because a list of them needs memory, and without it their calls could wait for ever.
+  while (const auto client = take_client())
     client->abandon(instance_closed());
   // Stop without the lock, because trials take it. No lane is added any more.
   for (auto& [user, lane] : lanes_)
     lane.thread.stop();
   const uint64_t one = 1;
   (void)!write(stop_event_.get(), &one, sizeof one);
+}
+
+// Once it is stopped: one that lives, which is then not among the clients any more. Null: there is none.
+std::shared_ptr<ShareClient> ShareServer::take_client() noexcept {
+  std::shared_ptr<ShareClient> client;  // released after unlocking, as its end takes the lock
+  const std::lock_guard lock(mutex_);
+  while (client == nullptr && !clients_.empty()) {
+    client = clients_.begin()->second.lock();
+    clients_.erase(clients_.begin());
+  }
+  return client;
 }
 
 void ShareServer::wake() noexcept {
@@ -245,6 +249,8 @@ void ShareServer::run() noexcept {
           take_event(events.at(static_cast<size_t>(i)).data.u64, clients);
         if (look_soon_.exchange(false)) look_until(Clock::now() + kSoon);
         if (next_look_ <= Clock::now()) {
+          // First, because the end of one that does not fit would take the lock again.
+          clients.reserve(clients.size() + clients_.size());
           look_at_times();
           // Resume what was held up.
           for (const auto& [id, client] : clients_) {

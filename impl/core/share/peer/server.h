@@ -195,6 +195,8 @@ class ShareServer {
   void keep_for_a_while(std::shared_ptr<SharePeer> peer);
   std::vector<std::shared_ptr<SharePeer>> take_unused() noexcept;
 
+  std::shared_ptr<ShareClient> take_client() noexcept;
+
   void run() noexcept;
   void take_event(uint64_t id, std::vector<std::shared_ptr<ShareClient>>& clients);
   void take_notes();
