@@ -8,13 +8,17 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "../asleep.h"
 #include "core/share/peer/client.h"
+#include "core/share/peer/hub_table.h"
 #include "core/share/wire/channel.h"
 #include "gpumem/gpumem.h"
 #include "loop.h"
@@ -309,6 +313,44 @@ void run_closing_without_memory() {
     EXPECT_EQ(status, GPUMEM_ERROR_CLOSED);
     exporter.await_no_links();
     if (hits() == 0 || testing::Test::HasFailure()) return;
+  }
+  ADD_FAILURE() << "it goes on allocating";
+}
+
+// The third version of a name displaces its first.
+void run_publishing_without_memory() {
+  for (uint64_t k = 1; k < kCallsMost; ++k) {
+    const testing::ScopedTrace trace(__FILE__, __LINE__, "allocation " + std::to_string(k));
+    core::HubTable table{core::HubLimits()};
+    std::vector<core::Token> gone;
+    bool failed = false;
+    for (uint8_t number = 1; number <= 3; ++number) {
+      core::HubTable::Request request;
+      request.name = "a name that does not fit into a string without memory";
+      request.published.handle.token.fill(number);
+      request.published.handle.fd_count = number;
+      request.published.descriptors.emplace_back(dup(STDERR_FILENO));
+      const auto counts = [&] {
+        return std::tuple(table.name_count(), table.version_count(), table.descriptor_count());
+      };
+      const auto before = counts();
+      arm({Kind::kAllocation, k, false, 0});
+      try {
+        EXPECT_EQ(*table.publish(std::move(request), &gone), number);
+      } catch (const std::bad_alloc&) {
+      }
+      disarm();
+      if (hits() == 0) continue;
+      failed = true;
+      EXPECT_EQ(counts(), before);
+      EXPECT_EQ(request.published.descriptors.size(), 1u);
+      EXPECT_TRUE(gone.empty());
+      EXPECT_EQ(*table.publish(std::move(request), &gone), number);
+    }
+    EXPECT_EQ(table.descriptor_count(), 5u);
+    EXPECT_TRUE(table.withdraw("a name that does not fit into a string without memory", 0, 0, &gone));
+    EXPECT_EQ(gone.size(), 3u) << "none is published any more";
+    if (!failed || testing::Test::HasFailure()) return;
   }
   ADD_FAILURE() << "it goes on allocating";
 }

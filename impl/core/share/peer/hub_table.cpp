@@ -147,24 +147,33 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
     return limit_reached("bytes_max", limits_.bytes);
   if (request.shared) GPUMEM_TRY(check_shares(request, is_new, descriptors_going, bytes_going));
 
+  gone->reserve(gone->size() + goes);
+  floors_.try_emplace(request.user);  // closing a name must not fail
+  std::map<Token, uint32_t> made_token{{handle.token, 0}};
+  Names made;
+  Name& made_name = made[request.name];
+  made_name.user = request.user;
+  Version& place = made_name.versions[version];
   if (request.store) {
     auto stored = request.store(request, version);
     if (!stored) return stored.error();
     request.published.stored = std::move(*stored);
   }
-  gone->reserve(gone->size() + goes);
-  floors_.try_emplace(request.user);  // closing a name must not fail
-  ++tokens_[handle.token];
-  if (is_new) {
-    name = names_.emplace(request.name, Name{}).first;
-    name->second.user = request.user;
-    std::erase_if(past_, [&](const Past& entry) { return entry.name == request.name; });
-  }
-  auto& versions = name->second.versions;
+  // Nothing fails from here on.
+  tokens_.merge(made_token);
+  ++tokens_.find(handle.token)->second;
   descriptor_count_ += handle.fd_count;
   if (request.published.kept) kept_bytes_ += handle.size;
   ++version_count_;
-  versions.emplace(version, std::move(request.published));
+  place = std::move(request.published);
+  if (is_new) {
+    names_.merge(made);
+    name = names_.find(request.name);
+    std::erase_if(past_, [&](const Past& entry) { return entry.name == request.name; });
+  } else {
+    name->second.versions.merge(made_name.versions);
+  }
+  auto& versions = name->second.versions;
   name->second.last = version;
   for (size_t i = 0; i < goes; ++i) {
     const Token token = versions.begin()->second.handle.token;
