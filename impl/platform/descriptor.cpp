@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -18,21 +19,32 @@
 
 namespace gpumem::platform {
 
+namespace {
+
+// As the kernel knows it: asking a server of files could wait for whoever runs that.
+bool status_of(int file_descriptor, struct statx* status) {
+  return statx(file_descriptor, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, status) == 0;
+}
+
+uint64_t device_of(const struct statx& status) { return makedev(status.stx_dev_major, status.stx_dev_minor); }
+
+}  // namespace
+
 DescriptorFacts describe(int file_descriptor) {
   DescriptorFacts facts;
-  struct stat status {};
-  if (fstat(file_descriptor, &status) != 0) return facts;
+  struct statx status {};
+  if (!status_of(file_descriptor, &status)) return facts;
   facts.open = true;
-  facts.regular = S_ISREG(status.st_mode);
-  facts.shareable = S_ISREG(status.st_mode) || S_ISCHR(status.st_mode);
-  facts.size = status.st_size > 0 ? static_cast<uint64_t>(status.st_size) : 0;
-  facts.device = status.st_dev;
-  facts.inode = status.st_ino;
+  facts.regular = S_ISREG(status.stx_mode);
+  facts.shareable = S_ISREG(status.stx_mode) || S_ISCHR(status.stx_mode);
+  facts.size = status.stx_size;
+  facts.device = device_of(status);
+  facts.inode = status.stx_ino;
   constexpr int kOfSize = F_SEAL_SHRINK | F_SEAL_GROW;
-  const int seals = S_ISREG(status.st_mode) ? fcntl(file_descriptor, F_GET_SEALS) : -1;
+  const int seals = S_ISREG(status.stx_mode) ? fcntl(file_descriptor, F_GET_SEALS) : -1;
   // Touching a file of huge pages can fail, whatever its size.
   struct statfs system {};
-  const bool huge = fstatfs(file_descriptor, &system) == 0 && system.f_type == HUGETLBFS_MAGIC;
+  const bool huge = seals >= 0 && fstatfs(file_descriptor, &system) == 0 && system.f_type == HUGETLBFS_MAGIC;
   facts.sealed = seals >= 0 && (seals & kOfSize) == kOfSize && !huge;
 
   // The system shows "/memfd:NAME (deleted)".
@@ -59,9 +71,9 @@ std::vector<int> numbers_of(const Descriptors& descriptors) {
 }
 
 FileId file_of(int file_descriptor) {
-  struct stat status {};
-  if (fstat(file_descriptor, &status) != 0) return {};
-  return {status.st_dev, status.st_ino};
+  struct statx status {};
+  if (!status_of(file_descriptor, &status)) return {};
+  return {device_of(status), status.stx_ino};
 }
 
 Error no_descriptor(int error, const char* entry_point) {

@@ -231,6 +231,9 @@ void Listener::close() noexcept {
       (void)unlink(address_.c_str());
   }
   hang_up(socket_.get());
+  // Those that nobody has accepted: nobody else connects now.
+  for (auto left = accept(); left && *left; left = accept())
+    drop_unread(left->get());
   socket_ = Descriptor();
 }
 
@@ -348,14 +351,52 @@ size_t unread_packets(int socket) {
   return (static_cast<size_t>(bytes) + kLeast - 1) / kLeast;
 }
 
-Result<Received> receive_some(int socket, std::span<uint8_t> room) {
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorsPerPacket * sizeof(int))> control{};
-  iovec part{room.data(), room.size()};
+namespace {
+
+// A socket can be set to hold up its last close() until its peer has taken what was sent: whoever sent it
+// would choose how long.
+void close_without_waiting(int file_descriptor) {
+  const linger none{};
+  (void)setsockopt(file_descriptor, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+}
+
+// Room for a packet with all that can come with it.
+struct Packet {
+  alignas(cmsghdr)
+      std::array<char, CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(kDescriptorsPerPacket * sizeof(int))> control;
+  iovec part{};
   msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
+
+  explicit Packet(std::span<uint8_t> room) : part{room.data(), room.size()} {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+  }
+  ssize_t receive(int socket) { return recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); }
+  // Closes them if `into` is null; else that has room for them.
+  void take_descriptors(Descriptors* into) {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET) continue;
+      if (header->cmsg_type != SCM_RIGHTS && header->cmsg_type != kPidFd) continue;
+      const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      const unsigned char* at = CMSG_DATA(header);
+      for (size_t i = 0; i < count; ++i, at += sizeof(int)) {
+        int value = -1;
+        std::memcpy(&value, at, sizeof value);
+        Descriptor received(value);
+        close_without_waiting(value);
+        if (header->cmsg_type == SCM_RIGHTS && into != nullptr) into->push_back(std::move(received));
+      }
+    }
+  }
+};
+
+}  // namespace
+
+Result<Received> receive_some(int socket, std::span<uint8_t> room) {
+  Packet packet(room);
   Received result;
   try {
     result.descriptors.reserve(kDescriptorsPerPacket);  // before receiving, so that nothing received is lost
@@ -364,7 +405,7 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
   }
   ssize_t got = -1;
   for (bool reset = false; got < 0;) {
-    got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    got = packet.receive(socket);
     if (got >= 0 || errno == EINTR) continue;
     if (errno == EAGAIN) return result;
     // Read on: the kernel reports the reset once, before the last data.
@@ -373,23 +414,31 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
     result.state = Received::State::kHungUp;
     return result;
   }
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET) continue;
-    if (header->cmsg_type != SCM_RIGHTS && header->cmsg_type != kPidFd) continue;
-    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    const unsigned char* at = CMSG_DATA(header);
-    for (size_t i = 0; i < count; ++i, at += sizeof(int)) {
-      int value = -1;
-      std::memcpy(&value, at, sizeof value);
-      Descriptor received(value);
-      if (header->cmsg_type == SCM_RIGHTS) result.descriptors.push_back(std::move(received));
-    }
-  }
+  packet.take_descriptors(&result.descriptors);
   result.size = static_cast<size_t>(got);
-  result.truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  result.truncated = (packet.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
   // An empty packet carries no message, so treat it as the end, as on a stream.
   result.state = got == 0 ? Received::State::kHungUp : Received::State::kBytes;
   return result;
+}
+
+void drop_unread(int socket) noexcept {
+  int type = 0;
+  socklen_t size = sizeof type;
+  if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET) return;
+  hang_up(socket);
+  // With this each packet brings something, also an empty one, which is not the end then.
+  const int on = 1;
+  (void)setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+  for (bool reset = false;;) {
+    Packet packet({});
+    if (packet.receive(socket) < 0) {
+      if (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))) continue;
+      return;
+    }
+    if (CMSG_FIRSTHDR(&packet.message) == nullptr) return;
+    packet.take_descriptors(nullptr);
+  }
 }
 
 void hang_up(int socket) noexcept { (void)shutdown(socket, SHUT_RDWR); }

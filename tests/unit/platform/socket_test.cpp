@@ -19,6 +19,7 @@
 #include <string>
 #include <thread>
 
+#include "lingering.h"
 #include "platform/folder.h"
 #include "platform/identity.h"
 #include "process_support.h"
@@ -119,6 +120,31 @@ TEST_F(SocketTest, WhatTheKernelAddsToAPacketIsClosed) {
     EXPECT_LE(got->descriptors.size(), count);
   }
   EXPECT_EQ(test::open_files(), before);
+}
+
+TEST_F(SocketTest, NothingThatWasSentMakesItsReceiverWait) {
+  std::array<test::Lingering, 3> lingering;
+  for (const test::Lingering& one : lingering) {
+    if (!one) GTEST_SKIP() << "there is no network";
+  }
+  {
+    const SocketPair ends = pair();
+    ASSERT_TRUE(send_some(ends.ours.get(), kBytes, lingering[0].take()));
+    std::array<uint8_t, 16> room{};
+    EXPECT_EQ(receive_some(ends.theirs.get(), room)->descriptors.size(), 1U);
+  }
+  {
+    const SocketPair ends = pair();
+    ASSERT_TRUE(send_some(ends.ours.get(), {}, {})) << "an empty packet is not the end";
+    ASSERT_TRUE(send_some(ends.ours.get(), kBytes, lingering[1].take()));
+    drop_unread(ends.theirs.get());
+  }
+  auto listener = Listener::open(path(), 0600);
+  ASSERT_TRUE(listener);
+  auto connected = connect_to(path(), soon());
+  ASSERT_TRUE(connected);
+  ASSERT_TRUE(send_some(connected->get(), kBytes, lingering[2].take()));
+  listener->close();
 }
 
 TEST_F(SocketTest, SaysWhenTheProcessHasNoRoomForDescriptors) {

@@ -38,6 +38,7 @@
 #include "core/share/wire/channel.h"
 #include "core/stream/event.h"
 #include "gpumem/gpumem.h"
+#include "lingering.h"
 #include "platform/identity.h"
 #include "platform/pages.h"
 #include "process_support.h"
@@ -786,6 +787,36 @@ TEST_F(ShareServerTest, WhoOnlySaysThatItTriedIsNotBelieved) {
   EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
   liar.join();
   EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
+}
+
+TEST_F(ShareServerTest, NobodySendsWhatTheSharingThreadWaitsFor) {
+  std::array<test::Lingering, 3> lingering;
+  for (const test::Lingering& one : lingering) {
+    if (!one) GTEST_SKIP() << "there is no network";
+  }
+  gpumem_hub_desc desc = hub_desc();
+  desc.links_max = 2;
+  gpumem_hub const hub = open_hub(desc);
+  Raw stays(address());
+  ASSERT_EQ(stays.hello().type, MessageType::kWelcome);
+  Raw link(address());
+  ASSERT_EQ(link.hello().type, MessageType::kWelcome);
+  // Nobody reads while an answer is held.
+  hold_answers = true;
+  Message message = message_of(MessageType::kEnumerate);
+  message.number = 100;
+  stays.send(message);
+  EXPECT_TRUE(eventually([] { return answer_is_held.load(); }));
+  const std::array<uint8_t, 4> nonsense{};
+  link.send_bytes(nonsense, lingering[0].take());
+  link.send_bytes(nonsense, lingering[1].take());  // which is not read any more
+  Raw refused_one(address());
+  refused_one.send_bytes(nonsense, lingering[2].take());
+  answer_is_held = false;
+  hold_answers = false;
+  EXPECT_TRUE(link.ends());
+  EXPECT_TRUE(refused_one.ends());
+  EXPECT_TRUE(eventually([&] { return links(hub) == 1; }));
 }
 
 TEST_F(ShareServerTest, AnotherVersionIsToldWhy) {
@@ -2966,6 +2997,7 @@ TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
     imports.give_up_received();
   });
   hold_answers = false;
+  answer_is_held = false;
   EXPECT_EQ(heard(link).type, MessageType::kEntry);
   EXPECT_EQ(heard(link).status, GPUMEM_ERROR_NOT_FOUND);
   receiver.join();
