@@ -843,6 +843,7 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
     grant.handle.access = lesser(grant.handle.access, access);
   }
   ++(exported ? claim.exported : claim.kept);
+  claim.told = false;
   if (connection.lent == token) {
     instance_.exports().unclaim(token);
     connection.lent.reset();
@@ -1200,7 +1201,8 @@ void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) noexcept {
     const Hub* const its = find_hub(connection->hub);
     if (its != nullptr && its->table.find(token) != nullptr) continue;
     connection->fetched.erase(token);
-    if (!connection->claims.contains(token)) continue;
+    const auto claimed = connection->claims.find(token);
+    if (claimed == connection->claims.end() || std::exchange(claimed->second.told, true)) continue;
     Message message = message_of(MessageType::kWithdrawn);
     message.token = token;
     answer(*connection, std::move(message));
@@ -1417,8 +1419,9 @@ void ShareServer::tell_all_withdrawn(Connection& connection) noexcept {
   try {
     // Copy the tokens, because answering ends the claims of a peer that has hung up.
     std::vector<Token> tokens;
-    for (const auto& [token, claim] : connection.claims)
-      tokens.push_back(token);
+    for (const auto& [token, claim] : connection.claims) {
+      if (!claim.told) tokens.push_back(token);
+    }
     for (const Token& token : tokens) {
       Message message = message_of(MessageType::kWithdrawn);
       message.token = token;

@@ -133,6 +133,7 @@ class ShareServer {
   struct Claim {
     uint64_t exported = 0;
     uint64_t kept = 0;
+    bool told = false;  // that it is withdrawn, since the last claim
     bool empty() const { return exported == 0 && kept == 0; }
   };
   struct Wait {

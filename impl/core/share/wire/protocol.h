@@ -32,8 +32,8 @@
 // * any, while MORE is missing
 //   - MORE of the same number: as the message that is complete with it
 //
-// The server also says WITHDRAWN of a token to a holder that has claimed it, at most once. Requests of one
-// connection are answered in their order, but for WAIT and TRIAL.
+// The server also says WITHDRAWN of a token to a holder that has claimed it, at most once for each claim.
+// Requests of one connection are answered in their order, but for WAIT and TRIAL.
 //
 // In a trial the server is the importer: a holder at the other end of the connection that came with it. It
 // finds the 16 bytes of the TRIAL at the beginning of the block, and leaves their complement there.

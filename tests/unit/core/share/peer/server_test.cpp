@@ -1060,6 +1060,16 @@ TEST_F(ClaimedTwiceTest, TheExportIsHeldUntilBothAreReleased) {
   EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
 }
 
+TEST_F(ClaimedTwiceTest, WithdrawnIsToldOnceOfAClaim) {
+  claim_twice();
+  ASSERT_EQ(link->ask(message_of(MessageType::kWithdraw, "kept")).type, MessageType::kDone);
+  const auto note = holder->next();
+  ASSERT_TRUE(note);
+  EXPECT_EQ(note->message.type, MessageType::kWithdrawn) << "it was claimed again since the first one";
+  ASSERT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(holder->ask(claim).type, MessageType::kRefused) << "nothing came before this answer";
+}
+
 TEST_F(ShareServerTest, AClaimHasTheAccessOfTheNameThatWasFetched) {
   gpumem_hub_desc desc = hub_desc();
   desc.flags = GPUMEM_HUB_KEEPER;
