@@ -171,8 +171,15 @@ TEST_F(Conformance, str_3_other_instance) {
   const Instance other = open_instance();
   const Event event = create_event(other.device());
   const Stream stream = create_stream(device_);
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_event_record(event, stream, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stream_wait_event(stream, event, why()));
+  const Event own = create_event(device_);
+  int64_t nanoseconds = 0;
+  const auto expect_refused = [](gpumem_status status) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, status);
+    EXPECT_NE(std::strstr(last_error().message, "different instances"), nullptr) << last_error().message;
+  };
+  expect_refused(gpumem_event_record(event, stream, why()));
+  expect_refused(gpumem_stream_wait_event(stream, event, why()));
+  expect_refused(gpumem_event_get_elapsed_time(own, event, &nanoseconds, why()));
   // A memory that is named by its handle belongs to one instance.
   const Memory theirs = alloc_pinned(other.device(), 16);
   uint8_t byte = 1;

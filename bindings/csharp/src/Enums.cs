@@ -735,7 +735,7 @@ namespace GpuMem
     /// <summary>None.</summary>
     None = 0,
     /// <summary>
-    /// An allocation may let its stream wait for the work of another one, rather than take new memory.
+    /// An allocation of up to 1 MiB may let its stream wait for the work of another one, rather than take new memory.
     /// </summary>
     AllowInternalDependencies = Constants.GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
     /// <summary>

@@ -46,7 +46,7 @@ extern "C" {
 
 /** How a pool works: a sum of GPUMEM_POOL_ values. */
 typedef uint64_t gpumem_pool_flags;
-/** An allocation may let its stream wait for the work of another one, rather than take new memory. */
+/** An allocation of up to 1 MiB may let its stream wait for the work of another one, rather than take new memory. */
 #define GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES UINT64_C(0x1)
 /** Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and poisoned where
  * the CPU reaches them, and gpumem_pool_get_block_info() knows the requested size. A free looks at the guards where the CPU reaches
@@ -427,7 +427,7 @@ GPUMEM_API gpumem_status gpumem_pool_trim(gpumem_pool pool, uint64_t keep_bytes,
 
 /** Gets how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. A pool that is
  * created with this as its `initial_size` serves them without taking more: for one thread, in one stream, whatever the order. It
- * also serves them with this as its `limit`. Other threads may each keep some free blocks of a size that they use, and blocks that
+ * also serves them with this as its `limit`; with #GPUMEM_POOL_DEBUG, which keeps freed blocks back, only once. Other threads may each keep some free blocks of a size that they use, and blocks that
  * are freed in one stream serve others later.
  *
  * The answer depends only on the sizes and on what the pool was created with, not on what is in it now.

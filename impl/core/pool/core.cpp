@@ -502,11 +502,17 @@ uint64_t PoolCore::release_free(uint64_t wanted) {
   return released;
 }
 
-Error PoolCore::below_one_piece(uint64_t piece) const {
+Error PoolCore::over_limit(uint64_t piece, uint64_t more) const {
+  if (limit_ < piece) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "the pool's limit of %" PRIu64 " byte%s is below one piece of its memory, %" PRIu64
+                      " bytes; raise it to that with gpumem_pool_set_limit()",
+                      limit_, plural(limit_), piece);
+  }
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                    "the pool's limit of %" PRIu64 " byte%s is below one piece of its memory, %" PRIu64
-                    " bytes; raise it to that with gpumem_pool_set_limit()",
-                    limit_, plural(limit_), piece);
+                    "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
+                    " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
+                    source_.bytes(), limit_, more);
 }
 
 Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
@@ -525,13 +531,7 @@ Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
     const auto over = [&](uint64_t bytes) { return limit_ != 0 && source_.bytes() + bytes > limit_; };
     if (over(wanted)) wanted = least;
     if (over(wanted)) release_free(source_.bytes() + wanted - limit_);
-    if (over(wanted)) {
-      if (limit_ < PoolClasses::kPage) return below_one_piece(PoolClasses::kPage);
-      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                        "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
-                        " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
-                        source_.bytes(), limit_, wanted);
-    }
+    if (over(wanted)) return over_limit(PoolClasses::kPage, wanted);
     space_.prepare(1);
     auto base = source_.allocate(wanted);
     if (!base && wanted > least && is_lack(base.error().status)) base = source_.allocate(wanted = least);
@@ -614,13 +614,7 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
   const uint64_t room = (following != source_.pieces().end() ? following->first : source_.end()) - at;
   const uint64_t ample = std::min(round_up(std::max(added, request_.segment_size), granularity), room);
   if (ample > added && (limit_ == 0 || source_.bytes() + ample <= limit_) && check_room(ample)) added = ample;
-  if (limit_ != 0 && source_.bytes() + added > limit_) {
-    if (limit_ < granularity) return below_one_piece(granularity);
-    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
-                      " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
-                      source_.bytes(), limit_, added);
-  }
+  if (limit_ != 0 && source_.bytes() + added > limit_) return over_limit(granularity, added);
 
   GPUMEM_TRY(check_room(added));
 

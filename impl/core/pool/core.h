@@ -235,7 +235,7 @@ class PoolCore {
   Result<void> grow_range(Order& order, uint64_t size, uint64_t alignment);
   uint64_t release_free(uint64_t wanted);
   static Result<void> require_no_capture(const Order& order);
-  Error below_one_piece(uint64_t piece) const;
+  Error over_limit(uint64_t piece, uint64_t more) const;
   void keep_threshold();
   void note_peaks();
   bool ask_callback(Lock& lock, uint64_t size);

@@ -70,6 +70,9 @@ Result<void> Event::release() {
 }
 
 Error of_other_device(const Event& event, const Stream& stream) {
+  if (&event.instance() != &stream.instance())
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the event and the stream belong to different instances");
   return make_error(
       GPUMEM_ERROR_INVALID_ARGUMENT,
       "the event belongs to device %u and the stream to device %u; use an event of the stream's device",
@@ -83,7 +86,8 @@ Result<Status> synchronize_event(Event& event, uint64_t timeout_ns) {
 
 Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end) {
   if (&start.device() != &end.device()) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the events belong to different devices");
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the events belong to different %s",
+                      &start.instance() == &end.instance() ? "devices" : "instances");
   }
   GPUMEM_TRY(start.usable());
   for (const Event* event : {&start, &end}) {

@@ -670,8 +670,8 @@ constants! {
     /// Undoes it for that location.
     GPUMEM_ADVICE_UNSET_ACCESSED_BY: gpumem_advice = 6;
     // ---- pool.h
-    /// An allocation may let its stream wait for the work of another one, rather than take new
-    /// memory.
+    /// An allocation of up to 1 MiB may let its stream wait for the work of another one, rather
+    /// than take new memory.
     GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES: gpumem_pool_flags = 0x1;
     /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back
     /// for a while and poisoned where the CPU reaches them, and `gpumem_pool_get_block_info()`

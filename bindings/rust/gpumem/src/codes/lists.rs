@@ -504,8 +504,8 @@ flags! {
     }
     /// How a pool works.
     PoolFlags: u64 {
-        /// An allocation may let its stream wait for the work of another one, rather than take new
-        /// memory.
+        /// An allocation of up to 1 MiB may let its stream wait for the work of another one, rather
+        /// than take new memory.
         ALLOW_INTERNAL_DEPENDENCIES = GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
         /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept
         /// back for a while and poisoned where the CPU reaches them, and
