@@ -24,7 +24,7 @@ pub use crate::options::PoolOptions;
 use crate::range::{describe_accesses, first_access};
 use crate::size::bytes_of;
 use crate::sleep::{caught, with_panics};
-use crate::stream::Stream;
+use crate::stream::{a_device_was_lost, Stream};
 use crate::typed::Part;
 use crate::uses::{Parts, Use, Uses};
 
@@ -900,6 +900,7 @@ impl<T: Element> PoolBlock<T> {
     }
 
     fn for_cpu(&mut self, function: &'static str) -> Result<(), Error> {
+        const LOST: &str = "the device was lost while work used the block, and the work may go on";
         let freeing = match self.freeing {
             Some(freeing) => freeing,
             None => return Ok(()),
@@ -913,8 +914,7 @@ impl<T: Element> PoolBlock<T> {
         if let Some(others) = &*lock(&self.others) {
             others.uses.refuse((0, u64::MAX), "block", function)?;
             if others.uses.are_abandoned() {
-                let message = "the device was lost while work used the block, and the work may go on";
-                return refused(ErrorKind::DeviceLost, Status::DEVICE_LOST, message);
+                return refused(ErrorKind::DeviceLost, Status::DEVICE_LOST, LOST);
             }
         }
         if freeing.stream.is_null() {
@@ -922,8 +922,11 @@ impl<T: Element> PoolBlock<T> {
         }
         // SAFETY: only a handle.
         match unsafe { call!(gpumem_stream_synchronize(freeing.stream, sys::GPUMEM_TIMEOUT_INFINITE)) } {
-            // It is destroyed, and so its work was observed complete.
-            Err(error) if error.kind() == ErrorKind::StaleHandle => Ok(()),
+            // It is destroyed, and so its work was observed complete, unless it had ended with its device.
+            Err(error) if error.kind() == ErrorKind::StaleHandle => match a_device_was_lost() {
+                true => refused(ErrorKind::DeviceLost, Status::DEVICE_LOST, LOST),
+                false => Ok(()),
+            },
             result => result.map(drop).map_err(|error| error.called_as(function)),
         }
     }

@@ -1079,9 +1079,19 @@ fn note<T>(list: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
     list.push(Arc::downgrade(one));
 }
 
+/// Whether a call has found a device lost.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Whether a device was lost in this process, so that the work of a stream that is gone may never have been observed
+/// complete.
+pub(crate) fn a_device_was_lost() -> bool {
+    LOST.load(Ordering::Acquire)
+}
+
 /// Wakes all tasks after a call has found a device lost: they find out whether it is theirs. The library drops their
 /// functions only when something is asked about their own stream.
 pub(crate) fn device_is_lost() {
+    LOST.store(true, Ordering::Release);
     for task in living(&TASKS).iter().flat_map(|tasks| living(tasks)) {
         let mut waiting = lock(&task);
         if let Waiting::For(waker) = &*waiting {

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use common::{is_host, with_device};
 use gpumem::{
-    host, Backend, Device, DeviceMemory, ErrorKind, Event, EventFlags, Instance, Kind, Pinned, Rectangle,
-    Region, RegisterOptions, Registered, Rejected, Stream, StreamOptions, WaitCondition, WriteCombined,
+    host, Backend, Device, DeviceMemory, ErrorKind, Event, EventFlags, Instance, Kind, Pinned, Pool,
+    PoolOptions, Rectangle, Region, RegisterOptions, Registered, Rejected, Stream, StreamOptions,
+    WaitCondition, WriteCombined,
 };
 
 /// A stream that waits until the word is set.
@@ -757,6 +758,29 @@ fn what_a_stream_used_stays_if_the_device_is_lost_before_the_stream_ends() {
     host::device_lose(&device).unwrap();
     let _ = Stream::new(&device);
     assert!(owners.upgrade().is_some());
+    // SAFETY: nothing of it is used any more.
+    unsafe { instance.close_by_force() }.unwrap();
+}
+
+/// The work of a lost device may go on, whether its stream is still there or not.
+#[test]
+fn a_block_of_a_lost_device_is_not_lent_to_the_cpu_when_its_stream_is_gone() {
+    if !is_host() {
+        return;
+    }
+    let instance = Instance::open(Backend::HOST).unwrap();
+    let device = instance.device(0).unwrap();
+    let pool = Pool::with_options(&device, &PoolOptions::new().kind(Kind::PINNED)).unwrap();
+    let gate = Pinned::<AtomicU32>::zeroed(&device, 1).unwrap();
+    let stream = Stream::new(&device).unwrap();
+    let mut block = pool.alloc::<u32>(1000, Some(&stream)).unwrap();
+    stream.wait_value(&gate, 0, WaitCondition::EQ, 1).unwrap();
+    drop(stream.fill(&block, 7u32).unwrap());
+    host::device_lose(&device).unwrap();
+    assert_eq!(block.host_mut().unwrap_err().kind(), ErrorKind::DeviceLost);
+    drop(stream);
+    assert_eq!(block.host_mut().unwrap_err().kind(), ErrorKind::DeviceLost);
+    drop(block);
     // SAFETY: nothing of it is used any more.
     unsafe { instance.close_by_force() }.unwrap();
 }
