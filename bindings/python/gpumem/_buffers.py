@@ -455,6 +455,7 @@ def change(buffers: Sequence[Buffer], group: Optional[Group], make: Callable[[Ca
     """Calls a function that changes buffers, in the way that ``make`` does it. They are marked until it has returned, also if
     Ctrl-C ends the wait for it."""
     token = [None]
+    runner = 0  # the thread that makes the call
 
     def mark(changing: bool) -> None:
         for buffer in buffers:
@@ -463,6 +464,8 @@ def change(buffers: Sequence[Buffer], group: Optional[Group], make: Callable[[Ca
             group._changing = changing
 
     def run() -> None:
+        nonlocal runner
+        runner = threading.get_ident()
         try:
             token.pop()
         except IndexError:  # Ctrl-C came first
@@ -483,9 +486,13 @@ def change(buffers: Sequence[Buffer], group: Optional[Group], make: Callable[[Ca
     except BaseException:
         try:
             token.pop()
-            mark(False)  # the call was never made
+            over = True  # the call was never made
         except IndexError:
-            pass
+            over = runner == threading.get_ident()
+        if over:
+            for buffer in buffers:
+                buffer._state = buffer._info = None
+            mark(False)
         raise
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import ctypes
 import itertools
 import re
@@ -190,31 +191,33 @@ class Pool(Unique):
             while found:
                 order = found[0][1]
                 count = next((at for at, (_, other) in enumerate(found) if not other.same(order)), len(found))
-                self._free_batch([block for block, _ in found[:count]], order, taken)
+                self._free_batch([block for block, _ in found[:count]], order)
                 del found[:count]
         finally:
             for block in taken:
-                block._open = True
+                if not block._freed:
+                    block._open = True
 
-    def _free_batch(self, blocks: List[PoolBlock], order: _Order, taken: List[PoolBlock]) -> None:
-        freed = len(blocks)
-        try:
-            if self._closed or order.native:
-                for freed, block in enumerate(blocks):
+    def _free_batch(self, blocks: List[PoolBlock], order: _Order) -> None:
+        if self._closed or order.native:
+            for block in blocks:
+                block._freed = True  # first, as in PoolBlock.free()
+                try:
                     _free(call, self, block._start, block._size, order)
-                freed = len(blocks)
-            else:
-                call(c.gpumem_pool_free_batch, self._handle, (c_void_p * freed)(*(block._start for block in blocks)), freed,
-                     order.handle)
+                except Error:
+                    if not self.device.instance._closed:
+                        block._freed = False
+                        raise
+            return
+        starts = (c_void_p * len(blocks))(*(block._start for block in blocks))
+        _mark_freed(blocks, True)
+        try:
+            call(c.gpumem_pool_free_batch, self._handle, starts, len(blocks), order.handle)
         except Error as problem:
             if not self.device.instance._closed:
                 ended = _ENDED.match(problem.message)
-                freed = int(ended[1]) if ended else freed if self._closed or order.native else 0
+                _mark_freed(blocks[int(ended[1]) if ended else 0:], False)
                 raise
-        finally:
-            for block in blocks[:freed]:
-                block._freed = True
-                taken.remove(block)
 
     # ---- plain addresses ----
 
@@ -271,7 +274,7 @@ class Pool(Unique):
     def capacity_for(self, sizes: Iterable[int]) -> int:
         """How many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. It does not
         depend on what the pool has. A pool with that as its ``initial_size`` serves them, to one thread in one stream, without
-        taking more."""
+        taking more the first time."""
         wanted = [u64(size, "size") for size in sizes]
         out = c_uint64()
         call(c.gpumem_pool_capacity_for, self._handle, (c_uint64 * len(wanted))(*wanted), len(wanted), out)
@@ -500,22 +503,30 @@ class PoolBlock(Ordered, Managed):
         except AttributeError:
             return
         order = self._order
-        # The usual case, kept short, as in `alloc`.
-        if stream == "own" and not (self._holds or order.native) and c.gpumem_pool_free_sized(
-                self.pool._handle, self._start, self._size, order.handle, None) == 0:
+        # The usual case, kept short, as in `alloc`. Noted first, because a signal handler may raise as the call returns, and
+        # nobody may free the block once more.
+        if stream == "own" and not (self._holds or order.native):
             self._freed = True
-            return
+            if c.gpumem_pool_free_sized(self.pool._handle, self._start, self._size, order.handle, None) == 0:
+                return
+            self._freed = False
         try:
-            _free(call, self.pool, self._start, self._size, self._release_order(stream))
-        except Exception as problem:
-            if not (getattr(problem, "code", None) in GONE and self.device.instance._closed):
-                self._open = True
-                raise
-        except BaseException:  # a signal handler raised, and nobody knows whether before or after the call
-            self._freed = True
+            order = self._release_order(stream)
+        except BaseException:
+            self._open = True
             raise
         self._freed = True
+        try:
+            _free(call, self.pool, self._start, self._size, order)
+        except Error as problem:
+            if not (problem.code in GONE and self.device.instance._closed):
+                self._freed, self._open = False, True
+                raise
         self._wrapped = None
+
+    def close(self) -> None:
+        """Frees the block; see :meth:`free`."""
+        self.free()
 
     def _take(self) -> bool:
         """Whether this call frees the block, and not another one."""
@@ -675,6 +686,14 @@ def _at_exit() -> None:
     for pool in list(_called.values()):
         if not pool.closed and pool._callback is not None:
             c.gpumem_pool_set_callback(pool.handle, c.gpumem_pool_callback(), None, None)
+
+
+def _mark_freed(blocks: List[PoolBlock], freed: bool) -> None:
+    # In one call of C, in the middle of which no signal handler runs.
+    collections.deque(map(_set_freed, blocks, itertools.repeat(freed)), maxlen=0)
+
+
+_set_freed: Callable[[PoolBlock, bool], None] = PoolBlock.__dict__["_freed"].__set__
 
 
 # The names of the module are gone at the end of the interpreter, but not what a function encloses.

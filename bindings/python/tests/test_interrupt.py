@@ -4,6 +4,7 @@
 import asyncio
 import ctypes
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from unittest import mock
 
 import gpumem
 from gpumem import _library as c
-from gpumem import _buffers, _sleeping, _stream, _waits
+from gpumem import _buffers, _pool, _sleeping, _stream, _waits
 
 from .support import Case, on_cuda
 
@@ -27,6 +28,34 @@ def main_thread_sleeps():
     """Whether the main thread waits in the kernel."""
     with open(f"/proc/self/task/{os.getpid()}/stat", encoding="ascii", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[0] == "S"
+
+
+class Raised(BaseException):
+    pass
+
+
+def raises_at(limit, module, function):
+    """Calls a function, at a line of which in the module a signal handler raises; false if it has not so many lines."""
+    lines = 0
+
+    def handle(frame, event, argument):
+        nonlocal lines
+        if frame.f_code.co_filename != module.__file__ or frame.f_code.co_name == "__del__":
+            return None
+        if event == "line":
+            lines += 1
+            if lines == limit:
+                raise Raised
+        return handle
+    former = sys.gettrace()
+    sys.settrace(handle)
+    try:
+        function()
+    except Raised:
+        return True
+    finally:
+        sys.settrace(former)
+    return False
 
 
 class Blocker:
@@ -132,6 +161,42 @@ class InterruptTest(Case):
         self.assertGreater(calls, 1000)
         memory.close()  # which nothing holds any more
         stream.close()
+
+    def test_no_block_is_freed_twice_by_an_interrupted_free(self):
+        """A signal handler raises at each line in turn, and then the block is dropped."""
+        def free_batch(pool, blocks):
+            pool.free_batch(blocks)
+
+        def free_each(_, blocks):
+            for block in blocks:
+                block.free()
+
+        instance = gpumem.Instance("host")
+        # Whether a block whose free was interrupted is free is not known, and so it may stay.
+        self.addCleanup(instance.close, force=True)
+        for free in (free_each, free_batch):
+            for limit in range(1, 200):
+                with instance.device(0).pool("pageable") as pool:
+                    blocks = [pool.alloc(100) for _ in range(3)]
+                    raised = raises_at(limit, _pool, functools.partial(free, pool, blocks))
+                    others = [pool.alloc(100) for _ in range(3)]
+                    del blocks
+                    more = [pool.alloc(100) for _ in range(6)]
+                    addresses = [int(block) for block in others + more]
+                    self.assertEqual(len(set(addresses)), len(addresses), f"{free.__name__}, line {limit}")
+                if not raised:
+                    break
+            self.assertFalse(raised, "there are more lines")
+
+    def test_a_buffer_is_not_being_changed_for_ever_after_an_interrupted_change(self):
+        for limit in range(1, 300):
+            with self.device.buffer(1000, reserve=1 << 24) as buffer:
+                raised = raises_at(limit, _buffers, functools.partial(buffer.resize, 3_000_000))
+                buffer.resize(5000)
+                self.assertEqual(buffer.size, 5000, f"line {limit}")
+            if not raised:
+                break
+        self.assertFalse(raised, "there are more lines")
 
     def test_each_slice_is_short(self):
         self.assertLessEqual(_waits._SLICE, 100_000_000)
