@@ -398,8 +398,8 @@ func (p *Pool) ReleaseCapture(captureID uint64, stream *Stream) error {
 }
 
 // CapacityFor returns how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included:
-// for the InitialSize of a pool that serves them without taking more, to one goroutine at a time in one stream. It does not depend
-// on what the pool has.
+// for the InitialSize of a pool that serves them the first time without taking more, to one goroutine at a time in one stream. It
+// does not depend on what the pool has.
 func (p *Pool) CapacityFor(sizes []uint64) (uint64, error) {
 	var first *C.uint8_t
 	if len(sizes) != 0 {

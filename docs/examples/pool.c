@@ -27,7 +27,7 @@ static void use_in_capture(gpumem_pool pool, gpumem_stream stream) {
   TRY(gpumem_pool_release_capture(pool, capture, NULL, &error));
 }
 
-/* A pool that has these blocks at the same time, to one thread, and never takes more. */
+/* A pool that has these blocks at the same time, to one thread, without taking more. */
 static gpumem_pool make_arena(gpumem_device device, const uint64_t* sizes, uint64_t count) {
   gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
   gpumem_pool probe;

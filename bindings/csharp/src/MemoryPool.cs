@@ -349,7 +349,7 @@ namespace GpuMem
     /// <summary>
     /// Returns how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. It does not
     /// depend on what the pool has. A pool with that as its <see cref="PoolOptions.InitialSize"/> serves them, to one thread
-    /// in one stream, without taking more.
+    /// in one stream, without taking more the first time.
     /// </summary>
     /// <param name="sizes">Bytes of each block.</param>
     [MethodImpl(GpuMemLibrary.Bound)]

@@ -425,10 +425,10 @@ GPUMEM_API gpumem_status gpumem_pool_release_capture(gpumem_pool pool, uint64_t 
 GPUMEM_API gpumem_status gpumem_pool_trim(gpumem_pool pool, uint64_t keep_bytes, uint64_t *out_released,
                                           gpumem_error *error);
 
-/** Gets how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. A pool that is
- * created with this as its `initial_size` serves them without taking more: for one thread, in one stream, whatever the order. It
- * also serves them with this as its `limit`; with #GPUMEM_POOL_DEBUG, which keeps freed blocks back, only once. Other threads may each keep some free blocks of a size that they use, and blocks that
- * are freed in one stream serve others later.
+/** Gets how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. A new pool with
+ * this as its `initial_size` serves them without taking more: to one thread, in one stream, whatever the order; also with this as
+ * its `limit`. Blocks that are freed and allocated again in another order may need more, because a large one does not fit between
+ * small ones, and so may other threads, which each keep some free blocks of a size that they use.
  *
  * The answer depends only on the sizes and on what the pool was created with, not on what is in it now.
  *

@@ -523,7 +523,7 @@ impl Pool {
 
     /// Returns how many bytes a pool takes to hold blocks of these sizes, in bytes, at the same time, what rounding adds
     /// included. It does not depend on what the pool has. A pool with that as its [`initial_size`](PoolOptions::initial_size)
-    /// serves them, to one thread in one stream, without taking more.
+    /// serves them, to one thread in one stream, without taking more the first time.
     ///
     /// # Errors
     /// As `gpumem_pool_capacity_for()`.
