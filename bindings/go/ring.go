@@ -151,6 +151,14 @@ func (r *ring) info() (RingInfo, error) {
 	return info.public(), err
 }
 
+// order returns the stream in which the slot is passed on: none if that was closed when its work was observed complete.
+func (s *ringSlot) order() C.uintptr_t {
+	if s.stream != nil && s.stream.done.Load() && s.stream.complete() {
+		return 0
+	}
+	return s.stream.id()
+}
+
 // At returns the address of the byte at an offset, for copies and fills.
 func (s *ringSlot) At(offset uint64) Address {
 	if s == nil {
@@ -280,14 +288,15 @@ func (p *RingProducer) Acquire(ctx context.Context, stream *Stream) (*RingSlot, 
 }
 
 // Publish publishes the slot, with a number for the consumers. They see the bytes when the work is complete that is in
-// the slot's stream now. Without consumers, the message is lost.
+// the slot's stream now. Without consumers, the message is lost. If the stream was closed, its work must have been observed
+// complete before.
 func (s *RingSlot) Publish(size, tag uint64) error {
 	const name = "RingSlot.Publish"
 	if s == nil || s.of == nil {
 		return refusal(ErrInvalidArgument, name, "the slot is none of a ring; pass one that Acquire returned")
 	}
 	done, err := s.close(name, func() error {
-		err := failure(C.gpumem_go_ring_publish(s.of.id(), s.stream.id(), C.uint64_t(size), C.uint64_t(tag)))
+		err := failure(C.gpumem_go_ring_publish(s.of.id(), s.order(), C.uint64_t(size), C.uint64_t(tag)))
 		runtime.KeepAlive(s.stream)
 		if err == nil {
 			s.of.mutex.Lock()
@@ -310,7 +319,7 @@ func (s *RingSlot) Drop() error {
 		return nil
 	}
 	_, err := s.close("RingSlot.Drop", func() error {
-		if s.stream != nil {
+		if s.order() != 0 {
 			if err := s.stream.Synchronize(); err != nil {
 				return err
 			}
@@ -458,7 +467,8 @@ func (m *RingMessage) Tag() uint64 {
 }
 
 // Release releases the message. The producer fills the slot again when the work is complete that is in the message's stream
-// now. A message that is released before an older one stays held until that is released. A second call does nothing.
+// now. A message that is released before an older one stays held until that is released. A second call does nothing. As with [RingSlot.Publish], the stream may be closed once its work was observed
+// complete.
 func (m *RingMessage) Release() error {
 	if m == nil || m.of == nil {
 		return nil
@@ -470,7 +480,7 @@ func (m *RingMessage) Release() error {
 		m.released = true
 		for len(r.held) > 0 && r.held[0].released {
 			oldest := r.held[0]
-			err := failure(C.gpumem_go_ring_release(r.id(), oldest.stream.id(), C.uint64_t(oldest.native.number)))
+			err := failure(C.gpumem_go_ring_release(r.id(), oldest.order(), C.uint64_t(oldest.native.number)))
 			runtime.KeepAlive(oldest.stream)
 			if err != nil && oldest == &m.ringSlot {
 				m.released = false

@@ -390,3 +390,25 @@ func TestARingThatIsDroppedWithASlotIsFreed(t *testing.T) {
 	collectUntil(t, "freed", since.is(1, 0))
 	since.exactly(t, 1, 0)
 }
+
+// A stream that was synchronized may be closed before what it has filled is passed on.
+func TestRingSlotOfAClosedStream(t *testing.T) {
+	d := device(t)
+	ring, err := d.NewRing(RingOptions{SlotSize: 64, Slots: 2})
+	must(t, err)
+	for _, end := range []func(*RingSlot) error{(*RingSlot).Drop, func(s *RingSlot) error { return s.Publish(64, 0) }} {
+		for _, used := range []bool{false, true} {
+			s, err := d.NewStream(StreamOptions{})
+			must(t, err)
+			slot, err := ring.Acquire(context.Background(), s)
+			must(t, err)
+			if used {
+				must(t, s.Fill(slot.At(0), 64, 1, 1))
+				must(t, s.Synchronize())
+			}
+			must(t, s.Close())
+			must(t, end(slot))
+		}
+	}
+	must(t, ring.Close())
+}
