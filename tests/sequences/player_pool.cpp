@@ -799,34 +799,54 @@ void Player::step_pool_alloc_native(Choice& choice) {
   do_pool_alloc(choice, "gpumem_pool_alloc_native", false, true);
 }
 
+// Sizes of several blocks: how many, and whether they are passed.
+struct BatchSizes {
+  explicit BatchSizes(Choice& choice) {
+    constexpr uint64_t kCounts[] = {2, 1, kBatchMost, 0};
+    constexpr uint64_t kNoCounts[] = {UINT64_MAX, UINT64_MAX / 2, UINT64_MAX / 8};
+    count = choice.value(kCounts, kNoCounts);
+    for (uint64_t& size : sizes)
+      size = pick_size(choice);
+    is_null = choice.byte() >= kWrong;
+  }
+  const uint64_t* pointer() const { return is_null ? nullptr : sizes.data(); }
+  bool good() const { return (count == 0 || !is_null) && count <= kBatchMost; }
+  std::span<const uint64_t> wanted() const { return {sizes.data(), std::min<uint64_t>(count, kBatchMost)}; }
+  // The library looks at the sizes when all else is right.
+  void add_to(Verdict& verdict) const {
+    if (!verdict.done().empty()) return;
+    for (const uint64_t size : wanted())
+      verdict.require(size < kTooLarge);
+  }
+  std::string text() const {
+    char text[120];
+    std::snprintf(text, sizeof text, "%s {%llu, %llu, %llu}, %llu", is_null ? "NULL" : "sizes",
+                  wide(sizes[0]), wide(sizes[1]), wide(sizes[2]), wide(count));
+    return text;
+  }
+
+  uint64_t count = 0;
+  std::array<uint64_t, kBatchMost> sizes{};
+  bool is_null = false;
+};
+
 void Player::step_pool_alloc_batch(Choice& choice) {
   Call call(*this, choice, "gpumem_pool_alloc_batch");
   const Picked chosen = pick_pool(choice);
-  constexpr uint64_t kCounts[] = {2, 1, kBatchMost, 0};
-  constexpr uint64_t kNoCounts[] = {UINT64_MAX, UINT64_MAX / 2, UINT64_MAX / 8};
-  const uint64_t count = choice.value(kCounts, kNoCounts);
-  std::array<uint64_t, kBatchMost> sizes{};
-  for (uint64_t& size : sizes)
-    size = pick_size(choice);
-  const bool no_sizes = choice.byte() >= kWrong;
+  const BatchSizes sizes(choice);
   const PoolOrder order = pick_order(choice, false, chosen);
   using Blocks = std::array<void*, kBatchMost>;
-  Out<Blocks> out(choice, count == 0 ? Out<Blocks>::Null::kGood : Out<Blocks>::Null::kBad);
+  Out<Blocks> out(choice, sizes.count == 0 ? Out<Blocks>::Null::kGood : Out<Blocks>::Null::kBad);
   const uint8_t value = choice.byte();
-  call.text("%s, %s {%llu, %llu, %llu}, %llu, %s, %s", chosen.text.c_str(), no_sizes ? "NULL" : "sizes",
-            wide(sizes[0]), wide(sizes[1]), wide(sizes[2]), wide(count), order.text.c_str(), out.text());
+  call.text("%s, %s, %s, %s", chosen.text.c_str(), sizes.text().c_str(), order.text.c_str(), out.text());
   Verdict verdict;
   verdict.handle(chosen.wrong);
   verdict.handle(order.picked.wrong);
   if (chosen.wrong.empty() && order.stream >= 0)
     verdict.require(stream(order.stream).instance == pool(chosen.index).instance);
-  verdict.require(out.good() && (count == 0 || !no_sizes) && count <= kBatchMost);
-  const std::span<const uint64_t> wanted(sizes.data(), std::min<uint64_t>(count, kBatchMost));
-  // The sizes are looked at when all else is right.
-  if (verdict.done().empty()) {
-    for (const uint64_t size : wanted)
-      verdict.require(size < kTooLarge);
-  }
+  verdict.require(out.good() && sizes.good());
+  const std::span<const uint64_t> wanted = sizes.wanted();
+  sizes.add_to(verdict);
   Expect expect = verdict.done();
   const bool right = expect.empty();
   const int owner = right ? pool(chosen.index).instance : -1;
@@ -852,12 +872,12 @@ void Player::step_pool_alloc_batch(Choice& choice) {
     if (model_.lost(from.device)) expect = {GPUMEM_ERROR_DEVICE_LOST};
     if (order.stream >= 0 && model_.lost(stream(order.stream).device))
       expect.push_back(GPUMEM_ERROR_DEVICE_LOST);
-    if (count == 0) expect = {GPUMEM_SUCCESS};
+    if (sizes.count == 0) expect = {GPUMEM_SUCCESS};
   }
   const gpumem_status status =
       call.check(expect,
-                 gpumem_pool_alloc_batch(as<gpumem_pool>(chosen.value), no_sizes ? nullptr : sizes.data(),
-                                         count, as<gpumem_stream>(order.picked.value),
+                 gpumem_pool_alloc_batch(as<gpumem_pool>(chosen.value), sizes.pointer(), sizes.count,
+                                         as<gpumem_stream>(order.picked.value),
                                          out.is_null() ? nullptr : out.pointer()->data(), call.error()),
                  out);
   if (!right || call.refused_error()) return;
@@ -1178,25 +1198,14 @@ void Player::step_pool_trim(Choice& choice) {
 void Player::step_pool_capacity_for(Choice& choice) {
   Call call(*this, choice, "gpumem_pool_capacity_for");
   const Picked chosen = pick_pool(choice);
-  constexpr uint64_t kCounts[] = {2, 1, kBatchMost, 0};
-  constexpr uint64_t kNoCounts[] = {UINT64_MAX, UINT64_MAX / 2, UINT64_MAX / 8};
-  const uint64_t count = choice.value(kCounts, kNoCounts);
-  std::array<uint64_t, kBatchMost> sizes{};
-  for (uint64_t& size : sizes)
-    size = pick_size(choice);
-  const bool no_sizes = choice.byte() >= kWrong;
+  const BatchSizes sizes(choice);
   Out<uint64_t> out(choice);
-  call.text("%s, %s {%llu, %llu, %llu}, %llu, %s", chosen.text.c_str(), no_sizes ? "NULL" : "sizes",
-            wide(sizes[0]), wide(sizes[1]), wide(sizes[2]), wide(count), out.text());
+  call.text("%s, %s, %s", chosen.text.c_str(), sizes.text().c_str(), out.text());
   Verdict verdict;
   verdict.handle(chosen.wrong);
-  verdict.require(out.good() && (count == 0 || !no_sizes) && count <= kBatchMost);
-  const std::span<const uint64_t> wanted(sizes.data(), std::min<uint64_t>(count, kBatchMost));
-  // The sizes are looked at when all else is right.
-  if (verdict.done().empty()) {
-    for (const uint64_t size : wanted)
-      verdict.require(size < kTooLarge);
-  }
+  verdict.require(out.good() && sizes.good());
+  const std::span<const uint64_t> wanted = sizes.wanted();
+  sizes.add_to(verdict);
   Expect expect = verdict.done();
   const bool right = expect.empty();
   uint64_t least = 0;
@@ -1210,8 +1219,8 @@ void Player::step_pool_capacity_for(Choice& choice) {
   }
   const gpumem_status status =
       call.check(expect,
-                 gpumem_pool_capacity_for(as<gpumem_pool>(chosen.value), no_sizes ? nullptr : sizes.data(),
-                                          count, out.pointer(), call.error()),
+                 gpumem_pool_capacity_for(as<gpumem_pool>(chosen.value), sizes.pointer(), sizes.count,
+                                          out.pointer(), call.error()),
                  out);
   if (!right || status != GPUMEM_SUCCESS) return;
   require(out.get() >= least && out.get() % kPage == 0,

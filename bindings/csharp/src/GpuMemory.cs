@@ -117,7 +117,7 @@ namespace GpuMem
         throw new InvalidOperationException("the CPU cannot access this memory; copy it to host memory first");
       }
       IDisposable use = info.Kind == MemoryKind.Managed ? HostAccessHandle.Begin(device.Instance.Handle, Range)
-                                                        : (IDisposable)new Use(handle);
+                                                        : (IDisposable)new ViewUse(handle);
       return new MemoryView(use, info.HostPointer, info.Size, access);
     }
 

@@ -280,6 +280,14 @@ namespace GpuMem
     }
 
     protected override void ReleaseKept() { Pending.Release(long.MaxValue); }
+
+    /// <summary>Waits for its work, for holders of a reference.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal void SynchronizeHeld()
+    {
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_stream_synchronize(Raw, Constants.GPUMEM_TIMEOUT_INFINITE, error), error);
+    }
   }
 
   sealed unsafe class EventHandle : GpuHandle
@@ -874,70 +882,51 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Keeps a stream for what is ordered in it, also when that is disposed meanwhile.</summary>
-  sealed unsafe class StreamUse : IDisposable
+  /// <summary>Keeps a native object until this is disposed or collected, also when its owner disposes it meanwhile.</summary>
+  abstract class Use<T> : IDisposable where T : GpuHandle
   {
-    StreamHandle handle;
+    T handle;
 
-    StreamUse(StreamHandle handle)
+    protected Use(T handle)
     {
       handle.Hold();
-      this.handle = handle;
-    }
-
-    ~StreamUse() { Release(); }
-
-    internal static StreamUse Of(GpuStream stream) { return stream == null ? null : new StreamUse(stream.Handle); }
-
-    internal IntPtr Raw { get { return handle.Raw; } }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    internal void Synchronize()
-    {
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_stream_synchronize(Raw, Constants.GPUMEM_TIMEOUT_INFINITE, error), error);
-      GC.KeepAlive(this);
-    }
-
-    public void Dispose()
-    {
-      Release();
-      GC.SuppressFinalize(this);
-    }
-
-    void Release()
-    {
-      StreamHandle held = Interlocked.Exchange(ref handle, null);
-      if (held != null) held.DangerousRelease();
-    }
-  }
-
-  /// <summary>Keeps memory alive for a view, until the view is disposed or collected.</summary>
-  sealed class Use : IDisposable
-  {
-    AllocationHandle handle;
-
-    internal Use(AllocationHandle handle)
-    {
-      handle.Hold();
-      handle.Instance.CountView(1);
       this.handle = handle;
     }
 
     ~Use() { Release(); }
 
+    internal T Handle { get { return handle; } }
+
     public void Dispose()
     {
       Release();
       GC.SuppressFinalize(this);
     }
 
+    protected virtual void End(T held) { }
+
     void Release()
     {
-      AllocationHandle held = Interlocked.Exchange(ref handle, null);
+      T held = Interlocked.Exchange(ref handle, null);
       if (held == null) return;
-      held.Instance.CountView(-1);
+      End(held);
       held.DangerousRelease();
     }
+  }
+
+  /// <summary>Keeps a stream for what is ordered in it.</summary>
+  sealed class StreamUse : Use<StreamHandle>
+  {
+    StreamUse(StreamHandle handle) : base(handle) { }
+
+    internal static StreamUse Of(GpuStream stream) { return stream == null ? null : new StreamUse(stream.Handle); }
+  }
+
+  /// <summary>Keeps memory for a view.</summary>
+  sealed class ViewUse : Use<AllocationHandle>
+  {
+    internal ViewUse(AllocationHandle handle) : base(handle) { handle.Instance.CountView(1); }
+
+    protected override void End(AllocationHandle held) { held.Instance.CountView(-1); }
   }
 }

@@ -898,13 +898,9 @@ namespace GpuMem
     }
 
     /// <summary>Waits for the work of the stream, which may still use the memory, also for a block before.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     internal void WaitForStream()
     {
-      if (stream == null || IsInvalid) return;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_stream_synchronize(stream.Raw, Constants.GPUMEM_TIMEOUT_INFINITE, error);
-      Check(status, error);
+      if (stream != null && !IsInvalid) stream.SynchronizeHeld();
     }
 
     /// <summary>Frees the block in the order of a stream, and of its own.</summary>

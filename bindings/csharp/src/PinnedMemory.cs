@@ -119,7 +119,7 @@ namespace GpuMem
       Usable();
       Elements<T>.RequireInside(source, sourceStart, count, nameof(source));
       RequireInside(start, count);
-      using (new Use(allocation.Handle)) Elements<T>.Write(first, start, source, sourceStart, count);
+      using (new ViewUse(allocation.Handle)) Elements<T>.Write(first, start, source, sourceStart, count);
     }
 
     /// <summary>Copies an array to the start of the memory with the CPU.</summary>
@@ -136,7 +136,7 @@ namespace GpuMem
       Usable();
       Elements<T>.RequireInside(destination, destinationStart, count, nameof(destination));
       RequireInside(start, count);
-      using (new Use(allocation.Handle)) Elements<T>.Read(first, start, destination, destinationStart, count);
+      using (new ViewUse(allocation.Handle)) Elements<T>.Read(first, start, destination, destinationStart, count);
     }
 
     /// <summary>Copies from the start of the memory to an array with the CPU.</summary>

@@ -183,7 +183,7 @@ namespace GpuMem
     }
 
     /// <summary>No stream is the calling thread.</summary>
-    static IntPtr Order(StreamUse stream) { return stream == null ? IntPtr.Zero : stream.Raw; }
+    static IntPtr Order(StreamUse stream) { return stream == null ? IntPtr.Zero : stream.Handle.Raw; }
   }
 
   /// <summary>
@@ -367,7 +367,7 @@ namespace GpuMem
     public void Dispose()
     {
       if (ended) return;
-      if (stream != null) stream.Synchronize();
+      if (stream != null) stream.Handle.SynchronizeHeld();
       End();
       producer.Keep(native);
     }
@@ -510,7 +510,7 @@ namespace GpuMem
       lock (held)
       {
         if (message.Released) return;
-        if (stream != null) stream.Synchronize();
+        if (stream != null) stream.Handle.SynchronizeHeld();
         message.End();
       }
     }

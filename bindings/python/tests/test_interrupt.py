@@ -5,6 +5,7 @@ import asyncio
 import ctypes
 import faulthandler
 import functools
+import itertools
 import os
 import signal
 import sys
@@ -34,27 +35,33 @@ class Raised(BaseException):
     pass
 
 
-def raises_at(limit, module, function):
-    """Calls a function, at a line of which in the module a signal handler raises; false if it has not so many lines."""
-    lines = 0
-
+def call_traced(module, function, at_line):
+    """Calls a function, and at each line that runs of the module, as a signal handler could come there, `at_line`."""
     def handle(frame, event, argument):
-        nonlocal lines
         if frame.f_code.co_filename != module.__file__ or frame.f_code.co_name == "__del__":
             return None
         if event == "line":
-            lines += 1
-            if lines == limit:
-                raise Raised
+            at_line()
         return handle
     former = sys.gettrace()
     sys.settrace(handle)
     try:
         function()
-    except Raised:
-        return True
     finally:
         sys.settrace(former)
+
+
+def raises_at(limit, module, function):
+    """Calls a function, at a line of which in the module a signal handler raises; false if it has not so many lines."""
+    lines = itertools.count(1)
+
+    def at_line():
+        if next(lines) == limit:
+            raise Raised
+    try:
+        call_traced(module, function, at_line)
+    except Raised:
+        return True
     return False
 
 
@@ -136,28 +143,21 @@ class InterruptTest(Case):
 
     def test_a_signal_handler_may_use_the_stream_wherever_it_comes(self):
         stream, memory = self.device.stream(), self.device.memory(64)
-        inside, calls = False, 0
+        calls = 0
 
-        def handle(frame, event, argument):  # at each line, as if a signal came there
-            nonlocal inside, calls
-            if frame.f_code.co_filename != _stream.__file__:
-                return None
-            if not inside:
-                inside = True
-                stream.query()
-                inside, calls = False, calls + 1
-            return handle
-        faulthandler.dump_traceback_later(LIMIT, exit=True)  # nothing else can end a thread that waits for itself
-        self.addCleanup(faulthandler.cancel_dump_traceback_later)
-        former = sys.gettrace()
-        sys.settrace(handle)
-        try:
+        def query():
+            nonlocal calls
+            stream.query()
+            calls += 1
+
+        def work():
             for _ in range(20):
                 for _ in range(5):
                     memory.fill(1, stream=stream)
                 stream.synchronize()
-        finally:
-            sys.settrace(former)
+        faulthandler.dump_traceback_later(LIMIT, exit=True)  # nothing else can end a thread that waits for itself
+        self.addCleanup(faulthandler.cancel_dump_traceback_later)
+        call_traced(_stream, work, query)
         self.assertGreater(calls, 1000)
         memory.close()  # which nothing holds any more
         stream.close()

@@ -22,11 +22,12 @@
 #include "core/memory/range.h"
 #include "core/memory/region.h"
 #include "core/object/held.h"
+#include "stub_stream.h"
 
 namespace gpumem::core {
 namespace {
 
-Error unused() { return make_error(GPUMEM_ERROR_UNSUPPORTED, "no test needs it"); }
+using test::unused;
 
 // What a segment of a copy or fill covers, by offsets in the memory of either side.
 struct Seen {
@@ -78,15 +79,10 @@ class RecordingEvent final : public backend::Event {
   Record& record_;
 };
 
-class RecordingStream final : public backend::Stream {
+class RecordingStream final : public test::StubStream {
  public:
   explicit RecordingStream(Record& record) : record_(record) {}
 
-  void* native() const override { return nullptr; }
-  int32_t priority() const override { return 0; }
-  uint64_t identity() const override { return 0; }
-  Result<bool> is_capturing() override { return false; }
-  Result<backend::Capture> capture() override { return backend::Capture{}; }
   const void* cpu_view(const backend::Span& span) override { return span.on_device ? nullptr : span.address; }
   Result<void> copy(const backend::CopySegment& segment) override {
     GPUMEM_TRY(take_segment());
@@ -115,17 +111,11 @@ class RecordingStream final : public backend::Stream {
     record_.calls.push_back("wait");
     return {};
   }
-  Result<std::shared_ptr<backend::Fence>> fence() override { return unused(); }
   Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override {
     record_.calls.push_back(internal ? "launch" : "launch for user");
     pending_.emplace_back(function, user_data);
     return {};
   }
-  Result<void> write_value(const backend::Span&, uint64_t, uint32_t) override { return unused(); }
-  Result<void> wait_value(const backend::Span&, uint64_t, uint32_t, gpumem_wait_condition) override {
-    return unused();
-  }
-  Result<bool> query() override { return unused(); }
   Result<bool> synchronize(uint64_t) override {
     record_.calls.push_back("synchronize");
     for (const auto& [function, user_data] : std::exchange(pending_, {}))
@@ -133,7 +123,6 @@ class RecordingStream final : public backend::Stream {
     if (std::exchange(record_.fail_wait, false)) return make_error(GPUMEM_ERROR_BUSY, "as the test wants");
     return true;
   }
-  Result<void> drain() override { return {}; }
   Result<void> release() override {
     record_.calls.push_back("release stream");
     return {};

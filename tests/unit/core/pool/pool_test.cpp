@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <new>
@@ -13,18 +14,18 @@
 #include <utility>
 #include <vector>
 
-#include "contract/fence.h"
 #include "core/memory/pool_blocks.h"
 #include "core/memory/pool_classes.h"
 #include "core/pool/order.h"
 #include "core/pool/space.h"
 #include "sanitizer.h"
+#include "stub_stream.h"
 
 namespace gpumem::core {
 namespace {
 
 // Its marks pass at once.
-class MarkedStream final : public backend::Stream {
+class MarkedStream final : public test::StubStream {
  public:
   class Marks final : public backend::Fence {
    public:
@@ -41,26 +42,7 @@ class MarkedStream final : public backend::Stream {
   };
   const std::shared_ptr<Marks> marks = std::make_shared<Marks>();
 
-  void* native() const override { return nullptr; }
-  int32_t priority() const override { return 0; }
-  uint64_t identity() const override { return 1; }
-  Result<bool> is_capturing() override { return false; }
-  Result<backend::Capture> capture() override { return backend::Capture{}; }
-  const void* cpu_view(const backend::Span&) override { return nullptr; }
-  Result<void> copy(const backend::CopySegment&) override { return {}; }
-  backend::FillWay way_of_fill(const backend::Span&) override { return backend::FillWay::kEnqueue; }
-  Result<void> fill(const backend::FillSegment&) override { return {}; }
-  Result<void> wait_event(backend::Event&) override { return {}; }
   Result<std::shared_ptr<backend::Fence>> fence() override { return {marks}; }
-  Result<void> launch_host_function(gpumem_host_function, void*, bool) override { return {}; }
-  Result<void> write_value(const backend::Span&, uint64_t, uint32_t) override { return {}; }
-  Result<void> wait_value(const backend::Span&, uint64_t, uint32_t, gpumem_wait_condition) override {
-    return {};
-  }
-  Result<bool> query() override { return true; }
-  Result<bool> synchronize(uint64_t) override { return true; }
-  Result<void> drain() override { return {}; }
-  Result<void> release() override { return {}; }
 };
 
 TEST(PoolOrder, a_mark_that_lacks_memory_leaves_no_trace) {
