@@ -165,7 +165,7 @@ void print_devices(const std::string& opened, const std::vector<DeviceAnswer>& d
     list.add({std::to_string(device.info.ordinal), memory_text(device),
               device.info.name + std::string(device.info.lost != 0 ? " (lost)" : "")});
   }
-  std::cout << list.text() << "\ngpumem info --all tells what each can do, and why not.\n";
+  std::cout << list.text() << '\n' << wrapped("gpumem info --all tells what each can do, and why not.");
 }
 
 void print_all(const std::string& opened, const std::vector<DeviceAnswer>& devices) {

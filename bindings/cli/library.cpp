@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "file.h"
 
@@ -13,11 +14,19 @@ namespace gpumem::cli {
 
 namespace {
 
-// The library writes the value of a capability as the constants are called; this program prints it as "no".
+// The library's messages are for programmers. Here a capability is "no", as in what `info` prints, and what
+// to do is an option, or nothing where there is none.
 std::string in_words(std::string message) {
-  constexpr std::string_view kNo = " is NO)";
-  if (const size_t place = message.find(kNo); place != std::string::npos)
-    message.replace(place, kNo.size(), " is no)");
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {" is NO)", " is no)"},
+      {"; try again, or pass a longer timeout", "; see whether it is stopped or busy, and try again"},
+      {"; pass NULL for the default", "; leave the option out for the default"},
+      {"; pass its token", "; pass it with --token-file"},
+  };
+  for (const auto& [of_library, own] : kWords) {
+    if (const size_t place = message.find(of_library); place != std::string::npos)
+      message.replace(place, of_library.size(), own);
+  }
   return message;
 }
 

@@ -1606,16 +1606,6 @@ TEST_F(Com, com_23_a_failed_call_changes_no_counter) {
   unchanged.check();
 }
 
-// The whole text that a function writes of an instance.
-std::string text_of(gpumem_instance instance, decltype(gpumem_stats_report)* function) {
-  uint64_t required = 0;
-  EXPECT_OK(function(instance, nullptr, 0, &required, why()));
-  std::string text(required, 'x');
-  EXPECT_OK(function(instance, text.data(), text.size(), nullptr, why()));
-  EXPECT_EQ(std::strlen(text.c_str()) + 1, required);
-  return text.c_str();
-}
-
 TEST_F(Com, com_23_the_report_lists_what_lives) {
   const auto report = [&] { return text_of(instance_, gpumem_stats_report); };
   EXPECT_NE(report().find("nothing lives"), std::string::npos);

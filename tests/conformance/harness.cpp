@@ -112,6 +112,16 @@ gpumem_error* why() {
 
 const gpumem_error& last_error() { return thread_error; }
 
+std::string text_of(gpumem_instance instance, decltype(gpumem_stats_report)* function) {
+  std::vector<char> text(65536, 'x');
+  uint64_t required = 0;
+  EXPECT_OK(function(instance, nullptr, 0, &required, why()));
+  EXPECT_NE(required, 0U);
+  EXPECT_OK(function(instance, text.data(), text.size(), &required, why()));
+  EXPECT_EQ(std::strlen(text.data()) + 1, required);
+  return text.data();
+}
+
 ::testing::AssertionResult status_is_one_of(const char* expected_text, const char* call_text,
                                             const std::vector<gpumem_status>& expected,
                                             gpumem_status actual) {

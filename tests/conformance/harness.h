@@ -42,6 +42,8 @@ inline constexpr bool kSanitized =
 gpumem_error* why();
 // What the last call of this thread that was given why() has written.
 const gpumem_error& last_error();
+// The whole text that a function writes of an instance.
+std::string text_of(gpumem_instance instance, decltype(gpumem_stats_report)* function);
 
 // Compares, and checks that the detail agrees with the status (COM-16).
 ::testing::AssertionResult status_is(const char* expected_text, const char* call_text, gpumem_status expected,

@@ -32,11 +32,7 @@ constexpr std::array kKinds{GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_
 constexpr std::array<uint64_t, 12> kSizes{
     1, 16, 17, 255, 256, 4 * kKiB, 4 * kKiB + 1, 100 * kKiB, 1 * kMiB, 1 * kMiB + 1, 3 * kMiB, 5 * kMiB + 7};
 
-std::string report_of(gpumem_instance instance) {
-  std::array<char, 4000> text{};
-  EXPECT_OK(gpumem_stats_report(instance, text.data(), text.size(), nullptr, why()));
-  return text.data();
-}
+std::string report_of(gpumem_instance instance) { return text_of(instance, gpumem_stats_report); }
 
 TEST(Pool, pool_1_blocks_are_distinct_aligned_and_hold_their_bytes) {
   Instance instance = open_instance();
@@ -1912,12 +1908,20 @@ TEST(Pool, pool_13_its_memory_is_not_listed_beside_it) {
     // What outlives the pool is all that can be named.
     pool.destroy();
     const std::string left = report_of(instance);
-    EXPECT_EQ(left.find("pool tested"), std::string::npos) << left;
-    if (kind != GPUMEM_KIND_PAGEABLE) {
-      EXPECT_NE(left.find("of a destroyed pool with live blocks; gpumem_pool_free_pointer() frees them"),
-                std::string::npos)
-          << left;
-      EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, &detail));
+    const bool is_object = kind != GPUMEM_KIND_PAGEABLE;
+    EXPECT_EQ(left.find("pool tested: 2 live blocks"), is_object ? std::string::npos : 0U) << left;
+    EXPECT_NE(
+        left.find(is_object ? "of a destroyed pool with live blocks; gpumem_pool_free_pointer() frees them"
+                            : ", destroyed; gpumem_pool_free_pointer() frees them"),
+        std::string::npos)
+        << left;
+    const std::string snapshot = text_of(instance, gpumem_stats_snapshot);
+    EXPECT_EQ(snapshot.find("\"destroyed\":true") != std::string::npos, !is_object) << snapshot;
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, &detail));
+    const std::string why_alive = detail.message;
+    EXPECT_NE(why_alive.find("gpumem_pool_free_pointer() frees them"), std::string::npos) << why_alive;
+    if (!is_object) {
+      EXPECT_EQ(why_alive.find("alive: 1 destroyed pool; free the blocks, or"), 0U) << why_alive;
     }
     EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
     EXPECT_OK(gpumem_pool_free_pointer(instance, small, nullptr, why()));

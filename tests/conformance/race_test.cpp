@@ -181,7 +181,9 @@ TEST_F(Race, pin_11_two_register_one_page) {
     for (int round = 0; round < 3000; ++round) {
       const gpumem_status status = gpumem_register(device_, pages.get(), pages.size(), 0, why());
       EXPECT_STATUS_IN(status, GPUMEM_SUCCESS, GPUMEM_ERROR_ALREADY_EXISTS);
-      if (status == GPUMEM_SUCCESS) EXPECT_OK(gpumem_unregister(instance_, pages.get(), why()));
+      if (status == GPUMEM_SUCCESS) {
+        EXPECT_OK(gpumem_unregister(instance_, pages.get(), why()));
+      }
     }
   };
   together(come_and_go, come_and_go);

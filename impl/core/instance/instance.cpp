@@ -134,10 +134,12 @@ Result<void> Instance::charge_pinned(uint64_t bytes) {
     }
     // Give up the memory that is kept for copies before refusing.
     if (std::exchange(flushed, true) || !flush_transfers()) {
-      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                        "of the pin budget of %" PRIu64 " bytes, %" PRIu64 " are in use; %" PRIu64
-                        " more do not fit; free some, or open the instance with a larger pin_budget",
-                        pin_budget_, used, bytes);
+      return make_error(
+          GPUMEM_ERROR_LIMIT_EXCEEDED,
+          "of the pin budget of %" PRIu64 " bytes, %" PRIu64 " are in use; %" PRIu64
+          " more do not fit; free some, or %s",
+          pin_budget_, used, bytes,
+          is_default_ ? "raise GPUMEM_PIN_BUDGET" : "open the instance with a larger pin_budget");
     }
     used = pinned_bytes_.load(std::memory_order_relaxed);
   }
@@ -158,19 +160,12 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
   {
     // Only try the lock: its holder may wait, in the driver or for another thread.
     const std::unique_lock lock(lifecycle_, std::try_to_lock);
-    if (lock && live_count() == 0 && pools_.left_blocks() == 0) return claim();
+    if (lock && live_count() == 0 && pools_.left().empty()) return claim();
   }
   if (closing_) return claim();
-  const uint64_t all = live_count();
+  const uint64_t left = pools_.left().size();
+  const uint64_t all = live_count() + left;
   if (all == 0) {
-    // Ordinary memory of a pool is no object, as other memory of a destroyed pool is.
-    if (const uint64_t left = pools_.left_blocks(); left != 0) {
-      return make_error(GPUMEM_ERROR_BUSY,
-                        "alive: %" PRIu64
-                        " block%s of pools that have ended; free %s with gpumem_pool_free_pointer(), or "
-                        "close with GPUMEM_CLOSE_FORCE",
-                        left, plural(left), left == 1 ? "it" : "them");
-    }
     return make_error(GPUMEM_ERROR_BUSY,
                       "another thread is creating or destroying an object; close when it is done");
   }
@@ -179,8 +174,9 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
   constexpr uint64_t kShown = 3;
   std::string list = report(kShown, "; ");
   if (count > kShown) list += "; and " + std::to_string(count - kShown) + " more in gpumem_stats_report()";
-  return make_error(GPUMEM_ERROR_BUSY, "alive: %s; destroy %s, or close with GPUMEM_CLOSE_FORCE: %s",
-                    totals(hidden).c_str(), count == 1 ? "it" : "them", list.c_str());
+  const char* const remedy = count == left ? "free the blocks" : count == 1 ? "destroy it" : "destroy them";
+  return make_error(GPUMEM_ERROR_BUSY, "alive: %s; %s, or close with GPUMEM_CLOSE_FORCE: %s",
+                    totals(hidden).c_str(), remedy, list.c_str());
 }
 
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {

@@ -10,6 +10,8 @@
 #include "base/text.h"
 #include "core/instance/instance.h"
 #include "core/memory/region.h"
+#include "core/pool/core.h"
+#include "core/pool/pools.h"
 #include "gpumem/version.h"
 #include "platform/identity.h"
 
@@ -36,6 +38,10 @@ std::string Instance::report(uint64_t most, const char* separator) const {
   std::string text;
   uint64_t lines = 0;
   Line line;
+  const auto add = [&] {
+    if (lines++ != 0) text += separator;
+    text += line.text;
+  };
   for (const auto& section : kSections) {
     bool listed = false;
     const auto see = [&](const Object& object) {
@@ -44,10 +50,13 @@ std::string Instance::report(uint64_t most, const char* separator) const {
       if (listed) line = object.describe();
     };
     for (uint32_t slot = 0; lines < most && handles::see_next(&slot, see);) {
-      if (!listed) continue;
-      if (lines++ != 0) text += separator;
-      text += line.text;
+      if (listed) add();
     }
+  }
+  for (const auto& pool : pools_.left()) {
+    if (lines >= most) break;
+    line = pool->describe();
+    add();
   }
   return lines != 0 ? text : "nothing lives";
 }
@@ -110,6 +119,12 @@ std::string Instance::snapshot() const {
   for (uint32_t slot = 0; handles::see_next(&slot, see);) {
     if (listed) add_element(fields);
   }
+  for (const auto& pool : pools_.left()) {
+    fields = {};
+    fields.add("type", type_name(Type::kPool));
+    pool->list(fields);
+    add_element(fields);
+  }
   return text += "]}";
 }
 
@@ -155,6 +170,8 @@ std::string Instance::totals(const OfPools& of_pools) const {
       if (count != 0) add(std::to_string(count) + ' ' + type_name(type) + (plural ? "s" : ""));
     }
   }
+  if (const size_t left = pools_.left().size(); left != 0)
+    add(std::to_string(left) + " destroyed pool" + plural(left));
   return text;
 }
 

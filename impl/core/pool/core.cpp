@@ -1188,10 +1188,12 @@ Result<void> PoolCore::free_debug(const PoolStream& stream, uint64_t address, ui
       if (bytes[-static_cast<int64_t>(i)] == kGuardByte && bytes[block.requested + i - 1] == kGuardByte)
         continue;
       const bool in_front = bytes[-static_cast<int64_t>(i)] != kGuardByte;
-      return make_error(
-          GPUMEM_ERROR_INVALID_ARGUMENT,
-          "byte %" PRIu64 " %s the block of %" PRIu64 " byte%s at %p was overwritten; it stays live", i,
-          in_front ? "in front of" : "behind", block.requested, plural(block.requested), pointer_to(address));
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        "byte %" PRIu64 " %s the block of %" PRIu64
+                        " byte%s at %p was overwritten; find what wrote it: the "
+                        "block stays live until the instance is closed with GPUMEM_CLOSE_FORCE",
+                        i, in_front ? "in front of" : "behind", block.requested, plural(block.requested),
+                        pointer_to(address));
     }
   }
   PoolRun& run = *blocks_.run_at(block.base);
@@ -1324,6 +1326,26 @@ PoolCore::Totals PoolCore::live() noexcept {
 PoolCore::Totals PoolCore::try_live() noexcept {
   const Lock lock(mutex_, std::try_to_lock);
   return lock ? totals() : Totals{};
+}
+
+// The only line of a pool: its memory has none until the pool is destroyed.
+Line PoolCore::describe() noexcept {
+  const Totals live = try_live();  // a report must not wait
+  return line_of("pool %s: %" PRIu64 " live block%s of %" PRIu64 " bytes, %" PRIu64
+                 " bytes taken, device %u%s",
+                 shown(request_.memory.name), live.count, plural(live.count), live.bytes, live.reserved,
+                 device_.ordinal(), handle_ != 0 ? "" : ", destroyed; gpumem_pool_free_pointer() frees them");
+}
+
+void PoolCore::list(Fields& fields) noexcept {
+  const Totals live = try_live();
+  fields.add("name", request_.memory.name);
+  fields.add("device", uint64_t{device_.ordinal()});
+  fields.add("kind", request_.memory.kind->name);
+  fields.add("live_count", live.count);
+  fields.add("live_bytes", live.bytes);
+  fields.add("reserved_bytes", live.reserved);
+  if (handle_ == 0) fields.add_true("destroyed");
 }
 
 PoolCore::Totals PoolCore::totals() const noexcept {

@@ -153,6 +153,9 @@ class PoolCore {
   Totals live() noexcept;
   // Like live(), without waiting: zeros while another thread holds the lock.
   Totals try_live() noexcept;
+  // The report's line of the pool, and its members in a snapshot.
+  Line describe() noexcept;
+  void list(Fields& fields) noexcept;
 
  private:
   using Lock = std::unique_lock<std::mutex>;

@@ -64,23 +64,9 @@ Result<PoolStream> native_pool_stream(const PoolCore& core, void* native, bool f
   return PoolStream{key, std::move(*stream), &device.backend(), true, {}};
 }
 
-// The only report line of the pool: its memory has none.
-Line Pool::describe() const {
-  const PoolCore::Totals live = core_->try_live();  // a report must not wait
-  return line_of("pool %s: %" PRIu64 " live block%s of %" PRIu64 " bytes, %" PRIu64 " bytes taken, device %u",
-                 shown(core_->request().memory.name), live.count, plural(live.count), live.bytes,
-                 live.reserved, core_->device().ordinal());
-}
+Line Pool::describe() const { return core_->describe(); }
 
-void Pool::list(Fields& fields) const noexcept {
-  const PoolCore::Totals live = core_->try_live();
-  fields.add("name", core_->request().memory.name);
-  fields.add("device", uint64_t{core_->device().ordinal()});
-  fields.add("kind", core_->request().memory.kind->name);
-  fields.add("live_count", live.count);
-  fields.add("live_bytes", live.bytes);
-  fields.add("reserved_bytes", live.reserved);
-}
+void Pool::list(Fields& fields) const noexcept { core_->list(fields); }
 
 // The regions of the pool are released on their own.
 Result<void> Pool::release() {

@@ -38,12 +38,13 @@ uint64_t Pools::trim_others(const PoolCore& core) {
   return released;
 }
 
-uint64_t Pools::left_blocks() const {
-  uint64_t count = 0;
-  for (const auto& pool : all()) {
-    if (pool->handle() == 0) count += pool->try_live().count;
-  }
-  return count;
+std::vector<std::shared_ptr<PoolCore>> Pools::left() const {
+  std::vector<std::shared_ptr<PoolCore>> pools = all();
+  std::erase_if(pools, [](const auto& pool) {
+    return pool->handle() != 0 || pool->request().memory.kind->counters != kNotCounted ||
+           pool->try_live().count == 0;
+  });
+  return pools;
 }
 
 // Iterates backwards, because pools may leave the list meanwhile. New pools do not know the stream.

@@ -18,8 +18,9 @@ class Pools {
   std::vector<std::shared_ptr<PoolCore>> all() const;
   // Bytes that the other pools have released.
   uint64_t trim_others(const PoolCore& core);
-  // Live blocks of destroyed pools, as far as can be told without waiting.
-  uint64_t left_blocks() const;
+  // Destroyed pools with live blocks of ordinary memory, which no object has, as far as can be told without
+  // waiting.
+  std::vector<std::shared_ptr<PoolCore>> left() const;
   // Call when a stream ends, while it can still be marked.
   void end_stream(uint64_t key, const void* native) noexcept;
   // Call when the instance closes.

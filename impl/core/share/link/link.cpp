@@ -33,7 +33,7 @@ Error with_remedy(const Error& error) {
 
 Result<void> Link::connect(const LinkRequest& request) {
   const platform::Deadline deadline = answer_deadline(timeout_ns_);
-  auto socket = platform::connect_to(request.address, deadline);
+  auto socket = instance().share_server().connect(request.address, deadline);
   if (!socket) return with_remedy(socket.error());
   auto facts = platform::peer_of(socket->get());
   if (!facts) return facts.error();

@@ -110,17 +110,18 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
                       " is not above it; pass 0 for the next one",
                       Quoted(request.name.c_str()).text(), last, version);
   }
-  if (const Name* const owner = owner_of(request.published.handle.token);
-      owner != nullptr && owner->user != request.user)
-    return other_user(request.name);
   // Refuse other descriptors for a known handle: the publisher may only have read it.
-  const Version* const known = find(request.published.handle.token);
-  const bool same = known == nullptr || (known->kept == request.published.kept &&
-                                         known->publisher == request.published.publisher);
+  const Owner owner = owner_of(request.published.handle.token);
+  const bool same = owner.name == nullptr || (owner.name->second.user == request.user &&
+                                              owner.version->kept == request.published.kept &&
+                                              owner.version->publisher == request.published.publisher);
   if (!same) {
-    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
-                      "another process has published this handle; copy the bytes into memory of your own to "
-                      "publish them");
+    return make_error(
+        GPUMEM_ERROR_PERMISSION_DENIED,
+        "another process has published this handle as %s (user %u, process %d); export the "
+        "memory again if it is yours, or copy the bytes into memory of your own to publish them",
+        Quoted(owner.name->first.c_str()).text(), owner.name->second.user,
+        owner.version->handle.exporter.pid);
   }
   // The older versions that the new one displaces.
   const uint32_t keep = request.keep != 0 ? request.keep : 1;
@@ -247,25 +248,17 @@ const HubTable::Version* HubTable::find(const std::string& name, uint64_t versio
   return nullptr;
 }
 
-const HubTable::Name* HubTable::owner_of(const Token& token) const {
-  if (!tokens_.contains(token)) return nullptr;
-  for (const auto& [name, known] : names_) {
-    for (const auto& [number, version] : known.versions) {
-      if (version.handle.token == token) return &known;
+HubTable::Owner HubTable::owner_of(const Token& token) const {
+  if (!tokens_.contains(token)) return {};
+  for (const auto& name : names_) {
+    for (const auto& [number, version] : name.second.versions) {
+      if (version.handle.token == token) return {&name, &version};
     }
   }
-  return nullptr;
+  return {};
 }
 
-const HubTable::Version* HubTable::find(const Token& token) const {
-  if (!tokens_.contains(token)) return nullptr;
-  for (const auto& [name, known] : names_) {
-    for (const auto& [number, version] : known.versions) {
-      if (version.handle.token == token) return &version;
-    }
-  }
-  return nullptr;
-}
+const HubTable::Version* HubTable::find(const Token& token) const { return owner_of(token).version; }
 
 Result<HubEntry> HubTable::at(uint32_t index) const {
   uint64_t left = index;

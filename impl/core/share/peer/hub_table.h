@@ -95,7 +95,12 @@ class HubTable {
   static HubEntry entry_of(const std::string& name, uint64_t number, const Version& version);
   uint64_t last_of(const std::string& name, uint32_t user) const;
   void forget(const Version& version) noexcept;
-  const Name* owner_of(const Token& token) const;
+  // One of the versions with a token, and its name; null if there is none.
+  struct Owner {
+    const Names::value_type* name = nullptr;
+    const Version* version = nullptr;
+  };
+  Owner owner_of(const Token& token) const;
   // Checks that the user may have this name, if new, and what the request adds in place of what it removes.
   Result<void> check_shares(const Request& request, bool is_new, uint64_t descriptors_going,
                             uint64_t bytes_going) const;

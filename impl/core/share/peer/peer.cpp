@@ -74,7 +74,7 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
         "the handle was exported before this system started, or on another machine; ask for a new one");
   }
   const platform::Deadline deadline = answer_deadline(timeout_ns);
-  auto socket = platform::connect_to(abstract_address(exporter.instance), deadline);
+  auto socket = server.connect(abstract_address(exporter.instance), deadline);
   if (!socket && socket.error().status == GPUMEM_ERROR_NOT_FOUND) return not_there(exporter);
   if (!socket) return socket.error();
   // Check the user, because anyone can listen at an abstract address.

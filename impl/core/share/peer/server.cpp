@@ -244,6 +244,7 @@ void ShareServer::run() noexcept {
       const std::lock_guard lock(mutex_);
       if (stopped_) break;
       try {
+        turns_.clear();
         take_notes();
         for (int i = 0; i < count; ++i)
           take_event(events.at(static_cast<size_t>(i)).data.u64, clients);
@@ -292,7 +293,7 @@ void ShareServer::take_event(uint64_t id, std::vector<std::shared_ptr<ShareClien
     uint64_t times = 0;
     (void)!read(wake_event_.get(), &times, sizeof times);
   } else if (const auto connection = connections_.find(id); connection != connections_.end()) {
-    serve(*connection->second);
+    take_turn(*connection->second);
   } else if (const auto listening = listeners_.find(id); listening != listeners_.end()) {
     accept_all(listening->second);
   } else if (const auto client = clients_.find(id); client != clients_.end()) {
@@ -584,20 +585,30 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
 
 // ---- what they say ----
 
-void ShareServer::serve(Connection& connection) {
-  if (connection.doomed) return;
+// However many connections a user has, each round handles as many messages of all of them as of one. What is
+// left makes epoll report them again, after those that it has not reported yet.
+void ShareServer::take_turn(Connection& connection) {
+  auto turn = std::find_if(turns_.begin(), turns_.end(),
+                           [&](const Turn& one) { return one.user == connection.user; });
+  if (turn == turns_.end()) turn = turns_.insert(turn, {connection.user, kAtOnce});
+  if (turn->left > 0) turn->left -= serve(connection);
+}
+
+int ShareServer::serve(Connection& connection) {
+  int count = 0;
+  if (connection.doomed) return count;
   try {
     if (connection.channel.has_output()) connection.channel.set_window(window_of(connection));
     if (auto flushed = connection.channel.flush(); !flushed) {
       doom(connection, nullptr);
-      return;
+      return count;
     }
     // Without sending or receiving, nothing else tells, and epoll reports it again and again.
     if (connection.channel.is_held_up() && platform::has_hung_up(connection.channel.socket())) {
       doom(connection, nullptr);
-      return;
+      return count;
     }
-    for (int i = 0; i < kAtOnce && !connection.doomed && !connection.channel.has_output(); ++i) {
+    while (count < kAtOnce && !connection.doomed && !connection.channel.has_output()) {
       Hub* const hub = find_hub(connection.hub);
       // Limit the descriptors of all incomplete messages together.
       uint32_t room = hub != nullptr && connection.role == Role::kLink ? kTrialDescriptorsMax : 0;
@@ -623,18 +634,19 @@ void ShareServer::serve(Connection& connection) {
         } else {
           doom(connection, left ? nullptr : &incoming.error());
         }
-        return;
+        return count;
       }
       if (!*incoming) break;
+      ++count;
       connection.message_until = platform::Deadline::max();
       if (auto taken = take(connection, std::move(**incoming)); !taken) {
         doom(connection, &taken.error());
-        return;
+        return count;
       }
     }
   } catch (const std::bad_alloc&) {
     doom(connection, nullptr);
-    return;
+    return count;
   }
   // Limit the time of a message from its first packet on.
   if (connection.role != Role::kGreeted) {
@@ -643,6 +655,7 @@ void ShareServer::serve(Connection& connection) {
     }
   }
   update(connection);
+  return count;
 }
 
 // After something was sent or received.
@@ -1501,6 +1514,18 @@ HubCounts ShareServer::counts(uint64_t id) const {
 }
 
 // ---- for what asks others ----
+
+Result<platform::Descriptor> ShareServer::connect(const std::string& address,
+                                                  platform::Deadline deadline) const {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopped_) return instance_closed();
+    }
+    auto made = platform::connect_to(address, std::min(deadline, Clock::now() + kSoon));
+    if (made || made.error().status != GPUMEM_ERROR_BUSY || Clock::now() >= deadline) return made;
+  }
+}
 
 Result<void> ShareServer::watch(const std::shared_ptr<ShareClient>& client) {
   const std::lock_guard lock(mutex_);

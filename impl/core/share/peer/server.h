@@ -109,7 +109,9 @@ class ShareServer {
 
   // ---- for what asks others ----
 
-  // Needs start(), as the rest does.
+  // As platform::connect_to(), and ends when the instance closes. May be called before start(), which the
+  // rest needs.
+  Result<platform::Descriptor> connect(const std::string& address, platform::Deadline deadline) const;
   Result<void> watch(const std::shared_ptr<ShareClient>& client);
   void forget(const ShareClient& client) noexcept;
   void ignore(int socket) noexcept;
@@ -212,7 +214,9 @@ class ShareServer {
   Result<void> admit(const platform::Descriptor& socket, uint64_t hub, platform::PeerFacts& facts);
   FairShare links_of(uint64_t hub, uint32_t user) const;
 
-  void serve(Connection& connection);
+  void take_turn(Connection& connection);
+  // Returns how many messages it took.
+  int serve(Connection& connection);
   Result<void> take(Connection& connection, Incoming incoming);
   Result<void> take_hello(Connection& connection, const Message& message);
   Result<void> take_claim(Connection& connection, const Message& message);
@@ -282,6 +286,12 @@ class ShareServer {
     uint64_t count = 0;  // that wait or run
   };
   std::map<uint32_t, Lane> lanes_;  // by user
+  // Messages that may still be handled for a user in this round.
+  struct Turn {
+    uint32_t user = 0;
+    int left = 0;
+  };
+  std::vector<Turn> turns_;
   bool any_doomed_ = false;
   std::list<Undrained> undrained_;
   std::map<uint64_t, std::weak_ptr<ShareClient>> clients_;

@@ -123,10 +123,9 @@ class StreamReader {
       if (!got) return got.error();
       if (got->state == Received::State::kNothing) continue;
       if (got->state == Received::State::kHungUp) {
-        if (!begun_)
-          return make_error(GPUMEM_ERROR_PEER_GONE,
-                            "the sender has hung up; connect again, and let it send the handle again");
-        return damaged("the sender hung up in the middle");
+        return make_error(GPUMEM_ERROR_PEER_GONE,
+                          "the sender has hung up%s; connect again, and let it send the handle again",
+                          begun_ ? " in the middle of a message" : "");
       }
       none_free_ = none_free_ || (got->truncated && platform::out_of_descriptors());
       if (got->truncated && !none_free_) return damaged("it is too long, or has too many descriptors");

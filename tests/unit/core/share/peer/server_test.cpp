@@ -24,6 +24,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <latch>
 #include <map>
 #include <mutex>
 #include <random>
@@ -425,6 +426,72 @@ std::unique_ptr<Raw> connected_as(uint32_t user, const std::string& address) {
     made = std::make_unique<Raw>(address);
   }).join();
   return made;
+}
+
+// Holds up the sharing thread with a line of the log.
+class HeldUp {
+ public:
+  explicit HeldUp(const std::string& address) {
+    EXPECT_EQ(gpumem_log_set_function(
+                  [](void* self, gpumem_log_level, const char*) {
+                    auto* const held = static_cast<HeldUp*>(self);
+                    if (!held->told_.exchange(true)) held->begun_.count_down();
+                    held->goes_on_.wait();
+                  },
+                  this, GPUMEM_LOG_WARNING, nullptr),
+              GPUMEM_SUCCESS);
+    Raw(address).send(message_of(MessageType::kFetch, "no hello"));
+    begun_.wait();
+  }
+  HeldUp(const HeldUp&) = delete;
+  HeldUp& operator=(const HeldUp&) = delete;
+  void go_on() { goes_on_.count_down(); }
+  ~HeldUp() { EXPECT_EQ(gpumem_log_set_function(nullptr, nullptr, 0, nullptr), GPUMEM_SUCCESS); }
+
+ private:
+  std::atomic<bool> told_{false};
+  std::latch begun_{1};
+  std::latch goes_on_{1};
+};
+
+TEST_F(ShareServerTest, hub_4_a_user_with_many_links_does_not_delay_another_one) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  constexpr uint32_t kOther = 65534;
+  constexpr uint32_t kLinks = 20;
+  constexpr uint32_t kNames = kLinks * kAtOnce;
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  desc.names_max = desc.fds_max = kNames;
+  desc.users = &kOther;
+  desc.user_count = 1;
+  desc.mode = 0666;
+  gpumem_hub const hub = open_hub(desc);
+  const gpumem_share_handle handle = export_at(instance, shared_buffer(instance, 1));
+  for (uint32_t i = 0; i < kNames; ++i) {
+    ASSERT_EQ(gpumem_hub_publish(hub, std::to_string(i).c_str(), &handle, nullptr, nullptr, nullptr),
+              GPUMEM_SUCCESS);
+  }
+  std::vector<std::unique_ptr<Raw>> links;
+  for (uint32_t i = 0; i < kLinks; ++i) {
+    links.push_back(std::make_unique<Raw>(address()));
+    ASSERT_EQ(links.back()->hello().type, MessageType::kWelcome);
+  }
+  const std::unique_ptr<Raw> others = connected_as(kOther, address());
+  ASSERT_EQ(others->hello().type, MessageType::kWelcome);
+  HeldUp thread(address());
+  for (uint32_t i = 0; i < kNames; ++i)
+    links[i % kLinks]->send(message_of(MessageType::kWithdraw, std::to_string(i)));
+  Message ask = message_of(MessageType::kEnumerate);
+  ask.index = kNames;
+  others->send(ask);
+  thread.go_on();
+  const auto told = others->next();
+  ASSERT_TRUE(told);
+  ASSERT_EQ(told->message.status, GPUMEM_ERROR_NOT_FOUND);
+  uint32_t left = 0;
+  ASSERT_EQ(std::sscanf(told->message.text.c_str(), "the hub has %u versions", &left), 1)
+      << told->message.text;
+  EXPECT_GE(left, kNames - 2 * kAtOnce) << "it was asked last";
 }
 
 // A trial of a block that is none, and a connection of which the other end is `ours`.
@@ -1202,6 +1269,32 @@ TEST_F(ShareServerTest, WaitingEndsWithAVersionWithTheLinkAndWithTheHub) {
   EXPECT_EQ(third, GPUMEM_ERROR_PEER_GONE);
 }
 
+// Closing waits for the call, which would go on for an hour otherwise.
+TEST_F(ShareServerTest, ClosingTheInstanceEndsAConnectionThatNobodyAccepts) {
+  auto listener = platform::Listener::open(address(), 0600);
+  ASSERT_TRUE(listener);
+  std::vector<Descriptor> waiting;
+  for (;;) {  // as many as have room
+    auto one = platform::connect_to(address(), std::chrono::steady_clock::now());
+    if (!one) break;
+    waiting.push_back(std::move(*one));
+  }
+  ASSERT_FALSE(waiting.empty());
+  gpumem_instance const closed = other;
+  const std::string path = address();
+  std::atomic<gpumem_status> connected{1};
+  Sleeper connects([&] {
+    gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+    desc.path = path.c_str();
+    desc.timeout_ns = 3'600'000'000'000;
+    gpumem_link link = nullptr;
+    connected = gpumem_link_connect(closed, &desc, &link, nullptr);
+  });
+  other.close();
+  connects.join();
+  EXPECT_EQ(connected, GPUMEM_ERROR_CLOSED);
+}
+
 TEST_F(ShareServerTest, ClosingTheInstanceEndsWhatWaits) {
   open_hub(hub_desc());
   gpumem_link link = nullptr;
@@ -1336,6 +1429,32 @@ TEST_F(ShareServerTest, ReceivingEndsInTimeAlsoInTheMiddleOfAMessage) {
     EXPECT_EQ(gpumem_share_receive(instance, ours.get(), 100'000'000, &handle, &error), GPUMEM_ERROR_BUSY);
     EXPECT_NE(std::strstr(error.message, "close the socket"), nullptr) << error.message;
     EXPECT_EQ(test::open_files(), before);
+  }
+}
+
+TEST_F(ShareServerTest, ReceivingSaysThatTheSenderIsGoneAlsoInTheMiddleOfAMessage) {
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
+    Message pass = publish_of("n", 300);
+    pass.type = MessageType::kPass;
+    pass.descriptor_count = 301;
+    const Packet first = std::move(split_message(pass, files(301)).front());
+    const size_t least = type == SOCK_STREAM ? 1 : first.bytes.size();
+    for (const size_t size : {least, first.bytes.size()}) {
+      SCOPED_TRACE(size);
+      int made[2];
+      ASSERT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, made), 0);
+      Descriptor ours(made[0]);
+      Descriptor theirs(made[1]);
+      ASSERT_TRUE(platform::send_some(theirs.get(), std::span(first.bytes).first(size), first.descriptors));
+      theirs = {};
+      gpumem_share_handle handle;
+      gpumem_error error = GPUMEM_ERROR_INIT;
+      EXPECT_EQ(gpumem_share_receive(instance, ours.get(), GPUMEM_TIMEOUT_INFINITE, &handle, &error),
+                GPUMEM_ERROR_PEER_GONE)
+          << error.message;
+      EXPECT_NE(std::strstr(error.message, "in the middle of a message; connect again"), nullptr)
+          << error.message;
+    }
   }
 }
 

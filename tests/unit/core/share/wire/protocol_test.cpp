@@ -437,6 +437,23 @@ TEST(HubTable, ATokenIsGoneWithItsLastVersion) {
   EXPECT_EQ(table.name_count(), 0U);
 }
 
+// The name that is asked for is free, so the message names that of the handle.
+TEST(HubTable, AHandleThatAnotherUserHasPublishedIsNamed) {
+  HubTable table{HubLimits()};
+  std::vector<Token> gone;
+  HubTable::Request squats = entry("taken", 1);
+  squats.user = 2;
+  squats.published.handle.exporter.pid = 77;
+  ASSERT_TRUE(table.publish(std::move(squats), &gone));
+  const auto refused = table.publish(entry("free", 1), &gone);
+  EXPECT_EQ(refused.error().status, GPUMEM_ERROR_PERMISSION_DENIED);
+  EXPECT_NE(std::strstr(refused.error().message, "this handle as \"taken\" (user 2, process 77); export"),
+            nullptr)
+      << refused.error().message;
+  EXPECT_NE(std::strstr(refused.error().message, "to publish them"), nullptr) << "the whole message";
+  EXPECT_TRUE(table.publish(entry("free", 2), &gone));
+}
+
 // Where several users publish.
 class HubTableOfUsers : public testing::Test {
  protected:
