@@ -390,6 +390,35 @@ TEST_F(Buf, buf_10_refuses_what_comes_at_the_wrong_time) {
   EXPECT_OK(gpumem_buffer_destroy(nullptr, why()));
 }
 
+// The first call had set its size, when the second one saw it and set another.
+TEST_F(Buf, buf_10_the_last_of_two_sizes_stays) {
+  const Buffer buffer = make(200);
+  constexpr int kRounds = 20'000;
+  std::atomic<int> begun{0};
+  std::atomic<int> done{0};
+  std::thread second([&] {
+    for (int round = 1; round <= kRounds; ++round) {
+      while (begun != round)
+        std::this_thread::yield();
+      while (buffer.info().size != 100) {
+      }
+      EXPECT_OK(buffer.resize(50));
+      done = round;
+    }
+  });
+  int lost = 0;
+  for (int round = 1; round <= kRounds; ++round) {
+    EXPECT_OK(buffer.resize(200));
+    begun = round;
+    EXPECT_OK(buffer.resize(100));
+    while (done != round)
+      std::this_thread::yield();
+    if (buffer.info().size != 50) ++lost;
+  }
+  second.join();
+  EXPECT_EQ(lost, 0);
+}
+
 TEST_F(Buf, buf_10_refuses_bad_descriptions) {
   const auto before = live(instance_);
   const auto refused = [&](gpumem_status status, auto change) {

@@ -1247,6 +1247,33 @@ TEST_F(Callbacks, buf_19_a_sleep_that_does_not_happen) {
   EXPECT_TRUE(log_.empty());
 }
 
+// What an earlier sleep had asked, and could not wake, is told before it is asked again.
+TEST_F(Callbacks, buf_19_who_is_woken_by_a_sleep_is_told) {
+  if (on_host() || !Faults::available())
+    SKIP_RULE("only a fake driver can refuse one call and then all others");
+  constexpr int kOutOfMemory = 2;
+  constexpr int kNotPermitted = 800;
+  Faults faults(instance_);
+  const auto fail = [&] {
+    faults.fail_driver_calls("cuMemUnmap", kNotPermitted, 2, 8);
+    faults.fail_driver_call("cuMemMap", kOutOfMemory, true);
+    EXPECT_LT(group_.sleep(GPUMEM_CONTENT_ZERO), 0);
+    EXPECT_EQ(buffers_[0].info().state, GPUMEM_BUFFER_STATE_FAILED);
+    faults.off();
+    log_.clear();
+  };
+  fail();
+  told_[1].refuses = true;
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, group_.sleep());
+  EXPECT_EQ(log_, (std::deque<Told::Call>{
+                      {0, true, 1}, {0, false, 0}, {1, false, 0}, {0, true, buffers_[0].info().generation}}));
+  told_[1].refuses = false;
+  log_.clear();
+  EXPECT_OK(group_.sleep());
+  EXPECT_OK(group_.wake());
+  EXPECT_EQ(log_.size(), 6u) << "nobody had to be woken";
+}
+
 TEST_F(Callbacks, buf_19_registrations_end_and_begin_there) {
   uint64_t number = 0;
   const auto note = [&](gpumem_buffer buffer) {

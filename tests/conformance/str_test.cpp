@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Order of work: the rules STR-1 to STR-9, STR-17, STR-20 and STR-21, fills of all kinds among them.
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <optional>
@@ -778,6 +779,37 @@ TEST_F(Conformance, str_7_holes_in_ordinary_memory) {
   // Rows on both sides of a hole.
   EXPECT_OK(
       gpumem_copy_2d(instance_, to.get(), page, from.get() + 2 * page, 2 * page, page, 2, nullptr, why()));
+}
+
+// Of a file with holes, and of memory that is given when it is touched, only the rows' pages are taken.
+TEST_F(Conformance, str_7_pages_between_rows_are_left_alone) {
+  constexpr uint64_t kRows = 32;
+  constexpr uint64_t kWidth = 100;
+  const uint64_t pitch = 16 * page_size();
+  const Memory memory = alloc_device(device_, kRows * kWidth);
+  std::vector<uint8_t> rows(kRows * kWidth, 7);
+  const auto taken_by = [&](const auto& copy) {
+    const int file = memfd_create("sparse", MFD_CLOEXEC);
+    EXPECT_EQ(ftruncate(file, static_cast<off_t>(kRows * pitch)), 0);
+    void* const sparse = mmap(nullptr, kRows * pitch, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    EXPECT_NE(sparse, MAP_FAILED);
+    EXPECT_EQ(madvise(sparse, kRows * pitch, MADV_NOHUGEPAGE), 0);
+    EXPECT_OK(copy(sparse));
+    struct stat status {};
+    EXPECT_EQ(fstat(file, &status), 0);
+    EXPECT_EQ(munmap(sparse, kRows * pitch), 0);
+    close(file);
+    return static_cast<uint64_t>(status.st_blocks) * 512;
+  };
+  const uint64_t most = kRows * page_size();
+  const auto copy_2d = [&](void* to, uint64_t to_pitch, const void* from, uint64_t from_pitch) {
+    return gpumem_copy_2d(instance_, to, to_pitch, from, from_pitch, kWidth, kRows, nullptr, why());
+  };
+  EXPECT_LE(taken_by([&](void* sparse) { return copy_2d(sparse, pitch, rows.data(), kWidth); }), most);
+  EXPECT_LE(taken_by([&](void* sparse) { return copy_2d(rows.data(), kWidth, sparse, pitch); }), most);
+  if (!on_host()) return;  // a driver reads and writes as it likes
+  EXPECT_LE(taken_by([&](void* sparse) { return copy_2d(sparse, pitch, memory.device(), kWidth); }), most);
+  EXPECT_LE(taken_by([&](void* sparse) { return copy_2d(memory.device(), kWidth, sparse, pitch); }), most);
 }
 
 TEST_F(Conformance, str_7_a_batch_is_in_the_order_of_its_stream) {

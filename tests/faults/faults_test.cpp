@@ -54,7 +54,12 @@ const std::vector<Scenario>& common_scenarios() {
 }
 
 const std::vector<Scenario>& first_use_scenarios() {
-  static const std::vector<Scenario> all = first_scenarios();
+  static const std::vector<Scenario> all = [] {
+    std::vector<Scenario> result = first_scenarios();
+    for (const Scenario& one : first_buffer_scenarios())
+      result.push_back(one);
+    return result;
+  }();
   return all;
 }
 

@@ -21,12 +21,12 @@ struct Out {
   gpumem_physical physical[4];
   gpumem_range range[2];
   gpumem_group group[1];
-  gpumem_buffer buffer[2];
-  void* pointer[4];     // of gpumem_malloc()
-  void* registered[2];  // of gpumem_register(); set by the scenario
-  void* foreign[1];     // of gpumem_host_foreign_alloc()
-  void* address[2];     // other addresses, that nobody owns
-  void* native[1];      // of gpumem_host_native_stream_create()
+  gpumem_buffer buffer[15];  // more than a thread uses without memory
+  void* pointer[4];          // of gpumem_malloc()
+  void* registered[2];       // of gpumem_register(); set by the scenario
+  void* foreign[1];          // of gpumem_host_foreign_alloc()
+  void* address[2];          // other addresses, that nobody owns
+  void* native[1];           // of gpumem_host_native_stream_create()
   gpumem_stream stream[3];
   gpumem_event event[3];
   gpumem_hub hub[1];
@@ -192,6 +192,7 @@ std::vector<Scenario> host_scenarios();
 bool names_this_process(const gpumem_share_handle& handle);
 // Those that meet what the library sets up once in a process; each attempt is a process of its own.
 std::vector<Scenario> first_scenarios();
+std::vector<Scenario> first_buffer_scenarios();
 
 // The other process of share_scenarios(): exports memory and an event, and waits for the end of its input.
 int run_peer(const char* backend);

@@ -206,6 +206,18 @@ auto holds(uint8_t value, uint64_t units) {
 
 }  // namespace
 
+// The first sleep of so many needs memory to say that it uses them all.
+std::vector<Scenario> first_buffer_scenarios() {
+  std::vector<Step> before = {create_group()};
+  for (size_t slot = 0; slot < std::size(Out().buffer); ++slot)
+    before.push_back(make(1, 1, 0, slot, true));
+  std::vector<Scenario> all;
+  all.push_back({"a group of many sleeps", kBoth, before, {group_sleep(GPUMEM_CONTENT_DROP)}});
+  all.back().options = plain_memory;
+  all.back().costly = true;
+  return all;
+}
+
 std::vector<Scenario> buffer_scenarios() {
   std::vector<Scenario> all;
   all.push_back({"a buffer, its life", kBoth, {}, {make(2, 8), info(), destroy()}});

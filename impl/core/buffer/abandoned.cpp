@@ -29,21 +29,11 @@ Result<void> end(uint64_t handle) noexcept {
   }
 }
 
-// Uses the object if it still exists. The thread's record exists: it has looked at objects before.
-template <class Use>
-void with(uint64_t handle, Use use) noexcept {
-  platform::ThreadRecord& record = platform::thread_record();
-  const platform::Look look(record);
-  const auto type = static_cast<Type>(handles::detail::type_of(handle));
-  if (Object* const object = handles::look_up(handle, type, record.process.load(std::memory_order_relaxed)))
-    use(*object);
-}
-
 }  // namespace
 
 void abandon(Instance& instance, uint64_t handle) noexcept {
   if (handle == 0 || end(handle)) return;
-  with(handle, [&](Object& object) { instance.note_abandoned(object); });
+  look_at(handle, [&](Object& object) { instance.note_abandoned(object); });
 }
 
 void end_abandoned(Instance& instance) noexcept {
@@ -55,7 +45,7 @@ void end_abandoned(Instance& instance) noexcept {
   for (uint32_t slot = 0; handles::see_next(&slot, see);) {
     // Let one call end each object: ending a buffer calls this again, and other threads may too.
     bool mine = false;
-    if (handle != 0) with(handle, [&](Object& object) { mine = instance.take_abandoned(object); });
+    if (handle != 0) look_at(handle, [&](Object& object) { mine = instance.take_abandoned(object); });
     if (mine) abandon(instance, handle);
   }
 }

@@ -142,12 +142,8 @@ Result<void> Buffer::release(const Place& place) {
 // Calls `use` with the region of a place, if there is one.
 template <class F>
 void Buffer::with_region(const Place& place, F use) noexcept {
-  platform::ThreadRecord& record = platform::thread_record();
-  if (place.memory != 0) {
-    if (const auto memory = acquire<Memory>(record, place.memory)) use(*memory);
-  } else if (place.range != 0) {
-    if (const auto range = acquire<Range>(record, place.range)) use(*range);
-  }
+  const uint64_t handle = place.memory != 0 ? place.memory : place.range;
+  if (handle != 0) look_at(handle, [&](Object& object) { use(static_cast<Region&>(object)); });
 }
 
 // Has pointer queries name a buffer at a place; 0: none.
@@ -415,11 +411,17 @@ bool Buffer::resize_within(uint64_t size) {
     const std::lock_guard lock(records_);
     if (changing_ || cleared_ || asleep() || size < size_ || size > capacity_) return false;
     size_ = size;
-    notice = capacity_ - size_ < ahead_ / 2 && capacity_ < place_.size && !growing_;
-    growing_ = growing_ || notice;
+    notice = begins_to_grow();
   }
   if (notice) notice_growth();
   return true;
+}
+
+// Whether too little is ahead, and nobody provides more yet: the caller does then. Needs the records' lock.
+bool Buffer::begins_to_grow() noexcept {
+  const bool begins = capacity_ - size_ < ahead_ / 2 && capacity_ < place_.size && !growing_;
+  growing_ = growing_ || begins;
+  return begins;
 }
 
 // Has the background thread provide the memory ahead.
@@ -477,7 +479,13 @@ Result<void> Buffer::resize(uint64_t size) {
     }
     set_size(size);
   }
-  (void)resize_within(size);  // for what is to be ahead
+  bool notice = false;
+  {
+    // Another thread may have changed the buffer again.
+    const std::lock_guard lock(records_);
+    notice = !changing_ && !cleared_ && !asleep() && begins_to_grow();
+  }
+  if (notice) notice_growth();
   return {};
 }
 

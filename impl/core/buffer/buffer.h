@@ -148,6 +148,7 @@ class Buffer final : public Object {
   Result<void> grow(uint64_t capacity);
   Result<void> take_back(uint64_t size);
   void set_size(uint64_t size);
+  bool begins_to_grow() noexcept;
   void notice_growth() noexcept;
 
   Result<void> map_block(const Place& place, uint64_t offset, uint64_t size,

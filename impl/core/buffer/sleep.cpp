@@ -299,11 +299,14 @@ class Sleep {
   }
 
  private:
-  // Wakes the buffers that an earlier sleep failed to wake.
+  // Wakes the buffers that an earlier sleep failed to wake. They are told, since they were asked then.
   Result<void> wake_holders() {
     Mover mover(instance_, Mover::Way::kLoad);
     for (Buffer* const buffer : members_.buffers()) {
-      if (buffer->asleep()) GPUMEM_TRY(in_buffer(*buffer, wake_again(mover, *buffer)));
+      if (!buffer->asleep()) continue;
+      GPUMEM_TRY(in_buffer(*buffer, wake_again(mover, *buffer)));
+      buffer->reopen();
+      buffer->after_wake();
     }
     return {};
   }
