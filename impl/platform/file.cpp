@@ -115,6 +115,8 @@ Result<void> read_file(int file_descriptor, uint64_t offset, void* bytes, uint64
     const ssize_t read = pread(file_descriptor, static_cast<char*>(bytes) + done,
                                std::min(size - done, kLargestTransfer), static_cast<off_t>(offset + done));
     if (read < 0 && errno == EINTR) continue;
+    if (read < 0 && errno != EIO)
+      return file_error(errno, "pread", "cannot read from the file of the content");
     if (read < 0)
       return system_error(GPUMEM_ERROR_CONTENT_LOST, errno, "pread",
                           "cannot read from the file of the content");

@@ -246,7 +246,7 @@ WRAP(ssize_t, pwrite64, (int file, const void* bytes, size_t size, off64_t offse
 }
 
 WRAP(ssize_t, pread64, (int file, void* bytes, size_t size, off64_t offset)) {
-  if (fails("pread", {EIO})) return -1;
+  if (fails("pread", {EIO, ENOMEM})) return -1;
   return __real_pread64(file, bytes, size, offset);
 }
 

@@ -430,6 +430,7 @@ gpumem_status status_of_system_call(const Step& step, const gpumem_error& error)
   if (call == "open" || call == "mkostemp" || call == "posix_fallocate" || call == "pwrite")
     return code == EIO ? GPUMEM_ERROR_INTERNAL : GPUMEM_ERROR_LIMIT_EXCEEDED;
   const bool of_program = std::strcmp(step.function, "gpumem_copy_file") == 0;
+  if (call == "pread" && code == ENOMEM) return GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   if (call == "pread") return of_program ? GPUMEM_ERROR_INTERNAL : GPUMEM_ERROR_CONTENT_LOST;
   if (call == "pthread_create") return GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   const bool for_records = std::strstr(error.message, "the library's records") != nullptr;
@@ -702,6 +703,8 @@ std::vector<int> codes_of(Kind kind, const Scenario& scenario) {
   std::vector<int> few = {codes.front()};
   // The way back from a lost device is another one.
   if (kind == Kind::kDriver && !scenario.costly && few.front() != kSticky) few.push_back(kSticky);
+  // So is the way from a file that cannot be read now to one that never can.
+  if (kind == Kind::kSystem && !gpumem::test::kAddressSanitizer) few.push_back(1);
   return few;
 }
 
