@@ -23,7 +23,7 @@ use crate::pool::{Freeing, PoolCallback};
 use crate::sleep::Callbacks;
 
 impl MemoryOptions {
-    /// Pinned memory only: the NUMA node that the pages must lie on.
+    /// Pinned memory only: the NUMA node that the pages must lie on ([`MemoryFlags::NUMA_NODE`]).
     #[must_use]
     pub fn numa_node(mut self, node: i32) -> Self {
         self.require |= MemoryFlags::NUMA_NODE;

@@ -40,7 +40,7 @@ impl PoolOptions {
         self
     }
 
-    /// Pinned memory only: the NUMA node that the pages must lie on.
+    /// Pinned memory only: the NUMA node that the pages must lie on ([`MemoryFlags::NUMA_NODE`]).
     #[must_use]
     pub fn numa_node(mut self, node: i32) -> Self {
         self.require |= MemoryFlags::NUMA_NODE;

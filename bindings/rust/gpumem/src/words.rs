@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use crate::codes::{CODES, FLAGS, STATUSES};
+use crate::codes::{MemoryFlags, CODES, FLAGS, STATUSES};
 
 mod functions;
 use functions::FUNCTIONS;
@@ -13,6 +13,21 @@ use functions::FUNCTIONS;
 const PHRASES: &[(&str, &str)] = &[
     ("use gpumem_memory_destroy()", "drop its Imported"),
     ("call gpumem_managed_end_host_access() first", "drop its HostAccess first"),
+    ("use GPUMEM_LOCATION_HOST_NUMA, with the node in location_id", "call numa_node in place of host"),
+    (
+        "a block of a pool; use gpumem_pool_free()",
+        "a block of a pool; drop it, or use Pool::free_raw if it is raw",
+    ),
+    (
+        "it may be freed already, or belong to other code",
+        "it may be freed already, a block of a pool, or of other code",
+    ),
+    (
+        "live blocks; gpumem_pool_free_pointer() frees them",
+        "live blocks; drop them, or use Instance::free_block for raw ones",
+    ),
+    ("free it with gpumem_pool_free_pointer()", "drop it, use Instance::free_block if it is raw"),
+    ("free them with gpumem_pool_free_pointer()", "drop them, use Instance::free_block for raw ones"),
     ("destroy it", "drop it"),
     ("destroy some", "drop some"),
     ("destroy that", "drop that"),
@@ -47,11 +62,19 @@ fn constant(name: &str) -> Option<String> {
     }
 }
 
+/// The names of flags that a text has as a number.
+fn name_flags(text: &str) -> Option<String> {
+    let (before, rest) = text.split_once("the flags 0x")?;
+    let (number, after) = rest.split_once(" do not belong to ")?;
+    let flags = MemoryFlags(u64::from_str_radix(number, 16).ok()?);
+    Some(format!("{before}leave out MemoryFlags::{flags:?}, which does not belong to {after}"))
+}
+
 /// A text of the library with the names of this crate in place of those of C. Names that this crate does not know
 /// stay: those of a newer library, and of environment variables.
 pub(crate) fn translate(text: &str) -> String {
     let is_word = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    let mut text = Cow::from(text);
+    let mut text = name_flags(text).map_or(Cow::from(text), Cow::from);
     for (c, rust) in PHRASES {
         if text.contains(c) {
             text = text.replace(c, rust).into();
@@ -103,6 +126,14 @@ mod tests {
             (
                 "it is imported memory; use gpumem_memory_destroy()",
                 "it is imported memory; drop its Imported",
+            ),
+            (
+                "use GPUMEM_LOCATION_HOST_NUMA, with the node in location_id",
+                "call numa_node in place of host",
+            ),
+            (
+                "the flags 0x41 do not belong to pageable memory",
+                "leave out MemoryFlags::PORTABLE | NUMA_NODE, which does not belong to pageable memory",
             ),
             (
                 "create it as a gpumem_buffer, or of a gpumem_physical",

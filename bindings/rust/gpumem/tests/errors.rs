@@ -7,9 +7,9 @@ use std::error::Error as StdError;
 
 use common::{backend, is_host, with_device};
 use gpumem::{
-    AddressRange, Buffer, DeviceMemory, Error, ErrorKind, Event, Group, Instance, Kind, Managed, Memory,
-    MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Rectangle, Region, RegisterOptions,
-    Registered, Rejected, Status, Stream, WriteCombined,
+    AddressRange, Buffer, BufferOptions, DeviceMemory, Error, ErrorKind, Event, Group, HandleTypes, Instance,
+    Kind, Managed, Memory, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Pool, PoolOptions,
+    Rectangle, Region, RegisterOptions, Registered, Rejected, Status, Stream, WriteCombined,
 };
 
 /// An error of the kind that takes every other one, as those of several crates do.
@@ -153,6 +153,31 @@ fn texts_have_the_names_of_this_crate() {
         let error = device.disable_peer_access(&peer).unwrap_err();
         assert!(error.to_string().starts_with("Device::disable_peer_access: "), "{error}");
     }
+    let shared = HandleTypes::POSIX_FD;
+    for error in [
+        Buffer::<u8>::with_options(&device, 1, &BufferOptions::new().host().handle_types(shared))
+            .unwrap_err(),
+        Physical::with_options(&device, 1, &PhysicalOptions::new().host().handle_types(shared)).unwrap_err(),
+    ] {
+        assert!(error.message().ends_with("has no handle types; call numa_node in place of host"), "{error}");
+    }
+    let ordinary = PoolOptions::new().kind(Kind::PAGEABLE);
+    let error = Pool::with_options(&device, &ordinary.clone().numa_node(0)).unwrap_err();
+    assert!(error.message().starts_with("leave out MemoryFlags::NUMA_NODE"), "{error}");
+    let pool = Pool::with_options(&device, &ordinary).unwrap();
+    let block = pool.alloc::<u8>(4, None).unwrap();
+    // SAFETY: it is refused.
+    let error = unsafe { instance.free(block.as_ptr().cast()) }.unwrap_err();
+    assert!(error.message().contains("a block of a pool"), "{error}");
+    let pinned = Pool::with_options(&device, &ordinary.kind(Kind::PINNED)).unwrap();
+    let pinned_block = pinned.alloc::<u8>(4, None).unwrap();
+    // SAFETY: as above.
+    let error = unsafe { instance.free(pinned_block.as_ptr().cast()) }.unwrap_err();
+    assert!(
+        error.message().ends_with("is a block of a pool; drop it, or use Pool::free_raw if it is raw"),
+        "{error}"
+    );
+    drop((block, pool, pinned_block, pinned));
     let options = RegisterOptions::new().require(MemoryFlags::READ_ONLY);
     if let Ok(registered) = Registered::new(&device, vec![0u8; 4096], &options) {
         let mut registered = registered;

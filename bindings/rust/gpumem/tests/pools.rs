@@ -515,7 +515,7 @@ fn blocks_outlive_their_pool() {
             block.close().unwrap();
         }
         let report = instance.report().unwrap();
-        let told = "of a dropped pool with live blocks; Instance::free_block frees them";
+        let told = "of a dropped pool with live blocks; drop them, or use Instance::free_block for raw ones";
         assert!(report.contains(told), "{report}");
         // SAFETY: nothing uses it.
         unsafe { instance.free_block(raw, None).unwrap() };
