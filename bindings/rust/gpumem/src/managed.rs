@@ -501,7 +501,9 @@ impl Instance {
         place: Option<Place>,
     ) -> Result<bool, Error> {
         match range.into().parts() {
-            Some((_, pointer, bytes)) => self.advise_raw(pointer, bytes, advice, place),
+            Some((_, pointer, bytes)) => self
+                .advise_raw(pointer, bytes, advice, place)
+                .map_err(|error| error.called_as("Instance::advise")),
             None => Ok(true),
         }
     }
@@ -522,6 +524,7 @@ impl Instance {
         // SAFETY: any address may be given.
         unsafe { call!(gpumem_managed_advise(handle, pointer, bytes, advice.0, location, id)) }
             .map(had_effect)
+            .map_err(|error| error.called_as("Instance::advise_raw"))
     }
 
     /// The advice and the last prefetch of a range.
@@ -530,7 +533,9 @@ impl Instance {
     /// [`ErrorKind::InvalidArgument`] for a range without bytes, and as `gpumem_managed_get_info()`.
     pub fn managed_info<'a>(&self, range: impl Into<ManagedRange<'a>>) -> Result<ManagedInfo, Error> {
         match range.into().parts() {
-            Some((_, pointer, bytes)) => self.managed_info_raw(pointer, bytes),
+            Some((_, pointer, bytes)) => self
+                .managed_info_raw(pointer, bytes)
+                .map_err(|error| error.called_as("Instance::managed_info")),
             None => Err(Error::invalid("Instance::managed_info", "the range has no bytes")),
         }
     }
@@ -543,7 +548,8 @@ impl Instance {
     pub fn managed_info_raw(&self, pointer: *const c_void, bytes: u64) -> Result<ManagedInfo, Error> {
         let mut info = sys::gpumem_managed_info::default();
         // SAFETY: the struct is writable and has its own size; any address may be given.
-        unsafe { call!(gpumem_managed_get_info(self.inner.handle, pointer, bytes, &mut info)) }?;
+        unsafe { call!(gpumem_managed_get_info(self.inner.handle, pointer, bytes, &mut info)) }
+            .map_err(|error| error.called_as("Instance::managed_info_raw"))?;
         Ok(ManagedInfo::of_c(&info))
     }
 

@@ -114,7 +114,7 @@ unsafe impl Sync for Freeing {}
 
 impl Freeing {
     /// Frees the block in the order of a stream. It may have been allocated from a pool that is destroyed.
-    fn free_on(&self, stream: sys::gpumem_stream) -> Result<(), Error> {
+    fn free_on(&self, stream: sys::gpumem_stream, function: &'static str) -> Result<(), Error> {
         // SAFETY: nothing uses the block any more, apart from work that the order of the stream covers.
         match unsafe { call!(gpumem_pool_free_sized(self.pool, self.pointer, self.bytes, stream)) } {
             Err(error) if error.kind() == ErrorKind::StaleHandle => {
@@ -125,15 +125,16 @@ impl Freeing {
             result => result,
         }
         .map(drop)
-        .map_err(|error| error.called_as("PoolBlock::close"))
+        .map_err(|error| error.called_as(function))
     }
 
     /// Frees the block in the order of its stream.
     pub(crate) fn release(&self) -> Result<(), Error> {
-        match self.free_on(self.stream) {
+        const FUNCTION: &str = "PoolBlock::close";
+        match self.free_on(self.stream, FUNCTION) {
             // A stream is destroyed when its work was observed complete.
             Err(error) if error.kind() == ErrorKind::StaleHandle && !self.stream.is_null() => {
-                self.free_on(ptr::null_mut())
+                self.free_on(ptr::null_mut(), FUNCTION)
             }
             result => result,
         }
@@ -264,7 +265,7 @@ impl Pool {
     /// # Errors
     /// If `len` elements are more than can be addressed, and as `gpumem_pool_alloc()`.
     pub fn alloc<T: Element>(&self, len: usize, stream: Option<&Stream>) -> Result<PoolBlock<T>, Error> {
-        self.alloc_aligned(len, 0, stream)
+        self.alloc_as(len, 0, stream, "Pool::alloc")
     }
 
     /// As [`alloc`](Self::alloc), with an alignment in bytes, a power of two. It is at least that of the elements; 0 asks
@@ -278,17 +279,26 @@ impl Pool {
         alignment: u64,
         stream: Option<&Stream>,
     ) -> Result<PoolBlock<T>, Error> {
-        const FUNCTION: &str = "Pool::alloc";
-        let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
+        self.alloc_as(len, alignment, stream, "Pool::alloc_aligned")
+    }
+
+    fn alloc_as<T: Element>(
+        &self,
+        len: usize,
+        alignment: u64,
+        stream: Option<&Stream>,
+        function: &'static str,
+    ) -> Result<PoolBlock<T>, Error> {
+        let bytes = bytes_of::<T>(len, function)? as u64;
         let alignment = match align_of::<T>() {
             natural if natural > ALIGNMENT && alignment != 0 => alignment.max(natural as u64),
             natural if natural > ALIGNMENT => natural as u64,
             _ => alignment,
         };
         self.inner.instance.retry();
-        self.run(|| {
+        self.run(function, || {
             let pointer = self.alloc_bytes(bytes, alignment, stream)?;
-            self.block(pointer, len, bytes, stream).checked(FUNCTION)
+            self.block(pointer, len, bytes, stream).checked(function)
         })
     }
 
@@ -309,7 +319,7 @@ impl Pool {
         let sizes = lens.iter().map(|len| bytes_of::<T>(*len, FUNCTION).map(|bytes| bytes as u64));
         let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
         self.inner.instance.retry();
-        self.run(|| {
+        self.run(FUNCTION, || {
             let pointers = self.alloc_pointers(&sizes, stream)?;
             let blocks = pointers.into_iter().zip(lens).zip(&sizes);
             let made = blocks.map(|((pointer, len), bytes)| self.block(pointer, *len, *bytes, stream));
@@ -318,12 +328,9 @@ impl Pool {
     }
 
     /// Makes a call in which the library may call the callback. If that panics, the panic goes on after the call.
-    fn run<R>(&self, call: impl FnOnce() -> R) -> R {
-        if self.inner.calls_back.load(Ordering::Acquire) {
-            with_panics(call)
-        } else {
-            call()
-        }
+    fn run<R>(&self, function: &'static str, call: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
+        let result = if self.inner.calls_back.load(Ordering::Acquire) { with_panics(call) } else { call() };
+        result.map_err(|error| error.called_as(function))
     }
 
     fn alloc_bytes(&self, bytes: u64, alignment: u64, stream: Option<&Stream>) -> Result<*mut c_void, Error> {
@@ -377,7 +384,7 @@ impl Pool {
     /// # Errors
     /// As `gpumem_pool_alloc()`.
     pub fn alloc_raw(&self, bytes: u64, stream: Option<&Stream>) -> Result<*mut c_void, Error> {
-        self.run(|| self.alloc_bytes(bytes, 0, stream))
+        self.run("Pool::alloc_raw", || self.alloc_bytes(bytes, 0, stream))
     }
 
     /// As [`alloc_raw`](Self::alloc_raw), with an alignment in bytes, a power of two.
@@ -390,7 +397,7 @@ impl Pool {
         alignment: u64,
         stream: Option<&Stream>,
     ) -> Result<*mut c_void, Error> {
-        self.run(|| self.alloc_bytes(bytes, alignment, stream))
+        self.run("Pool::alloc_aligned_raw", || self.alloc_bytes(bytes, alignment, stream))
     }
 
     /// Allocates a block of each size, all or none, and returns only their addresses.
@@ -398,7 +405,7 @@ impl Pool {
     /// # Errors
     /// As `gpumem_pool_alloc_batch()`.
     pub fn alloc_batch_raw(&self, sizes: &[u64], stream: Option<&Stream>) -> Result<Vec<*mut c_void>, Error> {
-        self.run(|| self.alloc_pointers(sizes, stream))
+        self.run("Pool::alloc_batch_raw", || self.alloc_pointers(sizes, stream))
     }
 
     /// Allocates a block in the order of a native stream, and returns only its address.
@@ -413,7 +420,9 @@ impl Pool {
         let mut pointer = ptr::null_mut();
         let handle = self.inner.handle;
         // SAFETY: the output is writable; the rest is the caller's promise.
-        self.run(|| unsafe { call!(gpumem_pool_alloc_native(handle, bytes, native, &mut pointer)) })?;
+        self.run("Pool::alloc_native", || unsafe {
+            call!(gpumem_pool_alloc_native(handle, bytes, native, &mut pointer))
+        })?;
         Ok(pointer)
     }
 
@@ -490,8 +499,9 @@ impl Pool {
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn record_use_raw(&self, pointer: *mut c_void, stream: &Stream) -> Result<(), Error> {
         // SAFETY: any address may be given.
-        unsafe { call!(gpumem_pool_record_use(self.inner.handle, pointer, stream.handle())) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_record_use(self.inner.handle, pointer, stream.handle())) }
+            .map(drop)
+            .map_err(|error| error.called_as("Pool::record_use_raw"))
     }
 
     /// Releases what is free, until the pool has no more than `keep` bytes, and returns how many it has released. Blocks
@@ -949,7 +959,7 @@ impl<T: Element> PoolBlock<T> {
     /// [`ErrorKind::Busy`] if work of another stream uses it that was not observed complete, and as
     /// `gpumem_pool_free()`. The block is returned unchanged.
     pub fn close(self) -> Result<(), Rejected<Self>> {
-        self.free(Freeing::release)
+        self.free("PoolBlock::close", Freeing::release)
     }
 
     /// Frees the block in the order of another stream, after the work that both have now.
@@ -957,26 +967,31 @@ impl<T: Element> PoolBlock<T> {
     /// # Errors
     /// As [`close`](Self::close), and as `gpumem_pool_record_use()`.
     pub fn free_on(self, stream: &Stream) -> Result<(), Rejected<Self>> {
+        const FUNCTION: &str = "PoolBlock::free_on";
         let on = stream.handle();
-        self.free(|freeing| {
+        self.free(FUNCTION, |freeing| {
             if !freeing.stream.is_null() && freeing.stream != on {
                 match freeing.record_use(freeing.stream) {
                     // The stream is destroyed, and so its work was observed complete.
                     Err(error) if error.kind() == ErrorKind::StaleHandle && !freeing.stream_lives() => {}
-                    result => result?,
+                    result => result.map_err(|error| error.called_as(FUNCTION))?,
                 }
             }
-            freeing.free_on(on)
+            freeing.free_on(on, FUNCTION)
         })
     }
 
-    fn free(mut self, free: impl FnOnce(&Freeing) -> Result<(), Error>) -> Result<(), Rejected<Self>> {
+    fn free(
+        mut self,
+        function: &'static str,
+        free: impl FnOnce(&Freeing) -> Result<(), Error>,
+    ) -> Result<(), Rejected<Self>> {
         let freeing = match self.freeing {
             Some(freeing) => freeing,
             None => return Ok(()),
         };
         let used = match lock(&self.others).as_ref() {
-            Some(others) => others.uses.refuse((0, u64::MAX), "block", "PoolBlock::close"),
+            Some(others) => others.uses.refuse((0, u64::MAX), "block", function),
             None => Ok(()),
         };
         match used.and_then(|()| free(&freeing)) {

@@ -962,7 +962,7 @@ impl<B> Pending<B> {
             Ok(false) => self.stream.synchronize(sys::GPUMEM_TIMEOUT_INFINITE).map(drop),
             known => known.map(drop),
         };
-        self.end(waited)
+        self.end(waited, "Pending::wait")
     }
 
     /// Whether the work is known to be complete, or how it failed.
@@ -977,14 +977,14 @@ impl<B> Pending<B> {
     /// The operands, or this again after a failure.
     // That a future is not polled again once it is ready is the first rule of futures, and no other answer is right.
     #[allow(clippy::expect_used)]
-    fn end(&mut self, waited: Result<(), Error>) -> Result<B, Rejected<Self>> {
+    fn end(&mut self, waited: Result<(), Error>, function: &'static str) -> Result<B, Rejected<Self>> {
         let operands = self.operands.take();
         match waited {
             Ok(()) => Ok(operands.expect("the future has returned the operands")),
             Err(error) => {
                 let stream = self.stream.clone();
                 let again = Self { operands, stream, number: self.number, reported: true, arrival: None };
-                Err(Rejected::new(again, error))
+                Err(Rejected::new(again, error.called_as(function)))
             }
         }
     }
@@ -1019,7 +1019,8 @@ impl<B> Pending<B> {
         if self.stream.is_observed(self.number) {
             return Ok(true);
         }
-        Ok(self.stream.query()? || self.stream.is_observed(self.number))
+        let over = self.stream.query().map_err(|error| error.called_as("Pending::is_complete"))?;
+        Ok(over || self.stream.is_observed(self.number))
     }
 }
 
@@ -1030,7 +1031,7 @@ impl<B> Future for Pending<B> {
         let this = self.get_mut();
         match this.arrived(context.waker()) {
             Ok(false) => Poll::Pending,
-            waited => Poll::Ready(this.end(waited.map(drop))),
+            waited => Poll::Ready(this.end(waited.map(drop), "Pending::await")),
         }
     }
 }

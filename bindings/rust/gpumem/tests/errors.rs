@@ -5,11 +5,12 @@ mod common;
 
 use std::error::Error as StdError;
 
-use common::{backend, is_host, with_device};
+use common::{backend, is_host, with_device, with_host};
 use gpumem::{
-    AddressRange, Buffer, BufferOptions, DeviceMemory, Error, ErrorKind, Event, Group, HandleTypes, Instance,
-    Kind, Managed, Memory, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Pool, PoolOptions,
-    Rectangle, Region, RegisterOptions, Registered, Rejected, Status, Stream, WriteCombined,
+    AddressRange, Advice, Buffer, BufferOptions, DeviceMemory, Error, ErrorKind, Event, Group, HandleTypes,
+    HostOptions, Instance, Kind, Managed, Memory, MemoryFlags, MemoryOptions, Physical, PhysicalOptions,
+    Pinned, Pool, PoolOptions, Rectangle, Region, RegisterOptions, Registered, Rejected, Status, Stream,
+    WriteCombined,
 };
 
 /// An error of the kind that takes every other one, as those of several crates do.
@@ -119,6 +120,59 @@ fn refused_operands_name_the_function() {
             assert!(error.to_string().starts_with(&format!("{name}: ")), "{name}: {error}");
         }
     });
+}
+
+#[test]
+fn failures_name_what_the_program_called() {
+    with_device(|instance, device| {
+        let other = Instance::open(backend()).unwrap();
+        let foreign = Stream::new(&other.device(0).unwrap()).unwrap();
+        let pool = Pool::new(device).unwrap();
+        let block = pool.alloc::<u8>(4, None).unwrap();
+        let nowhere = std::ptr::null();
+        for (name, error) in [
+            ("PoolBlock::free_on", block.free_on(&foreign).unwrap_err().error),
+            ("Pool::alloc", pool.alloc::<u8>(4, Some(&foreign)).unwrap_err()),
+            ("Pool::alloc_aligned", pool.alloc_aligned::<u8>(4, 0, Some(&foreign)).unwrap_err()),
+            ("Pool::alloc_batch", pool.alloc_batch::<u8>(&[4], Some(&foreign)).unwrap_err()),
+            ("Pool::alloc_raw", pool.alloc_raw(4, Some(&foreign)).unwrap_err()),
+            ("Pool::alloc_aligned_raw", pool.alloc_aligned_raw(4, 3, None).unwrap_err()),
+            ("Pool::alloc_batch_raw", pool.alloc_batch_raw(&[4], Some(&foreign)).unwrap_err()),
+            ("Instance::advise_raw", instance.advise_raw(nowhere, 1, Advice(77), None).unwrap_err()),
+            ("Instance::managed_info_raw", instance.managed_info_raw(nowhere, 1).unwrap_err()),
+        ] {
+            assert!(error.to_string().starts_with(&format!("{name}: ")), "{name}: {error}");
+        }
+    });
+}
+
+#[test]
+fn work_that_failed_is_a_failure_of_what_waits_for_it() {
+    with_host(HostOptions::new(), |_, device| {
+        let stream = Stream::new(device).unwrap();
+        let memory = DeviceMemory::<u8>::new(device, 4).unwrap();
+        let [asked, waited, awaited] = [(); 3].map(|()| stream.fill(&memory, 7u8).unwrap());
+        gpumem::host::device_lose(device).unwrap();
+        let error = asked.is_complete().unwrap_err();
+        assert!(error.to_string().starts_with("Pending::is_complete: "), "{error}");
+        let error = waited.wait().unwrap_err();
+        assert!(error.to_string().starts_with("Pending::wait: "), "{error}");
+        let error = now(awaited).unwrap_err();
+        assert!(error.to_string().starts_with("Pending::await: "), "{error}");
+    });
+}
+
+/// What a future is ready with at once.
+fn now<F: std::future::Future + Unpin>(mut future: F) -> F::Output {
+    struct Nobody;
+    impl std::task::Wake for Nobody {
+        fn wake(self: std::sync::Arc<Self>) {}
+    }
+    let waker = std::sync::Arc::new(Nobody).into();
+    match std::pin::Pin::new(&mut future).poll(&mut std::task::Context::from_waker(&waker)) {
+        std::task::Poll::Ready(output) => output,
+        std::task::Poll::Pending => panic!("it is not ready"),
+    }
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn bad_hints_are_refused() {
         let pointer: *const c_void = array.as_ptr().cast();
         let error = instance.advise_raw(pointer, 1 << 40, Advice::SET_READ_MOSTLY, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.to_string().starts_with("Instance::advise: "), "{error}");
+        assert!(error.to_string().starts_with("Instance::advise_raw: "), "{error}");
         let pinned = Pinned::<u32>::zeroed(device, 4).unwrap();
         let error = instance.managed_info_raw(pinned.as_ptr().cast(), 4).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongKind);
