@@ -27,7 +27,7 @@ use crate::range::{describe_accesses, first_access, takes_away};
 use crate::size::bytes_of;
 use crate::sleep::{with_panics, BufferCallbacks, Callbacks, PrepareOptions, SleepOptions, WakeOptions};
 use crate::typed::Part;
-use crate::uses::{busy, Parts, Use, Uses};
+use crate::uses::{busy, lost, Parts, Use, Uses};
 
 impl BufferOptions {
     /// Memory of the host instead of the device, on any NUMA node. The CPU may access it too.
@@ -752,8 +752,7 @@ impl<T: Element> Buffer<T> {
         let hold = self.hold(function)?;
         shared.uses.refuse((0, u64::MAX), "buffer", function)?;
         if shared.uses.are_abandoned() {
-            let message = "the device was lost while work used the buffer, and the work may go on";
-            return refused(ErrorKind::DeviceLost, Status::DEVICE_LOST, message);
+            return Err(lost("buffer", function));
         }
         let info = shared.c_info().map_err(|error| error.called_as(function))?;
         if info.state != BufferState::AWAKE.0 {

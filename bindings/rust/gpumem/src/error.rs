@@ -273,6 +273,12 @@ impl Error {
         self
     }
 
+    /// The same failure, with more about what to do.
+    pub(crate) fn with_note(mut self, note: &str) -> Self {
+        self.detail.message = format!("{}; {note}", self.message()).into();
+        self
+    }
+
     /// What the program called.
     fn called(&self) -> &str {
         self.detail.called.unwrap_or_else(|| words::function(self.function()))

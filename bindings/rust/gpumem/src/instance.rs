@@ -16,6 +16,7 @@ use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Rejected,
 use crate::library::{c, call, require};
 use crate::memory::Remains;
 pub use crate::options::InstanceOptions;
+use crate::stream::a_device_was_lost;
 use crate::words::translate;
 
 /// Locks a mutex. Poison is ignored: the data is never left half changed.
@@ -103,6 +104,21 @@ impl Inner {
         let mut kept = lock(&self.remains);
         kept.append(&mut tried);
         self.has_remains.store(!kept.is_empty(), Ordering::Release);
+    }
+
+    /// Says of what lives why it may do so although the program has dropped it.
+    fn with_reasons(&self, mut error: Error) -> Error {
+        if error.kind() != ErrorKind::Busy {
+            return error;
+        }
+        if self.has_remains.load(Ordering::Acquire) {
+            error =
+                error.with_note("some of it was dropped while in use: close again when its work is complete");
+        }
+        if a_device_was_lost() {
+            error = error.with_note("what was shared with the work of a lost device goes only by force");
+        }
+        error
     }
 
     fn close(&self, mode: sys::gpumem_close_mode) -> Result<u64, Error> {
@@ -388,13 +404,16 @@ impl Instance {
     /// [`ErrorKind::Closed`]. Closing it again through a clone succeeds.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if objects are live, with a list of the first ones, or [`ErrorKind::InvalidState`] for the
-    /// default instance. The instance is returned unchanged.
+    /// [`ErrorKind::Busy`] if objects are live, with a list of the first ones, also if they were dropped and work still uses
+    /// them; or [`ErrorKind::InvalidState`] for the default instance. The instance is returned unchanged.
     pub fn close(self) -> Result<(), Rejected<Self>> {
         self.inner.retry();
         match self.inner.close(sys::GPUMEM_CLOSE_CHECK) {
             Ok(_) => Ok(()),
-            Err(error) => Err(Rejected::new(self, error)),
+            Err(error) => {
+                let error = self.inner.with_reasons(error);
+                Err(Rejected::new(self, error))
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::mem;
 use std::os::raw::c_void;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gpumem_sys as sys;
@@ -21,6 +22,7 @@ use crate::managed::Turns;
 pub use crate::options::{MemoryOptions, RegisterOptions};
 use crate::pool::{Freeing, PoolCallback};
 use crate::sleep::Callbacks;
+use crate::uses::{busy, lost};
 
 impl MemoryOptions {
     /// Pinned memory only: the NUMA node that the pages must lie on ([`MemoryFlags::NUMA_NODE`]).
@@ -200,6 +202,8 @@ pub(crate) struct Allocation {
     device: u64,
     bytes: u64,
     backing: Option<Backing>,
+    /// Whether the work of a lost device may still use the backing, which then is never freed.
+    abandoned: AtomicBool,
     /// Of managed memory, if not all devices are concurrent.
     turns: Option<Turns>,
 }
@@ -267,7 +271,8 @@ impl Allocation {
     }
 
     fn of(instance: Arc<Inner>, handle: sys::gpumem_memory, bytes: u64) -> Self {
-        Self { handle, instance, host: ptr::null_mut(), device: 0, bytes, backing: None, turns: None }
+        let (host, device, backing, turns) = (ptr::null_mut(), 0, None, None);
+        Self { handle, instance, host, device, bytes, backing, abandoned: AtomicBool::new(false), turns }
     }
 
     pub(crate) fn instance(&self) -> &Arc<Inner> {
@@ -300,7 +305,11 @@ impl Allocation {
         if handle.is_null() {
             None
         } else {
-            Some(Remains::Memory(handle, self.backing.take()))
+            let mut backing = self.backing.take();
+            if self.abandoned.load(Ordering::Acquire) {
+                mem::forget(backing.take());
+            }
+            Some(Remains::Memory(handle, backing))
         }
     }
 }
@@ -426,17 +435,26 @@ impl Memory {
     /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The memory is returned
     /// unchanged.
     pub fn close(self) -> Result<(), Rejected<Self>> {
-        self.take_backing().map(drop)
+        self.release(false).map(drop)
     }
 
     /// Unregisters the memory, and returns the bytes that were registered.
     pub(crate) fn take_backing(self) -> Result<Option<Backing>, Rejected<Self>> {
+        self.release(true)
+    }
+
+    fn release(self, returns: bool) -> Result<Option<Backing>, Rejected<Self>> {
+        const FUNCTION: &str = "gpumem_memory_destroy";
         let mut allocation = match Arc::try_unwrap(self.allocation) {
             Ok(allocation) => allocation,
-            Err(shared) => {
-                return Err(Rejected::new(Self { allocation: shared }, busy("gpumem_memory_destroy")))
-            }
+            Err(shared) => return Err(Rejected::new(Self { allocation: shared }, busy("memory", FUNCTION))),
         };
+        // Nobody else can abandon it any more.
+        if returns && allocation.abandoned.load(Ordering::Acquire) {
+            // If the instance is closed, that is the reason.
+            let error = allocation.info().err().unwrap_or_else(|| lost("memory", FUNCTION));
+            return Err(Rejected::new(Self { allocation: Arc::new(allocation) }, error));
+        }
         match allocation.take() {
             None => Ok(None),
             Some(remains) => match (remains.release(), remains) {
@@ -467,19 +485,10 @@ impl Memory {
         Self { allocation: self.allocation.clone() }
     }
 
-    /// Whether the bytes belong to Rust's allocator and not to the library.
-    pub(crate) fn has_backing(&self) -> bool {
-        self.allocation.backing.is_some()
+    /// Gives the share back although work may go on that uses the memory: its device is lost.
+    pub(crate) fn abandon(self) {
+        self.allocation.abandoned.store(true, Ordering::Release);
     }
-}
-
-pub(crate) fn busy(function: &'static str) -> Error {
-    Error::own(
-        ErrorKind::Busy,
-        Status::BUSY,
-        function,
-        "work that uses the memory was not observed complete; synchronize its stream first",
-    )
 }
 
 impl fmt::Debug for Memory {

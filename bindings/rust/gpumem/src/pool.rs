@@ -26,7 +26,7 @@ use crate::size::bytes_of;
 use crate::sleep::{caught, with_panics};
 use crate::stream::{a_device_was_lost, Stream};
 use crate::typed::Part;
-use crate::uses::{Parts, Use, Uses};
+use crate::uses::{lost, Parts, Use, Uses};
 
 /// The alignment that every block has.
 const ALIGNMENT: usize = 16;
@@ -910,21 +910,19 @@ impl<T: Element> PoolBlock<T> {
     }
 
     fn for_cpu(&mut self, function: &'static str) -> Result<(), Error> {
-        const LOST: &str = "the device was lost while work used the block, and the work may go on";
         let freeing = match self.freeing {
             Some(freeing) => freeing,
             None => return Ok(()),
         };
-        let refused = |kind, status, message| Err(Error::own(kind, status, function, message));
         if !self.pool.on_host {
             let message =
                 "the CPU has no such access to the block; use a pool of Kind::PINNED or Kind::PAGEABLE, or copy";
-            return refused(ErrorKind::NoAccess, Status::NO_ACCESS, message);
+            return Err(Error::own(ErrorKind::NoAccess, Status::NO_ACCESS, function, message));
         }
         if let Some(others) = &*lock(&self.others) {
             others.uses.refuse((0, u64::MAX), "block", function)?;
             if others.uses.are_abandoned() {
-                return refused(ErrorKind::DeviceLost, Status::DEVICE_LOST, LOST);
+                return Err(lost("block", function));
             }
         }
         if freeing.stream.is_null() {
@@ -934,7 +932,7 @@ impl<T: Element> PoolBlock<T> {
         match unsafe { call!(gpumem_stream_synchronize(freeing.stream, sys::GPUMEM_TIMEOUT_INFINITE)) } {
             // It is destroyed, and so its work was observed complete, unless it had ended with its device.
             Err(error) if error.kind() == ErrorKind::StaleHandle => match a_device_was_lost() {
-                true => refused(ErrorKind::DeviceLost, Status::DEVICE_LOST, LOST),
+                true => Err(lost("block", function)),
                 false => Ok(()),
             },
             result => result.map(drop).map_err(|error| error.called_as(function)),

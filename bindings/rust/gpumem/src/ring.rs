@@ -20,11 +20,12 @@ use crate::error::ErrorKind;
 use crate::error::{array_text, Error, Rejected, Status};
 use crate::instance::{c_pointer, c_text, Inner, Instance};
 use crate::library::{c, call};
-use crate::memory::{busy, Remains};
+use crate::memory::Remains;
 pub use crate::options::{RingOpenOptions, RingOptions};
 use crate::share::{limit, ShareHandle};
 use crate::size::bytes_of;
 use crate::stream::{nanoseconds, Stream};
+use crate::uses::busy;
 
 /// Information about a ring, as one side sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +94,7 @@ impl Ring {
 
     /// Destroys the ring, unless work in a stream shares it.
     fn close(self: Arc<Self>) -> Result<(), (Arc<Self>, Error)> {
-        let ring = Arc::try_unwrap(self).map_err(|shared| (shared, busy("gpumem_ring_destroy")))?;
+        let ring = Arc::try_unwrap(self).map_err(|shared| (shared, busy("ring", "gpumem_ring_destroy")))?;
         match Remains::Ring(ring.handle).release() {
             Ok(()) => {
                 let mut ring = ring;

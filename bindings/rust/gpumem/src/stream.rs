@@ -125,10 +125,10 @@ impl Keep {
     }
 
     /// Releases the object after its device, instance or process is gone, when the end of the work cannot be
-    /// observed. The library knows whether its own allocations can be freed; everything else is leaked.
+    /// observed. The library knows whether its own allocations can be freed; the bytes of others are leaked.
     pub(crate) fn abandon(self) {
         match self {
-            Self::Memory(memory) if !memory.has_backing() => drop(memory),
+            Self::Memory(memory) => memory.abandon(),
             Self::Function(function) => function.discard(),
             Self::Pool(pool) => drop(pool),
             Self::Part(used) => used.abandon(),

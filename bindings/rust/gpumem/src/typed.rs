@@ -710,7 +710,9 @@ impl<T: Element> Registered<T> {
     /// Unregisters the array and returns it, at the same address and with the same capacity.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. This is returned unchanged.
+    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete, and [`ErrorKind::DeviceLost`] if
+    /// that work never will be: the array is unregistered then when this is dropped, but never freed. This is returned
+    /// unchanged.
     pub fn into_vec(self) -> Result<Vec<T>, Rejected<Self>> {
         let Block { memory, start, len } = self.block;
         let backing = match memory.map_or(Ok(None), Memory::take_backing) {

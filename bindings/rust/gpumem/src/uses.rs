@@ -45,6 +45,14 @@ pub(crate) fn busy(object: &str, function: &'static str) -> Error {
     Error::own(ErrorKind::Busy, Status::BUSY, function, message)
 }
 
+/// Work was abandoned that uses the object.
+pub(crate) fn lost(object: &str, function: &'static str) -> Error {
+    let message = format!(
+        "the device was lost while work used the {object}, and the work may go on; drop the {object}"
+    );
+    Error::own(ErrorKind::DeviceLost, Status::DEVICE_LOST, function, message)
+}
+
 /// An object of which work in streams uses parts.
 pub trait Parts: Send + Sync {
     fn uses(&self) -> &Uses;

@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use common::{is_host, with_device};
+use common::{backend, is_host, with_device, with_host};
 use gpumem::{
-    host, Backend, Device, DeviceMemory, ErrorKind, Event, EventFlags, Instance, Kind, Pinned, Pool,
-    PoolOptions, Rectangle, Region, RegisterOptions, Registered, Rejected, Stream, StreamOptions,
-    WaitCondition, WriteCombined,
+    host, Backend, Buffer, BufferOptions, Device, DeviceMemory, ErrorKind, Event, EventFlags, HostOptions,
+    Instance, Kind, Pinned, Pool, PoolOptions, Rectangle, Region, RegisterOptions, Registered, Rejected,
+    Stream, StreamOptions, WaitCondition, WriteCombined,
 };
 
 /// A stream that waits until the word is set.
@@ -783,4 +783,64 @@ fn a_block_of_a_lost_device_is_not_lent_to_the_cpu_when_its_stream_is_gone() {
     drop(block);
     // SAFETY: nothing of it is used any more.
     unsafe { instance.close_by_force() }.unwrap();
+}
+
+/// They are unregistered, but the work of a lost device may still write them, so they are neither returned nor freed.
+#[test]
+fn registered_arrays_of_a_lost_device_hold_up_no_close() {
+    with_host(HostOptions::new(), |_, device| {
+        let held = Held::new(device);
+        let memory = DeviceMemory::<u32>::new(device, 1000).unwrap();
+        let register = |values: Vec<u32>| Registered::new(device, values, &RegisterOptions::new()).unwrap();
+        let pending = held.stream.copy(register(vec![1; 1000]), &memory).unwrap();
+        let values: Vec<_> = (0..1000).map(AtomicU32::new).collect();
+        let shared = Registered::new(device, values, &RegisterOptions::new()).unwrap();
+        drop(held.stream.copy(&shared, &memory).unwrap());
+        let mut buffer = Buffer::<u32>::with_options(device, 1000, &BufferOptions::new().host()).unwrap();
+        drop(held.stream.fill(&buffer, 7u32).unwrap());
+
+        host::device_lose(device).unwrap();
+        let error = buffer.host_mut().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert_eq!(held.stream.synchronize().unwrap_err().kind(), ErrorKind::DeviceLost);
+        let error = buffer.host_mut().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeviceLost);
+        assert!(error.message().ends_with("; drop the buffer"), "{error}");
+        let Rejected { given: shared, error, .. } = shared.into_vec().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeviceLost);
+        assert!(error.to_string().starts_with("Registered::into_vec: the device was lost"), "{error}");
+        shared.close().unwrap();
+        buffer.close().unwrap();
+        let rejected = pending.wait().unwrap_err();
+        assert_eq!(rejected.error.kind(), ErrorKind::DeviceLost);
+    });
+}
+
+#[test]
+fn a_close_says_what_still_uses_what_was_dropped() {
+    let mut instance = Instance::open(backend()).unwrap();
+    let device = instance.device(0).unwrap();
+    let (stream, other) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
+    let memory = DeviceMemory::<u32>::new(&device, 1000).unwrap();
+    let (go_on, told) = mpsc::channel::<()>();
+    stream
+        .launch_host_function(move || {
+            let _ = told.recv();
+        })
+        .unwrap();
+    drop(stream.fill(&memory, 7u32).unwrap());
+    // A stream that is dropped there cannot wait.
+    other.launch_host_function(move || drop(stream)).unwrap();
+    other.synchronize().unwrap();
+    drop((memory, other, device));
+    let rejected = instance.close().unwrap_err();
+    drop(go_on);
+    let error = rejected.error;
+    assert!(error.message().contains("; some of it was dropped while in use: close again when"), "{error}");
+    instance = rejected.given;
+    let begin = Instant::now();
+    while let Err(rejected) = instance.close() {
+        instance = rejected.given;
+        assert!(begin.elapsed() < Duration::from_secs(120), "it is never closed: {}", rejected.error);
+    }
 }
