@@ -40,8 +40,9 @@ impl Uses {
 }
 
 pub(crate) fn busy(object: &str, function: &'static str) -> Error {
-    let message =
-        format!("work that uses the {object} was not observed complete; synchronize its stream first");
+    let message = format!(
+        "work that uses the {object} was not observed complete; synchronize the stream of that work first"
+    );
     Error::own(ErrorKind::Busy, Status::BUSY, function, message)
 }
 

@@ -297,7 +297,9 @@ fn the_cpu_borrows_blocks_of_host_memory() {
         let mut plain = pool.alloc::<u32>(3, None).unwrap();
         let (stream, gate) = gated(device);
         stream.fill(&plain, 8).unwrap();
-        assert_eq!(kind(plain.host()), ErrorKind::Busy);
+        let error = plain.host().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.message().ends_with("; synchronize the stream of that work first"), "{error}");
         let mut own = pool.alloc::<u32>(3, Some(&stream)).unwrap();
         stream.fill(&own, 9).unwrap();
         let opening = thread::spawn(move || gate.open());
