@@ -47,7 +47,8 @@ pub struct RingInfo {
     pub consumers_max: u32,
     /// Consumers now.
     pub consumer_count: u32,
-    /// Slots that this side has acquired or waited for, and not published or released.
+    /// Slots that this side has acquired or waited for, and not published or released. A message that was released counts
+    /// until all older ones are.
     pub held_count: u32,
     /// Messages that were published.
     pub published: u64,

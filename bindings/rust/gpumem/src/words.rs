@@ -28,6 +28,7 @@ const PHRASES: &[(&str, &str)] = &[
     ),
     ("free it with gpumem_pool_free_pointer()", "drop it, use Instance::free_block if it is raw"),
     ("free them with gpumem_pool_free_pointer()", "drop them, use Instance::free_block for raw ones"),
+    ("slots are held; release a message first", "slots are held; release the oldest message first"),
     ("destroy it", "drop it"),
     ("destroy some", "drop some"),
     ("destroy that", "drop that"),

@@ -1182,9 +1182,14 @@ fn a_producer_that_dies_is_reported() {
         let mut messages = messages.into_iter().rev();
         drop((messages.next(), messages.next()));
         assert_eq!(held(&consumer), 3);
-        drop(messages);
-        assert_eq!((held(&consumer), consumer.info().unwrap().released), (0, 3));
         let last = consumer.wait_for(None, PATIENCE).unwrap().unwrap();
+        let error = consumer.wait(None).unwrap_err();
+        assert!(
+            error.message().ends_with("all 4 slots are held; release the oldest message first"),
+            "{error}"
+        );
+        drop(messages);
+        assert_eq!((held(&consumer), consumer.info().unwrap().released), (1, 3));
         peer.kill();
         assert_eq!(consumer.wait(None).unwrap_err().kind(), ErrorKind::PeerGone);
         assert_eq!(last.release().unwrap_err().kind(), ErrorKind::PeerGone);
