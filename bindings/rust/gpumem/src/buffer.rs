@@ -107,8 +107,8 @@ pub struct Shared {
     capacity: AtomicU64,
     /// Bytes of addresses.
     reserved: AtomicU64,
-    /// Number of calls and borrows that need it awake and in its place; [`CLOSED`] while its group sleeps or wakes. Only
-    /// of a buffer in a group: any other changes by `&mut` alone.
+    /// Number of calls and borrows that need it awake and in its place; [`CLOSED`] while its group sleeps or wakes, and
+    /// [`ASLEEP`] from then on. Only of a buffer in a group: any other changes by `&mut` alone.
     holds: AtomicUsize,
     /// Of memory on the host.
     lent: Mutex<Option<Lent>>,
@@ -116,6 +116,21 @@ pub struct Shared {
 }
 
 const CLOSED: usize = usize::MAX;
+const ASLEEP: usize = CLOSED - 1;
+
+/// What a buffer in this state has as its holds while nothing uses it.
+fn unheld(state: sys::gpumem_buffer_state) -> usize {
+    if state == BufferState::AWAKE.0 {
+        0
+    } else {
+        ASLEEP
+    }
+}
+
+fn asleep(function: &'static str) -> Error {
+    let message = "the buffer is asleep; call Buffer::wake or Group::wake first";
+    Error::own(ErrorKind::InvalidState, Status::INVALID_STATE, function, message)
+}
 
 // SAFETY: a handle is a number to C, and every function may be called from any thread.
 unsafe impl Send for Shared {}
@@ -132,10 +147,6 @@ impl Shared {
         // SAFETY: the struct is writable and has its own size.
         unsafe { call!(gpumem_buffer_get_info(self.handle, &mut info)) }?;
         Ok(info)
-    }
-
-    pub(crate) fn is_awake(&self) -> bool {
-        matches!(self.c_info(), Ok(info) if info.state == BufferState::AWAKE.0)
     }
 
     /// Whether a call for this tag is for the buffer. To the library, an empty tag is none.
@@ -186,11 +197,16 @@ impl Shared {
 pub struct Hold(Arc<Shared>);
 
 impl Hold {
-    /// `None` if the group sleeps or wakes now.
-    fn begin(shared: &Arc<Shared>) -> Option<Self> {
-        let more = |holds: usize| holds.checked_add(1).filter(|more| *more != CLOSED);
-        shared.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Self(shared.clone()))
+    fn begin(shared: &Arc<Shared>, function: &'static str) -> Result<Self, Error> {
+        let more = |holds: usize| (holds < ASLEEP - 1).then(|| holds + 1);
+        match shared.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(Self(shared.clone())),
+            Err(ASLEEP) => Err(asleep(function)),
+            Err(_) => {
+                let message = "the group of the buffer sleeps or wakes now; try again when it has";
+                Err(Error::own(ErrorKind::Busy, Status::BUSY, function, message))
+            }
+        }
     }
 }
 
@@ -201,33 +217,41 @@ impl Drop for Hold {
 }
 
 /// A buffer of a group that sleeps or wakes now: nothing uses it, and nothing can begin to.
-pub(crate) struct Closed(Arc<Shared>);
+pub(crate) struct Closed {
+    shared: Arc<Shared>,
+    /// Its holds from then on.
+    after: usize,
+}
 
 impl Closed {
-    pub(crate) fn new(shared: Arc<Shared>, function: &'static str) -> Result<Self, (Arc<Shared>, Error)> {
-        match shared.holds.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(Self(shared)),
+    /// One that is asleep never fails.
+    pub(crate) fn new(shared: Arc<Shared>, function: &'static str) -> Result<Self, Error> {
+        let close = |holds: usize| (holds == 0 || holds == ASLEEP).then_some(CLOSED);
+        match shared.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, close) {
+            Ok(after) => Ok(Self { shared, after }),
             Err(_) => {
                 let message = "a buffer of the group is borrowed by the CPU or used by a copy; try again when that is over";
-                Err((shared, Error::own(ErrorKind::Busy, Status::BUSY, function, message)))
+                Err(Error::own(ErrorKind::Busy, Status::BUSY, function, message))
             }
         }
     }
 
     /// Fails if work in a stream uses the buffer.
     pub(crate) fn refuse_uses(&self, function: &'static str) -> Result<(), Error> {
-        self.0.uses.refuse((0, u64::MAX), "buffer", function)
+        self.shared.uses.refuse((0, u64::MAX), "buffer", function)
     }
 
     /// Learns what a call has changed. A buffer that was destroyed meanwhile has no users.
-    pub(crate) fn learn(&self) {
-        let _ = self.0.refresh();
+    pub(crate) fn learn(&mut self) {
+        if let Ok(info) = self.shared.refresh() {
+            self.after = unheld(info.state);
+        }
     }
 }
 
 impl Drop for Closed {
     fn drop(&mut self) {
-        self.0.holds.store(0, Ordering::Release);
+        self.shared.holds.store(self.after, Ordering::Release);
     }
 }
 
@@ -642,6 +666,9 @@ impl<T: Element> Buffer<T> {
             let result = call();
             // Also after a failure: an allocation that was woken again lies elsewhere.
             let learned = self.shared().refresh();
+            if let Ok(info) = &learned {
+                self.shared().holds.store(unheld(info.state), Ordering::Release);
+            }
             result.and(learned.map(drop))
         })
     }
@@ -744,11 +771,9 @@ impl<T: Element> Buffer<T> {
             let message = "the buffer lies on the device; make it with BufferOptions::host, or copy from it";
             return refused(ErrorKind::NoAccess, Status::NO_ACCESS, message);
         }
-        if let Some(group) = &self.inner.group {
-            let _still = group.still(function)?;
-            // The buffer is borrowed mutably, so whoever still holds it was forgotten.
-            shared.holds.store(0, Ordering::Release);
-        }
+        // The buffer is borrowed mutably, so whoever still holds it was forgotten.
+        let forget = |holds: usize| (holds < ASLEEP).then_some(0);
+        let _ = shared.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, forget);
         let hold = self.hold(function)?;
         shared.uses.refuse((0, u64::MAX), "buffer", function)?;
         if shared.uses.are_abandoned() {
@@ -756,8 +781,7 @@ impl<T: Element> Buffer<T> {
         }
         let info = shared.c_info().map_err(|error| error.called_as(function))?;
         if info.state != BufferState::AWAKE.0 {
-            let message = "the buffer is asleep; call Buffer::wake first";
-            return refused(ErrorKind::InvalidState, Status::INVALID_STATE, message);
+            return Err(asleep(function));
         }
         if self.bytes() == 0 {
             return Ok((NonNull::dangling(), hold));
@@ -780,13 +804,7 @@ impl<T: Element> Buffer<T> {
         if self.inner.group.is_none() {
             return Ok(None);
         }
-        match Hold::begin(self.shared()) {
-            Some(hold) => Ok(Some(hold)),
-            None => {
-                let message = "the group of the buffer sleeps or wakes now; try again when it has";
-                Err(Error::own(ErrorKind::Busy, Status::BUSY, function, message))
-            }
-        }
+        Hold::begin(self.shared(), function).map(Some)
     }
 
     /// A part of the buffer, as an operand of copies and fills.
@@ -1037,11 +1055,7 @@ impl<T: Element> BufferSlice<'_, T> {
         let hold = self.whole.hold(FUNCTION);
         let start = self.start();
         if self.whole.shared().base() == 0 {
-            let message = "the buffer is asleep; call Buffer::wake first";
-            return (
-                start,
-                Err(Error::own(ErrorKind::InvalidState, Status::INVALID_STATE, FUNCTION, message)),
-            );
+            return (start, Err(asleep(FUNCTION)));
         }
         (start, hold)
     }

@@ -115,14 +115,14 @@ impl GroupInner {
             for member in members {
                 match Closed::new(member, function) {
                     Ok(member) => closed.push(member),
-                    // It stays awake, so who uses it is not disturbed.
-                    Err((member, _)) if wakes && member.is_awake() => {}
-                    Err((_, error)) => return Err(error),
+                    // It is awake and stays so, and who uses it is not disturbed.
+                    Err(_) if wakes => {}
+                    Err(error) => return Err(error),
                 }
             }
             let result = call(&closed);
             // Also after a failure: what was undone may lie elsewhere.
-            closed.iter().for_each(Closed::learn);
+            closed.iter_mut().for_each(Closed::learn);
             result
         })
     }
@@ -253,7 +253,8 @@ impl Group {
     /// nothing is lost.
     ///
     /// # Errors
-    /// As `gpumem_group_wake()`.
+    /// [`ErrorKind::Busy`] while another call makes the group sleep or wake, or changes one of its buffers; and as
+    /// `gpumem_group_wake()`.
     pub fn wake(&self) -> Result<(), Error> {
         self.wake_with_options(WakeOptions::new())
     }
