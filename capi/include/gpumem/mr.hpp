@@ -97,8 +97,10 @@ inline gpumem_pool accept(Handle<gpumem_pool> pool, bool host, bool device, OnEr
   if (!attempt.done(gpumem_pool_get_info(pool.get(), &info, attempt.error()))) return nullptr;
   if (host && info.kind == GPUMEM_KIND_DEVICE) {
     attempt.refuse(GPUMEM_ERROR_NO_ACCESS, "gpumem::mr",
-                   "the CPU cannot access the pool's memory; create it with GPUMEM_KIND_PINNED or "
-                   "GPUMEM_KIND_MANAGED");
+                   device ? "the CPU cannot access the pool's memory; create it with GPUMEM_KIND_PINNED or "
+                            "GPUMEM_KIND_MANAGED"
+                          : "the CPU cannot access the pool's memory; create it with GPUMEM_KIND_PINNED, "
+                            "GPUMEM_KIND_MANAGED or GPUMEM_KIND_PAGEABLE");
     return nullptr;
   }
   if (device && info.kind == GPUMEM_KIND_PAGEABLE) {

@@ -729,7 +729,10 @@ TEST_F(CppResource, APoolThatLacksWhatIsPromisedIsRefused) {
   const gpumem::mr::PmrResource none(device, error);
   EXPECT_FALSE(none.pool());
   EXPECT_EQ(error.status(), GPUMEM_ERROR_NO_ACCESS);
+  EXPECT_NE(std::string(error.what()).find("GPUMEM_KIND_PAGEABLE"), std::string::npos);
+  const EveryResource nothing(device, error);
   EXPECT_NE(std::string(error.what()).find("GPUMEM_KIND_PINNED"), std::string::npos);
+  EXPECT_EQ(std::string(error.what()).find("GPUMEM_KIND_PAGEABLE"), std::string::npos);
 }
 
 TEST_F(CppResource, ResourcesOfOnePoolAreEqual) {
