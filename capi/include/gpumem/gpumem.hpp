@@ -188,15 +188,18 @@ namespace detail {
 [[noreturn, gnu::cold, gnu::noinline]] inline void raise(const gpumem_error &error) { throw Error(error); }
 #endif
 
-/// Says what a NULL handle means here. Out of line: only a call that fails pays.
+/// Adds to a message. Out of line: only a call that fails pays.
+[[gnu::cold, gnu::noinline]] inline void append(gpumem_error &error, const char *text) noexcept {
+  const size_t length = std::strlen(error.message), added = std::strlen(text) + 1;
+  if (length + added <= sizeof error.message) std::memcpy(error.message + length, text, added);
+}
+
+/// Says what a NULL handle means here.
 [[gnu::cold, gnu::noinline]] inline void explain(gpumem_error &error) noexcept {
   constexpr char null[] = " handle is NULL";
-  constexpr char why[] = "; the object was closed, moved from, or never made";
   const size_t length = std::strlen(error.message);
-  if (length >= sizeof null - 1 && length + sizeof why <= sizeof error.message &&
-      std::strcmp(error.message + length - (sizeof null - 1), null) == 0) {
-    std::memcpy(error.message + length, why, sizeof why);
-  }
+  if (length >= sizeof null - 1 && std::strcmp(error.message + length - (sizeof null - 1), null) == 0)
+    append(error, "; the object was closed, moved from, or never made");
 }
 
 /// One call of C and what becomes of its status.
@@ -2976,7 +2979,9 @@ struct ImportedEntry {
   gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;  ///< What the hub says of it.
 };
 
-/// Owns a block of a pool. It must not outlive the pool, nor the stream that it is freed in.
+/// Owns a block of a pool. It must not outlive the pool, nor the stream that it is freed in: work of that stream might still use
+/// the block, so it is not freed then. Pass what detach() returns to InstanceRef::free_pool_block() once no work uses it; otherwise
+/// it lives until its instance is closed by force.
 template <class T>
 class [[nodiscard]] Block {
  public:
@@ -3013,8 +3018,13 @@ class [[nodiscard]] Block {
   /// The same in the order of another stream. A null one says that no work uses the block any more.
   void free(Handle<gpumem_stream> stream, OnError on_error = {}) {
     detail::Attempt attempt(on_error);
-    if (attempt.done(gpumem_pool_free(pool_, writable(data()), stream.get(), attempt.error())))
-      elements_ = {};
+    const gpumem_status status = gpumem_pool_free(pool_, writable(data()), stream.get(), attempt.error());
+    if (status == GPUMEM_ERROR_STALE_HANDLE) {
+      detail::append(
+          *attempt.error(),
+          "; once no work uses the block, call free_pool_block(detach(), nullptr) of its instance");
+    }
+    if (attempt.done(status)) elements_ = {};
   }
   /// Owns nothing any more.
   [[nodiscard]] T *detach() noexcept { return std::exchange(elements_, {}).data(); }

@@ -573,6 +573,29 @@ TEST_F(Cpp, ABlockIsFreedInTheOrderOfItsStream) {
   EXPECT_FALSE(read);
 }
 
+TEST_F(Cpp, ABlockThatOutlivesItsPoolOrStreamSaysHowToFreeIt) {
+  gpumem::Pool pool = device_.create_pool(), ended = device_.create_pool();
+  gpumem::Stream stream = device_.create_stream();
+  gpumem::Block<float> of_stream = pool.alloc_elements<float>(100, stream);
+  gpumem::Block<float> of_pool = ended.alloc_elements<float>(100);
+  stream.close();
+  ended.close();
+  for (gpumem::Block<float>* block : {&of_stream, &of_pool}) {
+    gpumem::Error error;
+    block->free(error);
+    EXPECT_EQ(error.status(), GPUMEM_ERROR_STALE_HANDLE);
+    EXPECT_NE(
+        std::string(error.what()).find("; once no work uses the block, call free_pool_block(detach(), "),
+        std::string::npos)
+        << error.what();
+    ASSERT_TRUE(*block);
+    instance_.free_pool_block(block->detach(), nullptr);
+  }
+  EXPECT_EQ(pool.info().live_count, 0U);
+  pool.close();
+  EXPECT_EQ(live(), 0U);
+}
+
 TEST_F(Cpp, ABlockGoesBackToItsPool) {
   gpumem::PoolDesc desc;
   desc.limit = uint64_t{4} << 20;
