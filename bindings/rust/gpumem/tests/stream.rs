@@ -62,7 +62,7 @@ impl Task {
     }
 }
 
-/// Held by tests with tasks: every one in the process wakes when a device is lost.
+/// Held by tests with tasks, and by those that lose a device: every task in the process wakes when a device is lost.
 static TASKS: Mutex<()> = Mutex::new(());
 
 fn one_at_a_time() -> MutexGuard<'static, ()> {
@@ -740,6 +740,7 @@ fn many_threads_share_one_device() {
 /// As everywhere: it may still be written, so it is never freed.
 #[test]
 fn what_a_stream_used_stays_if_the_device_is_lost_before_the_stream_ends() {
+    let _one = one_at_a_time();
     if !is_host() {
         return;
     }
@@ -765,6 +766,7 @@ fn what_a_stream_used_stays_if_the_device_is_lost_before_the_stream_ends() {
 /// The work of a lost device may go on, whether its stream is still there or not.
 #[test]
 fn a_block_of_a_lost_device_is_not_lent_to_the_cpu_when_its_stream_is_gone() {
+    let _one = one_at_a_time();
     if !is_host() {
         return;
     }
@@ -788,6 +790,7 @@ fn a_block_of_a_lost_device_is_not_lent_to_the_cpu_when_its_stream_is_gone() {
 /// They are unregistered, but the work of a lost device may still write them, so they are neither returned nor freed.
 #[test]
 fn registered_arrays_of_a_lost_device_hold_up_no_close() {
+    let _one = one_at_a_time();
     with_host(HostOptions::new(), |_, device| {
         let held = Held::new(device);
         let memory = DeviceMemory::<u32>::new(device, 1000).unwrap();
