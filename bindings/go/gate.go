@@ -21,6 +21,7 @@ type gate struct {
 	drained atomic.Pointer[chan struct{}]
 	gone    atomic.Bool
 	what    string // The object in messages; "" is "object".
+	after   Status // Of calls after Close; 0 is ErrStaleHandle.
 }
 
 const gateClosed = math.MinInt64 / 2
@@ -32,11 +33,14 @@ func (g *gate) enter(function string) error {
 	}
 	g.leave()
 	if g.gone.Load() {
-		what := g.what
+		what, status := g.what, g.after
 		if what == "" {
 			what = "object"
 		}
-		return refusal(ErrStaleHandle, function, "this %s was closed; do not use it after that", what)
+		if status == 0 {
+			status = ErrStaleHandle
+		}
+		return refusal(status, function, "this %s was closed; do not use it after that", what)
 	}
 	return refusal(ErrBusy, function, "another goroutine is closing the object")
 }

@@ -405,9 +405,6 @@ func (b *GrowableBuffer) view(name string, use func(at *place) error) error {
 		return refusal(ErrInvalidArgument, name, "the buffer is nil")
 	}
 	instance := b.device.instance
-	if instance.closed() {
-		return refusal(ErrClosed, name, "the instance is closed")
-	}
 	if err := instance.hold(name); err != nil {
 		return err
 	}

@@ -66,8 +66,14 @@ type Options struct {
 
 // Instance is an open backend with its devices and every object made through it.
 type Instance struct {
-	gate   // Views are inside.
+	gate   // Views, and calls that touch memory of the library themselves, are inside.
 	handle uintptr
+}
+
+func newInstance(handle uintptr) *Instance {
+	i := &Instance{handle: handle}
+	i.what, i.after = "instance", ErrClosed
+	return i
 }
 
 func (i *Instance) id() C.uintptr_t {
@@ -119,7 +125,7 @@ func Open(options Options) (*Instance, error) {
 	if err := failure(result); err != nil {
 		return nil, err
 	}
-	instance := &Instance{handle: uintptr(result.value)}
+	instance := newInstance(uintptr(result.value))
 	closeWhenCollected(instance, func(instance *Instance) outcome { return outcomeOf(instance.Close()) })
 	return instance, nil
 }
@@ -176,7 +182,7 @@ func Default() (*Instance, error) {
 	if err := failure(result); err != nil {
 		return nil, err
 	}
-	return &Instance{handle: uintptr(result.value)}, nil
+	return newInstance(uintptr(result.value)), nil
 }
 
 // Close closes the instance. While memory, streams or events live, it fails with ErrBusy and a message that lists the

@@ -189,6 +189,70 @@ func TestUseAfterTheInstanceIsClosed(t *testing.T) {
 	must(t, i.Close())
 }
 
+// CloseForce waits until new pinned memory is zeroed.
+func TestCloseForceWhileMemoryIsZeroed(t *testing.T) {
+	for round := 0; round < 20; round++ {
+		d := device(t)
+		i := d.Instance()
+		made := make(chan error)
+		go func() {
+			debug.SetPanicOnFault(true)
+			var err error
+			defer func() {
+				if fault := recover(); fault != nil {
+					err = fmt.Errorf("the memory went away: %v", fault)
+				}
+				made <- err
+			}()
+			_, err = NewPinned[byte](d, 16<<20, MemoryOptions{})
+		}()
+		for later := 0; later < round; runtime.Gosched() {
+			stats, err := i.Stats()
+			must(t, err)
+			if stats.LiveCount > 0 {
+				later++
+			}
+		}
+		_, err := i.CloseForce()
+		must(t, err)
+		if err := <-made; err != nil && !errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A Close that fails does not disturb who makes pinned memory.
+func TestNewPinnedBesideClose(t *testing.T) {
+	d := device(t)
+	newMemory(t, d, KindDevice, 64)
+	made := make(chan error, 1)
+	go func() {
+		for n := 0; n < 500; n++ {
+			p, err := NewPinned[byte](d, 5000, MemoryOptions{})
+			if err == nil && !filled(p.Slice(), 0) {
+				err = errors.New("new pinned memory is not zero")
+			}
+			if err == nil {
+				err = p.Close()
+			}
+			if err != nil {
+				made <- err
+				return
+			}
+		}
+		made <- nil
+	}()
+	for {
+		select {
+		case err := <-made:
+			must(t, err)
+			return
+		default:
+			expect(t, d.Instance().Close(), ErrBusy)
+		}
+	}
+}
+
 func TestCloseWhileAViewLives(t *testing.T) {
 	d := device(t)
 	p := newPinned[int32](t, d, 16)

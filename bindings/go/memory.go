@@ -238,9 +238,6 @@ func view(m *Memory, name string, use func() error) error {
 
 // view runs a function that uses the memory of a block with the CPU.
 func (b *block) view(instance *Instance, managed bool, name string, use func() error) (err error) {
-	if instance.closed() {
-		return refusal(ErrClosed, name, "the instance is closed")
-	}
 	if err := instance.hold(name); err != nil {
 		return err
 	}

@@ -252,9 +252,6 @@ func (r *AddressRange) View(offset, size uint64, use func(bytes []byte) error) e
 	if r == nil || r.reservation == 0 {
 		return refusal(ErrInvalidArgument, name, "the range is nil")
 	}
-	if r.instance.closed() {
-		return refusal(ErrClosed, name, "the instance is closed")
-	}
 	if offset > r.size || size > r.size-offset {
 		return refusal(ErrInvalidArgument, name, "%d bytes at offset %d exceed the range, which has %d bytes", size, offset,
 			r.size)

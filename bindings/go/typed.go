@@ -77,17 +77,32 @@ type Pinned[T any] struct {
 // NewPinned allocates pinned memory for that many values, which are zero unless the options say Uninitialized. The call sets
 // Kind and Size of the options.
 func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinned[T], error) {
-	memory, err := newTyped[T]("gpumem.NewPinned", KindPinned, device, length, options)
+	const name = "gpumem.NewPinned"
+	memory, err := newTyped[T](name, KindPinned, device, length, options)
 	if err != nil {
 		return nil, err
 	}
 	if !options.Uninitialized {
-		bytes := unsafe.Slice((*byte)(pointerTo(memory.host)), memory.size)
-		for i := range bytes {
-			bytes[i] = 0
+		if err := memory.zero(); err != nil {
+			_ = memory.Close()
+			return nil, calledAs(name, err)
 		}
 	}
 	return &Pinned[T]{memory, length}, nil
+}
+
+// zero zeroes new host memory. CloseForce must not take it meanwhile.
+func (m *Memory) zero() error {
+	instance := m.device.instance
+	if instance.enter("") != nil {
+		return instance.Fill(m.At(0), m.size, 0, 1) // It is being closed: the library knows how that ends.
+	}
+	defer instance.leave()
+	bytes := unsafe.Slice((*byte)(pointerTo(m.host)), m.size)
+	for i := range bytes {
+		bytes[i] = 0
+	}
+	return nil
 }
 
 // newTyped allocates memory for values.
