@@ -39,9 +39,11 @@ type panicBox struct {
 	more  atomic.Int64
 }
 
-func (b *panicBox) put(value any) {
-	if !b.first.CompareAndSwap(nil, &PanicError{Value: value, Stack: debug.Stack()}) {
-		b.more.Add(1)
+func (b *panicBox) put(value any) { b.keep(&PanicError{Value: value, Stack: debug.Stack()}) }
+
+func (b *panicBox) keep(caught *PanicError) {
+	if !b.first.CompareAndSwap(nil, caught) {
+		b.more.Add(1 + int64(caught.More))
 	}
 }
 
@@ -69,7 +71,7 @@ func (b *panicBox) take() error {
 		return nil
 	}
 	if caught := b.first.Swap(nil); caught != nil {
-		caught.More = int(b.more.Swap(0))
+		caught.More += int(b.more.Swap(0))
 		return caught
 	}
 	return nil
@@ -80,7 +82,7 @@ type hostCall struct {
 	run      func()
 	kernel   func(*HostKernel)
 	instance uintptr // Handle of the stream's instance.
-	panics   *panicBox
+	work     *streamWork
 }
 
 // table has values that the library knows by their numbers, never by a pointer of Go. It is not a cgo.Handle, because
@@ -139,7 +141,7 @@ func dropCalls(instance uintptr) {
 //export gpumemGoHostFunction
 func gpumemGoHostFunction(number C.uintptr_t) {
 	if call := calls.take(uintptr(number)); call != nil {
-		call.panics.guard(call.run)
+		call.work.guard(call.run)
 	}
 }
 
@@ -147,7 +149,7 @@ func gpumemGoHostFunction(number C.uintptr_t) {
 func gpumemGoHostKernel(handle, number C.uintptr_t) {
 	if call := calls.take(uintptr(number)); call != nil {
 		kernel := &HostKernel{handle: uintptr(handle)}
-		call.panics.guard(func() { call.kernel(kernel) })
+		call.work.guard(func() { call.kernel(kernel) })
 		kernel.ended.Store(true)
 	}
 }

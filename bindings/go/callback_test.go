@@ -78,6 +78,33 @@ func TestAHostFunctionThatPanicsIsReported(t *testing.T) {
 	must(t, unseen.Close())
 }
 
+func TestAPanicAfterItsStreamIsClosed(t *testing.T) {
+	for _, closeInstance := range []func(*Instance) error{(*Instance).Close, func(i *Instance) error {
+		_, err := i.CloseForce()
+		return err
+	}} {
+		d := device(t)
+		i := d.Instance()
+		s, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		hold := make(chan bool)
+		for _, value := range []string{"late", "later"} {
+			value := value
+			must(t, s.Launch(func() {
+				<-hold
+				panic(value)
+			}))
+		}
+		must(t, s.Close())
+		close(hold)
+		var caught *PanicError
+		if err := closeInstance(i); !errors.As(err, &caught) || caught.Value != "late" || caught.More != 1 || !i.closed() {
+			t.Errorf("Close of the instance returned %v", err)
+		}
+		must(t, closeInstance(i)) // Reported once.
+	}
+}
+
 func TestCallsFromAHostFunctionAreRefused(t *testing.T) {
 	d := device(t)
 	i := d.Instance()

@@ -3,6 +3,7 @@
 package gpumem
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"testing"
@@ -67,6 +68,10 @@ func TestWhatIsDroppedIsFreedAndCounted(t *testing.T) {
 	}()
 	collectUntil(t, "freed", since.is(6, 0))
 	since.exactly(t, 6, 0)
+	var caught *PanicError
+	if err := d.Instance().Close(); !errors.As(err, &caught) || caught.Value != "nobody asks" {
+		t.Errorf("Close of the instance returned %v", err)
+	}
 }
 
 func TestClosedObjectsAreNotCounted(t *testing.T) {

@@ -68,10 +68,11 @@ type Options struct {
 type Instance struct {
 	gate   // Views, and calls that touch memory of the library themselves, are inside.
 	handle uintptr
+	late   *panicBox // Panics of functions whose streams are closed. It does not keep the Instance alive.
 }
 
 func newInstance(handle uintptr) *Instance {
-	i := &Instance{handle: handle}
+	i := &Instance{handle: handle, late: &panicBox{}}
 	i.what, i.after = "instance", ErrClosed
 	return i
 }
@@ -126,7 +127,13 @@ func Open(options Options) (*Instance, error) {
 		return nil, err
 	}
 	instance := newInstance(uintptr(result.value))
-	closeWhenCollected(instance, func(instance *Instance) outcome { return outcomeOf(instance.Close()) })
+	closeWhenCollected(instance, func(instance *Instance) outcome {
+		err := instance.Close()
+		if instance.closed() {
+			return outcomeFreed // Even if it returned a panic.
+		}
+		return outcomeOf(err)
+	})
 	return instance, nil
 }
 
@@ -186,14 +193,15 @@ func Default() (*Instance, error) {
 }
 
 // Close closes the instance. While memory, streams or events live, it fails with ErrBusy and a message that lists the
-// first of them. On a closed instance it does nothing.
+// first of them. On a closed instance it does nothing. It waits for the work of closed streams. If one of their functions
+// panicked after Close of the stream, it closes the instance all the same, and returns a *PanicError.
 func (i *Instance) Close() error {
 	_, err := i.close("Instance.Close", closeCheck)
 	return err
 }
 
 // CloseForce waits for the instance's streams, destroys everything that was made through the instance, and closes it. It
-// returns the number of objects that it destroyed. Slices of their memory become invalid.
+// returns the number of objects that it destroyed. Slices of their memory become invalid. Panics are as for Close.
 func (i *Instance) CloseForce() (destroyed uint64, err error) {
 	return i.close("Instance.CloseForce", closeForce)
 }
@@ -212,6 +220,7 @@ func (i *Instance) close(name string, mode closeMode) (destroyed uint64, err err
 	if done {
 		closedByHand(i)
 		dropCalls(i.handle)
+		return destroyed, i.late.take()
 	}
 	runtime.KeepAlive(i)
 	return destroyed, calledAs(name, err)

@@ -153,7 +153,7 @@ func (r *ring) info() (RingInfo, error) {
 
 // order returns the stream in which the slot is passed on: none if that was closed when its work was observed complete.
 func (s *ringSlot) order() C.uintptr_t {
-	if s.stream != nil && s.stream.done.Load() && s.stream.complete() {
+	if work := s.stream.work(); work.done.Load() && work.complete() {
 		return 0
 	}
 	return s.stream.id()

@@ -24,7 +24,6 @@ type StreamOptions struct {
 type Stream struct {
 	*streamWork
 	device *Device
-	done   atomic.Bool
 }
 
 // streamWork is the part of a stream that memory used in it refers to. It does not keep the Stream alive.
@@ -33,7 +32,9 @@ type streamWork struct {
 	enqueued atomic.Uint64 // Work that uses memory, counted before it is enqueued.
 	observed atomic.Uint64 // Part of it that was observed complete.
 	panics   panicBox      // Of the functions of the stream.
-	waiting  sync.Mutex    // Of who waits in observe.
+	late     *panicBox     // Of the instance, for those that end when the stream is closed.
+	done     atomic.Bool
+	waiting  sync.Mutex // Of who waits in observe.
 }
 
 // noWork stands for the work of no stream.
@@ -67,15 +68,16 @@ func (d *Device) stream(result C.gpumem_go_result) (*Stream, error) {
 	if err := failure(result); err != nil {
 		return nil, err
 	}
-	stream := &Stream{streamWork: &streamWork{handle: uintptr(result.value)}, device: d}
+	stream := &Stream{streamWork: &streamWork{handle: uintptr(result.value), late: d.instance.late}, device: d}
 	closeWhenCollected(stream, func(stream *Stream) outcome {
 		if stream.device.instance.closed() {
 			return outcomeGone
 		}
 		stream.observe() // Memory that it worked on may be dropped too.
 		err := stream.Close()
-		if stream.done.Load() {
-			return outcomeFreed // Even if one of its functions panicked.
+		if caught, panicked := err.(*PanicError); panicked {
+			stream.late.keep(caught)
+			return outcomeFreed
 		}
 		return outcomeOf(err)
 	})
@@ -83,20 +85,32 @@ func (d *Device) stream(result C.gpumem_go_result) (*Stream, error) {
 }
 
 // Close destroys the stream, or releases a wrapped one. It does not wait: pending work still completes, but can no
-// longer be observed, so call Synchronize first. It also returns, once, the panic of a function of the stream.
+// longer be observed, so call Synchronize first. It also returns, once, the panic of a function of the stream. A later one
+// is returned by Close of the instance.
 func (s *Stream) Close() error {
-	if s == nil || s.done.Load() {
+	work := s.work()
+	if work == &noWork || work.done.Load() {
 		return nil
 	}
 	err := failure(C.gpumem_go_stream_destroy(s.id()))
 	if err == nil || isGone(err) {
-		if !s.done.Swap(true) {
+		if !work.done.Swap(true) {
 			closedByHand(s)
 		}
-		err = s.work().panics.take()
+		err = work.panics.take()
 	}
 	runtime.KeepAlive(s)
 	return err
+}
+
+// guard runs a function of the stream and keeps its panic.
+func (w *streamWork) guard(function func()) {
+	w.panics.guard(function)
+	if w.done.Load() { // Else Close finds it.
+		if caught, panicked := w.panics.take().(*PanicError); panicked {
+			w.late.keep(caught)
+		}
+	}
 }
 
 // complete reports whether all work that uses memory was observed complete.
@@ -241,7 +255,8 @@ func (s *Stream) WaitEvent(event *Event) error {
 // Launch enqueues a function that runs on the CPU, after all earlier and before all later work of the stream, on another
 // thread. It must not wait for device work. Of this package it may call only what returns texts, versions and
 // information about objects. It does not run if the device is lost. If it panics, the next Synchronize, Query or Close
-// of the stream returns a *PanicError. It must not call runtime.Goexit, and so not FailNow of a test.
+// of the stream, or Close of the instance if the stream is closed, returns a *PanicError. It must not call
+// runtime.Goexit, and so not FailNow of a test.
 func (s *Stream) Launch(function func()) error {
 	if function == nil {
 		return refusal(ErrInvalidArgument, "Stream.Launch", "the function is nil")
@@ -252,7 +267,7 @@ func (s *Stream) Launch(function func()) error {
 }
 
 func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_result) error {
-	call.panics = &s.work().panics
+	call.work = s.work()
 	if s != nil && s.device != nil {
 		call.instance = s.device.instance.handle
 	}
