@@ -284,7 +284,7 @@ func (p *Pool) FreeBatch(blocks []*PoolBlock, stream *Stream) (err error) {
 	in := order{stream: stream}
 	for _, b := range seized {
 		if err := b.recordOthers(in); err != nil {
-			return err
+			return calledAs(name, err)
 		}
 	}
 	if p.done.Load() {
@@ -553,7 +553,8 @@ func (b *PoolBlock) closeDropped() outcome {
 // Free frees the block in the order of the stream that it was allocated in; without one, no work may use it any more. A
 // second call does nothing. Work of other streams that was enqueued through this package is waited for too, without
 // holding up the caller; for work of other code there, see RecordUse. While a View uses the block, it fails with
-// [ErrBusy]. The block may be freed after its pool was closed.
+// [ErrBusy]. The block may be freed after its pool was closed, and after its streams were closed that were synchronized
+// before; after others were closed, call FreeOn(nil) when their work is complete.
 func (b *PoolBlock) Free() error {
 	if b == nil {
 		return nil
@@ -579,13 +580,19 @@ func (b *PoolBlock) free(name string, in order) error {
 		if err := b.recordOthers(in); err != nil {
 			return err
 		}
+		if work := in.stream.work(); in.stream == b.in.stream && work.done.Load() {
+			if !work.complete() && !b.pool.device.instance.closed() {
+				return b.closedEarly()
+			}
+			in = order{}
+		}
 		return b.pool.free(b.address, b.size, in)
 	})
 	if done {
 		closedByHand(b)
 	}
 	runtime.KeepAlive(b)
-	return err
+	return calledAs(name, err)
 }
 
 // recordOthers records the use of the block by work of other streams than the one in whose order it is freed. Without such
@@ -600,10 +607,19 @@ func (b *PoolBlock) recordOthers(in order) error {
 		}
 		err := b.record(C.uintptr_t(work.handle))
 		if err != nil && !(b.pool.done.Load() || b.pool.device.instance.closed()) {
+			if work.done.Load() {
+				return b.closedEarly()
+			}
 			return err
 		}
 	}
 	return nil
+}
+
+// closedEarly refuses a free that has to wait for a stream that cannot be waited for any more.
+func (b *PoolBlock) closedEarly() error {
+	return refusal(ErrStaleHandle, "PoolBlock.Free", "a stream that used the block was closed before it was synchronized; "+
+		"call PoolBlock.FreeOn(nil) when no work uses the block any more")
 }
 
 func (b *PoolBlock) record(stream C.uintptr_t) error {

@@ -250,6 +250,66 @@ func TestBlocksInTheOrderOfTwoStreams(t *testing.T) {
 	release()
 }
 
+func TestABlockWhoseStreamIsClosed(t *testing.T) {
+	const size = 100_000
+	d := device(t)
+	p := newPool(t, d, PoolOptions{Kind: KindPinned})
+	closed := func(use func(*Stream, *PoolBlock)) *PoolBlock {
+		s, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		b := newBlock(t, p, size, s)
+		use(s, b)
+		must(t, s.Close())
+		return b
+	}
+	must(t, closed(func(*Stream, *PoolBlock) {}).Free())
+	must(t, closed(func(s *Stream, b *PoolBlock) {
+		must(t, s.Fill(b.At(0), size, 1, 1))
+		must(t, s.Synchronize())
+	}).Free())
+
+	// Work that was not observed complete.
+	for name, enqueue := range map[string]func(*Stream, *PoolBlock) error{
+		"fill":     func(s *Stream, b *PoolBlock) error { return s.Fill(b.At(0), size, 1, 1) },
+		"function": func(s *Stream, b *PoolBlock) error { return s.Launch(func() {}) },
+	} {
+		e := newEvent(t, d)
+		b := closed(func(s *Stream, b *PoolBlock) {
+			must(t, enqueue(s, b))
+			must(t, e.Record(s))
+		})
+		text := expect(t, b.Free(), ErrStaleHandle).Error()
+		if !strings.HasPrefix(text, "PoolBlock.Free: ") || !strings.Contains(text, "PoolBlock.FreeOn(nil)") {
+			t.Errorf("%s: %s", name, text)
+		}
+		must(t, e.Synchronize())
+		must(t, b.FreeOn(nil))
+	}
+
+	// Work of another stream still holds the memory back, and one that was closed is named.
+	s, release := heldStream(t, d)
+	b := closed(func(*Stream, *PoolBlock) {})
+	must(t, s.Fill(b.At(0), size, 1, 1))
+	must(t, b.Free())
+	again := newBlock(t, p, size, nil)
+	if again.At(0).value == b.At(0).value {
+		t.Error("a block whose work is not complete is given out")
+	}
+	release()
+	e := newEvent(t, d)
+	other, err := d.NewStream(StreamOptions{})
+	must(t, err)
+	must(t, other.Fill(again.At(0), size, 1, 1))
+	must(t, e.Record(other))
+	must(t, other.Close())
+	text := expect(t, again.FreeOn(s), ErrStaleHandle).Error()
+	if !strings.HasPrefix(text, "PoolBlock.FreeOn: ") || !strings.Contains(text, "PoolBlock.FreeOn(nil)") {
+		t.Error(text)
+	}
+	must(t, e.Synchronize())
+	must(t, again.FreeOn(nil))
+}
+
 func TestBlocksOfNativeStreams(t *testing.T) {
 	const size = 50_000
 	d := device(t)

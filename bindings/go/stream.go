@@ -29,7 +29,7 @@ type Stream struct {
 // streamWork is the part of a stream that memory used in it refers to. It does not keep the Stream alive.
 type streamWork struct {
 	handle   uintptr
-	enqueued atomic.Uint64 // Work that uses memory, counted before it is enqueued.
+	enqueued atomic.Uint64 // Work that may use memory, counted before it is enqueued.
 	observed atomic.Uint64 // Part of it that was observed complete.
 	panics   panicBox      // Of the functions of the stream.
 	late     *panicBox     // Of the instance, for those that end when the stream is closed.
@@ -268,6 +268,9 @@ func (s *Stream) Launch(function func()) error {
 
 func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_result) error {
 	call.work = s.work()
+	if call.work != &noWork {
+		call.work.enqueued.Add(1)
+	}
 	if s != nil && s.device != nil {
 		call.instance = s.device.instance.handle
 	}
