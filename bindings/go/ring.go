@@ -313,15 +313,18 @@ func (s *RingSlot) Publish(size, tag uint64) error {
 }
 
 // Drop keeps the slot for the next Acquire, unless it was published. It waits for the work in the slot's stream. It is for
-// defer: then a slot is not lost if filling it fails.
+// defer: then a slot is not lost if filling it fails. It returns the panic of a function of the stream, as
+// [Stream.Synchronize] does, and drops the slot all the same.
 func (s *RingSlot) Drop() error {
+	const name = "RingSlot.Drop"
 	if s == nil || s.of == nil {
 		return nil
 	}
-	_, err := s.close("RingSlot.Drop", func() error {
+	var caught *PanicError
+	_, err := s.close(name, func() error {
 		if s.order() != 0 {
-			if err := s.stream.Synchronize(); err != nil {
-				return err
+			if err := s.stream.Synchronize(); err != nil && !errors.As(err, &caught) {
+				return calledAs(name, err)
 			}
 		}
 		s.of.mutex.Lock()
@@ -332,6 +335,9 @@ func (s *RingSlot) Drop() error {
 		return nil
 	})
 	runtime.KeepAlive(s)
+	if err == nil && caught != nil {
+		return caught
+	}
 	return err
 }
 
@@ -397,7 +403,10 @@ func (c *RingConsumer) Instance() *Instance {
 }
 
 // Info gets information about the ring. It asks nobody.
-func (c *RingConsumer) Info() (RingInfo, error) { return c.side().info() }
+func (c *RingConsumer) Info() (RingInfo, error) {
+	info, err := c.side().info()
+	return info, calledAs("RingConsumer.Info", err)
+}
 
 // Close leaves the ring. What was not released is released, so work on it must have been observed complete. It waits for
 // the work on what was.
@@ -406,7 +415,7 @@ func (c *RingConsumer) Close() error {
 	if closed {
 		closedByHand(c.end)
 	}
-	return err
+	return calledAs("RingConsumer.Close", err)
 }
 
 // RingMessage is a message. Release passes the slot back to the producer.

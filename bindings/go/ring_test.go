@@ -74,6 +74,55 @@ func checkMessage(c *RingConsumer, stream *Stream, message *RingMessage) error {
 	return nil
 }
 
+func TestErrorsOfRingsNameTheirMethods(t *testing.T) {
+	d := device(t)
+	p := newRing(t, d, RingOptions{Slots: 1})
+	s, err := d.NewStream(StreamOptions{})
+	must(t, err)
+	c := &RingConsumer{ring{instance: d.Instance(), handle: p.handle}} // Without a process of its own.
+	var closeErr error
+	must(t, s.Launch(func() { closeErr = c.Close() }))
+	must(t, s.Synchronize())
+	slot, err := p.Acquire(context.Background(), s)
+	must(t, err)
+	must(t, s.Fill(slot.At(0), 1, 1, 1))
+	e := newEvent(t, d)
+	must(t, e.Record(s))
+	must(t, s.Close())
+	dropErr := slot.Drop()
+	must(t, e.Synchronize())
+	must(t, p.Finish(context.Background()))
+	must(t, p.Close())
+	_, infoErr := c.Info()
+	for name, err := range map[string]error{"RingConsumer.Close": closeErr, "RingConsumer.Info": infoErr, "RingSlot.Drop": dropErr} {
+		if err == nil || !strings.HasPrefix(err.Error(), name+": ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A panic of a function of its stream is no reason to lose a slot.
+func TestASlotIsDroppedAfterAPanic(t *testing.T) {
+	d := device(t)
+	p := newRing(t, d, RingOptions{Slots: 1})
+	s := newStream(t, d)
+	slot, err := p.Acquire(context.Background(), s)
+	must(t, err)
+	must(t, s.Launch(func() { panic("while it is filled") }))
+	var caught *PanicError
+	if err := slot.Drop(); !errors.As(err, &caught) {
+		t.Error(err)
+	}
+	again, err := p.Acquire(context.Background(), s)
+	must(t, err)
+	if again.Number() != slot.Number() {
+		t.Errorf("another slot comes: %v", again)
+	}
+	must(t, again.Drop())
+	must(t, p.Finish(context.Background()))
+	must(t, p.Close())
+}
+
 func TestRing(t *testing.T) {
 	d := device(t)
 	p := newRing(t, d, RingOptions{Slots: 3, MaxConsumers: 2, Name: "ours"})
