@@ -139,11 +139,18 @@ func TestMessagesNameTheFieldsOfThisPackage(t *testing.T) {
 		return err
 	}
 	_, pool := d.NewPool(PoolOptions{InitialSize: 2 << 20, Limit: 1 << 20})
+	host, err := Open(Options{Backend: BackendHost})
+	must(t, err)
+	defer host.Close()
+	small, err := host.Device(0)
+	must(t, err)
+	_, memory := small.NewMemory(MemoryOptions{Kind: KindDevice, Size: 1 << 40})
 	for word, err := range map[string]error{
 		"DeviceCount": openHost(HostOptions{DeviceCount: 65}), "LockPiece": openHost(HostOptions{LockPiece: 1}),
 		"VMMGranularity": openHost(HostOptions{VMMGranularity: 3}), "InitialSize": pool,
 		"Slots": newRing(RingOptions{SlotSize: 1, Slots: 257}), "MaxConsumers": newRing(RingOptions{SlotSize: 1, MaxConsumers: 65}),
-		"FirstConsumers": newRing(RingOptions{SlotSize: 1, FirstConsumers: 5}),
+		"FirstConsumers": newRing(RingOptions{SlotSize: 1, FirstConsumers: 5}), "NUMANodes": openHost(HostOptions{NUMANodes: 65}),
+		"devices: DeviceBytes": memory, "DeviceBytes": openHost(HostOptions{DeviceBytes: 1}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), word) || regexp.MustCompile("[a-z]_[a-z]").MatchString(err.Error()) {
 			t.Errorf("%s: %v", word, err)
@@ -151,5 +158,14 @@ func TestMessagesNameTheFieldsOfThisPackage(t *testing.T) {
 	}
 	if text := translateWith("token_size and handle_types", argumentNames); text != "the size of Token and HandleTypes" {
 		t.Error(text)
+	}
+	for text, expected := range map[string]string{
+		"another thread destroyed this link during the call; do not use its handle after that": "another goroutine closed this link during the call; do not use it after that",
+		"let one thread at a time use it":              "let one goroutine at a time use it",
+		"this is the default stream of another thread": "this is the default stream of another thread",
+	} {
+		if got := translate(text); got != expected {
+			t.Error(got)
+		}
 	}
 }

@@ -47,7 +47,9 @@ var argumentNames = map[string]string{
 	"value_size": "valueSize",
 	"slot_count": "Slots", "consumers_max": "MaxConsumers", "consumers_first": "FirstConsumers",
 	"initial_size": "InitialSize", "token_size": "the size of Token", "handle_types": "HandleTypes", "device_count": "DeviceCount",
-	"lock_piece": "LockPiece", "vmm_granularity": "VMMGranularity",
+	"lock_piece": "LockPiece", "vmm_granularity": "VMMGranularity", "device_bytes": "DeviceBytes", "lock_mode": "LockMode",
+	"numa_nodes": "NUMANodes", "register_count_max": "RegisterCountMax",
+	"links_max": "MaxLinks", "names_max": "MaxNames", "versions_max": "MaxVersions", "fds_max": "MaxFiles", "bytes_max": "MaxBytes",
 }
 
 // functionName returns what a program calls in place of a function of C; another name is returned as it is.
@@ -111,8 +113,18 @@ func translateWith(text string, words map[string]string) string {
 		result.WriteString(text[:next])
 		text = text[next:]
 	}
-	return strings.ReplaceAll(result.String(), "its handle after", "it after")
+	return phrases.Replace(result.String())
 }
+
+// phrases has what this package says in other words.
+var phrases = strings.NewReplacer(
+	"its handle after", "it after",
+	"stream of another thread", "stream of another thread", // The stream is that of a thread.
+	"another thread", "another goroutine",
+	"this thread", "this goroutine",
+	"one thread at a time", "one goroutine at a time",
+	"was overwritten; it stays live", "was overwritten; it stays live until Instance.CloseForce",
+)
 
 // lifetimeWords are the words of this package for the end of an object.
 var lifetimeWords = map[string]string{"destroy": "close", "destroyed": "closed", "destroying": "closing"}

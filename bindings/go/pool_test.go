@@ -891,6 +891,21 @@ func TestMessagesOfPools(t *testing.T) {
 	}
 }
 
+func TestABlockThatWasWrittenPastItsEnd(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	p, err := d.NewPool(PoolOptions{Kind: KindPageable, Flags: PoolDebug})
+	must(t, err)
+	b := newBlock(t, p, 100, nil)
+	must(t, i.Fill(RawAddress(b.At(0).Number()), 101, 1, 1))
+	text := expect(t, b.Free(), ErrInvalidArgument).Message
+	if !strings.Contains(text, "overwritten") || !strings.HasSuffix(text, "until Instance.CloseForce") {
+		t.Error(text)
+	}
+	_, err = i.CloseForce()
+	must(t, err)
+}
+
 func TestTheReportNamesTheFunctionsOfThisPackage(t *testing.T) {
 	d := device(t)
 	p, err := d.NewPool(PoolOptions{})

@@ -129,7 +129,7 @@ func failureOf(result C.gpumem_go_result) error {
 	defer C.free(unsafe.Pointer(result.detail))
 	detail := (*nativeError)(unsafe.Pointer(result.detail))
 	var words map[string]string
-	if s := Status(result.status); s == ErrInvalidArgument || s == ErrLimitExceeded || s == ErrUnsupported {
+	if s := Status(result.status); s == ErrInvalidArgument || s == ErrLimitExceeded || s == ErrUnsupported || s == ErrOutOfDeviceMemory {
 		words = argumentNames
 	}
 	message := translateWith(text(detail.message[:]), words)
