@@ -5,6 +5,7 @@ package gpumem
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -235,6 +236,34 @@ func TestCopiesAndFillsOfBothForms(t *testing.T) {
 }
 
 // The library does not know where these end: what lies behind may be another object, or a message in use.
+func TestFillsOfValuesThatDoNotFit(t *testing.T) {
+	d := device(t)
+	i, s, p := d.Instance(), newStream(t, d), newPinned[byte](t, d, 4)
+	for _, form := range []struct {
+		value, size uint32
+		fits        bool
+	}{{255, 1, true}, {256, 1, false}, {65535, 2, true}, {65536, 2, false}, {1<<32 - 1, 4, true}} {
+		rectangle := Rectangle{Width: 4, Height: 1, DestinationPitch: 4}
+		must(t, i.Fill(p.At(0), 4, 7, 1))
+		for name, fill := range map[string]func() error{
+			"Instance.Fill":   func() error { return i.Fill(p.At(0), 4, form.value, form.size) },
+			"Stream.Fill":     func() error { return s.Fill(p.At(0), 4, form.value, form.size) },
+			"Instance.Fill2D": func() error { return i.Fill2D(p.At(0), rectangle, form.value, form.size) },
+			"Stream.Fill2D":   func() error { return s.Fill2D(p.At(0), rectangle, form.value, form.size) },
+		} {
+			err := fill()
+			must(t, s.Synchronize())
+			if form.fits {
+				must(t, err)
+			} else if text := expect(t, err, ErrInvalidArgument).Error(); !strings.HasPrefix(text, name+": the value ") {
+				t.Error(text)
+			} else if !filled(p.Slice(), 7) {
+				t.Errorf("%s has filled the memory", name)
+			}
+		}
+	}
+}
+
 func TestCopiesAndFillsEndInsideTheirObject(t *testing.T) {
 	const size = 1000
 	d := device(t)
