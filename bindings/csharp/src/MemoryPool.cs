@@ -701,7 +701,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      handle.Instance.Usable();
+      if (pool.Handle.Instance.IsClosed) throw new ObjectDisposedException(nameof(GpuInstance));
       if (!handle.OnHost)
       {
         throw new InvalidOperationException(
