@@ -137,6 +137,18 @@ namespace GpuMem
       if (start < 0 || count < 0 || start > array.Length - count) throw new ArgumentOutOfRangeException(name);
     }
 
+    /// <summary>The same of so many elements that do not all fit into an array.</summary>
+    internal static void RequireInside(long all, long start, long count, string name)
+    {
+      if (start < 0 || start > all) throw Outside(all, nameof(start), start);
+      if (count < 0 || count > all - start) throw Outside(all, name, count);
+    }
+
+    internal static Exception Outside(long all, string name, long value)
+    {
+      return new ArgumentOutOfRangeException(name, value, "there are " + all + " elements");
+    }
+
     static void Copy(IntPtr first, long index, byte* elements, int start, int count, bool toMemory)
     {
       if (count == 0) return;

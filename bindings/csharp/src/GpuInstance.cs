@@ -104,7 +104,8 @@ namespace GpuMem
 
     /// <summary>
     /// Closes the instance at once. <see cref="CloseMode.Check"/> fails while objects live, and the message lists them;
-    /// <see cref="CloseMode.Force"/> waits for the streams and destroys everything.
+    /// <see cref="CloseMode.Force"/> waits for the streams, and for calls of other threads that touch memory, and destroys
+    /// everything.
     /// </summary>
     /// <returns>Number of objects that were destroyed.</returns>
     /// <exception cref="InvalidOperationException">
@@ -114,17 +115,24 @@ namespace GpuMem
     public long Close(CloseMode mode)
     {
       Leftovers.Sweep();
-      if (handle.Views != 0)
+      // The instance of the process is never closed.
+      bool force = mode == CloseMode.Force && !ofProcess;
+      handle.RequireNoViews();
+      if (force) handle.BeginClose();
+      try
       {
-        throw new InvalidOperationException("the instance cannot be closed: " + handle.Views +
-                                            " views of its memory live; dispose them first");
+        handle.RequireNoViews();  // one may have begun before the close
+        ulong destroyed = 0;
+        gpumem_error* error = Error.Detail;
+        int status = Native.gpumem_instance_close(handle.Value, (int)mode, &destroyed, error);
+        handle.Check(status, error);
+        handle.Forget();
+        return Sizes.FromNative(destroyed);
       }
-      ulong destroyed = 0;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_instance_close(handle.Value, (int)mode, &destroyed, error);
-      handle.Check(status, error);
-      handle.Forget();
-      return Sizes.FromNative(destroyed);
+      finally
+      {
+        if (force) handle.EndClose();
+      }
     }
 
     /// <summary>

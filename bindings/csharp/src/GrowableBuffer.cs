@@ -536,7 +536,7 @@ namespace GpuMem
   /// The elements of a buffer for the CPU, from <see cref="GrowableBuffer.GetView{T}"/> until the buffer is changed or
   /// disposed. All members but <see cref="IsCurrent"/> refuse use after that; do not use a span or the pointer then.
   /// </summary>
-  public sealed unsafe class BufferView<T>
+  public sealed class BufferView<T> : IHostMemory
 #if GPUMEM_MCS
       where T : struct
 #else
@@ -545,47 +545,23 @@ namespace GpuMem
   {
     readonly BufferHandle handle;
     readonly long changes;
-    readonly IntPtr first;
-    readonly long length;
+    readonly HostElements<T> elements;
 
     internal BufferView(BufferHandle handle, long changes, IntPtr first, long length)
     {
       this.handle = handle;
       this.changes = changes;
-      this.first = first;
-      this.length = length;
+      elements = new HostElements<T>(this, first, length);
     }
 
     /// <summary>Whether the buffer is as it was when the view was made.</summary>
-    public bool IsCurrent
-    {
-      get
-      {
-        if (!handle.TryEnter(changes)) return false;
-        handle.Leave();
-        return true;
-      }
-    }
+    public bool IsCurrent { get { return handle.IsCurrent(changes) && !handle.Instance.IsClosed; } }
 
     /// <summary>Number of elements.</summary>
-    public long Length
-    {
-      get
-      {
-        Usable();
-        return length;
-      }
-    }
+    public long Length { get { return elements.Length; } }
 
     /// <summary>First byte; valid until the buffer is changed or disposed.</summary>
-    public IntPtr Pointer
-    {
-      get
-      {
-        Usable();
-        return first;
-      }
-    }
+    public IntPtr Pointer { get { return elements.Pointer; } }
 
     /// <summary>
     /// One element. Each access checks the bounds and that the view is current, and holds changes of the buffer back; in a
@@ -593,135 +569,55 @@ namespace GpuMem
     /// </summary>
     public T this[long index]
     {
-      get
-      {
-        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        Enter();
-        try
-        {
-          return Elements<T>.Get(first, index);
-        }
-        finally
-        {
-          handle.Leave();
-        }
-      }
-      set
-      {
-        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        Enter();
-        try
-        {
-          Elements<T>.Set(first, index, value);
-        }
-        finally
-        {
-          handle.Leave();
-        }
-      }
+      get { return elements.Get(index); }
+      set { elements.Set(index, value); }
     }
 
     /// <summary>Copies elements from an array.</summary>
     public void CopyFrom(T[] source, int sourceStart, long start, int count)
     {
-      RequireInside(start, count);
-      Elements<T>.RequireInside(source, sourceStart, count, nameof(source));
-      Enter();
-      try
-      {
-        Elements<T>.Write(first, start, source, sourceStart, count);
-      }
-      finally
-      {
-        handle.Leave();
-      }
+      elements.CopyFrom(source, sourceStart, start, count);
     }
 
     /// <summary>Copies an array to the first elements.</summary>
-    public void CopyFrom(T[] source)
-    {
-      Usable();
-      if (source == null) throw new ArgumentNullException(nameof(source));
-      CopyFrom(source, 0, 0, source.Length);
-    }
+    public void CopyFrom(T[] source) { elements.CopyFrom(source); }
 
     /// <summary>Copies elements to an array.</summary>
     public void CopyTo(long start, T[] destination, int destinationStart, int count)
     {
-      RequireInside(start, count);
-      Elements<T>.RequireInside(destination, destinationStart, count, nameof(destination));
-      Enter();
-      try
-      {
-        Elements<T>.Read(first, start, destination, destinationStart, count);
-      }
-      finally
-      {
-        handle.Leave();
-      }
+      elements.CopyTo(start, destination, destinationStart, count);
     }
 
     /// <summary>Copies the first elements to an array.</summary>
-    public void CopyTo(T[] destination)
-    {
-      Usable();
-      if (destination == null) throw new ArgumentNullException(nameof(destination));
-      CopyTo(0, destination, 0, destination.Length);
-    }
+    public void CopyTo(T[] destination) { elements.CopyTo(destination); }
 
     /// <summary>Copies all elements to a new array.</summary>
-    public T[] ToArray()
-    {
-      var array = new T[checked((int)Length)];
-      CopyTo(array);
-      return array;
-    }
+    public T[] ToArray() { return elements.ToArray(); }
 
 #if NETCOREAPP3_0_OR_GREATER
     /// <summary>Gets all elements, for use until the buffer is changed or disposed.</summary>
     /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
-    public Span<T> GetSpan() { return GetSpan(0, checked((int)Length)); }
+    public Span<T> GetSpan() { return elements.GetSpan(); }
 
     /// <summary>Gets some elements, for use until the buffer is changed or disposed.</summary>
-    public Span<T> GetSpan(long start, int length)
-    {
-      RequireInside(start, length);
-      return new Span<T>((byte*)first + start * Elements<T>.Size, length);
-    }
+    public Span<T> GetSpan(long start, int length) { return elements.GetSpan(start, length); }
 #endif
 
     /// <summary>Its elements.</summary>
     public override string ToString()
     {
-      return new Printed("BufferView<" + typeof(T).Name + ">").Add(nameof(Length), length)
+      return new Printed("BufferView<" + typeof(T).Name + ">").Add(nameof(Length), elements.Count)
           .Add(nameof(IsCurrent), IsCurrent).ToString();
     }
 
-    // Until Leave the buffer is neither changed nor freed.
-    void Enter()
-    {
-      if (handle.TryEnter(changes)) return;
-      handle.Usable();
-      handle.Instance.Usable();
-      throw new InvalidOperationException("the buffer was changed after this view was made; get another one");
-    }
+    void IHostMemory.Enter() { handle.Enter(changes); }
 
-    void Usable()
+    void IHostMemory.Leave() { handle.Leave(); }
+
+    void IHostMemory.RequireUsable()
     {
-      Enter();
+      handle.Enter(changes);
       handle.Leave();
-    }
-
-    Exception Outside(string name, long value)
-    {
-      Usable();
-      return new ArgumentOutOfRangeException(name, value, "there are " + length + " elements");
-    }
-
-    void RequireInside(long start, long count)
-    {
-      if (start < 0 || start > Length) throw Outside(nameof(start), start);
-      if (count < 0 || count > length - start) throw Outside(nameof(count), count);
     }
   }
 }

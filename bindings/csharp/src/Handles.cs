@@ -183,16 +183,61 @@ namespace GpuMem
 
   sealed unsafe class InstanceHandle : GpuHandle
   {
-    int views;
+    int views, uses, closing;
 
     internal InstanceHandle(bool owned) : base(owned) { }
 
     internal override string Noun { get { return nameof(GpuInstance); } }
 
-    /// <summary>Number of live views of memory, which prevent a forced close.</summary>
-    internal int Views { get { return Volatile.Read(ref views); } }
+    /// <summary>Throws if there are views of memory, which prevent a close.</summary>
+    internal void RequireNoViews()
+    {
+      int live = Volatile.Read(ref views);
+      if (live == 0) return;
+      throw new InvalidOperationException(
+          "the instance cannot be closed: " + live +
+          (live == 1 ? " view of its memory lives; dispose it first" : " views of its memory live; dispose them first"));
+    }
 
-    internal void CountView(int change) { Interlocked.Add(ref views, change); }
+    /// <summary>Counts a view until <see cref="EndView"/>.</summary>
+    internal void BeginView()
+    {
+      // In a use, so that a forced close either sees the view or has it refused.
+      BeginUse();
+      Interlocked.Increment(ref views);
+      EndUse();
+    }
+
+    internal void EndView() { Interlocked.Decrement(ref views); }
+
+    /// <summary>Throws if the instance was closed by force. One that was disposed stays open while anything in it lives.</summary>
+    internal void RequireOpen()
+    {
+      if (IsClosed) throw new ObjectDisposedException(Noun);
+    }
+
+    /// <summary>Begins a use of memory by the CPU; refused if a forced close has begun.</summary>
+    internal void BeginUse()
+    {
+      // Either this sees the close, or the close sees the use. Waiting for the close instead could never end: that waits
+      // for the functions that streams run, which may use memory.
+      Interlocked.Increment(ref uses);
+      if (Volatile.Read(ref closing) == 0 && !IsClosed) return;
+      EndUse();
+      throw new ObjectDisposedException(Noun);
+    }
+
+    internal void EndUse() { Interlocked.Decrement(ref uses); }
+
+    /// <summary>Refuses uses of memory by the CPU until <see cref="EndClose"/>, and waits for those that have begun.</summary>
+    internal void BeginClose()
+    {
+      Interlocked.Increment(ref closing);
+      var spin = new SpinWait();
+      while (Volatile.Read(ref uses) != 0) spin.SpinOnce();
+    }
+
+    internal void EndClose() { Interlocked.Decrement(ref closing); }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
@@ -223,6 +268,48 @@ namespace GpuMem
     internal override Printed Print()
     {
       return Info == null ? base.Print() : Info.Print(base.Print(), true);
+    }
+
+    /// <summary>Begins a use of the memory by the CPU. It is not freed before <see cref="Leave"/>.</summary>
+    internal void Enter(string noun)
+    {
+      Hold(noun);
+      try
+      {
+        Instance.BeginUse();
+      }
+      catch
+      {
+        DangerousRelease();
+        throw;
+      }
+    }
+
+    internal void Leave()
+    {
+      Instance.EndUse();
+      DangerousRelease();
+    }
+
+    /// <summary>Begins a view of the memory. It is not freed before <see cref="EndView"/>.</summary>
+    internal void BeginView()
+    {
+      Hold();
+      try
+      {
+        Instance.BeginView();
+      }
+      catch
+      {
+        DangerousRelease();
+        throw;
+      }
+    }
+
+    internal void EndView()
+    {
+      Instance.EndView();
+      DangerousRelease();
     }
 
     /// <summary>Keeps an array in place until it is no longer registered.</summary>
@@ -383,22 +470,23 @@ namespace GpuMem
     HostAccessHandle(InstanceHandle instance, GpuHandle owner) : base(owner ?? instance)
     {
       this.instance = instance;
-      instance.CountView(1);
     }
 
     internal override string Noun { get { return "HostAccess"; } }
 
     internal static HostAccessHandle Begin(InstanceHandle instance, GpuRange range)
     {
-      var handle = new HostAccessHandle(instance, range.Owner);
+      HostAccessHandle handle = null;
+      instance.BeginView();
       try
       {
+        handle = new HostAccessHandle(instance, range.Owner);
         handle.Begin(range);
       }
       catch
       {
-        handle.Abandon();
-        instance.CountView(-1);
+        handle?.Abandon();
+        instance.EndView();
         throw;
       }
       return handle;
@@ -429,7 +517,7 @@ namespace GpuMem
       return status == Constants.GPUMEM_ERROR_INVALID_STATE ? Constants.GPUMEM_SUCCESS : status;
     }
 
-    protected override void ReleaseKept() { instance.CountView(-1); }
+    protected override void ReleaseKept() { instance.EndView(); }
   }
 
   sealed unsafe class PhysicalHandle : GpuHandle
@@ -702,17 +790,27 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Begins a use of the memory by the CPU. False if something has changed, or is about to.</summary>
-    internal bool TryEnter(long knownChanges)
+    /// <summary>Whether nothing has changed, and nothing is about to.</summary>
+    internal bool IsCurrent(long knownChanges) { return !IsChanging && ChangeCount == knownChanges && !IsDisposed; }
+
+    /// <summary>Begins a use of the memory by the CPU, until <see cref="Leave"/>. It is neither changed nor freed before.</summary>
+    internal void Enter(long knownChanges)
     {
+      this.Usable();
+      Instance.BeginUse();
       // Either this sees the flag, or the change sees the user.
       Interlocked.Increment(ref users);
-      if (Volatile.Read(ref changing) == 0 && ChangeCount == knownChanges && !IsDisposed && !Instance.IsClosed) return true;
+      if (IsCurrent(knownChanges)) return;
       Leave();
-      return false;
+      this.Usable();
+      throw new InvalidOperationException("the buffer was changed after this view was made; get another one");
     }
 
-    internal void Leave() { Interlocked.Decrement(ref users); }
+    internal void Leave()
+    {
+      Interlocked.Decrement(ref users);
+      Instance.EndUse();
+    }
 
     /// <summary>Looks at what has become of the buffer.</summary>
     internal void Refresh(bool endsViews = false)
@@ -889,7 +987,7 @@ namespace GpuMem
 
     protected Use(T handle)
     {
-      handle.Hold();
+      Begin(handle);
       this.handle = handle;
     }
 
@@ -903,14 +1001,14 @@ namespace GpuMem
       GC.SuppressFinalize(this);
     }
 
-    protected virtual void End(T held) { }
+    protected virtual void Begin(T handle) { handle.Hold(); }
+
+    protected virtual void End(T held) { held.DangerousRelease(); }
 
     void Release()
     {
       T held = Interlocked.Exchange(ref handle, null);
-      if (held == null) return;
-      End(held);
-      held.DangerousRelease();
+      if (held != null) End(held);
     }
   }
 
@@ -925,8 +1023,10 @@ namespace GpuMem
   /// <summary>Keeps memory for a view.</summary>
   sealed class ViewUse : Use<AllocationHandle>
   {
-    internal ViewUse(AllocationHandle handle) : base(handle) { handle.Instance.CountView(1); }
+    internal ViewUse(AllocationHandle handle) : base(handle) { }
 
-    protected override void End(AllocationHandle held) { held.Instance.CountView(-1); }
+    protected override void Begin(AllocationHandle handle) { handle.BeginView(); }
+
+    protected override void End(AllocationHandle held) { held.EndView(); }
   }
 }

@@ -701,7 +701,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      if (pool.Handle.Instance.IsClosed) throw new ObjectDisposedException(nameof(GpuInstance));
+      pool.Handle.Instance.RequireOpen();
       if (!handle.OnHost)
       {
         throw new InvalidOperationException(

@@ -17,9 +17,9 @@ namespace GpuMem
   /// slow to read, so only write to it.
   /// </summary>
 #if NETCOREAPP3_0_OR_GREATER
-  public sealed unsafe class PinnedMemory<T> : MemoryManager<T>, IDisposable
+  public sealed unsafe class PinnedMemory<T> : MemoryManager<T>, IHostMemory, IDisposable
 #else
-  public sealed unsafe class PinnedMemory<T> : IDisposable
+  public sealed class PinnedMemory<T> : IHostMemory, IDisposable
 #endif
 #if GPUMEM_MCS
       where T : struct
@@ -27,9 +27,8 @@ namespace GpuMem
       where T : unmanaged
 #endif
   {
-    readonly IntPtr first;
     readonly GpuMemory allocation;
-    readonly long length;
+    readonly HostElements<T> elements;
 #if NETCOREAPP3_0_OR_GREATER
     int pins;
 #endif
@@ -37,8 +36,7 @@ namespace GpuMem
     internal PinnedMemory(GpuMemory allocation, long length)
     {
       this.allocation = allocation;
-      this.length = length;
-      first = allocation.Info.HostPointer;
+      elements = new HostElements<T>(this, allocation.Info.HostPointer, length);
     }
 
     /// <summary>The memory without its element type.</summary>
@@ -46,20 +44,13 @@ namespace GpuMem
     {
       get
       {
-        Usable();
+        RequireUsable();
         return allocation;
       }
     }
 
     /// <summary>Number of elements.</summary>
-    public long Length
-    {
-      get
-      {
-        Usable();
-        return length;
-      }
-    }
+    public long Length { get { return elements.Length; } }
 
     /// <summary>Number of bytes.</summary>
     public long Size { get { return Allocation.Size; } }
@@ -86,7 +77,7 @@ namespace GpuMem
     /// <summary>Some elements, as an operand of a copy or fill.</summary>
     public GpuRange<T> Slice(long start, long length)
     {
-      RequireInside(start, length);
+      Elements<T>.RequireInside(Length, start, length, nameof(length));
       return new GpuRange<T>(allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
     }
 
@@ -96,64 +87,30 @@ namespace GpuMem
     /// </summary>
     public T this[long index]
     {
-      get
-      {
-        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        Hold();
-        T value = Elements<T>.Get(first, index);
-        allocation.Handle.DangerousRelease();
-        return value;
-      }
-      set
-      {
-        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        Hold();
-        Elements<T>.Set(first, index, value);
-        allocation.Handle.DangerousRelease();
-      }
+      get { return elements.Get(index); }
+      set { elements.Set(index, value); }
     }
 
     /// <summary>Copies elements from an array with the CPU.</summary>
     public void CopyFrom(T[] source, int sourceStart, long start, int count)
     {
-      Usable();
-      Elements<T>.RequireInside(source, sourceStart, count, nameof(source));
-      RequireInside(start, count);
-      using (new ViewUse(allocation.Handle)) Elements<T>.Write(first, start, source, sourceStart, count);
+      elements.CopyFrom(source, sourceStart, start, count);
     }
 
     /// <summary>Copies an array to the start of the memory with the CPU.</summary>
-    public void CopyFrom(T[] source)
-    {
-      Usable();
-      if (source == null) throw new ArgumentNullException(nameof(source));
-      CopyFrom(source, 0, 0, source.Length);
-    }
+    public void CopyFrom(T[] source) { elements.CopyFrom(source); }
 
     /// <summary>Copies elements to an array with the CPU.</summary>
     public void CopyTo(long start, T[] destination, int destinationStart, int count)
     {
-      Usable();
-      Elements<T>.RequireInside(destination, destinationStart, count, nameof(destination));
-      RequireInside(start, count);
-      using (new ViewUse(allocation.Handle)) Elements<T>.Read(first, start, destination, destinationStart, count);
+      elements.CopyTo(start, destination, destinationStart, count);
     }
 
     /// <summary>Copies from the start of the memory to an array with the CPU.</summary>
-    public void CopyTo(T[] destination)
-    {
-      Usable();
-      if (destination == null) throw new ArgumentNullException(nameof(destination));
-      CopyTo(0, destination, 0, destination.Length);
-    }
+    public void CopyTo(T[] destination) { elements.CopyTo(destination); }
 
     /// <summary>Copies all elements to a new array with the CPU.</summary>
-    public T[] ToArray()
-    {
-      var array = new T[checked((int)Length)];
-      CopyTo(array);
-      return array;
-    }
+    public T[] ToArray() { return elements.ToArray(); }
 
     /// <summary>Opens the bytes as a stream. The memory is not freed before the view is disposed.</summary>
     public Stream OpenView(FileAccess access = FileAccess.ReadWrite) { return Allocation.OpenView(access); }
@@ -161,23 +118,19 @@ namespace GpuMem
 #if NETCOREAPP3_0_OR_GREATER
     /// <summary>Gets all elements. If a span cannot hold them, use <see cref="GetSpan(long, int)"/>.</summary>
     /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
-    public override Span<T> GetSpan() { return GetSpan(0, checked((int)Length)); }
+    public override Span<T> GetSpan() { return elements.GetSpan(); }
 
     /// <summary>Gets some elements.</summary>
-    public Span<T> GetSpan(long start, int length)
-    {
-      RequireInside(start, length);
-      return new Span<T>((byte*)first + start * Elements<T>.Size, length);
-    }
+    public Span<T> GetSpan(long start, int length) { return elements.GetSpan(start, length); }
 
     /// <summary>Keeps the memory alive until <see cref="Unpin"/>.</summary>
     public override MemoryHandle Pin(int elementIndex = 0)
     {
-      if ((ulong)elementIndex > (ulong)length) throw Outside(nameof(elementIndex), elementIndex);
-      Hold();
-      allocation.Handle.Instance.CountView(1);
+      long all = Length;
+      if ((ulong)elementIndex > (ulong)all) throw Elements<T>.Outside(all, nameof(elementIndex), elementIndex);
+      allocation.Handle.BeginView();
       Interlocked.Increment(ref pins);
-      return new MemoryHandle((byte*)first + (long)elementIndex * Elements<T>.Size, default(GCHandle), this);
+      return new MemoryHandle((byte*)elements.Pointer + (long)elementIndex * Elements<T>.Size, default(GCHandle), this);
     }
 
     /// <summary>Undoes one <see cref="Pin"/>; does nothing if there is none.</summary>
@@ -190,8 +143,7 @@ namespace GpuMem
         if (before == 0) return;
       }
       while (Interlocked.CompareExchange(ref pins, before - 1, before) != before);
-      allocation.Handle.Instance.CountView(-1);
-      allocation.Handle.DangerousRelease();
+      allocation.Handle.EndView();
     }
 
     /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
@@ -214,35 +166,20 @@ namespace GpuMem
     /// <summary>Its name, elements and device.</summary>
     public override string ToString()
     {
-      var text = new Printed("PinnedMemory<" + typeof(T).Name + ">").Add(nameof(Length), length);
+      var text = new Printed("PinnedMemory<" + typeof(T).Name + ">").Add(nameof(Length), elements.Count);
       return allocation.Handle.Info.Print(text, false).AddIf(nameof(IsDisposed), IsDisposed).ToString();
     }
 
-    /// <summary>Throws if the memory is gone: it was disposed, or its instance closed by force.</summary>
-    void Usable()
+    void IHostMemory.Enter() { allocation.Handle.Enter(nameof(PinnedMemory<T>)); }
+
+    void IHostMemory.Leave() { allocation.Handle.Leave(); }
+
+    void IHostMemory.RequireUsable() { RequireUsable(); }
+
+    void RequireUsable()
     {
       allocation.Handle.Usable(nameof(PinnedMemory<T>));
-      allocation.Handle.Instance.Usable();
-    }
-
-    void Hold()
-    {
-      allocation.Handle.Hold(nameof(PinnedMemory<T>));
-      if (!allocation.Handle.Instance.IsDisposed) return;
-      allocation.Handle.DangerousRelease();
-      allocation.Handle.Instance.Usable();
-    }
-
-    Exception Outside(string name, long value)
-    {
-      Usable();
-      return new ArgumentOutOfRangeException(name, value, "there are " + length + " elements");
-    }
-
-    void RequireInside(long start, long count)
-    {
-      if (start < 0 || start > Length) throw Outside(nameof(start), start);
-      if (count < 0 || count > length - start) throw Outside(nameof(count), count);
+      allocation.Handle.Instance.RequireOpen();
     }
   }
 }

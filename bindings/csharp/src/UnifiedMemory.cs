@@ -69,8 +69,7 @@ namespace GpuMem
     /// <summary>Some elements, as an operand of a copy, a fill, a prefetch or advice.</summary>
     public GpuRange<T> Slice(long start, long length)
     {
-      if (start < 0 || start > Length) throw Outside(nameof(start), start);
-      if (length < 0 || length > this.length - start) throw Outside(nameof(length), length);
+      Elements<T>.RequireInside(Length, start, length, nameof(length));
       return new GpuRange<T>(allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
     }
 
@@ -100,22 +99,14 @@ namespace GpuMem
       return allocation.Handle.Info.Print(text, false).AddIf(nameof(IsDisposed), IsDisposed).ToString();
     }
 
-    void Usable()
-    {
-      allocation.Handle.Usable(nameof(UnifiedMemory<T>));
-    }
-
-    Exception Outside(string name, long value)
-    {
-      return new ArgumentOutOfRangeException(name, value, "there are " + length + " elements");
-    }
+    void Usable() { allocation.Handle.Usable(nameof(UnifiedMemory<T>)); }
   }
 
   /// <summary>
   /// An access of the CPU to managed memory, from <see cref="UnifiedMemory{T}.BeginHostAccess"/> until it is disposed.
   /// All members refuse use after that; do not use a span or the pointer then.
   /// </summary>
-  public sealed unsafe class HostAccess<T> : IDisposable
+  public sealed class HostAccess<T> : IHostMemory, IDisposable
 #if GPUMEM_MCS
       where T : struct
 #else
@@ -123,35 +114,19 @@ namespace GpuMem
 #endif
   {
     readonly HostAccessHandle handle;
-    readonly IntPtr first;
-    readonly long length;
+    readonly HostElements<T> elements;
 
     internal HostAccess(HostAccessHandle handle, IntPtr first, long length)
     {
       this.handle = handle;
-      this.first = first;
-      this.length = length;
+      elements = new HostElements<T>(this, first, length);
     }
 
     /// <summary>Number of elements.</summary>
-    public long Length
-    {
-      get
-      {
-        handle.Usable();
-        return length;
-      }
-    }
+    public long Length { get { return elements.Length; } }
 
     /// <summary>First byte; valid until the access is disposed.</summary>
-    public IntPtr Pointer
-    {
-      get
-      {
-        handle.Usable();
-        return first;
-      }
-    }
+    public IntPtr Pointer { get { return elements.Pointer; } }
 
     /// <summary>
     /// One element. Each access checks the bounds and that the access lasts; in a hot loop use a span or
@@ -159,90 +134,38 @@ namespace GpuMem
     /// </summary>
     public T this[long index]
     {
-      get
-      {
-        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        handle.Hold();
-        T value = Elements<T>.Get(first, index);
-        handle.DangerousRelease();
-        return value;
-      }
-      set
-      {
-        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
-        handle.Hold();
-        Elements<T>.Set(first, index, value);
-        handle.DangerousRelease();
-      }
+      get { return elements.Get(index); }
+      set { elements.Set(index, value); }
     }
 
     /// <summary>Copies elements from an array.</summary>
     public void CopyFrom(T[] source, int sourceStart, long start, int count)
     {
-      RequireInside(start, count);
-      Elements<T>.RequireInside(source, sourceStart, count, nameof(source));
-      handle.Hold();
-      try
-      {
-        Elements<T>.Write(first, start, source, sourceStart, count);
-      }
-      finally
-      {
-        handle.DangerousRelease();
-      }
+      elements.CopyFrom(source, sourceStart, start, count);
     }
 
     /// <summary>Copies an array to the first elements.</summary>
-    public void CopyFrom(T[] source)
-    {
-      handle.Usable();
-      if (source == null) throw new ArgumentNullException(nameof(source));
-      CopyFrom(source, 0, 0, source.Length);
-    }
+    public void CopyFrom(T[] source) { elements.CopyFrom(source); }
 
     /// <summary>Copies elements to an array.</summary>
     public void CopyTo(long start, T[] destination, int destinationStart, int count)
     {
-      RequireInside(start, count);
-      Elements<T>.RequireInside(destination, destinationStart, count, nameof(destination));
-      handle.Hold();
-      try
-      {
-        Elements<T>.Read(first, start, destination, destinationStart, count);
-      }
-      finally
-      {
-        handle.DangerousRelease();
-      }
+      elements.CopyTo(start, destination, destinationStart, count);
     }
 
     /// <summary>Copies the first elements to an array.</summary>
-    public void CopyTo(T[] destination)
-    {
-      handle.Usable();
-      if (destination == null) throw new ArgumentNullException(nameof(destination));
-      CopyTo(0, destination, 0, destination.Length);
-    }
+    public void CopyTo(T[] destination) { elements.CopyTo(destination); }
 
     /// <summary>Copies all elements to a new array.</summary>
-    public T[] ToArray()
-    {
-      var array = new T[checked((int)Length)];
-      CopyTo(array);
-      return array;
-    }
+    public T[] ToArray() { return elements.ToArray(); }
 
 #if NETCOREAPP3_0_OR_GREATER
     /// <summary>Gets all elements, for use until the access is disposed.</summary>
     /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
-    public Span<T> GetSpan() { return GetSpan(0, checked((int)Length)); }
+    public Span<T> GetSpan() { return elements.GetSpan(); }
 
     /// <summary>Gets some elements, for use until the access is disposed.</summary>
-    public Span<T> GetSpan(long start, int length)
-    {
-      RequireInside(start, length);
-      return new Span<T>((byte*)first + start * Elements<T>.Size, length);
-    }
+    public Span<T> GetSpan(long start, int length) { return elements.GetSpan(start, length); }
 #endif
 
     /// <summary>Ends the access. It may be called repeatedly, and from any thread.</summary>
@@ -254,20 +177,14 @@ namespace GpuMem
     /// <summary>Its elements.</summary>
     public override string ToString()
     {
-      return new Printed("HostAccess<" + typeof(T).Name + ">").Add(nameof(Length), length)
+      return new Printed("HostAccess<" + typeof(T).Name + ">").Add(nameof(Length), elements.Count)
           .AddIf(nameof(IsDisposed), IsDisposed).ToString();
     }
 
-    Exception Outside(string name, long value)
-    {
-      handle.Usable();
-      return new ArgumentOutOfRangeException(name, value, "there are " + length + " elements");
-    }
+    void IHostMemory.Enter() { handle.Hold(); }
 
-    void RequireInside(long start, long count)
-    {
-      if (start < 0 || start > Length) throw Outside(nameof(start), start);
-      if (count < 0 || count > length - start) throw Outside(nameof(count), count);
-    }
+    void IHostMemory.Leave() { handle.DangerousRelease(); }
+
+    void IHostMemory.RequireUsable() { handle.Usable(); }
   }
 }

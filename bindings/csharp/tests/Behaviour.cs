@@ -26,6 +26,7 @@ namespace GpuMem.Tests
       Tap.Run("closing refuses or forces", CloseModes);
       Tap.Run("objects of an instance that was closed by force can be disposed", DisposeAfterForce);
       Tap.Run("closing by force refuses while a view lives", ForceWithView);
+      Tap.Run("closing by force waits for what the CPU does with memory", ForceDuringUse);
       Tap.Run("a view keeps its memory", ViewKeepsMemory);
       Tap.Run("memory is kept for a copy in a stream", CopyKeepsMemory);
       Tap.Run("an event releases the memory of the work before it", EventReleases);
@@ -182,6 +183,7 @@ namespace GpuMem.Tests
       GpuInstance instance = scope.Open();
       GpuDevice device = instance.GetDevice(0);
       GpuMemory memory = device.AllocateDevice(4096);
+      PinnedMemory<byte> pinned = device.AllocatePinned<byte>(1);
       GpuStream stream = device.CreateStream();
       instance.Dispose();
       Check.That(instance.IsClosed, "it says that it is open");
@@ -189,8 +191,11 @@ namespace GpuMem.Tests
       // Existing objects still work.
       Check.That(stream.Query(), "the stream has work");
       Check.Equal(4096L, memory.QueryInfo().Size, "size");
+      pinned[0] = 5;
+      Check.Equal((byte)5, pinned.ToArray()[0], "byte");
       stream.Dispose();
       memory.Dispose();
+      pinned.Dispose();
       Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
     }
 
@@ -215,12 +220,14 @@ namespace GpuMem.Tests
       GpuMemory registered = device.Register(new byte[8192]);
       GpuStream stream = device.CreateStream();
       stream.Copy(memory, pinned);
+      GpuMemory untyped = pinned.Allocation;
       Check.Equal(4L, instance.Close(CloseMode.Force), "destroyed");
       Check.Fails(Status.Closed, () => stream.Query());
       foreach (Action use in new Action[]
       {
         () => GC.KeepAlive(pinned[0]), () => pinned[0] = 1, () => pinned.ToArray(), () => pinned.CopyFrom(new byte[1]),
         () => GC.KeepAlive(pinned.Size), () => GC.KeepAlive(pinned.HostPointer), () => pinned.OpenView(),
+        () => untyped.OpenView(),
       })
       {
         Check.Throws<ObjectDisposedException>(use);
@@ -234,11 +241,63 @@ namespace GpuMem.Tests
       GpuInstance instance = scope.Open();
       PinnedMemory<byte> pinned = instance.GetDevice(0).AllocatePinned<byte>(4096);
       Stream view = pinned.OpenView();
-      Check.Throws<InvalidOperationException>(() => instance.Close(CloseMode.Force));
+      bool ended = false;
+      Task user = Task.Run(() =>
+      {
+        while (!Volatile.Read(ref ended)) pinned[1] = 1;
+      });
+      for (int i = 0; i < 1000; ++i) Check.Throws<InvalidOperationException>(() => instance.Close(CloseMode.Force));
+      Volatile.Write(ref ended, true);
+      user.Wait();
       view.WriteByte(1);
       view.Dispose();
       instance.Close(CloseMode.Force);
       pinned.Dispose();
+    }
+
+    // Each use goes on until it is refused, so that most closes begin in the middle of one.
+    static void ForceDuringUse(Scope scope)
+    {
+      var uses = new Action<PinnedMemory<byte>, BufferView<byte>, byte[]>[]
+      {
+        (pinned, view, array) => pinned.CopyFrom(array), (pinned, view, array) => pinned.CopyTo(array),
+        (pinned, view, array) => pinned[array.Length - 1] = pinned[0], (pinned, view, array) => view.CopyFrom(array),
+        (pinned, view, array) => view.CopyTo(array), (pinned, view, array) => view[array.Length - 1] = view[0],
+      };
+      for (int round = 0; round < 5; ++round)
+      {
+        foreach (Action<PinnedMemory<byte>, BufferView<byte>, byte[]> use in uses)
+        {
+          GpuDevice device = scope.Device();
+          var array = new byte[4 << 20];
+          PinnedMemory<byte> pinned = device.AllocatePinned<byte>(array.Length);
+          GrowableBuffer buffer = device.CreateBuffer(array.Length, new BufferOptions { Location = MemoryLocation.Host });
+          BufferView<byte> view = buffer.GetView<byte>();
+          var begun = new ManualResetEventSlim();
+          Task<Exception> user = Task.Run(() =>
+          {
+            try
+            {
+              while (true)
+              {
+                use(pinned, view, array);
+                begun.Set();
+              }
+            }
+            catch (Exception problem)
+            {
+              begun.Set();
+              return problem;
+            }
+          });
+          begun.Wait();
+          device.Instance.Close(CloseMode.Force);
+          Check.That(user.Result is ObjectDisposedException, user.Result.ToString());
+          Check.That(!view.IsCurrent, "the view is current");
+          pinned.Dispose();
+          buffer.Dispose();
+        }
+      }
     }
 
     static void ViewKeepsMemory(Scope scope)
