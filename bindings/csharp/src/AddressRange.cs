@@ -229,19 +229,11 @@ namespace GpuMem
       try
       {
         using (var name = new CText(options.Name, nameof(options.Name))) ReserveNative(instance, handle, size, options, name.Pointer);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
-      try
-      {
         return new AddressRange(instance, handle, GetInfo(handle));
       }
       catch
       {
-        handle.Dispose();
+        handle.Abandon();
         throw;
       }
     }

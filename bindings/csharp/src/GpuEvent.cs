@@ -177,13 +177,13 @@ namespace GpuMem
       try
       {
         make(handle);
+        return new GpuEvent(device, handle, (flags & EventFlags.Interprocess) != 0);
       }
       catch
       {
         handle.Abandon();
         throw;
       }
-      return new GpuEvent(device, handle, (flags & EventFlags.Interprocess) != 0);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

@@ -397,13 +397,13 @@ namespace GpuMem
       try
       {
         make(handle);
+        return new GpuStream(device, handle);
       }
       catch
       {
         handle.Abandon();
         throw;
       }
-      return new GpuStream(device, handle);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

@@ -381,20 +381,12 @@ namespace GpuMem
           }
           return handle;
         });
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
-      try
-      {
         handle.Refresh();
         return new GrowableBuffer(device, options.Group, handle);
       }
       catch
       {
-        handle.Dispose();
+        handle.Abandon();
         throw;
       }
     }

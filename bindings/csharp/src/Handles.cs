@@ -116,9 +116,14 @@ namespace GpuMem
 
     internal void Attach(IntPtr value) { SetHandle(value); }
 
-    /// <summary>Releases the parent after a failed creation.</summary>
+    /// <summary>Releases everything after a failed creation, also one that fails after the native object was made.</summary>
     internal void Abandon()
     {
+      if (!IsInvalid)
+      {
+        Dispose();
+        return;
+      }
       Forget();
       GC.SuppressFinalize(this);
       ReleaseParent();

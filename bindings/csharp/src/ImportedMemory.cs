@@ -137,27 +137,19 @@ namespace GpuMem
       gpumem_share_handle native = ShareHandle.ToNative(share);
       Leftovers.Sweep();
       var handle = new AllocationHandle(instance.Handle, nameof(ImportedMemory));
-      IntPtr pointer;
       try
       {
+        IntPtr pointer;
         using (var held = new HeldDescriptors(descriptors))
         using (var name = new CText(options.Name, nameof(options.Name)))
         {
           pointer = Forgotten.Retry(() => ImportNative(instance, handle, native, held.Numbers, options, name.Pointer));
         }
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
-      try
-      {
         return new ImportedMemory(instance, handle, pointer);
       }
       catch
       {
-        handle.Dispose();
+        handle.Abandon();
         throw;
       }
     }

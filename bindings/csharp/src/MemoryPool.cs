@@ -454,13 +454,13 @@ namespace GpuMem
           using (var name = new CText(options.Name, nameof(options.Name))) CreateNative(device, handle, options, name.Pointer);
           return handle;
         });
+        return new MemoryPool(device, handle);
       }
       catch
       {
         handle.Abandon();
         throw;
       }
-      return new MemoryPool(device, handle);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -877,7 +877,7 @@ namespace GpuMem
     /// <summary>Releases everything after a failed allocation.</summary>
     internal void AbandonAll()
     {
-      ReleaseKept();
+      if (IsInvalid) ReleaseKept();
       Abandon();
     }
 

@@ -176,21 +176,13 @@ namespace GpuMem
           make(handle);
           return handle;
         });
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
-      try
-      {
         handle.Info = GetInfo(handle);
         device = device ?? instance.GetDevice(handle.Info.DeviceOrdinal);
         return new PhysicalMemory(device, handle, handle.Info);
       }
       catch
       {
-        handle.Dispose();
+        handle.Abandon();
         throw;
       }
     }

@@ -5,6 +5,7 @@ using System;
 using System.Collections.Generic;
 using System.IO;
 using System.Linq;
+using System.Reflection;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
 using System.Threading;
@@ -23,6 +24,7 @@ namespace GpuMem.Tests
       Tap.Run("every object refuses use after dispose", UseAfterDispose);
       Tap.Run("use after dispose on another thread is refused", UseAfterDisposeElsewhere);
       Tap.Run("an instance closes after its last object, in any order", DisposeInAnyOrder);
+      Tap.Run("a creation that fails after its call frees what that made", LateFailure);
       Tap.Run("closing refuses or forces", CloseModes);
       Tap.Run("objects of an instance that was closed by force can be disposed", DisposeAfterForce);
       Tap.Run("closing by force refuses while a view lives", ForceWithView);
@@ -197,6 +199,18 @@ namespace GpuMem.Tests
       memory.Dispose();
       pinned.Dispose();
       Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
+    }
+
+    // As where memory for the object is short, which a test cannot bring about.
+    static void LateFailure(Scope scope)
+    {
+      const BindingFlags Inner = BindingFlags.NonPublic | BindingFlags.Instance;
+      GpuInstance instance = scope.Open();
+      GpuEvent made = instance.GetDevice(0).CreateEvent();
+      object handle = typeof(GpuEvent).GetField("handle", Inner).GetValue(made);
+      handle.GetType().GetMethod("Abandon", Inner).Invoke(handle, null);
+      Check.Equal(0L, instance.Stats.LiveObjects, "live objects");
+      made.Dispose();
     }
 
     static void CloseModes(Scope scope)
