@@ -184,7 +184,7 @@ namespace GpuMem
       if (accesses == null) throw new ArgumentNullException(nameof(accesses));
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(instance));
       gpumem_error* error = Error.Detail;
-      fixed (gpumem_access_desc* first = native)
+      fixed (gpumem_access_desc* first = Elements.WithAddress(native))
       {
         handle.Check(Native.gpumem_range_set_access(handle.Value, begin, bytes, first, (ulong)native.Length, error), error);
       }
@@ -257,7 +257,7 @@ namespace GpuMem
     void MapNative(ulong offset, IntPtr[] physicals)
     {
       gpumem_error* error = Error.Detail;
-      fixed (IntPtr* first = physicals)
+      fixed (IntPtr* first = Elements.WithAddress(physicals))
       {
         handle.Check(Native.gpumem_range_map(handle.Value, offset, first, (ulong)physicals.Length, error), error);
       }

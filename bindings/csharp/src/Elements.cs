@@ -159,6 +159,12 @@ namespace GpuMem
     }
   }
 
+  static class Elements
+  {
+    /// <summary>The array, or for an empty one another: its address would be null, as if there were none.</summary>
+    internal static T[] WithAddress<T>(T[] array) { return array.Length == 0 ? new T[1] : array; }
+  }
+
   /// <summary>Keeps an array in place during a call.</summary>
   struct PinnedArray<T> : IDisposable
 #if GPUMEM_MCS

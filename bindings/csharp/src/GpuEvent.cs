@@ -87,7 +87,7 @@ namespace GpuMem
     public void Synchronize() { Synchronize(Constants.GPUMEM_TIMEOUT_INFINITE); }
 
     /// <summary>Waits until the work is complete or the timeout expires. False if it expired.</summary>
-    public bool Synchronize(TimeSpan timeout) { return Synchronize(Timeout.ToNanoseconds(timeout)); }
+    public bool Synchronize(TimeSpan timeout) { return Synchronize(Timeout.ToNanoseconds(timeout, nameof(timeout))); }
 
     /// <summary>
     /// Waits until the work of the latest record is complete, without a thread: it asks again every 1 to 10 ms. The task fails

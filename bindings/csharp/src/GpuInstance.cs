@@ -640,7 +640,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (socket == null) throw new ArgumentNullException(nameof(socket));
-      ulong limit = Timeout.ToNanoseconds(timeout);
+      ulong limit = Timeout.ToNanoseconds(timeout, nameof(timeout));
       using (var held = new HeldDescriptors(new[] { socket })) return ReceiveNative(held.Numbers[0], limit);
     }
 
@@ -649,7 +649,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (socket == null) throw new ArgumentNullException(nameof(socket));
-      ShareHandle received = ReceiveNative((int)socket.Handle, Timeout.ToNanoseconds(timeout));
+      ShareHandle received = ReceiveNative((int)socket.Handle, Timeout.ToNanoseconds(timeout, nameof(timeout)));
       GC.KeepAlive(socket);
       return received;
     }
@@ -685,7 +685,7 @@ namespace GpuMem
     public void SetImportCache(TimeSpan idle, long bytesMax = 0)
     {
       gpumem_import_cache_desc desc = gpumem_import_cache_desc.Sized();
-      desc.idle_ns = Timeout.ToNanoseconds(idle);
+      desc.idle_ns = Timeout.ToNanoseconds(idle, nameof(idle));
       desc.bytes_max = Sizes.ToNative(bytesMax, nameof(bytesMax));
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_set_cache(handle.Value, &desc, error);
@@ -758,8 +758,8 @@ namespace GpuMem
     void SendNative(gpumem_share_handle share, int socket, SendOptions options)
     {
       gpumem_send_desc desc = gpumem_send_desc.Sized();
-      desc.lease_ns = Timeout.ToNanoseconds(options.Lease);
-      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
+      desc.lease_ns = Timeout.ToNanoseconds(options.Lease, nameof(options.Lease));
+      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_send(handle.Value, &share, socket, &desc, error);
       handle.Check(status, error);

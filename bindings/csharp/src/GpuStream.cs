@@ -59,7 +59,7 @@ namespace GpuMem
     public void Synchronize() { Synchronize(Constants.GPUMEM_TIMEOUT_INFINITE); }
 
     /// <summary>Waits until the work is complete or the timeout expires. False if it expired.</summary>
-    public bool Synchronize(TimeSpan timeout) { return Synchronize(Timeout.ToNanoseconds(timeout)); }
+    public bool Synchronize(TimeSpan timeout) { return Synchronize(Timeout.ToNanoseconds(timeout, nameof(timeout))); }
 
     /// <summary>
     /// Waits until the work that is in the stream now is complete, without a thread: it asks again every 1 to 10 ms. The
@@ -485,10 +485,13 @@ namespace GpuMem
 
   static class Timeout
   {
-    internal static ulong ToNanoseconds(TimeSpan timeout)
+    internal static ulong ToNanoseconds(TimeSpan timeout, string name)
     {
       if (timeout == System.Threading.Timeout.InfiniteTimeSpan) return Constants.GPUMEM_TIMEOUT_INFINITE;
-      if (timeout < TimeSpan.Zero) throw new ArgumentOutOfRangeException(nameof(timeout));
+      if (timeout < TimeSpan.Zero)
+      {
+        throw new ArgumentOutOfRangeException(name, timeout, "pass zero, a positive time or Timeout.InfiniteTimeSpan");
+      }
       // A tick is 100 ns.
       return timeout.Ticks > long.MaxValue / 100 ? long.MaxValue : (ulong)timeout.Ticks * 100;
     }

@@ -210,7 +210,7 @@ namespace GpuMem
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
       Change(error =>
       {
-        fixed (gpumem_access_desc* first = native)
+        fixed (gpumem_access_desc* first = Elements.WithAddress(native))
         {
           return Native.gpumem_buffer_set_access(handle.Value, first, (ulong)native.Length, error);
         }

@@ -212,7 +212,7 @@ namespace GpuMem
       desc.versions_max = (uint)Sizes.ToNative(options.VersionsMax, nameof(options.VersionsMax));
       desc.fds_max = (uint)Sizes.ToNative(options.DescriptorsMax, nameof(options.DescriptorsMax));
       desc.bytes_max = Sizes.ToNative(options.BytesMax, nameof(options.BytesMax));
-      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
+      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
       desc.name = name;
       desc.user_count = (uint)(options.Users?.Length ?? 0);
       desc.group_count = (uint)(options.Groups?.Length ?? 0);

@@ -163,7 +163,7 @@ namespace GpuMem
       desc.access = (int)options.Access;
       desc.flags = (ulong)options.Flags;
       desc.address = options.Address;
-      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
+      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
       desc.name = name;
       IntPtr pointer, value;
       gpumem_error* error = Error.Detail;

@@ -120,7 +120,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      ulong after = Sizes.ToNative(afterVersion, nameof(afterVersion)), limit = Timeout.ToNanoseconds(timeout);
+      ulong after = Sizes.ToNative(afterVersion, nameof(afterVersion)), limit = Timeout.ToNanoseconds(timeout, nameof(timeout));
       using (var text = new CText(name, nameof(name))) return WaitNative(text.Pointer, after, limit);
     }
 
@@ -259,7 +259,7 @@ namespace GpuMem
       gpumem_link_desc desc = gpumem_link_desc.Sized();
       desc.path = path;
       desc.token_size = (uint)(options.Token?.Length ?? 0);
-      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
+      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
       IntPtr value;
       gpumem_error* error = Error.Detail;
       fixed (byte* token = options.Token)

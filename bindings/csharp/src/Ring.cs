@@ -100,7 +100,7 @@ namespace GpuMem
     {
       gpumem_share_handle native = ShareHandle.ToNative(share);
       gpumem_ring_open_desc desc = gpumem_ring_open_desc.Sized();
-      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
+      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
@@ -121,7 +121,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     internal gpumem_ring_slot? Next(bool acquire, StreamUse stream, TimeSpan timeout)
     {
-      ulong limit = Timeout.ToNanoseconds(timeout);
+      ulong limit = Timeout.ToNanoseconds(timeout, nameof(timeout));
       gpumem_ring_slot slot = gpumem_ring_slot.Sized();
       IntPtr order = Order(stream);
       gpumem_error* error = Error.Detail;
@@ -153,7 +153,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     internal bool Finish(TimeSpan timeout)
     {
-      ulong limit = Timeout.ToNanoseconds(timeout);
+      ulong limit = Timeout.ToNanoseconds(timeout, nameof(timeout));
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_ring_finish(Handle.Value, limit, error);
       Handle.Check(status, error);

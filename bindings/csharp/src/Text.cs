@@ -51,6 +51,7 @@ namespace GpuMem
     static readonly string[] phrases =
     {
       "desc->", "",
+      "count is 0; pass ", "pass ",
       "that in desc", "that in the options",
       "descriptor fds[", "descriptor descriptors[",
       " is NO)", " is CapabilityAnswer.No)",

@@ -887,7 +887,10 @@ namespace GpuMem.Tests
       GpuInstance instance = scope.Open();
       GpuDevice device = instance.GetDevice(0);
       var array = new byte[101];
+      long granule, best;
+      device.GetGranularity(out granule, out best);
       using (GpuMemory memory = device.AllocateDevice(100))
+      using (AddressRange range = instance.ReserveRange(granule))
       using (GrowableBuffer buffer = device.CreateBuffer(100))
       using (MemoryPool pool = device.CreatePool())
       using (PoolBlock block = pool.Allocate(100))
@@ -920,6 +923,23 @@ namespace GpuMem.Tests
         Check.Equal("name", Check.Throws<ArgumentException>(() => device.CreateStream(0, "a\0b")).ParamName, "name");
         var named = new MemoryOptions { Name = "a\0b" };
         Check.Equal("Name", Check.Throws<ArgumentException>(() => device.AllocateDevice(1, named)).ParamName, "option");
+        foreach (Action wrong in new Action[] { () => buffer.SetAccess(), () => range.SetAccess(0, granule), () => range.Map(0) })
+        {
+          string refused = Check.Fails(Status.InvalidArgument, wrong).Message;
+          Check.That(refused.StartsWith("pass at least one of "), refused);
+        }
+        TimeSpan past = TimeSpan.FromTicks(-5);
+        var times = new Dictionary<string, Action>
+        {
+          { "timeout", () => stream.Synchronize(past) }, { "idle", () => instance.SetImportCache(past) },
+          { "Timeout", () => instance.Connect(new LinkOptions { Timeout = past }) },
+        };
+        foreach (KeyValuePair<string, Action> one in times)
+        {
+          ArgumentOutOfRangeException refused = Check.Throws<ArgumentOutOfRangeException>(one.Value);
+          Check.Equal(one.Key, refused.ParamName, "time");
+          Check.That(refused.Message.Contains("pass zero, a positive time"), refused.Message);
+        }
       }
     }
 
