@@ -460,8 +460,8 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
     {
-      // Else the consumers of a producer would wait for messages. A consumer is refused.
-      Native.gpumem_ring_finish(value, 0, error);
+      // Else the consumers would wait for messages.
+      if (noun == nameof(RingProducer)) Native.gpumem_ring_finish(value, 0, error);
       return Native.gpumem_ring_destroy(value, error);
     }
   }

@@ -247,7 +247,11 @@ namespace GpuMem.Tests
           ++next;
         }
         Check.Fails(Status.Closed, () => ring.Wait());
+        var logged = new List<string>();
+        GpuMemLog.SetFunction((level, message) => { lock (logged) logged.Add(message); }, LogLevel.Debug);
         ring.Dispose();
+        GpuMemLog.SetFunction(null, LogLevel.Error);
+        Check.Equal("", string.Join("\n", logged.Where(message => message.Contains("RingProducer"))), "what is no matter of a consumer");
         Say(next + " messages");
       }
       return 0;
