@@ -33,10 +33,15 @@ namespace GpuMem
     /// </summary>
     public static long CallbackFailures { get { return Interlocked.Read(ref callbackFailures); } }
 
-    /// <summary>Number of disposed objects that cannot be freed yet, because work still uses them.</summary>
+    /// <summary>
+    /// Number of disposed objects that were not freed, because work still used them. See <see cref="ReleaseWaiting"/>.
+    /// </summary>
     public static int WaitingObjects { get { return Leftovers.Count; } }
 
-    /// <summary>Frees the waiting objects whose work is complete. Creating, waiting and disposing do so too.</summary>
+    /// <summary>
+    /// Frees the waiting objects whose work is complete. Creating, waiting and disposing do so too; the end of the work and the
+    /// garbage collector do not.
+    /// </summary>
     public static void ReleaseWaiting() { Leftovers.Sweep(); }
 
     internal static void Finalized(string noun, string origin)

@@ -279,8 +279,8 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// Destroys the ring. If consumers have it, that happens later, when they have left: see <see cref="Finish()"/>. It may be
-    /// called repeatedly, and from any thread.
+    /// Destroys the ring. If consumers have it, that happens later, when they have left: see <see cref="Finish()"/>. If work of a
+    /// stream uses a slot, that work must have been observed complete, too. It may be called repeatedly, and from any thread.
     /// </summary>
     public void Dispose()
     {
