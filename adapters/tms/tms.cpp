@@ -25,6 +25,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -189,6 +190,7 @@ struct Allocation {
   bool paused = false;
   bool resident = false;
 };
+using Allocations = std::map<uintptr_t, Allocation>;  // by their first byte
 using Chosen = std::vector<Allocation*>;
 
 class Saver {
@@ -200,32 +202,15 @@ class Saver {
   }
 
   void* allocate(uint64_t size, int ordinal, const Settings& wanted) {
-    const Backup backup = wanted.backup();
-    const std::string tag = group_tag(wanted.tag);
     // A call for the group must not meet a buffer that has no record yet.
     const std::lock_guard lock(mutex_);
-    Gpu& gpu = gpu_of(ordinal);
-    check_margin(gpu, size);
-    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
-    desc.size = size;
-    desc.reserve = size;
-    desc.flags = GPUMEM_BUFFER_RESERVE_ALL;
-    desc.prefer = GPUMEM_PHYSICAL_RDMA;
-    desc.group = group_;
-    desc.tag = tag.c_str();
-    gpumem_buffer buffer = nullptr;
-    call(gpumem_buffer_create, gpu.device, &desc, &buffer);
     try {
-      gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
-      call(gpumem_buffer_get_info, buffer, &info);
-      allocations_.emplace(
-          reinterpret_cast<uintptr_t>(info.base),
-          Allocation{size, info.capacity, buffer, ordinal, &gpu, wanted.tag, backup, info.base});
-      return info.base;
-    } catch (...) {
-      (void)gpumem_buffer_destroy(buffer, nullptr);
-      throw;
+      return make(size, ordinal, wanted);
+    } catch (const Failure& failure) {
+      if (failure.cuda_error() != kOutOfMemory || orphans_.empty()) throw;
     }
+    free_orphans();
+    return make(size, ordinal, wanted);
   }
 
   // Memory that never sleeps.
@@ -236,27 +221,23 @@ class Saver {
     return pointer;
   }
 
-  // Returns false if no region allocated it.
+  // Returns false if no region allocated it. What cannot be freed yet, while a stream is captured say, is an
+  // orphan: the caller is rid of it, and a later call frees it.
   bool release(void* pointer) {
-    std::optional<Allocation> found;
+    Allocations::node_type found;
     {
       const std::lock_guard lock(mutex_);
-      const auto place = allocations_.find(reinterpret_cast<uintptr_t>(pointer));
-      if (place == allocations_.end()) return false;
-      found = std::move(place->second);
-      allocations_.erase(place);
+      found = allocations_.extract(reinterpret_cast<uintptr_t>(pointer));
+      if (found.empty()) return false;
+      free_orphans();
     }
-    // PyTorch frees memory whose last work it has not observed, as cudaFree() waits for it. A call for the
-    // group that has put the buffer to sleep meanwhile has waited.
+    release(found.mapped().store);
     gpumem_error error = GPUMEM_ERROR_INIT;
-    if (!found->paused && GPUMEM_FAILED(sleep_alone(*found, &error)) &&
-        error.status != GPUMEM_ERROR_DEVICE_LOST && is_awake(*found)) {
-      throw Failure(
-          error.status,
-          std::string("memory stays allocated, because its work cannot be awaited: ") + error.message);
+    if (GPUMEM_FAILED(destroy(found.mapped(), &error))) {
+      report("memory stays allocated until a later call can free it: %s", error.message);
+      const std::lock_guard lock(mutex_);
+      orphans_.insert(std::move(found));
     }
-    release(found->store);
-    call(gpumem_buffer_destroy, found->buffer);
     return true;
   }
 
@@ -269,6 +250,7 @@ class Saver {
 
   int pause(const std::string& tag) {
     const std::lock_guard lock(mutex_);
+    free_orphans();
     Chosen chosen = choose(tag);
     const size_t others = std::erase_if(chosen, [](const Allocation* one) { return one->paused; });
     if (others != 0) report("%zu of %zu allocations are paused already", others, others + chosen.size());
@@ -400,6 +382,33 @@ class Saver {
       call(gpumem_buffer_create, gpu.device, &desc, &gpu.gate);
     }
     return gpu;
+  }
+
+  void* make(uint64_t size, int ordinal, const Settings& wanted) {
+    const Backup backup = wanted.backup();
+    const std::string tag = group_tag(wanted.tag);
+    Gpu& gpu = gpu_of(ordinal);
+    check_margin(gpu, size);
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = size;
+    desc.reserve = size;
+    desc.flags = GPUMEM_BUFFER_RESERVE_ALL;
+    desc.prefer = GPUMEM_PHYSICAL_RDMA;
+    desc.group = group_;
+    desc.tag = tag.c_str();
+    gpumem_buffer buffer = nullptr;
+    call(gpumem_buffer_create, gpu.device, &desc, &buffer);
+    try {
+      gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+      call(gpumem_buffer_get_info, buffer, &info);
+      allocations_.emplace(
+          reinterpret_cast<uintptr_t>(info.base),
+          Allocation{size, info.capacity, buffer, ordinal, &gpu, wanted.tag, backup, info.base});
+      return info.base;
+    } catch (...) {
+      (void)gpumem_buffer_destroy(buffer, nullptr);
+      throw;
+    }
   }
 
   void check_margin(const Gpu& gpu, uint64_t size) const {
@@ -550,6 +559,23 @@ class Saver {
     return gpumem_buffer_sleep(one.buffer, &drop, error);
   }
 
+  // PyTorch frees memory whose last work it has not observed, as cudaFree() waits for it. A call for the
+  // group that has put the buffer to sleep meanwhile has waited.
+  static gpumem_status destroy(Allocation& one, gpumem_error* error) {
+    if (!one.paused) {
+      const gpumem_status status = sleep_alone(one, error);
+      if (GPUMEM_FAILED(status) && status != GPUMEM_ERROR_DEVICE_LOST && is_awake(one)) return status;
+      one.paused = true;
+    }
+    return gpumem_buffer_destroy(one.buffer, error);
+  }
+
+  // It may wait for the devices, which ends a capture: only for calls that do so too, or cannot go on.
+  void free_orphans() {
+    for (auto at = orphans_.begin(); at != orphans_.end();)
+      at = GPUMEM_FAILED(destroy(at->second, nullptr)) ? std::next(at) : orphans_.erase(at);
+  }
+
   void put_to_sleep(const Chosen& chosen, const std::string& tag) {
     const bool all = std::none_of(allocations_.begin(), allocations_.end(), [&](const auto& entry) {
       return entry.second.resident && (tag.empty() || entry.second.tag == tag);
@@ -590,8 +616,9 @@ class Saver {
   gpumem_instance instance_ = nullptr;
   gpumem_group group_ = nullptr;
   std::map<int, Gpu> gpus_;
-  std::map<uintptr_t, Allocation> allocations_;  // by their first byte
-  std::string directory_;                        // of files
+  Allocations allocations_;
+  std::multimap<uintptr_t, Allocation> orphans_;  // freed by the program, but not yet here
+  std::string directory_;                         // of files
   std::atomic<uint64_t> margin_ = 0;
   std::atomic<bool> retain_ = is_set("TMS_RETAIN_CPU_BACKUP");
 };

@@ -533,6 +533,52 @@ TEST_F(TmsTest, a_free_waits_for_work) {
   DRIVER(fake_cuda_configure)("FAKE_CUDA_DELAY_US", "0");
 }
 
+// A free waits for the device, which no one may while a stream is captured.
+void end_capture(CUstream stream) {
+  CUgraph graph = nullptr;
+  if (DRIVER(cuStreamEndCapture)(stream, &graph) == CUDA_SUCCESS) must(DRIVER(cuGraphDestroy)(graph));
+}
+TEST_F(TmsTest, what_is_freed_in_a_capture_is_gone_after_it) {
+  CUstream stream = nullptr;
+  must(DRIVER(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+  const size_t before = free_bytes();
+  const auto free_in_capture = [&] {
+    std::optional<Tensor> weights(tensor_in(kWeights, 64 * kMiB, 1));
+    EXPECT_EQ(tms().prepare("weights"), kSuccess);
+    EXPECT_NE(pinned(), 0);
+    must(DRIVER(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    weights.reset();
+    EXPECT_EQ(pinned(), 0);
+    EXPECT_TRUE(affected_devices(nullptr).empty());
+    EXPECT_EQ(free_bytes(), before - 64 * kMiB);
+    end_capture(stream);
+  };
+  free_in_capture();
+  EXPECT_EQ(pause(nullptr), kSuccess);
+  EXPECT_EQ(free_bytes(), before);
+  free_in_capture();
+  (void)tensor_in(kCache, kMiB, 2);
+  EXPECT_EQ(free_bytes(), before);
+  free_in_capture();
+  // There is no room beside it. What has room leaves a capture alone.
+  {
+    must(DRIVER(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    const Region region(kCache);
+    void* const small = tms().torch_malloc(kMiB, 0, nullptr);
+    EXPECT_NE(small, nullptr);
+    CUgraph graph = nullptr;
+    must(DRIVER(cuStreamEndCapture)(stream, &graph));
+    must(DRIVER(cuGraphDestroy)(graph));
+    EXPECT_EQ(free_bytes(), before - 66 * kMiB);
+    const Tensor large(kDeviceBytes - 64 * kMiB, 2);
+    EXPECT_NE(large.memory(), nullptr);
+    EXPECT_EQ(free_bytes(), 62 * kMiB);
+    tms().torch_free(small, kMiB, 0, nullptr);
+  }
+  EXPECT_EQ(free_bytes(), before);
+  must(DRIVER(cuStreamDestroy)(stream));
+}
+
 TEST_F(TmsTest, a_resume_without_room_changes_nothing) {
   const Tensor first = tensor_in(kWeights, 8 * kMiB, 1);
   const Tensor second = tensor_in(kWeights, 16 * kMiB, 2);
@@ -756,7 +802,12 @@ TEST(TmsAlone, DISABLED_is_preloaded) {
   ASSERT_EQ(pause("weights"), kSuccess);
   ASSERT_EQ(tms().resume("weights"), kSuccess);
   EXPECT_EQ(read(memory, kMiB), bytes);
+  // Nobody would call again for what has failed in a capture.
+  CUstream stream = nullptr;
+  must(DRIVER(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+  must(DRIVER(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   EXPECT_EQ(cuda_free(memory), kSuccess);
+  end_capture(stream);
   EXPECT_EQ(cuda_free(plain), kSuccess);
   EXPECT_EQ(cuda_free(nullptr), kSuccess);
   EXPECT_EQ(runtime_live(), 0);
