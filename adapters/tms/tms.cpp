@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <gpumem/gpumem.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -479,6 +480,14 @@ class Saver {
       made.data = mmap(nullptr, one.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (made.data == MAP_FAILED) fail_by_errno(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "a backup", errno);
     } else {
+      // Beyond the limit a signal would end the process.
+      rlimit limit{};
+      if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+          one.size > limit.rlim_cur)
+        throw Failure(GPUMEM_ERROR_LIMIT_EXCEEDED, "a backup of " + std::to_string(one.size) +
+                                                       " bytes is larger than RLIMIT_FSIZE allows (" +
+                                                       std::to_string(limit.rlim_cur) +
+                                                       "); raise the limit (ulimit -f)");
       std::error_code ignored;
       std::filesystem::create_directories(directory_, ignored);
       std::string name = directory_ + "/tms_XXXXXX";
@@ -486,7 +495,10 @@ class Saver {
       if (made.file < 0) fail_by_errno(GPUMEM_ERROR_PERMISSION_DENIED, "a file in " + directory_, errno);
       // It goes with the process, however that ends.
       (void)unlink(name.c_str());
-      if (const int full = posix_fallocate(made.file, 0, static_cast<off_t>(one.size)); full != 0) {
+      int full = EINTR;
+      while (full == EINTR)
+        full = posix_fallocate(made.file, 0, static_cast<off_t>(one.size));
+      if (full != 0) {
         (void)close(made.file);
         fail_by_errno(GPUMEM_ERROR_LIMIT_EXCEEDED, "a file in " + directory_, full);
       }

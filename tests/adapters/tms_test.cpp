@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <gpumem/gpumem.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -411,6 +412,20 @@ TEST_F(TmsTest, backups_may_be_ordinary_memory_or_files) {
   const Tensor nowhere = tensor_in({"file", false, true, nullptr}, kMiB, 3);
   EXPECT_NE(pause("file"), kSuccess);
   EXPECT_TRUE(nowhere.is_intact());
+}
+
+TEST_F(TmsTest, a_file_above_the_limit_of_the_process_is_a_status) {
+  const Tensor file = tensor_in({"file", false, true, nullptr}, 32 * kMiB, 1);
+  tms().set_disk_backup_dir("/tmp");
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = 32 * kMiB - 1;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const int status = pause("file");
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(status, kOutOfMemory);
+  EXPECT_TRUE(file.is_intact());
 }
 
 TEST_F(TmsTest, a_backup_can_be_read_while_the_memory_is_away) {
