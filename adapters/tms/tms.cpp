@@ -592,6 +592,10 @@ class Saver {
     const bool all = std::none_of(allocations_.begin(), allocations_.end(), [&](const auto& entry) {
       return entry.second.resident && (tag.empty() || entry.second.tag == tag);
     });
+    // Beside resident memory they sleep one by one: those first whose content a failure does not lose.
+    Chosen ordered = chosen;
+    std::partition(ordered.begin(), ordered.end(),
+                   [](const Allocation* one) { return one->store.kind != Backup::kNone; });
     try {
       if (all) {
         const std::string name = group_tag(tag);
@@ -600,7 +604,7 @@ class Saver {
         drop.tag = name.c_str();
         call(gpumem_group_sleep, group_, &drop);
       } else {
-        for (const Allocation* const one : chosen) {
+        for (const Allocation* const one : ordered) {
           gpumem_error error = GPUMEM_ERROR_INIT;
           if (GPUMEM_FAILED(sleep_alone(*one, &error))) throw Failure(error.status, error.message);
         }
@@ -613,15 +617,31 @@ class Saver {
       one->paused = true;
   }
 
-  // After a failure. What cannot be woken waits for tms_resume().
+  // After a failure. What cannot be woken with its content waits for tms_resume().
   void note_sleepers(const Chosen& chosen, bool wake) {
+    // At once, as it keeps the stores.
+    for (Allocation* const one : chosen)
+      one->paused = !is_awake(*one);
+    if (!wake) return;
     Chosen woken;
+    woken.reserve(chosen.size());
     for (Allocation* const one : chosen) {
-      if (is_awake(*one)) continue;
-      one->paused = !wake || GPUMEM_FAILED(gpumem_buffer_wake(one->buffer, nullptr, nullptr));
-      if (!one->paused) woken.push_back(one);
+      if (!one->paused || GPUMEM_FAILED(gpumem_buffer_wake(one->buffer, nullptr, nullptr))) continue;
+      if (one->store.kind == Backup::kNone) {
+        one->paused = false;
+      } else {
+        woken.push_back(one);
+      }
     }
-    copy(woken, GPUMEM_FILE_DIRECTION_TO_MEMORY);
+    try {
+      copy(woken, GPUMEM_FILE_DIRECTION_TO_MEMORY);
+    } catch (...) {
+      for (const Allocation* const one : woken)
+        (void)sleep_alone(*one);
+      throw;
+    }
+    for (Allocation* const one : woken)
+      one->paused = false;
   }
 
   std::mutex mutex_;  // guards all below but the atomics

@@ -671,6 +671,7 @@ void try_each_failure(bool resident) {
   const Tensor first = tensor_in(kWeights, 3 * kSmall, 1);
   const Tensor second = tensor_in(kWeights, 2 * kSmall, 2);
   const Tensor third = tensor_in({"weights", true, false, "mmap"}, kSmall, 3);
+  const Tensor unsaved = tensor_in({"weights", false, false, nullptr}, kSmall, 5);
   std::optional<Tensor> kept;
   if (resident) {
     kept.emplace(tensor_in(kWeights, kSmall, 4));
@@ -696,18 +697,49 @@ void try_each_failure(bool resident) {
       if (pauses) {
         // It may be that some could not be woken again.
         (void)tms().resume("weights");
+        if (status != kSuccess) {
+          ASSERT_TRUE(unsaved.is_intact()) << k;
+        }
       } else if (status != kSuccess) {
         ASSERT_EQ(tms().resume("weights"), kSuccess) << k;
       }
       ASSERT_TRUE(first.is_intact()) << k;
       ASSERT_TRUE(second.is_intact()) << k;
       ASSERT_TRUE(third.is_intact()) << k;
+      unsaved.fill();
       if (!failed) break;
     }
   }
 }
 TEST_F(TmsTest, a_failure_of_the_driver_loses_nothing) { try_each_failure(false); }
 TEST_F(TmsTest, a_failure_of_the_driver_loses_nothing_beside_resident_memory) { try_each_failure(true); }
+
+// A buffer cannot be put to sleep, and another call fails, such as one that gives those their content back
+// that sleep already.
+TEST_F(TmsTest, no_two_failures_of_a_pause_lose_a_backup) {
+  constexpr size_t kSmall = kMiB / 16;
+  const Tensor first = tensor_in(kWeights, 3 * kSmall, 1);
+  const Tensor second = tensor_in({"weights", true, false, "mmap"}, kSmall, 2);
+  const Tensor kept = tensor_in(kWeights, kSmall, 3);
+  ASSERT_NE(tms().keep_resident(kept.memory()), 0);
+  const auto calls = [] { return DRIVER(fake_cuda_call_count)("*"); };
+  for (uint64_t refused = 1; refused <= 2; ++refused) {
+    uint64_t made = 0;
+    for (uint64_t k = 1; k == 1 || made + 1 >= k; ++k) {
+      ASSERT_LT(k, 1000);
+      DRIVER(fake_cuda_fail)("cuMemRetainAllocationHandle", refused, 0, CUDA_ERROR_OUT_OF_MEMORY);
+      DRIVER(fake_cuda_fail)("*", k, 0, CUDA_ERROR_OUT_OF_MEMORY);
+      const uint64_t before = calls();
+      EXPECT_NE(tms().pause("weights"), kSuccess);
+      made = calls() - before;
+      DRIVER(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+      (void)tms().resume("weights");
+      ASSERT_TRUE(first.is_intact()) << refused << " and " << k;
+      ASSERT_TRUE(second.is_intact()) << refused << " and " << k;
+      ASSERT_TRUE(kept.is_intact()) << refused << " and " << k;
+    }
+  }
+}
 
 TEST_F(TmsTest, threads_have_regions_of_their_own) {
   std::vector<std::thread> threads;
