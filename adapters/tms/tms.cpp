@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gpumem/gpumem.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -204,7 +205,7 @@ class Saver {
 
   void* allocate(uint64_t size, int ordinal, const Settings& wanted) {
     // A call for the group must not meet a buffer that has no record yet.
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     try {
       return make(size, ordinal, wanted);
     } catch (const Failure& failure) {
@@ -216,7 +217,7 @@ class Saver {
 
   // Memory that never sleeps.
   void* allocate_plain(uint64_t size, int ordinal) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     void* pointer = nullptr;
     call(gpumem_malloc, gpu_of(ordinal).device, GPUMEM_KIND_DEVICE, size, &pointer);
     return pointer;
@@ -225,9 +226,10 @@ class Saver {
   // Returns false if no region allocated it. What cannot be freed yet, while a stream is captured say, is an
   // orphan: the caller is rid of it, and a later call frees it.
   bool release(void* pointer) {
+    if (forked_) return true;  // the memory is the parent's
     Allocations::node_type found;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock = enter();
       found = allocations_.extract(reinterpret_cast<uintptr_t>(pointer));
       if (found.empty()) return false;
       free_orphans();
@@ -236,21 +238,21 @@ class Saver {
     gpumem_error error = GPUMEM_ERROR_INIT;
     if (GPUMEM_FAILED(destroy(found.mapped(), &error))) {
       report("memory stays allocated until a later call can free it: %s", error.message);
-      const std::lock_guard lock(mutex_);
+      const Lock lock = enter();
       orphans_.insert(std::move(found));
     }
     return true;
   }
 
   void release_plain(void* pointer) {
-    const std::unique_lock lock(mutex_);
+    const Lock lock = enter();
     if (instance_ == nullptr)
       throw Failure(GPUMEM_ERROR_NOT_FOUND, "the memory was not allocated by this library");
     call(gpumem_free, instance_, pointer);
   }
 
   int pause(const std::string& tag) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     free_orphans();
     Chosen chosen = choose(tag);
     const size_t others = std::erase_if(chosen, [](const Allocation* one) { return one->paused; });
@@ -272,7 +274,7 @@ class Saver {
   }
 
   int resume(const std::string& tag) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     Chosen chosen = choose(tag);
     const size_t others = std::erase_if(chosen, [](const Allocation* one) { return !one->paused; });
     if (others != 0) report("%zu of %zu allocations are not paused", others, others + chosen.size());
@@ -297,14 +299,14 @@ class Saver {
   }
 
   void prepare(const std::string& tag) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     Chosen chosen = choose(tag);
     std::erase_if(chosen, [](const Allocation* one) { return one->paused; });
     (void)make_stores(chosen);
   }
 
   uint8_t* backup_of(const void* pointer, uint64_t size) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     const Allocation* const one = containing(pointer, size);
     if (one == nullptr) throw Failure(GPUMEM_ERROR_NOT_FOUND, "no allocation of a region has these bytes");
     if (one->backup == Backup::kFile) return nullptr;
@@ -319,7 +321,7 @@ class Saver {
   }
 
   uint64_t keep_resident(const void* pointer) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     Allocation* const one = containing(pointer, 1);
     if (one == nullptr) return 0;
     if (one->paused)
@@ -330,7 +332,7 @@ class Saver {
   }
 
   uint32_t devices(const std::string& tag, int* out_ordinals, uint32_t capacity) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     std::set<int> ordinals;
     for (const auto& [base, one] : allocations_) {
       if (tag.empty() || one.tag == tag) ordinals.insert(one.ordinal);
@@ -341,7 +343,7 @@ class Saver {
   }
 
   gpumem_group group() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     return open_group();
   }
 
@@ -349,7 +351,7 @@ class Saver {
   void set_retain(bool retain) { retain_ = retain; }
   bool retains() const { return retain_; }
   void set_directory(const char* directory) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock = enter();
     directory_ = directory;
   }
 
@@ -359,8 +361,21 @@ class Saver {
     directory_ = directory == nullptr ? "/tmp" : directory;
   }
 
+  using Lock = std::unique_lock<std::mutex>;
+
+  // A child process has the lock as it was, and must not touch it.
+  Lock enter() {
+    if (forked_)
+      throw Failure(GPUMEM_ERROR_FORKED,
+                    "this process was forked from one that uses the GPU through gpumem; start processes with "
+                    "\"spawn\"");
+    return Lock(mutex_);
+  }
+
   gpumem_group open_group() {
     if (instance_ == nullptr) {
+      [[maybe_unused]] static const int registered =
+          pthread_atfork(nullptr, nullptr, [] { get().forked_ = true; });
       gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
       desc.backend = GPUMEM_BACKEND_CUDA;
       desc.name = "torch_memory_saver";
@@ -651,6 +666,7 @@ class Saver {
   Allocations allocations_;
   std::multimap<uintptr_t, Allocation> orphans_;  // freed by the program, but not yet here
   std::string directory_;                         // of files
+  std::atomic<bool> forked_ = false;              // this is a child of the process that opened the instance
   std::atomic<uint64_t> margin_ = 0;
   std::atomic<bool> retain_ = is_set("TMS_RETAIN_CPU_BACKUP");
 };

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -789,6 +790,43 @@ int run_alone(const char* filter, const std::vector<std::pair<const char*, const
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   return status;
+}
+
+// A child has the lock as another thread held it: here that of a pause, which waits for work.
+TEST_F(TmsTest, a_forked_child_returns_at_once) {
+  const Tensor weights = tensor_in(kWeights, kMiB, 1);
+  CUstream stream = nullptr;
+  must(DRIVER(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+  std::atomic<bool> goes_on = false;
+  must(DRIVER(cuLaunchHostFunc)(
+      stream,
+      [](void* flag) {
+        while (!static_cast<std::atomic<bool>*>(flag)->load())
+          std::this_thread::yield();
+      },
+      &goes_on));
+  const auto calls = DRIVER(fake_cuda_call_count);
+  const uint64_t before = calls("*");
+  std::thread pauses([] { EXPECT_EQ(tms().pause("weights"), kSuccess); });
+  while (calls("*") == before)
+    std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)alarm(120);
+    tms().torch_free(weights.memory(), kMiB, 0, nullptr);
+    const Region region(kWeights);
+    const bool refused = tms().pause(nullptr) != kSuccess && tms().resume(nullptr) != kSuccess &&
+                         tms().torch_malloc(kMiB, 0, nullptr) == nullptr && tms().group() == nullptr;
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  goes_on = true;
+  pauses.join();
+  EXPECT_EQ(tms().resume("weights"), kSuccess);
+  EXPECT_TRUE(weights.is_intact());
+  must(DRIVER(cuStreamDestroy)(stream));
 }
 
 TEST(TmsAlone, DISABLED_ends_while_memory_is_paused) {
