@@ -119,6 +119,8 @@ void require(gpumem_status status, const char* what, const gpumem_error& error) 
 // the stream that it was freed in, as there.
 class Arena {
  public:
+  // By what a block is looked for: small, stream, size, address.
+  using Free = std::set<std::tuple<bool, cudaStream_t, uint64_t, uintptr_t>>;
   struct Block {
     uint64_t size = 0;
     cudaStream_t stream = nullptr;
@@ -126,7 +128,8 @@ class Arena {
     bool first = false;  // of its segment
     bool free = false;
     bool used_elsewhere = false;
-    bool awaiting = false;  // freed, but the work of other streams may use it
+    bool awaiting = false;    // freed, but the work of other streams may use it
+    Free::node_type place{};  // while it is not free: so that giving it back needs no memory
   };
   struct Counts {
     uint64_t live_count = 0, live_bytes = 0, reserved = 0;
@@ -147,13 +150,14 @@ class Arena {
     const auto found = free_.lower_bound({small, stream, size, 0});
     if (found == free_.end() || std::get<0>(*found) != small || std::get<1>(*found) != stream) return nullptr;
     const uintptr_t address = std::get<3>(*found);
-    free_.erase(found);
     Block& block = blocks_.at(address);
-    block.free = false;
+    // Before all else, as it may throw.
     if (block.size - size >= (small ? kUnit : kSmall + kUnit)) {
-      put_free(address + size, {block.size - size, stream, small});
+      add_free(address + size, {block.size - size, stream, small});
       block.size = size;
     }
+    block.place = free_.extract(found);
+    block.free = false;
     ++counts_.live_count;
     ++counts_.total_count;
     counts_.live_bytes += block.size;
@@ -175,7 +179,12 @@ class Arena {
     const gpumem_status status = gpumem_pool_alloc(pool_, bytes, nullptr, &base, error);
     if (GPUMEM_FAILED(status)) return status;
     const auto address = reinterpret_cast<uintptr_t>(base);
-    put_free(address, {bytes, stream, size <= kSmall, true});
+    try {
+      add_free(address, {bytes, stream, size <= kSmall, true});
+    } catch (...) {
+      (void)gpumem_pool_free(pool_, base, nullptr, nullptr);
+      throw;
+    }
     ++counts_.segments;
     counts_.reserved += bytes;
     counts_.peak_reserved = std::max(counts_.peak_reserved, counts_.reserved);
@@ -225,7 +234,7 @@ class Arena {
           !GPUMEM_FAILED(gpumem_pool_free(pool_, reinterpret_cast<void*>(address), nullptr, nullptr))) {
         --counts_.segments;
         counts_.reserved -= block.size;
-        free_.erase({block.small, block.stream, block.size, address});
+        free_.erase(place_of(*at));
         blocks_.erase(at);
       }
       at = next;
@@ -243,15 +252,27 @@ class Arena {
   static constexpr uint64_t kUnit = 512;
   static constexpr uint64_t kSmall = kMiB;
 
-  void put_free(uintptr_t address, Block block) {
+  static Free::value_type place_of(const std::pair<const uintptr_t, Block>& entry) {
+    const auto& [address, block] = entry;
+    return {block.small, block.stream, block.size, address};
+  }
+
+  // All or nothing.
+  void add_free(uintptr_t address, Block block) {
     block.free = true;
-    free_.insert({block.small, block.stream, block.size, address});
-    blocks_[address] = block;
+    const auto added = blocks_.emplace(address, std::move(block)).first;
+    try {
+      free_.insert(place_of(*added));
+    } catch (...) {
+      blocks_.erase(added);
+      throw;
+    }
   }
 
   // Makes a block free, together with free neighbours of its segment.
-  void join(uintptr_t address) {
+  void join(uintptr_t address) noexcept {
     auto at = blocks_.find(address);
+    Free::node_type place = std::move(at->second.place);
     const auto absorb = [&](std::map<uintptr_t, Block>::iterator first,
                             std::map<uintptr_t, Block>::iterator second) {
       first->second.size += second->second.size;
@@ -260,24 +281,25 @@ class Arena {
     const auto can_join = [&](const Block& other) { return other.free && other.stream == at->second.stream; };
     const auto next = std::next(at);
     if (next != blocks_.end() && !next->second.first && can_join(next->second)) {
-      free_.erase({next->second.small, next->second.stream, next->second.size, next->first});
+      free_.erase(place_of(*next));
       absorb(at, next);
     }
     if (!at->second.first) {
       const auto before = std::prev(at);
       if (can_join(before->second)) {
-        free_.erase({before->second.small, before->second.stream, before->second.size, before->first});
+        free_.erase(place_of(*before));
         absorb(before, at);
         at = before;
       }
     }
-    const Block joined = at->second;
-    put_free(at->first, joined);
+    at->second.free = true;
+    place.value() = place_of(*at);
+    free_.insert(std::move(place));
   }
 
   const gpumem_pool pool_;
   std::map<uintptr_t, Block> blocks_;  // all of every segment
-  std::set<std::tuple<bool, cudaStream_t, uint64_t, uintptr_t>> free_;
+  Free free_;
   Counts counts_;
 };
 
@@ -812,18 +834,19 @@ EXPORT void gpumem_torch_begin_allocate_to_pool(int ordinal, MempoolId id, Filte
     if (route.device == ordinal && route.id == id)
       throw std::runtime_error("beginAllocateToPool: already recording to this private pool");
   }
-  auto& one = all.privates[{ordinal, id}];
-  if (one == nullptr) {
+  auto found = all.privates.find({ordinal, id});
+  if (found == all.privates.end()) {
     const std::string name = "torch (" + std::to_string(id.first) + ", " + std::to_string(id.second) + ")";
+    const gpumem_pool pool = make_pool(device, name.c_str());
     try {
-      one = std::make_unique<Private>(make_pool(device, name.c_str()));
+      found = all.privates.emplace(std::pair(ordinal, id), std::make_unique<Private>(pool)).first;
     } catch (...) {
-      all.privates.erase({ordinal, id});
+      (void)gpumem_pool_destroy(pool, nullptr);
       throw;
     }
   }
   all.routes.push_back({ordinal, id, std::move(filter)});
-  ++one->uses;
+  ++found->second->uses;
   all.route_count.store(all.routes.size());
 }
 

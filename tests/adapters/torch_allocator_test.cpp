@@ -8,11 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -22,6 +25,23 @@
 
 #include "c10_stand_in.h"
 #include "fake_cuda.h"
+
+namespace {
+
+// The call of operator new on this thread that throws, from 1; 0 for none.
+thread_local unsigned failing_new = 0;
+
+}  // namespace
+
+void* operator new(size_t size) {
+  if (failing_new != 0 && --failing_new == 0) throw std::bad_alloc();
+  void* const block = std::malloc(size == 0 ? 1 : size);
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return std::malloc(size == 0 ? 1 : size); }
+void operator delete(void* block) noexcept { std::free(block); }
+void operator delete(void* block, size_t) noexcept { std::free(block); }
 
 namespace {
 
@@ -601,6 +621,65 @@ TEST_F(TorchAllocator, JoinsFreeNeighbours) {
   free(whole);
   allocator->end(0, pool);
   allocator->release(0, pool);
+}
+
+// Each operator new fails once.
+TEST_F(TorchAllocator, LosesNoBlockForLackOfMemoryOfTheHost) {
+  const auto free_bytes = [] {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(CU(cuMemGetInfo)(&free, &total), CUDA_SUCCESS);
+    return free;
+  };
+  allocator->reset();
+  const size_t before = free_bytes();
+  const MempoolId pool = next_pool();
+  const auto fails = [](unsigned k, const std::function<void()>& work) {
+    failing_new = k;
+    try {
+      work();
+    } catch (const std::exception&) {
+      failing_new = 0;
+      return true;
+    }
+    return std::exchange(failing_new, 0) == 0;
+  };
+  unsigned k = 1;
+  for (bool begun = false; !begun; ++k) {
+    ASSERT_LT(k, 1000u);
+    (void)fails(k, [&] {
+      allocator->begin(0, pool, [](CUstream) { return true; });
+      begun = true;
+    });
+  }
+  // The first takes a segment of 20 MiB, and the next ones cut it.
+  std::vector<void*> blocks;
+  blocks.reserve(4);
+  for (int i = 0; i < 4; ++i) {
+    void* block = nullptr;
+    for (k = 1; fails(k, [&] { block = allocator->alloc(4 * kMiB, 0, stream); }); ++k) {
+      ASSERT_LT(k, 1000u);
+      // It may have succeeded all the same.
+      if (block != nullptr) allocator->free(std::exchange(block, nullptr), 4 * kMiB, 0, stream);
+      for (const BlockRow& row : private_blocks()) {
+        const bool live =
+            std::find(blocks.begin(), blocks.end(), reinterpret_cast<void*>(row.address)) != blocks.end();
+        EXPECT_EQ(row.state, live ? 1u : 0u) << "block " << i << ", failure " << k;
+      }
+    }
+    EXPECT_GT(k, 1u);
+    ASSERT_NE(block, nullptr);
+    blocks.push_back(block);
+  }
+  EXPECT_EQ(stats_of().reserved_bytes, 20 * kMiB);
+  for (void* const block : blocks) {
+    // A free cannot throw, so it must not fail.
+    EXPECT_FALSE(fails(1, [&] { allocator->free(block, 4 * kMiB, 0, stream); }));
+  }
+  EXPECT_EQ(private_blocks().size(), 1u);
+  allocator->end(0, pool);
+  allocator->release(0, pool);
+  allocator->reset();
+  EXPECT_EQ(free_bytes(), before);
 }
 
 TEST_F(TorchAllocator, ServesSegmentsForAMemPool) {
