@@ -58,6 +58,11 @@ def _publish(function: Callable[..., int], owner: int, name: str, handle: Any, v
     return published.value
 
 
+def left(timeout: Optional[float], start: int) -> Optional[float]:
+    """What is left of a timeout that began at a time of monotonic_ns(), in seconds."""
+    return None if timeout is None else max(timeout - (monotonic_ns() - start) / 1e9, 0)
+
+
 class Opened(Unique):
     """What a hub and a link have in common."""
 
@@ -284,19 +289,24 @@ class Link(Opened):
         :meth:`wait`, :meth:`fetch` and :func:`import_memory`, which describes ``device``, ``access`` and ``flags``; ``memory_name``
         is the name of the memory here.
         """
+        start, limit = monotonic_ns(), timeout
         while True:
-            entry = self.wait(name, after, timeout)
+            entry = self.wait(name, after, limit)
             if entry is None:
                 return None
             after = entry.version  # if it is gone, newer ones have replaced it
             try:
                 handle = self.fetch(name, version=after)
             except NotFound:
-                continue
-            try:
-                return import_memory(handle, device=device, access=access, flags=flags, name=memory_name), entry
-            except StaleHandle:
-                continue
+                pass
+            else:
+                try:
+                    return import_memory(handle, device=device, access=access, flags=flags, name=memory_name), entry
+                except StaleHandle:
+                    pass
+            limit = left(timeout, start)
+            if limit == 0:
+                return None
 
     def publish(self, name: str, handle: Union[ShareHandle, bytes], *, version: int = 0,
                 access: Union[Access, str, int, None] = None, keep: int = 0, fingerprint: Any = None) -> int:

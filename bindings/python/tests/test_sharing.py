@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Memory and events of other processes: handles, sockets, descriptors, hubs and keepers."""
 
+import functools
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import unittest
 import unittest.mock
 
@@ -602,6 +605,20 @@ class HubTest(SharingCase):
                 gone = link.share_ways(memory)[ShareWay.LEGACY]
             self.assertEqual(gone.status_name, "GPUMEM_ERROR_PEER_GONE")
             self.assertTrue(gone.message)
+
+    def test_a_name_whose_versions_are_replaced_at_once(self):
+        """Each round of import_next() has what the rounds before have left of the time limit."""
+        limits, clock = [], itertools.count(0, 400_000_000)
+
+        def wait(name, after, timeout):
+            limits.append(timeout)
+            self.assertLess(len(limits), 10, "it goes on for ever")
+            return types.SimpleNamespace(version=after + 1)
+        link = types.SimpleNamespace(wait=wait, fetch=unittest.mock.Mock(side_effect=gpumem.NotFound("it was replaced")))
+        with unittest.mock.patch.object(sys.modules["gpumem._hub"], "monotonic_ns", functools.partial(next, clock)):
+            self.assertIsNone(gpumem.Link.import_next(link, "batch", timeout=1))
+        self.assertEqual([round(limit, 6) for limit in limits], [1, 0.6, 0.2])
+        self.assertEqual([call.kwargs["version"] for call in link.fetch.call_args_list], [1, 2, 3])
 
     def ways_of(self, link):
         with self.by_descriptors() as buffer:
