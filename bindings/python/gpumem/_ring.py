@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import sys
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type, Union, overload
 
 from . import _library as c
-from ._calls import ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, size64, sweep, text, u32, u64
-from ._codes import Backend, Kind, MemoryFlags
+from ._calls import (GONE, ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, size64, sweep, text, u32,
+                     u64)
+from ._codes import Backend, EventFlags, Kind, MemoryFlags
 from ._dlpack import CUDA
-from ._hub import Opened
+from ._hub import Opened, left
 from ._memory import Ordered
 from ._results import MemoryInfo, RingInfo
 from ._share import ShareHandle, handle_struct, instance_of, seconds
+from ._stream import Event
 from ._waits import on_main_thread
-from .errors import Busy, Closed, StaleHandle
+from .errors import Busy, Closed, DeviceLost, Error, StaleHandle
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
-    from ._stream import Stream
+    from ._stream import Queue, Stream
 
 _SLICE = 50_000_000
 
@@ -31,13 +33,32 @@ def _order(stream: Optional[Stream]) -> Optional[int]:
         return None
     if not hasattr(stream, "_queue"):
         raise TypeError(f"stream must be a gpumem.Stream or None, not a {type(stream).__name__}; Stream.wrap() wraps others")
+    if stream.closed:
+        raise StaleHandle("the stream was closed; pass one that is open")
     return stream.handle
+
+
+def _recorded(queues: Iterable[Queue]) -> List[Event]:
+    """Events of the work that is in streams now, of those that can still have some."""
+    events = []
+    for queue in queues:
+        try:
+            events.append(_event(queue.device, queue))
+        except (DeviceLost, StaleHandle):
+            pass
+    return events
+
+
+def _event(device: Device, queue: Queue) -> Event:
+    event = Event(device, flags=EventFlags.DISABLE_TIMING)
+    event._record(queue)
+    return event
 
 
 class Slot(Ordered):
     """What the slots of both sides have in common."""
 
-    __slots__ = ("device", "number", "index", "_ring", "_found", "_stream", "_open", "_holds", "_info", "__weakref__")
+    __slots__ = ("device", "number", "index", "_ring", "_found", "_stream", "_open", "_done", "_holds", "_info", "__weakref__")
     _side = Kind.DEVICE
 
     if TYPE_CHECKING:
@@ -47,6 +68,7 @@ class Slot(Ordered):
         _found: Any
         _stream: Optional[Stream]
         _open: bool
+        _done: Optional[Tuple[Optional[Stream], Optional[Event]]]  # of a message whose release waits for that of older ones
 
     def __init__(self) -> None:
         raise TypeError("get slots from RingProducer.acquire(), and messages from RingConsumer.wait()")
@@ -56,7 +78,7 @@ class Slot(Ordered):
         self = cls.__new__(cls)
         self.device, self.number, self.index = ring.device, found.number, found.index
         self._ring, self._found, self._stream, self._open = ring, found, stream, True
-        self._holds = []
+        self._done, self._holds = None, []
         self._info = MemoryInfo(cls._side, -1, ring.device.ordinal, None, found.pointer, found.size, found.size, 0,
                                 MemoryFlags(0), MemoryFlags(0), 0, ring._name)
         ring._held.append(self)
@@ -96,6 +118,11 @@ class Slot(Ordered):
             raise Busy("work in another stream uses the slot and was not observed complete; synchronize that stream first",
                        function=function)
 
+    def _call(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Makes the call that passes it on."""
+        call(function, self._ring.handle, *arguments)
+        self._end()
+
     def _end(self) -> None:
         self._open = False
         self._ring._held.remove(self)
@@ -118,8 +145,7 @@ class RingSlot(Slot):
         length, number = self._found.size if size is None else u64(size, "size"), u64(tag, "tag")
         handle = _order(order)
         self._pass(order, "published", "gpumem_ring_publish")
-        call(c.gpumem_ring_publish, self._ring.handle, handle, length, number)
-        self._end()
+        self._call(c.gpumem_ring_publish, handle, length, number)
 
     def drop(self) -> None:
         """Keeps the slot for the next :meth:`RingProducer.acquire`, unless it was published. A second call does nothing."""
@@ -127,8 +153,12 @@ class RingSlot(Slot):
             return
         if self._viewed():
             self._held("dropped", "gpumem_ring_acquire")
+        queues = self._queues()
+        if self._stream is not None:
+            queues.add(self._stream._queue)
+        self._ring._before += _recorded(queues)
+        self._ring._spare = self._found
         self._end()
-        self._ring._spare = self._found, self._stream
 
     def __enter__(self) -> RingSlot:
         return self
@@ -144,8 +174,11 @@ class RingMessage(Slot):
     message that is released before an older one stays held until that is released.
     """
 
-    __slots__ = ("_done",)
+    __slots__ = ()
     _side = Kind.IMPORTED
+
+    if TYPE_CHECKING:
+        _ring: RingConsumer
 
     @property
     def tag(self) -> int:
@@ -155,27 +188,27 @@ class RingMessage(Slot):
     def release(self, *, stream: Optional[Stream] = None) -> None:
         """Releases the message. The producer fills the slot again when the work is complete that is in ``stream`` now: the one of
         the message unless another one is given. A second call does nothing."""
-        if not self._open:
-            return
-        order = stream or self._stream
-        _order(order)
-        self._pass(order, "released", "gpumem_ring_release")
-        self._done = order, True
-        for message in list(self._ring._held):  # the oldest comes first
-            order, done = getattr(message, "_done", (None, False))
-            if not done:
+        ring = self._ring
+        if not self.closed:
+            order = stream or self._stream
+            handle = _order(order)
+            self._pass(order, "released", "gpumem_ring_release")
+            ring._pass_on()
+            if ring._held[0] is not self:
+                # The stream may be closed when it is passed on.
+                self._done = order, None if order is None else _event(self.device, order._queue)
                 return
-            call(c.gpumem_ring_release, self._ring.handle, _order(order), message.number)
-            message._end()
+            self._call(c.gpumem_ring_release, handle, self.number)
+        ring._pass_on()
 
     @property
     def closed(self) -> bool:
         """Whether it was released."""
-        return not self._open or hasattr(self, "_done")
+        return not self._open or self._done is not None
 
     def info(self) -> MemoryInfo:
         """Information about the memory of the message."""
-        if hasattr(self, "_done"):
+        if self._done is not None:
             raise StaleHandle("the message was released")
         return super().info()
 
@@ -189,17 +222,18 @@ class RingMessage(Slot):
 class Ring(Opened):
     """What both sides of a ring have in common."""
 
-    __slots__ = ("device", "_name", "_held", "_spare")
+    __slots__ = ("device", "_name", "_held", "_spare", "_before")
 
     if TYPE_CHECKING:
         device: Device
         _name: str
-        _held: List[Any]
-        _spare: Optional[Tuple[Any, Optional[Stream]]]
+        _held: List[Any]  # the oldest comes first
+        _spare: Any  # a slot that was acquired or waited for, and not used
+        _before: List[Event]  # what its next user waits for
 
     def _opened(self, handle: int, instance: Instance) -> None:
         self._handle, self.instance, self._closed = handle, instance, False
-        self._held, self._spare = [], None
+        self._held, self._spare, self._before = [], None, []
         info = self.info()
         self.device, self._name = instance.device(info.device_ordinal), info.name
 
@@ -226,42 +260,60 @@ class Ring(Opened):
                         found.released, bool(found.finished), text(found.name))
 
     def close(self) -> None:
-        """Closes this side of the ring. A consumer releases what it holds, and first waits for its work on what it has released.
-        It is Busy while the ring has consumers: see :meth:`RingProducer.finish`. A second call does nothing.
+        """Closes this side of the ring. A consumer releases what it holds. It first waits for the work on what was released or
+        dropped. It is Busy while the ring has consumers: see :meth:`RingProducer.finish`. A second call does nothing.
 
         Raises BufferError while a view of a slot is alive, and Busy while work in a stream uses one that was neither
-        published nor released."""
-        for slot in [] if self._closed else list(self._held):
-            if slot._holds and not slot.closed and not slot._reclaimed():
-                slot._held("closed", "gpumem_ring_destroy")
+        published, nor released, nor dropped."""
+        if not self._closed:
+            events = list(self._before)
+            for slot in self._held:
+                if slot._done is not None:
+                    events += filter(None, slot._done[1:])
+                elif slot._holds and not slot._reclaimed():
+                    slot._held("closed", "gpumem_ring_destroy")
+            for event in events:
+                try:
+                    event.synchronize()
+                except Error as problem:
+                    if problem.code not in (*GONE, c.GPUMEM_ERROR_DEVICE_LOST):
+                        raise
         self._end(c.gpumem_ring_destroy)
         for slot in self._held:
             slot._open = False
         self._held.clear()
+        self._before.clear()
 
-    def _next(self, function: Callable[..., int], stream: Optional[Stream], timeout: Optional[float]) -> Any:
+    def _next(self, kind: Type[Slot], function: Callable[..., int], stream: Optional[Stream], timeout: Optional[float]) -> Any:
         """The next slot; None if none came in time."""
-        limit, order = nanoseconds(timeout), _order(stream)
-        if self._spare is not None:  # which was acquired or waited for, and not used
-            found, before = self._spare
-            if before is not None and before is not stream and not before.closed:
-                before.synchronize()
-            self._spare = None
-            return found
-        found, start = c.gpumem_ring_slot(), monotonic_ns()
+        limit, order, start = nanoseconds(timeout), _order(stream), monotonic_ns()
+        found = self._spare or c.gpumem_ring_slot()
         try:
-            while True:
-                # Python runs signal handlers on the main thread, between calls.
-                piece = min(limit, _SLICE) if on_main_thread() else limit
-                if call(function, self._handle, order, piece, found) != c.GPUMEM_NOT_READY:
-                    return found
-                if timeout is not None:
-                    limit = max(nanoseconds(timeout) - (monotonic_ns() - start), 0)
-                    if not limit:
+            if found.pointer:
+                while self._before:
+                    if stream is not None:
+                        stream.wait_event(self._before[-1])
+                    elif not self._before[-1].synchronize(left(timeout, start)):
                         return None
+                    self._before.pop()
+            else:
+                while True:
+                    # Python runs signal handlers on the main thread, between calls.
+                    piece = min(limit, _SLICE) if on_main_thread() else limit
+                    if call(function, self._handle, order, piece, found) != c.GPUMEM_NOT_READY:
+                        break
+                    if timeout is not None:
+                        limit = max(nanoseconds(timeout) - (monotonic_ns() - start), 0)
+                        if not limit:
+                            return None
+            slot = kind._of(self, found, stream)
+            self._spare = None
+            return slot
         except BaseException:  # a signal handler raised as the call returned
             if found.pointer:
-                self._spare = found, stream
+                self._spare = found
+                if stream is not None:
+                    self._before += _recorded([stream._queue])
             raise
 
 
@@ -302,21 +354,17 @@ class RingProducer(Ring):
         """The next slot, once all consumers have released it; None if ``timeout`` seconds have passed.
 
         ``stream`` will fill it, and waits for the work of the consumers. Without one, this call waits for that."""
-        found = self._next(c.gpumem_ring_acquire, stream, timeout)
-        return None if found is None else RingSlot._of(self, found, stream)
+        return self._next(RingSlot, c.gpumem_ring_acquire, stream, timeout)  # type: ignore[no-any-return]
 
     def finish(self, timeout: Optional[float] = None) -> bool:
         """Says that no message will follow, and waits until all consumers have closed the ring. Returns whether they have. A slot
         that was not published is dropped."""
         limit, start = nanoseconds(timeout), monotonic_ns()
-        for slot in self._held:
-            if slot._holds and not slot._reclaimed():
-                slot._held("dropped", "gpumem_ring_finish")
+        for slot in list(self._held):
+            slot.drop()
         while True:
             piece = min(limit, _SLICE) if on_main_thread() else limit
             status = call(c.gpumem_ring_finish, self._handle, piece)
-            for slot in list(self._held):
-                slot._end()
             self._spare = None
             if status != c.GPUMEM_NOT_READY:
                 return True
@@ -362,8 +410,17 @@ class RingConsumer(Ring):
         finished the ring and this was all, and PeerGone if it has ended.
 
         ``stream`` will use it, and waits for the work of the producer. Without one, this call waits for that."""
-        found = self._next(c.gpumem_ring_wait, stream, timeout)
-        return None if found is None else RingMessage._of(self, found, stream)
+        return self._next(RingMessage, c.gpumem_ring_wait, stream, timeout)  # type: ignore[no-any-return]
+
+    def _pass_on(self) -> None:
+        """Releases the messages that are to be released, unless older ones are held."""
+        while self._held and self._held[0]._done is not None:
+            message = self._held[0]
+            stream, event = message._done
+            if stream is not None and stream.closed:
+                event.synchronize()
+                stream = None
+            message._call(c.gpumem_ring_release, _order(stream), message.number)
 
     def messages(self, stream: Optional[Stream] = None) -> Iterator[RingMessage]:
         """The messages that come, each of which ``stream`` will use, until the producer has finished the ring."""

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Rings: one process produces, others consume."""
 
+import contextlib
 import gc
 import unittest
+from unittest import mock
 
 import gpumem
 from gpumem import Kind, ShareType
+from gpumem import _library as c
 
 from .support import BACKEND
 from .test_sharing import LIMIT, SharingCase, contents
@@ -83,6 +86,27 @@ class RingTest(SharingCase):
         if stream is not None:
             stream.synchronize()
 
+    @contextlib.contextmanager
+    def work_until_an_event_is_waited_for(self):
+        """A stream with work of which it keeps nothing, and a function that says whether that is complete. It is once something
+        waits for an event."""
+        with self.pinned(4) as flag, self.device.event() as end:
+            flag.fill(0)
+            stream, wait = self.device.stream(), c.gpumem_event_synchronize
+            stream.wait_value(flag.host_pointer, 1)
+            end.record(stream)
+
+            def complete(*arguments):
+                flag.buffer()[0] = 1
+                return wait(*arguments)
+            try:
+                with mock.patch.object(c, "gpumem_event_synchronize", complete):
+                    yield stream, lambda: flag.buffer()[0] == 1
+            finally:
+                flag.buffer()[0] = 1
+                end.synchronize()
+                stream.close()
+
     def test_a_ring(self):
         with self.device.ring(SIZE, slot_count=3, consumers_max=2, name="ours") as ring:
             info = ring.info()
@@ -142,6 +166,37 @@ class RingTest(SharingCase):
             slot.fill(1, stream=one)
             slot.publish()  # behind the fill
             one.synchronize()
+
+    def test_who_gets_a_dropped_slot_comes_after_its_work(self):
+        with self.device.ring(SIZE) as ring:
+            for used in (False, True):  # in another stream than the slot's
+                stream, release = self.held_stream()
+                slot = ring.acquire(None if used else stream)
+                if used:
+                    slot.fill(1, stream=stream)
+                slot.drop()
+                self.assertIsNone(ring.acquire(timeout=0))
+                with self.device.stream() as other:
+                    ring.acquire(other).drop()
+                    self.assertFalse(other.query())
+                    release()
+                with ring.acquire() as again:
+                    self.assertEqual(again.number, 0)
+                stream.close()
+
+    def test_closing_waits_for_the_work_on_a_dropped_slot(self):
+        for finishing in (False, True):
+            ring = self.device.ring(SIZE)
+            with self.work_until_an_event_is_waited_for() as (stream, is_complete):
+                slot = ring.acquire(stream)
+                slot.fill(7, stream=stream)
+                if finishing:
+                    ring.finish()
+                else:
+                    slot.drop()
+                self.assertFalse(is_complete())
+                ring.close()
+                self.assertTrue(is_complete())
 
     def test_what_is_refused(self):
         with self.device.ring(SIZE) as ring:
@@ -244,6 +299,72 @@ class RingTest(SharingCase):
             with self.assertRaises(gpumem.Closed):
                 ring.wait()
         self.assertTrue(self.heard(connection))
+
+    def consumed(self, count):
+        """A ring of another process, whose producer publishes so many messages."""
+        connection = self.start(producer, count, True)[1]
+        ring = gpumem.open_ring(self.heard(connection), instance=self.instance)
+
+        def end():
+            ring.close()
+            self.assertEqual(self.heard(connection), "published")
+            connection.send("finish")
+            self.assertTrue(self.heard(connection))
+        return ring, end
+
+    def test_a_message_whose_stream_is_closed_when_it_is_passed_on(self):
+        ring, end = self.consumed(20)
+        passed = []
+        pass_on = c.gpumem_ring_release
+
+        def noted(handle, stream, number, error):
+            passed.append((number, stream, is_complete()))
+            return pass_on(handle, stream, number, error)
+        with self.work_until_an_event_is_waited_for() as (stream, is_complete):
+            first, second = ring.wait(), ring.wait(stream)
+            second.release()
+            stream.close()
+            with mock.patch.object(c, "gpumem_ring_release", noted):
+                first.release()
+        self.assertEqual(passed, [(0, None, False), (1, None, True)])
+        first, second = ring.wait(), ring.wait()
+        with self.assertRaisesRegex(gpumem.StaleHandle, "pass one that is open"):
+            second.release(stream=stream)
+        second.release()
+        first.release()
+        for number in range(4, 20):
+            with ring.wait(timeout=LIMIT) as slot:
+                self.assertEqual(slot.number, number)
+        end()
+
+    def test_the_first_release_decides_on_the_stream(self):
+        ring, end = self.consumed(2)
+        with self.device.stream() as stream:
+            first, second = ring.wait(), ring.wait()
+            with gpumem.Instance(BACKEND) as instance, instance.device(0).stream() as foreign:
+                with self.assertRaises(gpumem.InvalidArgument):
+                    second.release(stream=foreign)
+            self.assertFalse(second.closed)
+            second.release(stream=stream)
+            second.release()
+            with mock.patch.object(c, "gpumem_ring_release", wraps=c.gpumem_ring_release) as passed:
+                first.release()
+        self.assertEqual([call.args[1] for call in passed.call_args_list], [None, stream.handle])
+        end()
+
+    def test_closing_waits_for_the_work_on_a_message_that_is_passed_on_later(self):
+        ring, end = self.consumed(2)
+        with self.work_until_an_event_is_waited_for() as (stream, is_complete), self.pinned(SIZE) as found:
+            first, second = ring.wait(), ring.wait(stream)
+            second.copy_to(found, stream=stream)
+            second.release()
+            self.assertFalse(is_complete())
+            ring.close()
+            self.assertTrue(is_complete())
+            self.assertEqual(bytes(found.buffer()[:second.size]), message(1))
+            stream.synchronize()
+        self.assertTrue(first.closed)
+        end()
 
 
 if __name__ == "__main__":
