@@ -60,6 +60,7 @@ class Slot(Ordered):
 
     __slots__ = ("device", "number", "index", "_ring", "_found", "_stream", "_open", "_done", "_holds", "_info", "__weakref__")
     _side = Kind.DEVICE
+    _count = "published"
 
     if TYPE_CHECKING:
         number: int
@@ -120,12 +121,18 @@ class Slot(Ordered):
 
     def _call(self, function: Callable[..., int], *arguments: Any) -> None:
         """Makes the call that passes it on."""
-        call(function, self._ring.handle, *arguments)
-        self._end()
+        try:
+            call(function, self._ring.handle, *arguments)
+            self._end()
+        except BaseException:  # a signal handler may have raised as the call returned
+            if self.number < getattr(self._ring.info(), self._count):
+                self._end()
+            raise
 
     def _end(self) -> None:
         self._open = False
-        self._ring._held.remove(self)
+        if self in self._ring._held:
+            self._ring._held.remove(self)
 
 
 class RingSlot(Slot):
@@ -176,6 +183,7 @@ class RingMessage(Slot):
 
     __slots__ = ()
     _side = Kind.IMPORTED
+    _count = "released"
 
     if TYPE_CHECKING:
         _ring: RingConsumer
@@ -287,6 +295,8 @@ class Ring(Opened):
     def _next(self, kind: Type[Slot], function: Callable[..., int], stream: Optional[Stream], timeout: Optional[float]) -> Any:
         """The next slot; None if none came in time."""
         limit, order, start = nanoseconds(timeout), _order(stream), monotonic_ns()
+        if self._spare is not None and not self.info().held_count:
+            self._spare = None  # it was passed on all the same, or the ring is finished
         found = self._spare or c.gpumem_ring_slot()
         try:
             if found.pointer:
@@ -309,8 +319,9 @@ class Ring(Opened):
             slot = kind._of(self, found, stream)
             self._spare = None
             return slot
-        except BaseException:  # a signal handler raised as the call returned
+        except BaseException:  # a signal handler may have raised as the call returned
             if found.pointer:
+                self._held[:] = [slot for slot in self._held if slot._found is not found]
                 self._spare = found
                 if stream is not None:
                     self._before += _recorded([stream._queue])
@@ -365,7 +376,6 @@ class RingProducer(Ring):
         while True:
             piece = min(limit, _SLICE) if on_main_thread() else limit
             status = call(c.gpumem_ring_finish, self._handle, piece)
-            self._spare = None
             if status != c.GPUMEM_NOT_READY:
                 return True
             if timeout is not None:
@@ -410,6 +420,7 @@ class RingConsumer(Ring):
         finished the ring and this was all, and PeerGone if it has ended.
 
         ``stream`` will use it, and waits for the work of the producer. Without one, this call waits for that."""
+        self._pass_on()
         return self._next(RingMessage, c.gpumem_ring_wait, stream, timeout)  # type: ignore[no-any-return]
 
     def _pass_on(self) -> None:

@@ -2,6 +2,7 @@
 """Rings: one process produces, others consume."""
 
 import contextlib
+import functools
 import gc
 import unittest
 from unittest import mock
@@ -9,8 +10,10 @@ from unittest import mock
 import gpumem
 from gpumem import Kind, ShareType
 from gpumem import _library as c
+from gpumem import _ring
 
 from .support import BACKEND
+from .test_interrupt import raises_at
 from .test_sharing import LIMIT, SharingCase, contents
 
 SIZE = 1000
@@ -198,6 +201,40 @@ class RingTest(SharingCase):
                 ring.close()
                 self.assertTrue(is_complete())
 
+    def test_a_publish_that_is_interrupted(self):
+        """A signal handler raises at each line in turn."""
+        with self.device.stream() as stream, self.device.ring(SIZE, slot_count=2) as ring:
+            for limit in range(1, 200):
+                slot = ring.acquire(stream)
+                raised = raises_at(limit, _ring, slot.publish)
+                published = ring.info().published
+                self.assertEqual(slot.closed, published > slot.number, f"line {limit}")
+                slot.drop()
+                with ring.acquire() as again:
+                    self.assertEqual(again.number, published, f"line {limit}")
+                    again.publish()
+                if not raised:
+                    break
+            self.assertFalse(raised, "there are more lines")
+            self.assertEqual(ring.info().published, published + 1)
+
+    def test_an_acquire_or_a_drop_that_is_interrupted(self):
+        with self.device.stream() as stream, self.device.ring(SIZE, slot_count=2) as ring:
+            for first in (None, stream):
+                for act in (lambda: ring.acquire(stream), lambda: ring.acquire().drop()):
+                    for limit in range(1, 200):
+                        if first is not None:
+                            ring.acquire(first).drop()
+                        raised = raises_at(limit, _ring, act)
+                        for slot in list(ring._held):  # which was returned
+                            slot.drop()
+                        with ring.acquire() as again:
+                            self.assertEqual(again.number, ring.info().published, f"line {limit}")
+                            again.publish()
+                        if not raised:
+                            break
+                    self.assertFalse(raised, "there are more lines")
+
     def test_what_is_refused(self):
         with self.device.ring(SIZE) as ring:
             for call in (lambda: self.device.ring(0), lambda: self.device.ring(SIZE, slot_count=257),
@@ -364,6 +401,30 @@ class RingTest(SharingCase):
             self.assertEqual(bytes(found.buffer()[:second.size]), message(1))
             stream.synchronize()
         self.assertTrue(first.closed)
+        end()
+
+    def test_a_release_or_a_wait_that_is_interrupted(self):
+        """A signal handler raises at each line in turn."""
+        ring, end = self.consumed(1000)
+        number = 0
+        for act in ("first", "second", "wait"):
+            for limit in range(1, 200):
+                with self.device.stream() as stream:
+                    first, second = ring.wait(timeout=LIMIT), ring.wait(stream, LIMIT)
+                    self.assertEqual((first.number, ring.info().held_count), (number, 2), f"{act}, line {limit}")
+                    raised = act == "second" and raises_at(limit, _ring, second.release)
+                    second.release()
+                    raised = act == "first" and raises_at(limit, _ring, first.release) or raised
+                    first.release()
+                number += 2
+                if act == "wait":
+                    raised = raises_at(limit, _ring, functools.partial(ring.wait, timeout=LIMIT))
+                    for slot in list(ring._held):  # which was returned
+                        slot.release()
+                        number += 1
+                if not raised:
+                    break
+            self.assertFalse(raised, "there are more lines")
         end()
 
 
