@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, addressof, c_char_p, c_int32, c_int64, c_void_p, cast, pointer, py_object
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from . import _types
-from ._calls import Unique
+from ._calls import Unique, finalizer
 from ._codes import EventFlags
 from ._dlpack import (_WITH_STREAMS, CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView, _get_pointer, _is_valid, offer)
 from .errors import InvalidArgument, StaleHandle
@@ -154,14 +154,29 @@ def _device(place: Tuple[int, int]) -> Device:
 class _Imported(Unique):
     """An array of another library, moved out of its capsule and released when this object is destroyed."""
 
-    __slots__ = ("array",)
+    __slots__ = ("array", "_taken")
 
     def __init__(self, array: Any) -> None:
         self.array = _Array.from_buffer_copy(array)
-        array.release = None
+        self._taken: List[None] = []
+        # In one step, so that no signal handler comes in between.
+        self._taken.extend(map(_set_release, (array,), (None,)))
 
-    def __del__(self, release_type: Any = _Release, address_of: Callable[[Any], int] = addressof) -> None:
-        release_type(self.array.release)(address_of(self.array))
+
+_set_release: Callable[[Any, None], None] = getattr(_Array, "release").__set__
+
+
+def _finisher(release_type: Any, address_of: Callable[[Any], int]) -> Callable[[_Imported], None]:
+    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
+    def finish(self: _Imported) -> None:
+        # One entry says that it was taken, and a second one that it was released.
+        taken: List[Any] = getattr(self, "_taken", [])
+        if len(taken) == 1:
+            taken.extend(map(release_type(self.array.release), (address_of(self.array),)))
+    return finish
+
+
+finalizer(_Imported, _finisher(_Release, addressof))
 
 
 def from_arrow(source: Any, *, stream: Any = None) -> View:

@@ -9,7 +9,8 @@ from ctypes import c_uint64
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, SupportsIndex, Tuple, Union
 
 from . import _library as c
-from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, leave, leftovers, sweep, text, u64
+from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, sweep, text,
+                     u64)
 from ._codes import Access, BufferFlags, BufferState, Content, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import expect
@@ -26,9 +27,10 @@ from .errors import Busy, Error, InvalidState, NotFound, StaleHandle
 if TYPE_CHECKING:
     from ._groups import Group
     from ._instance import Device
+    from ._memory import Hold
     from ._ranges import Accesses
     from ._sleeping import AfterWake, BeforeSleep, Directory, Progress
-    from ._stream import Event, Queue, Stream
+    from ._stream import Event, Stream
 
 
 class Buffer(Region):
@@ -73,26 +75,27 @@ class Buffer(Region):
         self.group, self._tag = group, tag or ""
         self._callbacks: Tuple[Optional[BeforeSleep], Optional[AfterWake]] = (None, None)
         self._number = 0  # in `called`
-        # One entry for each view (None) and each call (False), and the work queue for each use in a stream. Each use has
-        # a view, and a view is only made under the lock.
-        self._holds: List[Union[None, bool, Queue]] = []
+        # Each use in a stream has a view, and a view is only made under the lock.
+        self._holds: List[Hold] = []
         self._lock = threading.RLock()
         self._state: Optional[BufferInfo] = None
         self._info: Optional[MemoryInfo] = None  # for copies and views
         make = create_aside if desc.size >= LARGE and on_main_thread() else create
         if group is None:
-            self._handle = make(c.gpumem_buffer_create, c.gpumem_buffer_destroy, device.handle, desc)
-            self._closed = False
-            device.instance._buffers[self._handle] = self
+            self._open(make(c.gpumem_buffer_create, c.gpumem_buffer_destroy, device.handle, desc))
             return
         from ._groups import Group
         expect(Group, group, "group")
         desc.group = group.handle
         with group._lock:  # none enters while the group sleeps or wakes
             group._idle()
-            self._handle = make(c.gpumem_buffer_create, c.gpumem_buffer_destroy, device.handle, desc)
-            self._closed = False
-            device.instance._buffers[self._handle] = group._members[self._handle] = self
+            self._open(make(c.gpumem_buffer_create, c.gpumem_buffer_destroy, device.handle, desc))
+            group._members[self._handle] = self
+
+    def _open(self, made: Made) -> None:
+        self._handle, self._closed = made.handle, False
+        made.value = None
+        self.device.instance._buffers[self._handle] = self
 
     # ---- changes ----
 
@@ -425,11 +428,11 @@ class Registration(Unique):
         """Ends the registration. A second call does nothing."""
         if self._closed:
             return
-        self._closed = True
         try:
+            self._closed = True
             call(c.gpumem_buffer_forget_registration, self.buffer.handle, self.number)
-        except Error as problem:
-            if problem.code not in GONE and not isinstance(problem, NotFound):
+        except BaseException as problem:
+            if getattr(problem, "code", None) not in GONE and not isinstance(problem, NotFound):
                 self._closed = False
                 raise
 
@@ -517,8 +520,8 @@ def put_to_sleep(buffers: Sequence[Buffer], group: Optional[Group], heard: Call,
         if event is not None:
             event.synchronize()
         if stream is None and event is None:
-            for queue in {hold for buffer in buffers for hold in list(buffer._holds) if hold}:
-                queue.synchronize()  # type: ignore[union-attr]
+            for queue in {queue for buffer in buffers for queue in buffer._queues()}:
+                queue.synchronize()
     for buffer in buffers:
         if buffer._callbacks[0] is None:  # otherwise it checks for itself, once that has dropped its views
             buffer._unused("put to sleep", function)
@@ -539,9 +542,9 @@ def wake_up(buffers: Sequence[Buffer], group: Optional[Group], heard: Call, func
     change(buffers, group, lambda run: heard.make(run, long), function, handle, desc)
 
 
-def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Buffer], None]:
+def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Buffer], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def __del__(self: Buffer) -> None:
+    def finish(self: Buffer) -> None:
         """Frees the buffer unless it was closed."""
         try:
             if self._closed or finalizing():
@@ -549,7 +552,7 @@ def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], las
         except AttributeError:
             return
         destroy(last.gpumem_buffer_destroy, self._handle)
-    return __del__
+    return finish
 
 
-Buffer.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
+finalizer(Buffer, _finisher(sys.is_finalizing, destroy_quietly, c))

@@ -6,7 +6,9 @@ from __future__ import annotations
 import atexit
 import collections
 import ctypes
+import functools
 import itertools
+import operator
 import sys
 import threading
 import time
@@ -60,17 +62,25 @@ def call(function: Callable[..., int], *arguments: Any) -> int:
     return status
 
 
-def create(function: Callable[..., int], destroy: Callable[..., int], *arguments: Any, keep: Any = None) -> int:
-    """Calls a function that creates an object, and returns its handle. An exception of a signal handler, which can come
-    as the call returns, destroys it again."""
-    handle = c_void_p()
-    try:
-        call(function, *arguments, handle)
-        return handle.value or 0
-    except BaseException:
-        if handle.value:
-            destroy(handle, None)
-        raise
+class Made(c_void_p):
+    """The handle of an object of the library, which the library writes here. The object is destroyed when nothing refers to this
+    any more, unless the ``value`` was taken out: a signal handler may raise as the call returns, or at any line after it."""
+
+    __slots__ = ("destroy", "keep")
+
+    def __init__(self, destroy: Callable[..., int], keep: Any) -> None:
+        self.destroy, self.keep = destroy, keep
+
+    @property
+    def handle(self) -> int:
+        return self.value or 0
+
+
+def create(function: Callable[..., int], destroy: Callable[..., int], *arguments: Any, keep: Any = None) -> Made:
+    """Calls a function that creates an object. Who has taken the handle over sets the ``value`` to None."""
+    made = Made(destroy, keep)
+    call(function, *arguments, made)
+    return made
 
 
 def ask(function: Callable[..., int], struct: Any, *arguments: Any) -> Any:
@@ -191,8 +201,9 @@ def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException]
 
 # A finalizer can run anywhere: also inside a function that the library calls, where nothing can be destroyed, or before
 # work that uses the memory was observed complete. Whatever could not be destroyed is tried again when something is
-# created or an instance is closed. Each entry is a function that returns whether it succeeded.
-leftovers: Deque[Callable[[], bool]] = collections.deque()
+# created or an instance is closed. Each entry is a function that returns whether it succeeded, or an object whose finalizer
+# has not ended: see `finalizer`.
+leftovers: Deque[Any] = collections.deque()
 # Threads on which the library is calling a function.
 calling_back: Set[int] = set()
 
@@ -208,7 +219,7 @@ def destroy_quietly(destroy: Callable[..., int], handle: Optional[int], keep: An
     """Destroys for a finalizer, now or later; ``keep`` is kept alive until then. Failures are not reported, because
     nobody could act on them."""
     if calling_back and threading.get_ident() in calling_back or destroy(handle, None) in _LATER:
-        leftovers.append(lambda keep=keep: destroy(handle, None) not in _LATER)  # type: ignore[misc]
+        leftovers.append(lambda keep=keep: destroy(handle, None) not in _LATER)
 
 
 def sweep() -> None:
@@ -217,11 +228,57 @@ def sweep() -> None:
         return
     for _ in range(len(leftovers)):
         try:
-            done = leftovers.popleft()
+            done = leftovers[0]
         except IndexError:  # another thread was faster
             return
-        if not done():
-            leftovers.append(done)
+        if not callable(done):
+            done._finish
+            continue
+        try:
+            leftovers.remove(done)
+            if done():
+                continue
+        except ValueError:
+            continue  # another thread was faster
+        except BaseException:  # a signal handler raised, perhaps before it was removed
+            if done not in leftovers:
+                leftovers.append(done)
+            raise
+        leftovers.append(done)
+
+
+def finalizer(cls: Any, finish: Callable[[Any], None]) -> None:
+    """Lets ``finish`` run when an object of a class is dropped.
+
+    A signal handler may raise at the entry of any function of Python, and what a finalizer had to do would be lost. So
+    ``__del__`` is one of C: it puts the object into the leftovers, by one property, and runs ``finish``, by the other. That
+    must do no harm if it runs once more.
+    """
+    def end(thing: Any, remove: Callable[[Any], None] = leftovers.remove, append: Callable[[Any], None] = leftovers.append) -> None:
+        try:
+            try:
+                remove(thing)
+            except ValueError:  # a sweep in another thread was faster
+                return
+            finish(thing)
+        except BaseException:
+            append(thing)
+            raise
+    cls._dropped, cls._finish = property(leftovers.append), property(end)
+    # This type of functools is written in C, and binds as a method does.
+    cls.__del__ = functools.lru_cache(maxsize=0)(operator.attrgetter("_dropped", "_finish"))
+    cls.__del__.__name__, cls.__del__.__qualname__ = "__del__", f"{cls.__name__}.__del__"  # type: ignore[attr-defined]
+
+
+def _made_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None]) -> Callable[[Made], None]:
+    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
+    def finish(made: Made) -> None:
+        if made.value and not finalizing():
+            destroy(made.destroy, made.value, made.keep)
+    return finish
+
+
+finalizer(Made, _made_finisher(sys.is_finalizing, destroy_quietly))
 
 
 # ---- functions that the library calls ----

@@ -9,10 +9,10 @@ import sys
 import threading
 from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8,
                     c_uint16, c_uint32, c_uint64, c_void_p, py_object)
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from . import _types
-from ._calls import Unique, leftovers
+from ._calls import Unique, finalizer, leftovers
 from .errors import InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:
@@ -57,12 +57,8 @@ _set_name = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_SetName", ctypes.
 _exported: Dict[int, Tuple[Any, ...]] = {}
 
 
-# It has everything it needs as a default, because a module's names are gone at the end of the interpreter.
-def _delete(address: int, exported: Dict[int, Tuple[Any, ...]] = _exported) -> None:
-    exported.pop(address, None)
-
-
-_deleter = _Deleter(_delete)
+# No function of Python, at whose entry a signal handler could raise.
+_deleter = _Deleter(_exported.__delitem__)
 for _lasting in (_deleter, _exported):
     ctypes.pythonapi.Py_IncRef(py_object(_lasting))
 
@@ -94,12 +90,17 @@ def offer(address: int, name: bytes, give_back: Callable[[Any, int], None]) -> A
 def reclaim() -> bool:
     """Gives back what is in capsules that nobody else has any more and nobody took. Returns whether no capsule is left."""
     with _reclaiming:
-        alone = _references((object(), _delete))
+        alone = _references((object(), _give_back))
         for address in list(_offered):
             offered = _offered.get(address)
             if offered is not None and _references(offered) == alone:
-                del _offered[address]
-                offered[1](offered[0], address)
+                try:
+                    del _offered[address]
+                    offered[1](offered[0], address)
+                except BaseException:  # a signal handler raised
+                    if address not in _offered:
+                        offered[1](offered[0], address)
+                    raise
     return not _offered
 
 
@@ -248,17 +249,29 @@ class DLPackView:
 
 
 class _Imported(Unique):
-    """A tensor of another library, released when this object is destroyed."""
+    """A tensor of another library, which is taken out of its capsule, and released when this object is destroyed."""
 
-    __slots__ = ("managed",)
+    __slots__ = ("managed", "_taken")
 
-    def __init__(self, managed: Any) -> None:
+    def __init__(self, managed: Any, capsule: Any, name: bytes) -> None:
         self.managed = managed
+        self._taken: List[Optional[int]] = []
+        # From here on the capsule does not release the tensor any more, and this does it exactly once. In one step, so that no
+        # signal handler comes in between.
+        self._taken.extend(map(_set_name, (capsule,), (name,)))
 
-    def __del__(self, deleter_type: Any = _Deleter, address_of: Callable[[Any], int] = addressof) -> None:
-        deleter = self.managed.deleter
-        if deleter:
-            deleter_type(deleter)(address_of(self.managed))
+
+def _finisher(deleter_type: Any, address_of: Callable[[Any], int]) -> Callable[[_Imported], None]:
+    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
+    def finish(self: _Imported) -> None:
+        # One entry says that it was taken, and a second one that it was released.
+        taken: List[Any] = getattr(self, "_taken", [])
+        if len(taken) == 1 and self.managed.deleter:
+            taken.extend(map(deleter_type(self.managed.deleter), (address_of(self.managed),)))
+    return finish
+
+
+finalizer(_Imported, _finisher(_Deleter, addressof))
 
 
 def _take(capsule: Any) -> _Imported:
@@ -270,9 +283,7 @@ def _take(capsule: Any) -> _Imported:
             managed = cls.from_address(_get_pointer(capsule, unused))
             if cls is _ManagedVersioned and managed.major != VERSION[0]:
                 raise BufferError(f"the tensor has version {managed.major}.{managed.minor} of DLPack, not {VERSION[0]}.x")
-            # From here on the capsule does not release the tensor any more, and _Imported does it exactly once.
-            _set_name(capsule, used)
-            return _Imported(managed)
+            return _Imported(managed, capsule, used)
     raise InvalidArgument("the capsule has no tensor, or its tensor was consumed before")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Suppo
 
 from . import _library as c
 from ._buffers import Buffer, change, plainly, put_to_sleep, wake_up
-from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, leave, leftovers, sweep, text
+from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, sweep, text
 from ._codes import Content
 from ._results import GroupInfo
 from ._sleeping import Call, prepare_desc, sleep_desc, wake_desc
@@ -44,8 +44,9 @@ class Group(Unique):
         self._lock, self._changing = threading.RLock(), False
         # By their handles, in the order in which they were made.
         self._members: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
-        self._handle = create(c.gpumem_group_create, c.gpumem_group_destroy, instance.handle, desc)
-        self.instance, self._closed = instance, False
+        made = create(c.gpumem_group_create, c.gpumem_group_destroy, instance.handle, desc)
+        self.instance, self._handle, self._closed = instance, made.handle, False
+        made.value = None
 
     # ---- sleep ----
 
@@ -163,9 +164,9 @@ def group_info(handle: int, tag: Optional[str] = None) -> GroupInfo:
                      found.stored_size, found.store_capacity, text(found.name))
 
 
-def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Group], None]:
+def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Group], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def __del__(self: Group) -> None:
+    def finish(self: Group) -> None:
         """Destroys the group unless it was closed."""
         try:
             if self._closed or finalizing():
@@ -173,7 +174,7 @@ def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], las
         except AttributeError:
             return
         destroy(last.gpumem_group_destroy, self._handle)
-    return __del__
+    return finish
 
 
-Group.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
+finalizer(Group, _finisher(sys.is_finalizing, destroy_quietly, c))

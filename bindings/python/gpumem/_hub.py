@@ -9,7 +9,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union, overload
 
 from . import _library as c
-from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, sweep, text,
+from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, nanoseconds, sweep, text,
                      u32, u64)
 from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareType, ShareWay
 from ._enums import flags as flags_of
@@ -77,11 +77,11 @@ class Opened(Unique):
     def _end(self, function: Callable[..., int]) -> None:
         if self._closed:
             return
-        self._closed = True
         try:
+            self._closed = True
             call(function, self._handle)
-        except Error as problem:
-            if problem.code not in GONE:
+        except BaseException as problem:
+            if getattr(problem, "code", None) not in GONE:
                 self._closed = False
                 raise
 
@@ -122,9 +122,10 @@ class Hub(Opened):
             links_max=u32(links_max, "links_max"), names_max=u32(names_max, "names_max"),
             versions_max=u32(versions_max, "versions_max"), fds_max=u32(fds_max, "fds_max"),
             bytes_max=u64(bytes_max, "bytes_max"), timeout_ns=seconds(timeout), name=encoded(name))
-        self._handle = create(c.gpumem_hub_open, c.gpumem_hub_close, instance.handle, desc)
+        made = create(c.gpumem_hub_open, c.gpumem_hub_close, instance.handle, desc)
         del kept
-        self.instance, self._closed = instance, False
+        self.instance, self._handle, self._closed = instance, made.handle, False
+        made.value = None
 
     def close(self) -> None:
         """Closes the hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported stays
@@ -195,9 +196,10 @@ class Link(Opened):
         kept, secret, size = token_of(token)
         desc = c.gpumem_link_desc(path=encoded(path, "path"), token=secret, token_size=size,
                                   timeout_ns=seconds(timeout))
-        self._handle = create(c.gpumem_link_connect, c.gpumem_link_close, instance.handle, desc)
+        made = create(c.gpumem_link_connect, c.gpumem_link_close, instance.handle, desc)
         del kept
-        self.instance, self._closed = instance, False
+        self.instance, self._handle, self._closed = instance, made.handle, False
+        made.value = None
 
     def close(self) -> None:
         """Closes the link. A wait of another thread raises StaleHandle. A second call does nothing."""
@@ -330,10 +332,10 @@ class Link(Opened):
         return ways_of(lambda way: self.share_way(pointer, way, peer))
 
 
-def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,
-               function: str) -> Callable[[Opened], None]:
+def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,
+              function: str) -> Callable[[Opened], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def __del__(self: Opened) -> None:
+    def finish(self: Opened) -> None:
         """Closes it unless it was closed."""
         try:
             if self._closed or finalizing():
@@ -341,8 +343,8 @@ def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], las
         except AttributeError:
             return
         destroy(getattr(last, function), self._handle)
-    return __del__
+    return finish
 
 
-Hub.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c, "gpumem_hub_close")  # type: ignore[attr-defined]
-Link.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c, "gpumem_link_close")  # type: ignore[attr-defined]
+finalizer(Hub, _finisher(sys.is_finalizing, destroy_quietly, c, "gpumem_hub_close"))
+finalizer(Link, _finisher(sys.is_finalizing, destroy_quietly, c, "gpumem_link_close"))

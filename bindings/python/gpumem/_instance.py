@@ -11,11 +11,11 @@ import sys
 import warnings
 import weakref
 from ctypes import c_int32, c_uint32, c_uint64, c_void_p
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, SupportsIndex, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, SupportsIndex, Tuple, Union
 
 from . import _library as c
 from ._buffers import Buffer
-from ._calls import GONE, Unique, ask, call, create, encoded, i32, leave, leftovers, pending, size64, sweep, text, u32, u64
+from ._calls import GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, pending, size64, sweep, text, u32, u64
 from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Backend, BufferFlags, Capability, EventFlags, Feature,
                      FileDirection, FileFlags, HandleTypes, HostLock, Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags,
                      PoolFlags, RangeFlags)
@@ -24,7 +24,7 @@ from ._enums import code, expect
 from ._enums import flags as flags_of
 from ._groups import Group
 from ._managed import HostAccess, Place, hint, place, span
-from ._memory import Memory, Region
+from ._memory import Memory, Region, View
 from ._operands import check_room, operand
 from ._ranges import Physical, Range, physical_desc
 from ._results import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, Granularity, InstanceInfo, KindStats, ManagedInfo,
@@ -201,11 +201,13 @@ class Instance(Unique, Copies, Sharing):
             if not isinstance(cuda, CudaOptions):
                 raise TypeError(f"cuda must be CudaOptions, not a {type(cuda).__name__}")
             desc.cuda = ctypes.pointer(cuda._struct())
-        self._open(create(c.gpumem_instance_open, _close_new, desc), True)
+        made = create(c.gpumem_instance_open, _close_new, desc)
+        self._open(made.handle, True)
+        made.value = None
 
     def _open(self, handle: int, owned: bool) -> None:
         self._handle, self._owned = handle, owned
-        self._views: Dict[int, Region] = {}  # the memory of each view that is alive
+        self._views: Set[weakref.ref[View]] = set()  # those of memory that are alive
         self._info: Optional[InstanceInfo] = None
         # The devices refer to their instance, and so do the queues of its streams.
         self._devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
@@ -236,10 +238,10 @@ class Instance(Unique, Copies, Sharing):
         destroyed = c_uint64()
         try:
             call(c.gpumem_instance_close, self._handle, int(bool(force)), destroyed)
-        except Error as problem:
-            self._closed = problem.code in GONE
+        except BaseException as problem:
+            self._closed = getattr(problem, "code", None) in GONE
             if not self._closed:
-                if "GPUMEM_ERROR_BUSY" == problem.name:
+                if isinstance(problem, Error) and "GPUMEM_ERROR_BUSY" == problem.name:
                     problem.message = report_in_python(problem.message)
                     problem.args = (problem.message,)
                 raise
@@ -333,7 +335,7 @@ class Instance(Unique, Copies, Sharing):
         if size >= LARGE and on_main_thread():
             aside(functools.partial(self._work, kept, 0, now, enqueue, *arguments))
             return
-        held = hold(kept, False)
+        held = hold(kept)
         try:
             call(now, self._handle, *arguments)
         finally:
@@ -380,7 +382,7 @@ class Instance(Unique, Copies, Sharing):
         info = c.gpumem_copy_file_info()
 
         def run() -> None:  # on another thread if it is long
-            held = hold((kept,), False)
+            held = hold((kept,))
             try:
                 call(c.gpumem_copy_file, self._handle, desc, info)
             finally:
@@ -429,9 +431,10 @@ class Instance(Unique, Copies, Sharing):
 
     def _check_views(self, address: int, kinds: Tuple[Kind, ...], function: str) -> None:
         """Raises if views would be left with freed memory."""
-        for memory in list(self._views.values()):
-            info = memory._info
-            if info and info.kind in kinds and address in (info.host_pointer, info.device_pointer) and memory._viewed():
+        for view in list(self._views):
+            memory = getattr(view(), "memory", None)
+            info = memory and memory._info
+            if memory and info and info.kind in kinds and address in (info.host_pointer, info.device_pointer) and memory._viewed():
                 memory._held("freed", function)
 
     def unregister(self, pointer: int) -> None:
@@ -466,7 +469,7 @@ class Instance(Unique, Copies, Sharing):
         number = code(Advice, advice, "advice")
 
         def run() -> int:
-            held = hold((kept,), False)
+            held = hold((kept,))
             try:
                 return call(c.gpumem_managed_advise, self._handle, address, size, number, *where)
             finally:
@@ -476,7 +479,7 @@ class Instance(Unique, Copies, Sharing):
     def managed_info(self, pointer: Any, size: Optional[int] = None) -> ManagedInfo:
         """The advice and the last prefetch of managed memory: what is the same for all its pages, at one moment."""
         address, size, kept = span(pointer, size)
-        held = hold((kept,), False)
+        held = hold((kept,))
         try:
             found = ask(c.gpumem_managed_get_info, c.gpumem_managed_info(), self._handle, address, size)
         finally:
@@ -562,10 +565,10 @@ def _close_new(handle: c_void_p, _: None) -> int:
     return c.gpumem_instance_close(handle, c.GPUMEM_CLOSE_FORCE, None, None)  # type: ignore[no-any-return]
 
 
-def _finalizer(finalizing: Callable[[], bool], warn: Callable[..., None], last: Any,
-               leftovers: Any) -> Callable[[Instance], None]:
+def _finisher(finalizing: Callable[[], bool], warn: Callable[..., None], last: Any,
+              leftovers: Any) -> Callable[[Instance], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def __del__(self: Instance) -> None:
+    def finish(self: Instance) -> None:
         """Closes the instance if nothing lives, and warns otherwise."""
         try:
             if self._closed or not self._owned or finalizing():
@@ -581,11 +584,12 @@ def _finalizer(finalizing: Callable[[], bool], warn: Callable[..., None], last: 
             leftovers.append(lambda: last.gpumem_instance_close(handle, last.GPUMEM_CLOSE_CHECK, None, None)
                              != last.GPUMEM_ERROR_BUSY)
         else:
+            self._owned = False  # warn once, even if that raises
             warn("a gpumem.Instance was dropped while memory allocated through it is live", ResourceWarning, source=self)
-    return __del__
+    return finish
 
 
-Instance.__del__ = _finalizer(sys.is_finalizing, warnings.warn, c, leftovers)  # type: ignore[attr-defined]
+finalizer(Instance, _finisher(sys.is_finalizing, warnings.warn, c, leftovers))
 
 
 _new = object.__new__
@@ -749,10 +753,14 @@ class Device(Unique):
         """Allocates memory and returns only its address. Free it with :meth:`Instance.free`."""
         if leftovers:
             sweep()
-        def undo(pointer: c_void_p, _: None) -> int:
-            return c.gpumem_free(self.instance._handle, pointer, None)  # type: ignore[no-any-return]
-        return create(c.gpumem_malloc, undo, self._handle, code(Kind, kind, "kind", "device, pinned, managed"),
-                      size64(size))
+        pointer = c_void_p()
+        try:
+            call(c.gpumem_malloc, self._handle, code(Kind, kind, "kind", "device, pinned, managed"), size64(size), pointer)
+            return pointer.value or 0
+        except BaseException:  # a signal handler raised as the call returned
+            if pointer.value:
+                c.gpumem_free(self.instance._handle, pointer, None)
+            raise
 
     def register_pointer(self, pointer: int, size: int, require: Union[MemoryFlags, str, int] = 0) -> None:
         """Page-locks memory at an address. Undo it with :meth:`Instance.unregister`."""

@@ -132,7 +132,7 @@ class HostAccess(Unique):
                 undo()
             elif begun[0] < 0:
                 raise status_error(begun[0], detail)
-        held = hold((self._kept,), False)
+        held = hold((self._kept,))
         try:
             if waits and on_main_thread():
                 aside(run)

@@ -14,8 +14,8 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn
 from . import _library as c
 from . import _types
 from ._arrow import ArrowView
-from ._calls import (BY_EXPORT, GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers,
-                     size64, status_error, sweep, text, u64)
+from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave,
+                     leftovers, size64, status_error, sweep, text, u64)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, reclaim
 from ._enums import code, flags
@@ -31,8 +31,12 @@ if TYPE_CHECKING:
 
     from ._instance import Device
     from ._share import ShareHandle
-    from ._stream import Queue, Stream
+    from ._stream import Held, Queue, Stream
 
+    # What holds memory: each view, each call of another thread, and each use in a stream that was not observed complete. Such a
+    # reference is in the list of the memory, and takes itself out when what it refers to is gone. That, and append, pop and
+    # remove, are each one step of C: a signal handler that raises leaves nothing half done.
+    Hold: TypeAlias = Union["weakref.ref[View]", "weakref.ref[Held]"]
     Array: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 
     class ViewArray(numpy.ndarray[Any, numpy.dtype[Any]]):
@@ -71,6 +75,11 @@ def _write(creation: _Creation, size: Any, kind: Any, alignment: Any, require: A
                u64(alignment, "alignment"), flags(MemoryFlags, require, "require"), flags(MemoryFlags, prefer, "prefer"))
 
 
+def queue_of(hold: Hold) -> Optional[Queue]:
+    """The work queue of a use in a stream, or None for anything else that holds memory."""
+    return getattr(hold(), "queue", None)
+
+
 class Region(Unique):
     """Addresses whose bytes can be copied and viewed: memory, a part of a range, or a buffer."""
 
@@ -83,7 +92,7 @@ class Region(Unique):
     if TYPE_CHECKING:
         device: Device
         _info: Optional[MemoryInfo]
-        _holds: List[Union[None, bool, Queue]]
+        _holds: List[Hold]
 
         @property
         def closed(self) -> bool: ...
@@ -98,13 +107,13 @@ class Region(Unique):
 
     def _queues(self) -> Set[Queue]:
         """The streams whose work in flight uses the memory."""
-        return {hold for hold in self._holds if hold}  # type: ignore[misc]
+        return {queue for queue in map(queue_of, self._holds) if queue}
 
     def _viewed(self) -> bool:
         """Whether a view, or a call of another thread, holds the memory."""
         if self._holds:
             reclaim()
-        return any(by is None or by is False for by in self._holds)
+        return not all(map(queue_of, self._holds))
 
     def _reclaimed(self) -> bool:
         """Whether nothing holds the memory any more, once capsules are gone that nobody has."""
@@ -113,10 +122,10 @@ class Region(Unique):
 
     def _held(self, done: str, function: str) -> NoReturn:
         """Raises because of what holds the memory."""
-        if any(self._holds):
+        if any(map(queue_of, self._holds)):
             raise Busy("work in a stream uses the memory and was not observed complete; synchronize the stream first",
                        function=function)
-        if False in self._holds:
+        if not all(isinstance(hold(), View) for hold in self._holds):
             raise BufferError(f"the memory cannot be {done} while another thread copies or fills it")
         raise BufferError(f"the memory cannot be {done} while views of it are alive: arrays, memoryviews or tensors of other "
                           "libraries; drop them first, for example with del")
@@ -304,18 +313,20 @@ class Memory(Region, Managed):
     this object, nor a view of it, nor a copy in a stream that was not observed complete.
     """
 
-    __slots__ = ("device", "_handle", "_open", "_holds", "_info", "_source", "__weakref__")
+    __slots__ = ("device", "_handle", "_open", "_gone", "_holds", "_info", "_source", "__weakref__")
+    _release: Callable[..., int] = c.gpumem_memory_destroy
 
     if TYPE_CHECKING:
         _handle: int
         _open: bool
+        _gone: bool
         _source: Any
 
     # Nothing is for keywords alone, because that costs time.
     def __init__(self, device: Device, size: int, kind: Union[Kind, str, int] = "device", alignment: int = 0,
                  require: Union[MemoryFlags, str, int] = 0, prefer: Union[MemoryFlags, str, int] = 0, numa_node: int = 0,
                  name: Optional[str] = None) -> None:
-        # Nothing is set before the memory exists: that is how __del__ knows.
+        # Nothing is set before the memory exists: that is how the finalizer knows.
         if leftovers:
             sweep()
         try:
@@ -340,18 +351,17 @@ class Memory(Region, Managed):
                 status = c.memory_create_prepared(device._pointer, creation.desc_pointer, creation.out_pointer,
                                                   creation.detail_pointer)
             if status == 0:
-                self._handle = creation.last = creation.out.value  # type: ignore[assignment]
                 self.device, self._info, self._source = device, None, None
-                # One entry for each view (None) and each call (False), and the work queue for each use in a stream that
-                # was not observed complete. A list, because append, pop and remove are atomic.
-                self._holds: List[Union[None, bool, Queue]] = []
+                self._holds: List[Hold] = []
+                self._handle = creation.out.value  # type: ignore[assignment]
+                creation.last = self._handle
                 # Missing once it is closed, and while a thread tries that: the one that deletes it, which is atomic.
                 self._open = True
                 if name is None:
                     _creations.append(creation)
                     return
         except BaseException:  # a signal handler raised as the call returned
-            if not hasattr(self, "_open") and creation.out.value != creation.last:
+            if not hasattr(self, "_handle") and creation.out.value != creation.last:
                 c.gpumem_memory_destroy(creation.out.value, None)
             raise
         error = status_error(status, creation.detail) if status < 0 else None
@@ -396,9 +406,13 @@ class Memory(Region, Managed):
         self = cls.__new__(cls)
         long = (size >= LARGE or _is_busy(device)) and on_main_thread()
         make = create_aside if long else create
-        self._handle = make(c.gpumem_memory_register, c.gpumem_memory_destroy, device._handle, desc, keep=source)
-        self.device, self._info, self._source, self._holds, self._open = device, None, source, [], True
+        self._own(device, make(c.gpumem_memory_register, c.gpumem_memory_destroy, device._handle, desc, keep=source))
         return self
+
+    def _own(self, device: Device, made: Made) -> None:
+        self.device, self._info, self._source, self._holds, self._handle = device, None, made.keep, [], made.handle
+        made.value = None
+        self._open = True
 
     def close(self) -> None:
         """Frees the memory, or makes registered memory pageable again. A second call does nothing.
@@ -419,11 +433,31 @@ class Memory(Region, Managed):
             else:
                 self._refuse()
             return
-        if active and self._may_wait():
-            aside(self._destroy)
-        elif c.gpumem_memory_destroy(self._handle, None) < 0:
-            self._destroy()
+        self._end()
         self._source = None
+
+    def _end(self) -> None:
+        """Destroys it, for the caller that has taken ``_open``, and puts that back if Ctrl-C comes before the call."""
+        work = [self._destroy]
+
+        def run() -> None:
+            try:
+                destroy = work.pop()
+            except IndexError:  # Ctrl-C came first
+                return
+            destroy()
+        try:
+            if active and self._may_wait():
+                aside(run)
+            elif self._release(self._handle, None) < 0:
+                self._destroy()
+            else:
+                self._gone = True
+        except BaseException:
+            if work:
+                work.clear()
+                self._open = True
+            raise
 
     def _of_device(self) -> Device:
         return self.device
@@ -444,23 +478,21 @@ class Memory(Region, Managed):
             del self._open
         except AttributeError:
             return
-        if any(hold is not None for hold in self._holds):
+        if not all(isinstance(hold(), View) for hold in self._holds):
             self._open = True
             self._refuse()
             return
-        if active and self._may_wait():
-            aside(self._destroy)
-        elif c.gpumem_memory_destroy(self._handle, None) < 0:
-            self._destroy()
+        self._end()
 
     def _destroy(self) -> None:
         """Destroys it again, for the detail of the error."""
         try:
-            call(c.gpumem_memory_destroy, self._handle)
+            call(self._release, self._handle)
         except Exception as problem:
             if getattr(problem, "code", None) not in GONE:
                 self._open = True
                 raise
+        self._gone = True
 
     def _refuse(self) -> None:
         try:
@@ -507,20 +539,20 @@ class Memory(Region, Managed):
         return result
 
 
-def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Memory], None]:
+def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None]) -> Callable[[Memory], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def __del__(self: Memory) -> None:
-        """Frees the memory unless it was closed."""
+    def finish(self: Memory) -> None:
+        """Frees the memory unless it was closed, also if Ctrl-C came while it was."""
         try:
-            if self._open and finalizing():
-                return
-        except AttributeError:  # it is closed, or was never created
+            handle = self._handle
+        except AttributeError:  # it was never created
             return
-        destroy(last.gpumem_memory_destroy, self._handle, self._source)
-    return __del__
+        if not (hasattr(self, "_gone") or finalizing()):
+            destroy(self._release, handle, self._source)
+    return finish
 
 
-Memory.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
+finalizer(Memory, _finisher(sys.is_finalizing, destroy_quietly))
 
 
 def _is_busy(device: Device) -> bool:
@@ -650,10 +682,11 @@ class View(Unique, ArrowView, Managed):
         """Makes it one of the views of the memory."""
         self._lent, self._counted = None, False
         # Counted first, then checked: close() does it in the reverse order.
-        memory._holds.append(None)
-        instance = memory.device.instance
-        instance._views[id(self)] = memory
-        self.memory, self._counted = memory, True
+        holds, instance = memory._holds, memory.device.instance
+        self.memory = memory
+        holds.append(weakref.ref(self, holds.remove))
+        instance._views.add(weakref.ref(self, instance._views.discard))
+        self._counted = True
         if memory.closed or instance._closed:
             self._uncount()
             self.memory = None
@@ -663,8 +696,8 @@ class View(Unique, ArrowView, Managed):
         memory = self.memory
         if memory is not None and self._counted:
             self._counted = False
-            memory._holds.remove(None)
-            del memory.device.instance._views[id(self)]
+            memory._holds.remove(weakref.ref(self))  # it is equal to the other one
+            memory.device.instance._views.discard(weakref.ref(self))
 
     @classmethod
     def _foreign(cls, owner: Any, address: int, shape: Tuple[int, ...], strides: Tuple[int, ...], typestr: str, itemsize: int,
@@ -694,11 +727,6 @@ class View(Unique, ArrowView, Managed):
             part._count(self.memory)
             part._owner = None
         return part
-
-    def __del__(self) -> None:
-        """Gives up its hold on the memory."""
-        if getattr(self, "_counted", False):
-            self._uncount()
 
     def __repr__(self) -> str:
         what = f"<gpumem.View: {self.typestr} {self.shape} at {self.address:#x}"

@@ -8,7 +8,7 @@ import numbers
 from ctypes import POINTER, c_char_p, c_int, c_ssize_t, c_void_p, py_object
 from typing import Any, Callable, List, Optional, Tuple, Union
 
-from ._calls import Unique, u64
+from ._calls import Unique, finalizer, u64
 from ._dlpack import from_dlpack
 from .errors import InvalidArgument
 
@@ -33,7 +33,7 @@ class Buffer(Unique):
     __slots__ = ("_buffer", "address", "size", "readonly")
 
     def __init__(self, owner: Any, writable: bool, what: str = "the operand") -> None:
-        buffer = _PyBuffer()
+        buffer = self._buffer = _PyBuffer()  # without an object, for which the release does nothing
         try:
             _get_buffer(owner, buffer, _PYBUF_ANY_CONTIGUOUS | (_PYBUF_WRITABLE if writable else 0))
         except TypeError:
@@ -41,15 +41,20 @@ class Buffer(Unique):
                             ) from None
         except (BufferError, ValueError) as problem:
             raise InvalidArgument(_fault(owner, writable) or str(problem)) from None
-        self._buffer = buffer
         self.address, self.size, self.readonly = buffer.buf or 0, buffer.len, bool(buffer.readonly)
 
-    def __del__(self, release: Callable[[Any], None] = _release_buffer) -> None:
+
+def _finisher(release: Callable[[Any], None]) -> Callable[[Buffer], None]:
+    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
+    def finish(self: Buffer) -> None:
         try:
             release(self._buffer)
         except AttributeError:  # there is no buffer
             pass
+    return finish
 
+
+finalizer(Buffer, _finisher(_release_buffer))
 
 def _fault(owner: Any, writable: bool) -> str:
     """Why an object does not give its bytes."""

@@ -11,12 +11,12 @@ import re
 import sys
 import threading
 import weakref
-from ctypes import c_uint64, c_void_p
+from ctypes import c_size_t, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
 
 from . import _library as c
-from ._calls import (GONE, Unique, ask, call, calling_back, create, destroy_quietly, encoded, i32, leave, leftovers,
-                     report_unraisable, sweep, text, u64)
+from ._calls import (GONE, Unique, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, leave, leftovers,
+                     report_unraisable, status_error, sweep, text, u64)
 from ._codes import HandleTypes, Kind, MemoryFlags, PoolFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code
@@ -111,8 +111,9 @@ class Pool(Unique):
         self.device, self._number, self._name = device, 0, name or ""
         self.kind = known(Kind, desc.kind or int(Kind.DEVICE))
         self.memory_flags = MemoryFlags(desc.memory_flags)
-        self._handle = create(c.gpumem_pool_create, c.gpumem_pool_destroy, device.handle, desc)
-        self._closed = False
+        made = create(c.gpumem_pool_create, c.gpumem_pool_destroy, device.handle, desc)
+        self._handle, self._closed = made.handle, False
+        made.value = None
         device.instance._pools[self._handle] = self
 
     # ---- blocks ----
@@ -123,34 +124,32 @@ class Pool(Unique):
         order = _NONE if stream is None else _Order(stream)
         # The usual case, kept short. What fails is called again, for the detail of the error.
         if not (self._callback or alignment or order.native or leftovers) and size.__class__ is int and 0 <= size < _MANY:
-            out = c_void_p()
+            out, block = c_void_p(), PoolBlock._of(self, 0, size, order)
             try:
                 if c.gpumem_pool_alloc(self._handle, size, order.handle, out, None) == 0:
-                    return PoolBlock._of(self, out.value or 0, size, order)
+                    block._start = out.value or 0
+                    return block
             except BaseException:  # a signal handler raised as the call returned
-                if out.value:
-                    _free(_quietly, self, out.value, size, order)
+                block._start = out.value or 0  # with which it is dropped
                 raise
-        address = self._allocate(u64(size, "size"), order, u64(alignment, "alignment"))
-        return PoolBlock._of(self, address, size, order)
+        size, out = u64(size, "size"), c_void_p()
+        block = PoolBlock._of(self, 0, size, order)
+        try:
+            self._allocate(out, size, order, u64(alignment, "alignment"))
+        finally:
+            block._start = out.value or 0
+        return block
 
-    def _allocate(self, size: int, order: _Order, alignment: int) -> int:
+    def _allocate(self, out: c_void_p, size: int, order: _Order, alignment: int) -> None:
         if leftovers:
             sweep()
-        out = c_void_p()
-        try:
-            if alignment:
-                with order_handle(self, order) as handle:
-                    self._call(c.gpumem_pool_alloc_aligned, self._handle, size, alignment, handle, out)
-            elif order.native:
-                self._call(c.gpumem_pool_alloc_native, self._handle, size, order.handle, out)
-            else:
-                self._call(c.gpumem_pool_alloc, self._handle, size, order.handle, out)
-            return out.value or 0
-        except BaseException:  # a signal handler raised as the call returned
-            if out.value:
-                _free(_quietly, self, out.value, size, order)
-            raise
+        if alignment:
+            with order_handle(self, order) as handle:
+                self._call(c.gpumem_pool_alloc_aligned, self._handle, size, alignment, handle, out)
+        elif order.native:
+            self._call(c.gpumem_pool_alloc_native, self._handle, size, order.handle, out)
+        else:
+            self._call(c.gpumem_pool_alloc, self._handle, size, order.handle, out)
 
     def alloc_batch(self, sizes: Iterable[int], stream: Any = None) -> List[PoolBlock]:
         """Allocates a block of each size in the order of a stream, all or none."""
@@ -160,16 +159,16 @@ class Pool(Unique):
         order, count = _Order(stream), len(wanted)
         if not count:
             return []
-        out = (c_void_p * count)()
+        out, blocks = (c_void_p * count)(), [PoolBlock._of(self, 0, size, order) for size in wanted]
+        addresses = (c_size_t * count).from_buffer(out)
         try:
             with order_handle(self, order) as handle:
                 self._call(c.gpumem_pool_alloc_batch, self._handle, (c_uint64 * count)(*wanted), count, handle, out)
-            return [PoolBlock._of(self, address or 0, size, order) for address, size in zip(out, wanted)]
-        except BaseException:
-            for address, size in zip(out, wanted):
-                if address:
-                    _free(_quietly, self, address, size, order)
+            _set_starts(blocks, addresses)
+        except BaseException:  # a signal handler raised as a call returned
+            _set_starts(blocks, addresses)  # with which they are dropped
             raise
+        return blocks
 
     def free_batch(self, blocks: Iterable[Optional[PoolBlock]], stream: Any = "own") -> None:
         """Frees blocks as :meth:`PoolBlock.free` does, those of a stream in one call. Those that were freed before, and None,
@@ -201,32 +200,29 @@ class Pool(Unique):
     def _free_batch(self, blocks: List[PoolBlock], order: _Order) -> None:
         if self._closed or order.native:
             for block in blocks:
-                block._freed = True  # first, as in PoolBlock.free()
-                try:
-                    _free(call, self, block._start, block._size, order)
-                except Error:
-                    if not self.device.instance._closed:
-                        block._freed = False
-                        raise
+                block._free(order)
             return
-        starts = (c_void_p * len(blocks))(*(block._start for block in blocks))
-        _mark_freed(blocks, True)
-        try:
-            call(c.gpumem_pool_free_batch, self._handle, starts, len(blocks), order.handle)
-        except Error as problem:
-            if not self.device.instance._closed:
-                ended = _ENDED.match(problem.message)
-                _mark_freed(blocks[int(ended[1]) if ended else 0:], False)
-                raise
+        count, detail = len(blocks), c.gpumem_error()
+        starts = (c_void_p * count)(*(block._start for block in blocks))
+        # Noted first, as in `_free`, and in one step with the call.
+        done: List[Any] = []
+        done.extend(itertools.chain(map(_set_freed, blocks, itertools.repeat(True)), map(
+            c.gpumem_pool_free_batch, (self._handle,), (starts,), (count,), (order.handle,), (detail,))))
+        if done[-1] < 0 and not self.device.instance._closed:
+            problem = status_error(done[-1], detail)
+            ended = _ENDED.match(problem.message)
+            for block in blocks[int(ended[1]) if ended else 0:]:
+                block._freed = False
+            raise problem
 
     # ---- plain addresses ----
 
     def malloc(self, size: int, stream: Any = None, *, alignment: int = 0) -> int:
         """Allocates a block and returns only its address. Free it with :meth:`free` or :meth:`Instance.free_block`."""
         # The usual case of allocators of other packages, kept short, as in `alloc`.
+        out = c_void_p()
         if stream.__class__ is int and size.__class__ is int and 0 <= size < _MANY and 0 <= stream < 1 << 64 and not (
                 self._callback or alignment or leftovers):
-            out = c_void_p()
             try:
                 if c.gpumem_pool_alloc_native(self._handle, size, stream, out, None) == 0:
                     return out.value or 0
@@ -234,7 +230,14 @@ class Pool(Unique):
                 if out.value:
                     self._drop(out.value, stream)
                 raise
-        return self._allocate(u64(size, "size"), _Order(stream), u64(alignment, "alignment"))
+        size, order = u64(size, "size"), _Order(stream)
+        try:
+            self._allocate(out, size, order, u64(alignment, "alignment"))
+            return out.value or 0
+        except BaseException:
+            if out.value:
+                _free(_Address(), self, out.value, size, order)
+            raise
 
     def free(self, pointer: int, stream: Any = None) -> None:
         """Frees a block of :meth:`malloc` in the order of a stream. Without one, no work uses it any more.
@@ -254,7 +257,8 @@ class Pool(Unique):
                 self._handle, pointer, stream, None) == 0 or self.device.instance._closed:
             return
         order = _Order(stream)
-        destroy_quietly(lambda address, _: _free(_quietly, self, address, 0, order), pointer)
+        block = _Address()
+        destroy_quietly(lambda address, _: _free(block, self, address, 0, order), pointer)
 
     # ---- the pool itself ----
 
@@ -414,24 +418,35 @@ class order_handle:
             self._wrapped.close()
 
 
-def _quietly(function: Callable[..., int], *arguments: Any) -> int:
-    return function(*arguments, None)
+class _Address:
+    """A block of which there is only the address."""
+
+    __slots__ = ("_freed",)
+
+    def __init__(self) -> None:
+        self._freed = False
 
 
-def _free(run: Callable[..., int], pool: Pool, address: int, size: int, order: _Order) -> int:
-    """Frees a block of a pool, which may be closed, with a function that makes calls."""
-    if not pool._closed:
-        arguments: Tuple[Any, ...]
-        if order.native:
-            arguments = c.gpumem_pool_free_native, pool._handle, address, order.handle
-        else:
-            arguments = c.gpumem_pool_free_sized, pool._handle, address, size, order.handle
-        status = _quietly(*arguments)
+def _free(block: Union[PoolBlock, _Address], pool: Pool, address: int, size: int, order: _Order, detail: Any = None) -> int:
+    """Frees a block of a pool, which may be closed, unless it is freed. Returns the status."""
+    # Noted first, because a signal handler may raise as the call returns, and nobody may free the block once more. Between the
+    # note and the call no handler runs.
+    status: int = 0
+    if not (block._freed or pool._closed):
+        function, sizes = (c.gpumem_pool_free_native, ()) if order.native else (c.gpumem_pool_free_sized, (size,))
+        arguments = (pool._handle, address, *sizes, order.handle, detail)
+        block._freed = True
+        status = function(*arguments)
+        block._freed = status >= 0
         if status not in GONE:
-            return status if status >= 0 or run is _quietly else run(*arguments)  # again, for the detail of the error
-    # The pool is closed, unless it is the stream.
-    with order_handle(pool, order) as handle:
-        return run(c.gpumem_pool_free_pointer, pool.device.instance._handle, address, handle)
+            return status
+    if not block._freed:  # The pool is closed, unless it is the stream.
+        with order_handle(pool, order) as handle:
+            instance = pool.device.instance._handle
+            block._freed = True
+            status = c.gpumem_pool_free_pointer(instance, address, handle, detail)
+            block._freed = status >= 0
+    return status
 
 
 def _check_views(instance: Instance, address: int) -> None:
@@ -515,14 +530,20 @@ class PoolBlock(Ordered, Managed):
         except BaseException:
             self._open = True
             raise
-        self._freed = True
         try:
-            _free(call, self.pool, self._start, self._size, order)
-        except Error as problem:
-            if not (problem.code in GONE and self.device.instance._closed):
-                self._freed, self._open = False, True
-                raise
+            self._free(order)
+        finally:
+            if not self._freed:
+                self._open = True
         self._wrapped = None
+
+    def _free(self, order: _Order) -> None:
+        detail = c.gpumem_error()
+        status = _free(self, self.pool, self._start, self._size, order, detail)
+        if status < 0:
+            if not (status in GONE and self.device.instance._closed):
+                raise status_error(status, detail)
+            self._freed = True
 
     def close(self) -> None:
         """Frees the block; see :meth:`free`."""
@@ -551,7 +572,7 @@ class PoolBlock(Ordered, Managed):
         if self._viewed():
             raise BufferError("the block cannot be freed while views of it are alive, or another thread copies or fills it; drop "
                               "arrays, memoryviews and tensors of other libraries first, for example with del")
-        others: Set[Any] = {by for by in self._holds if by and by is not getattr(order.stream, "_queue", None)}
+        others: Set[Any] = {queue for queue in super()._queues() if queue is not getattr(order.stream, "_queue", None)}
         if others and order.handle is None and not order.native:
             raise Busy("work in a stream uses the block and was not observed complete; synchronize the stream first, or free the "
                        "block in its order", function="gpumem_pool_free")
@@ -688,17 +709,18 @@ def _at_exit() -> None:
             c.gpumem_pool_set_callback(pool.handle, c.gpumem_pool_callback(), None, None)
 
 
-def _mark_freed(blocks: List[PoolBlock], freed: bool) -> None:
+def _set_starts(blocks: List[PoolBlock], addresses: Iterable[int]) -> None:
     # In one call of C, in the middle of which no signal handler runs.
-    collections.deque(map(_set_freed, blocks, itertools.repeat(freed)), maxlen=0)
+    collections.deque(map(_set_start, blocks, addresses), maxlen=0)
 
 
 _set_freed: Callable[[PoolBlock, bool], None] = PoolBlock.__dict__["_freed"].__set__
+_set_start: Callable[[PoolBlock, int], None] = PoolBlock.__dict__["_start"].__set__
 
 
 # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-def _pool_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Pool], None]:
-    def __del__(self: Pool) -> None:
+def _pool_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Pool], None]:
+    def finish(self: Pool) -> None:
         """Closes the pool unless it was closed."""
         try:
             if self._closed or finalizing():
@@ -706,12 +728,12 @@ def _pool_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None]
         except AttributeError:
             return
         destroy(last.gpumem_pool_destroy, self._handle)
-    return __del__
+    return finish
 
 
-def _block_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], free: Callable[..., int],
-                     quietly: Callable[..., int], none: _Order, threads: Set[int], last: Any) -> Callable[[PoolBlock], None]:
-    def __del__(self: PoolBlock) -> None:
+def _block_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], free: Callable[..., int],
+                    none: _Order, threads: Set[int], last: Any) -> Callable[[PoolBlock], None]:
+    def finish(self: PoolBlock) -> None:
         """Frees the block in the order of its stream unless it was freed."""
         try:
             if self._freed or finalizing() or not self._start:
@@ -719,15 +741,16 @@ def _block_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None
         except AttributeError:
             return
         pool, size, order = self.pool, self._size, self._order
-        if not (threads or order.native or pool._closed) and last.gpumem_pool_free_sized(
-                pool._handle, self._start, size, order.handle, None) == 0:
-            return
+        if not (threads or order.native or pool._closed):
+            handle, start, stream, self._freed = pool._handle, self._start, order.handle, True  # noted first, as in PoolBlock.free()
+            if last.gpumem_pool_free_sized(handle, start, size, stream, None) == 0:
+                return
+            self._freed = False
         if getattr(order.stream, "closed", False):
             order = none
-        destroy(lambda address, _: free(quietly, pool, address, size, order), self._start)
-    return __del__
+        destroy(lambda address, _: free(self, pool, address, size, order), self._start)
+    return finish
 
 
-Pool.__del__ = _pool_finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
-PoolBlock.__del__ = _block_finalizer(  # type: ignore[attr-defined]
-    sys.is_finalizing, destroy_quietly, _free, _quietly, _NONE, calling_back, c)
+finalizer(Pool, _pool_finisher(sys.is_finalizing, destroy_quietly, c))
+finalizer(PoolBlock, _block_finisher(sys.is_finalizing, destroy_quietly, _free, _NONE, calling_back, c))

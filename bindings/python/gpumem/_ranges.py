@@ -13,7 +13,8 @@ from ctypes import c_int32, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 from . import _library as c
-from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers, size64, sweep, text, u64
+from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave, leftovers, size64, sweep,
+                     text, u64)
 from ._codes import Access, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags, RangeFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import code, expect
@@ -27,7 +28,7 @@ from .errors import Error, InvalidArgument, InvalidState, StaleHandle
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
-    from ._stream import Queue
+    from ._memory import Hold
 
     # A Mapping of Place would refuse {device: "read"}, since the type of its keys is invariant.
     Accesses = Union[Mapping[Any, Union[Access, str, int]], Iterable[Tuple[Place, Union[Access, str, int]]]]
@@ -93,9 +94,10 @@ class Physical(Unique):
         make = create_aside if desc.size >= LARGE and on_main_thread() else create
         self._open(device, make(c.gpumem_physical_create, c.gpumem_physical_release, device.handle, desc))
 
-    def _open(self, device: Device, handle: int) -> None:
+    def _open(self, device: Device, made: Made) -> None:
         self._info: Optional[PhysicalInfo] = None
-        self.device, self._handle, self._closed = device, handle, False
+        self.device, self._handle, self._closed = device, made.handle, False
+        made.value = None
 
     @classmethod
     def import_fd(cls, device: Device, fd: int, size: int, location: Place = "device", *,
@@ -117,14 +119,10 @@ class Physical(Unique):
         """One more handle of the physical memory that is mapped at an address, with the same block id."""
         self = cls.__new__(cls)
         self._closed = True
-        handle = create(c.gpumem_physical_retain, c.gpumem_physical_release, instance.handle,
-                        operand(pointer, False, "pointer")[0])
-        try:
-            found = ask(c.gpumem_physical_get_info, c.gpumem_physical_info(), handle)
-            self._open(instance.device(found.device_ordinal), handle)
-        except BaseException:
-            c.gpumem_physical_release(handle, None)
-            raise
+        made = create(c.gpumem_physical_retain, c.gpumem_physical_release, instance.handle,
+                      operand(pointer, False, "pointer")[0])
+        found = ask(c.gpumem_physical_get_info, c.gpumem_physical_info(), made.handle)
+        self._open(instance.device(found.device_ordinal), made)
         return self
 
     def export_fd(self) -> int:
@@ -165,11 +163,11 @@ class Physical(Unique):
         """Releases the handle; the memory lives on while it is mapped or shared. A second call does nothing."""
         if self._closed:
             return
-        self._closed = True
         try:
+            self._closed = True
             call(c.gpumem_physical_release, self._handle)
-        except Error as problem:
-            if problem.code not in GONE:
+        except BaseException as problem:
+            if getattr(problem, "code", None) not in GONE:
                 self._closed = False
                 raise
 
@@ -244,8 +242,9 @@ class Range(Unique):
         # Offset and bytes of each mapping. An entry is there before its mapping, and as long as it may be.
         self._mappings: Dict[int, int] = {}
         self._parts: weakref.WeakSet[Part] = weakref.WeakSet()
-        self._handle = create(c.gpumem_range_reserve, c.gpumem_range_release, instance.handle, desc)
-        self.instance, self._closed = instance, False
+        made = create(c.gpumem_range_reserve, c.gpumem_range_release, instance.handle, desc)
+        self.instance, self._handle, self._closed = instance, made.handle, False
+        made.value = None
         instance._ranges[self._handle] = self
 
     # ---- mappings ----
@@ -471,7 +470,7 @@ class Part(Region):
         if end == offset or size is not None and end < offset + size:
             raise InvalidState(f"there is no mapping at the offset {end}; map physical memory first")
         self.range, self._offset, self._size = range, offset, end - offset if size is None else size
-        self._holds: List[Union[None, bool, Queue]] = []
+        self._holds: List[Hold] = []
         self._info: Optional[MemoryInfo] = None
         location, number = self._locations[0]
         self.device = range.instance.device(number if location == _DEVICE else 0)
@@ -532,9 +531,9 @@ def access_at(instance: Instance, address: int, location: int, number: int) -> i
     return access.value if access.value in (Access.READ, Access.READWRITE) else 0
 
 
-def _physical_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Physical], None]:
+def _physical_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Physical], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def __del__(self: Physical) -> None:
+    def finish(self: Physical) -> None:
         """Releases the handle unless it was closed."""
         try:
             if self._closed or finalizing():
@@ -542,11 +541,11 @@ def _physical_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., N
         except AttributeError:
             return
         destroy(last.gpumem_physical_release, self._handle)
-    return __del__
+    return finish
 
 
-def _range_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Range], None]:
-    def __del__(self: Range) -> None:
+def _range_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Range], None]:
+    def finish(self: Range) -> None:
         """Unmaps everything and gives the addresses back, unless it was closed."""
         try:
             if self._closed or finalizing():
@@ -561,8 +560,8 @@ def _range_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None
                     del mappings[at]
             return last.gpumem_range_release(handle, None)  # type: ignore[no-any-return]
         destroy(give_back, self._handle)
-    return __del__
+    return finish
 
 
-Physical.__del__ = _physical_finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
-Range.__del__ = _range_finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
+finalizer(Physical, _physical_finisher(sys.is_finalizing, destroy_quietly, c))
+finalizer(Range, _range_finisher(sys.is_finalizing, destroy_quietly, c))

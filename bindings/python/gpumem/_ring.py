@@ -8,12 +8,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type, Union, overload
 
 from . import _library as c
-from ._calls import (GONE, ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, size64, sweep, text, u32,
-                     u64)
+from ._calls import (GONE, Made, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, nanoseconds, size64, sweep,
+                     text, u32, u64)
 from ._codes import Backend, EventFlags, Kind, MemoryFlags
 from ._dlpack import CUDA
 from ._hub import Opened, left
-from ._memory import Ordered
+from ._memory import Ordered, queue_of
 from ._results import MemoryInfo, RingInfo
 from ._share import ShareHandle, handle_struct, instance_of, seconds
 from ._stream import Event
@@ -115,7 +115,7 @@ class Slot(Ordered):
         queue = None if stream is None else stream._queue
         if self._viewed():
             self._held(what, function)
-        if any(by is not queue for by in self._holds):
+        if any(queue_of(hold) is not queue for hold in self._holds):
             raise Busy("work in another stream uses the slot and was not observed complete; synchronize that stream first",
                        function=function)
 
@@ -239,9 +239,10 @@ class Ring(Opened):
         _spare: Any  # a slot that was acquired or waited for, and not used
         _before: List[Event]  # what its next user waits for
 
-    def _opened(self, handle: int, instance: Instance) -> None:
-        self._handle, self.instance, self._closed = handle, instance, False
+    def _opened(self, made: Made, instance: Instance) -> None:
         self._held, self._spare, self._before = [], None, []
+        self._handle, self.instance, self._closed = made.handle, instance, False
+        made.value = None
         info = self.info()
         self.device, self._name = instance.device(info.device_ordinal), info.name
 
@@ -464,9 +465,9 @@ def open_ring(handle: Union[ShareHandle, bytes], *, instance: Optional[Instance]
     return RingConsumer(instance_of(handle, None, instance), handle, timeout=timeout, name=name)
 
 
-def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Ring], None]:
+def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Ring], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def __del__(self: Ring) -> None:
+    def finish(self: Ring) -> None:
         """Closes it unless it was closed."""
         try:
             if self._closed or finalizing():
@@ -475,7 +476,7 @@ def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], las
             return
         last.gpumem_ring_finish(self._handle, 0, None)  # else its consumers wait; what is none is refused
         destroy(last.gpumem_ring_destroy, self._handle)
-    return __del__
+    return finish
 
 
-Ring.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
+finalizer(Ring, _finisher(sys.is_finalizing, destroy_quietly, c))

@@ -124,6 +124,20 @@ def seconds(value: Optional[float], what: str = "timeout") -> int:
     return 0 if value is None else max(nanoseconds(value, what), 1)
 
 
+def _once() -> Callable[..., int]:
+    """Destroys an import, and not another one that has the same handle, if a signal handler raised as the call returned."""
+    released = [False]
+
+    def release(handle: Any, detail: Any) -> int:
+        if released[0]:
+            return 0
+        released[0] = True  # between this and the call no signal handler runs
+        status: int = c.gpumem_memory_destroy(handle, detail)
+        released[0] = status >= 0
+        return status
+    return release
+
+
 class ImportedMemory(Memory):
     """Memory of another process. :func:`import_memory` makes it.
 
@@ -131,7 +145,7 @@ class ImportedMemory(Memory):
     other libraries. Closing it ends this import; the memory is unmapped when each import of it in this process is closed.
     """
 
-    __slots__ = ("_offset", "_where")
+    __slots__ = ("_offset", "_release", "_where")
     _elsewhere = "; give another process the handle that it was imported with"
 
     if TYPE_CHECKING:
@@ -147,20 +161,15 @@ class ImportedMemory(Memory):
             sweep()
         array, count = _descriptors(fds)
         pointer = c_void_p()
-        made = create(c.gpumem_share_import, c.gpumem_memory_destroy, instance.handle, handle_struct(handle), array, count,
-                      desc, pointer)
         self = cls.__new__(cls)
-        try:
-            info = ask(c.gpumem_memory_get_info, c.gpumem_memory_info(), made)
-            base = info.device_pointer or info.host_pointer or 0
-            place = instance.pointer_info(base)
-            self._offset = (pointer.value or base) - base
-            self._where = place.location, place.location_id
-            self.device = instance.device(info.device_ordinal) if device is None else device
-        except BaseException:
-            c.gpumem_memory_destroy(made, None)
-            raise
-        self._handle, self._info, self._source, self._holds, self._open = made, None, None, [], True
+        self._release = _once()
+        made = create(c.gpumem_share_import, self._release, instance.handle, handle_struct(handle), array, count, desc, pointer)
+        info = ask(c.gpumem_memory_get_info, c.gpumem_memory_info(), made.handle)
+        base = info.device_pointer or info.host_pointer or 0
+        place = instance.pointer_info(base)
+        self._offset = (pointer.value or base) - base
+        self._where = place.location, place.location_id
+        self._own(instance.device(info.device_ordinal) if device is None else device, made)
         return self
 
     @property
@@ -311,7 +320,7 @@ class Sharing:
     def _with(self, pointer: Any, function: Callable[[int], Any]) -> None:
         """Calls a function with the address of an operand, which stays open meanwhile."""
         address, _, kept = operand(pointer, False, "pointer")
-        held = hold((kept,), False)
+        held = hold((kept,))
         try:
             function(address)
         finally:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from ctypes import c_int64, c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
 from . import _library as c
-from ._calls import (BY_EXPORT, GONE, Unique, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave,
-                     leftovers, pending, sweep, text, u32, u64)
+from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, host_function,
+                     i32, leave, leftovers, pending, sweep, text, u32, u64)
 from ._codes import Attach, Backend, EventFlags, WaitCondition
 from ._copies import Copies
 from ._enums import code, expect
@@ -34,11 +35,11 @@ _MANY = 256
 class _Use:
     """One piece of work: the objects that it uses, and the work that is known to be complete once it is."""
 
-    __slots__ = ("sequence", "kept", "after")
+    __slots__ = ("sequence", "kept", "held", "after")
 
-    def __init__(self, kept: List[Any], after: Optional[Tuple[Queue, int]]) -> None:
+    def __init__(self, kept: List[Any], held: Held, after: Optional[Tuple[Queue, int]]) -> None:
         self.sequence: Optional[int] = None
-        self.kept, self.after = kept, after
+        self.kept, self.held, self.after = kept, held, after
 
 
 class Queue:
@@ -59,13 +60,16 @@ class Queue:
         kept = [value for value in kept if value is not None]
         if not kept and after is None:
             return call(function, *arguments)
-        use = _Use(kept, after)
-        hold(kept, self)
-        with self.lock:
-            self.uses.append(use)
-            active.add(self)
+        use = _Use(kept, hold(kept, self), after)
         try:
+            with self.lock:
+                self.uses.append(use)
+                active.add(self)
             status = call(function, *arguments)
+            if status == c.GPUMEM_NO_EFFECT:
+                self._forget(use)
+                return status
+            self._enqueued(use)
         except BaseException as problem:
             # A signal handler raises once the call has returned, so the work may be in the stream.
             if in_part or not isinstance(problem, Exception):
@@ -74,10 +78,6 @@ class Queue:
             else:
                 self._forget(use)
             raise
-        if status == c.GPUMEM_NO_EFFECT:
-            self._forget(use)
-            return status
-        self._enqueued(use)
         if len(self.uses) > _MANY:
             self.poll()
         return status
@@ -98,10 +98,7 @@ class Queue:
             use = self._take(mark)
             if use is None:
                 return
-            for value in use.kept:
-                memory = memory_of(value)
-                if memory is not None:
-                    memory._holds.remove(self)
+            release(use.held)
             if use.after is not None:
                 queue, after = use.after
                 queue.observed(after)
@@ -179,28 +176,38 @@ class Queue:
         return False
 
 
-def hold(kept: Iterable[Any], by: Union[Queue, bool]) -> List[Region]:
-    """Keeps the memory of operands open while a call uses its addresses: on behalf of the queue of a stream, or of False
-    until ``release``. Fails if it is closed."""
-    held: List[Region] = []
-    for memory in map(memory_of, kept):
-        if memory is None:
-            continue
-        # Counted first, then checked: close() does it in the reverse order.
-        memory._holds.append(by)
-        held.append(memory)
-        try:
+class Held:
+    """Keeps memory open until ``release``, or until nothing refers to this any more: for a call, or for work in a stream."""
+
+    __slots__ = ("memories", "queue", "__weakref__")
+
+    def __init__(self, queue: Optional[Queue]) -> None:
+        self.memories: List[Region] = []
+        self.queue = queue
+
+
+def hold(kept: Iterable[Any], queue: Optional[Queue] = None) -> Held:
+    """Keeps the memory of operands open while a call, or the work of a queue, uses its addresses. Fails if it is closed."""
+    held = Held(queue)
+    try:
+        for memory in map(memory_of, kept):
+            if memory is None:
+                continue
+            # Counted first, then checked: close() does it in the reverse order.
+            holds = memory._holds
+            holds.append(weakref.ref(held, holds.remove))
+            held.memories.append(memory)
             while memory.closed:
                 memory.info()  # fails and says why, unless another thread is only trying to close it
-        except BaseException:
-            release(held, by)
-            raise
+    except BaseException:
+        release(held)
+        raise
     return held
 
 
-def release(held: List[Region], by: Union[Queue, bool] = False) -> None:
-    for memory in held:
-        memory._holds.remove(by)
+def release(held: Held) -> None:
+    while held.memories:
+        held.memories.pop()._holds.remove(weakref.ref(held))  # it is equal to the other one
 
 
 def native_stream_of(stream: Any) -> int:
@@ -244,8 +251,9 @@ class Stream(Unique, Copies):
         desc = c.gpumem_stream_desc(priority=i32(priority, "priority"), name=encoded(name))
         self._open(device, create(c.gpumem_stream_create, c.gpumem_stream_destroy, device._handle, desc))
 
-    def _open(self, device: Device, handle: int) -> None:
-        self.device, self._queue, self._closed = device, Queue(device, handle), False
+    def _open(self, device: Device, made: Made) -> None:
+        self.device, self._queue, self._closed = device, Queue(device, made.handle), False
+        made.value = None
 
     @classmethod
     def wrap(cls, device: Device, native_stream: Any) -> Stream:
@@ -265,19 +273,19 @@ class Stream(Unique, Copies):
         if self._closed:
             return
         self._queue.settle()
-        self._closed = True
         try:
+            self._closed = True
             call(c.gpumem_stream_destroy, self._queue.handle)
-        except Error as problem:
-            if problem.code not in GONE:
+        except BaseException as problem:
+            if getattr(problem, "code", None) not in GONE:
                 self._closed = False
                 raise
 
     def _abandon(self) -> None:
         """Closes it without waiting: the stream is destroyed once its work is complete."""
         if not self._closed:
-            self._closed = True
             leftovers.append(self._queue.finish)
+            self._closed = True
             sweep()
 
     def __enter__(self) -> Stream:
@@ -464,9 +472,10 @@ class Event(Unique):
         desc = c.gpumem_event_desc(flags=flags_of(EventFlags, flags, "flags"), name=encoded(name))
         self._open(device, create(c.gpumem_event_create, c.gpumem_event_destroy, device._handle, desc))
 
-    def _open(self, device: Device, handle: int) -> None:
-        self.device, self._handle, self._closed = device, handle, False
+    def _open(self, device: Device, made: Made) -> None:
         self._captured: Optional[Tuple[Queue, int]] = None  # (queue, mark) of the latest record
+        self.device, self._handle, self._closed = device, made.handle, False
+        made.value = None
 
     @classmethod
     def wrap(cls, device: Device, native_event: int, *, flags: Union[EventFlags, str, int] = 0) -> Event:
@@ -493,11 +502,11 @@ class Event(Unique):
         """Destroys the event, or releases a wrapped one. Work that waits for it goes on. A second call does nothing."""
         if self._closed:
             return
-        self._closed = True
         try:
+            self._closed = True
             call(c.gpumem_event_destroy, self._handle)
-        except Error as problem:
-            if problem.code not in GONE:
+        except BaseException as problem:
+            if getattr(problem, "code", None) not in GONE:
                 self._closed = False
                 raise
 
@@ -580,9 +589,9 @@ def _repr(thing: Union[Stream, Event]) -> str:
 
 
 # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-def _stream_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,
-                      leftovers: Any) -> Callable[[Stream], None]:
-    def __del__(self: Stream) -> None:
+def _stream_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,
+                     leftovers: Any) -> Callable[[Stream], None]:
+    def finish(self: Stream) -> None:
         """Destroys the stream, once its work is complete, unless it was closed."""
         try:
             if self._closed or finalizing():
@@ -593,11 +602,11 @@ def _stream_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., Non
             leftovers.append(self._queue.finish)
         else:
             destroy(last.gpumem_stream_destroy, self._queue.handle)
-    return __del__
+    return finish
 
 
-def _event_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Event], None]:
-    def __del__(self: Event) -> None:
+def _event_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Event], None]:
+    def finish(self: Event) -> None:
         """Destroys the event unless it was closed."""
         try:
             if self._closed or finalizing():
@@ -605,8 +614,8 @@ def _event_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None
         except AttributeError:
             return
         destroy(last.gpumem_event_destroy, self._handle)
-    return __del__
+    return finish
 
 
-Stream.__del__ = _stream_finalizer(sys.is_finalizing, destroy_quietly, c, leftovers)  # type: ignore[attr-defined]
-Event.__del__ = _event_finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
+finalizer(Stream, _stream_finisher(sys.is_finalizing, destroy_quietly, c, leftovers))
+finalizer(Event, _event_finisher(sys.is_finalizing, destroy_quietly, c))

@@ -4,14 +4,14 @@ waits in slices, or lets another thread make the call. Other threads simply wait
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from ctypes import c_void_p
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from . import _library as c
-from ._calls import call, nanoseconds
+from ._calls import Made, call, create, nanoseconds
 from ._codes import Backend
 
 if TYPE_CHECKING:
@@ -90,20 +90,7 @@ def aside(function: Callable[[], Any]) -> Any:
     return outcome.pop(0)
 
 
-def create_aside(function: Callable[..., int], destroy: Callable[..., int], *arguments: Any, keep: Any = None) -> int:
+def create_aside(function: Callable[..., int], destroy: Callable[..., int], *arguments: Any, keep: Any = None) -> Made:
     """As `create`, on another thread. If Ctrl-C comes first, the object is destroyed as soon as it is there. ``keep`` is
     kept alive until then."""
-    handle, waiting = c_void_p(), [True]
-
-    def run(_: Any = keep) -> int:
-        call(function, *arguments, handle)
-        if not waiting:
-            destroy(handle, None)
-        return handle.value or 0
-    try:
-        return aside(run)  # type: ignore[no-any-return]
-    except BaseException:
-        waiting.clear()
-        if handle.value:
-            destroy(handle, None)  # the second of two does nothing
-        raise
+    return aside(functools.partial(create, function, destroy, *arguments, keep=keep))  # type: ignore[no-any-return]

@@ -171,7 +171,7 @@ class KeepingTest(Case):
             memory.fill(1, stream=stream)
             next(iter(stream._queue.uses)).kept[0].buffer()[0] = 1
             event.synchronize()
-            self.assertEqual(memory._holds, [stream._queue])
+            self.assertEqual(memory._queues(), {stream._queue})
             with self.assertRaises(gpumem.Busy):
                 memory.close()
             flag.buffer()[0] = 1
@@ -191,7 +191,7 @@ class KeepingTest(Case):
         stream, release = self.held_stream()
         source, target = self.pinned(64), self.device.memory(64)
         stream.copy_regions([CopyRegion(target, source, 8), CopyRegion(target, bytes(8), destination_offset=8)])
-        self.assertEqual((source._holds, target._holds), ([stream._queue], [stream._queue]))
+        self.assertEqual((source._queues(), target._queues()), ({stream._queue}, {stream._queue}))
         for memory in (source, target):
             with self.assertRaises(gpumem.Busy):
                 memory.close()
