@@ -44,7 +44,7 @@ class GrowableArray(Unique):
     Without numpy, :meth:`view` gives the rows as a :class:`View`, which is indexed then.
     """
 
-    __slots__ = ("buffer", "typestr", "_dtype", "_row", "_row_bytes", "__weakref__")
+    __slots__ = ("buffer", "typestr", "_dtype", "_most", "_row", "_row_bytes", "__weakref__")
     _instead = "use the object itself, or copy its array"
 
     if TYPE_CHECKING:
@@ -66,7 +66,11 @@ class GrowableArray(Unique):
         if location_of(device, location)[0] not in _HOST:
             raise InvalidArgument('an array that grows lies in memory of the host; its location is "host", or a pair such as '
                                   '("host_numa", 0)')
-        self.buffer = Buffer(device, size, reserve=u64(reserve, "reserve") * self._row_bytes, location=location,
+        self._most = u64(reserve, "reserve")
+        if 0 < self._most < lengths[0]:
+            raise InvalidArgument(f"reserve is {self._most} rows, which is less than the {lengths[0]} of the shape; give it at least "
+                                  "as many")
+        self.buffer = Buffer(device, size, reserve=self._most * self._row_bytes, location=location,
                              accesses=accesses, group=group, tag=tag, name=name)
         if size:
             _check_writable(self.buffer)
@@ -231,10 +235,12 @@ class GrowableArray(Unique):
 
     def _check_reserved(self, size: int) -> None:
         """Fails in rows, the unit of the caller, and without the advice for other buffers."""
-        reserved = self.buffer.reserved_size
-        if size > reserved:
-            raise OutOfAddressSpace(f"the array has addresses for {reserved // self._row_bytes} rows, but {size // self._row_bytes} are "
-                                    "needed; make it with a larger reserve")
+        most = self.buffer.reserved_size // self._row_bytes
+        if self._most:  # which the buffer has rounded up
+            most = min(most, self._most)
+        if size > most * self._row_bytes:
+            raise OutOfAddressSpace(f"the array has addresses for {most} rows, but {size // self._row_bytes} are needed; make it with a "
+                                    "larger reserve")
 
     # ---- the end ----
 

@@ -126,6 +126,17 @@ class GrowableTest(GrowableCase):
             with self.growable(1) as rows, self.assertRaises(TypeError):
                 act(rows)
 
+    def test_it_grows_no_further_than_was_said(self):
+        """Of the addresses of the buffer there are more."""
+        with self.growable(reserve=5) as rows:
+            rows.resize(5)
+            for call in (lambda: rows.append(6), lambda: rows.resize(6), lambda: rows.reserve(6)):
+                with self.assertRaisesRegex(gpumem.OutOfAddressSpace, "^the array has addresses for 5 rows, but 6 are needed"):
+                    call()
+            self.assertEqual(len(rows), 5)
+        with self.assertRaisesRegex(gpumem.InvalidArgument, "^reserve is 5 rows, which is less than the 10 of the shape"):
+            self.growable(10, reserve=5)
+
     def test_it_grows_up_to_its_reservation(self):
         with self.growable(reserve=2 * self.unit // 4) as rows:
             most = rows.buffer.reserved_size // 4
