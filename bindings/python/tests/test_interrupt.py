@@ -41,7 +41,9 @@ def call_traced(module, function, at_line):
     path = module.__file__.replace("__init__.py", "")
 
     def handle(frame, event, argument):
-        if not frame.f_code.co_filename.startswith(path):
+        # The lock of `reclaim` is one for the process. Python visits its line once more at its end, before it is released, but runs
+        # no handler there.
+        if not frame.f_code.co_filename.startswith(path) or frame.f_code.co_name == "reclaim":
             return None
         if event in ("call", "line"):
             at_line()
