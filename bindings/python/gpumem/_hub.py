@@ -16,7 +16,7 @@ from ._enums import flags as flags_of
 from ._results import Entry, HubInfo, LinkInfo, WayInfo, known
 from ._share import ImportedMemory, ShareHandle, access_code, handle_struct, import_memory, numbers_of, seconds, token_of, ways_of
 from ._waits import on_main_thread
-from .errors import Error, InvalidArgument, NotFound, StaleHandle
+from .errors import InvalidArgument, NotFound, StaleHandle
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance

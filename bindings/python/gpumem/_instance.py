@@ -24,7 +24,7 @@ from ._enums import code, expect
 from ._enums import flags as flags_of
 from ._groups import Group
 from ._managed import HostAccess, Place, hint, place, span
-from ._memory import Memory, Region, View
+from ._memory import Memory, View
 from ._operands import check_room, operand
 from ._ranges import Physical, Range, physical_desc
 from ._results import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, Granularity, InstanceInfo, KindStats, ManagedInfo,

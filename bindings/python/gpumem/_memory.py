@@ -132,7 +132,7 @@ class Region(Unique):
 
     def __int__(self) -> int:
         """The address for devices, or of host memory that has none for the CPU."""
-        info = self._known()
+        info = self.info() if self.closed else self._known()  # which says that it is closed
         return info.device_pointer or info.host_pointer or 0
 
     @property
@@ -314,7 +314,7 @@ class Memory(Region, Managed):
     """
 
     __slots__ = ("device", "_handle", "_open", "_gone", "_holds", "_info", "_source", "__weakref__")
-    _release: Callable[..., int] = c.gpumem_memory_destroy
+    _release = getattr(c, "gpumem_memory_destroy")
 
     if TYPE_CHECKING:
         _handle: int
@@ -450,7 +450,7 @@ class Memory(Region, Managed):
             if active and self._may_wait():
                 aside(run)
             elif self._release(self._handle, None) < 0:
-                self._destroy()
+                run()
             else:
                 self._gone = True
         except BaseException:

@@ -53,7 +53,7 @@ class _Order:
         if isinstance(stream, Stream):
             self.handle = stream.handle
         elif stream is not None:
-            self.handle, self.native = native_stream_of(stream), True
+            self.handle, self.native = native_stream_of(stream, "stream"), True
 
     def same(self, other: _Order) -> bool:
         return self.handle == other.handle and self.native == other.native
@@ -153,7 +153,7 @@ class Pool(Unique):
 
     def alloc_batch(self, sizes: Iterable[int], stream: Any = None) -> List[PoolBlock]:
         """Allocates a block of each size in the order of a stream, all or none."""
-        wanted = [u64(size, "size") for size in sizes]
+        wanted = _sizes(sizes)
         if leftovers:
             sweep()
         order, count = _Order(stream), len(wanted)
@@ -279,7 +279,7 @@ class Pool(Unique):
         """How many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included. It does not
         depend on what the pool has. A pool with that as its ``initial_size`` serves them, to one thread in one stream, without
         taking more the first time."""
-        wanted = [u64(size, "size") for size in sizes]
+        wanted = _sizes(sizes)
         out = c_uint64()
         call(c.gpumem_pool_capacity_for, self._handle, (c_uint64 * len(wanted))(*wanted), len(wanted), out)
         return out.value
@@ -447,6 +447,10 @@ def _free(block: Union[PoolBlock, _Address], pool: Pool, address: int, size: int
             status = c.gpumem_pool_free_pointer(instance, address, handle, detail)
             block._freed = status >= 0
     return status
+
+
+def _sizes(sizes: Iterable[int]) -> List[int]:
+    return [u64(size, f"sizes[{at}]") for at, size in enumerate(sizes)]
 
 
 def _check_views(instance: Instance, address: int) -> None:

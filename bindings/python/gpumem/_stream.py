@@ -210,16 +210,19 @@ def release(held: Held) -> None:
         held.memories.pop()._holds.remove(weakref.ref(held))  # it is equal to the other one
 
 
-def native_stream_of(stream: Any) -> int:
+def native_stream_of(stream: Any, what: str = "native_stream") -> int:
     """The native stream of a number, or of an object of cuda.core, PyTorch or CuPy."""
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        return u64(protocol()[1], "native_stream")
+        return u64(protocol()[1], what)
     for name in ("cuda_stream", "ptr"):
         found = getattr(stream, name, None)
         if found is not None:
-            return u64(found, "native_stream")
-    return u64(stream, "native_stream")
+            return u64(found, what)
+    if not hasattr(stream, "__index__"):
+        raise TypeError(f"{what} must be the number of a stream, or an object of cuda.core, PyTorch or CuPy"
+                        f"{', or a gpumem.Stream' if what == 'stream' else ''}, not a {type(stream).__name__}")
+    return u64(stream, what)
 
 
 def instance_closed(instance: Instance) -> None:

@@ -130,6 +130,8 @@ _FUNCTIONS = {
     "gpumem_unregister": "Instance.unregister()",
 }
 _C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\bwith GPUMEM_MEMORY_[A-Z0-9_]+|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
+_POOL_BLOCKS = re.compile(r"free (?:it|them) with gpumem_pool_free_pointer\(\)|gpumem_pool_free_pointer\(\) frees them")
+_END_OF_BLOCKS = "call free() of each PoolBlock or drop it, and Instance.free_block() for those of Pool.malloc()"
 _MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
 _OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed|imported) memory|"
                      r"(stream|event|physical|virtual|buffer|pool|ring|hub)(?: memory)?) (.*?): (?=\d+ |device \d|[/@])")
@@ -176,6 +178,8 @@ def _flags(match: Match[str]) -> str:
 def in_python(text: str) -> str:
     """A message of the library. Names that Python does not have, such as those of the environment, stay."""
     text = text.replace("was destroyed; do not use its handle after that", "was closed")
+    # By its address, a block would be freed a second time when its object is dropped.
+    text = _POOL_BLOCKS.sub(_END_OF_BLOCKS, text)
     text = re.sub(r"\bdestroy\b", "close", text)
     return _C_NAME.sub(_in_python, _MEMORY_FLAGS.sub(_flags, text))
 

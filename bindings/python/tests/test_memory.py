@@ -124,6 +124,13 @@ class InstanceTest(unittest.TestCase):
             other.device(0).event().close()
         self.assertEqual(len(_calls.leftovers), 0)
 
+    def test_a_pin_budget_of_the_default_instance(self):
+        _, out, _ = python("import gpumem\n"
+                           "try: gpumem.default_device().memory(1 << 20, 'pinned')\n"
+                           "except gpumem.LimitExceeded as problem: print(problem)\n",
+                           GPUMEM_BACKEND=BACKEND, GPUMEM_PIN_BUDGET="4096")
+        self.assertIn("or raise GPUMEM_PIN_BUDGET", out)
+
     def test_default(self):
         instance = gpumem.default_instance()
         self.assertIs(gpumem.default_instance(), instance)
@@ -238,6 +245,13 @@ class DeviceTest(Case):
 
 
 class MemoryTest(Case):
+    def test_the_address_of_closed_memory(self):
+        memory = self.device.memory(64)
+        self.assertEqual(int(memory), memory.device_pointer)
+        memory.close()
+        with self.assertRaises(gpumem.StaleHandle):
+            int(memory)
+
     def test_device_memory(self):
         with self.device.memory(1000, name="mine") as memory:
             self.assertEqual((memory.kind, memory.size, memory.nbytes, memory.name, memory.host_pointer),

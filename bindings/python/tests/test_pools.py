@@ -203,6 +203,29 @@ class PoolTest(Case):
             pool.free_batch(batch)
             self.instance.free_block(raw)
 
+    def test_how_blocks_of_a_closed_pool_end(self):
+        """Freed by its address, a block would be freed once more when it is dropped."""
+        for kind in KINDS:
+            with gpumem.Instance(BACKEND) as instance:
+                with instance.device(0).pool(kind) as pool:
+                    block = pool.alloc(64)
+                with self.assertRaisesRegex(gpumem.Busy, r"call free\(\) of each PoolBlock or drop it, and Instance\.free_block\(\) for "
+                                                         r"those of Pool\.malloc\(\)"):
+                    instance.close()
+                block.free()
+                with self.assertRaises(gpumem.StaleHandle):
+                    int(block)
+
+    def test_what_arguments_are_called(self):
+        with self.device.pool() as pool:
+            for call in (pool.capacity_for, pool.alloc_batch):
+                with self.assertRaisesRegex(gpumem.InvalidArgument, r"^sizes\[1\] is -1"):
+                    call([1, -1])
+            with self.assertRaisesRegex(TypeError, "^stream must be .* or a gpumem.Stream, not a str"):
+                pool.alloc(10, "s")
+        with self.assertRaisesRegex(TypeError, "^native_stream must be .*, not a str"):
+            gpumem.Stream.wrap(self.device, "s")
+
     def test_they_end_with_their_instance(self):
         instance = gpumem.Instance(BACKEND)
         pool = instance.device(0).pool()
