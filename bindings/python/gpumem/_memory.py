@@ -314,7 +314,7 @@ class Memory(Region, Managed):
     """
 
     __slots__ = ("device", "_handle", "_open", "_gone", "_holds", "_info", "_source", "__weakref__")
-    _release = getattr(c, "gpumem_memory_destroy")
+    _release = None  # type: Optional[Callable[..., int]]  # instead of gpumem_memory_destroy
 
     if TYPE_CHECKING:
         _handle: int
@@ -449,7 +449,7 @@ class Memory(Region, Managed):
         try:
             if active and self._may_wait():
                 aside(run)
-            elif self._release(self._handle, None) < 0:
+            elif (self._release or c.gpumem_memory_destroy)(self._handle, None) < 0:
                 run()
             else:
                 self._gone = True
@@ -487,7 +487,7 @@ class Memory(Region, Managed):
     def _destroy(self) -> None:
         """Destroys it again, for the detail of the error."""
         try:
-            call(self._release, self._handle)
+            call(self._release or c.gpumem_memory_destroy, self._handle)
         except Exception as problem:
             if getattr(problem, "code", None) not in GONE:
                 self._open = True
@@ -539,7 +539,7 @@ class Memory(Region, Managed):
         return result
 
 
-def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None]) -> Callable[[Memory], None]:
+def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Memory], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
     def finish(self: Memory) -> None:
         """Frees the memory unless it was closed, also if Ctrl-C came while it was."""
@@ -548,17 +548,18 @@ def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None]) -> C
         except AttributeError:  # it was never created
             return
         if not (hasattr(self, "_gone") or finalizing()):
-            destroy(self._release, handle, self._source)
+            destroy(self._release or last.gpumem_memory_destroy, handle, self._source)
     return finish
 
 
-finalizer(Memory, _finisher(sys.is_finalizing, destroy_quietly))
+finalizer(Memory, _finisher(sys.is_finalizing, destroy_quietly, c))
 
 
 def _is_busy(device: Device) -> bool:
     """Whether work is in flight on a GPU. Its driver waits for that when it frees, and the library when it tries out what a
     device can do."""
-    return device.instance.backend == Backend.CUDA and not all(queue.idle() for queue in list(device.instance._queues))
+    instance = device.instance
+    return not instance._closed and instance.backend == Backend.CUDA and not all(queue.idle() for queue in list(instance._queues))
 
 
 def memory_of(value: Any) -> Optional[Region]:

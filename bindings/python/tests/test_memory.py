@@ -245,6 +245,18 @@ class DeviceTest(Case):
 
 
 class MemoryTest(Case):
+    def test_a_closed_instance_while_a_stream_of_another_one_works(self):
+        other = gpumem.Instance(BACKEND)
+        memory = other.device(0).memory(64)
+        other.close(force=True)
+        stream, release = self.held_stream()
+        with self.device.memory(64) as used:
+            used.fill(1, stream=stream)
+            memory.close()
+            self.assertTrue(memory.closed)
+            release()
+            stream.close()
+
     def test_the_address_of_closed_memory(self):
         memory = self.device.memory(64)
         self.assertEqual(int(memory), memory.device_pointer)
