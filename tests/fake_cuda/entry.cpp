@@ -80,7 +80,9 @@ CUresult lost(const Entry& called) {
 bool is_refusal(CUresult code) {
   bool capture =
       code >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && code <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-  return capture || code == CUDA_ERROR_ILLEGAL_STATE || code == CUDA_ERROR_NOT_PERMITTED;
+  bool busy = code == CUDA_ERROR_NOT_READY || code == CUDA_ERROR_DEVICE_UNAVAILABLE ||
+              code == CUDA_ERROR_MPS_SERVER_NOT_READY;
+  return capture || busy || code == CUDA_ERROR_ILLEGAL_STATE || code == CUDA_ERROR_NOT_PERMITTED;
 }
 
 template <class Body>

@@ -121,8 +121,8 @@ GPUMEM_API gpumem_status gpumem_buffer_create(gpumem_device device, const gpumem
  * \param buffer buffer to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the buffer is destroyed, also if its device is lost
- * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the buffer was not observed complete; or called from a callback,
- *         as in gpumem_progress_function; nothing changed
+ * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the buffer was not observed complete; called from a callback, as in
+ *         gpumem_progress_function; or the driver was busy, again and again
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until calls of other threads that use the buffer have returned, and for driver calls}
@@ -359,7 +359,8 @@ typedef struct gpumem_sleep_desc {
  *         from a host function, or from a callback of the buffer
  * \retval GPUMEM_ERROR_NO_ACCESS the device has no access to the buffer, and so cannot save it
  * \retval GPUMEM_ERROR_BUSY registrations are noted, which the message names; a callback refused; called from a callback, as in
- *         gpumem_progress_function; or strict host backend: work that uses the buffer was not observed complete
+ *         gpumem_progress_function; the driver was busy, again and again; or strict host backend: work that uses the buffer
+ *         was not observed complete
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the pin budget is used up, the disk is full, or the file reaches a limit
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory for the content
  * \retval GPUMEM_ERROR_PERMISSION_DENIED no file may be made in the directory

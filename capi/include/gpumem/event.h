@@ -82,7 +82,7 @@ GPUMEM_API gpumem_status gpumem_event_wrap(gpumem_device device, void *native_ev
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the event is destroyed, also if its device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
- * \retval GPUMEM_ERROR_BUSY other processes have imported it; the message says how many
+ * \retval GPUMEM_ERROR_BUSY other processes have imported it, the message says how many; or the driver was busy, again and again
  * \handles
  * \blocking{until calls of other threads that use the event have returned; not for its work}
  * \threads{any thread}

@@ -145,8 +145,8 @@ GPUMEM_API gpumem_status gpumem_memory_register(gpumem_device device, const gpum
  * \param memory memory to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the memory is destroyed, also if its device is lost
- * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the memory was not observed complete; or another process
- *         has imported it by #GPUMEM_SHARE_WAY_LEGACY. Nothing changed
+ * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the memory was not observed complete; another process has
+ *         imported it by #GPUMEM_SHARE_WAY_LEGACY; or the driver was busy, again and again. Nothing changed
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the memory belongs to a gpumem_buffer
  * \handles
  * \blocking{until calls of other threads that use the memory have been enqueued, and for driver calls. The driver may

@@ -100,6 +100,7 @@ GPUMEM_API gpumem_status gpumem_physical_create(gpumem_device device, const gpum
  * \param physical handle to release; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the handle is released, also if its device is lost
+ * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again; nothing changed
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until calls of other threads that use the handle have returned, and for a driver call}

@@ -66,7 +66,7 @@ GPUMEM_API gpumem_status gpumem_range_reserve(gpumem_instance instance, const gp
  * \param range range to release; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the range is released
- * \retval GPUMEM_ERROR_BUSY something is mapped in the range; unmap it first
+ * \retval GPUMEM_ERROR_BUSY something is mapped in the range, unmap it first; or the driver was busy, again and again
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until calls of other threads that use the range have returned, and for a driver call}
@@ -141,7 +141,8 @@ GPUMEM_API gpumem_status gpumem_range_map(gpumem_range range, uint64_t offset,
  * \retval GPUMEM_SUCCESS the mappings are gone, also if a device is lost
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT a size of 0, a part of a mapping, or a range that leaves the reservation
  * \retval GPUMEM_ERROR_INVALID_STATE a part of the range has no mapping; or called from a host function
- * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the memory was not observed complete; nothing changed
+ * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again; or, on the strict host backend, work that uses the memory was
+ *         not observed complete. All stays mapped
  * \handles
  * \blocking{until calls of other threads that use the range have returned, and for driver calls}
  * \threads{any thread}

@@ -70,6 +70,7 @@ GPUMEM_API gpumem_status gpumem_stream_wrap(gpumem_device device, void *native_s
  * \param stream stream to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the stream is destroyed, also if its device is lost
+ * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again; nothing changed
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until calls of other threads that use the stream have returned; not for its work. On host, the thread that

@@ -213,9 +213,9 @@ Result<void*> Device::foreign_device_pointer(const void* pointer) {
 }
 
 bool refused(Outcome outcome) {
-  // The driver returns NOT_PERMITTED to calls in a host function.
-  return outcome.missing() || outcome.code == CUDA_ERROR_NOT_PERMITTED ||
-         status_of(outcome.code, Place::kHost) == GPUMEM_ERROR_INVALID_STATE;
+  if (outcome.missing() || outcome.code == CUDA_ERROR_NOT_PERMITTED) return true;  // in a host function
+  const Status status = status_of(outcome.code, Place::kHost);
+  return status == GPUMEM_ERROR_INVALID_STATE || status == GPUMEM_ERROR_BUSY;
 }
 
 }  // namespace gpumem::cuda

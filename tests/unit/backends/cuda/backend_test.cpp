@@ -610,14 +610,15 @@ TEST_F(CudaFake, AReleaseThatIsTurnedDownIsAskedAgain) {
   const uint64_t contexts = live(FAKE_CUDA_ANY);
   const std::pair<CUresult, Status> refusals[] = {
       {CUDA_ERROR_NOT_PERMITTED, GPUMEM_ERROR_PERMISSION_DENIED},
-      {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, GPUMEM_ERROR_INVALID_STATE}};
+      {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, GPUMEM_ERROR_INVALID_STATE},
+      {CUDA_ERROR_NOT_READY, GPUMEM_ERROR_BUSY}};
   for (const auto& [code, status] : refusals) {
     const auto refuse = [&, code = code, status = status](auto& object) {
       const uint64_t alive = live(FAKE_CUDA_ANY);
       for (const char* release :
            {"cuMemFree", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFreeHost",
             "cuMemHostUnregister", "cuStreamDestroy", "cuEventDestroy"})
-        FAKE(fake_cuda_fail)(release, 1, 0, code);
+        FAKE(fake_cuda_fail)(release, 1, 1, code);
       EXPECT_FAILS(status, object.release());
       FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
       EXPECT_EQ(live(FAKE_CUDA_ANY), alive);
