@@ -113,7 +113,7 @@ class Reservation final : public backend::Reservation {
     RelaxedScope scope(device);
     GPUMEM_TRY(scope.entered());
     uint64_t at = offset;
-    Cleanup undo([&] { unmap_quietly(offset, at - offset); });
+    Cleanup undo([&] { unmap_quietly({offset, at}); });
     for (backend::Physical* const block : blocks) {
       const auto& physical = static_cast<Physical&>(*block);
       const uint64_t size = physical.facts().size;
@@ -138,32 +138,33 @@ class Reservation final : public backend::Reservation {
   // The driver may report an earlier error although the mappings are gone; then the next try succeeds.
   Result<void> unmap(uint64_t offset, uint64_t size) override {
     std::optional<RelaxedScope> scope;  // not entered where all is gone: then nothing can fail
-    gone_.reserve(gone_.size() + 1);
-    for (uint64_t at = offset; at < offset + size;) {
+    const uint64_t end = offset + size;
+    gone_.reserve(gone_.size() + 2);  // what is split, and what is added
+    for (uint64_t at = offset; at < end;) {
       // The first part from here on that is gone already.
-      auto gone = gone_.end();
-      for (auto part = gone_.begin(); part != gone_.end(); ++part) {
-        const bool ahead = part->offset < offset + size && at < part->offset + part->size;
-        if (ahead && (gone == gone_.end() || part->offset < gone->offset)) gone = part;
+      Part gone{end, end};
+      for (const Part& part : gone_) {
+        if (at < part.end && part.begin < gone.begin) gone = part;
       }
-      if (gone != gone_.end() && gone->offset <= at) {
-        at = gone->offset + gone->size;
+      if (gone.begin <= at) {
+        at = gone.end;
         continue;
       }
-      const uint64_t end = gone != gone_.end() ? gone->offset : offset + size;
       if (!scope) {
         scope.emplace(device_);
         GPUMEM_TRY(scope->entered_for_release());
       }
-      const Outcome outcome = unmap_part(at, end - at);
+      const Outcome outcome = unmap_part({at, gone.begin});
       auto unmapped = device_.check_release(outcome, "cannot unmap a part of the range");
       if (!unmapped) {
-        gone_.push_back({offset, (refused(outcome) ? at : end) - offset});
+        const Part done{offset, refused(outcome) ? at : gone.begin};
+        forget_gone(done);
+        if (done.begin != done.end) gone_.push_back(done);
         return unmapped;
       }
-      at = end;
+      at = gone.begin;
     }
-    std::erase_if(gone_, [&](const Part& part) { return part.offset - offset < size; });
+    forget_gone({offset, end});
     return {};
   }
 
@@ -227,8 +228,8 @@ class Reservation final : public backend::Reservation {
 
  private:
   struct Part {
-    uint64_t offset;
-    uint64_t size;
+    uint64_t begin;
+    uint64_t end;
   };
 
   static CUmemAccessDesc describe(backend::Device* processor, gpumem_access access,
@@ -240,13 +241,24 @@ class Reservation final : public backend::Reservation {
     return result;
   }
 
-  Outcome unmap_part(uint64_t offset, uint64_t size) {
-    const platform::Freeing freeing(base_ + offset, size);
-    return device_.cu().MemUnmap(base_ + offset, size);
+  Outcome unmap_part(Part part) {
+    const platform::Freeing freeing(base_ + part.begin, part.end - part.begin);
+    return device_.cu().MemUnmap(base_ + part.begin, part.end - part.begin);
   }
 
-  void unmap_quietly(uint64_t offset, uint64_t size) {
-    if (size != 0 && refused(unmap_part(offset, size))) (void)unmap_part(offset, size);
+  void unmap_quietly(Part part) {
+    if (part.begin != part.end && refused(unmap_part(part))) (void)unmap_part(part);
+  }
+
+  // Parts are apart from each other, so one of them is split at most.
+  void forget_gone(Part where) {
+    for (size_t index = gone_.size(); index-- > 0;) {
+      const Part part = gone_[index];
+      if (part.end <= where.begin || where.end <= part.begin) continue;
+      gone_.erase(gone_.begin() + static_cast<std::ptrdiff_t>(index));
+      if (part.begin < where.begin) gone_.push_back({part.begin, where.begin});
+      if (where.end < part.end) gone_.push_back({where.end, part.end});
+    }
   }
 
   // What a failed call may have changed in part. One call for parts that were alike, because a busy driver

@@ -636,5 +636,67 @@ TEST_F(CudaInterface, NothingIsFilledOnceALostDeviceHasGivenBack) {
   }
 }
 
+// ---- ranges ----
+
+class CudaRange : public CudaInterface {
+ protected:
+  void SetUp() override {
+    CudaInterface::SetUp();
+    if (IsSkipped()) return;
+    const gpumem_physical_desc desc = GPUMEM_PHYSICAL_DESC_INIT;
+    CALL(gpumem_physical_get_granularity, session_->device(), &desc, &unit_, nullptr);
+  }
+
+  static gpumem_status map(gpumem_range range, uint64_t offset,
+                           std::initializer_list<gpumem_physical> blocks) {
+    return gpumem_range_map(range, offset, blocks.begin(), blocks.size(), nullptr);
+  }
+  gpumem_physical block(uint32_t ordinal = 0, gpumem_location location = GPUMEM_LOCATION_DEVICE) {
+    gpumem_physical_desc desc = GPUMEM_PHYSICAL_DESC_INIT;
+    desc.location = location;
+    desc.size = unit_;
+    gpumem_physical physical = nullptr;
+    CALL(gpumem_physical_create, session_->device(ordinal), &desc, &physical);
+    return physical;
+  }
+  gpumem_range reserve(uint64_t units) {
+    gpumem_range_desc desc = GPUMEM_RANGE_DESC_INIT;
+    desc.size = units * unit_;
+    gpumem_range range = nullptr;
+    CALL(gpumem_range_reserve, instance(), &desc, &range);
+    return range;
+  }
+  static gpumem_range_info info_of(gpumem_range range) {
+    gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
+    CALL(gpumem_range_get_info, range, &info);
+    return info;
+  }
+  static void no_faults() { configure("FAKE_CUDA_FAIL", ""); }
+
+  uint64_t unit_ = 0;
+};
+
+// The second try of what was unmapped though the driver reported an error asks for nothing; what was mapped
+// there since is another matter.
+TEST_F(CudaRange, WhatWasMappedAnewIsUnmapped) {
+  const gpumem_physical one = block();
+  for (const uint64_t anew : {uint64_t{0}, uint64_t{1}, uint64_t{3}}) {
+    SCOPED_TRACE(anew);
+    const gpumem_range range = reserve(4);
+    ASSERT_EQ(map(range, 0, {one, one, one, one}), GPUMEM_SUCCESS);
+    FAKE(fake_cuda_fail)("cuMemUnmap", 1, 0, CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(gpumem_range_unmap(range, 0, 4 * unit_, nullptr), GPUMEM_ERROR_INTERNAL);
+    const uint64_t unmappings = calls("cuMemUnmap");
+    CALL(gpumem_range_unmap, range, anew * unit_, unit_);
+    EXPECT_EQ(calls("cuMemUnmap"), unmappings);
+    ASSERT_EQ(map(range, anew * unit_, {one}), GPUMEM_SUCCESS);
+    CALL(gpumem_range_unmap, range, 0, 4 * unit_);
+    EXPECT_EQ(calls("cuMemUnmap"), unmappings + 1);
+    EXPECT_EQ(live(FAKE_CUDA_MAPPING), 0u);
+    CALL(gpumem_range_release, range);
+  }
+  CALL(gpumem_physical_release, one);
+}
+
 }  // namespace
 }  // namespace gpumem::cuda
