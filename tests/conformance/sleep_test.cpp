@@ -1712,6 +1712,33 @@ TEST_F(Sleep, buf_21_a_failed_buffer_holds_its_memory) {
   EXPECT_EQ(free_bytes(), free + 2 * unit_);
 }
 
+// Its first block was mapped again, and then the driver refused to unmap that too.
+TEST_F(Sleep, buf_21_a_failed_buffer_that_is_half_mapped) {
+  if (on_host() || !Faults::available())
+    SKIP_RULE("only a fake driver can refuse one call and then all others");
+  const Group group = make_group();
+  std::vector<Buffer> buffers = members(group, 3);
+  constexpr int kOutOfMemory = 2;
+  constexpr int kNotPermitted = 800;
+  Faults faults(instance_);
+  const uint64_t free = free_bytes();
+  const auto fail = [&] {
+    faults.fail_driver_calls("cuMemUnmap", kNotPermitted, 2, 8);
+    faults.fail_driver_calls("cuMemMap", kOutOfMemory, 2, 8);
+    EXPECT_LT(group.sleep(GPUMEM_CONTENT_ZERO), 0);
+    faults.off();
+    EXPECT_EQ(buffers[0].info().state, GPUMEM_BUFFER_STATE_FAILED);
+    EXPECT_EQ(free_bytes(), free);
+  };
+  fail();
+  EXPECT_OK(group.wake());
+  expect_kept(buffers);
+  EXPECT_EQ(free_bytes(), free);
+  fail();
+  buffers.erase(buffers.begin());
+  EXPECT_EQ(free_bytes(), free + 2 * unit_);
+}
+
 TEST_F(Sleep, buf_21_waking_without_memory) {
   if (!on_host()) SKIP_RULE("only the host backend has devices of a few blocks");
   const Group group = make_group();

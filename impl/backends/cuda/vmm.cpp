@@ -112,8 +112,10 @@ class Reservation final : public backend::Reservation {
     Device& device = static_cast<Physical&>(*blocks.front()).device();
     RelaxedScope scope(device);
     GPUMEM_TRY(scope.entered());
+    GPUMEM_TRY(unmap_strays());
+    strays_.reserve(1);
     uint64_t at = offset;
-    Cleanup undo([&] { unmap_quietly({offset, at}); });
+    Cleanup undo([&] { take_back({offset, at}, device); });
     for (backend::Physical* const block : blocks) {
       const auto& physical = static_cast<Physical&>(*block);
       const uint64_t size = physical.facts().size;
@@ -220,6 +222,7 @@ class Reservation final : public backend::Reservation {
     if (released_) return {};
     RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
+    GPUMEM_TRY(unmap_strays());
     const platform::Freeing freeing(base_, size_);
     const Outcome outcome = device_.cu().MemAddressFree(base_, size_);
     if (!refused(outcome)) released_ = true;
@@ -230,6 +233,10 @@ class Reservation final : public backend::Reservation {
   struct Part {
     uint64_t begin;
     uint64_t end;
+  };
+  struct Stray {
+    Part part;
+    Device* home;
   };
 
   static CUmemAccessDesc describe(backend::Device* processor, gpumem_access access,
@@ -246,8 +253,19 @@ class Reservation final : public backend::Reservation {
     return device_.cu().MemUnmap(base_ + part.begin, part.end - part.begin);
   }
 
-  void unmap_quietly(Part part) {
-    if (part.begin != part.end && refused(unmap_part(part))) (void)unmap_part(part);
+  // Unmaps what a call that failed has mapped.
+  void take_back(Part part, Device& home) {
+    if (part.begin != part.end && refused(unmap_part(part)) && refused(unmap_part(part)))
+      strays_.push_back({part, &home});
+  }
+  Result<void> unmap_strays() {
+    for (; !strays_.empty(); strays_.pop_back()) {
+      const auto [part, home] = strays_.back();
+      const Outcome outcome = unmap_part(part);
+      auto unmapped = home->check_release(outcome, "cannot unmap what an earlier call has mapped");
+      if (!unmapped && refused(outcome)) return unmapped;
+    }
+    return {};
   }
 
   // Parts are apart from each other, so one of them is split at most.
@@ -284,7 +302,8 @@ class Reservation final : public backend::Reservation {
   const CUdeviceptr base_;
   const uint64_t size_;
   bool released_ = false;
-  std::vector<Part> gone_;  // unmapped by calls that failed
+  std::vector<Part> gone_;     // unmapped by calls that failed
+  std::vector<Stray> strays_;  // mapped by a call that failed
 };
 
 }  // namespace

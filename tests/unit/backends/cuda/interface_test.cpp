@@ -698,5 +698,28 @@ TEST_F(CudaRange, WhatWasMappedAnewIsUnmapped) {
   CALL(gpumem_physical_release, one);
 }
 
+TEST_F(CudaRange, WhatAFailedMappingLeftIsUnmapped) {
+  const gpumem_physical one = block();
+  for (const bool again : {false, true}) {
+    SCOPED_TRACE(again);
+    const gpumem_range range = reserve(2);
+    FAKE(fake_cuda_fail)("cuMemMap", 2, 0, CUDA_ERROR_OUT_OF_MEMORY);
+    FAKE(fake_cuda_fail)("cuMemUnmap", 1, 1, CUDA_ERROR_NOT_PERMITTED);
+    EXPECT_EQ(map(range, 0, {one, one}), GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY);
+    EXPECT_EQ(live(FAKE_CUDA_MAPPING), 1u);
+    EXPECT_EQ(info_of(range).mapping_count, 0u);
+    EXPECT_EQ(map(range, 0, {one, one}), GPUMEM_ERROR_PERMISSION_DENIED);
+    EXPECT_EQ(gpumem_range_release(range, nullptr), GPUMEM_ERROR_PERMISSION_DENIED);
+    no_faults();
+    if (again) {
+      EXPECT_EQ(map(range, 0, {one, one}), GPUMEM_SUCCESS);
+      CALL(gpumem_range_unmap, range, 0, 2 * unit_);
+    }
+    CALL(gpumem_range_release, range);
+    EXPECT_EQ(live(FAKE_CUDA_MAPPING), 0u);
+  }
+  CALL(gpumem_physical_release, one);
+}
+
 }  // namespace
 }  // namespace gpumem::cuda
