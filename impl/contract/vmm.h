@@ -75,7 +75,9 @@ struct AccessPart {
   uint64_t offset = 0;
   uint64_t size = 0;
   gpumem_location location = GPUMEM_LOCATION_DEVICE;  // of the memory
-  const gpumem_access* before = nullptr;              // of the processors, in the order of the changes
+  // Of the processors, in the order of the changes. A change that fails and cannot be undone leaves here what
+  // is in force.
+  gpumem_access* before = nullptr;
 };
 
 // Which parts of a reservation are mapped; the layers above keep it.
@@ -97,7 +99,8 @@ class Reservation : public Memory {
   // BUSY as check_mappings_unused(). A failure leaves the mappings as they were, or lets the next try
   // succeed. Succeeds if a device is lost.
   virtual Result<void> unmap(uint64_t offset, uint64_t size) = 0;
-  // For mappings in a row, all or nothing. BUSY as check_mappings_unused() if some is taken away.
+  // For mappings in a row, all or nothing, if a failure can be undone. BUSY as check_mappings_unused() if
+  // some is taken away.
   virtual Result<void> set_access(std::span<const AccessPart> parts,
                                   std::span<const AccessChange> changes) = 0;
   // One more handle of the memory that is mapped at an offset, and has these facts.

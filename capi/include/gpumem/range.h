@@ -179,8 +179,8 @@ typedef struct gpumem_access_desc {
  *         a processor that is named twice, a part of a mapping, or a range that leaves the reservation
  * \retval GPUMEM_ERROR_INVALID_STATE a part of the range has no mapping; or called from a host function
  * \retval GPUMEM_ERROR_UNSUPPORTED the CPU and memory of a device, or a device without a link to the one that has the memory
- * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again, and nothing changed; or, on the strict host backend, work
- *         that uses the memory was not observed complete
+ * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again, and nothing changed, or not all could be undone:
+ *         gpumem_pointer_get_access() tells; or, on the strict host backend, work that uses the memory was not observed complete
  * \retval GPUMEM_ERROR_DEVICE_LOST a device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles

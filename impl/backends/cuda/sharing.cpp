@@ -159,7 +159,8 @@ class MappedMemory final : public Memory {
     if (request.location != GPUMEM_LOCATION_DEVICE) facts_.host_pointer = facts_.device_pointer;
     GPUMEM_TRY(reservation_->map(0, blocks));
     mapped_ = true;
-    const backend::AccessPart whole{0, facts_.granted_size, request.location, kNoAccess};
+    gpumem_access none[] = {GPUMEM_ACCESS_NONE, GPUMEM_ACCESS_NONE};
+    const backend::AccessPart whole{0, facts_.granted_size, request.location, none};
     const backend::AccessChange changes[] = {{&device_, request.access}, {nullptr, request.access}};
     const bool on_device = request.location == GPUMEM_LOCATION_DEVICE;
     return reservation_->set_access({&whole, 1}, std::span(changes).first(on_device ? 1 : 2));
@@ -183,8 +184,6 @@ class MappedMemory final : public Memory {
   }
 
  private:
-  static constexpr gpumem_access kNoAccess[] = {GPUMEM_ACCESS_NONE, GPUMEM_ACCESS_NONE};
-
   std::unique_ptr<backend::Reservation> reservation_;  // null before it is mapped
   std::vector<uint64_t> ends_;                         // of the blocks
   bool mapped_ = false;

@@ -195,7 +195,7 @@ class Reservation final : public backend::Reservation {
       if (!outcome.ok()) {
         auto failed =
             device.check(outcome, Place::kDevice, "cannot set the access to %llu bytes", number(size));
-        set_back(parts.first(end), changes, wanted);
+        set_back(parts.first(end), {begin, refused(outcome) ? begin : end}, changes, wanted);
         return failed;
       }
       // The driver lets children inherit what the CPU may use.
@@ -279,10 +279,16 @@ class Reservation final : public backend::Reservation {
     }
   }
 
-  // What a failed call may have changed in part. One call for parts that were alike, because a busy driver
-  // takes its time for each.
-  void set_back(std::span<const backend::AccessPart> parts, std::span<const backend::AccessChange> changes,
-                std::vector<CUmemAccessDesc>& buffer) {
+  // How many parts, from the first on, a failed call has changed.
+  struct Changed {
+    size_t surely;
+    size_t perhaps;
+  };
+
+  // Sets back what a failed call may have changed, and notes in the parts what could not be. One call for
+  // parts that were alike, because a busy driver takes its time for each.
+  void set_back(std::span<const backend::AccessPart> parts, Changed changed,
+                std::span<const backend::AccessChange> changes, std::vector<CUmemAccessDesc>& buffer) {
     for (size_t begin = 0; begin < parts.size();) {
       const backend::AccessPart& first = parts[begin];
       uint64_t size = 0;
@@ -293,7 +299,15 @@ class Reservation final : public backend::Reservation {
         size += parts[end].size;
       for (size_t index = 0; index < changes.size(); ++index)
         buffer[index] = describe(changes[index].device, first.before[index], first.location);
-      (void)device_.cu().MemSetAccess(base_ + first.offset, size, buffer.data(), buffer.size());
+      const Outcome outcome =
+          device_.cu().MemSetAccess(base_ + first.offset, size, buffer.data(), buffer.size());
+      for (size_t part = begin; !outcome.ok() && part < std::min(end, changed.perhaps); ++part) {
+        const bool known = part < changed.surely && refused(outcome);
+        for (size_t index = 0; index < changes.size(); ++index) {
+          gpumem_access& access = parts[part].before[index];
+          access = known ? changes[index].access : access & changes[index].access;
+        }
+      }
       begin = end;
     }
   }

@@ -484,7 +484,8 @@ class AccessSet {
     return {};
   }
 
-  Result<void> apply(backend::Reservation& reservation) const {
+  // If it fails, `before` is what is in force.
+  Result<void> apply(backend::Reservation& reservation) {
     std::vector<backend::AccessPart> parts;
     std::vector<backend::AccessChange> changes;
     for (size_t index = 0; index < mappings_.size(); ++index) {
@@ -549,7 +550,7 @@ Result<void> set_range_access(Ref<Range> range, uint64_t offset, uint64_t size,
   }
 
   backend::Reservation& reservation = change.range().reservation();
-  const AccessSet set(std::move(*mappings), changes);
+  AccessSet set(std::move(*mappings), changes);
   const bool takes = set.takes();
   if (takes) GPUMEM_TRY(check_unused(change.range(), [&] { return set.check_lost_unused(reservation); }));
   Cleanup undo([&] { set.record(AccessSet::Which::kBefore); });

@@ -721,5 +721,53 @@ TEST_F(CudaRange, WhatAFailedMappingLeftIsUnmapped) {
   CALL(gpumem_physical_release, one);
 }
 
+// The CPU's rights to memory of two locations take two calls.
+TEST_F(CudaRange, TheAccessThatABusyDriverLeavesIsKnown) {
+  gpumem_capability_info answer = GPUMEM_CAPABILITY_INFO_INIT;
+  CALL(gpumem_device_get_capability, session_->device(), GPUMEM_CAPABILITY_VMM_HOST, nullptr, &answer);
+  if (answer.value == GPUMEM_ANSWER_NO) GTEST_SKIP() << "the driver has no physical memory of the host";
+  const Current current(0);
+  const auto get_access =
+      reinterpret_cast<PFN_cuMemGetAccess_v10020>(dlsym(fake_library(), "cuMemGetAccess"));
+  const gpumem_physical one = block(0, GPUMEM_LOCATION_HOST);
+  const gpumem_physical two = block(0, GPUMEM_LOCATION_HOST_NUMA);
+  const gpumem_range range = reserve(2);
+  auto* const base = static_cast<unsigned char*>(info_of(range).base);
+  ASSERT_EQ(map(range, 0, {one, two}), GPUMEM_SUCCESS);
+  const auto set = [&](gpumem_access access) {
+    gpumem_access_desc rights[] = {GPUMEM_ACCESS_DESC_INIT, GPUMEM_ACCESS_DESC_INIT};
+    rights[0].location = GPUMEM_LOCATION_DEVICE;
+    rights[1].location = GPUMEM_LOCATION_HOST;
+    rights[0].access = rights[1].access = access;
+    return gpumem_range_set_access(range, 0, 2 * unit_, rights, 2, nullptr);
+  };
+  const gpumem_access all[] = {GPUMEM_ACCESS_NONE, GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE};
+  for (const gpumem_access before : all) {
+    for (const gpumem_access after : all) {
+      SCOPED_TRACE(testing::Message() << before << " to " << after);
+      ASSERT_EQ(set(before), GPUMEM_SUCCESS);
+      FAKE(fake_cuda_fail)("cuMemSetAccess", 2, 1, CUDA_ERROR_NOT_READY);
+      EXPECT_EQ(set(after), GPUMEM_ERROR_BUSY);
+      no_faults();
+      for (const unsigned char* const at : {base, base + unit_}) {
+        for (const gpumem_location location : {GPUMEM_LOCATION_DEVICE, GPUMEM_LOCATION_HOST}) {
+          const bool on_device = location == GPUMEM_LOCATION_DEVICE;
+          const CUmemLocation native = {on_device ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST,
+                                        0};
+          unsigned long long in_force = 77;
+          EXPECT_EQ(get_access(&in_force, &native, reinterpret_cast<CUdeviceptr>(at)), CUDA_SUCCESS);
+          gpumem_access known = 77;
+          CALL(gpumem_pointer_get_access, instance(), at, location, 0, &known);
+          EXPECT_EQ(known, in_force) << (at - base) << (on_device ? ", device" : ", CPU");
+        }
+      }
+    }
+  }
+  CALL(gpumem_range_unmap, range, 0, 2 * unit_);
+  CALL(gpumem_range_release, range);
+  CALL(gpumem_physical_release, one);
+  CALL(gpumem_physical_release, two);
+}
+
 }  // namespace
 }  // namespace gpumem::cuda

@@ -230,7 +230,7 @@ class CudaExporter : public CudaSharing {
       auto range = home.vmm()->reserve(addresses);
       ASSERT_TRUE(range.ok());
       EXPECT_DONE((*range)->map(0, {&plain, 1}));
-      const gpumem_access none = GPUMEM_ACCESS_NONE;
+      gpumem_access none = GPUMEM_ACCESS_NONE;
       const backend::AccessPart part{0, one.size, one.location, &none};
       const backend::AccessChange change{&home, GPUMEM_ACCESS_READWRITE};
       EXPECT_DONE((*range)->set_access({&part, 1}, {&change, 1}));
