@@ -97,8 +97,8 @@ class Reservation : public Memory {
   // BUSY if the backend knows of unobserved work on the mappings there. Changes nothing.
   virtual Result<void> check_mappings_unused(uint64_t /*offset*/, uint64_t /*size*/) { return {}; }
   // BUSY as check_mappings_unused(). A failure leaves the mappings as they were, or lets the next try
-  // succeed. Succeeds if a device is lost.
-  virtual Result<void> unmap(uint64_t offset, uint64_t size) = 0;
+  // succeed. `home` has memory that is mapped there; succeeds if it is lost.
+  virtual Result<void> unmap(uint64_t offset, uint64_t size, Device& home) = 0;
   // For mappings in a row, all or nothing, if a failure can be undone. BUSY as check_mappings_unused() if
   // some is taken away.
   virtual Result<void> set_access(std::span<const AccessPart> parts,

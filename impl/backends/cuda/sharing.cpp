@@ -177,7 +177,7 @@ class MappedMemory final : public Memory {
   Result<void> release() override {
     if (reservation_ == nullptr) return {};
     if (mapped_) {
-      GPUMEM_TRY(reservation_->unmap(0, facts_.granted_size));
+      GPUMEM_TRY(reservation_->unmap(0, facts_.granted_size, device_));
       mapped_ = false;
     }
     return reservation_->release();

@@ -138,7 +138,8 @@ class Reservation final : public backend::Reservation {
   }
 
   // The driver may report an earlier error although the mappings are gone; then the next try succeeds.
-  Result<void> unmap(uint64_t offset, uint64_t size) override {
+  Result<void> unmap(uint64_t offset, uint64_t size, backend::Device& home) override {
+    auto& device = static_cast<Device&>(home);
     std::optional<RelaxedScope> scope;  // not entered where all is gone: then nothing can fail
     const uint64_t end = offset + size;
     gone_.reserve(gone_.size() + 2);  // what is split, and what is added
@@ -153,11 +154,11 @@ class Reservation final : public backend::Reservation {
         continue;
       }
       if (!scope) {
-        scope.emplace(device_);
+        scope.emplace(device);
         GPUMEM_TRY(scope->entered_for_release());
       }
       const Outcome outcome = unmap_part({at, gone.begin});
-      auto unmapped = device_.check_release(outcome, "cannot unmap a part of the range");
+      auto unmapped = device.check_release(outcome, "cannot unmap a part of the range");
       if (!unmapped) {
         const Part done{offset, refused(outcome) ? at : gone.begin};
         forget_gone(done);

@@ -354,7 +354,7 @@ Result<void> HostReservation::check_mappings_unused(uint64_t offset, uint64_t si
   return require_unused(lock, offset, size);
 }
 
-Result<void> HostReservation::unmap(uint64_t offset, uint64_t size) {
+Result<void> HostReservation::unmap(uint64_t offset, uint64_t size, backend::Device& /*home*/) {
   const CurrentDevice current(device_.facts().ordinal);
   AddressTable gone;
   bool shown = false;

@@ -72,7 +72,7 @@ class HostReservation final : public backend::Reservation {
 
   Result<void> map(uint64_t offset, std::span<backend::Physical* const> blocks) override;
   Result<void> check_mappings_unused(uint64_t offset, uint64_t size) override;
-  Result<void> unmap(uint64_t offset, uint64_t size) override;
+  Result<void> unmap(uint64_t offset, uint64_t size, backend::Device& home) override;
   Result<void> set_access(std::span<const backend::AccessPart> parts,
                           std::span<const backend::AccessChange> changes) override;
   Result<std::unique_ptr<backend::Physical>> retain(uint64_t offset,

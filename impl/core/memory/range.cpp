@@ -409,7 +409,11 @@ Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size) {
   set_ends(true);
   Cleanup undo([&] { set_ends(false); });
   GPUMEM_TRY(change.await_uses());
-  GPUMEM_TRY(reservation.unmap(offset, size));
+  Device* home = nullptr;  // one that is not lost, if there is one: its failures count
+  change.for_each(offset, size, [&](Mapping& mapping) {
+    if (home == nullptr || !home->usable()) home = &mapping.device;
+  });
+  GPUMEM_TRY(reservation.unmap(offset, size, home->backend()));
   undo.dismiss();
   change.remove(offset, size);
   instance.exports().end_blocks(change.range(), offset, size);
@@ -586,7 +590,7 @@ Result<void> Range::release() {
   while (!by_offset_.empty()) {
     const auto first = by_offset_.begin();
     Mapping& mapping = *first->second;
-    GPUMEM_TRY(reservation().unmap(mapping.offset, mapping.size));
+    GPUMEM_TRY(reservation().unmap(mapping.offset, mapping.size, mapping.device.backend()));
     mappings_.erase(mapping);
     mapped_.fetch_sub(share_of(mapping));
     instance().statistics().drop_block(mapping.facts.block_id);

@@ -769,5 +769,23 @@ TEST_F(CudaRange, TheAccessThatABusyDriverLeavesIsKnown) {
   CALL(gpumem_physical_release, two);
 }
 
+// Though the addresses were reserved by the device that is lost.
+TEST_F(CudaRange, AFailureCountsWhereAnotherDeviceIsLost) {
+  const gpumem_physical theirs = block(1);
+  const gpumem_range range = reserve(1);
+  ASSERT_EQ(map(range, 0, {theirs}), GPUMEM_SUCCESS);
+  CALL(gpumem_physical_release, theirs);
+  FAKE(fake_cuda_set_sticky)(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(gpumem_device_get_memory(session_->device(), nullptr, nullptr, nullptr),
+            GPUMEM_ERROR_DEVICE_LOST);
+  FAKE(fake_cuda_fail)("cuMemUnmap", 1, 0, CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(gpumem_range_unmap(range, 0, unit_, nullptr), GPUMEM_ERROR_PERMISSION_DENIED);
+  EXPECT_EQ(info_of(range).mapping_count, 1u);
+  EXPECT_EQ(live(FAKE_CUDA_BLOCK), 1u);
+  CALL(gpumem_range_unmap, range, 0, unit_);
+  EXPECT_EQ(live(FAKE_CUDA_BLOCK), 0u);
+  CALL(gpumem_range_release, range);
+}
+
 }  // namespace
 }  // namespace gpumem::cuda

@@ -247,7 +247,7 @@ class CudaExporter : public CudaSharing {
       ASSERT_TRUE(descriptor.ok()) << descriptor.error().message;
       send_descriptor(socket, *descriptor);
       platform::close_descriptor(*descriptor);
-      EXPECT_DONE((*range)->unmap(0, one.size));
+      EXPECT_DONE((*range)->unmap(0, one.size, home));
       EXPECT_DONE((*range)->release());
       EXPECT_DONE((*block)->release());
     }

@@ -146,7 +146,7 @@ class ToldReservation final : public backend::Reservation {
     facts_.granted_size = size;
   }
   Result<void> map(uint64_t, std::span<backend::Physical* const>) override { return unused(); }
-  Result<void> unmap(uint64_t, uint64_t) override { return unused(); }
+  Result<void> unmap(uint64_t, uint64_t, backend::Device&) override { return unused(); }
   Result<void> set_access(std::span<const backend::AccessPart>,
                           std::span<const backend::AccessChange>) override {
     return unused();
