@@ -84,6 +84,7 @@ GPUMEM_API gpumem_status gpumem_physical_get_granularity(gpumem_device device,
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the driver refuses a handle type to this user or system
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has reached a limit: of open files, of their size or of mappings, say
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
@@ -201,6 +202,7 @@ GPUMEM_API gpumem_status gpumem_physical_export_fd(gpumem_physical physical, int
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, bad values in `desc`, a descriptor that is closed or not of GPU memory
  *         of this backend, or another size or location than that of the memory, as far as that can be seen
  * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot import file descriptors
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point

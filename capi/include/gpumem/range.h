@@ -118,6 +118,7 @@ GPUMEM_API gpumem_status gpumem_range_get_info(gpumem_range range, gpumem_range_
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL array, a count of 0, a misaligned offset, blocks that do not fit into the range,
  *         or a block of another instance
  * \retval GPUMEM_ERROR_ALREADY_EXISTS something is mapped there; it stays as it is
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has as many mappings as it may have
  * \retval GPUMEM_ERROR_DEVICE_LOST a device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again; try later
@@ -181,6 +182,7 @@ typedef struct gpumem_access_desc {
  * \retval GPUMEM_ERROR_UNSUPPORTED the CPU and memory of a device, or a device without a link to the one that has the memory
  * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again, and nothing changed, or not all could be undone:
  *         gpumem_pointer_get_access() tells; or, on the strict host backend, work that uses the memory was not observed complete
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has as many mappings as it may have
  * \retval GPUMEM_ERROR_DEVICE_LOST a device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
