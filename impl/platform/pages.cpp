@@ -423,6 +423,18 @@ bool writable(const void* address, uint64_t size) {
   return every_page(address, size, MADV_POPULATE_WRITE, word_writable);
 }
 
+const void* find_denied_row(const void* first, uint64_t pitch, uint64_t width, uint64_t height, bool write) {
+  const auto allowed = write ? writable : readable;
+  // The kernel provides the pages that it is asked about, so leave out those that no row touches.
+  const bool gapless = height == 1 || pitch - width < page_size();
+  if (gapless && allowed(first, (height - 1) * pitch + width)) return nullptr;
+  for (uint64_t row = 0; row < height; ++row) {
+    const void* const start = pointer_to(address_of(first) + row * pitch);
+    if (!allowed(start, width)) return start;
+  }
+  return nullptr;
+}
+
 bool mapped(const void* address, uint64_t size) {
   const uint64_t page = page_size();
   const uint64_t end = round_up(address_of(address) + size, page);

@@ -76,6 +76,8 @@ void use_huge_pages(void* address, uint64_t size);    // a hint
 // faults, but may populate pages.
 bool readable(const void* address, uint64_t size);
 bool writable(const void* address, uint64_t size);
+// The first of some rows with a page that cannot be read, or written; null if there is none.
+const void* find_denied_row(const void* first, uint64_t pitch, uint64_t width, uint64_t height, bool write);
 
 // Whether every page of a range is mapped, with any protection. Cheaper, and populates no page.
 bool mapped(const void* address, uint64_t size);

@@ -12,17 +12,6 @@ namespace gpumem::host {
 
 namespace {
 
-// The gaps between rows are not accessed, but checking the whole range at once is usually enough.
-bool reachable(const Rectangle& rectangle, Use use) {
-  const auto ask = use == Use::kRead ? platform::readable : platform::writable;
-  const std::byte* const first = rectangle.bytes.first;
-  if (ask(first, rectangle.pitch * (rectangle.height - 1) + rectangle.width)) return true;
-  for (uint64_t row = 0; row < rectangle.height; ++row) {
-    if (!ask(first + row * rectangle.pitch, rectangle.width)) return false;
-  }
-  return true;
-}
-
 template <class T>
 void fill_rows(const Rectangle& destination, T value) {
   for (uint64_t row = 0; row < destination.height; ++row) {
@@ -40,7 +29,9 @@ Result<void> require_reachable(const Rectangle& rectangle, Use use) {
     return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory at %p is no longer registered",
                       static_cast<void*>(rectangle.bytes.first));
   }
-  if (reachable(rectangle, use)) return {};
+  if (platform::find_denied_row(rectangle.bytes.first, rectangle.pitch, rectangle.width, rectangle.height,
+                                use != Use::kRead) == nullptr)
+    return {};
   return make_error(GPUMEM_ERROR_INVALID_STATE,
                     "the %s memory at %p is no longer mapped in a way that it can be %s",
                     rectangle.bytes.allocation == nullptr ? "pageable" : "registered",

@@ -28,18 +28,11 @@ constexpr auto kSpin = std::chrono::microseconds(50);  // of a caller for the la
 }  // namespace
 
 Result<void> check_rows(const void* first, uint64_t pitch, uint64_t width, uint64_t height, bool write) {
-  const auto allowed = write ? platform::writable : platform::readable;
-  // The kernel provides the pages that it is asked about, so leave out those that no row touches.
-  const bool gapless = height == 1 || pitch - width < platform::page_size();
-  if (gapless && allowed(first, (height - 1) * pitch + width)) return {};
-  for (uint64_t row = 0; row < height; ++row) {
-    const void* const start = pointer_to(address_of(first) + row * pitch);
-    if (allowed(start, width)) continue;
-    return make_error(GPUMEM_ERROR_INVALID_STATE,
-                      "a page of the %" PRIu64 " bytes of ordinary memory at %p cannot be %s", width, start,
-                      write ? "written" : "read");
-  }
-  return {};
+  const void* const denied = platform::find_denied_row(first, pitch, width, height, write);
+  if (denied == nullptr) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "a page of the %" PRIu64 " bytes of ordinary memory at %p cannot be %s", width, denied,
+                    write ? "written" : "read");
 }
 
 // ---- what a copy is made of ----
