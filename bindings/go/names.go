@@ -123,7 +123,6 @@ var phrases = strings.NewReplacer(
 	"another thread", "another goroutine",
 	"this thread", "this goroutine",
 	"one thread at a time", "one goroutine at a time",
-	"was overwritten; it stays live", "was overwritten; it stays live until Instance.CloseForce",
 )
 
 // lifetimeWords are the words of this package for the end of an object.

@@ -899,7 +899,7 @@ func TestABlockThatWasWrittenPastItsEnd(t *testing.T) {
 	b := newBlock(t, p, 100, nil)
 	must(t, i.Fill(RawAddress(b.At(0).Number()), 101, 1, 1))
 	text := expect(t, b.Free(), ErrInvalidArgument).Message
-	if !strings.Contains(text, "overwritten") || !strings.HasSuffix(text, "until Instance.CloseForce") {
+	if !strings.Contains(text, "overwritten") || !strings.HasSuffix(text, "closed with Instance.CloseForce") {
 		t.Error(text)
 	}
 	_, err = i.CloseForce()

@@ -60,6 +60,7 @@ namespace GpuMem
       "destroy the", "dispose the", "Destroy the ", "Dispose the ",
       "a destroyed ", "a disposed ", "are destroyed", "are disposed", "be destroyed", "be disposed",
       "destroyed it", "disposed it", "destroyed this ", "disposed this ", "was destroyed", "was disposed",
+      "destroyed pool", "disposed pool", ", destroyed; ", ", disposed; ",
       "destroying an ", "disposing an ", "destroying its ", "disposing its ",
     };
 
