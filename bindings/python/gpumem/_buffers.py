@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import threading
 from ctypes import c_uint64
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, SupportsIndex, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Set, SupportsIndex, Tuple, Union
 
 from . import _library as c
 from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, sweep, text,
@@ -76,7 +76,7 @@ class Buffer(Region):
         self._callbacks: Tuple[Optional[BeforeSleep], Optional[AfterWake]] = (None, None)
         self._number = 0  # in `called`
         # Each use in a stream has a view, and a view is only made under the lock.
-        self._holds: List[Hold] = []
+        self._holds: Set[Hold] = set()
         self._lock = threading.RLock()
         self._state: Optional[BufferInfo] = None
         self._info: Optional[MemoryInfo] = None  # for copies and views

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from ._stream import Held, Queue, Stream
 
     # What holds memory: each view, each call of another thread, and each use in a stream that was not observed complete. Such a
-    # reference is in the list of the memory, and takes itself out when what it refers to is gone. That, and append, pop and
-    # remove, are each one step of C: a signal handler that raises leaves nothing half done.
+    # reference is in the set of the memory, and takes itself out when what it refers to is gone, also if it was taken out before,
+    # and another thread still looks at it. That, and to add, discard and copy, are each one step of C: a signal handler that raises
+    # leaves nothing half done, and who looks through a copy meets no change.
     Hold: TypeAlias = Union["weakref.ref[View]", "weakref.ref[Held]"]
     Array: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 
@@ -92,7 +93,7 @@ class Region(Unique):
     if TYPE_CHECKING:
         device: Device
         _info: Optional[MemoryInfo]
-        _holds: List[Hold]
+        _holds: Set[Hold]
 
         @property
         def closed(self) -> bool: ...
@@ -107,13 +108,13 @@ class Region(Unique):
 
     def _queues(self) -> Set[Queue]:
         """The streams whose work in flight uses the memory."""
-        return {queue for queue in map(queue_of, self._holds) if queue}
+        return {queue for queue in map(queue_of, self._holds.copy()) if queue}
 
     def _viewed(self) -> bool:
         """Whether a view, or a call of another thread, holds the memory."""
         if self._holds:
             reclaim()
-        return not all(map(queue_of, self._holds))
+        return not all(map(queue_of, self._holds.copy()))
 
     def _reclaimed(self) -> bool:
         """Whether nothing holds the memory any more, once capsules are gone that nobody has."""
@@ -122,10 +123,10 @@ class Region(Unique):
 
     def _held(self, done: str, function: str) -> NoReturn:
         """Raises because of what holds the memory."""
-        if any(map(queue_of, self._holds)):
+        if any(map(queue_of, self._holds.copy())):
             raise Busy("work in a stream uses the memory and was not observed complete; synchronize the stream first",
                        function=function)
-        if not all(isinstance(hold(), View) for hold in self._holds):
+        if not all(isinstance(hold(), View) for hold in self._holds.copy()):
             raise BufferError(f"the memory cannot be {done} while another thread copies or fills it")
         raise BufferError(f"the memory cannot be {done} while views of it are alive: arrays, memoryviews or tensors of other "
                           "libraries; drop them first, for example with del")
@@ -352,7 +353,7 @@ class Memory(Region, Managed):
                                                   creation.detail_pointer)
             if status == 0:
                 self.device, self._info, self._source = device, None, None
-                self._holds: List[Hold] = []
+                self._holds: Set[Hold] = set()
                 self._handle = creation.out.value  # type: ignore[assignment]
                 creation.last = self._handle
                 # Missing once it is closed, and while a thread tries that: the one that deletes it, which is atomic.
@@ -410,7 +411,7 @@ class Memory(Region, Managed):
         return self
 
     def _own(self, device: Device, made: Made) -> None:
-        self.device, self._info, self._source, self._holds, self._handle = device, None, made.keep, [], made.handle
+        self.device, self._info, self._source, self._holds, self._handle = device, None, made.keep, set(), made.handle
         made.value = None
         self._open = True
 
@@ -478,7 +479,7 @@ class Memory(Region, Managed):
             del self._open
         except AttributeError:
             return
-        if not all(isinstance(hold(), View) for hold in self._holds):
+        if not all(isinstance(hold(), View) for hold in self._holds.copy()):
             self._open = True
             self._refuse()
             return
@@ -685,7 +686,7 @@ class View(Unique, ArrowView, Managed):
         # Counted first, then checked: close() does it in the reverse order.
         holds, instance = memory._holds, memory.device.instance
         self.memory = memory
-        holds.append(weakref.ref(self, holds.remove))
+        holds.add(weakref.ref(self, holds.discard))
         instance._views.add(weakref.ref(self, instance._views.discard))
         self._counted = True
         if memory.closed or instance._closed:
@@ -697,7 +698,7 @@ class View(Unique, ArrowView, Managed):
         memory = self.memory
         if memory is not None and self._counted:
             self._counted = False
-            memory._holds.remove(weakref.ref(self))  # it is equal to the other one
+            memory._holds.discard(weakref.ref(self))  # it is equal to the other one
             memory.device.instance._views.discard(weakref.ref(self))
 
     @classmethod

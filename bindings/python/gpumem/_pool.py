@@ -498,7 +498,7 @@ class PoolBlock(Ordered, Managed):
     def _of(cls, pool: Pool, address: int, size: int, order: _Order) -> PoolBlock:
         self = _new(cls)
         self.device, self.pool, self._start, self._size, self._order = pool.device, pool, address, size, order
-        self._holds, self._info, self._freed, self._wrapped = [], None, False, None
+        self._holds, self._info, self._freed, self._wrapped = set(), None, False, None
         self._open = True  # see Memory
         return self  # type: ignore[no-any-return]
 

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from ctypes import c_int32, c_void_p
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
 
 from . import _library as c
 from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave, leftovers, size64, sweep,
@@ -470,7 +470,7 @@ class Part(Region):
         if end == offset or size is not None and end < offset + size:
             raise InvalidState(f"there is no mapping at the offset {end}; map physical memory first")
         self.range, self._offset, self._size = range, offset, end - offset if size is None else size
-        self._holds: List[Hold] = []
+        self._holds: Set[Hold] = set()
         self._info: Optional[MemoryInfo] = None
         location, number = self._locations[0]
         self.device = range.instance.device(number if location == _DEVICE else 0)

@@ -79,7 +79,7 @@ class Slot(Ordered):
         self = cls.__new__(cls)
         self.device, self.number, self.index = ring.device, found.number, found.index
         self._ring, self._found, self._stream, self._open = ring, found, stream, True
-        self._done, self._holds = None, []
+        self._done, self._holds = None, set()
         self._info = MemoryInfo(cls._side, -1, ring.device.ordinal, None, found.pointer, found.size, found.size, 0,
                                 MemoryFlags(0), MemoryFlags(0), 0, ring._name)
         ring._held.append(self)
@@ -115,7 +115,7 @@ class Slot(Ordered):
         queue = None if stream is None else stream._queue
         if self._viewed():
             self._held(what, function)
-        if any(queue_of(hold) is not queue for hold in self._holds):
+        if any(queue_of(hold) is not queue for hold in self._holds.copy()):
             raise Busy("work in another stream uses the slot and was not observed complete; synchronize that stream first",
                        function=function)
 

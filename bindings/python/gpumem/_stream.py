@@ -195,7 +195,7 @@ def hold(kept: Iterable[Any], queue: Optional[Queue] = None) -> Held:
                 continue
             # Counted first, then checked: close() does it in the reverse order.
             holds = memory._holds
-            holds.append(weakref.ref(held, holds.remove))
+            holds.add(weakref.ref(held, holds.discard))
             held.memories.append(memory)
             while memory.closed:
                 memory.info()  # fails and says why, unless another thread is only trying to close it
@@ -207,7 +207,7 @@ def hold(kept: Iterable[Any], queue: Optional[Queue] = None) -> Held:
 
 def release(held: Held) -> None:
     while held.memories:
-        held.memories.pop()._holds.remove(weakref.ref(held))  # it is equal to the other one
+        held.memories.pop()._holds.discard(weakref.ref(held))  # it is equal to the other one
 
 
 def native_stream_of(stream: Any, what: str = "native_stream") -> int:

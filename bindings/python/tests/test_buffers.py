@@ -145,7 +145,7 @@ class BufferTest(BufferCase):
                     call()
             self.assertEqual((buffer.size, buffer.asleep, buffer.closed), (3 * self.unit, False, False))
             release()
-            self.assertEqual(buffer._holds, [])
+            self.assertEqual(buffer._holds, set())
             self.assertEqual(self.bytes_of(buffer, 2, self.unit - 1), b"\2\3")
             self.assertEqual(self.bytes_of(buffer, 1, 3 * self.unit - 1), b"\3")
             buffer.resize(self.unit)
@@ -225,7 +225,7 @@ class BufferTest(BufferCase):
                 buffer.resize(0)
             del part
             buffer.resize(self.unit)
-            self.assertEqual(buffer._holds, [])
+            self.assertEqual(buffer._holds, set())
 
     def test_the_cpu(self):
         with self.shared(name="shared") as buffer, self.buffer() as on_device, self.shared(0) as empty:
@@ -287,7 +287,7 @@ class BufferTest(BufferCase):
                          lambda: self.instance.fill(buffer, size=self.unit + 1)):
                 with self.assertRaises(gpumem.InvalidArgument):
                     call()
-            self.assertEqual((buffer._holds, at_host._holds), ([], []))
+            self.assertEqual((buffer._holds, at_host._holds), (set(), set()))
 
     def test_a_failed_copy_keeps_nothing(self):
         size = _waits.LARGE
@@ -304,7 +304,7 @@ class BufferTest(BufferCase):
                     pass
                 else:
                     self.fail("it was copied")
-                self.assertEqual(buffer._holds, [])
+                self.assertEqual(buffer._holds, set())
 
     @on_host
     def test_a_kernel(self):

@@ -111,7 +111,7 @@ class GrowableTest(GrowableCase):
                                  (gpumem.OutOfAddressSpace, 1 << 62), (TypeError, 1.5), (TypeError, None)):
                 with self.assertRaises(error):
                     rows.resize(wrong)
-            self.assertEqual((list(rows.view()), rows.buffer._holds), ([0], []))
+            self.assertEqual((list(rows.view()), rows.buffer._holds), ([0], set()))
         for error, shape, options in ((gpumem.InvalidArgument, (), {}), (gpumem.InvalidArgument, (2, 0), {}),
                                       (gpumem.InvalidArgument, -1, {}), (TypeError, "x", {}), (TypeError, 1.5, {}),
                                       (gpumem.InvalidArgument, 1, {"location": "device"}),
@@ -339,7 +339,7 @@ class NumpyTest(GrowableCase):
             rows.extend(numpy.arange(2 * count, dtype="i4")[::2])  # with gaps
             rows.resize(2 * count)
             self.assertEqual((rows.array[[0, 1, count - 1, count, -1]].tolist()), [0, 2, 2 * (count - 1), 0, 0])
-            self.assertEqual(rows.buffer._holds, [])
+            self.assertEqual(rows.buffer._holds, set())
             rows.resize(0)
             rows.resize(count)
             self.assertFalse(rows.array.any())

@@ -697,7 +697,7 @@ class InterruptTest(Case):
                     kept.fill(7, stream=stream)
                 stream.synchronize()
                 self.assertEqual(bytes(kept.buffer()[:2]), b"\7\7")
-                self.assertEqual((stream._queue.uses, kept._holds), ([], []))
+                self.assertEqual((stream._queue.uses, kept._holds), ([], set()))
 
     @on_cuda
     def test_a_pageable_copy_behind_other_work(self):

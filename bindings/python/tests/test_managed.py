@@ -176,7 +176,7 @@ class MoveTest(ManagedCase):
             stream.prefetch_batch(ManagedRange(place, "host", MIB) for place in (first.host_pointer, second.host_pointer))
             self.assertEqual(first.managed_info()[3], Location.HOST)
             stream.synchronize()
-            self.assertEqual((first._holds, second._holds, stream._queue.uses), ([], [], []))
+            self.assertEqual((first._holds, second._holds, stream._queue.uses), (set(), set(), []))
 
     def test_discard(self):
         possible = bool(self.device.capability("managed_discard"))
@@ -201,7 +201,7 @@ class MoveTest(ManagedCase):
                 for call in (stream.discard_batch, stream.prefetch_batch, stream.discard_and_prefetch_batch):
                     with self.assertRaises(gpumem.WrongKind):
                         call([pinned])
-                self.assertEqual(pinned._holds, [])
+                self.assertEqual(pinned._holds, set())
 
     def test_a_stream_keeps_what_moves(self):
         memory, other = self.managed(), self.managed()
@@ -251,7 +251,7 @@ class AttachTest(ManagedCase):
             memory.attach("global")
             with self.assertRaises(gpumem.InvalidArgument):
                 memory.attach("single")
-            self.assertEqual(memory._holds, [])
+            self.assertEqual(memory._holds, set())
 
 
 class HostAccessTest(ManagedCase):
@@ -292,7 +292,7 @@ class OldDeviceTest(ManagedCase):
                          lambda: memory.prefetch(stream, "host"), lambda: stream.prefetch_batch([memory]),
                          lambda: memory.discard(stream), lambda: memory.discard_and_prefetch(stream)):
                 self.assertIs(call(), False)
-                self.assertEqual((memory._holds, stream._queue.uses), ([], []))
+                self.assertEqual((memory._holds, stream._queue.uses), (set(), []))
             with self.assertRaises(gpumem.InvalidArgument):
                 memory.prefetch(stream, ("device", 99))
 
@@ -305,7 +305,7 @@ class OldDeviceTest(ManagedCase):
                     if where in refused:
                         with self.assertRaises(gpumem.NoAccess):
                             memory.fill(1, stream=where)
-                        self.assertEqual(memory._holds, [])
+                        self.assertEqual(memory._holds, set())
                     else:
                         memory.fill(1, stream=where)
                         where.synchronize()
@@ -326,7 +326,7 @@ class OldDeviceTest(ManagedCase):
         self.assertFalse(begun.wait(0.2))
         stream._queue.uses[0].kept[0].buffer()[0] = 1
         thread.join()
-        self.assertEqual((seen, memory._holds), ([5], []))
+        self.assertEqual((seen, memory._holds), ([5], set()))
         release()
         memory.close()
         stream.close()
@@ -342,7 +342,7 @@ class OldDeviceTest(ManagedCase):
             memory.fill(1, stream=stream)
             with access:
                 self.assertEqual(memory.buffer()[0], 1)
-            self.assertEqual(memory._holds, [])
+            self.assertEqual(memory._holds, set())
 
     def test_an_exception_of_the_block_stays(self):
         with self.managed() as memory:

@@ -6,6 +6,7 @@ import threading
 import unittest
 
 import gpumem
+from gpumem._stream import hold, release
 
 from .support import BACKEND, Case, needs_numpy, on_host, python
 
@@ -92,6 +93,18 @@ class ThreadTest(Case):
             for thread in threads:
                 thread.join()
             self.assertEqual([problem for problem in failures if not isinstance(problem, gpumem.Error)], [])
+
+    def test_one_looks_at_what_another_one_ends(self):
+        memory = self.pinned(64)
+        held, view = hold([memory]), memory.view()
+        looks = list(memory._holds)  # as closing does
+        self.assertEqual(len(looks), 2)
+        release(held)
+        view._uncount()
+        self.assertEqual(memory._holds, set())
+        del held, view
+        self.assertEqual([look() for look in looks], [None, None])
+        memory.close()
 
     def test_the_interpreter_is_free_while_a_call_blocks(self):
         stream, release = self.held_stream()

@@ -158,7 +158,7 @@ class WaitTest(SleepCase):
                 timer.start()
                 buffer.sleep(**options)
                 timer.join()
-                self.assertEqual((buffer.asleep, buffer._holds), (True, []))
+                self.assertEqual((buffer.asleep, buffer._holds), (True, set()))
                 buffer.wake()
                 self.assertEqual(self.bytes_of(buffer, 2), b"\x09\x09")
                 release()

@@ -207,7 +207,7 @@ class KeepingTest(Case):
         with self.device.memory(64) as memory:
             with self.assertRaises(gpumem.InvalidArgument):
                 stream.copy_regions([CopyRegion(memory, bytes(64), direction="device_to_host")])
-            self.assertEqual((stream._queue.uses, memory._holds), ([], []))
+            self.assertEqual((stream._queue.uses, memory._holds), ([], set()))
         stream.close()
 
     @on_host
@@ -227,7 +227,7 @@ class KeepingTest(Case):
                     finally:
                         host.fail_step(self.instance, 0)
                     stream.synchronize()
-                    self.assertEqual((memory._holds, stream._queue.uses), ([], []))
+                    self.assertEqual((memory._holds, stream._queue.uses), (set(), []))
                 self.assertTrue({0, 3} <= set(seen), seen)
 
     def test_a_stream_closes_after_its_work(self):
@@ -235,7 +235,7 @@ class KeepingTest(Case):
             stream = self.device.stream()
             memory.fill(1, stream=stream)
             stream.close()
-            self.assertEqual(memory._holds, [])
+            self.assertEqual(memory._holds, set())
 
     def test_close_by_force_forgets_what_was_in_flight(self):
         stream = self.device.stream()
@@ -257,7 +257,7 @@ class KeepingTest(Case):
                     time.sleep(0.001)
             self.assertLess(len(stream._queue.uses), fills)
             stream.synchronize()
-            self.assertEqual((stream._queue.uses, memory._holds), ([], []))
+            self.assertEqual((stream._queue.uses, memory._holds), ([], set()))
 
 
 class EventTest(Case):
