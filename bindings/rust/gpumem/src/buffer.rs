@@ -281,8 +281,11 @@ impl Parts for BufferInner {
 impl Drop for BufferInner {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            let (lent, callbacks) = (lock(&self.shared.lent).take(), lock(&self.callbacks).take());
-            Remains::Buffer(self.handle, lent, callbacks).release_or_keep(&self.shared.instance);
+            // Lent no more before the memory goes: the next buffer may get the same addresses at once, and nothing borrows
+            // these any more.
+            drop(lock(&self.shared.lent).take());
+            let callbacks = lock(&self.callbacks).take();
+            Remains::Buffer(self.handle, callbacks).release_or_keep(&self.shared.instance);
         }
         if let Some(group) = &self.group {
             group.remove(&self.shared);
@@ -857,7 +860,7 @@ impl<T: Element> Buffer<T> {
     /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The buffer is returned.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
         let closed = match Arc::get_mut(&mut self.inner) {
-            Some(inner) => Remains::Buffer(inner.handle, None, None).release().map(|()| {
+            Some(inner) => Remains::Buffer(inner.handle, None).release().map(|()| {
                 inner.handle = ptr::null_mut();
             }),
             None => Err(busy("buffer", "Buffer::close")),

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 
 use gpumem_sys as sys;
 
-use crate::buffer::Lent;
 use crate::codes::{Kind, MemoryFlags};
 use crate::copy::sealed::Keep;
 use crate::device::Device;
@@ -92,9 +91,9 @@ pub(crate) enum Remains {
     Physical(sys::gpumem_physical),
     /// A range of addresses, with the offsets and sizes of what is mapped there.
     Range(sys::gpumem_range, Vec<(u64, u64)>),
-    /// A buffer, with the addresses that it lends the CPU, and the functions that the library calls.
+    /// A buffer, with the functions that the library calls.
     #[allow(dead_code)] // They are only dropped.
-    Buffer(sys::gpumem_buffer, Option<Lent>, Option<Arc<Callbacks>>),
+    Buffer(sys::gpumem_buffer, Option<Arc<Callbacks>>),
     /// A group of buffers.
     Group(sys::gpumem_group),
     /// A hub.

@@ -14,7 +14,7 @@ use std::os::unix::io::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{backend, is_host, with_device};
@@ -631,6 +631,35 @@ fn next(theirs: &Instance, link: &Link, after: u64) -> Result<(u64, u32), Error>
 }
 
 #[test]
+fn an_address_is_lent_no_longer_than_its_buffer_lives() {
+    with_device(|instance, device| {
+        let options = BufferOptions::new().handle_types(HandleTypes::POSIX_FD);
+        if Buffer::<u32>::with_options(device, 1, &options).is_err()
+            || Buffer::<u32>::with_options(device, 1, &BufferOptions::new().host()).is_err()
+        {
+            return println!("needs buffers that can be shared, and some of host memory");
+        }
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    drop(Buffer::<u32>::with_options(device, 1, &BufferOptions::new().host()).unwrap());
+                }
+            });
+            for _ in 0..300 {
+                let buffer = Buffer::<u32>::with_options(device, 1, &options).unwrap();
+                let exported = instance.export(&buffer, &ExportOptions::new());
+                if exported.is_err() {
+                    done.store(true, Ordering::Relaxed);
+                }
+                instance.revoke(&exported.unwrap()).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+#[test]
 fn a_link_follows_a_name() {
     // One process imports from itself, with another instance.
     let theirs = Instance::open(backend()).unwrap();
@@ -1093,8 +1122,11 @@ fn a_dropped_producer_finishes_the_ring() {
         produce(instance, &mut producer, None, 100);
         drop(producer);
         peer.end();
-        // The instance tries again to destroy the ring.
-        RingProducer::new(device, SLOT, &RingOptions::new()).unwrap().close().unwrap();
+        // The instance tries again to destroy the ring, until it has seen that its consumer is gone.
+        let begun = Instant::now();
+        while instance.stats().unwrap().live_objects() != 0 && begun.elapsed() < PATIENCE {
+            RingProducer::new(device, SLOT, &RingOptions::new()).unwrap().close().unwrap();
+        }
     });
 }
 
