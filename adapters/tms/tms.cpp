@@ -283,13 +283,7 @@ class Saver {
       gpumem_wake_desc wake = GPUMEM_WAKE_DESC_INIT;
       wake.tag = name.c_str();
       call(gpumem_group_wake, group_, &wake);
-      try {
-        copy(chosen, GPUMEM_FILE_DIRECTION_TO_MEMORY);
-      } catch (...) {
-        for (const Allocation* const one : chosen)
-          (void)sleep_alone(*one);
-        throw;
-      }
+      copy_back(chosen);
       for (Allocation* const one : chosen) {
         one->paused = false;
         if (!retain_ && one->backup != Backup::kFile) release(one->store);
@@ -632,6 +626,17 @@ class Saver {
       one->paused = true;
   }
 
+  // For what was woken. If it fails, that sleeps again.
+  void copy_back(const Chosen& woken) {
+    try {
+      copy(woken, GPUMEM_FILE_DIRECTION_TO_MEMORY);
+    } catch (...) {
+      for (const Allocation* const one : woken)
+        (void)sleep_alone(*one);
+      throw;
+    }
+  }
+
   // After a failure. What cannot be woken with its content waits for tms_resume().
   void note_sleepers(const Chosen& chosen, bool wake) {
     // At once, as it keeps the stores.
@@ -648,13 +653,7 @@ class Saver {
         woken.push_back(one);
       }
     }
-    try {
-      copy(woken, GPUMEM_FILE_DIRECTION_TO_MEMORY);
-    } catch (...) {
-      for (const Allocation* const one : woken)
-        (void)sleep_alone(*one);
-      throw;
-    }
+    copy_back(woken);
     for (Allocation* const one : woken)
       one->paused = false;
   }

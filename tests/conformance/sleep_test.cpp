@@ -1132,6 +1132,15 @@ TEST_F(Sleep, buf_18_many_registrations) {
   EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PINNED));
 }
 
+// Lets a sleep of a group fail, and its first buffer have FAILED: the second is not unmapped, and the first
+// is not mapped again from one of its blocks on.
+void refuse_to_undo(Faults& faults, uint64_t block) {
+  constexpr int kOutOfMemory = 2;
+  constexpr int kNotPermitted = 800;
+  faults.fail_driver_calls("cuMemUnmap", kNotPermitted, 2, 8);
+  faults.fail_driver_calls("cuMemMap", kOutOfMemory, block, 8);
+}
+
 // ---- BUF-19: callbacks ----
 
 // The callbacks of one buffer: they write down what they are told, and do what else is asked of them.
@@ -1251,12 +1260,9 @@ TEST_F(Callbacks, buf_19_a_sleep_that_does_not_happen) {
 TEST_F(Callbacks, buf_19_who_is_woken_by_a_sleep_is_told) {
   if (on_host() || !Faults::available())
     SKIP_RULE("only a fake driver can refuse one call and then all others");
-  constexpr int kOutOfMemory = 2;
-  constexpr int kNotPermitted = 800;
   Faults faults(instance_);
   const auto fail = [&] {
-    faults.fail_driver_calls("cuMemUnmap", kNotPermitted, 2, 8);
-    faults.fail_driver_call("cuMemMap", kOutOfMemory, true);
+    refuse_to_undo(faults, 1);
     EXPECT_LT(group_.sleep(GPUMEM_CONTENT_ZERO), 0);
     EXPECT_EQ(buffers_[0].info().state, GPUMEM_BUFFER_STATE_FAILED);
     faults.off();
@@ -1677,14 +1683,10 @@ TEST_F(Sleep, buf_21_a_failed_buffer_holds_its_memory) {
     SKIP_RULE("only a fake driver can refuse one call and then all others");
   const Group group = make_group();
   std::vector<Buffer> buffers = members(group, 3);
-  constexpr int kOutOfMemory = 2;
-  constexpr int kNotPermitted = 800;
   Faults faults(instance_);
   const uint64_t free = free_bytes();
   const auto fail = [&] {
-    // The second buffer is not unmapped, and the first is not mapped again.
-    faults.fail_driver_calls("cuMemUnmap", kNotPermitted, 2, 8);
-    faults.fail_driver_call("cuMemMap", kOutOfMemory, true);
+    refuse_to_undo(faults, 1);
     EXPECT_LT(group.sleep(GPUMEM_CONTENT_ZERO), 0);
     EXPECT_NE(std::strstr(last_error().message, "with their content"), nullptr) << last_error().message;
     EXPECT_EQ(group.info().failed_count, 1u);
@@ -1718,13 +1720,10 @@ TEST_F(Sleep, buf_21_a_failed_buffer_that_is_half_mapped) {
     SKIP_RULE("only a fake driver can refuse one call and then all others");
   const Group group = make_group();
   std::vector<Buffer> buffers = members(group, 3);
-  constexpr int kOutOfMemory = 2;
-  constexpr int kNotPermitted = 800;
   Faults faults(instance_);
   const uint64_t free = free_bytes();
   const auto fail = [&] {
-    faults.fail_driver_calls("cuMemUnmap", kNotPermitted, 2, 8);
-    faults.fail_driver_calls("cuMemMap", kOutOfMemory, 2, 8);
+    refuse_to_undo(faults, 2);
     EXPECT_LT(group.sleep(GPUMEM_CONTENT_ZERO), 0);
     faults.off();
     EXPECT_EQ(buffers[0].info().state, GPUMEM_BUFFER_STATE_FAILED);

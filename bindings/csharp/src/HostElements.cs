@@ -18,6 +18,20 @@ namespace GpuMem
     void RequireUsable();
   }
 
+  /// <summary>A use of memory by the CPU, until it is disposed.</summary>
+  struct HostUse : IDisposable
+  {
+    readonly IHostMemory owner;
+
+    internal HostUse(IHostMemory owner)
+    {
+      owner.Enter();
+      this.owner = owner;
+    }
+
+    public void Dispose() { owner.Leave(); }
+  }
+
   /// <summary>The elements of memory. Whatever touches them is a use of it.</summary>
   unsafe struct HostElements<T>
 #if GPUMEM_MCS
@@ -60,59 +74,39 @@ namespace GpuMem
 
     internal T Get(long index)
     {
-      owner.Enter();
-      try
+      using (new HostUse(owner))
       {
         if ((ulong)index >= (ulong)length) throw Elements<T>.Outside(length, nameof(index), index);
         return Elements<T>.Get(first, index);
-      }
-      finally
-      {
-        owner.Leave();
       }
     }
 
     internal void Set(long index, T value)
     {
-      owner.Enter();
-      try
+      using (new HostUse(owner))
       {
         if ((ulong)index >= (ulong)length) throw Elements<T>.Outside(length, nameof(index), index);
         Elements<T>.Set(first, index, value);
-      }
-      finally
-      {
-        owner.Leave();
       }
     }
 
     internal void CopyFrom(T[] source, int sourceStart, long start, int count)
     {
-      owner.Enter();
-      try
+      using (new HostUse(owner))
       {
         Elements<T>.RequireInside(source, sourceStart, count, nameof(source));
         Elements<T>.RequireInside(length, start, count, nameof(count));
         Elements<T>.Write(first, start, source, sourceStart, count);
       }
-      finally
-      {
-        owner.Leave();
-      }
     }
 
     internal void CopyTo(long start, T[] destination, int destinationStart, int count)
     {
-      owner.Enter();
-      try
+      using (new HostUse(owner))
       {
         Elements<T>.RequireInside(destination, destinationStart, count, nameof(destination));
         Elements<T>.RequireInside(length, start, count, nameof(count));
         Elements<T>.Read(first, start, destination, destinationStart, count);
-      }
-      finally
-      {
-        owner.Leave();
       }
     }
 
