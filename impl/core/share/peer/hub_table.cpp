@@ -118,7 +118,7 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
   if (!same) {
     return make_error(
         GPUMEM_ERROR_PERMISSION_DENIED,
-        "another process has published this handle as %s (user %u, process %d); export the "
+        "another process has published this handle as %s (user %u, process %d); revoke it and export the "
         "memory again if it is yours, or copy the bytes into memory of your own to publish them",
         Quoted(owner.name->first.c_str()).text(), owner.name->second.user,
         owner.version->handle.exporter.pid);

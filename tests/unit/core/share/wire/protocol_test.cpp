@@ -447,7 +447,7 @@ TEST(HubTable, AHandleThatAnotherUserHasPublishedIsNamed) {
   ASSERT_TRUE(table.publish(std::move(squats), &gone));
   const auto refused = table.publish(entry("free", 1), &gone);
   EXPECT_EQ(refused.error().status, GPUMEM_ERROR_PERMISSION_DENIED);
-  EXPECT_NE(std::strstr(refused.error().message, "this handle as \"taken\" (user 2, process 77); export"),
+  EXPECT_NE(std::strstr(refused.error().message, "this handle as \"taken\" (user 2, process 77); revoke"),
             nullptr)
       << refused.error().message;
   EXPECT_NE(std::strstr(refused.error().message, "to publish them"), nullptr) << "the whole message";
