@@ -113,32 +113,32 @@ void close_descriptor(int file_descriptor) noexcept { close(file_descriptor); }
 
 namespace {
 
-struct flock byte_at(uint32_t index) {
+struct flock byte_at(uint64_t offset) {
   struct flock place {};
   place.l_type = F_WRLCK;
   place.l_whence = SEEK_SET;
-  place.l_start = index;
+  place.l_start = static_cast<off_t>(offset);
   place.l_len = 1;
   return place;
 }
 
 }  // namespace
 
-Result<bool> lock_byte(int file_descriptor, uint32_t index) {
-  struct flock place = byte_at(index);
+Result<bool> lock_byte(int file_descriptor, uint64_t offset) {
+  struct flock place = byte_at(offset);
   if (fcntl(file_descriptor, F_OFD_SETLK, &place) == 0) return true;
   if (errno == EAGAIN || errno == EACCES) return false;
   return system_error(GPUMEM_ERROR_UNSUPPORTED, errno, "fcntl", "the system does not lock memory files");
 }
 
-void unlock_byte(int file_descriptor, uint32_t index) noexcept {
-  struct flock place = byte_at(index);
+void unlock_byte(int file_descriptor, uint64_t offset) noexcept {
+  struct flock place = byte_at(offset);
   place.l_type = F_UNLCK;
   (void)fcntl(file_descriptor, F_OFD_SETLK, &place);
 }
 
-bool is_byte_locked(int file_descriptor, uint32_t index) {
-  struct flock place = byte_at(index);
+bool is_byte_locked(int file_descriptor, uint64_t offset) {
+  struct flock place = byte_at(offset);
   return fcntl(file_descriptor, F_OFD_GETLK, &place) != 0 || place.l_type != F_UNLCK;
 }
 

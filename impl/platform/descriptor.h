@@ -72,9 +72,9 @@ Result<void> try_passing();
 
 // Locks a byte of a file until all copies of the descriptor are closed, as at the end of their processes.
 // False if another descriptor holds the lock.
-Result<bool> lock_byte(int file_descriptor, uint32_t index);
-void unlock_byte(int file_descriptor, uint32_t index) noexcept;
+Result<bool> lock_byte(int file_descriptor, uint64_t offset);
+void unlock_byte(int file_descriptor, uint64_t offset) noexcept;
 // Whether another descriptor holds it, in whatever process; this one's own locks do not count. True in doubt.
-bool is_byte_locked(int file_descriptor, uint32_t index);
+bool is_byte_locked(int file_descriptor, uint64_t offset);
 
 }  // namespace gpumem::platform

@@ -8,6 +8,7 @@
 
 #include "backends/host/options.h"
 #include "base/arithmetic.h"
+#include "base/cleanup.h"
 #include "platform/identity.h"
 #include "platform/pages.h"
 #include "platform/shared_word.h"
@@ -127,11 +128,12 @@ Result<std::shared_ptr<SharedEvent::Record>> SharedEvent::record() {
   const std::lock_guard lock(mutex_);
   GPUMEM_TRY(take_recorder(lock));
   pending_.reserve(pending_.size() + 1);  // completing a record must not fail
-  if (pending_.empty()) {
-    // Somebody else who has it says the same.
-    if (auto locked = platform::lock_byte(file_.get(), pending_byte()); !locked) return locked.error();
-  }
+  const uint64_t word = own_word(last_ + 1);
+  // Somebody else who has it says the same.
+  if (auto locked = platform::lock_byte(file_.get(), word); !locked) return locked.error();
+  Cleanup unlock([&] { platform::unlock_byte(file_.get(), word); });
   auto record = std::make_shared<Record>(shared_from_this(), last_ + 1);
+  unlock.dismiss();
   pending_.push_back(++last_);
   tell_process();  // another one may have written that it has ended
   own().recorded = last_;
@@ -144,7 +146,7 @@ void SharedEvent::publish(uint64_t number) {
     const std::lock_guard lock(mutex_);
     tell_complete(number % kLanes);
   }
-  page_.latest = number << kRecorderBits | static_cast<uint64_t>(recorder_.load());
+  page_.latest = own_word(number);
 }
 
 void SharedEvent::complete(uint64_t number) noexcept {
@@ -153,7 +155,7 @@ void SharedEvent::complete(uint64_t number) noexcept {
   tell_complete(number % kLanes);
   // Another process may have written more.
   own().recorded = last_;
-  if (pending_.empty()) platform::unlock_byte(file_.get(), pending_byte());
+  platform::unlock_byte(file_.get(), own_word(number));
   ++page_.changes;
   platform::wake_all(page_.changes);
 }
@@ -171,7 +173,7 @@ void SharedEvent::tell_complete(uint64_t lane) noexcept {
 
 SharedEvent::Point SharedEvent::latest() const {
   const uint64_t word = page_.latest;
-  Point point{static_cast<uint32_t>(word & kNoRecorder), word >> kRecorderBits};
+  Point point{static_cast<uint32_t>(word & kNoRecorder), word >> kRecorderBits & kNumberMask};
   if (point.recorder == kNoRecorder) return {};
   // A record that nobody made would never be complete.
   point.number = std::min<uint64_t>(point.number, page_.recorders.at(point.recorder).recorded);
@@ -192,7 +194,7 @@ bool SharedEvent::lives(const Point& point) const {
 }
 
 bool SharedEvent::awaited(const Point& point) const {
-  return lives(point) && platform::is_byte_locked(file_.get(), kRecorders + point.recorder);
+  return lives(point) && platform::is_byte_locked(file_.get(), word_of(point.recorder, point.number));
 }
 
 Result<void> SharedEvent::Wait::outcome() const {

@@ -5,8 +5,8 @@
 //
 // Each instance that records the event takes one of the recorders in it, and numbers its records. A recorder
 // is taken by a lock on a byte of the file, which the system gives back when its process ends: then those of
-// its records that are not complete never will be. It locks a second byte while some are not: what somebody
-// else wrote of a recorder that has none is believed only as long as whoever wrote it lives.
+// its records that are not complete never will be. Each record that is not complete locks a byte of its own:
+// whatever somebody else writes, nobody waits for a record that is complete, or that nobody made.
 #pragma once
 
 #include <array>
@@ -93,7 +93,8 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   static constexpr uint64_t kLanes = 12;
   static constexpr uint32_t kRecorderBits = 6;
   static constexpr uint32_t kNoRecorder = 63;  // a value of the bits that names none
-  static constexpr uint64_t kNumberMask = UINT64_MAX >> kRecorderBits;
+  // A word is an offset in the file.
+  static constexpr uint64_t kNumberMask = INT64_MAX >> kRecorderBits;
 
   struct Recorder {
     // The process that has it: with these, its end is seen even if a forked child keeps the lock.
@@ -111,24 +112,29 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   };
   // Zeros are an event that was never recorded.
   struct Page {
-    std::atomic<uint64_t> latest;   // number << kRecorderBits | recorder
+    std::atomic<uint64_t> latest;   // the word of the record
     std::atomic<uint32_t> changes;  // for waiters: a record is complete
     alignas(128) std::array<Recorder, kRecorders> recorders;
   };
 
+  // As the latest record is written. It is also the byte that is locked while the record is pending; those
+  // below are of the recorders, since numbers begin with 1.
+  static uint64_t word_of(uint32_t recorder, uint64_t number) { return number << kRecorderBits | recorder; }
+  uint64_t own_word(uint64_t number) const {
+    return word_of(static_cast<uint32_t>(recorder_.load()), number);
+  }
   static uint64_t file_size();
   static Result<std::shared_ptr<SharedEvent>> map(Steps& steps, platform::Descriptor file);
   Result<void> take_recorder(const std::lock_guard<std::mutex>& held);
   void tell_process() noexcept;
   // Once it has been taken.
   Recorder& own() { return page_.recorders.at(static_cast<size_t>(recorder_.load())); }
-  uint32_t pending_byte() const { return kRecorders + static_cast<uint32_t>(recorder_.load()); }
   void publish(uint64_t number);
   void complete(uint64_t number) noexcept;
   void tell_complete(uint64_t lane) noexcept;
   bool reached(const Point& point) const;
   bool lives(const Point& point) const;
-  // Whether its recorder lives and has records that are not complete.
+  // Whether its recorder lives, and has not said by the lock that it is complete.
   bool awaited(const Point& point) const;
   bool all_complete(const Recorder& recorder) const;
 

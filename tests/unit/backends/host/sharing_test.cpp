@@ -1017,6 +1017,32 @@ TEST_F(SharedEventTest, ARecordThatNobodyMadeIsNotWaitedFor) {
   munmap(mapped, size);
 }
 
+// Another process may have written that a complete record is not, and its recorder may wait for whoever
+// waits.
+TEST_F(SharedEventTest, ACompleteRecordIsNotWaitedForWhileALaterOneIsPending) {
+  const uint64_t size = platform::describe(file_.get()).size;
+  void* const mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* const lanes = static_cast<std::atomic<uint64_t>*>(mapped) + (128 + 32) / sizeof(uint64_t);
+  auto recorder = another();
+  auto record = *recorder->record();
+  record->publish();
+  const SharedEvent::Wait first(event_, event_->latest());
+  auto later = *recorder->record();
+  EXPECT_FALSE(first.is_over());
+  record.reset();
+  EXPECT_EQ(lanes[1].exchange(0), 1U) << "the record's lane";
+  EXPECT_FALSE(first.is_complete());
+  EXPECT_TRUE(first.is_over());
+  EXPECT_TRUE(ends());
+  EXPECT_OK(first.outcome());
+  later->publish();
+  EXPECT_TRUE(pending());
+  later.reset();
+  EXPECT_FALSE(pending());
+  EXPECT_EQ(munmap(mapped, size), 0);
+}
+
 // Another process may have written that the recorder has ended, or is of another namespace.
 TEST_F(SharedEventTest, ARecordSaysAnewWhoMadeIt) {
   const uint64_t size = platform::describe(file_.get()).size;
