@@ -31,7 +31,8 @@ InputFile::InputFile(const std::string& name) : name_(name) {
     if (S_ISDIR(status.st_mode)) fail("is a directory");
     if (!S_ISREG(status.st_mode)) fail("is not a regular file");
     if (status.st_size == 0)
-      throw std::runtime_error("the file " + shown(name_) + " is empty: give one with at least one byte");
+      throw std::runtime_error("the file " + shown(name_) +
+                               " is empty, or does not know its size: give one with at least one byte");
     size_ = static_cast<uint64_t>(status.st_size);
   } catch (...) {
     close(descriptor_);

@@ -185,6 +185,11 @@ Link wait_for_hub(gpumem_instance instance, const AttachOptions& options, const 
   }
 }
 
+std::string list_command(const AttachOptions& options) {
+  const std::string command = "gpumem hub list";
+  return options.hub.path ? command + " --hub " + shown(*options.hub.path) : command;
+}
+
 // The version that is wanted, where a newer one is there.
 gpumem_entry_info find_version(const Link& link, const AttachOptions& options) {
   for (const gpumem_entry_info& entry : entries_of(link)) {
@@ -192,7 +197,7 @@ gpumem_entry_info find_version(const Link& link, const AttachOptions& options) {
   }
   throw std::runtime_error("there is no " + shown(options.name) + " version " +
                            std::to_string(options.version) + " at " + shown(link_info(link).path) +
-                           " any more, but newer ones (gpumem hub list shows them)");
+                           " any more, but newer ones (" + list_command(options) + " shows them)");
 }
 
 gpumem_entry_info wait_for_name(gpumem_instance instance, const Link& link, const AttachOptions& options,
@@ -214,7 +219,7 @@ gpumem_entry_info wait_for_name(gpumem_instance instance, const Link& link, cons
   const std::string version = options.version == 0 ? "" : " version " + std::to_string(options.version);
   throw std::runtime_error("there is no " + shown(options.name) + version + " at " +
                            shown(link_info(link).path) + " after " + std::to_string(options.timeout) +
-                           " s (gpumem hub list shows what is there)");
+                           " s (" + list_command(options) + " shows what is there)");
 }
 
 struct Attached {
