@@ -2964,6 +2964,10 @@ inline void set_log(std::nullptr_t, OnError on_error = {}) {
   detail::Attempt attempt(on_error);
   attempt.done(gpumem_log_set_function(nullptr, nullptr, GPUMEM_LOG_ERROR, attempt.error()));
 }
+/// The same, whatever the level is.
+inline void set_log(std::nullptr_t, gpumem_log_level /*max_level*/, OnError on_error = {}) {
+  set_log(nullptr, on_error);
+}
 
 /// The elements of a slot or message of a ring.
 template <class T>
@@ -3003,6 +3007,8 @@ class [[nodiscard]] Block {
   Block &operator=(const Block &) = delete;
   ~Block() { reset(); }
 
+  /// The block for the CPU. Only a pool of pinned, managed or ordinary memory has some for it.
+  span<T> elements() const noexcept { return {data(), size()}; }
   device_span<T> device_elements() const noexcept { return elements_; }
   T *data() const noexcept { return elements_.data(); }
   size_t size() const noexcept { return elements_.size(); }

@@ -626,6 +626,15 @@ TEST_F(Cpp, ABlockGoesBackToItsPool) {
   EXPECT_FALSE(pool.alloc_elements<double>(SIZE_MAX / 4, nullptr, error));
   EXPECT_EQ(error.status(), GPUMEM_ERROR_INVALID_ARGUMENT);
 
+  gpumem::PoolDesc for_cpu;
+  for_cpu.kind = GPUMEM_KIND_PAGEABLE;
+  const gpumem::Pool ordinary = device_.create_pool(for_cpu);
+  const gpumem::Block<int> numbers = ordinary.alloc_elements<int>(5);
+  EXPECT_EQ(numbers.elements().size(), 5U);
+  for (int& number : numbers.elements())
+    number = 7;
+  EXPECT_EQ(numbers.data()[4], 7);
+
   const std::array<uint64_t, 3> sizes{10, 20, 30};
   std::array<void*, 3> blocks{};
   pool.alloc_batch(sizes, blocks, stream);
@@ -846,7 +855,7 @@ TEST_F(Cpp, TheLogIsACallable) {
   gpumem::set_log(keep, GPUMEM_LOG_DEBUG);
   gpumem::Error error;
   (void)gpumem::Device().info(error);
-  gpumem::set_log(nullptr);
+  gpumem::set_log(nullptr, GPUMEM_LOG_ERROR);
   EXPECT_NE(last.find("gpumem_device_get_info"), std::string::npos) << last;
   last.clear();
   (void)gpumem::Device().info(error);
