@@ -26,7 +26,7 @@ core::BufferRequest decode_request(capi::Decoder& decode, const core::DeviceObje
   decode.size_or_zero(desc.size, "size");
   decode.size_or_zero(desc.reserve, "reserve");
   if (desc.reserve != 0 && desc.reserve < desc.size) {
-    decode.refuse("reserve is %llu, which is below the size of %llu",
+    decode.refuse("reserve is %llu, which is below the size of %llu; raise it, or pass 0",
                   static_cast<unsigned long long>(desc.reserve), static_cast<unsigned long long>(desc.size));
   }
   constexpr gpumem_buffer_flags kKnown =

@@ -256,7 +256,10 @@ gpumem_status do_fill(const char* function, Handle where, core::FillArguments ar
       const bool width = arguments.width % unit != 0;
       if (width || arguments.pitch % unit != 0) {
         decode.refuse("the %s of %" PRIu64 " bytes is not a multiple of value_size, which is %u",
-                      width ? "width" : "pitch", width ? arguments.width : arguments.pitch, unit);
+                      !width                  ? "pitch"
+                      : arguments.height == 1 ? "size"
+                                              : "width",
+                      width ? arguments.width : arguments.pitch, unit);
       }
     }
     arguments.extent =

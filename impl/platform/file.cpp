@@ -95,7 +95,10 @@ Result<void> set_file_size(int file_descriptor, uint64_t size) {
   while (error == EINTR);
   if (error == 0) return {};
   (void)!ftruncate(file_descriptor, now.st_size);  // frees what was allocated until the disk was full
-  return file_error(error, "posix_fallocate", "cannot make a file of " + std::to_string(size) + " bytes");
+  const bool full = error == ENOSPC || error == EDQUOT;
+  return file_error(error, "posix_fallocate",
+                    "cannot make a file of " + std::to_string(size) + " bytes" +
+                        (full ? "; free space on its disk, or choose another directory" : ""));
 }
 
 Result<void> write_file(int file_descriptor, uint64_t offset, const void* bytes, uint64_t size) {

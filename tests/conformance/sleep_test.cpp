@@ -915,6 +915,7 @@ CHILD(buf_16_a_full_disk) {
     desc.directory = on_it.path();
     for (int attempt = 0; attempt < 2; ++attempt) {
       EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, own.buffer.sleep(desc));
+      EXPECT_NE(std::strstr(last_error().message, "free space on its disk"), nullptr) << last_error().message;
       own.expect_kept();
       EXPECT_TRUE(on_it.open_files().empty());
     }

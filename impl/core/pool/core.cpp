@@ -566,8 +566,10 @@ Result<void> PoolCore::check_room(uint64_t bytes) {
 // once, releases free memory elsewhere in return.
 Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignment*/) {
   if (exceeds_device(size)) {
-    return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, "device %u has %" PRIu64 " bytes in all",
-                      device_.ordinal(), device_.facts().total_bytes);
+    return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                      "device %u has %" PRIu64 " bytes in all, and %" PRIu64
+                      " are needed at once; ask for less",
+                      device_.ordinal(), device_.facts().total_bytes, size);
   }
   const uint64_t granularity = source_.granularity();
   uint64_t at = 0;
