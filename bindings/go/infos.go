@@ -371,7 +371,7 @@ type ShareInfo struct {
 	Backend     Backend  // BackendCUDA or BackendHost.
 	Access      Access   // The most that importers get.
 	Location    Location // Where the memory lies.
-	ExporterPID int      // The exporter, as its own process namespace counts. It may have ended.
+	ExporterPID int      // The exporter, as its own process namespace counts, or that of a keeper.
 	Size        uint64   // Bytes of the whole memory; of a buffer, its capacity.
 	Offset      uint64   // Of the exported pointer in it.
 	BufferID    uint64   // Number of the allocation in the exporter.
@@ -481,7 +481,7 @@ type Entry struct {
 	Type          ShareType // Memory or event.
 	Way           ShareWay  // How it is shared.
 	Access        Access    // The most that links get.
-	PublisherPID  int       // The process that published it, as it counts itself.
+	PublisherPID  int       // The process that published it, as that of the hub counts, if it can.
 	PublisherGone bool      // Whether that is not connected any more, and a keeper holds what it left.
 	Fingerprint   [32]byte  // As published.
 }

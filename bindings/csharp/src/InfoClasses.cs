@@ -521,7 +521,7 @@ namespace GpuMem
     /// <summary>Where the memory lies.</summary>
     public Location Location { get; private set; }
 
-    /// <summary>The exporter, as its own process namespace counts. It may have ended.</summary>
+    /// <summary>The exporter, as its own process namespace counts, or that of a keeper.</summary>
     public int ExporterProcess { get; private set; }
 
     /// <summary>Bytes of the whole memory; of a buffer, its capacity.</summary>
@@ -789,7 +789,7 @@ namespace GpuMem
     /// <summary>The most that links get.</summary>
     public Access Access { get; private set; }
 
-    /// <summary>The process that published it, as it counts itself.</summary>
+    /// <summary>The process that published it, as that of the hub counts, if it can.</summary>
     public int PublisherProcess { get; private set; }
 
     /// <summary>Whether that is not connected any more, and a keeper holds what it left.</summary>

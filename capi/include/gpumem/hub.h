@@ -172,7 +172,8 @@ typedef struct gpumem_publish_desc {
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the hub is reached, which the message names
- * \retval GPUMEM_ERROR_PERMISSION_DENIED in a keeper: another user has published under this name, or a link this handle
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED in a keeper: another user has published under this name, or a link of this
+ *         process this handle
  * \retval GPUMEM_ERROR_UNSUPPORTED the handle is of a newer version of the library
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
@@ -290,7 +291,7 @@ typedef struct gpumem_entry_info {
   gpumem_share_type type;  /**< Memory or event. */
   gpumem_share_way way;    /**< How it is shared. */
   gpumem_access access;    /**< The most that links get. */
-  int32_t publisher_pid;   /**< The process that published it, as it counts itself. */
+  int32_t publisher_pid;   /**< The process that published it, as that of the hub counts, if it can. */
   uint32_t publisher_gone; /**< 1 if that is not connected any more, and a keeper holds what it left. */
   uint32_t reserved;       /**< 0. */
   uint8_t fingerprint[32]; /**< As published. */
@@ -404,7 +405,7 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
  * \retval GPUMEM_ERROR_UNSUPPORTED the hub is no keeper, or the handle is shared in another way or of a newer version
  *         of the library
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the keeper is reached, or this user's share of it; the message names it
- * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published under this name, or another process this handle
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published under this name, or another process exported it
  * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended
  * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time, and may have published it; see above. Or its service
  *         manager takes nothing

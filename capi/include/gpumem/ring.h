@@ -112,7 +112,8 @@ typedef struct gpumem_ring_open_desc {
  * \retval GPUMEM_ERROR_PEER_GONE the producer has ended
  * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no free address range is as large as the ring
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the producer refuses this user
- * \retval GPUMEM_ERROR_BUSY the producer did not answer in time; or other code of this process has its memory open
+ * \retval GPUMEM_ERROR_BUSY the producer did not answer in time; the connection to it broke, or another consumer wrote
+ *         over what this one did: open it again; or other code of this process has its memory open
  * \retval GPUMEM_ERROR_NOT_FOUND the instance does not see the device that has the memory
  * \retval GPUMEM_ERROR_UNSUPPORTED the device shares no memory or no events, the producer cannot be reached, or the
  *         handle or the ring is of a newer version of the library

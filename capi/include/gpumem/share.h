@@ -135,7 +135,7 @@ typedef struct gpumem_share_info {
   int32_t backend;          /**< #GPUMEM_BACKEND_CUDA or #GPUMEM_BACKEND_HOST. */
   gpumem_access access;     /**< The most that importers get. */
   gpumem_location location; /**< Where the memory lies. */
-  int32_t exporter_pid;     /**< The exporter, as its own process namespace counts. It may have ended. */
+  int32_t exporter_pid;     /**< The exporter, as its own process namespace counts, or that of a keeper. */
   uint64_t size;            /**< Bytes of the whole memory; of a buffer, its capacity. */
   uint64_t offset;          /**< Of the exported pointer in it. */
   uint64_t buffer_id;       /**< Number of the allocation in the exporter. */

@@ -1291,7 +1291,7 @@ structs! {
         access: gpumem_access,
         /// Where the memory lies.
         location: gpumem_location,
-        /// The exporter, as its own process namespace counts. It may have ended.
+        /// The exporter, as its own process namespace counts, or that of a keeper.
         exporter_pid: i32,
         /// Bytes of the whole memory; of a buffer, its capacity.
         size: u64,
@@ -1676,7 +1676,7 @@ structs! {
         way: gpumem_share_way,
         /// The most that links get.
         access: gpumem_access,
-        /// The process that published it, as it counts itself.
+        /// The process that published it, as that of the hub counts, if it can.
         publisher_pid: i32,
         /// 1 if that is not connected any more, and a keeper holds what it left.
         publisher_gone: u32,

@@ -27,6 +27,10 @@ namespace {
 constexpr size_t kReceivedMax = 1024;
 
 Error other_descriptors(const ShareHandle& handle, size_t given) {
+  if (handle.fd_count == 0) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the share handle says that no file descriptors belong to it, so it is forged");
+  }
   return make_error(
       GPUMEM_ERROR_INVALID_ARGUMENT,
       "%zu file descriptors were given, and %u belong to the handle; pass all of them, in order", given,
@@ -39,6 +43,14 @@ Result<void> check_files(std::span<const int> given, const ShareHandle& handle) 
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                     "the file descriptors do not belong to the share handle, or not in this order; pass "
                     "those that were exported with it, in order");
+}
+
+// What the other process says, and not the caller.
+Error untrue_descriptors() {
+  return make_error(
+      GPUMEM_ERROR_INVALID_ARGUMENT,
+      "the file descriptors that came with the share handle are not those that it names; do not "
+      "trust the process that sent them");
 }
 
 Error bad_blocks() {
@@ -426,7 +438,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "the share handle is not what its exporter has recorded; pass its bytes on as they are");
   }
-  GPUMEM_TRY(check_files(platform::numbers_of(grant->descriptors), recorded));
+  if (!check_files(platform::numbers_of(grant->descriptors), recorded)) return untrue_descriptors();
   GPUMEM_TRY(check_files(request.file_descriptors, recorded));
   if (given.type == GPUMEM_SHARE_TYPE_MEMORY) GPUMEM_TRY(check_part(given, recorded));
   source.recorded = recorded;
@@ -602,8 +614,11 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
     return created;
   }
   auto made = map(key, request, **device, *access, std::move(*source));
+  const bool untrue = !made && made.error().status == GPUMEM_ERROR_INVALID_ARGUMENT &&
+                      request.file_descriptors.empty() && request.address == nullptr;
+  if (made || untrue) again.dismiss();
+  if (untrue) return untrue_descriptors();
   if (!made) return made.error();
-  again.dismiss();
   return at_offset(*made, request);
 }
 
@@ -811,6 +826,11 @@ void Imports::give_up_received() noexcept {
 Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors descriptors,
                                   std::shared_ptr<SharePeer> peer, Clock::time_point until, bool reserved) {
   handle.origin = peer->origin();
+  const std::vector<int> numbers = platform::numbers_of(descriptors);
+  if (!numbers.empty() && (numbers.size() != handle.fd_count || !check_files(numbers, handle))) {
+    if (reserved) give_up_received();
+    return untrue_descriptors();
+  }
   {
     const std::lock_guard lock(mutex_);
     drop_expired();

@@ -547,8 +547,9 @@ Error Exports::no_export(const Token& token) const {
   if (instance_.imports().has(token)) {
     return make_error(
         GPUMEM_ERROR_NOT_FOUND,
-        "the handle is not of this instance, which has only received or imported it; pass on the handle "
-        "itself; what was fetched from a keeper is held there already");
+        "the instance has only received or imported what the handle is of, or its export has ended; pass on "
+        "the handle itself, or export the memory again; what was fetched from a keeper is held there "
+        "already");
   }
   return not_found();
 }

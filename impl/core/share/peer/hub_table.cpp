@@ -9,6 +9,7 @@
 #include "base/arithmetic.h"
 #include "base/text.h"
 #include "core/share/peer/fair_share.h"
+#include "platform/identity.h"
 
 namespace gpumem::core {
 namespace {
@@ -110,19 +111,17 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
                       " is not above it; pass 0 for the next one",
                       Quoted(request.name.c_str()).text(), last, version);
   }
-  // Refuse other descriptors for a known handle: the publisher may only have read it.
+  // Whoever has read a handle can publish other memory behind it, so what others publish gets another token.
   const Owner owner = owner_of(request.published.handle.token);
   const bool same = owner.name == nullptr || (owner.name->second.user == request.user &&
                                               owner.version->kept == request.published.kept &&
                                               owner.version->publisher == request.published.publisher);
-  if (!same) {
-    return make_error(
-        GPUMEM_ERROR_PERMISSION_DENIED,
-        "another process has published this handle as %s (user %u, process %d); revoke it and export the "
-        "memory again if it is yours, or copy the bytes into memory of your own to publish them",
-        Quoted(owner.name->first.c_str()).text(), owner.name->second.user,
-        owner.version->handle.exporter.pid);
+  if (!same && !request.published.kept) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "a link has published this handle as %s; withdraw that first",
+                      Quoted(owner.name->first.c_str()).text());
   }
+  if (!same) request.published.handle.token = platform::random_id();
   // The older versions that the new one displaces.
   const uint32_t keep = request.keep != 0 ? request.keep : 1;
   const size_t older = name != names_.end() ? name->second.versions.size() : 0;

@@ -527,15 +527,20 @@ void ShareServer::accept_all(Listening& listening) {
   }
 }
 
-// A holder whose link has ended counts as a link, and so does an ended link with unread descriptors.
-FairShare ShareServer::links_of(uint64_t hub, uint32_t user) const {
-  FairShare links(user);
+// Those of users; at the exporter's own address, where all are of one user, of processes. A holder whose link
+// has ended counts as a link, and so does an ended link with unread descriptors.
+FairShare ShareServer::links_of(uint64_t hub, const platform::PeerFacts& facts) const {
+  const auto who = [&](uint32_t user, int32_t process) {
+    return hub != 0 ? user : static_cast<uint32_t>(process);
+  };
+  FairShare links(who(facts.user, facts.process));
   for (const auto& [id, connection] : connections_) {
     const bool counts = connection->role != Role::kHolder || !connections_.contains(connection->partner);
-    if (connection->hub == hub && !connection->doomed && counts) links.add(connection->user, 1);
+    if (connection->hub == hub && !connection->doomed && counts)
+      links.add(who(connection->user, connection->process), 1);
   }
   for (const Undrained& one : undrained_) {
-    if (one.hub == hub) links.add(one.user, 1);
+    if (one.hub == hub) links.add(who(one.user, one.process), 1);
   }
   return links;
 }
@@ -559,7 +564,7 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
   if (!known) return make_error(GPUMEM_ERROR_PERMISSION_DENIED, "user %u may not connect here", facts.user);
   const size_t most = hub != nullptr ? hub->request.limits.links : kConnectionsMax;
   const auto check_place = [&]() -> Result<void> {
-    const FairShare links = links_of(hub_id, facts.user);
+    const FairShare links = links_of(hub_id, facts);
     if (links.all() >= most) {
       if (hub != nullptr) {
         return make_error(
@@ -569,7 +574,15 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
             most);
       }
       return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                        "the exporter has %zu connections, as many as it takes; close one", most);
+                        "the exporter has %zu connections, as many as it takes; let importers close some",
+                        most);
+    }
+    if (hub == nullptr && links.own() >= links.of(most)) {
+      return make_error(
+          GPUMEM_ERROR_LIMIT_EXCEEDED,
+          "process %d has %" PRIu64
+          " connections to the exporter, which takes %zu of all processes; close some instances",
+          facts.process, links.own(), most);
     }
     if (hub == nullptr || !is_shared(hub->request)) return {};
     return links.check("links_max", most, 1, 0, "close a link, free what was imported by closed ones");
@@ -779,9 +792,10 @@ Result<void> ShareServer::take_hello(Connection& connection, const Message& mess
   } else {
     const auto& secret = hub->request.secret;
     if (!secret.empty() && !equal_secrets(secret, message.secret)) {
-      const Error wrong = make_error(GPUMEM_ERROR_PERMISSION_DENIED,
-                                     message.secret.empty() ? "the hub asks for a token; pass its token"
-                                                            : "the token is not that of the hub");
+      const Error wrong =
+          make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                     message.secret.empty() ? "the hub asks for a token; pass its token"
+                                            : "the token is not that of the hub; pass its token");
       turn_away(connection, message.number, wrong);
       return {};
     }
@@ -1091,7 +1105,11 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
                       "exported",
                       handle.exporter.pid, connection.process);
   }
-  // What a handle says of its exporter can be forged, even where the pid above was checked.
+  // What a handle says of its exporter can be forged; the system is believed, where it knows the process.
+  if (connection.process > 0) {
+    handle.exporter.pid = connection.process;
+    handle.exporter.process_namespace = platform::process_namespace();
+  }
   if (instance_.exports().has(handle.token) && connection.process != platform::process_id()) {
     return make_error(
         GPUMEM_ERROR_PERMISSION_DENIED,

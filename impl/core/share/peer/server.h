@@ -212,7 +212,7 @@ class ShareServer {
   bool is_greeting_on_reserve() const;
   void fill_reserve() noexcept;
   Result<void> admit(const platform::Descriptor& socket, uint64_t hub, platform::PeerFacts& facts);
-  FairShare links_of(uint64_t hub, uint32_t user) const;
+  FairShare links_of(uint64_t hub, const platform::PeerFacts& facts) const;
 
   void take_turn(Connection& connection);
   // Returns how many messages it took.

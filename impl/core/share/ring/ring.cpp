@@ -332,7 +332,10 @@ Result<void> Ring::join() {
     const uint64_t next = RingControl::with_state(word_, state);
     if (!place.word.compare_exchange_strong(word_, next)) {
       word_ = 0;
-      return make_error(GPUMEM_ERROR_BUSY, "the connection to the producer broke; open the ring again");
+      return make_error(
+          GPUMEM_ERROR_BUSY,
+          "the connection to the producer broke, or another consumer has overwritten this one's "
+          "place; open the ring again");
     }
     word_ = next;
     return {};

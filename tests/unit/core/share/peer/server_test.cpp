@@ -1024,30 +1024,70 @@ TEST_F(ShareServerTest, WhoHasReadAHandlePublishesNothingElseBehindIt) {
   gpumem_hub_desc desc = hub_desc();
   desc.flags = GPUMEM_HUB_KEEPER;
   open_hub(desc);
-  Descriptors given = files(1);
-  const uint64_t inode = platform::describe(given[0].get()).inode;
   Raw reader(address());
   ASSERT_EQ(reader.hello().type, MessageType::kWelcome);
+  const Raw holder(std::move(reader.received.front()));
+  const auto publish = [](Raw& raw, const char* name) {
+    Descriptors given = files(1);
+    const uint64_t inode = platform::describe(given[0].get()).inode;
+    EXPECT_EQ(raw.ask(publish_of(name, 1), std::move(given)).type, MessageType::kPublished) << name;
+    return inode;
+  };
+  const auto fetched = [&](const char* name, uint64_t inode) {
+    reader.received.clear();
+    const Message granted = reader.ask(message_of(MessageType::kFetch, name));
+    EXPECT_EQ(granted.type, MessageType::kGranted) << name;
+    EXPECT_EQ(reader.received.size(), 1U) << name;
+    if (!reader.received.empty()) {
+      EXPECT_EQ(platform::describe(reader.received[0].get()).inode, inode) << name;
+    }
+    return granted.handle.token;
+  };
+  const Token token = publish_of("", 1).handle.token;
   {
     Raw owner(address());
     ASSERT_EQ(owner.hello().type, MessageType::kWelcome);
-    ASSERT_EQ(owner.ask(publish_of("n", 1), std::move(given)).type, MessageType::kPublished);
-    EXPECT_EQ(reader.ask(publish_of("other", 1), files(1)).status, GPUMEM_ERROR_PERMISSION_DENIED);
-    EXPECT_EQ(reader.ask(publish_of("n", 1), files(1)).status, GPUMEM_ERROR_PERMISSION_DENIED);
-    EXPECT_EQ(owner.ask(publish_of("same", 1), files(1)).type, MessageType::kPublished) << "its own";
+    const uint64_t genuine = publish(owner, "n");
+    const uint64_t other = publish(reader, "other");
+    EXPECT_NE(fetched("other", other), token);
+    EXPECT_EQ(fetched("n", genuine), token);
+    EXPECT_EQ(fetched("same", publish(owner, "same")), token) << "its own";
+    ASSERT_EQ(owner.ask(message_of(MessageType::kWithdraw, "n")).type, MessageType::kDone);
+    ASSERT_EQ(owner.ask(message_of(MessageType::kWithdraw, "same")).type, MessageType::kDone);
   }
-  gpumem_link link = nullptr;
-  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
-  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
-  for (int i = 0; i < 500 && entry.publisher_gone == 0; ++i)
-    ASSERT_EQ(gpumem_link_enumerate(link, 0, &entry, nullptr), GPUMEM_SUCCESS);
-  EXPECT_EQ(reader.ask(publish_of("other", 1), files(1)).status, GPUMEM_ERROR_PERMISSION_DENIED)
-      << "when the owner has ended too";
-  EXPECT_EQ(reader.ask(publish_of("other", 1, 2), files(1)).type, MessageType::kPublished)
-      << "another handle";
-  ASSERT_EQ(reader.ask(message_of(MessageType::kFetch, "n")).type, MessageType::kGranted);
-  ASSERT_EQ(reader.received.size(), 1U);
-  EXPECT_EQ(platform::describe(reader.received[0].get()).inode, inode);
+  // Nobody is shut out, in whatever order they publish, and if a publisher comes again.
+  const uint64_t first = publish(reader, "first");
+  EXPECT_EQ(fetched("first", first), token);
+  for (const char* name : {"n", "n", "same"}) {
+    Raw owner(address());
+    ASSERT_EQ(owner.hello().type, MessageType::kWelcome);
+    EXPECT_NE(fetched(name, publish(owner, name)), token);
+  }
+  EXPECT_EQ(fetched("first", first), token);
+}
+
+TEST_F(ShareServerTest, OneProcessLeavesPlacesAtAnExporterForOthers) {
+  const Token exporter = decode(export_at(instance, shared_buffer(instance, 1)))->exporter.instance;
+  const DescriptorLimit limit(4096);  // both ends of each connection are here
+  std::vector<Raw> held;
+  for (;;) {
+    Raw one(abstract_address(exporter));
+    Message hello = message_of(MessageType::kHello);
+    hello.token = exporter;
+    one.send(std::move(hello));
+    const auto answer = one.next();
+    ASSERT_TRUE(answer);
+    if (answer->message.type != MessageType::kWelcome) {
+      EXPECT_EQ(answer->message.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+      break;
+    }
+    held.push_back(std::move(one));
+  }
+  EXPECT_EQ(held.size(), 512U);
+  const auto connect_elsewhere = [&] {
+    return Raw(abstract_address(exporter)).hello(exporter).type == MessageType::kWelcome ? 0 : 1;
+  };
+  EXPECT_EQ(test::exit_code_of(connect_elsewhere), 0);
 }
 
 // A link that claims one token twice: as what a hub's own process exported, and as what its keeper keeps.
@@ -2402,7 +2442,8 @@ TEST_F(ShareServerTest, AnAnswerBringsHalfOfTheDescriptorsAtMost) {
     ASSERT_EQ(gpumem_link_connect(other, &desc, &link, nullptr), GPUMEM_SUCCESS);
     gpumem_share_handle handle;
     refused(gpumem_link_fetch(link, "n", nullptr, &handle, &error));
-    EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS) << "the link goes on";
+    EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, &error), GPUMEM_ERROR_INVALID_ARGUMENT)
+        << "the link goes on, and all came, though they are not of this handle";
     EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_ERROR_PEER_GONE);
     EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
   }
@@ -2458,6 +2499,40 @@ TEST_F(ShareServerTest, ClosingWaitsForNoExporter) {
   other.close();
   importer.join();
   EXPECT_EQ(status, GPUMEM_ERROR_CLOSED) << "it did not wait for its time limit";
+}
+
+// The message blames the hub, since the caller has passed no descriptors; and none of them stays here.
+TEST_F(ShareServerTest, DescriptorsThatAHubLiesAboutAreClosed) {
+  ShareHandle handle = *decode(export_at(instance, shared_buffer(instance, 1)));
+  for (const bool said : {false, true}) {
+    handle.token = platform::random_id();
+    auto ends = platform::socket_pair();  // instead of memory
+    Descriptors sent;
+    sent.push_back(std::move(ends->theirs));
+    if (said) set_files(sent, handle);
+    const Impostor impostor(address(), [&](Raw& raw) {
+      welcome(raw);
+      Message answer = message_of(MessageType::kGranted);
+      answer.handle = handle;
+      reply(raw, heard(raw), answer, std::move(sent));
+      raw.ends();
+    });
+    gpumem_link link = nullptr;
+    ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+    gpumem_share_handle fetched{};
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    gpumem_status status = gpumem_link_fetch(link, "n", nullptr, &fetched, &error);
+    if (said) {
+      EXPECT_EQ(status, GPUMEM_SUCCESS) << error.message;
+      gpumem_memory memory = nullptr;
+      status = gpumem_share_import(other, &fetched, nullptr, 0, nullptr, nullptr, &memory, &error);
+    }
+    EXPECT_EQ(status, GPUMEM_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(error.message).find("do not trust the process"), std::string::npos)
+        << error.message;
+    EXPECT_TRUE(Raw(std::move(ends->ours)).ends()) << "its other end is closed";
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  }
 }
 
 // An exporter that other processes were told to ask.
@@ -2975,6 +3050,13 @@ TEST_F(ForgedHandleTest, NobodyPublishesInTheNameOfAProcessThatTheKeeperSees) {
   EXPECT_EQ(publisher.ask(publish, files(1)).status, GPUMEM_ERROR_PERMISSION_DENIED);
   publish.handle.exporter.pid = getpid();
   EXPECT_EQ(publisher.ask(publish, files(1)).type, MessageType::kPublished);
+  // Nor by a process namespace that it made up.
+  publish.handle.exporter = decode(genuine.handles.blocks)->exporter;
+  ++publish.handle.exporter.process_namespace;
+  EXPECT_EQ(publisher.ask(publish, files(1)).type, MessageType::kPublished);
+  const Message granted = publisher.ask(message_of(MessageType::kFetch, "n"));
+  EXPECT_EQ(granted.handle.exporter.pid, getpid());
+  EXPECT_EQ(granted.handle.exporter.process_namespace, platform::process_namespace());
 }
 
 TEST_F(ForgedHandleTest, ARingOwnsNothingThatWasImportedAsSomethingElse) {
