@@ -17,14 +17,15 @@ CLANG_FORMAT_MAJOR = "14"  # Others lay out some lines differently.
 LICENCE = "SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception"
 LICENSED = {".c", ".cpp", ".h", ".hpp", ".py", ".sh", ".build"}
 
-# What makes a test fail by chance, or harm others when it fails: docs/testing.md.
+# What makes a test fail by chance, harm others when it fails, or fail to compile: docs/testing.md.
 CHANCE = {
     r"\b(EXPECT|ASSERT)_L[TE]\([^;]*now\(\) - ": "an upper bound on elapsed time",
     r"now\(\) \+ (std::chrono::seconds\(\d+\)|\d+s\b)": "a watchdog of less than a minute",
     r"(?<![\w.>])kill\((-1|[^,;]*\bpid\(\)),": "a signal to a process that may have ended or never begun",
+    r"\bif \([^\n{]*\)\s+(EXPECT|ASSERT)_(EQ|NE|[LG][TE]|TRUE|FALSE|STR\w+|NEAR)\(": "a check of an if without braces, which GCC does not compile",
 }
 CHANCE_EXAMPLES = ["EXPECT_LT(steady_clock::now() - begun, 3s);", "ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);", "::kill(-1, SIGKILL);",
-                   "const auto end = steady_clock::now() + 20s;", "steady_clock::now() + std::chrono::seconds(20)"]
+                   "const auto end = steady_clock::now() + 20s;", "steady_clock::now() + std::chrono::seconds(20)", "if (ready) EXPECT_TRUE(done);"]
 
 
 def run(*command, **options):
