@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{align_of, size_of};
+use std::mem::{align_of, size_of, ManuallyDrop};
 use std::ops::{Deref, DerefMut, RangeBounds};
 use std::os::raw::c_void;
 use std::ptr::{self, NonNull};
@@ -80,6 +80,19 @@ impl Lending {
         self.0.push(part);
         Lent(part)
     }
+
+    /// Ends what is lent while this is held.
+    fn end(&mut self, lent: Option<Lent>) {
+        if let Some(lent) = lent.map(ManuallyDrop::new) {
+            self.remove(lent.0);
+        }
+    }
+
+    fn remove(&mut self, part: (u64, u64)) {
+        if let Some(index) = self.0.iter().position(|other| *other == part) {
+            self.0.swap_remove(index);
+        }
+    }
 }
 
 /// Addresses whose elements safe code may borrow for the CPU, until this is dropped. No alias of their memory may be
@@ -88,10 +101,7 @@ pub struct Lent((u64, u64));
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let mut lent = lock(&LENT);
-        if let Some(index) = lent.iter().position(|part| *part == self.0) {
-            lent.swap_remove(index);
-        }
+        Lending::lock().remove(self.0);
     }
 }
 
@@ -857,15 +867,28 @@ impl<T: Element> Buffer<T> {
     /// Frees the buffer, awake or asleep. Dropping it does the same, but cannot report a failure.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The buffer is returned.
+    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete, or if it lies on the host and its
+    /// group sleeps or wakes. The buffer is returned.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
-        let closed = match Arc::get_mut(&mut self.inner) {
-            Some(inner) => Remains::Buffer(inner.handle, None).release().map(|()| {
-                inner.handle = ptr::null_mut();
-            }),
-            None => Err(busy("buffer", "Buffer::close")),
-        };
-        closed.map_err(|error| Rejected::new(self, error))
+        self.destroy().map_err(|error| Rejected::new(self, error))
+    }
+
+    fn destroy(&mut self) -> Result<(), Error> {
+        const FUNCTION: &str = "Buffer::close";
+        let inner = Arc::get_mut(&mut self.inner).ok_or_else(|| busy("buffer", FUNCTION))?;
+        if !inner.shared.on_host {
+            Remains::Buffer(inner.handle, None).release()?;
+        } else {
+            // A sleep could call functions of the program that wait for the lock below, while this waits for the sleep.
+            let _still = still(&inner.group, FUNCTION)?;
+            // Held from before the memory goes until its addresses are lent no more: the next buffer may get them at once.
+            // If it stays, nobody has made an alias.
+            let mut lending = Lending::lock();
+            Remains::Buffer(inner.handle, None).release()?;
+            lending.end(lock(&inner.shared.lent).take());
+        }
+        inner.handle = ptr::null_mut();
+        Ok(())
     }
 }
 

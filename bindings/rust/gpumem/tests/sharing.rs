@@ -642,11 +642,13 @@ fn an_address_is_lent_no_longer_than_its_buffer_lives() {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                let make = || Buffer::<u32>::with_options(device, 1, &BufferOptions::new().host()).unwrap();
                 while !done.load(Ordering::Relaxed) {
-                    drop(Buffer::<u32>::with_options(device, 1, &BufferOptions::new().host()).unwrap());
+                    drop(make());
+                    make().close().unwrap();
                 }
             });
-            for _ in 0..300 {
+            for _ in 0..200 {
                 let buffer = Buffer::<u32>::with_options(device, 1, &options).unwrap();
                 let exported = instance.export(&buffer, &ExportOptions::new());
                 if exported.is_err() {
