@@ -780,6 +780,7 @@ impl<T: Element> Buffer<T> {
     ) -> Result<(NonNull<T>, Option<Hold>), Error> {
         let refused = |kind, status, message| Err(Error::own(kind, status, function, message));
         let shared = self.shared();
+        shared.instance.check(function)?;
         if !shared.on_host {
             let message = "the buffer lies on the device; make it with BufferOptions::host, or copy from it";
             return refused(ErrorKind::NoAccess, Status::NO_ACCESS, message);
@@ -879,6 +880,7 @@ impl<T: Element> Buffer<T> {
         if !inner.shared.on_host {
             Remains::Buffer(inner.handle, None).release()?;
         } else {
+            inner.shared.instance.check(FUNCTION)?;
             // A sleep could call functions of the program that wait for the lock below, while this waits for the sleep.
             let _still = still(&inner.group, FUNCTION)?;
             // Held from before the memory goes until its addresses are lent no more: the next buffer may get them at once.

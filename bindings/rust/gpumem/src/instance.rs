@@ -121,6 +121,16 @@ impl Inner {
         error
     }
 
+    /// Fails if the instance is closed, or belongs to the parent process: its memory may be gone then. For what touches
+    /// memory without another call; and before a lock is waited for, which a thread of the parent may hold for ever.
+    pub(crate) fn check(&self, function: &'static str) -> Result<(), Error> {
+        let mut device = ptr::null_mut();
+        // SAFETY: the output is writable; any handle may be given.
+        unsafe { call!(gpumem_device_get(self.handle, 0, &mut device)) }
+            .map(drop)
+            .map_err(|error| error.called_as(function))
+    }
+
     fn close(&self, mode: sys::gpumem_close_mode) -> Result<u64, Error> {
         if self.closed.load(Ordering::Acquire) {
             return Ok(0);

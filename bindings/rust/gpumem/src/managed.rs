@@ -331,6 +331,7 @@ fn end_access(memory: &Memory) -> Result<(), Error> {
 
 fn begin(memory: Option<&Memory>, function: &'static str) -> Result<(), Error> {
     memory.map_or(Ok(()), |memory| {
+        memory.allocation.instance().check(function)?;
         begin_access(memory)
             .and_then(|()| memory.turns().map_or(Ok(()), |turns| turns.take(memory)))
             .map_err(|error| error.called_as(function))

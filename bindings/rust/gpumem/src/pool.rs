@@ -914,6 +914,7 @@ impl<T: Element> PoolBlock<T> {
             Some(freeing) => freeing,
             None => return Ok(()),
         };
+        self.pool.instance.check(function)?;
         if !self.pool.on_host {
             let message =
                 "the CPU has no such access to the block; use a pool of Kind::PINNED or Kind::PAGEABLE, or copy";

@@ -566,21 +566,25 @@ impl<T: Element + Copy> WriteCombined<T> {
     /// Writes one element.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if no element has this index.
+    /// [`ErrorKind::InvalidArgument`] if no element has this index, and [`ErrorKind::Forked`] in a forked child.
     pub fn write(&mut self, index: usize, value: T) -> Result<(), Error> {
-        self.write_slice(index, slice::from_ref(&value))
+        self.put(index, slice::from_ref(&value), "WriteCombined::write")
     }
 
     /// Writes elements from `start` on.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if they do not fit.
+    /// [`ErrorKind::InvalidArgument`] if they do not fit, and [`ErrorKind::Forked`] in a forked child.
     pub fn write_slice(&mut self, start: usize, values: &[T]) -> Result<(), Error> {
+        self.put(start, values, "WriteCombined::write_slice")
+    }
+
+    fn put(&mut self, start: usize, values: &[T], function: &'static str) -> Result<(), Error> {
         match start.checked_add(values.len()) {
             Some(end) if end <= self.len() => {}
             _ => {
                 return Err(Error::invalid(
-                    "WriteCombined::write_slice",
+                    function,
                     format!(
                         "{} elements from index {start} on exceed the length {}",
                         values.len(),
@@ -589,12 +593,15 @@ impl<T: Element + Copy> WriteCombined<T> {
                 ))
             }
         }
+        if let Some(memory) = self.memory() {
+            memory.allocation.instance().check(function)?;
+        }
         // SAFETY: there is room for them, and a borrowed slice cannot overlap memory that only this owns.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.block.start().add(start), values.len()) };
         Ok(())
     }
 
-    /// Writes every element.
+    /// Writes every element. Not in a forked child, where the memory of the parent does not exist.
     pub fn write_all(&mut self, value: T) {
         for index in 0..self.len() {
             // SAFETY: the index is in range.

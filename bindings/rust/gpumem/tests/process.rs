@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use common::{backend, is_host, with_device};
 use gpumem::{
-    host, probe, AnswerType, Backend, Capability, CudaOptions, DeviceMemory, ErrorKind, Event, Feature,
-    HostOptions, Instance, InstanceOptions, Kind, MemoryOptions, Pinned, Region, RegisterOptions, Registered,
-    Rejected, Status, Stream, Version,
+    host, probe, AnswerType, Backend, Buffer, BufferOptions, Capability, CudaOptions, DeviceMemory,
+    ErrorKind, Event, Feature, HostOptions, Instance, InstanceOptions, Kind, Managed, MemoryOptions, Pinned,
+    Pool, PoolOptions, Region, RegisterOptions, Registered, Rejected, Status, Stream, Version, WriteCombined,
 };
 
 extern "C" {
@@ -373,6 +373,55 @@ fn a_forked_child_cannot_use_what_its_parent_has() {
         }));
         memory.to_vec().unwrap();
         // The closure owns them, so they are dropped in the parent too.
+    });
+}
+
+/// What borrows memory for the CPU says that it is gone, instead of touching it.
+#[test]
+fn a_forked_child_cannot_borrow_what_its_parent_has() {
+    with_device(|instance, device| {
+        let pools = [Kind::PINNED, Kind::PAGEABLE]
+            .map(|kind| Pool::with_options(device, &PoolOptions::new().kind(kind)).unwrap());
+        let stream = Stream::new(device).unwrap();
+        let mut blocks = Vec::new();
+        for pool in &pools {
+            blocks.push(pool.alloc::<u32>(64, None).unwrap());
+            blocks.push(pool.alloc::<u32>(64, Some(&stream)).unwrap());
+        }
+        let mut used = pools[0].alloc::<u32>(64, None).unwrap();
+        let memory = DeviceMemory::<u32>::new(device, 64).unwrap();
+        stream.copy(&used, &memory).unwrap();
+        let mut combined = WriteCombined::<u32>::new(device, 64).unwrap();
+        let mut managed = Managed::<u32>::zeroed(device, 64).unwrap();
+        let mut buffer = Buffer::<u32>::with_options(device, 64, &BufferOptions::new().host()).ok();
+        assert!(in_child(|| {
+            let mut refused = vec![
+                combined.write(0, 7),
+                combined.write_slice(0, &[7, 7]),
+                managed.host().map(drop),
+                managed.host_mut().map(drop),
+                used.host().map(drop),
+            ];
+            for block in &mut blocks {
+                refused.push(block.host().map(drop));
+                refused.push(block.host_mut().map(drop));
+            }
+            if let Some(buffer) = &mut buffer {
+                refused.push(buffer.host().map(drop));
+                refused.push(buffer.host_mut().map(drop));
+            }
+            refused.into_iter().all(|result| result.unwrap_err().kind() == ErrorKind::Forked)
+        }));
+        // The parent has all of it.
+        stream.synchronize().unwrap();
+        blocks.push(used);
+        for block in &mut blocks {
+            block.host_mut().unwrap()[63] = 7;
+            assert_eq!(block.host().unwrap()[63], 7);
+        }
+        combined.write(63, 7).unwrap();
+        instance.copy(&memory, &combined).unwrap();
+        assert_eq!(memory.to_vec().unwrap()[63], 7);
     });
 }
 
