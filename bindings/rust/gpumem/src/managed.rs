@@ -6,7 +6,7 @@ use std::mem::{align_of, size_of, MaybeUninit};
 use std::ops::{Deref, DerefMut, RangeBounds};
 use std::os::raw::c_void;
 use std::ptr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 use gpumem_sys as sys;
 
@@ -245,10 +245,14 @@ pub(crate) struct Turns {
     /// Attaches the array to the host and back, and does nothing else.
     stream: Stream,
     turn: Mutex<Turn>,
+    /// The first access has begun, or has failed to.
+    begun: Condvar,
 }
 
 struct Turn {
     guards: usize,
+    /// Whether a thread begins the first access. It does not hold the lock while it waits for work.
+    begins: bool,
     /// What the program attached the array to, and the stream if it is one.
     attached: Attach,
     owner: Weak<StreamInner>,
@@ -271,19 +275,37 @@ impl Turns {
         }
         let for_host = memory.info()?.granted_flags.contains(MemoryFlags::ATTACH_HOST);
         let initial = if for_host { Attach::HOST } else { Attach::GLOBAL };
-        let turn = Turn { guards: 0, attached: initial, owner: Weak::new(), initial };
-        Ok(Some(Self { stream: Stream::new(device)?, turn: Mutex::new(turn) }))
+        let turn = Turn { guards: 0, begins: false, attached: initial, owner: Weak::new(), initial };
+        let (turn, begun) = (Mutex::new(turn), Condvar::new());
+        Ok(Some(Self { stream: Stream::new(device)?, turn, begun }))
     }
 
-    /// Takes the array to the host, after an access was begun.
+    /// Begins an access, and takes the array to the host for the first one. Only one thread does that at a time: the access
+    /// of another one would keep the array from being attached.
     fn take(&self, memory: &Memory) -> Result<(), Error> {
         let mut turn = lock(&self.turn);
-        if turn.guards == 0 && turn.attached != Attach::HOST {
-            // It cannot be attached during an access.
-            end_access(memory)?;
-            // SAFETY: an attachment to the host takes nothing from the CPU, and the caller holds the memory.
-            unsafe { self.stream.attach_raw(memory.host_pointer(), 0, Attach::HOST) }?;
-            self.stream.synchronize()?;
+        while turn.begins {
+            // Fails where nothing may be waited for, as in a host function, which the first access may wait for.
+            self.stream.is_complete()?;
+            turn = self.begun.wait(turn).unwrap_or_else(PoisonError::into_inner);
+        }
+        if turn.guards == 0 {
+            turn.begins = true;
+            drop(turn);
+            let begun = begin_access(memory);
+            turn = lock(&self.turn);
+            turn.begins = false;
+            self.begun.notify_all();
+            begun?;
+            if turn.attached != Attach::HOST {
+                // It cannot be attached during an access.
+                end_access(memory)?;
+                // SAFETY: an attachment to the host takes nothing from the CPU, and the caller holds the memory.
+                unsafe { self.stream.attach_raw(memory.host_pointer(), 0, Attach::HOST) }?;
+                self.stream.synchronize()?;
+                begin_access(memory)?;
+            }
+        } else {
             begin_access(memory)?;
         }
         turn.guards += 1;
@@ -331,10 +353,11 @@ fn end_access(memory: &Memory) -> Result<(), Error> {
 
 fn begin(memory: Option<&Memory>, function: &'static str) -> Result<(), Error> {
     memory.map_or(Ok(()), |memory| {
-        memory.allocation.instance().check(function)?;
-        begin_access(memory)
-            .and_then(|()| memory.turns().map_or(Ok(()), |turns| turns.take(memory)))
-            .map_err(|error| error.called_as(function))
+        match memory.turns() {
+            Some(turns) => memory.allocation.instance().check(function).and_then(|()| turns.take(memory)),
+            None => begin_access(memory),
+        }
+        .map_err(|error| error.called_as(function))
     })
 }
 
@@ -342,7 +365,10 @@ fn begin(memory: Option<&Memory>, function: &'static str) -> Result<(), Error> {
 fn end(memory: Option<&Memory>) {
     if let Some(memory) = memory {
         // It fails if the memory is gone, or the device is lost.
-        let _ = memory.turns().map_or_else(|| end_access(memory), |turns| turns.give(memory));
+        let _ = match memory.turns() {
+            Some(turns) => memory.allocation.instance().check("drop").and_then(|()| turns.give(memory)),
+            None => end_access(memory),
+        };
     }
 }
 
@@ -590,6 +616,7 @@ impl Stream {
     /// [`ErrorKind::Busy`] while the CPU has access, and as `gpumem_managed_attach()`.
     pub fn attach<T: Element>(&self, array: &Managed<T>, attach: Attach) -> Result<(), Error> {
         if let Some((memory, pointer, _)) = ManagedRange::from(array).parts() {
+            memory.allocation.instance().check("Stream::attach")?;
             let turn = memory.turns().map(|turns| lock(&turns.turn));
             // SAFETY: the stream keeps the memory alive; the library refuses it while the CPU has access.
             unsafe { self.attach_raw(pointer, 0, attach) }?;

@@ -357,6 +357,62 @@ fn a_guard_waits_for_active_devices() {
 }
 
 #[test]
+fn several_threads_begin_accesses() {
+    with_host(not_concurrent(), |_, device| {
+        let (own, other) = (Stream::new(device).unwrap(), Stream::new(device).unwrap());
+        let mut array = Managed::<u32>::from_slice(device, &[7; 4]).unwrap();
+        for attach in [Attach::GLOBAL, Attach::SINGLE, Attach::HOST] {
+            own.attach(&array, attach).unwrap();
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        for _ in 0..200 {
+                            let guard = array.host().unwrap();
+                            assert!(guard[0] == 7 && array.host().unwrap()[3] == 7);
+                        }
+                    });
+                }
+            });
+            // It is attached as before.
+            assert_eq!(used_by(&own, &mut array), attach != Attach::HOST);
+            assert_eq!(used_by(&other, &mut array), attach == Attach::GLOBAL);
+        }
+    });
+}
+
+#[test]
+fn nothing_that_an_access_waits_for_waits_for_it() {
+    with_host(not_concurrent(), |_, device| {
+        let (stream, other) = (Stream::new(device).unwrap(), Stream::new(device).unwrap());
+        let array = Arc::new(Managed::<u32>::zeroed(device, 4).unwrap());
+        let (go, told) = mpsc::channel();
+        let shared = array.clone();
+        let (sender, receiver) = mpsc::channel();
+        stream
+            .launch_host_function(move || {
+                told.recv().unwrap();
+                sender.send(shared.host().map(drop).unwrap_err().kind()).unwrap();
+            })
+            .unwrap();
+        std::thread::scope(|scope| {
+            // A failing test must not wait forever.
+            let go = go;
+            scope.spawn(|| assert_eq!(*array.host().unwrap(), [0; 4]));
+            // Refused as soon as the access has begun, which waits for the function.
+            while other.attach(&array, Attach::GLOBAL).is_ok() {
+                other.synchronize().unwrap();
+                std::thread::yield_now();
+            }
+            assert_eq!(other.attach(&array, Attach::GLOBAL).unwrap_err().kind(), ErrorKind::Busy);
+            go.send(()).unwrap();
+            assert_eq!(receiver.recv().unwrap(), ErrorKind::InvalidState);
+        });
+        stream.synchronize().unwrap();
+        drop(Arc::try_unwrap(array).unwrap());
+    });
+}
+
+#[test]
 fn no_device_uses_what_the_cpu_accesses() {
     with_host(not_concurrent(), |_, device| {
         let stream = Stream::new(device).unwrap();
