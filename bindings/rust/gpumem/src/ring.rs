@@ -254,8 +254,15 @@ impl<T: Element> RingSlice<'_, T> {
 #[derive(Debug)]
 pub struct RingProducer {
     ring: Arc<Ring>,
-    /// It was acquired, and not published.
-    spare: Option<Found>,
+    acquired: Option<Acquired>,
+}
+
+/// A slot that was acquired, and not published. It outlives its [`RingSlot`], which may be dropped or forgotten.
+#[derive(Debug)]
+struct Acquired {
+    found: Found,
+    /// Its work is not known to be complete.
+    stream: Option<Stream>,
 }
 
 impl RingProducer {
@@ -277,7 +284,7 @@ impl RingProducer {
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call; the output is writable.
         unsafe { call!(gpumem_ring_create(device.handle, &desc, &mut handle)) }?;
-        Ok(Self { ring: Arc::new(Ring { handle, instance: device.instance.clone() }), spare: None })
+        Ok(Self { ring: Arc::new(Ring { handle, instance: device.instance.clone() }), acquired: None })
     }
 
     /// Exports the ring, so that other processes can [open](RingConsumer::open) it. The handle travels like one of memory.
@@ -318,14 +325,27 @@ impl RingProducer {
     }
 
     fn next(&mut self, stream: Option<&Stream>, timeout_ns: u64) -> Result<Option<Found>, Error> {
-        if let Some(found) = self.spare.take() {
-            return Ok(Some(found));
+        let share = || stream.map(|stream| Stream { inner: stream.inner.clone() });
+        if let Some(acquired) = &mut self.acquired {
+            if let Some(before) = &acquired.stream {
+                // If it fails, nothing runs there any more.
+                if let Ok(false) = before.inner.synchronize(timeout_ns) {
+                    return Ok(None);
+                }
+            }
+            acquired.stream = share();
+            return Ok(Some(acquired.found));
         }
         let mut slot = sys::gpumem_ring_slot::default();
         // SAFETY: the struct is writable and has its own size.
         let status =
             unsafe { call!(gpumem_ring_acquire(self.ring.handle, order(stream), timeout_ns, &mut slot)) }?;
-        Ok((status == Status::SUCCESS).then(|| Found::of(&slot)))
+        if status != Status::SUCCESS {
+            return Ok(None);
+        }
+        let found = Found::of(&slot);
+        self.acquired = Some(Acquired { found, stream: share() });
+        Ok(Some(found))
     }
 
     /// Says that no message will follow, and waits until all consumers have closed the ring. They take what is published,
@@ -350,7 +370,7 @@ impl RingProducer {
     fn finish_within(&mut self, timeout_ns: u64) -> Result<bool, Error> {
         // SAFETY: only a handle.
         let status = unsafe { call!(gpumem_ring_finish(self.ring.handle, timeout_ns)) }?;
-        self.spare = None;
+        self.acquired = None;
         Ok(status == Status::SUCCESS)
     }
 
@@ -374,13 +394,14 @@ impl RingProducer {
     /// [`ErrorKind::Busy`] while consumers have the ring, see [`finish`](Self::finish), or if work in a stream uses it that was
     /// not observed complete. The producer is returned.
     pub fn close(self) -> Result<(), Rejected<Self>> {
-        let Self { ring, spare } = self;
-        ring.close().map_err(|(ring, error)| Rejected::new(Self { ring, spare }, error))
+        let Self { ring, acquired } = self;
+        ring.close().map_err(|(ring, error)| Rejected::new(Self { ring, acquired }, error))
     }
 }
 
 /// A slot to fill. [`publish`](Self::publish) passes it on. If it is dropped instead, the next
-/// [`acquire`](RingProducer::acquire) returns it once more; the drop waits for the work in its stream.
+/// [`acquire`](RingProducer::acquire) returns it once more; the drop waits for the work in its stream. If it is forgotten,
+/// that `acquire` waits.
 #[derive(Debug)]
 #[must_use = "a slot that is dropped is not published"]
 pub struct RingSlot<'a> {
@@ -425,7 +446,8 @@ impl RingSlot<'_> {
         let ring = self.producer.ring.handle;
         // SAFETY: only handles.
         unsafe { call!(gpumem_ring_publish(ring, order(self.stream), bytes, tag)) }?;
-        let _published = ManuallyDrop::new(self);
+        let mut published = ManuallyDrop::new(self);
+        published.producer.acquired = None;
         Ok(())
     }
 }
@@ -436,7 +458,9 @@ impl Drop for RingSlot<'_> {
             // If it fails, nothing runs there any more.
             let _ = stream.synchronize();
         }
-        self.producer.spare = Some(self.found);
+        if let Some(acquired) = &mut self.producer.acquired {
+            acquired.stream = None;
+        }
     }
 }
 

@@ -265,7 +265,7 @@ impl StreamInner {
         })
     }
 
-    fn synchronize(&self, timeout_ns: u64) -> Result<bool, Error> {
+    pub(crate) fn synchronize(&self, timeout_ns: u64) -> Result<bool, Error> {
         self.observe(|| {
             // SAFETY: only a handle.
             unsafe { call!(gpumem_stream_synchronize(self.handle, timeout_ns)) }

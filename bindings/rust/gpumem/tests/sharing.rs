@@ -9,6 +9,7 @@ mod common;
 use std::convert::TryFrom;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::mem;
 use std::os::raw::c_int;
 use std::os::unix::io::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -1064,6 +1065,22 @@ fn a_ring_has_slots() {
         assert_eq!(again.publish(SLOT + 1, 0).unwrap_err().kind(), ErrorKind::InvalidArgument);
         producer.acquire(None).unwrap().publish(SLOT, 0).unwrap();
         assert_eq!(producer.info().unwrap().published, 11);
+        // So does what is forgotten, once the work is complete.
+        let gate = Pinned::<AtomicU32>::zeroed(device, 1).unwrap();
+        stream.wait_value(&gate, 0, WaitCondition::EQ, 1).unwrap();
+        let slot = producer.acquire(Some(&stream)).unwrap();
+        drop(stream.fill(slot.slice::<u8>(0, 1000).unwrap(), 9).unwrap());
+        mem::forget(slot);
+        let early = producer.acquire_for(None, Duration::from_millis(1)).map(|slot| slot.is_some());
+        gate[0].store(1, Ordering::Release);
+        assert!(!early.unwrap());
+        drop(stream);
+        let again = producer.acquire(None).unwrap();
+        assert_eq!(again.number(), 11);
+        assert_eq!(contents(instance, again.slice(990, 10).unwrap()), [9; 10]);
+        mem::forget(again);
+        producer.acquire(None).unwrap().publish(SLOT, 0).unwrap();
+        assert_eq!(producer.info().unwrap().published, 12);
 
         // What else is refused.
         let open = |handle: &ShareHandle| RingConsumer::open(instance, handle, &RingOpenOptions::new());
