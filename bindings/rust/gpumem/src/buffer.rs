@@ -137,9 +137,29 @@ fn unheld(state: sys::gpumem_buffer_state) -> usize {
     }
 }
 
-fn asleep(function: &'static str) -> Error {
-    let message = "the buffer is asleep; call Buffer::wake or Group::wake first";
-    Error::own(ErrorKind::InvalidState, Status::INVALID_STATE, function, message)
+/// Why a buffer cannot be used now.
+#[derive(Clone, Copy)]
+pub enum Unusable {
+    Asleep,
+    Changing,
+}
+
+impl Unusable {
+    pub(crate) fn error(self, function: &'static str) -> Error {
+        let (kind, status, message) = match self {
+            Self::Asleep => (
+                ErrorKind::InvalidState,
+                Status::INVALID_STATE,
+                "the buffer is asleep; call Buffer::wake or Group::wake first",
+            ),
+            Self::Changing => (
+                ErrorKind::Busy,
+                Status::BUSY,
+                "the group of the buffer sleeps or wakes now; try again when it has",
+            ),
+        };
+        Error::own(kind, status, function, message)
+    }
 }
 
 // SAFETY: a handle is a number to C, and every function may be called from any thread.
@@ -207,15 +227,12 @@ impl Shared {
 pub struct Hold(Arc<Shared>);
 
 impl Hold {
-    fn begin(shared: &Arc<Shared>, function: &'static str) -> Result<Self, Error> {
+    fn begin(shared: &Arc<Shared>) -> Result<Self, Unusable> {
         let more = |holds: usize| (holds < ASLEEP - 1).then(|| holds + 1);
         match shared.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Self(shared.clone())),
-            Err(ASLEEP) => Err(asleep(function)),
-            Err(_) => {
-                let message = "the group of the buffer sleeps or wakes now; try again when it has";
-                Err(Error::own(ErrorKind::Busy, Status::BUSY, function, message))
-            }
+            Err(ASLEEP) => Err(Unusable::Asleep),
+            Err(_) => Err(Unusable::Changing),
         }
     }
 }
@@ -788,14 +805,14 @@ impl<T: Element> Buffer<T> {
         // The buffer is borrowed mutably, so whoever still holds it was forgotten.
         let forget = |holds: usize| (holds < ASLEEP).then_some(0);
         let _ = shared.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, forget);
-        let hold = self.hold(function)?;
+        let hold = self.hold().map_err(|why| why.error(function))?;
         shared.uses.refuse((0, u64::MAX), "buffer", function)?;
         if shared.uses.are_abandoned() {
             return Err(lost("buffer", function));
         }
         let info = shared.c_info().map_err(|error| error.called_as(function))?;
         if info.state != BufferState::AWAKE.0 {
-            return Err(asleep(function));
+            return Err(Unusable::Asleep.error(function));
         }
         if self.bytes() == 0 {
             return Ok((NonNull::dangling(), hold));
@@ -814,11 +831,11 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Keeps the buffer in its place while the result lives; one without a group stays there while it is borrowed.
-    fn hold(&self, function: &'static str) -> Result<Option<Hold>, Error> {
+    fn hold(&self) -> Result<Option<Hold>, Unusable> {
         if self.inner.group.is_none() {
             return Ok(None);
         }
-        Hold::begin(self.shared(), function).map(Some)
+        Hold::begin(self.shared()).map(Some)
     }
 
     /// A part of the buffer, as an operand of copies and fills.
@@ -1075,15 +1092,14 @@ impl<T: Element> BufferSlice<'_, T> {
     }
 
     /// The first element as an operand of a call, and what keeps it in its place meanwhile.
-    pub(crate) fn operand(&self) -> (*mut T, Result<Option<Hold>, Error>) {
-        const FUNCTION: &str = "Buffer";
+    pub(crate) fn operand(&self) -> (*mut T, Result<Option<Hold>, Unusable>) {
         if self.len * size_of::<T>() == 0 {
             return (self.start(), Ok(None));
         }
-        let hold = self.whole.hold(FUNCTION);
+        let hold = self.whole.hold();
         let start = self.start();
         if self.whole.shared().base() == 0 {
-            return (start, Err(asleep(FUNCTION)));
+            return (start, Err(Unusable::Asleep));
         }
         (start, hold)
     }

@@ -33,8 +33,7 @@ pub(crate) mod sealed {
 
     use gpumem_sys as sys;
 
-    use crate::buffer::Hold;
-    use crate::error::Error;
+    use crate::buffer::{Hold, Unusable};
     use crate::memory::Memory;
     use crate::pool::PoolInner;
     use crate::stream::{Stream, StreamInner};
@@ -49,7 +48,7 @@ pub(crate) mod sealed {
         /// Bytes from the start of `memory` to the first element.
         pub offset: u64,
         /// Keeps the elements in their place during the call; or the reason why they cannot be used now.
-        pub hold: Result<Option<Hold>, Error>,
+        pub hold: Result<Option<Hold>, Unusable>,
     }
 
     /// An object that must live until enqueued work has been observed complete.
@@ -100,6 +99,11 @@ pub(crate) mod sealed {
 use sealed::{Keep, Span};
 
 impl Span {
+    /// What keeps the operand in its place during a call of this function.
+    pub(crate) fn held(self, function: &'static str) -> Result<Option<Hold>, Error> {
+        self.hold.map_err(|why| why.error(function))
+    }
+
     fn of_slice<T>(pointer: *mut T, len: usize) -> Self {
         Self { pointer: pointer.cast(), len, memory: ptr::null_mut(), offset: 0, hold: Ok(None) }
     }
@@ -655,7 +659,7 @@ impl<D, S> Region<D, S> {
             // In C, a width of 0 makes a region empty.
             return Ok(sys::gpumem_copy_region::default());
         }
-        holds.extend([to.hold?, from.hold?]);
+        holds.extend([to.held(function)?, from.held(function)?]);
         Ok(sys::gpumem_copy_region {
             destination,
             source,
@@ -775,7 +779,7 @@ impl CheckedCopy {
             destination: to.pointer,
             source: from.pointer,
             rows: Rows::one::<T>(to.len, function)?,
-            _holds: [to.hold?, from.hold?],
+            _holds: [to.held(function)?, from.held(function)?],
         })
     }
 
@@ -793,7 +797,7 @@ impl CheckedCopy {
             destination: to.pointer,
             source: from.pointer,
             rows: Rows::many::<T>(rectangle, function)?,
-            _holds: [to.hold?, from.hold?],
+            _holds: [to.held(function)?, from.held(function)?],
         })
     }
 
@@ -836,7 +840,7 @@ impl CheckedFill {
         let to = destination.span();
         let (value, value_size) = value.bits();
         let rows = Rows::one::<T>(to.len, function)?;
-        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.hold? })
+        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.held(function)? })
     }
 
     pub(crate) fn bytes<T: Element + Copy>(
@@ -846,7 +850,13 @@ impl CheckedFill {
     ) -> Result<Self, Error> {
         let to = destination.span();
         let rows = Rows::one::<T>(to.len, function)?;
-        Ok(Self { destination: to.pointer, rows, value: value.into(), value_size: 1, _hold: to.hold? })
+        Ok(Self {
+            destination: to.pointer,
+            rows,
+            value: value.into(),
+            value_size: 1,
+            _hold: to.held(function)?,
+        })
     }
 
     pub(crate) fn of_rectangle<T: FillValue>(
@@ -860,7 +870,7 @@ impl CheckedFill {
         check_rectangle("destination", to.len, rectangle.destination_pitch, extent, function)?;
         let (value, value_size) = value.bits();
         let rows = Rows::many::<T>(rectangle, function)?;
-        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.hold? })
+        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.held(function)? })
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -61,6 +61,15 @@ impl<'a> FileOptions<'a> {
     }
 }
 
+/// What the program called, for errors.
+fn called(direction: FileDirection) -> &'static str {
+    if direction == FileDirection::TO_MEMORY {
+        "Instance::read_file"
+    } else {
+        "Instance::write_file"
+    }
+}
+
 impl Instance {
     /// Reads bytes of a file, from an offset on, into the whole destination. Threads of the library read on while the
     /// device copies what they have read. Where the file stands does not change.
@@ -182,10 +191,12 @@ impl Instance {
         offset: u64,
         options: FileOptions<'_>,
     ) -> Result<FileCopied, Error> {
-        let size = bytes_of::<T>(span.len, "copy_file")? as u64;
-        let _hold = span.hold?;
+        let called = called(direction);
+        let size = bytes_of::<T>(span.len, called)? as u64;
+        let pointer = span.pointer;
+        let _hold = span.held(called)?;
         // SAFETY: the operand has so many bytes and stays during the call, and every bit pattern is a value of its elements.
-        unsafe { self.copy_file_raw(direction, span.pointer, file, offset, size, options) }
+        unsafe { self.copy_file_raw(direction, pointer, file, offset, size, options) }
     }
 
     /// # Safety
@@ -212,11 +223,9 @@ impl Instance {
             ..Default::default()
         };
         let mut info = sys::gpumem_copy_file_info::default();
-        let reads = direction == FileDirection::TO_MEMORY;
-        let called = if reads { "Instance::read_file" } else { "Instance::write_file" };
         // SAFETY: the structs have their own sizes; the rest is the caller's promise.
         with_panics(|| unsafe { call!(gpumem_copy_file(self.inner.handle, &desc, &mut info)) })
-            .map_err(|error| error.after_bytes(info.copied).called_as(called))?;
+            .map_err(|error| error.after_bytes(info.copied).called_as(called(direction)))?;
         Ok(FileCopied { bytes: info.copied, direct: info.direct })
     }
 }

@@ -176,7 +176,7 @@ pub struct ShareInfo {
 }
 
 mod places {
-    use crate::buffer::Hold;
+    use crate::buffer::{Hold, Unusable};
     use crate::error::Error;
 
     /// The bytes of memory that can be shared.
@@ -184,7 +184,7 @@ mod places {
         pub address: u64,
         pub bytes: u64,
         /// Keeps them in their place during the call; or the reason why they cannot be used now.
-        pub hold: Result<Option<Hold>, Error>,
+        pub hold: Result<Option<Hold>, Unusable>,
     }
 
     pub trait Shared {
@@ -249,7 +249,7 @@ pub(crate) fn place_of(
     if place.bytes == 0 {
         return Err(Error::invalid(function, "there are no elements to share; pass at least one"));
     }
-    Ok((place.address as *mut c_void, place.bytes, place.hold?))
+    Ok((place.address as *mut c_void, place.bytes, place.hold.map_err(|why| why.error(function))?))
 }
 
 /// Refuses the memory of a [`Buffer`] on the host. The result must live as long as the call, so that no buffer gets the

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use common::{backend, is_host, with_device, with_host};
 use gpumem::{
     host, Buffer, BufferCallbacks, BufferFlags, BufferOptions, BufferRegistration, BufferState, Capability,
-    Content, Device, DeviceMemory, Error, ErrorKind, Event, FabricHandle, Group, GroupOptions, HandleTypes,
-    HostOptions, Instance, Physical, PhysicalOptions, Pinned, PrepareOptions, Rejected, SleepFlags,
-    SleepOptions, Status, Stream, WaitCondition, WakeOptions,
+    Content, Device, DeviceMemory, Error, ErrorKind, Event, ExportOptions, FabricHandle, Group, GroupOptions,
+    HandleTypes, HostOptions, Instance, Physical, PhysicalOptions, Pinned, PrepareOptions, Rectangle, Region,
+    Rejected, SleepFlags, SleepOptions, Status, Stream, WaitCondition, WakeOptions,
 };
 
 const LEN: usize = 5000;
@@ -495,6 +495,48 @@ fn a_buffer_that_could_not_be_dropped_keeps_its_callbacks() {
         drop(Pinned::<u8>::zeroed(device, 1).unwrap());
         assert_eq!(Arc::strong_count(&owned), 1);
         assert_eq!(instance.stats().unwrap().live_count, 0);
+    });
+}
+
+#[test]
+fn errors_of_what_is_asleep_name_the_call() {
+    with_device(|instance, device| {
+        let stream = Stream::new(device).unwrap();
+        let group = Group::new(instance).unwrap();
+        let asleep = member(instance, device, &group, "", 7);
+        group.sleep(Content::DROP).unwrap();
+        let path = std::env::temp_dir().join(format!("gpumem-rust-asleep-{}", std::process::id()));
+        fs::write(&path, [0; 4 * LEN]).unwrap();
+        let file = fs::File::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let values = [0u32; LEN];
+        let mut back = values;
+        let rectangle = Rectangle { width: 1, height: 1, destination_pitch: 1, source_pitch: 1 };
+        let regions = || [Region::new(&asleep, &values[..], 1)];
+        let results = [
+            ("Instance::copy", instance.copy(&asleep, &values)),
+            ("Instance::copy", instance.copy(&mut back, &asleep)),
+            ("Instance::copy_2d", instance.copy_2d(&asleep, &values, &rectangle)),
+            ("Instance::copy_regions", instance.copy_regions(regions())),
+            ("Instance::fill", instance.fill(&asleep, 1u32)),
+            ("Instance::fill_bytes", instance.fill_bytes(&asleep, 1)),
+            ("Instance::fill_2d", instance.fill_2d(&asleep, &rectangle, 1u32)),
+            ("Instance::export", instance.export(&asleep, &ExportOptions::new()).map(drop)),
+            ("Instance::read_file", instance.read_file(&asleep, &file, 0).map(drop)),
+            ("Instance::write_file", instance.write_file(&file, 0, &asleep).map(drop)),
+            ("Stream::fill", stream.fill(&asleep, 1u32).map(drop).map_err(Error::from)),
+            (
+                "Stream::copy_from_slice",
+                stream.copy_from_slice(&asleep, &values).map(drop).map_err(Error::from),
+            ),
+        ];
+        for (name, result) in results {
+            let error = result.unwrap_err();
+            assert_eq!((error.kind(), error.function()), (ErrorKind::InvalidState, name));
+            assert!(error
+                .to_string()
+                .ends_with("the buffer is asleep; call Buffer::wake or Group::wake first"));
+        }
     });
 }
 
