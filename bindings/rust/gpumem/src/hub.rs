@@ -27,19 +27,27 @@ use crate::share::{limit, place_of, ImportOptions, Imported, Share, ShareHandle,
 use crate::stream::nanoseconds;
 
 /// Bytes that `Debug` does not show.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Secret(Vec<u8>);
 
 impl Secret {
-    /// For C: no bytes are NULL.
-    fn pointer(&self) -> *const c_void {
-        self.0.first().map_or(ptr::null(), |_| self.0.as_ptr().cast())
+    /// For C, which knows none by its size of 0. So an empty one, such as that of a variable that is not set, must not get
+    /// there.
+    fn to_c(secret: &Option<Self>, function: &'static str) -> Result<(*const c_void, u32), Error> {
+        match secret {
+            None => Ok((ptr::null(), 0)),
+            Some(Self(bytes)) if bytes.is_empty() => {
+                let message = "the token is empty; pass at least one byte, or do not call this for no token";
+                Err(Error::invalid(function, message))
+            }
+            Some(Self(bytes)) => Ok((bytes.as_ptr().cast(), u32::try_from(bytes.len()).unwrap_or(u32::MAX))),
+        }
     }
 }
 
 impl fmt::Debug for Secret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(if self.0.is_empty() { "none" } else { ".." })
+        formatter.write_str("..")
     }
 }
 
@@ -70,7 +78,7 @@ pub struct HubOptions {
     mode: u32,
     users: Vec<u32>,
     groups: Vec<u32>,
-    token: Secret,
+    token: Option<Secret>,
     flags: HubFlags,
     limits: Limits,
     timeout: Option<Duration>,
@@ -133,10 +141,10 @@ impl HubOptions {
         self
     }
 
-    /// A secret that links must show, up to 256 bytes.
+    /// A secret that links must show, of 1 to 256 bytes.
     #[must_use]
     pub fn token(mut self, token: impl Into<Vec<u8>>) -> Self {
-        self.token = Secret(token.into());
+        self.token = Some(Secret(token.into()));
         self
     }
 
@@ -237,6 +245,7 @@ impl Hub {
         instance.retry();
         let path = c_path(options.path.as_deref(), "HubOptions::path")?;
         let name = c_text(options.name.as_deref(), "HubOptions::name")?;
+        let (token, token_size) = Secret::to_c(&options.token, "HubOptions::token")?;
         let desc = sys::gpumem_hub_desc {
             path: c_pointer(&path),
             mode: options.mode,
@@ -244,8 +253,8 @@ impl Hub {
             users: first_of(&options.users),
             groups: first_of(&options.groups),
             group_count: options.groups.len() as u32,
-            token_size: options.token.0.len() as u32,
-            token: options.token.pointer(),
+            token_size,
+            token,
             flags: options.flags.0,
             links_max: options.limits.links,
             names_max: options.limits.names,
@@ -388,7 +397,7 @@ pub struct HubInfo {
 #[derive(Clone, Debug, Default)]
 pub struct LinkOptions {
     path: Option<PathBuf>,
-    token: Secret,
+    token: Option<Secret>,
     timeout: Option<Duration>,
 }
 
@@ -406,10 +415,10 @@ impl LinkOptions {
         self
     }
 
-    /// The secret of the hub.
+    /// The secret of the hub, of 1 to 256 bytes.
     #[must_use]
     pub fn token(mut self, token: impl Into<Vec<u8>>) -> Self {
-        self.token = Secret(token.into());
+        self.token = Some(Secret(token.into()));
         self
     }
 
@@ -445,10 +454,11 @@ impl Link {
         let instance = instance.inner.clone();
         instance.retry();
         let path = c_path(options.path.as_deref(), "Link::connect")?;
+        let (token, token_size) = Secret::to_c(&options.token, "LinkOptions::token")?;
         let desc = sys::gpumem_link_desc {
             path: c_pointer(&path),
-            token: options.token.pointer(),
-            token_size: options.token.0.len() as u32,
+            token,
+            token_size,
             timeout_ns: limit(options.timeout),
             ..Default::default()
         };
@@ -784,10 +794,13 @@ mod tests {
     #[test]
     fn tokens_are_not_printed() {
         let options = LinkOptions::new().token("open sesame");
-        assert!(!format!("{options:?}").contains("111") && format!("{options:?}").contains("token: .."));
+        assert!(
+            !format!("{options:?}").contains("111") && format!("{options:?}").contains("token: Some(..)")
+        );
         let options = HubOptions::new().token(*b"open");
-        assert!(!format!("{options:?}").contains("111") && format!("{options:?}").contains("token: .."));
-        assert!(Secret::default().pointer().is_null());
+        assert!(
+            !format!("{options:?}").contains("111") && format!("{options:?}").contains("token: Some(..)")
+        );
     }
 
     #[test]

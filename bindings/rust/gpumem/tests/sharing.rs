@@ -535,6 +535,23 @@ fn memory_has_a_name_in_a_hub() {
     });
 }
 
+#[test]
+fn a_token_is_never_empty() {
+    with_device(|instance, _| {
+        let path = address("empty");
+        let (ours, theirs) = (HubOptions::new().path(&path), LinkOptions::new().path(&path));
+        let text =
+            "Options::token: the token is empty; pass at least one byte, or do not call this for no token";
+        let error = Hub::open(instance, &ours.clone().token("")).unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidArgument, format!("Hub{text}")));
+        let hub = Hub::open(instance, &ours).unwrap();
+        let error = Link::connect(instance, &theirs.clone().token("")).unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidArgument, format!("Link{text}")));
+        Link::connect(instance, &theirs).unwrap();
+        hub.close().unwrap();
+    });
+}
+
 fn follow_a_name(mut socket: &UnixStream) {
     with_device(|instance, device| {
         let mut path = [0; 40];
