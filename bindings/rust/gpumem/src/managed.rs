@@ -132,7 +132,7 @@ impl<T: Element> Managed<T> {
     /// As [`zeroed`](Self::zeroed), and if an option cannot be granted.
     pub fn zeroed_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
         let mut array = Managed::<MaybeUninit<T>>::uninit_with_options(device, len, options)?;
-        let mut access = array.host_mut()?;
+        let mut access = array.first_access()?;
         // SAFETY: there is room for all of them, and the CPU has access.
         unsafe { ptr::write_bytes(access.as_mut_ptr(), 0, len) };
         drop(access);
@@ -151,7 +151,7 @@ impl<T: Element> Managed<T> {
     /// [`ErrorKind::InvalidState`] in a host function, or if a stream to wait for is being captured;
     /// [`ErrorKind::DeviceLost`] if a device to wait for is lost.
     pub fn host(&self) -> Result<HostAccess<'_, T>, Error> {
-        begin(self.memory(), "Managed::host")?;
+        begin(self.memory(), Turns::take, "Managed::host")?;
         Ok(HostAccess { array: self })
     }
 
@@ -160,7 +160,7 @@ impl<T: Element> Managed<T> {
     /// # Errors
     /// As [`host`](Self::host).
     pub fn host_mut(&mut self) -> Result<HostAccessMut<'_, T>, Error> {
-        begin(self.memory(), "Managed::host_mut")?;
+        begin(self.memory(), Turns::take, "Managed::host_mut")?;
         Ok(HostAccessMut { array: self })
     }
 
@@ -198,7 +198,7 @@ impl<T: Element + Copy> Managed<T> {
     /// As [`zeroed`](Self::zeroed).
     pub fn from_slice(device: &Device, values: &[T]) -> Result<Self, Error> {
         let mut array = Managed::<MaybeUninit<T>>::uninit(device, values.len())?;
-        let mut access = array.host_mut()?;
+        let mut access = array.first_access()?;
         // SAFETY: there is room for all of them, they do not overlap what was just allocated, and the CPU has access.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), access.as_mut_ptr().cast(), values.len()) };
         drop(access);
@@ -227,6 +227,12 @@ impl<T: Element> Managed<MaybeUninit<T>> {
             memory.set_turns(turns);
         }
         Ok(Self { block })
+    }
+
+    /// As [`host_mut`](Self::host_mut), before any work can use the array.
+    fn first_access(&mut self) -> Result<HostAccessMut<'_, MaybeUninit<T>>, Error> {
+        begin(self.memory(), Turns::take_first, "Managed")?;
+        Ok(HostAccessMut { array: self })
     }
 
     /// Declares that the values are initialised.
@@ -300,9 +306,7 @@ impl Turns {
             if turn.attached != Attach::HOST {
                 // It cannot be attached during an access.
                 end_access(memory)?;
-                // SAFETY: an attachment to the host takes nothing from the CPU, and the caller holds the memory.
-                unsafe { self.stream.attach_raw(memory.host_pointer(), 0, Attach::HOST) }?;
-                self.stream.synchronize()?;
+                self.attach_to_host(memory)?;
                 begin_access(memory)?;
             }
         } else {
@@ -310,6 +314,23 @@ impl Turns {
         }
         turn.guards += 1;
         Ok(())
+    }
+
+    /// As [`take`](Self::take), of an array that no work can use yet, and so waits for none.
+    fn take_first(&self, memory: &Memory) -> Result<(), Error> {
+        let mut turn = lock(&self.turn);
+        if turn.attached != Attach::HOST {
+            self.attach_to_host(memory)?;
+        }
+        begin_access(memory)?;
+        turn.guards += 1;
+        Ok(())
+    }
+
+    fn attach_to_host(&self, memory: &Memory) -> Result<(), Error> {
+        // SAFETY: an attachment to the host takes nothing from the CPU, and the caller holds the memory.
+        unsafe { self.stream.attach_raw(memory.host_pointer(), 0, Attach::HOST) }?;
+        self.stream.synchronize()
     }
 
     /// Ends an access, and takes the array back to where it was after the last one.
@@ -351,10 +372,14 @@ fn end_access(memory: &Memory) -> Result<(), Error> {
     Ok(())
 }
 
-fn begin(memory: Option<&Memory>, function: &'static str) -> Result<(), Error> {
+fn begin(
+    memory: Option<&Memory>,
+    take: fn(&Turns, &Memory) -> Result<(), Error>,
+    function: &'static str,
+) -> Result<(), Error> {
     memory.map_or(Ok(()), |memory| {
         match memory.turns() {
-            Some(turns) => memory.allocation.instance().check(function).and_then(|()| turns.take(memory)),
+            Some(turns) => memory.allocation.instance().check(function).and_then(|()| take(turns, memory)),
             None => begin_access(memory),
         }
         .map_err(|error| error.called_as(function))

@@ -357,6 +357,33 @@ fn a_guard_waits_for_active_devices() {
 }
 
 #[test]
+fn a_new_array_waits_for_nothing() {
+    with_host(not_concurrent(), |_, device| {
+        let held = &Held::new(device);
+        let (done, is_done) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                if is_done.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    held.release();
+                }
+            });
+            let zeroed = Managed::<u32>::zeroed(device, LEN);
+            let given = Managed::from_slice(device, &[7u32; 4]);
+            drop(done);
+            assert!(!held.stream.is_complete().unwrap());
+            held.release();
+            let (mut zeroed, given) = (zeroed.unwrap(), given.unwrap());
+            assert!(zeroed.host().unwrap().iter().all(|value| *value == 0));
+            assert_eq!(*given.host().unwrap(), [7; 4]);
+            // Any stream may use it.
+            assert!(
+                used_by(&held.stream, &mut zeroed) && used_by(&Stream::new(device).unwrap(), &mut zeroed)
+            );
+        });
+    });
+}
+
+#[test]
 fn several_threads_begin_accesses() {
     with_host(not_concurrent(), |_, device| {
         let (own, other) = (Stream::new(device).unwrap(), Stream::new(device).unwrap());
