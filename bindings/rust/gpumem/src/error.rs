@@ -273,6 +273,14 @@ impl Error {
         self
     }
 
+    /// The same failure, with the name that an argument has in this crate, where another function has it as C has it.
+    pub(crate) fn with_argument(mut self, c: &str, rust: &str) -> Self {
+        if let Some(rest) = self.message().strip_prefix(c) {
+            self.detail.message = format!("{rust}{rest}").into();
+        }
+        self
+    }
+
     /// The same failure, with more about what to do.
     pub(crate) fn with_note(mut self, note: &str) -> Self {
         self.detail.message = format!("{}; {note}", self.message()).into();

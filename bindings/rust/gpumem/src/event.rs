@@ -232,7 +232,7 @@ impl Event {
     /// # Errors
     /// If the device is lost, and in a host function.
     pub fn synchronize_for(&self, timeout: Duration) -> Result<bool, Error> {
-        self.wait(nanoseconds(timeout))
+        self.wait(nanoseconds(timeout)).map_err(|error| error.called_as("Event::synchronize_for"))
     }
 
     fn wait(&self, timeout_ns: u64) -> Result<bool, Error> {

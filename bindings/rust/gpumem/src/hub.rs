@@ -302,7 +302,7 @@ impl Hub {
     /// # Errors
     /// [`ErrorKind::NotFound`] if the hub has no such name.
     pub fn withdraw(&self, name: &str) -> Result<(), Error> {
-        self.withdraw_version(name, 0)
+        self.withdraw_as(name, 0, "Hub::withdraw")
     }
 
     /// Withdraws one version of a name.
@@ -310,10 +310,15 @@ impl Hub {
     /// # Errors
     /// [`ErrorKind::NotFound`] if the hub has no such name or version.
     pub fn withdraw_version(&self, name: &str, version: u64) -> Result<(), Error> {
-        let name = c_text(Some(name), "Hub::withdraw")?;
+        self.withdraw_as(name, version, "Hub::withdraw_version")
+    }
+
+    fn withdraw_as(&self, name: &str, version: u64, function: &'static str) -> Result<(), Error> {
+        let name = c_text(Some(name), function)?;
         // SAFETY: the text lives during the call.
-        unsafe { call!(gpumem_hub_withdraw(self.handle, c_pointer(&name), version)) }?;
-        Ok(())
+        unsafe { call!(gpumem_hub_withdraw(self.handle, c_pointer(&name), version)) }
+            .map(drop)
+            .map_err(|error| error.called_as(function))
     }
 
     /// Information about the hub.
@@ -519,6 +524,7 @@ impl Link {
         timeout: Duration,
     ) -> Result<Option<Entry>, Error> {
         self.wait_within(name, after_version, nanoseconds(timeout))
+            .map_err(|error| error.called_as("Link::wait_for"))
     }
 
     fn wait_within(&self, name: &str, after: u64, timeout_ns: u64) -> Result<Option<Entry>, Error> {
@@ -650,7 +656,7 @@ impl Link {
     /// # Errors
     /// [`ErrorKind::NotFound`] if the keeper has no such name, and as `gpumem_link_withdraw()`.
     pub fn withdraw(&self, name: &str) -> Result<(), Error> {
-        self.withdraw_version(name, 0)
+        self.withdraw_as(name, 0, "Link::withdraw")
     }
 
     /// Withdraws one version of a name from a keeper.
@@ -658,10 +664,15 @@ impl Link {
     /// # Errors
     /// [`ErrorKind::NotFound`] if the keeper has no such name or version, and as `gpumem_link_withdraw()`.
     pub fn withdraw_version(&self, name: &str, version: u64) -> Result<(), Error> {
-        let name = c_text(Some(name), "Link::withdraw")?;
+        self.withdraw_as(name, version, "Link::withdraw_version")
+    }
+
+    fn withdraw_as(&self, name: &str, version: u64, function: &'static str) -> Result<(), Error> {
+        let name = c_text(Some(name), function)?;
         // SAFETY: the text lives during the call.
-        unsafe { call!(gpumem_link_withdraw(self.handle, c_pointer(&name), version)) }?;
-        Ok(())
+        unsafe { call!(gpumem_link_withdraw(self.handle, c_pointer(&name), version)) }
+            .map(drop)
+            .map_err(|error| error.called_as(function))
     }
 
     /// Says whether memory of the link's instance can be shared in one way with the process of the hub, by a trial at both

@@ -320,7 +320,8 @@ impl Pool {
         let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
         self.inner.instance.retry();
         self.run(FUNCTION, || {
-            let pointers = self.alloc_pointers(&sizes, stream)?;
+            let pointers = self.alloc_pointers(&sizes, stream);
+            let pointers = pointers.map_err(|error| error.with_argument("sizes[", "lens["))?;
             let blocks = pointers.into_iter().zip(lens).zip(&sizes);
             let made = blocks.map(|((pointer, len), bytes)| self.block(pointer, *len, *bytes, stream));
             Ok(made.collect())

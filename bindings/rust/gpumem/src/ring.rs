@@ -320,7 +320,8 @@ impl RingProducer {
         stream: Option<&'a Stream>,
         timeout: Duration,
     ) -> Result<Option<RingSlot<'a>>, Error> {
-        let found = self.next(stream, nanoseconds(timeout))?;
+        let found = self.next(stream, nanoseconds(timeout));
+        let found = found.map_err(|error| error.called_as("RingProducer::acquire_for"))?;
         Ok(found.map(|found| RingSlot { producer: self, found, stream }))
     }
 
@@ -364,7 +365,7 @@ impl RingProducer {
     /// # Errors
     /// As [`finish`](Self::finish).
     pub fn finish_for(&mut self, timeout: Duration) -> Result<bool, Error> {
-        self.finish_within(nanoseconds(timeout))
+        self.finish_within(nanoseconds(timeout)).map_err(|error| error.called_as("RingProducer::finish_for"))
     }
 
     fn finish_within(&mut self, timeout_ns: u64) -> Result<bool, Error> {
@@ -519,6 +520,7 @@ impl RingConsumer {
         timeout: Duration,
     ) -> Result<Option<RingMessage<'a>>, Error> {
         self.wait_within(stream, nanoseconds(timeout))
+            .map_err(|error| error.called_as("RingConsumer::wait_for"))
     }
 
     fn wait_within<'a>(

@@ -425,6 +425,7 @@ impl Instance {
     /// As [`receive`](Self::receive).
     pub fn receive_for(&self, socket: impl AsFd, timeout: Duration) -> Result<Option<ShareHandle>, Error> {
         self.receive_within(&socket, nanoseconds(timeout))
+            .map_err(|error| error.called_as("Instance::receive_for"))
     }
 
     fn receive_within(&self, socket: &impl AsFd, timeout_ns: u64) -> Result<Option<ShareHandle>, Error> {

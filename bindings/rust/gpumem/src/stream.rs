@@ -453,7 +453,9 @@ impl Stream {
     /// # Errors
     /// If the device is lost, and in a host function.
     pub fn synchronize_for(&self, timeout: Duration) -> Result<bool, Error> {
-        self.inner.synchronize(nanoseconds(timeout))
+        self.inner
+            .synchronize(nanoseconds(timeout))
+            .map_err(|error| error.called_as("Stream::synchronize_for"))
     }
 
     /// Makes later work of this stream wait for the latest record of an event.

@@ -7,10 +7,10 @@ use std::error::Error as StdError;
 
 use common::{backend, is_host, with_device, with_host};
 use gpumem::{
-    AddressRange, Advice, Buffer, BufferOptions, DeviceMemory, Error, ErrorKind, Event, Group, HandleTypes,
-    HostOptions, Instance, Kind, Managed, Memory, MemoryFlags, MemoryOptions, Physical, PhysicalOptions,
-    Pinned, Pool, PoolOptions, Rectangle, Region, RegisterOptions, Registered, Rejected, Status, Stream,
-    WriteCombined,
+    Access, AddressRange, Advice, Buffer, BufferOptions, DeviceMemory, Error, ErrorKind, Event,
+    ExportOptions, Group, HandleTypes, HostOptions, Hub, HubOptions, Instance, Kind, Link, LinkOptions,
+    Managed, Memory, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Pool, PoolOptions,
+    Rectangle, Region, RegisterOptions, Registered, Rejected, Status, Stream, WriteCombined,
 };
 
 /// An error of the kind that takes every other one, as those of several crates do.
@@ -143,6 +143,63 @@ fn failures_name_what_the_program_called() {
         ] {
             assert!(error.to_string().starts_with(&format!("{name}: ")), "{name}: {error}");
         }
+    });
+}
+
+#[test]
+fn texts_have_the_arguments_of_this_crate() {
+    with_device(|instance, device| {
+        let pool = Pool::new(device).unwrap();
+        let memory = DeviceMemory::<u32>::new(device, 4).unwrap();
+        let other = Instance::open(backend()).unwrap();
+        let unit = Physical::granularity(device, &PhysicalOptions::new()).unwrap().minimum;
+        let foreign = Physical::new(&other.device(0).unwrap(), unit).unwrap();
+        let mut range = AddressRange::reserve(instance, 2 * unit).unwrap();
+        let hub = |options: &HubOptions| Hub::open(instance, options).unwrap_err();
+        let (group, tag) = (Group::new(instance).unwrap(), "t".repeat(100));
+        for (text, error) in [
+            ("Pool::alloc_batch: lens[1]: ", pool.alloc_batch::<u8>(&[1, 1 << 62], None).unwrap_err()),
+            ("Pool::alloc_batch_raw: sizes[1]: ", pool.alloc_batch_raw(&[1, u64::MAX], None).unwrap_err()),
+            ("AddressRange::map: blocks[0] ", range.map(0, [&foreign]).unwrap_err()),
+            ("AddressRange::map: there are no blocks; pass at least one", range.map(0, []).unwrap_err()),
+            (
+                "AddressRange::set_access: there are no accesses; pass at least one",
+                range.set_access(0, unit, &[]).unwrap_err(),
+            ),
+            (
+                "must be Access::READ, Access::READ_WRITE or Access::NONE",
+                instance.export(&memory, &ExportOptions::new().access(Access(77))).unwrap_err(),
+            ),
+            (
+                "Hub::open: the size of the token is 1000, and a token has at most 256 bytes",
+                hub(&HubOptions::new().token([7; 1000])),
+            ),
+            (
+                "Link::connect: the size of the token is 1000, ",
+                Link::connect(instance, &LinkOptions::new().token([7; 1000])).unwrap_err(),
+            ),
+            ("is empty; leave it out for the default", hub(&HubOptions::new().path(""))),
+            (
+                "Buffer::new: tag: ",
+                Buffer::<u8>::with_options(device, 1, &BufferOptions::new().group(&group).tag(&tag))
+                    .unwrap_err(),
+            ),
+            (
+                "Instance::receive_for: ",
+                instance.receive_for(std::io::stderr(), std::time::Duration::ZERO).unwrap_err(),
+            ),
+            // SAFETY: it is refused.
+            ("the size of the value is 3; it must be 1, 2 or 4", unsafe {
+                instance.fill_raw(memory.device_address().unwrap() as *mut _, 3, (7, 3)).unwrap_err()
+            }),
+        ] {
+            assert!(error.to_string().contains(text), "{text}: {error}");
+        }
+        let path = format!("@gpumem-rust-words-{}", std::process::id());
+        let hub = Hub::open(instance, &HubOptions::new().path(path)).unwrap();
+        assert!(hub.withdraw("a").unwrap_err().to_string().starts_with("Hub::withdraw: "));
+        assert!(hub.withdraw_version("a", 1).unwrap_err().to_string().starts_with("Hub::withdraw_version: "));
+        hub.close().unwrap();
     });
 }
 
