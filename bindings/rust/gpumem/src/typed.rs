@@ -563,10 +563,10 @@ impl<T: Element + Copy> WriteCombined<T> {
         Ok(Self { block: Block::allocate(device, Kind::PINNED, len, &options, "WriteCombined")? })
     }
 
-    /// Writes one element.
+    /// Writes one element. Not in a forked child: [`write_slice`](Self::write_slice) looks, but that takes longer.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if no element has this index, and [`ErrorKind::Forked`] in a forked child.
+    /// [`ErrorKind::InvalidArgument`] if no element has this index.
     pub fn write(&mut self, index: usize, value: T) -> Result<(), Error> {
         self.put(index, slice::from_ref(&value), "WriteCombined::write")
     }
@@ -576,7 +576,11 @@ impl<T: Element + Copy> WriteCombined<T> {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if they do not fit, and [`ErrorKind::Forked`] in a forked child.
     pub fn write_slice(&mut self, start: usize, values: &[T]) -> Result<(), Error> {
-        self.put(start, values, "WriteCombined::write_slice")
+        const FUNCTION: &str = "WriteCombined::write_slice";
+        if let Some(memory) = self.memory() {
+            memory.allocation.instance().check(FUNCTION)?;
+        }
+        self.put(start, values, FUNCTION)
     }
 
     fn put(&mut self, start: usize, values: &[T], function: &'static str) -> Result<(), Error> {
@@ -592,9 +596,6 @@ impl<T: Element + Copy> WriteCombined<T> {
                     ),
                 ))
             }
-        }
-        if let Some(memory) = self.memory() {
-            memory.allocation.instance().check(function)?;
         }
         // SAFETY: there is room for them, and a borrowed slice cannot overlap memory that only this owns.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.block.start().add(start), values.len()) };

@@ -396,7 +396,6 @@ fn a_forked_child_cannot_borrow_what_its_parent_has() {
         let mut buffer = Buffer::<u32>::with_options(device, 64, &BufferOptions::new().host()).ok();
         assert!(in_child(|| {
             let mut refused = vec![
-                combined.write(0, 7),
                 combined.write_slice(0, &[7, 7]),
                 managed.host().map(drop),
                 managed.host_mut().map(drop),
