@@ -19,8 +19,7 @@ from ._managed import Place
 from ._memory import Region, Shape, View
 from ._ranges import access_at, access_entries, access_structs, location_of
 from ._results import BufferInfo, MemoryInfo, known
-from ._sleeping import (Call, after_wake_function, before_sleep_function, called, numbers, prepare_desc, progress_function,
-                        sleep_desc, wake_desc)
+from ._sleeping import Call, after_wake_function, before_sleep_function, called, numbers, prepare_desc, sleep_desc, wake_desc
 from ._waits import LARGE, aside, create_aside, on_main_thread
 from .errors import Busy, Error, InvalidState, NotFound, StaleHandle
 
@@ -525,10 +524,9 @@ def put_to_sleep(buffers: Sequence[Buffer], group: Optional[Group], heard: Call,
     for buffer in buffers:
         if buffer._callbacks[0] is None:  # otherwise it checks for itself, once that has dropped its views
             buffer._unused("put to sleep", function)
-    long = wait or sum((buffer._state or buffer.info()).size for buffer in buffers) >= LARGE
-    desc.progress = progress_function
+    long = wait or _is_long(buffers)
     try:
-        change(buffers, group, lambda run: heard.make(run, long), function, handle, desc)
+        change(buffers, group, lambda run: heard.make(run, desc, long), function, handle, desc)
     except BaseException as problem:
         failed = sum(buffer._state is not None and buffer._state.state == BufferState.FAILED for buffer in buffers)
         if failed and not isinstance(problem, Error) and hasattr(problem, "add_note"):  # from Python 3.11 on
@@ -537,9 +535,14 @@ def put_to_sleep(buffers: Sequence[Buffer], group: Optional[Group], heard: Call,
 
 
 def wake_up(buffers: Sequence[Buffer], group: Optional[Group], heard: Call, function: str, handle: int, desc: Any) -> None:
-    long = sum((buffer._state or buffer.info()).size for buffer in buffers) >= LARGE
-    desc.progress = progress_function
-    change(buffers, group, lambda run: heard.make(run, long), function, handle, desc)
+    long = _is_long(buffers)
+    change(buffers, group, lambda run: heard.make(run, desc, long), function, handle, desc)
+
+
+def _is_long(buffers: Sequence[Buffer]) -> bool:
+    """Whether to put buffers to sleep, or to wake them, may take long or calls functions of the user."""
+    return sum((buffer._state or buffer.info()).size for buffer in buffers) >= LARGE or any(
+        any(buffer._callbacks) for buffer in buffers)
 
 
 def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Buffer], None]:

@@ -204,8 +204,8 @@ def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException]
 # created or an instance is closed. Each entry is a function that returns whether it succeeded, or an object whose finalizer
 # has not ended: see `finalizer`.
 leftovers: Deque[Any] = collections.deque()
-# Threads on which the library is calling a function.
-calling_back: Set[int] = set()
+# The thread of each function that the library is calling. An entry goes in one step, whatever a signal handler has raised.
+calling_back: Dict[object, int] = {}
 
 # Work queues of streams with work whose operands are kept. They live until the work was observed complete, even if nothing
 # else refers to them.
@@ -218,13 +218,13 @@ _LATER = (c.GPUMEM_ERROR_BUSY, c.GPUMEM_ERROR_INVALID_STATE)
 def destroy_quietly(destroy: Callable[..., int], handle: Optional[int], keep: Any = None) -> None:
     """Destroys for a finalizer, now or later; ``keep`` is kept alive until then. Failures are not reported, because
     nobody could act on them."""
-    if calling_back and threading.get_ident() in calling_back or destroy(handle, None) in _LATER:
+    if calling_back and threading.get_ident() in calling_back.values() or destroy(handle, None) in _LATER:
         leftovers.append(lambda keep=keep: destroy(handle, None) not in _LATER)
 
 
 def sweep() -> None:
     """Tries once more to destroy each leftover."""
-    if calling_back and threading.get_ident() in calling_back:
+    if calling_back and threading.get_ident() in calling_back.values():
         return
     for _ in range(len(leftovers)):
         try:
@@ -332,14 +332,14 @@ def report_unraisable(function: Any, sys: Any = sys, arguments: Any = _Unraisabl
 
 # The functions below have everything they need as defaults, because a module's names are gone at the end of the
 # interpreter.
-def _run(number: int, kernel: Any = None, entries: Any = pending.entries, threads: Set[int] = calling_back,
+def _run(number: int, kernel: Any = None, entries: Any = pending.entries, threads: Dict[object, int] = calling_back,
          ident: Callable[[], int] = threading.get_ident, report: Callable[[Any], None] = report_unraisable) -> None:
     entry = entries.get(number)
     if entry is None:
         return
-    thread, function = ident(), entry[1]
-    threads.add(thread)
+    key, function = object(), entry[1]
     try:
+        threads[key] = ident()
         if kernel is None:
             function()
         else:
@@ -347,7 +347,7 @@ def _run(number: int, kernel: Any = None, entries: Any = pending.entries, thread
     except BaseException:  # there is no caller to raise it to
         report(function)
     finally:
-        threads.discard(thread)
+        threads.pop(key, None)
         entries.pop(number, None)
 
 
@@ -367,21 +367,19 @@ _log_lock = threading.Lock()
 _log_function: List[Optional[Callable[[int, str], Any]]] = [None]
 
 
-def _log(_: Any, level: int, message: bytes, current: Any = _log_function, threads: Set[int] = calling_back,
+def _log(_: Any, level: int, message: bytes, current: Any = _log_function, threads: Dict[object, int] = calling_back,
          ident: Callable[[], int] = threading.get_ident, report: Callable[[Any], None] = report_unraisable,
          translate: Callable[[str], str] = report_in_python, known: Any = known, levels: Any = LogLevel) -> None:
-    function, thread = current[0], ident()
+    function, key = current[0], object()
     if function is None:
         return
-    outermost = thread not in threads
-    threads.add(thread)
     try:
+        threads[key] = ident()
         function(known(levels, level), translate(message.decode("utf-8", "replace")))
     except BaseException:
         report(function)
     finally:
-        if outermost:
-            threads.discard(thread)
+        threads.pop(key, None)
 
 
 _log_callback = _c.gpumem_log_function(_log)

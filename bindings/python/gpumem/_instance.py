@@ -30,7 +30,7 @@ from ._ranges import Physical, Range, physical_desc
 from ._results import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, Granularity, InstanceInfo, KindStats, ManagedInfo,
                        MappingInfo, PointerInfo, ProbeInfo, Stats, StatusInfo, known)
 from ._share import Sharing
-from ._sleeping import Call, progress_function
+from ._sleeping import Call
 from ._stream import Event, Queue, Stream, hold, instance_closed, release
 from ._waits import LARGE, aside, on_main_thread
 from ._words import in_python, report_in_python
@@ -378,7 +378,7 @@ class Instance(Unique, Copies, Sharing):
         self._await_producers(memory)
         desc = c.gpumem_copy_file_desc(file_descriptor=_descriptor(file), direction=direction, file_offset=u64(offset, "offset"),
                                        pointer=address or None, size=size,
-                                       prefer=FileFlags.DIRECT if direct else 0, progress=progress_function)
+                                       prefer=FileFlags.DIRECT if direct else 0)
         info = c.gpumem_copy_file_info()
 
         def run() -> None:  # on another thread if it is long
@@ -389,7 +389,7 @@ class Instance(Unique, Copies, Sharing):
                 release(held)
         # The file must stay open until the call has returned, and who gets Ctrl-C may close it.
         try:
-            Call(progress, patient=True).make(run, size >= LARGE)
+            Call(progress, patient=True).make(run, desc, size >= LARGE)
         except Error as problem:
             problem.copied = info.copied
             raise

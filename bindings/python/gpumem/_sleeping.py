@@ -7,7 +7,6 @@ import atexit
 import ctypes
 import itertools
 import os
-import queue
 import threading
 import time
 import weakref
@@ -17,7 +16,7 @@ from . import _library as c
 from ._calls import _EXIT_SECONDS, calling_back, encoded, report_unraisable, u64
 from ._codes import Content
 from ._enums import code, expect
-from ._waits import on_main_thread
+from ._waits import on_main_thread, started
 from .errors import Busy, Cancelled, Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -78,29 +77,36 @@ def prepare_desc(content: Union[Content, str, int], directory: Optional[Director
 class _Request:
     """A function to run on the thread that made the call, which waits for another one to make it."""
 
-    __slots__ = ("function", "arguments", "answer", "done")
+    __slots__ = ("function", "arguments", "answer", "begun", "done")
 
     def __init__(self, function: Callable[..., int], arguments: Any) -> None:
-        self.function, self.arguments = function, arguments
+        self.function, self.arguments, self.begun = function, arguments, False
         self.answer: Optional[int] = None
         self.done = threading.Lock()
         self.done.acquire()
 
     def run(self) -> None:
-        try:
-            self.answer = self.function(*self.arguments)
-        finally:
-            self.done.release()
+        self.begun = True
+        self.answer = self.function(*self.arguments)
+        _let_go(self.done)
+
+
+def _let_go(lock: threading.Lock) -> None:
+    try:
+        lock.release()
+    except RuntimeError:  # it is free
+        pass
 
 
 class Call:
-    """One call of the library that puts buffers to sleep or wakes them.
+    """One call of the library that puts buffers to sleep or wakes them, or copies a file.
 
-    On the main thread a call that may take long is made by another thread. Then Ctrl-C cancels it, and the functions of the
-    user still run on the main thread.
+    On the main thread a call that may take long, or that calls functions of the user, is made by another thread. Then Ctrl-C
+    cancels it, and the functions of the user still run on the main thread. A signal handler that raises as the library calls a
+    function there would be lost: ctypes has no caller to raise it to.
     """
 
-    __slots__ = ("progress", "problem", "cancelled", "_patient", "_requests", "_left", "__weakref__")
+    __slots__ = ("progress", "problem", "cancelled", "_patient", "_aside", "_request", "_turn", "_returned", "_left", "__weakref__")
 
     def __init__(self, progress: Optional[Progress] = None, patient: bool = False) -> None:
         if progress is not None and not callable(progress):
@@ -109,17 +115,24 @@ class Call:
         self.problem: Optional[BaseException] = None  # the first exception of a function of the user
         self.cancelled = False
         self._patient = patient  # Ctrl-C ends the wait only when the call has returned
-        self._requests: Optional[queue.SimpleQueue[Optional[_Request]]] = None
+        self._aside = False
+        self._request: Optional[_Request] = None
+        self._turn = threading.Lock()  # free when there is a request, or the call has returned
+        self._turn.acquire()
+        self._returned = False
         self._left = False  # Ctrl-C has ended the wait
 
-    def make(self, run: Callable[[], None], long: bool) -> None:
-        """Makes the call. An exception of a function of the user is raised again here."""
+    def make(self, run: Callable[[], None], desc: Any, long: bool) -> None:
+        """Makes a call with a description. An exception of a function of the user is raised again here."""
         failure: Optional[Error] = None
+        main = on_main_thread()
+        self._aside = main and (long or self.progress is not None)
         try:
-            if long and on_main_thread():
-                self._aside(run)
+            if main and not self._aside:
+                run()  # which calls no function
             else:
-                self._here(run)
+                desc.progress = progress_function
+                (self._make_aside if self._aside else self._here)(run)
         except Error as error:
             failure = error
         problem, self.problem = self.problem, None
@@ -148,9 +161,7 @@ class Call:
             else:
                 _current[thread] = former
 
-    def _aside(self, run: Callable[[], None]) -> None:
-        requests: queue.SimpleQueue[Optional[_Request]] = queue.SimpleQueue()
-        self._requests = requests
+    def _make_aside(self, run: Callable[[], None]) -> None:
         outcome: List[BaseException] = []
 
         def work() -> None:
@@ -159,16 +170,14 @@ class Call:
             except BaseException as problem:
                 outcome.append(problem)
             finally:
-                requests.put(None)
-        thread = threading.Thread(target=work, name="gpumem", daemon=True)
+                self._returned = True
+                _let_go(self._turn)
         try:
-            try:
-                thread.start()
-            except RuntimeError:  # there is no thread to be had
-                self._requests = None
+            if not started(work):
+                self._aside = False
                 self._here(run)
                 return
-            _in_callback(self._serve, requests)
+            _in_callback(self._serve)
         except BaseException:
             self.cancelled = self._left = True
             raise
@@ -178,44 +187,51 @@ class Call:
             finally:
                 del outcome
 
-    def _serve(self, requests: queue.SimpleQueue[Optional[_Request]]) -> None:
+    def _serve(self) -> None:
         """Runs the functions of the user until the call has returned."""
         interruption: Optional[BaseException] = None
         end: Optional[float] = None
         while True:
-            try:  # a signal handler may raise here
-                request = requests.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
-            except queue.Empty:
+            try:
+                self._run_requests(end)
                 break
-            except BaseException as problem:
+            except BaseException as problem:  # a signal handler raised
                 if interruption is not None:
                     raise
                 interruption, self.cancelled = problem, True
+                request = self._request
+                if request is not None and request.begun:  # it gets no other answer
+                    _let_go(request.done)
                 if not self._patient:
                     end = time.monotonic() + _GRACE
-                continue
-            if request is None:
-                break
-            request.run()
         if interruption is not None:
             try:
                 raise interruption
             finally:
                 del interruption
 
+    def _run_requests(self, end: Optional[float]) -> None:
+        while not self._returned:
+            request = self._request
+            if request is not None and not request.begun:
+                request.run()
+            elif not self._turn.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
+                return
+
     # The library calls these, on the thread that makes the call.
 
     def _ask(self, function: Callable[..., int], *arguments: Any) -> Optional[int]:
         """Runs a function on the thread that made the call. None if Ctrl-C has ended the wait there."""
-        if self._requests is None:
+        if not self._aside:
             return function(*arguments)
         if self._left:
             return None
-        request = _Request(function, arguments)
-        self._requests.put(request)
+        request = self._request = _Request(function, arguments)
+        _let_go(self._turn)
         while not request.done.acquire(timeout=_LOOK):
             if self._left:
                 break
+        self._request = None
         return request.answer
 
     def heard(self, done: int, total: int) -> int:
@@ -264,14 +280,12 @@ def _unraised(call: Optional[Call], buffer: Buffer, generation: int) -> int:
 
 def _in_callback(function: Callable[..., object], *arguments: Any) -> None:
     """Runs a function while nothing may be destroyed on this thread: the library may be waiting for it."""
-    thread = _ident()
-    outermost = thread not in calling_back
-    calling_back.add(thread)
+    key = object()
     try:
+        calling_back[key] = _ident()
         function(*arguments)
     finally:
-        if outermost:
-            calling_back.discard(thread)
+        calling_back.pop(key, None)
 
 
 # The call that each thread makes.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from _thread import start_new_thread
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
@@ -59,6 +60,18 @@ def wait(device: Device, function: Callable[..., int], handle: int, timeout: Opt
     return True
 
 
+def started(function: Callable[[], Any]) -> bool:
+    """Runs a function on a new thread. Returns whether there was one to be had."""
+    # Not by threading.Thread: if a signal handler raises in its start(), the thread may be there and never run the function.
+    try:
+        start_new_thread(function, ())
+        return True
+    except RuntimeError as problem:
+        if problem.__traceback__ is not None and problem.__traceback__.tb_next is not None:
+            raise  # of a signal handler
+        return False
+
+
 def aside(function: Callable[[], Any]) -> Any:
     """Calls a function on another thread. If Ctrl-C ends the wait for it, it goes on there, and keeps what it uses."""
     outcome: List[Any] = [None, None]
@@ -75,10 +88,7 @@ def aside(function: Callable[[], Any]) -> Any:
         finally:
             del mine  # the caller may close what it uses as soon as the lock is released
             done.release()
-    thread = threading.Thread(target=run, name="gpumem", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # there is no thread to be had
+    if not started(run):
         return function()
     done.acquire()  # a signal handler may raise here
     problem, outcome[1] = outcome[1], None

@@ -5,6 +5,7 @@ import asyncio
 import ctypes
 import faulthandler
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -14,11 +15,12 @@ import threading
 import time
 import types
 import weakref
+import _thread
 from unittest import mock
 
 import gpumem
 from gpumem import _library as c
-from gpumem import _buffers, _pool, _sleeping, _stream, _waits
+from gpumem import _buffers, _calls, _pool, _sleeping, _stream, _waits
 
 from .support import Case, on_cuda
 
@@ -33,6 +35,10 @@ def main_thread_sleeps():
 
 class Raised(BaseException):
     pass
+
+
+class Expired(Exception):
+    """What the handler of an alarm raises."""
 
 
 def call_traced(module, function, at_line):
@@ -56,7 +62,7 @@ def call_traced(module, function, at_line):
         sys.settrace(former)
 
 
-def raises_at(limit, module, function):
+def raises_at(limit, module, function, problem=Raised):
     """Calls a function, at a line of which in the module or package a signal handler raises; false if it has not so many
     lines."""
     lines, raised = itertools.count(1), []
@@ -64,11 +70,11 @@ def raises_at(limit, module, function):
     def at_line():
         if next(lines) == limit:
             raised.append(limit)
-            raise Raised
+            raise problem
     with mock.patch.object(sys, "unraisablehook", lambda _: None):  # for what is raised in a finalizer
         try:
             call_traced(module, function, at_line)
-        except Raised:
+        except problem:
             pass
     return bool(raised)
 
@@ -143,7 +149,7 @@ class InterruptTest(Case):
         used = [Used(), Used()]
         alive = [weakref.ref(one) for one in used]
         self.addCleanup(go.set)
-        with mock.patch.object(_waits, "threading", types.SimpleNamespace(Lock=Lock, Thread=threading.Thread)):
+        with mock.patch.object(_waits, "threading", types.SimpleNamespace(Lock=Lock)):
             result = _waits.aside(lambda given=used.pop(): (given, used.pop())[1])
         self.assertIsNone(alive[1]())
         del result
@@ -291,6 +297,19 @@ class InterruptTest(Case):
             if not raised:
                 break
         self.assertFalse(raised, "there are more lines")
+
+    def test_a_thread_that_was_started_does_its_work(self):
+        """Whatever a signal handler raises as it starts, also where the module threading takes it for a failure."""
+        known = threading.enumerate()
+        with self.device.buffer(4096) as buffer:
+            for limit in itertools.count(1):
+                raised = raises_at(limit, threading, functools.partial(buffer.sleep, "pageable"), Expired)
+                self.settled(buffer)
+                self.assertEqual(set(threading.enumerate()) - set(known), set())
+                if buffer.asleep:
+                    buffer.wake()
+                if not raised:
+                    break
 
     def test_each_slice_is_short(self):
         self.assertLessEqual(_waits._SLICE, 100_000_000)
@@ -446,10 +465,16 @@ class InterruptTest(Case):
     def test_a_copy_that_cannot_have_a_thread(self):
         memory, data = self.device.memory(_waits.LARGE), bytearray(_waits.LARGE)
 
-        def refused(thread):
-            raise RuntimeError("can't start new thread")
-        with mock.patch.object(threading.Thread, "start", refused):
+        former = threading.stack_size(1 << 60)  # more than there are addresses
+        try:
+            self.assertFalse(_waits.started(print))
             memory.copy_from(data)
+            with self.device.buffer(4096) as buffer:
+                heard = []
+                buffer.sleep(progress=lambda *arguments: heard.append(arguments))
+                self.assertEqual(heard[-1], (4096, 4096))
+        finally:
+            threading.stack_size(former)
         memory.close()
 
     def test_memory_that_comes_after_ctrl_c_is_freed(self):
@@ -551,12 +576,79 @@ class InterruptTest(Case):
             buffer.copy_to(back, 2)
             self.assertEqual(back, b"\7\7")
 
+    def test_the_library_calls_no_function_on_the_main_thread(self):
+        """What a signal handler raised at its entry would be lost."""
+        calls, heard = [], []
+
+        def watch(function):
+            def call(handle, desc, *arguments):
+                calls.append((_waits.on_main_thread(), bool(desc.progress)))
+                return function(handle, desc, *arguments)
+            return call
+
+        def listen(*_):
+            heard.append(_waits.on_main_thread())
+        with self.device.buffer(4096) as buffer, tempfile.TemporaryFile(buffering=0) as file:
+            file.truncate(4096)
+            for name, act in (("gpumem_buffer_sleep", lambda **more: buffer.sleep("pageable", idle=True, **more)),
+                              ("gpumem_buffer_wake", buffer.wake),
+                              ("gpumem_copy_file", lambda **more: self.instance.read_file(bytearray(4096), file, **more))):
+                for more in ({}, {"progress": listen}):
+                    with self.subTest(name, more=more), mock.patch.object(c, name, watch(getattr(c, name))):
+                        if name == "gpumem_buffer_wake" and not buffer.asleep:
+                            buffer.sleep("pageable", idle=True)
+                        elif name == "gpumem_buffer_sleep" and buffer.asleep:
+                            buffer.wake()
+                        calls.clear()
+                        act(**more)
+                        self.assertEqual(calls, [(not more, bool(more))])
+            buffer.set_callbacks(listen, listen)
+            with mock.patch.object(c, "gpumem_buffer_sleep", watch(c.gpumem_buffer_sleep)), \
+                    mock.patch.object(c, "gpumem_buffer_wake", watch(c.gpumem_buffer_wake)):
+                buffer.sleep("pageable", idle=True)
+                buffer.wake()
+            self.assertEqual([main for main, _ in calls], [False, False, False])
+        self.assertEqual(set(heard), {True})
+
+    def test_no_signal_is_lost_in_a_sleep_or_wake(self):
+        """One comes at any moment, also while the library is about to call a function."""
+        class Alarm(KeyboardInterrupt):
+            pass
+        raising, fired = [], 0
+
+        def handle(*_):
+            nonlocal fired
+            if raising:
+                fired += 1
+                raise raising.pop()
+        former = signal.signal(signal.SIGALRM, handle)
+        self.addCleanup(signal.signal, signal.SIGALRM, former)
+        buffer = self.device.buffer(4096)
+        gc.disable()  # nothing is raised out of a finalizer
+        self.addCleanup(gc.enable)
+        for turn in range(600):
+            before, raised = fired, False
+            raising[:] = [Alarm if turn % 2 else Expired]
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + turn % 100))
+                while raising:
+                    if buffer.asleep:
+                        buffer.wake(progress=(lambda *_: None) if turn % 3 else None)
+                    else:
+                        buffer.sleep("pageable", idle=bool(turn % 4))
+            except (Alarm, Expired):
+                raised = True
+            self.assertEqual((fired - before, raised), (1, True))
+            self.settled(buffer)
+            self.assertEqual(_calls.calling_back, {})  # or nothing would be destroyed here any more
+        buffer.close()
+
     def test_ctrl_c_cancels_a_sleep(self):
         """It comes while another thread makes the call."""
         heard = []
         buffer = self.device.buffer(_waits.LARGE, reserve=_waits.LARGE)
         buffer.fill(7)
-        buffer.set_callbacks(None, lambda *arguments: heard.append(threading.current_thread().name))
+        buffer.set_callbacks(None, lambda *arguments: heard.append(threading.get_ident()))
         for name, act, asleep in (("gpumem_buffer_sleep", lambda: buffer.sleep("pageable"), False),
                                   ("gpumem_buffer_wake", buffer.wake, True)):
             if asleep:
@@ -572,7 +664,7 @@ class InterruptTest(Case):
             self.assertTrue(blocker.left.wait(LIMIT))
             self.settled(buffer)
             self.assertEqual((buffer.asleep, buffer.generation), (asleep, 0))
-            self.assertEqual(set(heard) - {"gpumem"}, set())
+            self.assertNotIn(threading.get_ident(), heard)
         buffer.wake()
         back = bytearray(2)
         buffer.copy_to(back, 2)
@@ -612,14 +704,14 @@ class InterruptTest(Case):
 
     def test_a_sleep_that_never_began(self):
         """Ctrl-C comes before the thread has made the call, which is then not made."""
-        def refuse(thread):
-            later.append(thread)
+        def refuse(function, _):
+            later.append(function)
             raise KeyboardInterrupt
         later = []
         with self.device.buffer(1) as buffer:
-            with mock.patch.object(threading.Thread, "start", refuse), self.assertRaises(KeyboardInterrupt):
+            with mock.patch.object(_waits, "start_new_thread", refuse), self.assertRaises(KeyboardInterrupt):
                 buffer.sleep()
-            later.pop().run()
+            later.pop()()
             self.assertEqual((buffer.info().state, buffer._changing), (gpumem.BufferState.AWAKE, False))
             buffer.sleep()
 
@@ -723,7 +815,7 @@ class InterruptTest(Case):
     def test_a_gpu_at_work_delays_other_calls(self):
         """The driver frees after the work in flight. The first registration tries out whether it can be done at all."""
         stream, release = self.held_stream()
-        memory, data = self.device.memory(64), bytearray(8192)
+        memory, data, threads = self.device.memory(64), bytearray(8192), _thread._count()
         self.interrupted(memory.close)
         self.assertTrue(memory.closed)
         self.interrupted(lambda: self.device.register(data))
@@ -733,6 +825,6 @@ class InterruptTest(Case):
         stream.close()
         end = time.monotonic() + LIMIT
         # What goes on aside may not even have made its object yet.
-        while any(thread.name == "gpumem" for thread in threading.enumerate()) and time.monotonic() < end:
+        while _thread._count() > threads and time.monotonic() < end:
             time.sleep(0.001)
         self.assertEqual(self.instance.stats().live_objects, 0)
