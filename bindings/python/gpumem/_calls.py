@@ -12,6 +12,7 @@ import operator
 import sys
 import threading
 import time
+import weakref
 from ctypes import c_void_p
 from operator import index
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, NoReturn, Optional, Set, SupportsIndex, Tuple, Union
@@ -204,8 +205,29 @@ def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException]
 # created or an instance is closed. Each entry is a function that returns whether it succeeded, or an object whose finalizer
 # has not ended: see `finalizer`.
 leftovers: Deque[Any] = collections.deque()
-# The thread of each function that the library is calling. An entry goes in one step, whatever a signal handler has raised.
-calling_back: Dict[object, int] = {}
+# Functions that the library is calling: references to a Calling each. One goes at the latest with the frame that has it, whatever
+# a signal handler raises.
+calling_back: Set[weakref.ref[Calling]] = set()
+
+
+class Calling:
+    """A function that the library is calling on a thread, until ``end``."""
+
+    __slots__ = ("thread", "__weakref__")
+
+    def __init__(self, entries: Any = calling_back, ident: Callable[[], int] = threading.get_ident, ref: Any = weakref.ref) -> None:
+        self.thread = ident()
+        entries.add(ref(self, entries.discard))
+
+    def end(self) -> None:
+        self.thread = 0
+
+
+def _called_back() -> bool:
+    """Whether the library is calling a function on this thread, where nothing can be destroyed."""
+    thread = threading.get_ident()
+    return any(getattr(entry(), "thread", 0) == thread for entry in calling_back.copy())
+
 
 # Work queues of streams with work whose operands are kept. They live until the work was observed complete, even if nothing
 # else refers to them.
@@ -218,13 +240,13 @@ _LATER = (c.GPUMEM_ERROR_BUSY, c.GPUMEM_ERROR_INVALID_STATE)
 def destroy_quietly(destroy: Callable[..., int], handle: Optional[int], keep: Any = None) -> None:
     """Destroys for a finalizer, now or later; ``keep`` is kept alive until then. Failures are not reported, because
     nobody could act on them."""
-    if calling_back and threading.get_ident() in calling_back.values() or destroy(handle, None) in _LATER:
+    if calling_back and _called_back() or destroy(handle, None) in _LATER:
         leftovers.append(lambda keep=keep: destroy(handle, None) not in _LATER)
 
 
 def sweep() -> None:
     """Tries once more to destroy each leftover."""
-    if calling_back and threading.get_ident() in calling_back.values():
+    if calling_back and _called_back():
         return
     for _ in range(len(leftovers)):
         try:
@@ -332,14 +354,13 @@ def report_unraisable(function: Any, sys: Any = sys, arguments: Any = _Unraisabl
 
 # The functions below have everything they need as defaults, because a module's names are gone at the end of the
 # interpreter.
-def _run(number: int, kernel: Any = None, entries: Any = pending.entries, threads: Dict[object, int] = calling_back,
-         ident: Callable[[], int] = threading.get_ident, report: Callable[[Any], None] = report_unraisable) -> None:
+def _run(number: int, kernel: Any = None, entries: Any = pending.entries, begin: Callable[[], Calling] = Calling,
+         report: Callable[[Any], None] = report_unraisable) -> None:
     entry = entries.get(number)
     if entry is None:
         return
-    key, function = object(), entry[1]
+    calling, function = begin(), entry[1]
     try:
-        threads[key] = ident()
         if kernel is None:
             function()
         else:
@@ -347,7 +368,7 @@ def _run(number: int, kernel: Any = None, entries: Any = pending.entries, thread
     except BaseException:  # there is no caller to raise it to
         report(function)
     finally:
-        threads.pop(key, None)
+        calling.end()
         entries.pop(number, None)
 
 
@@ -367,19 +388,19 @@ _log_lock = threading.Lock()
 _log_function: List[Optional[Callable[[int, str], Any]]] = [None]
 
 
-def _log(_: Any, level: int, message: bytes, current: Any = _log_function, threads: Dict[object, int] = calling_back,
-         ident: Callable[[], int] = threading.get_ident, report: Callable[[Any], None] = report_unraisable,
+def _log(_: Any, level: int, message: bytes, current: Any = _log_function, begin: Callable[[], Calling] = Calling,
+         report: Callable[[Any], None] = report_unraisable,
          translate: Callable[[str], str] = report_in_python, known: Any = known, levels: Any = LogLevel) -> None:
-    function, key = current[0], object()
+    function = current[0]
     if function is None:
         return
+    calling = begin()
     try:
-        threads[key] = ident()
         function(known(levels, level), translate(message.decode("utf-8", "replace")))
     except BaseException:
         report(function)
     finally:
-        threads.pop(key, None)
+        calling.end()
 
 
 _log_callback = _c.gpumem_log_function(_log)

@@ -736,7 +736,7 @@ def _pool_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None],
 
 
 def _block_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], free: Callable[..., int],
-                    none: _Order, threads: Dict[object, int], last: Any) -> Callable[[PoolBlock], None]:
+                    none: _Order, threads: Set[Any], last: Any) -> Callable[[PoolBlock], None]:
     def finish(self: PoolBlock) -> None:
         """Frees the block in the order of its stream unless it was freed."""
         try:

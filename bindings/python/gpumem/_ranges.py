@@ -267,7 +267,7 @@ class Range(Unique):
             try:
                 handles = (c_void_p * len(blocks))(*(block.handle for block in blocks))
                 call(c.gpumem_range_map, self._handle, first, handles, len(blocks))
-            except Exception:
+            except Error:  # anything else a signal handler may have raised as the call returned
                 for at in added:
                     del self._mappings[at]
                 raise

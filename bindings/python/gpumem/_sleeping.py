@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, SupportsIndex, Union
 
 from . import _library as c
-from ._calls import _EXIT_SECONDS, calling_back, encoded, report_unraisable, u64
+from ._calls import _EXIT_SECONDS, Calling, encoded, report_unraisable, u64
 from ._codes import Content
 from ._enums import code, expect
 from ._waits import on_main_thread, started
@@ -172,6 +172,8 @@ class Call:
             finally:
                 self._returned = True
                 _let_go(self._turn)
+                if self._left:
+                    outcome.clear()  # see `_calls.call`
         try:
             if not started(work):
                 self._aside = False
@@ -180,6 +182,7 @@ class Call:
             _in_callback(self._serve)
         except BaseException:
             self.cancelled = self._left = True
+            outcome.clear()
             raise
         if outcome:
             try:
@@ -280,12 +283,11 @@ def _unraised(call: Optional[Call], buffer: Buffer, generation: int) -> int:
 
 def _in_callback(function: Callable[..., object], *arguments: Any) -> None:
     """Runs a function while nothing may be destroyed on this thread: the library may be waiting for it."""
-    key = object()
+    calling = Calling()
     try:
-        calling_back[key] = _ident()
         function(*arguments)
     finally:
-        calling_back.pop(key, None)
+        calling.end()
 
 
 # The call that each thread makes.
