@@ -16,8 +16,8 @@ from ._instance import Device, default_device
 from ._managed import Place
 from ._memory import Shape, View, extent
 from ._ranges import location_of
-from ._waits import LARGE, aside, on_main_thread
-from .errors import InvalidArgument, OutOfAddressSpace, OutOfDeviceMemory, OutOfHostMemory
+from ._waits import LARGE
+from .errors import Error, InvalidArgument, OutOfAddressSpace, OutOfDeviceMemory, OutOfHostMemory
 
 if TYPE_CHECKING:
     import numpy
@@ -44,7 +44,7 @@ class GrowableArray(Unique):
     Without numpy, :meth:`view` gives the rows as a :class:`View`, which is indexed then.
     """
 
-    __slots__ = ("buffer", "typestr", "_dtype", "_most", "_row", "_row_bytes", "__weakref__")
+    __slots__ = ("buffer", "typestr", "_dtype", "_most", "_row", "_row_bytes", "_written", "__weakref__")
     _instead = "use the object itself, or copy its array"
 
     if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class GrowableArray(Unique):
             raise InvalidArgument('an array that grows lies in memory of the host; its location is "host", or a pair such as '
                                   '("host_numa", 0)')
         self._most = u64(reserve, "reserve")
+        self._written: Optional[int] = None  # bytes of the rows while others are added
         if 0 < self._most < lengths[0]:
             raise InvalidArgument(f"reserve is {self._most} rows, which is less than the {lengths[0]} of the shape; give it at least "
                                   "as many")
@@ -74,7 +75,7 @@ class GrowableArray(Unique):
                              accesses=accesses, group=group, tag=tag, name=name)
         if size:
             _check_writable(self.buffer)
-            self._clear(self.buffer.base, size)
+            _write(self.buffer.base, size, _clear)
 
     # ---- its rows ----
 
@@ -113,7 +114,8 @@ class GrowableArray(Unique):
         return self.view()._operand(writable)
 
     def __len__(self) -> int:
-        return self.buffer.size // self._row_bytes
+        size, written = self.buffer.size, self._written
+        return (size if written is None else min(size, written)) // self._row_bytes
 
     @property
     def shape(self) -> Tuple[int, ...]:
@@ -123,7 +125,7 @@ class GrowableArray(Unique):
     @property
     def nbytes(self) -> int:
         """Bytes of all rows."""
-        return self.buffer.size
+        return len(self) * self._row_bytes
 
     # ---- changes ----
 
@@ -141,16 +143,15 @@ class GrowableArray(Unique):
 
     def _add(self, rows: Iterable[Any]) -> None:
         numpy = _numpy()
+        source: Any
         if numpy is None:
             kept: Any = self._packed(rows)
-            source, size = kept, len(kept)
+            source, size = ctypes.cast(kept, ctypes.c_void_p).value, len(kept)
         else:
             kept = numpy.ascontiguousarray(self._checked(numpy, rows))
             source, size = kept.__array_interface__["data"][0], kept.nbytes
         if size:
-            with self.buffer._lock:
-                target = self._grow(size // self._row_bytes)
-                _write(self.buffer, lambda _=kept: ctypes.memmove(target, source, size), size)  # type: ignore[misc]
+            self._grow(size, lambda address, done, piece: ctypes.memmove(address, source + done, piece))
 
     def _checked(self, numpy: Any, rows: Any) -> Array:
         """Rows as an array that can be copied as it is."""
@@ -194,7 +195,7 @@ class GrowableArray(Unique):
         with self.buffer._lock:
             now = len(self)
             if length > now:
-                self._clear(self._grow(length - now), (length - now) * self._row_bytes)
+                self._grow((length - now) * self._row_bytes, _clear)
             elif length < now:
                 self.buffer.resize(length * self._row_bytes)
 
@@ -205,14 +206,29 @@ class GrowableArray(Unique):
             self._check_reserved(needed)
             self.buffer.set_capacity(max(needed, self.buffer.size))
 
-    def _clear(self, address: int, size: int) -> None:
-        _write(self.buffer, lambda: ctypes.memset(address, 0, size), size)
+    def _grow(self, more: int, write: Callable[[int, int, int], Any]) -> None:
+        """Adds so many bytes of rows, which ``write`` fills. If that fails, or a signal handler raises, they are taken back."""
+        buffer = self.buffer
+        with buffer._lock:
+            size = len(self) * self._row_bytes
+            if buffer.size > size and self._written is not None:
+                buffer.resize(size)  # which failed before
+            self._written = size
+            try:
+                self._make_room(size, more)
+                _write(buffer.base + size, more, write)
+                self._written = None
+            except BaseException:
+                try:
+                    if buffer._idle().size > size:
+                        buffer.resize(size)
+                    self._written = None
+                except (BufferError, Error):  # it is still growing in another thread
+                    pass
+                raise
 
-    def _grow(self, count: int) -> int:
-        """Adds rows, and returns the address of the first one. Their contents are indeterminate."""
-        buffer, size = self.buffer, self.buffer.size
-        needed = size + count * self._row_bytes
-        capacity = buffer.capacity
+    def _make_room(self, size: int, more: int) -> None:
+        buffer, needed, capacity = self.buffer, size + more, self.buffer.capacity
         # Memory for an eighth more, so that many small steps make few calls of the driver.
         ahead = min(max(needed, capacity + capacity // 8), buffer.reserved_size)
         if buffer.closed or buffer._idle().asleep:
@@ -226,12 +242,7 @@ class GrowableArray(Unique):
                 pass  # there may be enough for what is needed
         buffer.resize(needed)
         if not size:  # of no bytes it cannot be said what the CPU may do
-            try:
-                _check_writable(buffer)
-            except (BufferError, InvalidArgument):
-                buffer.resize(size)
-                raise
-        return buffer.base + size
+            _check_writable(buffer)
 
     def _check_reserved(self, size: int) -> None:
         """Fails in rows, the unit of the caller, and without the advice for other buffers."""
@@ -298,12 +309,11 @@ def _check_writable(buffer: Buffer) -> None:
         raise InvalidArgument('the CPU may only read the array; give it the access "readwrite"')
 
 
-def _write(buffer: Buffer, function: Callable[[], Any], size: int) -> None:
-    """Writes so many bytes of a buffer whose lock the caller holds."""
-    if size < LARGE or not on_main_thread():
-        function()
-        return
+def _clear(address: int, _: int, piece: int) -> None:
+    ctypes.memset(address, 0, piece)
 
-    def run(_: View = buffer.view()) -> None:  # which keeps the bytes if Ctrl-C ends the wait
-        function()
-    aside(run)
+
+def _write(address: int, size: int, write: Callable[[int, int, int], Any]) -> None:
+    """Writes so many bytes in pieces, between which Ctrl-C is answered: ``write(address, done, piece)``."""
+    for done in range(0, size, LARGE):
+        write(address + done, done, min(LARGE, size - done))

@@ -333,7 +333,7 @@ class NumpyTest(GrowableCase):
             self.assertEqual(len(rows), 0)
 
     def test_many_rows(self):
-        """Another thread writes them, so that Ctrl-C is answered."""
+        """They are written in pieces, so that Ctrl-C is answered."""
         count = _waits.LARGE // 4
         with self.growable(0, reserve=4 * count) as rows:
             rows.extend(numpy.arange(2 * count, dtype="i4")[::2])  # with gaps

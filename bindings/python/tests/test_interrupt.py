@@ -250,6 +250,33 @@ class InterruptTest(Case):
                     self.assertLess(time.monotonic(), end, f"{make}, line {limit}")
             self.raise_at_each_line(make, gone)
 
+    def test_rows_are_added_whole_or_not_at_all(self):
+        with gpumem.GrowableArray(2, "u1", device=self.device, reserve=1 << 22) as rows:
+            for add, whole in ((lambda: rows.append(7), b"\0\0\7"), (lambda: rows.extend(bytes(range(1, 200))), b"\0\0" + bytes(range(1, 200))),
+                               (lambda: rows.resize(5), bytes(5))):
+                def unchanged(limit, whole=whole):
+                    self.assertIn(bytes(rows.view().buffer()), (bytes(2), whole), f"line {limit}")
+                    rows.resize(2)
+                rows.append(9)  # where the new ones come, there are other bytes
+                rows.resize(2)
+                self.raise_at_each_line(add, unchanged)
+
+    def test_rows_that_cannot_be_taken_back_do_not_count(self):
+        """Ctrl-C ends the wait for a large growth, which goes on."""
+        count = 2 * _waits.LARGE
+        with gpumem.GrowableArray(1, "u1", device=self.device, reserve=4 * count) as rows:
+            blocker = Blocker(c.gpumem_buffer_resize)
+            with mock.patch.object(c, "gpumem_buffer_resize", blocker), mock.patch.object(c, "gpumem_buffer_set_capacity", lambda *_: 0):
+                self.interrupted(lambda: rows.resize(count), entered=blocker.entered)
+            self.assertEqual((len(rows), rows.nbytes), (1, 1))
+            with self.assertRaises(gpumem.Busy):
+                rows.append(1)
+            blocker.release()
+            self.settled(rows.buffer)
+            self.assertEqual((rows.buffer.size, len(rows), bytes(rows.view().buffer())), (count, 1, b"\0"))
+            rows.append(3)
+            self.assertEqual((rows.buffer.size, bytes(rows.view().buffer())), (2, b"\0\3"))
+
     def test_memory_can_be_closed_after_an_interrupt_where_it_was_used(self):
         stream = self.device.stream()
 
