@@ -7,7 +7,8 @@ cannot be closed before the last array over it is gone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+import ctypes
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple, Union
 
 from . import _library as c
 from ._buffers import Buffer
@@ -16,6 +17,7 @@ from ._instance import Device, Instance, default_device, default_instance
 from ._memory import Memory, Region, Shape, View, extent, memory_of
 from ._operands import operand
 from ._stream import Stream
+from ._types import unfold
 from .errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
@@ -61,15 +63,25 @@ def _order_of(array: Array) -> str:
 
 def _empty(shape: Shape, dtype: Any, order: str, allocate: Callable[[int], Region]) -> ViewArray:
     import numpy
-    dtype = numpy.dtype(dtype)
+    dtype, shape, size = _extent(numpy.dtype(dtype), shape)
     if dtype.hasobject:
         raise TypeError(f"elements of type {dtype} are Python objects, which a device cannot use")
-    shape, size = extent(shape, dtype.itemsize)
     if order not in ("C", "F"):
         raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
     if size == 0:
         return numpy.empty(shape, dtype, "F" if order == "F" else "C")  # type: ignore[return-value]
     return allocate(size).numpy(dtype, shape, order=order)
+
+
+def _extent(dtype: Any, shape: Shape) -> Tuple[Any, Tuple[int, ...], int]:
+    """(type of the elements, shape, bytes) of an array."""
+    dtype, inner = unfold(dtype)
+    return (dtype, *extent(extent(shape, dtype.itemsize)[0] + inner, dtype.itemsize))
+
+
+def _clear(array: Array) -> None:
+    """Zero bytes, as numpy.zeros() has. The number 0 is a text in an array of strings."""
+    ctypes.memset(array.__array_interface__["data"][0], 0, array.nbytes)
 
 
 def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
@@ -86,7 +98,7 @@ def pagelocked_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int 
                      device: Optional[Device] = None) -> ViewArray:
     """As :func:`pagelocked_empty`, filled with zeros."""
     array = pagelocked_empty(shape, dtype, order, mem_flags, device=device)
-    array.fill(0)
+    _clear(array)
     return array
 
 
@@ -122,7 +134,9 @@ def managed_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0
     array = managed_empty(shape, dtype, order, mem_flags, device=device)
     if isinstance(array.base, View):
         with array.base.host_access():
-            array.fill(0)
+            _clear(array)
+    else:
+        _clear(array)
     return array
 
 
@@ -169,10 +183,11 @@ def shared_array(shape: Shape, dtype: Any = float, order: str = "C", *, device: 
 def aligned_empty(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4096) -> Array:
     """An ordinary array whose first byte is aligned, as some systems need it for :func:`register_host_memory`."""
     import numpy
-    dtype = numpy.dtype(dtype)
+    dtype, shape, size = _extent(numpy.dtype(dtype), shape)
     if alignment < 1 or alignment & (alignment - 1):
         raise InvalidArgument(f"the alignment is {alignment}; it must be a power of two")
-    shape, size = extent(shape, dtype.itemsize)
+    if size == 0:
+        return numpy.empty(shape, dtype, "F" if order == "F" else "C")
     room = numpy.empty(size + alignment - 1, numpy.uint8)
     start = -room.__array_interface__["data"][0] % alignment
     array: Array = room[start:start + size].view(dtype).reshape(shape, order="F" if order == "F" else "C")
@@ -182,7 +197,7 @@ def aligned_empty(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4
 def aligned_zeros(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4096) -> Array:
     """As :func:`aligned_empty`, filled with zeros."""
     array = aligned_empty(shape, dtype, order, alignment)
-    array.fill(0)
+    _clear(array)
     return array
 
 

@@ -55,11 +55,14 @@ class GrowableArray(Unique):
                  location: Place = "host", accesses: Optional[Accesses] = None, group: Optional[Group] = None,
                  tag: Optional[str] = None, name: Optional[str] = None) -> None:
         device = device or default_device()
-        self.typestr, itemsize, _ = _types.element_type(dtype)
-        lengths, size = extent(shape, itemsize)
+        self.typestr, itemsize, _, inner = _types.element_type(dtype)
+        lengths = extent(shape, itemsize)[0]
         if not lengths:
             raise InvalidArgument("shape is (); an array that grows has at least one dimension")
+        lengths, size = extent(lengths + inner, itemsize)
         self._dtype, self._row = "u1" if dtype is None else dtype, lengths[1:]
+        if inner:
+            self._dtype = _types.unfold(_numpy().dtype(dtype))[0]
         _, self._row_bytes = extent(self._row, itemsize)
         if not self._row_bytes:
             raise InvalidArgument(f"rows of shape {self._row} have no elements")

@@ -189,7 +189,8 @@ class Region(Unique):
         """A typed view of the memory or of a part of it; of bytes by default.
 
         ``dtype`` is anything that numpy accepts as one, or without numpy a text such as "float32" or "<f4". ``shape`` is
-        a number or a tuple; without it the view has one dimension and reaches to the end.
+        a number or a tuple; without it the view has one dimension and reaches to the end. As in numpy, elements that are arrays,
+        such as "(2,3)f4", add their dimensions.
         """
         return View._of(self, dtype, shape, offset, order)
 
@@ -655,17 +656,20 @@ class View(Unique, ArrowView, Managed):
     def _of(cls, memory: Region, dtype: Any, shape: Optional[Shape], offset: int, order: str) -> View:
         if order not in ("C", "F"):
             raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
-        typestr, itemsize, descr = _types.element_type(dtype)
+        typestr, itemsize, descr, inner = _types.element_type(dtype)
         info = memory._known()
         offset = u64(offset, "offset")
         if shape is None:
             if offset > info.size:
                 raise InvalidArgument(f"offset is {offset}, but the memory has {info.size} bytes")
-            if (info.size - offset) % itemsize:
-                raise InvalidArgument(f"{info.size - offset} bytes are no whole number of elements of {itemsize} bytes; give "
+            whole = extent(inner, itemsize)[1] if inner else itemsize
+            if not whole or (info.size - offset) % whole:
+                raise InvalidArgument(f"{info.size - offset} bytes are no whole number of elements of {whole} bytes; give "
                                       "the view a shape")
-            shape = (info.size - offset) // itemsize
+            shape = (info.size - offset) // whole
         shape, nbytes = extent(shape, itemsize)
+        if inner:
+            shape, nbytes = extent(shape + inner, itemsize)
         if offset + nbytes > info.size:
             raise InvalidArgument(f"the view needs {nbytes} bytes from {offset} on, but the memory has {info.size}")
 

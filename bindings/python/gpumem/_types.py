@@ -7,6 +7,8 @@ import re
 import sys
 from typing import Any, Optional, Tuple
 
+from .errors import InvalidArgument
+
 _NATIVE = "<" if sys.byteorder == "little" else ">"
 _NAMES = {"bool": "b1", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8", "uint8": "u1", "uint16": "u2",
           "uint32": "u4", "uint64": "u8", "float16": "f2", "float32": "f4", "float64": "f8", "complex64": "c8",
@@ -25,25 +27,37 @@ ARROW = {"i1": b"c", "u1": b"C", "i2": b"s", "u2": b"S", "i4": b"i", "u4": b"I",
 _FROM_ARROW = {code: kind for kind, code in ARROW.items()}
 
 
-def element_type(dtype: Any) -> Tuple[str, int, Any]:
-    """(type string, bytes, description of fields or None) of a type as the user names it."""
+def unfold(dtype: Any) -> Tuple[Any, Tuple[int, ...]]:
+    """(type, shape) of the elements of a type of numpy whose values are arrays, such as "(2,3)f4", which adds dimensions to an
+    array; (the type, ()) of others."""
+    shape: Tuple[int, ...] = ()
+    while dtype.subdtype:
+        dtype, inner = dtype.subdtype
+        shape += inner
+    return dtype, shape
+
+
+def element_type(dtype: Any) -> Tuple[str, int, Any, Tuple[int, ...]]:
+    """(type string, bytes, description of fields or None, dimensions that it adds) of a type as the user names it."""
     if dtype is None:
-        return "|u1", 1, None
+        return "|u1", 1, None, ()
     if isinstance(dtype, str):
         match = _TYPESTR.match(_NAMES.get(dtype, dtype))
-        if match:
+        if match and int(match[3]):
             order, kind, size = match.groups()
             order = "|" if size == "1" or kind == "V" else order.replace("=", _NATIVE).replace("|", _NATIVE) or _NATIVE
-            return f"{order}{kind}{size}", int(size), None
+            return f"{order}{kind}{size}", int(size), None, ()
     try:
         import numpy
     except ImportError:
         raise TypeError(f"{dtype!r} is not a known element type without numpy; use a text such as 'float32' or '<f4'"
                         ) from None
-    found = numpy.dtype(dtype)
+    found, shape = unfold(numpy.dtype(dtype))
     if found.hasobject:
         raise TypeError(f"elements of type {found} are Python objects, which a device cannot use")
-    return found.str, found.itemsize, found.descr if found.fields else None
+    if not found.itemsize:
+        raise InvalidArgument(f"elements of type {dtype!r} have no bytes; give the type a length, as 'S8' has")
+    return found.str, found.itemsize, found.descr if found.fields else None, shape
 
 
 def buffer_format(typestr: str) -> Optional[str]:

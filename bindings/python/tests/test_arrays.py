@@ -52,6 +52,22 @@ class ArrayTest(Case):
             self.assertEqual((found.shape, found.dtype, found.flags.f_contiguous), (model.shape, model.dtype, True))
         self.assertEqual(found.sum(), 0)
 
+    def test_zeros_and_shapes_of_every_type(self):
+        """As numpy.zeros() has them, also of texts, and of elements that are arrays."""
+        for dtype in ("S5", "U2", "V4", "M8[s]", "?", [("name", "S3"), ("count", "i4")], "(2,)f4", "(2,3)S2", ("(2,)i2", (3,)), str):
+            for order in "CF":
+                right = numpy.zeros((3, 2), dtype, order)
+                for make, options in ((gpumem.pagelocked_zeros, {"device": self.device}), (gpumem.managed_zeros, {"device": self.device}),
+                                      (gpumem.aligned_zeros, {})):
+                    with self.subTest(make.__name__, dtype=dtype, order=order):
+                        used = make((3, 2), "u1", **options)
+                        used[:] = 255
+                        del used  # whose memory the next one may get
+                        found = make((3, 2), dtype, order, **options)
+                        self.assertEqual((found.shape, found.dtype, found.strides), (right.shape, right.dtype, right.strides))
+                        self.assertEqual(found.tobytes(), right.tobytes())
+                        del found
+
     def test_without_elements(self):
         found = gpumem.pagelocked_empty((0, 3), "f4", device=self.device)
         self.assertEqual((found.shape, self.instance.stats().live_objects), ((0, 3), 0))

@@ -355,5 +355,11 @@ class NumpyTest(GrowableCase):
             bytes_.extend(b"ab")
             bytes_.extend(bytearray(b"c"))
             self.assertEqual(bytes_.array.tobytes(), b"abc")
+        with self.growable((1, 2), "(3,)f4") as blocks, self.growable(1, [("pair", "(2,)i2")]) as pairs:
+            blocks.append([[1, 2, 3], [4, 5, 6]])
+            self.assertEqual((blocks.shape, blocks.array.sum()), ((2, 2, 3), 21))
+            pairs.append(([1, 2],))
+            pairs.extend(pairs.array)
+            self.assertEqual(pairs.array["pair"].tolist(), [[0, 0], [1, 2], [0, 0], [1, 2]])
         with self.assertRaises(TypeError):
             self.growable(0, object)

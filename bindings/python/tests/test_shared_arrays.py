@@ -136,6 +136,11 @@ class SharedArrayTest(Case):
                 found.flags.writeable = True
         self.assertTrue(pickled(array).flags.writeable)
 
+    def test_elements_that_are_arrays(self):
+        table = gpumem.shared_array(3, "(2,)f4", device=self.device)
+        self.assertEqual((table.shape, table.dtype, table.any()), ((3, 2), numpy.float32, False))
+        del table
+
     def test_without_elements(self):
         for shape in (0, (3, 0, 4)):
             same = pickled(self.shared(shape, "f4"))

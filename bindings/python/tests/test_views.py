@@ -324,6 +324,25 @@ class NumpyTest(Case):
             self.assertEqual(view[1, 2], array[1, 2])
             del view, array
 
+    def test_elements_that_are_arrays(self):
+        """They add dimensions, as in numpy."""
+        with self.pinned(96) as memory:
+            for dtype, shape in (("(2,3)f4", 4), ("(2,3)f4", None), (("(2,)i2", (3,)), (2, 2)), (numpy.dtype("(4,)u1"), ())):
+                view = memory.view(dtype, shape)
+                right = numpy.zeros(96 // numpy.dtype(dtype).itemsize if shape is None else shape, dtype)
+                self.assertEqual((view.shape, view.strides, view.typestr), (right.shape, right.strides, right.dtype.str))
+                self.assertEqual((view.numpy().shape, view.numpy().dtype), (right.shape, right.dtype))
+            with self.assertRaises(gpumem.InvalidArgument):
+                memory.view("(5,5)f4")
+            del view
+
+    def test_types_without_bytes(self):
+        with self.pinned(96) as memory:
+            for dtype in (str, "S0", "V0", [], "f0"):
+                for shape in (None, 3):
+                    with self.assertRaisesRegex((gpumem.InvalidArgument, TypeError), "no bytes|f0"):
+                        memory.view(dtype, shape)
+
     def test_device_memory_is_no_array(self):
         with self.device.memory(64) as memory:
             for make in (numpy.asarray, numpy.array, numpy.sum, lambda value: value.numpy(), lambda value: value.view().numpy(),
