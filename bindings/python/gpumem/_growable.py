@@ -134,8 +134,8 @@ class GrowableArray(Unique):
 
     def append(self, row: Any) -> None:
         """Adds a row: what numpy makes an array of its type and shape of. As in numpy's own operations, values may lose
-        precision, but not their kind: adding 1.5 to integers raises TypeError. An integer that does not fit into an integer type
-        raises OverflowError. Without numpy it is a number, or a buffer with the bytes of the row. If the call fails, nothing has
+        precision, but not their kind: adding 1.5 or "1" to integers raises TypeError, also in a field. An integer that does not fit into an
+        integer type raises OverflowError. Without numpy it is a number, or a buffer with the bytes of the row. If the call fails, nothing has
         changed."""
         self._add([row])
 
@@ -162,7 +162,7 @@ class GrowableArray(Unique):
             rows = memoryview(rows)
         elif not (hasattr(rows, "__array__") or hasattr(rows, "__getitem__")):
             rows = list(rows)  # an iterator or a set
-        _check_cast(numpy, rows, self._dtype)
+        _check_cast(numpy, _given(numpy, rows, self.dtype), self.dtype)
         items: Array = numpy.asarray(rows, self._dtype)
         if items.shape[1:] != self._row and (items.size or len(items.shape) != 1):
             raise InvalidArgument(f"the rows have shape {items.shape[1:]}, but those of the array have {self._row}")
@@ -185,7 +185,10 @@ class GrowableArray(Unique):
         if code is None:
             raise TypeError(f"elements of type {self.typestr} need numpy")
         if code == "?":
-            return bytes(map(bool, rows))
+            values = list(rows)
+            if not all(isinstance(value, bool) for value in values):
+                raise TypeError(f"rows of type {self.typestr} are True or False")
+            return bytes(values)
         try:
             return array.array(code, list(rows)).tobytes()
         except OverflowError as problem:
@@ -285,23 +288,49 @@ def _numpy() -> Any:
     return numpy
 
 
-def _check_cast(numpy: Any, rows: Any, dtype: Any) -> None:
-    """Fails for rows that cannot be cast by numpy's rule "same_kind". Integers only have to fit."""
-    target, given = numpy.dtype(dtype), numpy.asarray(rows)
-    if target.kind in "iu" and given.dtype.kind in "fO" and not hasattr(rows, "dtype"):
-        # No type of numpy has both 2**63 and -1, which together become floats.
-        exact = numpy.asarray(rows, object)
-        if all(isinstance(value, numbers.Integral) for value in exact.flat):
-            given = exact
-    if not given.size or target.kind not in "biufc" or given.dtype.kind not in "biufcO":
+def _given(numpy: Any, rows: Any, dtype: Any) -> Any:
+    """Rows as they are, before numpy casts them."""
+    if hasattr(rows, "dtype"):
+        return numpy.asarray(rows)
+    if dtype.names is not None:
+        return numpy.asarray(rows, _loose(numpy, dtype))
+    given = numpy.asarray(rows)
+    # No type of numpy has both 2**63 and -1, which together become floats.
+    return numpy.asarray(rows, object) if given.dtype.kind == "f" and dtype.kind in "iu" else given
+
+
+def _loose(numpy: Any, dtype: Any) -> Any:
+    """A type with the same fields, whose values stay as they are given."""
+    if dtype.subdtype:
+        return numpy.dtype((_loose(numpy, dtype.base), dtype.shape))
+    if dtype.names is None:
+        return numpy.dtype(object)
+    return numpy.dtype([(name, _loose(numpy, dtype.fields[name][0])) for name in dtype.names])
+
+
+def _check_cast(numpy: Any, given: Any, target: Any) -> None:
+    """Fails for values that cannot be cast by numpy's rule "same_kind". Integers only have to fit."""
+    target = target.base
+    if target.names is not None and given.dtype.names is not None and len(target.names) == len(given.dtype.names):
+        for theirs, ours in zip(given.dtype.names, target.names):
+            _check_cast(numpy, given[theirs], target.fields[ours][0])
         return
-    if given.dtype.kind in "iuO":
-        # As Python's integers, because numpy compares large ones as floats.
-        if target.kind in "iu" and not numpy.iinfo(target).min <= int(given.min()) <= int(given.max()) <= numpy.iinfo(target).max:
+    values = given
+    if given.dtype.kind == "O":
+        found = given.ravel().tolist()
+        if all(isinstance(value, numbers.Integral) for value in found):
+            # As Python's integers, because numpy compares large ones as floats.
+            given = numpy.asarray([isinstance(value, bool) or 0 for value in found])
+        else:
+            given = numpy.asarray([float(value) if isinstance(value, int) else value for value in found])
+    if not given.size:
+        return
+    if given.dtype.kind in "iu" and target.kind in "iu":
+        limits = numpy.iinfo(target)
+        if not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
             raise OverflowError(f"a value does not fit into the type {target}")
-    elif not numpy.can_cast(given.dtype, target, "same_kind"):
-        raise TypeError(f"rows of type {given.dtype} are not cast to {target}, which is of another kind; convert them with "
-                        "astype() first")
+    elif target.names is not None or not numpy.can_cast(given.dtype, target, "same_kind"):
+        raise TypeError(f"rows of type {given.dtype} are not cast to {target}, which is of another kind; convert them first")
 
 
 def _check_writable(buffer: Buffer) -> None:

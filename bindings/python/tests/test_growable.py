@@ -3,6 +3,8 @@
 
 import array
 import copy
+import decimal
+import fractions
 import gc
 import pickle
 import sys
@@ -91,6 +93,14 @@ class GrowableTest(GrowableCase):
             self.assertEqual((rows[1, 0], bytes(rows[1].buffer()), [len(row) for row in rows]), (97, b"ab", [2, 2]))
             rows[0, 1] = 98
             self.assertEqual(bytes(rows.buffer.buffer()), b"\0bab")
+
+    def test_truth_without_numpy(self):
+        with self.growable(1, "bool") as rows, mock.patch.dict(sys.modules, {"numpy": None}):
+            for wrong in ("x", 2, None):
+                with self.assertRaises(TypeError):
+                    rows.append(wrong)
+            rows.append(True)
+            self.assertEqual(list(rows.view()), [False, True])
 
     def test_integers_that_do_not_fit_without_numpy(self):
         with self.growable(1, "u1") as rows, mock.patch.dict(sys.modules, {"numpy": None}):
@@ -277,7 +287,7 @@ class NumpyTest(GrowableCase):
         with self.growable((1, 3), "f4") as rows:
             kept = rows.array
             for wrong in ([1, 2], 1, [[1, 2, 3]], ["x", 1, 2], [1, 2, 3, 4]):
-                with self.assertRaises(ValueError):
+                with self.assertRaises(TypeError if "x" in str(wrong) else ValueError):
                     rows.append(wrong)
             for wrong in ([1, 2, 3], [[1, 2]], numpy.zeros((2, 4)), 7, [[[1, 2, 3]]], [[1, 2, 3], [1]]):
                 with self.assertRaises((ValueError, TypeError)):
@@ -305,6 +315,53 @@ class NumpyTest(GrowableCase):
             floats.extend([1, 2.5])
             floats.append(numpy.float64(0.1))
             self.assertEqual((bytes_.array.tolist(), floats.array[:2].tolist()), ([255, 0, 1, 2], [1, 2.5]))
+
+    def test_values_of_another_kind(self):
+        """Whatever numpy would need an unsafe cast for."""
+        half = fractions.Fraction(3, 2)
+        for dtype, wrong in (("u1", ("300", "7", b"7", None, half, decimal.Decimal("1.5"), numpy.datetime64("2020-01-01"))),
+                             ("f4", ("1.5", b"1", None, half, 1j)), ("?", ("x", 2, 1.5, None)), ("S3", ("abc", None)),
+                             ("M8[s]", ("2020-01-01", 1.5)), ("c8", ("1j",))):
+            with self.growable(1, dtype) as rows:
+                for value in wrong:
+                    for given in ([value], numpy.array([value]), numpy.array([value], object), iter([value])):
+                        with self.subTest(dtype=dtype, given=given), self.assertRaises(TypeError):
+                            rows.extend(given)
+                self.assertEqual(len(rows), 1)
+        with self.growable(0, "i4") as rows, self.growable(0, "f4") as floats:
+            for given in ([1.5, 2], [2, 1.5], [1 << 70, 0.5]):
+                with self.assertRaises(TypeError):
+                    rows.extend(numpy.array(given, object))
+                floats.extend(numpy.array(given, object))
+            rows.extend(numpy.array([1, True, numpy.int8(3)], object))
+            self.assertEqual((rows.array.tolist(), floats.array[:2].tolist()), ([1, 1, 3], [1.5, 2]))
+            with self.assertRaises(OverflowError):
+                rows.extend(numpy.array([1 << 40], object))
+
+    def test_values_of_fields(self):
+        inner = [("small", "u1"), ("place", "(2,)i2")]
+        with self.growable(0, [("id", "i4"), ("inner", inner)]) as rows:
+            for error, row in ((OverflowError, (1 << 40, (1, [1, 2]))), (OverflowError, (1, (300, [1, 2]))),
+                               (OverflowError, (1, (1, [1, 1 << 20]))), (TypeError, (1.9, (1, [1, 2]))), (TypeError, ("1", (1, [1, 2]))),
+                               (TypeError, (1, (1, [1, 2.5]))), (TypeError, (None, (1, [1, 2])))):
+                with self.subTest(row=row), self.assertRaises(error):
+                    rows.append(row)
+            for error, types, row in ((OverflowError, ("i8", "i8", "(2,)i8"), (1, (300, [1, 2]))),
+                                      (TypeError, ("f8", "u1", "(2,)i2"), (1.9, (1, [1, 2]))),
+                                      (TypeError, ("i4", "U3", "(2,)i2"), (1, ("1", [1, 2])))):
+                given = numpy.array([row], [("a", types[0]), ("b", [("c", types[1]), ("d", types[2])])])
+                for one in (lambda: rows.extend(given), lambda: rows.append(given[0]), lambda: rows.extend([given[0]])):
+                    with self.subTest(given=given), self.assertRaises(error):
+                        one()
+            good = numpy.array([(1, (2, [3, 4]))], [("a", "i8"), ("b", [("c", "i8"), ("d", "(2,)i8")])])
+            rows.extend(good)
+            rows.append(good[0])
+            rows.append((1, (2, [3, 4])))
+            self.assertEqual([row[1][1].tolist() for row in rows.array.tolist()], [[3, 4]] * 3)
+            for wrong in ([(1,)], numpy.zeros(1, [("id", "i4")])):
+                with self.subTest(wrong=wrong), self.assertRaises((TypeError, ValueError)):
+                    rows.extend(wrong)
+            self.assertEqual(len(rows), 3)
 
     def test_integers_that_do_not_fit(self):
         for dtype in ("u1", "i4", "i8", "u8"):
