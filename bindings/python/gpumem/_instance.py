@@ -24,7 +24,7 @@ from ._enums import code, expect
 from ._enums import flags as flags_of
 from ._groups import Group
 from ._managed import HostAccess, Place, hint, place, span
-from ._memory import Memory, View
+from ._memory import Memory, View, generation
 from ._operands import check_room, operand
 from ._ranges import Physical, Range, physical_desc
 from ._results import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, Granularity, InstanceInfo, KindStats, ManagedInfo,
@@ -181,7 +181,7 @@ class Instance(Unique, Copies, Sharing):
     """
 
     __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_ranges", "_buffers", "_pools", "_info",
-                 "_waits", "__weakref__")
+                 "_waits", "_generation", "__weakref__")
     _instead = "use the object itself, or open another instance"
 
     def __init__(self, backend: Union[Backend, str, int] = "any", *, name: Optional[str] = None, pin_budget: int = 0,
@@ -206,7 +206,7 @@ class Instance(Unique, Copies, Sharing):
         made.value = None
 
     def _open(self, handle: int, owned: bool) -> None:
-        self._handle, self._owned = handle, owned
+        self._handle, self._owned, self._generation = handle, owned, generation[0]
         self._views: Set[weakref.ref[View]] = set()  # those of memory that are alive
         self._info: Optional[InstanceInfo] = None
         # The devices refer to their instance, and so do the queues of its streams.

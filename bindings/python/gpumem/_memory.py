@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+import os
 import struct
 import sys
 import weakref
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import numpy
     from typing_extensions import TypeAlias
 
-    from ._instance import Device
+    from ._instance import Device, Instance
     from ._share import ShareHandle
     from ._stream import Held, Queue, Stream
 
@@ -74,6 +75,22 @@ def _write(creation: _Creation, size: Any, kind: Any, alignment: Any, require: A
     """Fills in the description from arguments that are not all plain numbers in range."""
     _pack_desc(creation.desc, _DESC_OFFSET, code(Kind, kind, "kind", _CHOICE), i32(numa_node, "numa_node"), size64(size),
                u64(alignment, "alignment"), flags(MemoryFlags, require, "require"), flags(MemoryFlags, prefer, "prefer"))
+
+
+# How many forks lie between the first process and this one. Memory of a process before is not to be touched.
+generation = [0]
+
+
+def _after_fork() -> None:
+    generation[0] += 1
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _check_process(instance: Instance) -> None:
+    if instance._generation != generation[0]:
+        instance.info()  # raises Forked
 
 
 def queue_of(hold: Hold) -> Optional[Queue]:
@@ -693,9 +710,10 @@ class View(Unique, ArrowView, Managed):
         holds.add(weakref.ref(self, holds.discard))
         instance._views.add(weakref.ref(self, instance._views.discard))
         self._counted = True
-        if memory.closed or instance._closed:
+        if memory.closed or instance._closed or instance._generation != generation[0]:
             self._uncount()
             self.memory = None
+            _check_process(instance)
             raise StaleHandle("the memory is closed")
 
     def _uncount(self) -> None:
@@ -740,7 +758,7 @@ class View(Unique, ArrowView, Managed):
             return what + ", of another library>"
         info = self.memory._known()
         name = f" {info.name!r}" if info.name else ""
-        return f"{what} in {info.kind} memory{name} of device {info.device_ordinal}{', closed' if self._gone() else ''}>"
+        return f"{what} in {info.kind} memory{name} of device {info.device_ordinal}{'' if self._counted else ', closed'}>"
 
     # ---- elements ----
 
@@ -904,7 +922,10 @@ class View(Unique, ArrowView, Managed):
     # ---- the CPU ----
 
     def _gone(self) -> bool:
-        return self.memory is not None and not self._counted
+        if self.memory is None:
+            return False
+        _check_process(self.memory.device.instance)
+        return not self._counted
 
     def _host_accessible(self) -> bool:
         if self._gone():

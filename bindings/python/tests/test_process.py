@@ -205,6 +205,50 @@ assert gpumem.default_instance() is parent
 """)
 
 
+    @needs_numpy
+    def test_bytes_of_the_parent_are_refused(self):
+        """Touching them would end the child, or show other bytes."""
+        self.assertEqual(python(HEAD + """
+import numpy
+memory, pool = device.memory(64, "pinned"), device.pool("pageable")
+memory.fill(1)
+rows, buffer, block = gpumem.GrowableArray(3, "f4", device=device), device.buffer(64, location="host"), pool.alloc(64)
+view, part = memory.view("f4"), memory.view("u1", (8, 8))[2]
+repr(view)
+child = os.fork()
+if not child:
+    for name, use in sorted({
+            "array": lambda: rows.array, "buffer of a buffer": buffer.buffer, "buffer of memory": memory.buffer,
+            "buffer of a view": view.buffer, "block": lambda: block.view()[0], "element": lambda: view[0],
+            "element of a new view": lambda: memory.view("f4")[0], "element of a part": lambda: part[1],
+            "element of rows": lambda: rows[0], "loop": lambda: list(rows), "dlpack": view.__dlpack__,
+            "arrow": view.__arrow_c_device_array__, "numpy": view.numpy, "numpy of memory": memory.numpy,
+            "numpy.asarray": lambda: numpy.asarray(view), "set": lambda: view.__setitem__(0, 1), "set rows": lambda: rows.__setitem__(0, 1),
+            "append": lambda: rows.append(1), "slice": lambda: view[1:], "slice of rows": lambda: rows[:2], "iter": lambda: next(iter(view)),
+            "set slice": lambda: view.__setitem__(slice(2), bytes(8)), "interface": lambda: view.__array_interface__}.items()):
+        try:
+            use()
+        except gpumem.Forked:
+            continue
+        print(name, "was not refused", flush=True)
+    assert repr(view).endswith("of device 0>")
+    with gpumem.Instance("host") as own, own.device(0).memory(4, "pinned") as mine:
+        mine.view()[0] = 7
+        child = os.fork()
+        if not child:
+            try:
+                mine.view()
+            except gpumem.Forked:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert mine.view()[0] == 7
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+assert view[0] and rows[0] == 0
+""")[1], "0\n")
+
+
 class ExitTest(unittest.TestCase):
     """Nothing is printed, nothing crashes, and the exit status is 0."""
 
