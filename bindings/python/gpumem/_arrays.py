@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple, Union
 
 from . import _library as c
 from ._buffers import Buffer
+from ._calls import u32, u64
 from ._codes import Direction
-from ._instance import Device, Instance, default_device, default_instance
-from ._memory import Memory, Region, Shape, View, extent, memory_of
+from ._instance import Device, Instance, default_instance, device_or_default
+from ._memory import Memory, Region, Shape, View, check_order, extent, memory_of
 from ._operands import operand
 from ._stream import Stream
 from ._types import unfold
@@ -61,13 +62,19 @@ def _order_of(array: Array) -> str:
     return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
 
 
+def _like(array: Array) -> Tuple[Tuple[int, ...], Any, str]:
+    """(shape, type, order) of an array."""
+    if not hasattr(array, "__array_interface__"):
+        raise TypeError(f"array must be a numpy array, not a {type(array).__name__}")
+    return array.shape, array.dtype, _order_of(array)
+
+
 def _empty(shape: Shape, dtype: Any, order: str, allocate: Callable[[int], Region]) -> ViewArray:
     import numpy
     dtype, shape, size = _extent(numpy.dtype(dtype), shape)
     if dtype.hasobject:
         raise TypeError(f"elements of type {dtype} are Python objects, which a device cannot use")
-    if order not in ("C", "F"):
-        raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
+    check_order(order)
     if size == 0:
         return numpy.empty(shape, dtype, "F" if order == "F" else "C")  # type: ignore[return-value]
     return allocate(size).numpy(dtype, shape, order=order)
@@ -91,7 +98,7 @@ def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int 
     ``mem_flags`` is a sum of :class:`host_alloc_flags`; each is granted or the call fails. The memory is close to
     ``device``, by default device 0 of the default instance. An array without elements is in ordinary memory.
     """
-    return _empty(shape, dtype, order, lambda size: Memory(device or default_device(), size, "pinned", require=mem_flags))
+    return _empty(shape, dtype, order, lambda size: Memory(device_or_default(device), size, "pinned", require=mem_flags))
 
 
 def pagelocked_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
@@ -105,13 +112,13 @@ def pagelocked_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int 
 def pagelocked_empty_like(array: Array, mem_flags: int = 0, *,
                           device: Optional[Device] = None) -> ViewArray:
     """As :func:`pagelocked_empty`, with shape, type and order of another array."""
-    return pagelocked_empty(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
+    return pagelocked_empty(*_like(array), mem_flags, device=device)
 
 
 def pagelocked_zeros_like(array: Array, mem_flags: int = 0, *,
                           device: Optional[Device] = None) -> ViewArray:
     """As :func:`pagelocked_zeros`, with shape, type and order of another array."""
-    return pagelocked_zeros(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
+    return pagelocked_zeros(*_like(array), mem_flags, device=device)
 
 
 def managed_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
@@ -122,10 +129,10 @@ def managed_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0
     0 of the default instance, is not concurrent, touch the array only in ``with array.base.host_access():``. An array
     without elements is in ordinary memory.
     """
-    if mem_flags not in (0, mem_attach_flags.GLOBAL, mem_attach_flags.HOST):
+    if u32(mem_flags, "mem_flags") not in (0, mem_attach_flags.GLOBAL, mem_attach_flags.HOST):
         raise InvalidArgument(f"mem_flags are {mem_flags}; they must be 0, mem_attach_flags.GLOBAL or mem_attach_flags.HOST")
     require = c.GPUMEM_MEMORY_ATTACH_HOST if mem_flags == mem_attach_flags.HOST else 0
-    return _empty(shape, dtype, order, lambda size: Memory(device or default_device(), size, "managed", require=require))
+    return _empty(shape, dtype, order, lambda size: Memory(device_or_default(device), size, "managed", require=require))
 
 
 def managed_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
@@ -142,12 +149,12 @@ def managed_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0
 
 def managed_empty_like(array: Array, mem_flags: int = 0, *, device: Optional[Device] = None) -> ViewArray:
     """As :func:`managed_empty`, with shape, type and order of another array."""
-    return managed_empty(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
+    return managed_empty(*_like(array), mem_flags, device=device)
 
 
 def managed_zeros_like(array: Array, mem_flags: int = 0, *, device: Optional[Device] = None) -> ViewArray:
     """As :func:`managed_zeros`, with shape, type and order of another array."""
-    return managed_zeros(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
+    return managed_zeros(*_like(array), mem_flags, device=device)
 
 
 def shared_array(shape: Shape, dtype: Any = float, order: str = "C", *, device: Optional[Device] = None,
@@ -167,7 +174,7 @@ def shared_array(shape: Shape, dtype: Any = float, order: str = "C", *, device: 
         raise ImportError("shared_array() needs numpy") from problem
 
     def allocate(size: int) -> Buffer:
-        where = device or default_device()
+        where = device_or_default(device)
         try:
             buffer = Buffer(where, size, reserve=size, location=("host_numa", max(where.info().numa_node, 0)),
                             handle_types="posix_fd", name=name)
@@ -184,7 +191,8 @@ def aligned_empty(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4
     """An ordinary array whose first byte is aligned, as some systems need it for :func:`register_host_memory`."""
     import numpy
     dtype, shape, size = _extent(numpy.dtype(dtype), shape)
-    if alignment < 1 or alignment & (alignment - 1):
+    check_order(order)
+    if u64(alignment, "alignment") < 1 or alignment & (alignment - 1):
         raise InvalidArgument(f"the alignment is {alignment}; it must be a power of two")
     if size == 0:
         return numpy.empty(shape, dtype, "F" if order == "F" else "C")
@@ -203,12 +211,12 @@ def aligned_zeros(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4
 
 def aligned_empty_like(array: Array, alignment: int = 4096) -> Array:
     """As :func:`aligned_empty`, with shape, type and order of another array."""
-    return aligned_empty(array.shape, array.dtype, _order_of(array), alignment)
+    return aligned_empty(*_like(array), alignment)
 
 
 def aligned_zeros_like(array: Array, alignment: int = 4096) -> Array:
     """As :func:`aligned_zeros`, with shape, type and order of another array."""
-    return aligned_zeros(array.shape, array.dtype, _order_of(array), alignment)
+    return aligned_zeros(*_like(array), alignment)
 
 
 def register_host_memory(ary: Array, flags: int = 0, *, device: Optional[Device] = None) -> ViewArray:
@@ -231,7 +239,7 @@ def register_host_memory(ary: Array, flags: int = 0, *, device: Optional[Device]
         raise InvalidArgument("the array is not contiguous")
     if not (ary.flags.writeable or require & c.GPUMEM_MEMORY_READ_ONLY):
         raise InvalidArgument("the array is read-only; register it with host_register_flags.READ_ONLY")
-    memory = Memory.register(device or default_device(), ary, require=require)
+    memory = Memory.register(device_or_default(device), ary, require=require)
     return memory.numpy(ary.dtype, ary.shape, order=_order_of(ary))
 
 
@@ -239,7 +247,7 @@ def register_host_memory(ary: Array, flags: int = 0, *, device: Optional[Device]
 
 def mem_alloc(bytes: int, *, device: Optional[Device] = None) -> Memory:
     """Allocates device memory. ``int()`` of it is its address; :meth:`Memory.free`, or dropping it, frees it."""
-    return Memory(device or default_device(), bytes)
+    return Memory(device_or_default(device), bytes)
 
 
 def _instance_of(value: Any) -> Instance:

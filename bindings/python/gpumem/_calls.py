@@ -9,6 +9,7 @@ import ctypes
 import functools
 import itertools
 import operator
+import os
 import sys
 import threading
 import time
@@ -27,6 +28,8 @@ from .errors import STATUS_CLASSES, Error, InternalError, InvalidArgument
 if TYPE_CHECKING:
     from ._instance import Device, Instance
     from ._stream import Queue
+
+    Path = Union[str, bytes, os.PathLike[str], os.PathLike[bytes]]
 
 # Structs to pass as the last parameter. Popping and appending are atomic, so each is used by one call at a time, even if
 # a signal handler or finalizer makes a call in between.
@@ -94,6 +97,25 @@ def text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
+def encoded_path(path: Optional[Path], what: str) -> Optional[bytes]:
+    """A path for the C interface, as Python's own functions take it; None stays None."""
+    if path is None:
+        return None
+    try:
+        found = os.fsencode(path)
+    except TypeError:
+        raise TypeError(f"{what} must be a str, bytes, an os.PathLike or None, not a {type(path).__name__}") from None
+    except UnicodeEncodeError:
+        raise _not_utf8(path, what) from None
+    if b"\0" in found:
+        raise InvalidArgument(f"{what} is {path!r}; it must have no zero character")
+    return found
+
+
+def _not_utf8(value: Any, what: str) -> InvalidArgument:
+    return InvalidArgument(f"{what} is {value!r}; it must have no surrogates, which UTF-8 does not have")
+
+
 def encoded(name: Optional[str], what: str = "name") -> Optional[bytes]:
     """A name for the C interface; None stays None."""
     if name is None:
@@ -102,7 +124,10 @@ def encoded(name: Optional[str], what: str = "name") -> Optional[bytes]:
         raise TypeError(f"{what} must be a str or None, not a {type(name).__name__}")
     if "\0" in name:
         raise InvalidArgument(f"{what} is {name!r}; it must have no zero character")
-    return name.encode("utf-8")
+    try:
+        return name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _not_utf8(name, what) from None
 
 
 # ctypes would truncate a number silently. These are hot, so each is one call.
@@ -152,8 +177,8 @@ def nanoseconds(timeout: Optional[float], what: str = "timeout") -> int:
     if timeout is None:
         return _INFINITE
     try:
-        valid = timeout >= 0
-    except TypeError:
+        valid = bool(timeout >= 0)
+    except (TypeError, ValueError):  # of an array
         raise TypeError(f"{what} must be a number of seconds or None, not a {type(timeout).__name__}") from None
     if not valid:
         raise InvalidArgument(f"{what} is {timeout}; it must be 0 or more seconds, or None")

@@ -269,6 +269,7 @@ def _source_order(value: Union[SourceOrder, str, int]) -> int:
 
 
 def _options(direction: Union[Direction, str, int], source_order: Union[SourceOrder, str, int]) -> Any:
-    if not direction and not source_order:
+    if direction.__class__ is source_order.__class__ is int and not (direction or source_order):
         return None
-    return c.gpumem_copy_options(direction=_direction(direction), source_order=_source_order(source_order))
+    where, when = _direction(direction), _source_order(source_order)
+    return c.gpumem_copy_options(direction=where, source_order=when) if where or when else None

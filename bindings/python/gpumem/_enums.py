@@ -95,6 +95,14 @@ def _choice(cls: Type[enum.IntEnum] | Type[enum.IntFlag]) -> str:
     return ", ".join(cls.__members__).lower()
 
 
+def truth(value: Any, what: str) -> bool:
+    """Whether something is true. An array of several elements does not say that."""
+    try:
+        return bool(value)
+    except ValueError:
+        raise TypeError(f"{what} must be True or False, not a {type(value).__name__}") from None
+
+
 def expect(cls: Any, value: Any, what: str) -> None:
     """Refuses an argument that is no object of a class."""
     if not isinstance(value, cls):

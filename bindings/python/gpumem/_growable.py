@@ -12,7 +12,7 @@ from . import _types
 from ._buffers import Buffer
 from ._calls import Unique, leave, u64
 from ._codes import Location, MemoryFlags
-from ._instance import Device, default_device
+from ._instance import Device, device_or_default
 from ._managed import Place
 from ._memory import Shape, View, extent
 from ._ranges import location_of
@@ -54,7 +54,7 @@ class GrowableArray(Unique):
     def __init__(self, shape: Shape, dtype: Any, *, device: Optional[Device] = None, reserve: int = 0,
                  location: Place = "host", accesses: Optional[Accesses] = None, group: Optional[Group] = None,
                  tag: Optional[str] = None, name: Optional[str] = None) -> None:
-        device = device or default_device()
+        device = device_or_default(device)
         self.typestr, itemsize, _, inner = _types.element_type(dtype)
         lengths = extent(shape, itemsize)[0]
         if not lengths:

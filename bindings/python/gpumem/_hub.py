@@ -9,8 +9,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union, overload
 
 from . import _library as c
-from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, nanoseconds, sweep, text,
-                     u32, u64)
+from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, encoded_path, finalizer, leave, leftovers, nanoseconds,
+                     sweep, text, u32, u64)
 from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareType, ShareWay
 from ._enums import flags as flags_of
 from ._results import Entry, HubInfo, LinkInfo, WayInfo, known
@@ -19,6 +19,7 @@ from ._waits import on_main_thread
 from .errors import InvalidArgument, NotFound, StaleHandle
 
 if TYPE_CHECKING:
+    from ._calls import Path
     from ._instance import Device, Instance
 
 _FINGERPRINT = 32
@@ -106,7 +107,7 @@ class Hub(Opened):
 
     __slots__ = ()
 
-    def __init__(self, instance: Instance, path: Optional[str] = None, *, mode: int = 0, users: Iterable[int] = (),
+    def __init__(self, instance: Instance, path: Optional[Path] = None, *, mode: int = 0, users: Iterable[int] = (),
                  groups: Iterable[int] = (), token: Any = None, flags: Union[HubFlags, str, int] = 0, links_max: int = 0,
                  names_max: int = 0, versions_max: int = 0, fds_max: int = 0, bytes_max: int = 0,
                  timeout: Optional[float] = None, name: Optional[str] = None) -> None:
@@ -117,7 +118,7 @@ class Hub(Opened):
         group_array, group_count = numbers_of(groups, "a group")
         kept, secret, size = token_of(token)
         desc = c.gpumem_hub_desc(
-            path=encoded(path, "path"), mode=u32(mode, "mode"), user_count=user_count, users=user_array, groups=group_array,
+            path=encoded_path(path, "path"), mode=u32(mode, "mode"), user_count=user_count, users=user_array, groups=group_array,
             group_count=group_count, token_size=size, token=secret, flags=flags_of(HubFlags, flags, "flags"),
             links_max=u32(links_max, "links_max"), names_max=u32(names_max, "names_max"),
             versions_max=u32(versions_max, "versions_max"), fds_max=u32(fds_max, "fds_max"),
@@ -188,13 +189,13 @@ class Link(Opened):
 
     __slots__ = ()
 
-    def __init__(self, instance: Instance, path: Optional[str] = None, *, token: Any = None,
+    def __init__(self, instance: Instance, path: Optional[Path] = None, *, token: Any = None,
                  timeout: Optional[float] = None) -> None:
         self._closed = True
         if leftovers:
             sweep()
         kept, secret, size = token_of(token)
-        desc = c.gpumem_link_desc(path=encoded(path, "path"), token=secret, token_size=size,
+        desc = c.gpumem_link_desc(path=encoded_path(path, "path"), token=secret, token_size=size,
                                   timeout_ns=seconds(timeout))
         made = create(c.gpumem_link_connect, c.gpumem_link_close, instance.handle, desc)
         del kept

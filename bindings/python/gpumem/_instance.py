@@ -20,7 +20,7 @@ from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Backend, 
                      FileDirection, FileFlags, HandleTypes, HostLock, Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags,
                      PoolFlags, RangeFlags)
 from ._copies import Copies
-from ._enums import code, expect
+from ._enums import code, expect, truth
 from ._enums import flags as flags_of
 from ._groups import Group
 from ._managed import HostAccess, Place, hint, place, span
@@ -378,7 +378,7 @@ class Instance(Unique, Copies, Sharing):
         self._await_producers(memory)
         desc = c.gpumem_copy_file_desc(file_descriptor=_descriptor(file), direction=direction, file_offset=u64(offset, "offset"),
                                        pointer=address or None, size=size,
-                                       prefer=FileFlags.DIRECT if direct else 0)
+                                       prefer=FileFlags.DIRECT if truth(direct, "direct") else 0)
         info = c.gpumem_copy_file_info()
 
         def run() -> None:  # on another thread if it is long
@@ -796,3 +796,10 @@ def default_instance() -> Instance:
 def default_device() -> Device:
     """Device 0 of :func:`default_instance`."""
     return default_instance().device(0)
+
+
+def device_or_default(device: Optional[Device]) -> Device:
+    if device is None:
+        return default_device()
+    expect(Device, device, "device")
+    return device

@@ -625,6 +625,13 @@ def extent(shape: Shape, itemsize: int) -> Tuple[Tuple[int, ...], int]:
     return lengths, size
 
 
+def check_order(order: Any) -> None:
+    if not isinstance(order, str):
+        raise TypeError(f"order must be 'C' or 'F', not a {type(order).__name__}")
+    if order not in ("C", "F"):
+        raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
+
+
 def strides_of(shape: Sequence[int], itemsize: int, order: str) -> Tuple[int, ...]:
     strides = []
     for length in reversed(shape) if order == "C" else shape:
@@ -671,8 +678,7 @@ class View(Unique, ArrowView, Managed):
 
     @classmethod
     def _of(cls, memory: Region, dtype: Any, shape: Optional[Shape], offset: int, order: str) -> View:
-        if order not in ("C", "F"):
-            raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
+        check_order(order)
         typestr, itemsize, descr, inner = _types.element_type(dtype)
         info = memory._known()
         offset = u64(offset, "offset")
@@ -770,10 +776,11 @@ class View(Unique, ArrowView, Managed):
     def _select(self, key: Any) -> Tuple[int, Tuple[int, ...], Tuple[int, ...], bool]:
         """(address, shape, strides, whether it is one element) of what a key selects."""
         keys = list(key) if isinstance(key, tuple) else [key]
-        if sum(part is Ellipsis for part in keys) > 1 or len(keys) - (Ellipsis in keys) > len(self.shape):
+        rest = [at for at, part in enumerate(keys) if part is Ellipsis]
+        if len(rest) > 1 or len(keys) - len(rest) > len(self.shape):
             raise IndexError(f"{len(keys)} indices are too many for a view of {len(self.shape)} dimensions")
-        missing = len(self.shape) - len(keys) + (Ellipsis in keys)
-        place = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
+        missing = len(self.shape) - len(keys) + len(rest)
+        place = rest[0] if rest else len(keys)
         keys[place:place + 1] = [slice(None)] * missing
         address, shape, strides = self.address, [], []
         for part, length, stride in zip(keys, self.shape, self.strides):
@@ -791,7 +798,7 @@ class View(Unique, ArrowView, Managed):
             if not -length <= number < length:
                 raise IndexError(f"index {number} is out of range for a length of {length}")
             address += (number + length if number < 0 else number) * stride
-        return address, tuple(shape), tuple(strides), not shape and Ellipsis not in (key if isinstance(key, tuple) else (key,))
+        return address, tuple(shape), tuple(strides), not (shape or rest)
 
     def __getitem__(self, key: Any) -> Any:
         """``view[2:5]`` and ``view[0]`` of several dimensions are views without a copy; the index of one element gives its

@@ -123,7 +123,8 @@ class Pool(Unique):
         bytes in memory of the host, and to 256 in other kinds, or to ``alignment``. A block of 0 bytes has no address."""
         order = _NONE if stream is None else _Order(stream)
         # The usual case, kept short. What fails is called again, for the detail of the error.
-        if not (self._callback or alignment or order.native or leftovers) and size.__class__ is int and 0 <= size < _MANY:
+        if alignment.__class__ is size.__class__ is int and not (self._callback or alignment or order.native or leftovers) and (
+                0 <= size < _MANY):
             out, block = c_void_p(), PoolBlock._of(self, 0, size, order)
             try:
                 if c.gpumem_pool_alloc(self._handle, size, order.handle, out, None) == 0:
@@ -221,7 +222,7 @@ class Pool(Unique):
         """Allocates a block and returns only its address. Free it with :meth:`free` or :meth:`Instance.free_block`."""
         # The usual case of allocators of other packages, kept short, as in `alloc`.
         out = c_void_p()
-        if stream.__class__ is int and size.__class__ is int and 0 <= size < _MANY and 0 <= stream < 1 << 64 and not (
+        if stream.__class__ is size.__class__ is alignment.__class__ is int and 0 <= size < _MANY and 0 <= stream < 1 << 64 and not (
                 self._callback or alignment or leftovers):
             try:
                 if c.gpumem_pool_alloc_native(self._handle, size, stream, out, None) == 0:
@@ -524,7 +525,7 @@ class PoolBlock(Ordered, Managed):
         order = self._order
         # The usual case, kept short, as in `alloc`. Noted first, because a signal handler may raise as the call returns, and
         # nobody may free the block once more.
-        if stream == "own" and not (self._holds or order.native):
+        if stream.__class__ is str and stream == "own" and not (self._holds or order.native):
             self._freed = True
             if c.gpumem_pool_free_sized(self.pool._handle, self._start, self._size, order.handle, None) == 0:
                 return

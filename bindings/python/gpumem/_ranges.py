@@ -39,6 +39,8 @@ _FABRIC_BYTES = ctypes.sizeof(c.gpumem_fabric_handle)
 
 def location_of(device: Device, location: Place) -> Tuple[int, int]:
     """(number, id) of where physical memory of a device lies."""
+    from ._instance import Device
+    expect(Device, device, "device")
     where, number = place(location, device.instance)
     if where == _DEVICE and not isinstance(location, tuple):
         if location is not device and hasattr(location, "ordinal"):
@@ -49,7 +51,10 @@ def location_of(device: Device, location: Place) -> Tuple[int, int]:
 
 def access_entries(accesses: Accesses, instance: Instance) -> List[Tuple[int, int, int]]:
     """(location, id, access) of each processor."""
-    pairs = accesses.items() if isinstance(accesses, Mapping) else accesses
+    try:
+        pairs = [(processor, access) for processor, access in (accesses.items() if isinstance(accesses, Mapping) else accesses)]
+    except (TypeError, ValueError):
+        raise TypeError(f'accesses must be as in {{device: "read"}}, or pairs of a processor and an access, not {accesses!r}') from None
     return [(*place(processor, instance), code(Access, access, "access")) for processor, access in pairs]
 
 
@@ -117,6 +122,8 @@ class Physical(Unique):
     @classmethod
     def retain(cls, instance: Instance, pointer: Any) -> Physical:
         """One more handle of the physical memory that is mapped at an address, with the same block id."""
+        from ._instance import Instance
+        expect(Instance, instance, "instance")
         self = cls.__new__(cls)
         self._closed = True
         made = create(c.gpumem_physical_retain, c.gpumem_physical_release, instance.handle,

@@ -15,7 +15,7 @@ from ._calls import ask, call, create, encoded, i32, leftovers, nanoseconds, swe
 from ._codes import (Access, Backend, ExportFlags, HubFlags, ImportFlags, ImportState, Location, SharePeer, ShareType,
                      ShareWay)
 from ._dlpack import CPU, CUDA, CUDA_HOST
-from ._enums import code
+from ._enums import code, expect, truth
 from ._enums import flags as flags_of
 from ._memory import Memory
 from ._operands import host_buffer, operand
@@ -25,6 +25,7 @@ from ._words import in_python
 from .errors import InvalidArgument, NotFound, NotReady, StaleHandle
 
 if TYPE_CHECKING:
+    from ._calls import Path
     from ._hub import Hub, Link
     from ._instance import Device, Instance
     from ._ring import RingConsumer
@@ -96,6 +97,11 @@ def handle_struct(handle: Any) -> Any:
 def instance_of(handle: Any, device: Optional[Device], instance: Optional[Instance]) -> Instance:
     """The instance to use: that of the device, the one given, the one that has the descriptors of the handle, or the default
     one."""
+    from ._instance import Device, Instance, default_instance
+    if device is not None:
+        expect(Device, device, "device")
+    if instance is not None:
+        expect(Instance, instance, "instance")
     if device is not None:
         if instance is not None and device.instance is not instance:
             raise InvalidArgument("the device belongs to another instance")
@@ -106,7 +112,6 @@ def instance_of(handle: Any, device: Optional[Device], instance: Optional[Instan
     found = reference and reference()
     if found is not None and not found.closed:
         return found  # type: ignore[no-any-return]
-    from ._instance import default_instance
     return default_instance()
 
 
@@ -242,7 +247,10 @@ def _fileno(socket: Socket) -> int:
     number = socket if isinstance(socket, int) else getattr(socket, "fileno", None)
     if number is None:
         raise TypeError(f"the socket must be a socket, a connection or a descriptor, not a {type(socket).__name__}")
-    return i32(number if isinstance(number, int) else number(), "the descriptor")
+    found = i32(number if isinstance(number, int) else number(), "the descriptor")
+    if found < 0:
+        raise InvalidArgument(f"the descriptor is {found}; the socket was closed, or is none")
+    return found
 
 
 def _is_ready(number: int, events: int, timeout: Optional[float]) -> bool:
@@ -386,7 +394,7 @@ class Sharing:
         length, fd = u64(room, "size"), c_int32(-1)
         try:
             self._with(pointer, lambda address: call(c.gpumem_share_export_dma_buf, self.handle, address, length,
-                                                     c.GPUMEM_DMA_BUF_PREFER_PCIE if prefer_pcie else 0, fd))
+                                                     c.GPUMEM_DMA_BUF_PREFER_PCIE if truth(prefer_pcie, "prefer_pcie") else 0, fd))
             return fd.value
         except BaseException:  # a signal handler raised as the call returned
             if fd.value >= 0:
@@ -403,7 +411,7 @@ class Sharing:
         """Unmaps all imports that are closed and kept."""
         call(c.gpumem_share_flush_cache, self.handle)
 
-    def hub(self, path: Optional[str] = None, *, mode: int = 0, users: Iterable[int] = (), groups: Iterable[int] = (),
+    def hub(self, path: Optional[Path] = None, *, mode: int = 0, users: Iterable[int] = (), groups: Iterable[int] = (),
             token: Any = None, flags: Union[HubFlags, str, int] = 0, links_max: int = 0, names_max: int = 0,
             versions_max: int = 0, fds_max: int = 0, bytes_max: int = 0, timeout: Optional[float] = None,
             name: Optional[str] = None) -> Hub:
@@ -413,7 +421,7 @@ class Sharing:
                    links_max=links_max, names_max=names_max, versions_max=versions_max, fds_max=fds_max, bytes_max=bytes_max,
                    timeout=timeout, name=name)
 
-    def connect(self, path: Optional[str] = None, *, token: Any = None, timeout: Optional[float] = None) -> Link:
+    def connect(self, path: Optional[Path] = None, *, token: Any = None, timeout: Optional[float] = None) -> Link:
         """Connects to a hub; see :class:`Link`."""
         from ._hub import Link
         return Link(self._instance(), path, token=token, timeout=timeout)

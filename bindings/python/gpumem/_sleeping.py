@@ -13,17 +13,18 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, SupportsIndex, Union
 
 from . import _library as c
-from ._calls import _EXIT_SECONDS, Calling, encoded, report_unraisable, u64
+from ._calls import _EXIT_SECONDS, Calling, encoded, encoded_path, report_unraisable, u64
 from ._codes import Content
-from ._enums import code, expect
+from ._enums import code, expect, truth
 from ._waits import on_main_thread, started
 from .errors import Busy, Cancelled, Error, InvalidArgument
 
 if TYPE_CHECKING:
     from ._buffers import Buffer
+    from ._calls import Path
     from ._stream import Event, Stream
 
-    Directory = Union[str, bytes, os.PathLike[str], os.PathLike[bytes]]
+    Directory = Path
     Progress = Callable[[int, int], object]
     BeforeSleep = Callable[[Buffer], object]
     AfterWake = Callable[[Buffer, int], object]
@@ -36,20 +37,11 @@ _LOOK = 0.02
 
 # ---- options ----
 
-def _directory(directory: Optional[Directory]) -> Optional[bytes]:
-    if directory is None:
-        return None
-    path = os.fsencode(directory)
-    if b"\0" in path:
-        raise InvalidArgument(f"directory is {directory!r}; it must have no zero character")
-    return path
-
-
 def sleep_desc(content: Union[Content, str, int], directory: Optional[Directory], tag: Optional[str],
                stream: Optional[Stream], event: Optional[Event], idle: bool) -> Any:
     from ._stream import Event, Stream
-    desc = c.gpumem_sleep_desc(content=code(Content, content, "content"), directory=_directory(directory),
-                               tag=encoded(tag, "tag"), flags=c.GPUMEM_SLEEP_IDLE if idle else 0)
+    desc = c.gpumem_sleep_desc(content=code(Content, content, "content"), directory=encoded_path(directory, "directory"),
+                               tag=encoded(tag, "tag"), flags=c.GPUMEM_SLEEP_IDLE if truth(idle, "idle") else 0)
     if stream is not None:
         expect(Stream, stream, "stream")
         desc.stream = stream.handle
@@ -68,7 +60,7 @@ def wake_desc(keep: Union[SupportsIndex, str], tag: Optional[str]) -> Any:
 
 def prepare_desc(content: Union[Content, str, int], directory: Optional[Directory], tag: Optional[str],
                  bytes_per_second: int) -> Any:
-    return c.gpumem_prepare_desc(content=code(Content, content, "content"), directory=_directory(directory),
+    return c.gpumem_prepare_desc(content=code(Content, content, "content"), directory=encoded_path(directory, "directory"),
                                  tag=encoded(tag, "tag"), bytes_per_second=u64(bytes_per_second, "bytes_per_second"))
 
 

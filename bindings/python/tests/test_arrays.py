@@ -2,6 +2,7 @@
 """Page-locked arrays in the manner of PyCUDA."""
 
 import gc
+import warnings
 
 import gpumem
 from gpumem import Kind, MemoryFlags, host_alloc_flags, host_register_flags
@@ -51,6 +52,23 @@ class ArrayTest(Case):
             found = function(model, device=self.device)
             self.assertEqual((found.shape, found.dtype, found.flags.f_contiguous), (model.shape, model.dtype, True))
         self.assertEqual(found.sum(), 0)
+
+    def test_wrong_types(self):
+        self.assertIsInstance(gpumem.aligned_zeros(3, "f4", alignment=numpy.int64(64)), numpy.ndarray)
+        for what, call in (("array", lambda: gpumem.pagelocked_zeros_like(5)), ("array", lambda: gpumem.aligned_empty_like([1.0])),
+                           ("array", lambda: gpumem.managed_empty_like(None)),
+                           ("mem_flags", lambda: gpumem.managed_zeros(3, "f4", mem_flags=numpy.zeros(3))),
+                           ("alignment", lambda: gpumem.aligned_empty(3, "f4", alignment=1.5)),
+                           ("order", lambda: gpumem.pagelocked_zeros(3, "f4", numpy.zeros(3), device=self.device)),
+                           ("order", lambda: gpumem.aligned_empty(3, "f4", None)),
+                           ("device", lambda: gpumem.shared_array(3, "f4", device=-1)),
+                           ("device", lambda: gpumem.managed_zeros(3, "f4", device=0)),
+                           ("device", lambda: gpumem.pagelocked_zeros(3, "f4", device=numpy.zeros(3))),
+                           ("device", lambda: gpumem.register_host_memory(numpy.zeros(4096), device="0"))):
+            with self.subTest(what), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                with self.assertRaisesRegex(TypeError, f"^{what} must be "):
+                    call()
 
     def test_zeros_and_shapes_of_every_type(self):
         """As numpy.zeros() has them, also of texts, and of elements that are arrays."""

@@ -83,6 +83,64 @@ class NameTest(Case):
                     call()
                 self.assertRegex(str(caught.exception), f"'banana'.*\\b{name}")
 
+    def test_what_is_no_device_and_no_instance(self):
+        memory = self.device.memory(64, require="shareable")
+        handle = memory.export()
+        event = bytes(256)
+        for name, call in (("mem_alloc", lambda **more: gpumem.mem_alloc(8, **more)),
+                           ("import_memory", lambda **more: gpumem.import_memory(handle, **more)),
+                           ("import_event", lambda **more: gpumem.import_event(event, **more)),
+                           ("GrowableArray", lambda **more: gpumem.GrowableArray(1, "f4", **more)),
+                           ("import_fd", lambda device: gpumem.Physical.import_fd(device, 0, 4096)),
+                           ("import_fabric", lambda device: gpumem.Physical.import_fabric(device, bytes(64), 4096))):
+            for wrong in (0, -1, "device"):
+                with self.subTest(name, device=wrong), self.assertRaisesRegex(TypeError, "^device must be a gpumem.Device, not a "):
+                    call(device=wrong)
+        for name, call in (("import_memory", lambda **more: gpumem.import_memory(handle, **more)),
+                           ("open_ring", lambda **more: gpumem.open_ring(handle, **more)),
+                           ("send_share", lambda **more: gpumem.send_share(0, handle, **more)),
+                           ("receive_share", lambda **more: gpumem.receive_share(0, **more)),
+                           ("retain", lambda instance: gpumem.Physical.retain(instance, 1))):
+            for wrong in (0, -1, self.device):
+                with self.subTest(name, instance=wrong), self.assertRaisesRegex(TypeError, "^instance must be a gpumem.Instance, not a "):
+                    call(instance=wrong)
+        memory.close()
+
+    def test_what_does_not_say_one_thing(self):
+        """Such as an array, which has no truth."""
+        class Several:
+            def __bool__(self):
+                raise ValueError("which one?")
+
+            __eq__ = __ge__ = lambda self, other: self
+
+        several = Several()
+        memory, buffer = self.pinned(64), self.device.buffer(64)
+        with self.device.pool("pageable") as pool:
+            block = pool.alloc(64)
+            for what, call in (("direction", lambda: self.instance.copy(memory, bytes(8), direction=several)),
+                               ("source_order", lambda: self.instance.copy(memory, bytes(8), source_order=several)),
+                               ("direct", lambda: self.instance.read_file(memory, 0, direct=several)),
+                               ("idle", lambda: buffer.sleep(idle=several)),
+                               ("prefer_pcie", lambda: self.instance.export_dma_buf(memory, prefer_pcie=several)),
+                               ("alignment", lambda: pool.alloc(8, alignment=several)), ("stream", lambda: block.free(several)),
+                               ("timeout", lambda: self.device.stream().synchronize(several)), ("order", lambda: memory.view(order=several)),
+                               ("index", lambda: memory.view()[several])):
+                with self.subTest(what), self.assertRaisesRegex(TypeError, what):
+                    call()
+            for accesses in ("abc", [1], [(1, 2, 3)], 5):
+                with self.subTest(accesses=accesses), self.assertRaisesRegex(TypeError, "^accesses must be as in "):
+                    self.device.buffer(64, accesses=accesses)
+            block.free()
+        buffer.close()
+        memory.close()
+
+    def test_texts_that_utf8_does_not_have(self):
+        for what, call in (("name", lambda: self.device.stream(name="\ud800")), ("tag", lambda: self.device.buffer(1, tag="\ud800")),
+                           ("path", lambda: self.instance.hub("@\ud800")), ("path", lambda: self.instance.connect("@\ud800"))):
+            with self.subTest(what), self.assertRaisesRegex(gpumem.InvalidArgument, f"^{what} is '@?.ud800'; it must have no surrogates"):
+                call()
+
     def test_wrong_types(self):
         with self.pinned(64) as memory, self.device.stream() as stream:
             for what, call in (("size", lambda: self.device.memory(1.5)), ("size", lambda: self.device.memory("64")),

@@ -5,10 +5,12 @@ import functools
 import itertools
 import multiprocessing
 import os
+import pathlib
 import pickle
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -547,6 +549,13 @@ class HubTest(SharingCase):
     def setUp(self):
         super().setUp()
         self.path = f"@gpumem-python-{os.getpid()}-{self._testMethodName}"
+
+    def test_paths_as_python_has_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path in (pathlib.Path(folder) / "hub", os.fsencode(folder) + b"/bytes", os.fsdecode(os.fsencode(folder) + b"/\xff")):
+                with self.subTest(path=path), self.instance.hub(path), self.instance.connect(path) as link:
+                    self.assertEqual(link.list(), [])
+                    self.assertTrue(os.path.exists(path))
 
     def test_a_hub(self):
         process, connection = self.start(publisher, self.path)
