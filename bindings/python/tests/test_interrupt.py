@@ -669,16 +669,19 @@ class InterruptTest(Case):
         buffer = self.device.buffer(4096)
         gc.disable()  # nothing is raised out of a finalizer
         self.addCleanup(gc.enable)
+
+        def work(turn):
+            signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + turn % 100))
+            while raising:
+                if buffer.asleep:
+                    buffer.wake(progress=(lambda *_: None) if turn % 3 else None)
+                else:
+                    buffer.sleep("pageable", idle=bool(turn % 4))
         for turn in range(600):
             before, raised = fired, False
             raising[:] = [Alarm if turn % 2 else Expired]
             try:
-                signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + turn % 100))
-                while raising:
-                    if buffer.asleep:
-                        buffer.wake(progress=(lambda *_: None) if turn % 3 else None)
-                    else:
-                        buffer.sleep("pageable", idle=bool(turn % 4))
+                work(turn)
             except (Alarm, Expired):
                 raised = True
             self.assertEqual((fired - before, raised), (1, True))
