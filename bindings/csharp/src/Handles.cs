@@ -67,6 +67,9 @@ namespace GpuMem
     /// <summary>Destroys the native object; returns the status.</summary>
     protected abstract int Destroy(IntPtr value, gpumem_error* error);
 
+    /// <summary>Whether destroying it may wait for work, so that the finalizer thread must not do it.</summary>
+    protected virtual bool MayWait { get { return false; } }
+
     /// <summary>Releases what the native object needed, after that is destroyed.</summary>
     protected virtual void ReleaseKept() { }
 
@@ -77,6 +80,9 @@ namespace GpuMem
     /// <c>IsClosed</c> is false until it is destroyed.
     /// </summary>
     internal bool IsDisposed { get { return disposed; } }
+
+    /// <summary>Whether the program has dropped it without disposing it, and the collector has found it.</summary>
+    internal bool IsForgotten { get { return finalizing; } }
 
     /// <summary>The value, unless the owner has disposed it.</summary>
     internal IntPtr Value
@@ -144,11 +150,19 @@ namespace GpuMem
 
     protected sealed override bool ReleaseHandle()
     {
+      if (finalizing && !Environment.HasShutdownStarted) GpuMemDiagnostics.Finalized(ToString(), origin);
+      if (!finalizing || !MayWait) return ReleaseNow();
+      WaitingThread.Release(this);
+      return true;
+    }
+
+    /// <summary>Destroys the object, or notes that it must be tried again.</summary>
+    internal bool ReleaseNow()
+    {
       try
       {
         // The system frees everything when the process ends, and other threads may still use the memory.
         if (Environment.HasShutdownStarted) return true;
-        if (finalizing) GpuMemDiagnostics.Finalized(ToString(), origin);
         if (!TryRelease()) Leftovers.Add(this);
         return true;
       }
@@ -934,6 +948,17 @@ namespace GpuMem
       if (count != 0) SweepAll();
     }
 
+    /// <summary>Tries one of them again.</summary>
+    internal static void Retry(GpuHandle handle)
+    {
+      lock (list)
+      {
+        if (!list.Remove(handle)) return;
+        count = list.Count;
+      }
+      if (!handle.TryRelease()) Add(handle);
+    }
+
     static void SweepAll()
     {
       GpuHandle[] candidates;
@@ -946,6 +971,39 @@ namespace GpuMem
       foreach (GpuHandle candidate in candidates)
       {
         if (!candidate.TryRelease()) Add(candidate);
+      }
+    }
+  }
+
+  /// <summary>Frees forgotten objects whose end may wait for work, one at a time, apart from the finalizers of the process.</summary>
+  static class WaitingThread
+  {
+    static readonly Queue<GpuHandle> queue = new Queue<GpuHandle>();
+    static bool running;
+
+    internal static void Release(GpuHandle handle)
+    {
+      lock (queue)
+      {
+        queue.Enqueue(handle);
+        if (running) return;
+        running = true;
+      }
+      new Thread(Run) { IsBackground = true }.Start();
+    }
+
+    static void Run()
+    {
+      for (;;)
+      {
+        GpuHandle handle;
+        lock (queue)
+        {
+          running = queue.Count != 0;
+          if (!running) return;
+          handle = queue.Dequeue();
+        }
+        handle.ReleaseNow();
       }
     }
   }

@@ -737,6 +737,7 @@ namespace GpuMem
     readonly MemoryKind kind;
     readonly int device;
     readonly string name;
+    int blocks;
 
     internal PoolHandle(InstanceHandle instance, MemoryKind kind, int device, string name) : base(instance)
     {
@@ -812,8 +813,31 @@ namespace GpuMem
       Check(Native.gpumem_pool_set_callback(Value, pointer, data, error), error);
     }
 
+    /// <summary>Counts a block, after whose end a forgotten pool ends.</summary>
+    internal void BlockBegins() { Interlocked.Increment(ref blocks); }
+
+    internal void BlockEnds()
+    {
+      if (Interlocked.Decrement(ref blocks) == 0 && IsForgotten) Leftovers.Retry(this);
+    }
+
     [MethodImpl(GpuMemLibrary.Bound)]
-    protected override int Destroy(IntPtr value, gpumem_error* error) { return Native.gpumem_pool_destroy(value, error); }
+    protected override int Destroy(IntPtr value, gpumem_error* error)
+    {
+      return IsForgotten && IsBusy(value, error) ? Constants.GPUMEM_NOT_READY : Native.gpumem_pool_destroy(value, error);
+    }
+
+    // Nobody waits for the work of a forgotten pool, least of all the finalizer thread. What no work needs can be trimmed.
+    [MethodImpl(GpuMemLibrary.Bound)]
+    bool IsBusy(IntPtr value, gpumem_error* error)
+    {
+      if (Volatile.Read(ref blocks) != 0) return true;
+      ulong released;
+      gpumem_pool_info info = gpumem_pool_info.Sized();
+      return Native.gpumem_pool_trim(value, 0, &released, error) == Constants.GPUMEM_SUCCESS &&
+             Native.gpumem_pool_get_info(value, &info, error) == Constants.GPUMEM_SUCCESS &&
+             info.reserved_bytes > info.captured_bytes;
+    }
 
     protected override void ReleaseKept()
     {
@@ -840,10 +864,9 @@ namespace GpuMem
     {
       this.pool = pool;
       this.size = size;
-      if (stream == null) return;
       try
       {
-        stream.Hold();
+        if (stream != null) stream.Hold();
       }
       catch
       {
@@ -851,6 +874,7 @@ namespace GpuMem
         throw;
       }
       this.stream = stream;
+      pool.BlockBegins();
     }
 
     internal bool OnHost { get { return pool.OnHost; } }
@@ -946,9 +970,13 @@ namespace GpuMem
       return Volatile.Read(ref freed) != 0 ? Constants.GPUMEM_SUCCESS : FreeNative(stream, error);
     }
 
+    // The last free of a disposed pool waits for the work before it.
+    protected override bool MayWait { get { return pool.IsDisposed && !pool.IsForgotten; } }
+
     protected override void ReleaseKept()
     {
       if (stream != null) stream.DangerousRelease();
+      pool.BlockEnds();
     }
   }
 }

@@ -7,6 +7,7 @@ using System.Collections.Generic;
 using System.Linq;
 using System.Runtime.CompilerServices;
 using System.Threading;
+using System.Threading.Tasks;
 
 namespace GpuMem.Tests
 {
@@ -32,6 +33,7 @@ namespace GpuMem.Tests
       Tap.Run("pools: debug pools find mistakes", DebugPools);
       Tap.Run("pools: a host function may not free", HostFunction);
       Tap.Run("pools: forgotten blocks and pools are freed", ForgottenBlocks);
+      Tap.Run("pools: the finalizer thread does not wait for the work of forgotten ones", ForgottenWork);
       Tap.Run("pools: many threads use a pool", Threads);
     }
 
@@ -560,6 +562,51 @@ namespace GpuMem.Tests
         if (i % 3 == 0) stream.Fill(block, 1);
       }
       stream.Synchronize();
+    }
+
+    // The work ends when the test says so, so a finalizer that waited for it would never return.
+    static void ForgottenWork(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream stream = device.CreateStream())
+      {
+        long before = Check.FinalizedObjects();
+        Behaviour.Gate gate = null;
+        Check.Elsewhere(() => gate = ForgetWorking(device, stream));
+        using (gate)
+        {
+          Task finalizers = Task.Factory.StartNew(() =>
+          {
+            Check.Eventually(() => GpuMemDiagnostics.FinalizedObjects - before >= 4, "the finalizers");
+            // A device that is full collects, too.
+            Check.Fails(Status.OutOfDeviceMemory, () => device.AllocateDevice(1L << 40));
+          }, TaskCreationOptions.LongRunning);
+          Check.That(finalizers.Wait(TimeSpan.FromMinutes(4)), "a finalizer waits");
+          Check.That(!stream.Query(), "the work is complete");
+        }
+        Check.Eventually(() =>
+        {
+          GpuMemDiagnostics.ReleaseWaiting();
+          return instance.Stats.LiveObjects == 1 && GpuMemDiagnostics.WaitingObjects == 0;
+        }, "the end of the pools");
+      }
+    }
+
+    // Each block in a way of its own: of a pool that was disposed before, one that lives, one without a stream, and one that is
+    // disposed.
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    static Behaviour.Gate ForgetWorking(GpuDevice device, GpuStream stream)
+    {
+      MemoryPool disposed = device.CreatePool();
+      PoolBlock orphan = disposed.Allocate(1000, stream);
+      disposed.Dispose();
+      var gate = new Behaviour.Gate(stream);
+      stream.Fill(orphan, 1);
+      stream.Fill(device.CreatePool().Allocate(1000, stream), 1);
+      stream.Fill(device.CreatePool().Allocate(1000), 1);
+      using (PoolBlock block = device.CreatePool().Allocate(1000, stream)) stream.Fill(block, 1);
+      return gate;
     }
 
     static void Threads(Scope scope)
