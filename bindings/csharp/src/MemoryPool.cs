@@ -426,8 +426,8 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// Destroys the pool, and waits for the work that was enqueued before blocks were freed. Blocks that live stay usable;
-    /// the memory is freed with the last of them. It may be called repeatedly, and from any thread.
+    /// Destroys the pool, and waits for the work of its blocks, unlike <c>Dispose</c> of other objects. Blocks that live stay
+    /// usable; the memory is freed with the last of them. It may be called repeatedly, and from any thread.
     /// </summary>
     public void Dispose()
     {
@@ -714,8 +714,8 @@ namespace GpuMem
 #endif
 
     /// <summary>
-    /// Frees the block. It may be called repeatedly, and from any thread. <see cref="MemoryPool.Free(PoolBlock, GpuStream)"/>
-    /// does the same, but throws if that fails.
+    /// Frees the block. It does not wait, unless it is the last of a disposed pool. It may be called repeatedly, and from any
+    /// thread. <see cref="MemoryPool.Free(PoolBlock, GpuStream)"/> does the same, but throws if that fails.
     /// </summary>
     public void Dispose() { handle.Dispose(); }
 
