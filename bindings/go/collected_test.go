@@ -176,6 +176,39 @@ func TestMemoryUnderWorkIsFreedAfterTheWork(t *testing.T) {
 	}
 }
 
+// A stream works on registered memory, by an address of the registration or of the Pageable, and both are dropped.
+func TestRegisteredMemoryUnderWorkIsFreedAfterTheWork(t *testing.T) {
+	for _, name := range []string{"of the registration", "of the Pageable"} {
+		t.Run(name, func(t *testing.T) {
+			d := device(t)
+			s, word := newStream(t, d), newPinned[uint32](t, d, 1)
+			word.Slice()[0] = 0
+			since := settle(t)
+			func() {
+				p, err := NewPageable[byte](4096)
+				must(t, err)
+				m, err := p.Register(d, RegisterOptions{})
+				must(t, err)
+				at := m.At(0)
+				if name == "of the Pageable" {
+					at = p.At(0)
+				}
+				must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
+				must(t, s.Fill(at, 4096, 1, 1))
+			}()
+			for n := 0; n < 5; n++ {
+				runtime.GC()
+				runtime.Gosched()
+			}
+			since.exactly(t, 0, 0)
+			word.Slice()[0] = 1
+			must(t, s.Synchronize())
+			collectUntil(t, "freed or kept", func() bool { return since.is(2, 0)() || since.is(0, 1)() })
+			since.exactly(t, 2, 0)
+		})
+	}
+}
+
 // The work cannot be observed complete any more, so the memory stays.
 func TestMemoryOfAStreamThatWasClosedIsKept(t *testing.T) {
 	d := device(t)

@@ -134,6 +134,8 @@ func (m *Memory) closeDropped() outcome {
 		return outcomeGone
 	case m.shown.Load() || !m.streams.observe():
 		return outcomeKept
+	case m.below != nil && !m.below.noting().streams.observe(): // Work may use the memory by the Pageable's own address.
+		return outcomeKept
 	}
 	return outcomeOf(m.Close())
 }
