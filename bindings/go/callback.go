@@ -157,7 +157,7 @@ func gpumemGoHostKernel(handle, number C.uintptr_t) {
 //export gpumemGoLog
 func gpumemGoLog(level C.int32_t, message *C.char) {
 	if function := logging.function.Load(); function != nil {
-		logging.panics.guard(func() { (*function)(LogLevel(level), translate(C.GoString(message))) })
+		logging.panics.guard(func() { (*function)(LogLevel(level), translateWith(C.GoString(message), argumentNames)) })
 	}
 }
 

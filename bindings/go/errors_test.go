@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -126,6 +127,27 @@ func TestEachStepThatFails(t *testing.T) {
 		}
 	}
 	must(t, b.Close())
+}
+
+func TestTheLogNamesTheFieldsOfThisPackage(t *testing.T) {
+	host, err := Open(Options{Backend: BackendHost})
+	must(t, err)
+	defer host.Close()
+	d, err := host.Device(0)
+	must(t, err)
+	var mutex sync.Mutex
+	var told []string
+	must(t, SetLogFunction(LogDebug, func(_ LogLevel, message string) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		told = append(told, message)
+	}))
+	_, failed := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 1 << 50})
+	must(t, SetLogFunction(LogDebug, nil))
+	detail := expect(t, failed, ErrOutOfDeviceMemory)
+	if all := strings.Join(told, "\n"); !strings.Contains(all, detail.Message) || strings.Contains(all, "device_bytes") {
+		t.Errorf("the error says\n%s\nand the log\n%s", detail.Message, all)
+	}
 }
 
 func TestMessagesNameTheFieldsOfThisPackage(t *testing.T) {
