@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -396,6 +398,48 @@ func TestReadOnlyFile(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// Each says what is wrong and what to do, and names the code of the system if there is one.
+func TestWhatCannotBeMapped(t *testing.T) {
+	directory, err := os.Open(t.TempDir())
+	must(t, err)
+	defer directory.Close()
+	reader, writer, err := os.Pipe()
+	must(t, err)
+	defer reader.Close()
+	defer writer.Close()
+	path := filepath.Join(t.TempDir(), "content")
+	must(t, os.WriteFile(path, []byte("gpumem"), 0o600))
+	readOnly, err := os.Open(path)
+	must(t, err)
+	defer readOnly.Close()
+	closed, err := os.Open(path)
+	must(t, err)
+	must(t, closed.Close())
+	mapped := func(file *os.File) error {
+		_, err := MapFile[byte](file, true)
+		return err
+	}
+	_, large := NewPageable[byte](1 << 52)
+	for _, one := range []struct {
+		err    error
+		status Status
+		native string
+		part   string
+	}{
+		{mapped(directory), ErrInvalidArgument, "", "; pass a regular file"},
+		{mapped(reader), ErrInvalidArgument, "", "; pass a regular file"},
+		{mapped(closed), ErrInvalidArgument, "", "the file cannot be used: "},
+		{mapped(readOnly), ErrPermissionDenied, "EACCES", "; open the file for reading, and for writing"},
+		{large, ErrOutOfHostMemory, "ENOMEM", "; ask for less"},
+		{systemRefusal("gpumem.MapFile", "mmap", syscall.ENODEV), ErrUnsupported, "ENODEV", "; the file system"},
+		{systemRefusal("gpumem.MapFile", "mmap", syscall.EIO), ErrInternal, "errno 5", "input/output error"},
+	} {
+		if detail := expect(t, one.err, one.status); detail.NativeName != one.native || !strings.Contains(detail.Message, one.part) {
+			t.Error(one.err)
+		}
+	}
 }
 
 func TestNothingAtAll(t *testing.T) {

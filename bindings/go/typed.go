@@ -5,6 +5,7 @@
 package gpumem
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"reflect"
@@ -344,7 +345,10 @@ func MapFile[T any](file *os.File, writable bool) (*Pageable[T], error) {
 	}
 	state, err := file.Stat()
 	if err != nil {
-		return nil, err
+		return nil, refusal(ErrInvalidArgument, name, "the file cannot be used: %v", err)
+	}
+	if !state.Mode().IsRegular() {
+		return nil, refusal(ErrInvalidArgument, name, "the file is a directory, a pipe or a device; pass a regular file")
 	}
 	size := uint64(state.Size())
 	if size%valueSize[T]() != 0 {
@@ -357,17 +361,17 @@ func MapFile[T any](file *os.File, writable bool) (*Pageable[T], error) {
 	// Not file.Fd(), which would make a non-blocking file blocking.
 	connection, err := file.SyscallConn()
 	if err != nil {
-		return nil, err
+		return nil, refusal(ErrInvalidArgument, name, "the file cannot be used: %v", err)
 	}
 	var memory *Pageable[T]
 	var mapErr error
 	err = connection.Control(func(descriptor uintptr) {
 		memory, mapErr = newMapping[T](name, size, int(descriptor), protection, syscall.MAP_SHARED)
 	})
-	if err == nil {
-		err = mapErr
+	if err != nil {
+		return nil, refusal(ErrInvalidArgument, name, "the file cannot be used: %v", err)
 	}
-	return memory, err
+	return memory, mapErr
 }
 
 func newMapping[T any](name string, size uint64, file, protection, flags int) (*Pageable[T], error) {
@@ -393,18 +397,28 @@ func newMapping[T any](name string, size uint64, file, protection, flags int) (*
 	return &Pageable[T]{m, int(size / valueSize[T]())}, nil
 }
 
+// systemErrors are the codes with which mapping fails, and what to do then.
+var systemErrors = map[syscall.Errno]struct {
+	status       Status
+	name, remedy string
+}{
+	syscall.EACCES: {ErrPermissionDenied, "EACCES", "open the file for reading, and for writing if writable is true"},
+	syscall.EAGAIN: {ErrLimitExceeded, "EAGAIN", "raise the limit of locked memory (ulimit -l), or lock less"},
+	syscall.ENODEV: {ErrUnsupported, "ENODEV", "the file system cannot map files; use NewPageable and Instance.ReadFile"},
+	syscall.ENOMEM: {ErrOutOfHostMemory, "ENOMEM", "ask for less, or close other memory"},
+	syscall.EPERM:  {ErrPermissionDenied, "EPERM", "the file is sealed, or its file system forbids it; map it without writing, or copy it"},
+}
+
 // systemRefusal makes the error of a system call.
 func systemRefusal(function, call string, err error) error {
 	failed := &Error{Status: ErrInternal, Function: function, EntryPoint: call, Message: err.Error()}
 	if number, ok := err.(syscall.Errno); ok {
 		failed.NativeDomain, failed.NativeCode = NativeErrno, int32(number)
-		switch number {
-		case syscall.ENOMEM:
-			failed.Status, failed.NativeName = ErrOutOfHostMemory, "ENOMEM"
-		case syscall.EACCES:
-			failed.Status, failed.NativeName = ErrPermissionDenied, "EACCES"
-		case syscall.EPERM:
-			failed.Status, failed.NativeName = ErrPermissionDenied, "EPERM"
+		if known, ok := systemErrors[number]; ok {
+			failed.Status, failed.NativeName = known.status, known.name
+			failed.Message += "; " + known.remedy
+		} else {
+			failed.NativeName = fmt.Sprintf("errno %d", int(number))
 		}
 	}
 	return failed
