@@ -3,6 +3,8 @@
 package gpumem
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -127,6 +129,42 @@ func TestEachStepThatFails(t *testing.T) {
 		}
 	}
 	must(t, b.Close())
+}
+
+func TestErrorsNameWhatWasCalled(t *testing.T) {
+	d := device(t)
+	i, s := d.Instance(), newStream(t, d)
+	closed := newPinned[int32](t, d, 4)
+	must(t, closed.Close())
+	pinned := newPinned[int32](t, d, 4)
+	managed, err := NewManaged[int32](d, 4, MemoryOptions{})
+	must(t, err)
+	defer managed.Close()
+	buffer, err := NewBuffer[int32](d, 4, BufferOptions{Location: LocationHost})
+	must(t, err)
+	defer buffer.Close()
+	var none *RingConsumer
+	var handle ShareHandle
+	for name, call := range map[string]func() error{
+		"gpumem.Fill":   func() error { return Fill[int32](i, closed.Span(), 1) },
+		"gpumem.Copy":   func() error { return Copy[int32](s, pinned.Span(), closed.Span()) },
+		"Pinned.Close":  func() error { return pinned.View(func([]int32) error { return pinned.Close() }) },
+		"Managed.Close": func() error { return managed.View(func([]int32) error { return managed.Close() }) },
+		"Buffer.Resize": func() error { return buffer.View(func([]int32) error { return buffer.Resize(1) }) },
+		"RingConsumer.Each": func() error {
+			return none.Each(context.Background(), nil, func(*RingMessage) error { return nil })
+		},
+		"ShareHandle.UnmarshalText": func() error { return json.Unmarshal([]byte(`"AAAA"`), &handle) },
+	} {
+		var detail *Error
+		if err := call(); !errors.As(err, &detail) || !strings.HasPrefix(err.Error(), name+": ") ||
+			detail.Function != name && !strings.HasPrefix(detail.Function, "gpumem_") {
+			t.Errorf("%s: %v, of %+v", name, err, detail)
+		}
+	}
+	if err := handle.UnmarshalText([]byte("AAAA")); err == nil || !strings.Contains(err.Error(), "342 characters, not 4 (") {
+		t.Error(err)
+	}
 }
 
 func TestTheLogNamesTheFieldsOfThisPackage(t *testing.T) {

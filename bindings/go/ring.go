@@ -459,7 +459,7 @@ func (c *RingConsumer) Each(ctx context.Context, stream *Stream, use func(*RingM
 		if errors.Is(err, ErrClosed) && !c.instance.closed() {
 			return nil
 		} else if err != nil {
-			return err
+			return calledAs("RingConsumer.Each", err)
 		}
 		if err := one(message); err != nil {
 			return err

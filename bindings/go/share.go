@@ -45,6 +45,10 @@ func (h *ShareHandle) UnmarshalText(encoded []byte) error {
 	if err != nil {
 		return refusal(ErrInvalidArgument, "ShareHandle.UnmarshalText", "the text is no handle: %v", err)
 	}
+	if len(bytes) != len(h) {
+		return refusal(ErrInvalidArgument, "ShareHandle.UnmarshalText", "the text of a handle has %d characters, not %d",
+			base64.RawURLEncoding.EncodedLen(len(h)), len(encoded))
+	}
 	return h.UnmarshalBinary(bytes)
 }
 

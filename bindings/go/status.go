@@ -85,10 +85,13 @@ type Error struct {
 	called       string       // What the program called, if it is not the counterpart of Function.
 }
 
-// calledAs makes the text of an error name what the program called.
+// calledAs makes an error name what the program called.
 func calledAs(name string, err error) error {
 	if detail, ok := err.(*Error); ok {
 		detail.called = name
+		if !strings.HasPrefix(detail.Function, "gpumem_") {
+			detail.Function = name
+		}
 		if strings.HasPrefix(name, "Buffer.") {
 			detail.Message = strings.ReplaceAll(detail.Message, "GrowableBuffer.", "Buffer.")
 		}
