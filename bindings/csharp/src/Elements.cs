@@ -15,26 +15,24 @@ namespace GpuMem
       where T : unmanaged
 #endif
   {
-#if GPUMEM_MCS
-    static readonly int size = HasReferences(typeof(T)) ? 0 : Measure();
+    static readonly string refusal = Elements.Refuse(typeof(T));
 
     internal static int Size
     {
       get
       {
-        if (size > 0) return size;
-        throw new ArgumentException(
-            typeof(T) + (size == 0 ? " contains references, which device code cannot follow" : " is not laid out as in C"));
+        if (refusal != null) throw new ArgumentException(typeof(T) + refusal);
+#if GPUMEM_MCS
+        if (size <= 0) throw new ArgumentException(typeof(T) + " is not laid out as in C");
+        return size;
+#else
+        return sizeof(T);
+#endif
       }
     }
 
-    static bool HasReferences(Type type)
-    {
-      if (type.IsPrimitive || type.IsEnum || type.IsPointer) return false;
-      if (!type.IsValueType) return true;
-      const BindingFlags All = BindingFlags.Instance | BindingFlags.Public | BindingFlags.NonPublic;
-      return Array.Exists(type.GetFields(All), field => HasReferences(field.FieldType));
-    }
+#if GPUMEM_MCS
+    static readonly int size = refusal != null ? 0 : Measure();
 
     static int Measure()
     {
@@ -93,8 +91,6 @@ namespace GpuMem
       }
     }
 #else
-    internal static int Size { get { return sizeof(T); } }
-
     internal static T Get(IntPtr first, long index) { return ((T*)first)[index]; }
 
     internal static void Set(IntPtr first, long index, T value) { ((T*)first)[index] = value; }
@@ -161,6 +157,21 @@ namespace GpuMem
 
   static class Elements
   {
+    /// <summary>Why values of a type cannot be elements; null if they can.</summary>
+    internal static string Refuse(Type type)
+    {
+      if (type == typeof(bool)) return " is or has a bool, which a device could make neither true nor false; use byte in its place";
+      if (type.IsPrimitive || type.IsEnum || type.IsPointer) return null;
+      if (!type.IsValueType) return " contains references, which device code cannot follow";
+      const BindingFlags All = BindingFlags.Instance | BindingFlags.Public | BindingFlags.NonPublic;
+      foreach (FieldInfo field in type.GetFields(All))
+      {
+        string found = Refuse(field.FieldType);
+        if (found != null) return found;
+      }
+      return null;
+    }
+
     /// <summary>The array, or for an empty one another: its address would be null, as if there were none.</summary>
     internal static T[] WithAddress<T>(T[] array) { return array.Length == 0 ? new T[1] : array; }
   }

@@ -239,7 +239,7 @@ namespace GpuMem
     /// Page-locks an array, so that devices can use it, until the result is disposed. Until then the array stays alive
     /// and in place. An empty array needs nothing: all calls work with the result, and its pointers are zero.
     /// </summary>
-    /// <exception cref="ArgumentException">The elements contain references, or are not laid out as in C.</exception>
+    /// <exception cref="ArgumentException">The elements contain references or bools, or are not laid out as in C.</exception>
     public GpuMemory Register<T>(T[] array, RegisterOptions options = default(RegisterOptions))
 #if GPUMEM_MCS
         where T : struct

@@ -41,6 +41,7 @@ namespace GpuMem.Tests
       Tap.Run("errors carry everything", Errors);
       Tap.Run("lengths that are no lengths", Lengths);
       Tap.Run("arrays that cannot be registered", RegisterRefused);
+      Tap.Run("bools are no elements", BoolsRefused);
       Tap.Run("a registered array stays where it is", RegisterArray);
       Tap.Run("elements of pinned memory", Elements);
       Tap.Run("views of pinned memory", Views);
@@ -607,6 +608,42 @@ namespace GpuMem.Tests
     struct WithReference
     {
       internal string Text;
+    }
+
+    struct Flagged
+    {
+#pragma warning disable 649  // never assigned to
+      internal int Number;
+      internal Inner Part;
+
+      internal struct Inner { internal bool Flag; }
+#pragma warning restore 649
+    }
+
+    static void BoolsRefused(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream())
+      using (GpuMemory memory = device.AllocateDevice(64))
+      using (GrowableBuffer buffer = device.CreateBuffer(64, new BufferOptions { Location = MemoryLocation.Host }))
+      {
+        foreach (Action call in new Action[]
+        {
+          () => device.AllocatePinned<bool>(4), () => device.AllocatePinned<Flagged>(4), () => device.AllocateUnified<bool>(4),
+          () => device.Register(new bool[5]), () => device.Register(new Flagged[0]), () => buffer.GetView<bool>(),
+          () => memory.CopyTo(new bool[4]), () => memory.CopyFrom(new Flagged[1]), () => stream.Copy(memory, new bool[64]),
+          () => stream.Copy(new Flagged[1], memory),
+        })
+        {
+          string message = Check.Throws<ArgumentException>(call).Message;
+          Check.That(message.EndsWith(" is or has a bool, which a device could make neither true nor false; use byte in its place"), message);
+        }
+        using (device.AllocatePinned<char>(1))
+        using (device.AllocatePinned<IntPtr>(1))
+        using (device.AllocatePinned<Guid>(1))
+        {
+        }
+      }
     }
 
     static void RegisterRefused(Scope scope)
