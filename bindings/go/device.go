@@ -27,7 +27,7 @@ func (d *Device) id() C.uintptr_t {
 // Device gets a device by its ordinal, from 0.
 func (i *Instance) Device(ordinal int) (*Device, error) {
 	if ordinal < 0 || uint64(ordinal) > 1<<32-1 {
-		return nil, refusal(ErrInvalidArgument, "Instance.Device", "no device has the ordinal %d", ordinal)
+		return nil, refusal(ErrInvalidArgument, "Instance.Device", "no device has the ordinal %d; they are numbered from 0", ordinal)
 	}
 	result := C.gpumem_go_device_get(i.id(), C.uint32_t(ordinal))
 	runtime.KeepAlive(i)

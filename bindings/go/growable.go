@@ -418,7 +418,7 @@ func (b *GrowableBuffer) view(name string, use func(at *place) error) error {
 		return refusal(ErrInvalidState, name, "the buffer is asleep; call Wake first")
 	}
 	if claimed == nil {
-		return refusal(ErrBusy, name, "the buffer is being changed")
+		return refusal(ErrBusy, name, "the buffer is being changed; call again when that call has returned")
 	}
 	defer b.growing.parts.release(claimed)
 	if err := b.checkCPU(name, at); err != nil {

@@ -486,6 +486,9 @@ func TestNothingAtAll(t *testing.T) {
 	_, deviceErr := i.Device(0)
 	_, devicesErr := i.Devices()
 	_, minusErr := i.Device(-1)
+	if !strings.HasSuffix(fmt.Sprint(minusErr), "; they are numbered from 0 (ErrInvalidArgument)") {
+		t.Error(minusErr)
+	}
 	_, statsErr := i.Stats()
 	_, kindErr := i.KindStats(KindDevice)
 	_, reportErr := i.Report()
