@@ -76,10 +76,12 @@ namespace GpuMem
     public override bool IsInvalid { get { return handle == IntPtr.Zero; } }
 
     /// <summary>
-    /// Whether the owner has disposed it. The native object lives on as long as there are references, and
-    /// <c>IsClosed</c> is false until it is destroyed.
+    /// Whether the owner has disposed it, or its instance was closed by force. After <c>Dispose</c> the native object lives on
+    /// as long as there are references, and <c>IsClosed</c> is false until it is destroyed.
     /// </summary>
-    internal bool IsDisposed { get { return disposed; } }
+    internal bool IsDisposed { get { return disposed || (parent != null && parent.IsInstanceClosed); } }
+
+    bool IsInstanceClosed { get { return parent == null ? IsClosed : parent.IsInstanceClosed; } }
 
     /// <summary>Whether the program has dropped it without disposing it, and the collector has found it.</summary>
     internal bool IsForgotten { get { return finalizing; } }

@@ -236,18 +236,33 @@ namespace GpuMem.Tests
       GpuStream stream = device.CreateStream();
       stream.Copy(memory, pinned);
       GpuMemory untyped = pinned.Allocation;
-      Check.Equal(4L, instance.Close(CloseMode.Force), "destroyed");
+      MemoryPool pool = device.CreatePool();
+      PoolBlock block = pool.Allocate(100);
+      AddressRange range = instance.ReserveRange(64L << 20);
+      GrowableBuffer buffer = device.CreateBuffer(100);
+      Check.That(!memory.IsDisposed, "it is disposed");
+      Check.That(instance.Close(CloseMode.Force) >= 4, "destroyed");
       Check.Fails(Status.Closed, () => stream.Query());
       foreach (Action use in new Action[]
       {
         () => GC.KeepAlive(pinned[0]), () => pinned[0] = 1, () => pinned.ToArray(), () => pinned.CopyFrom(new byte[1]),
         () => GC.KeepAlive(pinned.Size), () => GC.KeepAlive(pinned.HostPointer), () => pinned.OpenView(),
         () => untyped.OpenView(),
+        () => GC.KeepAlive(memory.DevicePointer), () => GC.KeepAlive(memory.Size), () => GC.KeepAlive(memory.Info),
+        () => GC.KeepAlive(memory.GrantedFlags), () => memory.Slice(0, 1), () => GC.KeepAlive(memory.Range),
+        () => GC.KeepAlive(block.Pointer), () => GC.KeepAlive(block.Size), () => block.Slice(0, 1),
+        () => GC.KeepAlive(range.Pointer), () => GC.KeepAlive(range.Size), () => range.Slice(0, 1),
+        () => GC.KeepAlive(buffer.Pointer), () => buffer.Slice(0, 1), () => GC.KeepAlive(pool.Device),
       })
       {
         Check.Throws<ObjectDisposedException>(use);
       }
-      foreach (IDisposable one in new IDisposable[] { stream, memory, pinned, registered, instance }) one.Dispose();
+      Check.That(memory.IsDisposed && block.IsDisposed && range.IsDisposed && buffer.IsDisposed && stream.IsDisposed, "not disposed");
+      Check.That(memory.ToString().Contains("IsDisposed"), memory.ToString());
+      foreach (IDisposable one in new IDisposable[] { stream, memory, pinned, registered, block, pool, range, buffer, instance })
+      {
+        one.Dispose();
+      }
       Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
     }
 
