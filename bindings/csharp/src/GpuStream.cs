@@ -65,7 +65,7 @@ namespace GpuMem
     /// Waits until the work that is in the stream now is complete, without a thread: it asks again every 1 to 10 ms. The
     /// task fails with what <see cref="Synchronize()"/> would throw.
     /// </summary>
-    /// <param name="cancellation">Ends the wait; the work goes on.</param>
+    /// <param name="cancellation">Ends the wait with an <see cref="OperationCanceledException"/>; the work goes on.</param>
     public Task SynchronizeAsync(CancellationToken cancellation = default(CancellationToken))
     {
       handle.Usable();

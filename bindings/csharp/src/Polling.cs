@@ -17,7 +17,15 @@ namespace GpuMem
       cancellation.ThrowIfCancellationRequested();
       for (int pause = 1; !complete(); pause = Math.Min(2 * pause, LongestPause))
       {
-        await Task.Delay(pause, cancellation).ConfigureAwait(false);
+        try
+        {
+          await Task.Delay(pause, cancellation).ConfigureAwait(false);
+        }
+        catch (TaskCanceledException)
+        {
+          // A token that was cancelled before, and one that is cancelled during the wait, give the same exception.
+        }
+        cancellation.ThrowIfCancellationRequested();
       }
     }
 

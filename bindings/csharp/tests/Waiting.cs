@@ -2,6 +2,7 @@
 // Tests the waits that hold no thread.
 
 using System;
+using System.Linq;
 using System.Threading;
 using System.Threading.Tasks;
 using Gate = GpuMem.Tests.Behaviour.Gate;
@@ -112,10 +113,13 @@ namespace GpuMem.Tests
         gpuEvent.Record(stream);
         Task[] waits = { stream.SynchronizeAsync(source.Token), gpuEvent.SynchronizeAsync(source.Token) };
         source.Cancel();
-        foreach (Task wait in waits)
+        Task[] late = { stream.SynchronizeAsync(source.Token), gpuEvent.SynchronizeAsync(source.Token) };
+        foreach (Task wait in waits.Concat(late))
         {
           Check.That(Task.WaitAny(new[] { wait }, TimeSpan.FromSeconds(120)) == 0, "the wait does not end");
-          Check.Throws<TaskCanceledException>(() => wait.GetAwaiter().GetResult());
+          var problem = Check.Throws<OperationCanceledException>(() => wait.GetAwaiter().GetResult());
+          Check.Equal(typeof(OperationCanceledException), problem.GetType(), "type");
+          Check.Equal(source.Token, problem.CancellationToken, "token");
           Check.That(wait.IsCanceled, "it was not cancelled");
         }
         Check.That(!stream.Query(), "the work has ended");
