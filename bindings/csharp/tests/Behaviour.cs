@@ -241,8 +241,11 @@ namespace GpuMem.Tests
       AddressRange range = instance.ReserveRange(64L << 20);
       GrowableBuffer buffer = device.CreateBuffer(100);
       Check.That(!memory.IsDisposed, "it is disposed");
+      GpuEvent recorded = device.CreateEvent();
+      recorded.Record(stream);
       Check.That(instance.Close(CloseMode.Force) >= 4, "destroyed");
       Check.Fails(Status.Closed, () => stream.Query());
+      Check.Equal("the instance is closed; open a new one", Check.Fails(Status.Closed, () => recorded.Query()).Message, "message");
       foreach (Action use in new Action[]
       {
         () => GC.KeepAlive(pinned[0]), () => pinned[0] = 1, () => pinned.ToArray(), () => pinned.CopyFrom(new byte[1]),
@@ -259,7 +262,7 @@ namespace GpuMem.Tests
       }
       Check.That(memory.IsDisposed && block.IsDisposed && range.IsDisposed && buffer.IsDisposed && stream.IsDisposed, "not disposed");
       Check.That(memory.ToString().Contains("IsDisposed"), memory.ToString());
-      foreach (IDisposable one in new IDisposable[] { stream, memory, pinned, registered, block, pool, range, buffer, instance })
+      foreach (IDisposable one in new IDisposable[] { stream, recorded, memory, pinned, registered, block, pool, range, buffer, instance })
       {
         one.Dispose();
       }
