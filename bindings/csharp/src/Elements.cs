@@ -130,7 +130,8 @@ namespace GpuMem
     internal static void RequireInside(T[] array, int start, int count, string name)
     {
       if (array == null) throw new ArgumentNullException(name);
-      if (start < 0 || count < 0 || start > array.Length - count) throw new ArgumentOutOfRangeException(name);
+      if (start < 0 || start > array.Length) throw OutsideArray(array, name, nameof(start), start);
+      if (count < 0 || count > array.Length - start) throw OutsideArray(array, name, nameof(count), count);
     }
 
     /// <summary>The same of so many elements that do not all fit into an array.</summary>
@@ -138,6 +139,11 @@ namespace GpuMem
     {
       if (start < 0 || start > all) throw Outside(all, nameof(start), start);
       if (count < 0 || count > all - start) throw Outside(all, name, count);
+    }
+
+    static Exception OutsideArray(T[] array, string name, string what, int value)
+    {
+      return new ArgumentOutOfRangeException(name, "a " + what + " of " + value + " is outside of the array, which has " + array.Length + " elements");
     }
 
     internal static Exception Outside(long all, string name, long value)

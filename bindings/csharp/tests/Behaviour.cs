@@ -754,6 +754,10 @@ namespace GpuMem.Tests
         var part = new short[10];
         numbers.CopyTo(5, part, 3, 4);
         Check.Equal("0 0 0 25 36 49 64 0 0 0", string.Join(" ", part), "part");
+        string outside = Check.Throws<ArgumentOutOfRangeException>(() => numbers.CopyFrom(part, -1, 0, 2)).Message;
+        Check.That(outside.StartsWith("a start of -1 is outside of the array, which has 10 elements"), outside);
+        outside = Check.Throws<ArgumentOutOfRangeException>(() => numbers.CopyTo(0, part, 9, 2)).Message;
+        Check.That(outside.StartsWith("a count of 2 is outside of the array, which has 10 elements"), outside);
         numbers.CopyFrom(new short[] { -1, -2, -3 }, 1, 98, 2);
         Check.Equal("-2 -3", numbers[98] + " " + numbers[99], "end");
         Check.Equal((short)-3, numbers.ToArray()[99], "array");
