@@ -127,6 +127,7 @@ namespace GpuMem
     // The library takes the low bytes of a value, and would fill with another one.
     static int SizeOf(GpuRange destination, uint value, int valueSize)
     {
+      if (valueSize < 0) throw new ArgumentOutOfRangeException(nameof(valueSize), valueSize, "pass 1, 2 or 4, or 0 for the default");
       if (valueSize == 0)
       {
         Type element = destination.Element;

@@ -955,6 +955,10 @@ namespace GpuMem.Tests
       using (PoolBlock block = pool.Allocate(100))
       using (GpuStream stream = device.CreateStream())
       {
+        foreach (Action wrong in new Action[] { () => instance.Fill(memory, 3, -1), () => stream.Fill2D(memory, 10, 10, 10, 3, -1) })
+        {
+          Check.Equal("valueSize", Check.Throws<ArgumentOutOfRangeException>(wrong).ParamName, "valueSize");
+        }
         foreach (Action wrong in new Action[]
         {
           () => memory.CopyFrom(array), () => buffer.CopyFrom(array), () => buffer.CopyFrom(50, new byte[51]),
