@@ -114,6 +114,11 @@ class Stream {
   // blocks.
   virtual Result<bool> query() = 0;
   virtual Result<bool> synchronize(uint64_t timeout_ns) = 0;
+  // The same for the library's own ends: failures of the work stay for the call that is to report them
+  // (COM-15), and do not count here. Those of a driver lose the device, and every call reports that.
+  virtual Result<bool> observe(uint64_t timeout_ns) {
+    return timeout_ns == 0 ? query() : synchronize(timeout_ns);
+  }
   // Waits for all work, as far as that spoils no capture of other code.
   virtual Result<void> drain() = 0;
 

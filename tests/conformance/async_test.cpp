@@ -20,6 +20,7 @@
 
 #include "cuda_raw.h"
 #include "harness.h"
+#include "pools.h"
 #include "vmm.h"
 
 namespace conformance {
@@ -98,6 +99,90 @@ TEST_F(Async, com_15_failing_work_is_reported_by_the_call_that_observes_it) {
   EXPECT_OK(gpumem_device_get_info(device_, &info, why()));
   EXPECT_EQ(info.lost, 0u);
   munmap(gone, kSize);
+}
+
+// A copy in a stream that has run and failed, and that nobody has been told of.
+struct FailedCopy {
+  FailedCopy(gpumem_device device, gpumem_stream stream)
+      : target(alloc_device(device, kSize)), behind(create_event(device)) {
+    Gate gate;
+    gate.hold(stream);
+    EXPECT_OK(gpumem_copy_async(stream, target.device(), gone.get(), kSize, nullptr, why()));
+    EXPECT_EQ(mprotect(gone.get(), kSize, PROT_NONE), 0);
+    EXPECT_OK(gpumem_event_record(behind, stream, why()));
+    gate.open();
+    // The failure of a stream is not that of another one that waits for it.
+    const Stream other = create_stream(device);
+    EXPECT_OK(gpumem_stream_wait_event(other, behind, why()));
+    other.synchronize();
+  }
+
+  Pages gone{kSize};
+  Memory target;
+  Event behind;
+};
+
+void expect_reported_once(gpumem_stream stream) {
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+}
+
+TEST_F(Async, com_15_calls_about_other_things_report_nothing) {
+  if (!on_host()) SKIP_RULE("a driver's work fails only by losing the device, which is another test");
+  const Instance own = open_instance([](gpumem_instance_desc&, gpumem_host_options& host) {
+    host.concurrent = GPUMEM_TOGGLE_OFF;
+    host.lock_piece = kSize;
+  });
+  const gpumem_device device = own.device();
+  const Memory managed = create_memory(device, memory_desc(GPUMEM_KIND_MANAGED, kSize));
+  Pages pages(4 * kSize);
+  const gpumem_register_desc desc = register_desc(pages.get(), pages.size());
+  gpumem_memory handle = nullptr;
+  ASSERT_OK(gpumem_memory_register(device, &desc, &handle, why()));
+  const Memory registered(handle);
+  const Stream stream = create_stream(device);
+  Faults faults(own);
+  {
+    // A pool asks the stream whether its work is complete.
+    const Pool pool = create_pool(device, GPUMEM_KIND_DEVICE);
+    void* const block = take(pool, kSize, stream);
+    const FailedCopy failed(device, stream);
+    give(pool, block, stream);
+    trim(pool);
+    expect_reported_once(stream);
+  }
+  {
+    // Calls that fail halfway wait for what they have enqueued.
+    const FailedCopy failed(device, stream);
+    faults.fail_step(2);
+    EXPECT_TRUE(GPUMEM_FAILED(gpumem_fill_async(stream, pages.get(), pages.size(), 1, 1, nullptr)));
+    faults.off();
+    expect_reported_once(stream);
+  }
+  {
+    const FailedCopy failed(device, stream);
+    faults.fail_step(2);
+    EXPECT_TRUE(GPUMEM_FAILED(
+        gpumem_copy_async(stream, pages.get(), pages.get() + 2 * kSize, 2 * kSize, nullptr, nullptr)));
+    faults.off();
+    expect_reported_once(stream);
+  }
+  {
+    const FailedCopy failed(device, stream);
+    faults.fail_step(2);
+    EXPECT_OK(gpumem_managed_attach(stream, managed.host(), 0, GPUMEM_ATTACH_GLOBAL, why()));
+    faults.off();
+    expect_reported_once(stream);
+  }
+  {
+    // So that managed memory does not stay attached to it, its end is noted.
+    Stream goes = create_stream(device);
+    const FailedCopy failed(device, goes);
+    goes.destroy();
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                  gpumem_event_synchronize(failed.behind, GPUMEM_TIMEOUT_INFINITE, why()));
+  }
 }
 
 // The exception: a kernel faults, and every later call of the device says so, whatever it is about.

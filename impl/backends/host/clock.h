@@ -52,7 +52,7 @@ struct Timeline {
   bool in_function = false;     // a host function runs
   bool touching = false;        // the running operation moves bytes, possibly the caller's own
   uint32_t handles = 0;         // contract streams that wrap this one
-  std::list<Failure> failures;  // in order of the numbers; not yet observed (COM-15)
+  std::list<Failure> failures;  // in order of the numbers; not yet reported (COM-15)
 };
 
 // A vector clock: the last relevant operation of each of several timelines.

@@ -8,7 +8,8 @@
 
 namespace gpumem::host {
 
-Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t timeout_ns) {
+Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t timeout_ns,
+                           Failures failures) {
   // Longer than any process lives, yet cannot overflow the clock's arithmetic.
   constexpr uint64_t kLongest = uint64_t{1} << 61;
   Timeline& timeline = *mark.timeline;
@@ -26,9 +27,10 @@ Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t 
   mark.observe();
   managed.refresh(lock);
   Result<bool> observed = true;
-  for (auto& failures = timeline.failures; !failures.empty() && failures.front().number <= mark.number;
-       failures.pop_front()) {
-    if (observed) observed = failures.front().error;  // later failures may be consequences of the first
+  if (failures == Failures::kKeep) return observed;
+  for (auto& failed = timeline.failures; !failed.empty() && failed.front().number <= mark.number;
+       failed.pop_front()) {
+    if (observed) observed = failed.front().error;  // later failures may be consequences of the first
   }
   return observed;
 }

@@ -28,9 +28,11 @@ struct Shared {
         registrations(checked.register_count_max),
         managed(checked.strict) {}
 
-  // Waits for a point and observes it; false on timeout. Reports the first unobserved failure before that
-  // point, or that `device` is lost.
-  Result<bool> await(const HostDevice& device, const Mark& mark, uint64_t timeout_ns);
+  // Waits for a point and observes it; false on timeout. Reports that `device` is lost, or the first failure
+  // before that point that is not reported yet, unless they are kept for another call.
+  enum class Failures { kReport, kKeep };
+  Result<bool> await(const HostDevice& device, const Mark& mark, uint64_t timeout_ns,
+                     Failures failures = Failures::kReport);
 
   const Options options;
   Steps steps;

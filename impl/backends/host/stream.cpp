@@ -214,13 +214,19 @@ Result<void> HostStream::wait_value(const backend::Span& word, uint64_t value, u
 Result<bool> HostStream::query() { return synchronize(0); }
 
 Result<bool> HostStream::synchronize(uint64_t timeout_ns) {
+  return await(timeout_ns, Shared::Failures::kReport);
+}
+
+Result<bool> HostStream::observe(uint64_t timeout_ns) { return await(timeout_ns, Shared::Failures::kKeep); }
+
+Result<bool> HostStream::await(uint64_t timeout_ns, Shared::Failures failures) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   Mark mark;
   {
     const Lock lock(shared_.mutex);
     mark = queue_->mark(lock);
   }
-  return shared_.await(queue_->device(), mark, timeout_ns);
+  return shared_.await(queue_->device(), mark, timeout_ns, failures);
 }
 
 // A wait does not invalidate a simulated capture.

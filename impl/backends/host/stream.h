@@ -36,6 +36,7 @@ class HostStream final : public backend::Stream {
                           gpumem_wait_condition condition) override;
   Result<bool> query() override;
   Result<bool> synchronize(uint64_t timeout_ns) override;
+  Result<bool> observe(uint64_t timeout_ns) override;
   Result<void> drain() override;
   Result<void> release() override;
 
@@ -45,6 +46,7 @@ class HostStream final : public backend::Stream {
  private:
   // `or_end`: a record whose process has ended is as good as a complete one.
   Result<void> wait_for(backend::Event& event, bool or_end);
+  Result<bool> await(uint64_t timeout_ns, Shared::Failures failures);
 
   Shared& shared_;
   const std::shared_ptr<Queue> queue_;

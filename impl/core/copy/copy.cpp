@@ -715,7 +715,7 @@ class EnqueuedWork {
   ~EnqueuedWork() {
     if (!any || stays_) return;
     const platform::CancellationHeld held;
-    (void)stream_.synchronize(GPUMEM_TIMEOUT_INFINITE);
+    (void)stream_.observe(GPUMEM_TIMEOUT_INFINITE);
   }
   void stay() { stays_ = true; }
 
@@ -911,7 +911,7 @@ void fill_by_cpu(const backend::FillSegment& segment) {
   });
   if (!result && any) {
     const platform::CancellationHeld held;
-    (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+    (void)stream.observe(GPUMEM_TIMEOUT_INFINITE);
   }
   return result;
 }

@@ -102,7 +102,7 @@ void GPUMEM_CALL run(void* argument) {
 // False if out of memory.
 bool wait_for(backend::Stream& stream) noexcept {
   try {
-    (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+    (void)stream.observe(GPUMEM_TIMEOUT_INFINITE);
     return true;
   } catch (const std::bad_alloc&) {
     return false;

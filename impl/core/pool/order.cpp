@@ -45,7 +45,7 @@ bool PoolOrder::ask() {
   if (stream_ == nullptr || native_) return false;
   const auto capturing = stream_->is_capturing();
   if (!capturing || *capturing) return false;
-  const auto complete = stream_->query();
+  const auto complete = stream_->observe(0);
   if (!complete || !*complete) return false;
   pass_all();
   return true;

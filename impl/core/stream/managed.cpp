@@ -195,7 +195,7 @@ Result<void> attach(Stream& stream, void* pointer, uint64_t size, gpumem_attach 
   auto mark = (*fence)->mark(stream.backend());
   if (!mark) {
     // It is enqueued, so the call must not fail. Once it is complete no mark is needed.
-    (void)stream.backend().synchronize(GPUMEM_TIMEOUT_INFINITE);
+    (void)stream.backend().observe(GPUMEM_TIMEOUT_INFINITE);
     state.attach_from(association, key, nullptr, 0);
     return {};
   }
@@ -210,7 +210,7 @@ StreamEnd::StreamEnd(Stream& stream) : stream_(stream) {
   // Work that is complete needs no mark, which would itself take a moment.
   const auto capturing = stream.backend().is_capturing();
   if (capturing && !*capturing) {
-    const auto complete = stream.backend().query();
+    const auto complete = stream.backend().observe(0);
     if (complete && *complete) return;
   }
   auto fence = stream.backend().fence();
