@@ -273,6 +273,18 @@ std::vector<Scenario> host_scenarios() {
   running.after = {set_quit(true)};
   all.push_back(running);
 
+  Scenario working{
+      "a stream that ends before its work",
+      kHost,
+      {create_stream(0), CALL(gpumem_malloc, w.out.device[0], GPUMEM_KIND_MANAGED, 1000, &w.out.pointer[0]),
+       set_quit(false)},
+      {launch, ENDING_CALL(gpumem_stream_destroy, w.out.stream[0])}};
+  working.options = [](gpumem_instance_desc&, gpumem_host_options& host) {
+    host.concurrent = GPUMEM_TOGGLE_OFF;  // or the end of the stream would not matter to managed memory
+  };
+  working.after = {set_quit(true)};
+  all.push_back(working);
+
   all.push_back({"native streams",
                  kHost,
                  {},

@@ -50,14 +50,12 @@ Result<void> destroy_object(Ref<T> object) {
     still_shared.dismiss();  // the call that destroys it decides that
     return ended_meanwhile(T::kType);
   }
+  Cleanup stays([&] { handles::revive(*object); });
   platform::fence_all_threads();
-  auto released = wait_for_uses(*object);
-  if (released) released = exports.begin_end(*object);  // it may have been exported meanwhile
-  if (released) released = object->release();
-  if (!released) {
-    handles::revive(*object);
-    return released;
-  }
+  GPUMEM_TRY(wait_for_uses(*object));
+  GPUMEM_TRY(exports.begin_end(*object));  // it may have been exported meanwhile
+  GPUMEM_TRY(object->release());
+  stays.dismiss();
   still_shared.dismiss();
   T* const gone = object.get();
   object = {};

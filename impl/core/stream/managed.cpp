@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
+#include <new>
 #include <thread>
 
 #include "base/arithmetic.h"
@@ -213,12 +214,16 @@ StreamEnd::StreamEnd(Stream& stream) : stream_(stream) {
     const auto complete = stream.backend().observe(0);
     if (complete && *complete) return;
   }
-  auto fence = stream.backend().fence();
-  if (!fence) return;
-  auto mark = (*fence)->mark(stream.backend());
-  if (!mark) return;  // of a lost device, say
-  fence_ = std::move(*fence);
-  mark_ = *mark;
+  try {
+    auto fence = stream.backend().fence();
+    if (!fence) return;
+    auto mark = (*fence)->mark(stream.backend());
+    if (!mark) return;  // of a lost device, say
+    fence_ = std::move(*fence);
+    mark_ = *mark;
+  } catch (const std::bad_alloc&) {
+    // As in ManagedState::stream_ends(): a stream can always be destroyed.
+  }
 }
 
 void StreamEnd::finish() noexcept {
