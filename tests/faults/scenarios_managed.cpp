@@ -2,6 +2,8 @@
 // Scenarios of managed memory: attaching, hints, batches, queries, and the CPU's accesses.
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "scenario.h"
 
 namespace faults {
@@ -54,6 +56,32 @@ Step discard_and_prefetch_batch() {
 Step idle(Step step) {
   step.expected = GPUMEM_NO_EFFECT;
   return step;
+}
+
+void view_first_byte(gpumem_host_kernel kernel, void* world) {
+  World& w = *static_cast<World*>(world);
+  void* view = nullptr;
+  EXPECT_EQ(gpumem_host_kernel_view(kernel, w.out.pointer[0], 1, GPUMEM_ACCESS_READ, &view, nullptr),
+            GPUMEM_SUCCESS);
+}
+
+// Attaches global memory to the host. If that has failed, kernels of any stream may still use it.
+Step attach_in_full_or_not_at_all() {
+  const auto failed = std::make_shared<bool>(false);
+  return {
+      "gpumem_managed_attach", [=](World& w) {
+        if (*failed) {
+          for (const gpumem_stream stream : {w.out.stream[0], w.out.stream[1]}) {
+            EXPECT_EQ(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, nullptr), GPUMEM_SUCCESS);
+            EXPECT_EQ(gpumem_host_launch(stream, view_first_byte, &w, nullptr), GPUMEM_SUCCESS);
+            EXPECT_EQ(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, nullptr), GPUMEM_SUCCESS);
+          }
+        }
+        const gpumem_status status =
+            gpumem_managed_attach(w.out.stream[0], w.out.pointer[0], 0, GPUMEM_ATTACH_HOST, &w.error);
+        *failed = GPUMEM_FAILED(status);
+        return status;
+      }};
 }
 
 void not_concurrent(gpumem_instance_desc&, gpumem_host_options& host) { host.concurrent = GPUMEM_TOGGLE_OFF; }
@@ -110,6 +138,12 @@ std::vector<Scenario> managed_scenarios() {
     EXPECT_EQ(bytes_of(w)[kSize - 1], 7);
   };
   all.push_back(waiting);
+  Scenario whole{"attaching managed memory in full or not at all",
+                 kHost,
+                 {create_stream(0), create_stream(1), make()},
+                 {attach_in_full_or_not_at_all(), synchronize(0)}};
+  whole.options = not_concurrent;
+  all.push_back(whole);
   Scenario hints{"hints that have no effect",
                  kHost,
                  {create_stream(0), make()},

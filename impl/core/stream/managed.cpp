@@ -193,14 +193,17 @@ Result<void> attach(Stream& stream, void* pointer, uint64_t size, gpumem_attach 
   state.prepare();
   GPUMEM_TRY(managed->attach(stream.backend(), span, size, attach));
   const Association association{attach, attach == GPUMEM_ATTACH_SINGLE ? key : 0};
-  auto mark = (*fence)->mark(stream.backend());
-  if (!mark) {
-    // It is enqueued, so the call must not fail. Once it is complete no mark is needed.
-    (void)stream.backend().observe(GPUMEM_TIMEOUT_INFINITE);
-    state.attach_from(association, key, nullptr, 0);
-    return {};
+  // It is enqueued, so the call must not fail from here on, not even for lack of memory.
+  try {
+    if (const auto mark = (*fence)->mark(stream.backend())) {
+      state.attach_from(association, key, std::move(*fence), *mark);
+      return {};
+    }
+  } catch (const std::bad_alloc&) {
   }
-  state.attach_from(association, key, std::move(*fence), *mark);
+  // Once it is complete no mark is needed.
+  (void)stream.backend().observe(GPUMEM_TIMEOUT_INFINITE);
+  state.attach_from(association, key, nullptr, 0);
   return {};
 }
 
