@@ -705,23 +705,27 @@ TEST_P(Man, man_13_once_its_work_is_complete) {
   if (!on_host()) SKIP_RULE("a driver is not asked what a destroyed stream still does");
   const Memory memory = managed(10'000);
   const Stream stream = create_stream(device_);
-  Gate gate;
-  gpumem_stream goes = create_stream(device_).release();
-  EXPECT_OK(attach(goes, memory.host(), GPUMEM_ATTACH_SINGLE));
-  EXPECT_OK(gpumem_stream_synchronize(goes, GPUMEM_TIMEOUT_INFINITE, why()));
-  gate.hold(goes);
-  EXPECT_OK(gpumem_stream_destroy(goes, why()));
-  EXPECT_STATUS(refused(), fill(stream, memory, 1));
-  gate.open();
-  gpumem_status status = GPUMEM_ERROR_NO_ACCESS;
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
-  while (status == GPUMEM_ERROR_NO_ACCESS && std::chrono::steady_clock::now() < limit) {
-    std::this_thread::yield();
-    status = fill(stream, memory, 2);
+  for (const bool captured : {false, true}) {
+    SCOPED_TRACE(captured);
+    Gate gate;
+    gpumem_stream goes = create_stream(device_).release();
+    EXPECT_OK(attach(goes, memory.host(), GPUMEM_ATTACH_SINGLE));
+    EXPECT_OK(gpumem_stream_synchronize(goes, GPUMEM_TIMEOUT_INFINITE, why()));
+    gate.hold(goes);
+    EXPECT_OK(gpumem_host_stream_set_capturing(goes, captured ? 1 : 0, why()));
+    EXPECT_OK(gpumem_stream_destroy(goes, why()));
+    EXPECT_STATUS(refused(), fill(stream, memory, 1));
+    gate.open();
+    gpumem_status status = GPUMEM_ERROR_NO_ACCESS;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while (status == GPUMEM_ERROR_NO_ACCESS && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::yield();
+      status = fill(stream, memory, 2);
+    }
+    EXPECT_EQ(status, GPUMEM_SUCCESS);
+    stream.synchronize();
+    EXPECT_EQ(memory.host()[0], 2);
   }
-  EXPECT_EQ(status, GPUMEM_SUCCESS);
-  stream.synchronize();
-  EXPECT_EQ(memory.host()[0], 2);
 }
 
 TEST_P(Man, man_14) {

@@ -220,7 +220,7 @@ StreamEnd::StreamEnd(Stream& stream) : stream_(stream) {
   try {
     auto fence = stream.backend().fence();
     if (!fence) return;
-    auto mark = (*fence)->mark(stream.backend());
+    auto mark = (*fence)->mark(stream.backend(), true);
     if (!mark) return;  // of a lost device, say
     fence_ = std::move(*fence);
     mark_ = *mark;
