@@ -3,6 +3,7 @@
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "../asleep.h"
 #include "harness.h"
 
 namespace conformance {
@@ -108,11 +110,12 @@ class Man : public Conformance, public testing::WithParamInterface<bool> {
   Memory managed(uint64_t size, gpumem_memory_flags require = 0) const {
     return create_memory(device_, memory_desc(GPUMEM_KIND_MANAGED, size, require));
   }
-  Stream default_stream() const {
+  Stream adopt(void* native) const {
     gpumem_stream stream = nullptr;
-    EXPECT_OK(gpumem_stream_wrap(device_, nullptr, &stream, why()));
+    EXPECT_OK(gpumem_stream_wrap(device_, native, &stream, why()));
     return Stream(stream);
   }
+  Stream default_stream() const { return adopt(nullptr); }
   std::vector<gpumem_device> devices() const {
     std::vector<gpumem_device> all;
     for (uint32_t i = 0; i < instance_.device_count(); ++i)
@@ -726,6 +729,44 @@ TEST_P(Man, man_13_once_its_work_is_complete) {
     stream.synchronize();
     EXPECT_EQ(memory.host()[0], 2);
   }
+}
+
+TEST_P(Man, man_13_the_native_stream_goes) {
+  if (!on_host()) SKIP_RULE("a driver does not tell that other code destroys a stream");
+  const Memory memory = managed(10'000);
+  const Stream other = create_stream(device_);
+  {
+    const NativeStream native(device_);
+    {
+      const Stream adopted = adopt(native.get());
+      EXPECT_OK(attach(adopted, memory.host(), GPUMEM_ATTACH_SINGLE));
+      adopted.synchronize();
+    }
+    // The stream goes on without the handle.
+    EXPECT_STATUS(refused(), fill(other, memory, 1));
+    other.synchronize();
+  }
+  EXPECT_OK(fill(other, memory, 2));
+  other.synchronize();
+  EXPECT_EQ(memory.host()[0], 2);
+  // The CPU waits for all streams again.
+  Gate gate;
+  gate.hold(other);
+  EXPECT_OK(gpumem_host_launch(
+      other, [](gpumem_host_kernel, void*) {}, nullptr, why()));
+  std::atomic<pid_t> id{0};
+  std::thread accessing([&] {
+    id = gettid();
+    EXPECT_OK(begin(memory.host()));
+    EXPECT_FALSE(read_faults(memory.host()));
+    EXPECT_OK(end(memory.host()));
+  });
+  while (id == 0)
+    std::this_thread::yield();
+  gpumem::test::wait_until_asleep(id);
+  gate.open();
+  accessing.join();
+  other.synchronize();
 }
 
 TEST_P(Man, man_14) {

@@ -207,20 +207,23 @@ Result<void> attach(Stream& stream, void* pointer, uint64_t size, gpumem_attach 
   return {};
 }
 
-StreamEnd::StreamEnd(Stream& stream) : stream_(stream) {
-  matters_ = !stream.wrapped() && stream.instance().guarded_memories() != 0;
-  if (!matters_) return;
-  key_ = key_of(&stream);
+// A stream goes on without a handle that wraps it.
+StreamEnd::StreamEnd(Stream& stream)
+    : StreamEnd(stream.instance(), stream.backend(), stream.wrapped() ? 0 : key_of(&stream)) {}
+
+StreamEnd::StreamEnd(Instance& instance, backend::Stream& stream, StreamKey key)
+    : instance_(instance), key_(instance.guarded_memories() != 0 ? key : 0) {
+  if (key_ == 0) return;
   // Work that is complete needs no mark, which would itself take a moment.
-  const auto capturing = stream.backend().is_capturing();
+  const auto capturing = stream.is_capturing();
   if (capturing && !*capturing) {
-    const auto complete = stream.backend().observe(0);
+    const auto complete = stream.observe(0);
     if (complete && *complete) return;
   }
   try {
-    auto fence = stream.backend().fence();
+    auto fence = stream.fence();
     if (!fence) return;
-    auto mark = (*fence)->mark(stream.backend(), true);
+    auto mark = (*fence)->mark(stream, true);
     if (!mark) return;  // of a lost device, say
     fence_ = std::move(*fence);
     mark_ = *mark;
@@ -230,8 +233,8 @@ StreamEnd::StreamEnd(Stream& stream) : stream_(stream) {
 }
 
 void StreamEnd::finish() noexcept {
-  if (!matters_) return;
-  stream_.instance().for_each_object([this](Object& object) {
+  if (key_ == 0) return;
+  instance_.for_each_object([this](Object& object) {
     if (object.type() != Type::kMemory) return;
     if (ManagedState* const state = static_cast<Region&>(object).managed())
       state->stream_ends(key_, fence_, mark_);

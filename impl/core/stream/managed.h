@@ -49,12 +49,13 @@ Result<void> settle_side(Device& device, const Stream* stream, ManagedSide wante
 class StreamEnd {
  public:
   explicit StreamEnd(Stream& stream);
+  // Of a stream that is none of the instance's.
+  StreamEnd(Instance& instance, backend::Stream& stream, StreamKey key);
   void finish() noexcept;  // the stream is released
 
  private:
-  Stream& stream_;
-  bool matters_ = false;
-  StreamKey key_ = 0;
+  Instance& instance_;
+  const StreamKey key_;  // 0: nothing is attached to it
   std::shared_ptr<backend::Fence> fence_;
   uint64_t mark_ = 0;
 };

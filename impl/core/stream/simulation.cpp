@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/stream/simulation.h"
 
+#include <optional>
+
 #include "core/object/host_function_guard.h"
+#include "core/stream/managed.h"
 
 namespace gpumem::core::simulation {
 namespace {
@@ -34,10 +37,16 @@ Result<void> destroy_native_stream(DeviceObject& device, void* native) {
   GPUMEM_TRY(outside_host_function());
   if (native == nullptr) return {};
   backend::Device& owner = device.device().backend();
-  // Else what pools keep of the stream counts as handles that wrap it, and the caller has none to destroy.
-  if (const auto wrapped = owner.wrap_stream(native))
-    device.instance().pools().end_stream((*wrapped)->identity(), native);
-  return (*simulation)->native_stream_destroy(owner, native);
+  std::optional<StreamEnd> end;
+  if (const auto wrapped = owner.wrap_stream(native)) {
+    const uint64_t identity = (*wrapped)->identity();
+    end.emplace(device.instance(), **wrapped, identity);
+    // Else what pools keep of the stream counts as handles that wrap it, and the caller has none to destroy.
+    device.instance().pools().end_stream(identity, native);
+  }
+  GPUMEM_TRY((*simulation)->native_stream_destroy(owner, native));
+  if (end) end->finish();
+  return {};
 }
 
 Result<void> set_capturing(Stream& stream, bool capturing) {
