@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "contract/device.h"
 #include "gpumem/host.h"
@@ -23,6 +24,8 @@ class Simulation {
  public:
   virtual Result<void> launch(Stream& stream, gpumem_host_kernel_function function, void* user_data) = 0;
   virtual Result<void*> native_stream_create(Device& device) = 0;
+  // Wraps one, also of a lost device.
+  virtual Result<std::shared_ptr<Stream>> native_stream(Device& device, void* native) = 0;
   virtual Result<void> native_stream_destroy(Device& device, void* native) = 0;
   virtual void set_capturing(Stream& stream, bool capturing) = 0;
   virtual void lose(Device& device) = 0;

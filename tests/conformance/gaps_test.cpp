@@ -4,6 +4,7 @@
 
 #include "cuda_raw.h"
 #include "harness.h"
+#include "pools.h"
 
 namespace conformance {
 namespace {
@@ -40,6 +41,21 @@ TEST_F(Gaps, com_18_what_a_lost_device_can_do) {
   EXPECT_EQ(info.value, GPUMEM_ANSWER_NO);
   EXPECT_EQ(info.status, GPUMEM_ERROR_DEVICE_LOST);
   EXPECT_STRNE(info.reason, "");
+}
+
+TEST_F(Gaps, com_18_a_native_stream_of_a_lost_device) {
+  if (!on_host()) SKIP_RULE("a driver's native streams are its own");
+  const Instance other = open_instance();
+  const Pool pool = create_pool(other.device());
+  void* native = nullptr;
+  EXPECT_OK(gpumem_host_native_stream_create(other.device(), &native, why()));
+  void* block = nullptr;
+  EXPECT_OK(gpumem_pool_alloc_native(pool, 4096, native, &block, why()));
+  lose(other.device());
+  // What the pool keeps of the stream is no handle of the caller's.
+  EXPECT_OK(gpumem_host_native_stream_destroy(other.device(), native, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_host_native_stream_destroy(other.device(), native, why()));
+  give(pool, block);
 }
 
 // The word lies in the memory of a device that this one has no access to.

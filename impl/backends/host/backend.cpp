@@ -88,15 +88,28 @@ Result<void*> HostBackend::native_stream_create(backend::Device& device) {
   return (*queue)->handle();
 }
 
+Result<std::shared_ptr<Queue>> HostBackend::find_native(const Lock& held, backend::Device& device,
+                                                        void* native) {
+  auto found = queues_.find(held, static_cast<HostDevice&>(device), native);
+  if (found && (*found)->made_natively()) return found;
+  return make_error(GPUMEM_ERROR_NOT_FOUND, "device %u has no native stream %p", device.facts().ordinal,
+                    native);
+}
+
+Result<std::shared_ptr<backend::Stream>> HostBackend::native_stream(backend::Device& device, void* native) {
+  const Lock lock(shared_.mutex);
+  auto found = find_native(lock, device, native);
+  if (!found) return found.error();
+  return std::shared_ptr<backend::Stream>(
+      std::make_shared<HostStream>(shared_, lock, *found, native, 0, false));
+}
+
 Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* native) {
   const CurrentDevice current(device.facts().ordinal);
   if (native == nullptr) return {};
   const Lock lock(shared_.mutex);
-  auto found = queues_.find(lock, static_cast<HostDevice&>(device), native);
-  if (!found || !(*found)->made_natively()) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "device %u has no native stream %p", device.facts().ordinal,
-                      native);
-  }
+  auto found = find_native(lock, device, native);
+  if (!found) return found.error();
   Queue& queue = **found;
   if (const uint32_t handles = queue.timeline()->handles; handles != 0) {
     return make_error(GPUMEM_ERROR_BUSY, "%u handle%s still wrap%s the native stream; destroy %s first",

@@ -29,6 +29,7 @@ class HostBackend final : public backend::Backend, public backend::Simulation {
   Result<void> launch(backend::Stream& stream, gpumem_host_kernel_function function,
                       void* user_data) override;
   Result<void*> native_stream_create(backend::Device& device) override;
+  Result<std::shared_ptr<backend::Stream>> native_stream(backend::Device& device, void* native) override;
   Result<void> native_stream_destroy(backend::Device& device, void* native) override;
   void set_capturing(backend::Stream& stream, bool capturing) override;
   void lose(backend::Device& device) override;
@@ -38,6 +39,8 @@ class HostBackend final : public backend::Backend, public backend::Simulation {
   Result<void> foreign_peer_access(backend::Device& device, backend::Device& peer, bool enabled) override;
 
  private:
+  Result<std::shared_ptr<Queue>> find_native(const Lock& held, backend::Device& device, void* native);
+
   // Destroyed in reverse order, so that the threads end before anything they use.
   Shared shared_;
   std::vector<std::unique_ptr<backend::Device>> devices_;

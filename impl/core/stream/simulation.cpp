@@ -38,7 +38,7 @@ Result<void> destroy_native_stream(DeviceObject& device, void* native) {
   if (native == nullptr) return {};
   backend::Device& owner = device.device().backend();
   std::optional<StreamEnd> end;
-  if (const auto wrapped = owner.wrap_stream(native)) {
+  if (const auto wrapped = (*simulation)->native_stream(owner, native)) {
     const uint64_t identity = (*wrapped)->identity();
     end.emplace(device.instance(), **wrapped, identity);
     // Else what pools keep of the stream counts as handles that wrap it, and the caller has none to destroy.
