@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -14,6 +15,7 @@
 
 #include "../asleep.h"
 #include "harness.h"
+#include "progress.h"
 
 namespace conformance {
 namespace {
@@ -2108,6 +2110,58 @@ TEST_P(Man, com_14_fresh_memory_has_no_zeros) {
   const Memory memory = managed(3 * page_size() + 5);
   for (uint64_t i = 0; i < memory.size(); ++i)
     ASSERT_EQ(memory.host()[i], 0xA5) << i;
+}
+
+TEST_P(Man, com_27_accesses_that_begin_during_a_copy_of_a_file) {
+  if (concurrent_) SKIP_RULE("an access waits for nothing where all devices are concurrent");
+  std::vector<uint8_t> bytes(10'000, 7);
+  const Memory memory = managed(bytes.size());
+  const Memory second = managed(bytes.size());
+  const int file = memfd_create("file", MFD_CLOEXEC);
+  ASSERT_EQ(pwrite(file, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  const auto copy = [&](const Memory& to, const std::function<void()>& before) {
+    Progress progress;
+    progress.also = [&] {
+      if (progress.told.size() == 1) before();
+    };
+    gpumem_copy_file_desc desc = GPUMEM_COPY_FILE_DESC_INIT;
+    desc.file_descriptor = file;
+    desc.direction = GPUMEM_FILE_DIRECTION_TO_MEMORY;
+    desc.pointer = to.host();
+    desc.size = bytes.size();
+    desc = progress.in(desc);
+    EXPECT_OK(gpumem_copy_file(instance_, &desc, nullptr, why()));
+  };
+  copy(memory, [&] { EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, begin(memory.host())); });
+  {
+    std::barrier both(2);
+    const auto copy_and_begin = [&](const Memory& own, const Memory& other) {
+      copy(own, [&] {
+        both.arrive_and_wait();
+        EXPECT_STATUS(GPUMEM_ERROR_BUSY, begin(other.host()));
+        both.arrive_and_wait();
+      });
+    };
+    std::thread beside([&] { copy_and_begin(second, memory); });
+    copy_and_begin(memory, second);
+    beside.join();
+  }
+  // Who waits for the copy does not access the memory yet.
+  std::atomic<pid_t> id{0};
+  std::thread accessing;
+  copy(memory, [&] {
+    accessing = std::thread([&] {
+      id = gettid();
+      EXPECT_OK(begin(memory.host()));
+      EXPECT_EQ(std::memcmp(memory.host(), bytes.data(), bytes.size()), 0);
+      EXPECT_OK(end(memory.host()));
+    });
+    while (id == 0)
+      std::this_thread::yield();
+    gpumem::test::wait_until_asleep(id);
+  });
+  accessing.join();
+  close(file);
 }
 
 TEST_P(Man, com_13_busy_while_in_use) {

@@ -72,13 +72,21 @@ class ManagedState {
     return false;
   }
   void end_work() noexcept {
-    if ((guard_.fetch_sub(kWork) & kAccesses) != 0) guard_.notify_all();
+    guard_.fetch_sub(kWork);
+    guard_.notify_all();
   }
-  // Waits for calls that are enqueueing work.
+  // False while calls are enqueueing work. An access that waits for them is none yet: it refuses no work.
+  bool try_begin_access() noexcept {
+    uint64_t now = guard_.load();
+    while (now < kWork) {
+      if (guard_.compare_exchange_weak(now, now + 1)) return true;
+    }
+    return false;
+  }
   void begin_access() noexcept {
-    guard_.fetch_add(1);
-    for (uint64_t now = guard_.load(); now >= kWork; now = guard_.load())
-      guard_.wait(now);
+    while (!try_begin_access()) {
+      if (const uint64_t now = guard_.load(); now >= kWork) guard_.wait(now);
+    }
   }
   // False if none has begun.
   bool end_access() noexcept {

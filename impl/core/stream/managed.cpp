@@ -9,6 +9,8 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "core/object/callback.h"
+#include "core/object/handles.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/precedence.h"
 #include "platform/numa.h"
@@ -533,7 +535,15 @@ Result<void> begin_host_access(Instance& instance, const void* pointer) {
   GPUMEM_TRY(outside_host_function());
   if (!instance.has_exclusive_devices()) return {};
   ManagedState& state = *found->region->managed();
-  state.begin_access();
+  if (!Callback::runs_here()) {
+    const platform::Waiting waiting;
+    state.begin_access();
+  } else {
+    while (!state.try_begin_access()) {
+      GPUMEM_TRY(uses_will_end(*found->region));
+      std::this_thread::yield();
+    }
+  }
   Cleanup undo([&] { state.end_access(); });
   GPUMEM_TRY(await_cpu_access(instance, state));
   undo.dismiss();
