@@ -2233,6 +2233,12 @@ TEST_P(Man, com_8_managed) {
   until_it_works([&] { return gpumem_managed_discard_and_prefetch_batch(stream, ranges, 2, why()); },
                  nothing_second);
   stream.synchronize();
+  // A page that is not discarded is only prefetched, once the others are.
+  const Memory third = managed(size);
+  const gpumem_managed_range part = range_of(third.host() + 100, 2 * page_size(), kDevice);
+  until_it_works([&] { return gpumem_managed_discard_and_prefetch_batch(stream, &part, 1, why()); },
+                 [&] { expect_nothing_known(third.host(), 1); });
+  stream.synchronize();
   until_it_works([&] { return advise(base, size, GPUMEM_ADVICE_SET_READ_MOSTLY); },
                  [&] { EXPECT_EQ(info(base, size).read_mostly, 0u); });
   until_it_works([&] { return attach(stream, base, GPUMEM_ATTACH_HOST); }, [] {});

@@ -376,11 +376,20 @@ Result<Status> move_batch(Stream& stream, Batch what, const std::vector<RangeArg
     if (split.pages.size != 0) pages.push_back(split.pages);
     edges.insert(edges.end(), split.edges.begin(), split.edges.end());
   }
-  if (what == Batch::kDiscardAndPrefetch && !edges.empty())
-    GPUMEM_TRY(managed->prefetch_batch(stream.backend(), edges));
-  if (pages.empty()) return GPUMEM_SUCCESS;
-  return hinted(what == Batch::kDiscard ? managed->discard_batch(stream.backend(), pages)
-                                        : managed->discard_and_prefetch_batch(stream.backend(), pages));
+  if (what == Batch::kDiscard) edges.clear();
+  if (pages.empty()) {
+    return edges.empty() ? Result<Status>(GPUMEM_SUCCESS)
+                         : hinted(managed->prefetch_batch(stream.backend(), edges));
+  }
+  auto done = hinted(what == Batch::kDiscard ? managed->discard_batch(stream.backend(), pages)
+                                             : managed->discard_and_prefetch_batch(stream.backend(), pages));
+  if (!done || edges.empty()) return done;
+  // What is discarded is gone, so the call must not fail any more. The rest are hints.
+  try {
+    (void)managed->prefetch_batch(stream.backend(), edges);
+  } catch (const std::bad_alloc&) {
+  }
+  return done;
 }
 
 Result<backend::ManagedFacts> managed_facts(Instance& instance, const void* pointer, uint64_t size) {
