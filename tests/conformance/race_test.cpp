@@ -2,6 +2,7 @@
 // Threads that meet: every call has one of the outcomes that some order of the calls would have given it, and
 // none is held up by a call that it does not depend on. A deadlock shows as a test that does not end.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -416,6 +417,28 @@ void race_managed(const Instance& instance, bool concurrent) {
   for (auto* const threads : {&users, &lookers}) {
     for (std::thread& thread : *threads)
       thread.join();
+  }
+}
+
+TEST_F(Race, vmm_22_two_import_one_block) {
+  if (!on_host()) SKIP_RULE("a driver's imports are handles of their own");
+  const Instance maker = open_instance();
+  const Instance instance = open_instance();
+  const gpumem_physical_desc desc =
+      physical_desc(2048 * kKiB, GPUMEM_LOCATION_DEVICE, GPUMEM_HANDLE_TYPE_POSIX_FD);
+  for (int round = 0; round < 300; ++round) {
+    const Physical block = create_physical(maker.device(), desc);
+    int32_t file = -1;
+    ASSERT_OK(gpumem_physical_export_fd(block, &file, why()));
+    gpumem_physical handles[2] = {};
+    const auto import = [&](size_t index) {
+      EXPECT_OK(gpumem_physical_import_fd(instance.device(), &desc, file, &handles[index], why()));
+    };
+    together([&] { import(0); }, [&] { import(1); });
+    close(file);
+    const Physical first(handles[0]);
+    const Physical second(handles[1]);
+    ASSERT_EQ(first.info().block_id, second.info().block_id) << "round " << round;
   }
 }
 

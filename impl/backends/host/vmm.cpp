@@ -238,18 +238,21 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::import_fd(
   auto file = platform::duplicate(file_descriptor);
   if (!file) return file.error();
   block->file = file->release();
+  // A handle of memory that has one already is one more of the same.
+  const auto one_more = [&](const Lock& /*held*/) -> std::unique_ptr<backend::Physical> {
+    auto same = shared_.recall({known->file.device, known->file.inode});
+    if (same == nullptr || same->file < 0) return nullptr;
+    facts.block_id = same->facts.block_id;
+    return std::make_unique<HostPhysical>(std::move(same), facts);
+  };
   {
     const Lock lock(shared_.mutex);
-    // A handle of memory that has one already is one more of the same.
-    if (auto same = shared_.recall({known->file.device, known->file.inode});
-        same != nullptr && same->file >= 0) {
-      facts.block_id = same->facts.block_id;
-      return std::unique_ptr<backend::Physical>(std::make_unique<HostPhysical>(std::move(same), facts));
-    }
+    if (auto made = one_more(lock)) return made;
   }
   GPUMEM_TRY(make_view(*block, block->file));
   block->facts.block_id = backend::next_block_id();
   const Lock lock(shared_.mutex);
+  if (auto made = one_more(lock)) return made;  // another thread has imported it meanwhile
   shared_.remember(block);
   return std::unique_ptr<backend::Physical>(std::make_unique<HostPhysical>(block, block->facts));
 }
