@@ -537,6 +537,11 @@ TEST_F(Pin, pin_14_unregister) {
   EXPECT_EQ(pointer_info(instance_, start).kind, GPUMEM_KIND_PAGEABLE);
   EXPECT_TRUE(has_pattern(pages.get(), pages.size(), 9));
 
+  const Memory mapped = register_memory(device_, pages.get(), page_size(), GPUMEM_MEMORY_MAPPED);
+  if (mapped.device() != mapped.host()) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_unregister(instance_, mapped.device(), why()));
+    EXPECT_NE(std::strstr(last_error().message, "device address"), nullptr) << last_error().message;
+  }
   const Memory pinned = alloc_pinned(device_, kMiB);
   EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_unregister(instance_, pinned.host(), why()));
 }

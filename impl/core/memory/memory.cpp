@@ -396,9 +396,16 @@ Result<void> unregister_pointer(Instance& instance, const void* pointer) {
                       "the memory at %p is a block of a pool; use gpumem_pool_free()", pointer);
   }
   if (!found.region->traits().registered) return freed_otherwise(*found.region, pointer);
-  if (found.offset != 0 || pointer != found.region->facts().host_pointer) {
+  const void* const registered = found.region->facts().host_pointer;
+  if (found.offset != 0) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       "%p is inside a registered range; pass the pointer that was registered", pointer);
+  }
+  if (pointer != registered) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "%p is the device address of registered memory; pass the pointer that was registered, %p", pointer,
+        registered);
   }
   return destroy_found(std::move(found.region).as<Memory>(), pointer);
 }
