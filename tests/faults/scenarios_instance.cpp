@@ -143,6 +143,30 @@ gpumem_status ask_kernel(World& w) {
   return kernel.status;
 }
 
+// Maps two blocks side by side, and lets the kernel see bytes of both.
+gpumem_status map_two(World& w) {
+  gpumem_physical_desc desc = GPUMEM_PHYSICAL_DESC_INIT;
+  desc.location = GPUMEM_LOCATION_DEVICE;
+  uint64_t unit = 0;
+  EXPECT_EQ(gpumem_physical_get_granularity(w.out.device[0], &desc, &unit, nullptr, &w.error),
+            GPUMEM_SUCCESS);
+  desc.size = unit;
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(gpumem_physical_create(w.out.device[0], &desc, &w.out.physical[i], &w.error), GPUMEM_SUCCESS);
+  }
+  gpumem_range_desc place = GPUMEM_RANGE_DESC_INIT;
+  place.size = 2 * unit;
+  EXPECT_EQ(gpumem_range_reserve(w.out.instance, &place, &w.out.range[0], &w.error), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_range_map(w.out.range[0], 0, w.out.physical, 2, &w.error), GPUMEM_SUCCESS);
+  gpumem_access_desc rights = GPUMEM_ACCESS_DESC_INIT;
+  rights.location = GPUMEM_LOCATION_DEVICE;
+  rights.access = GPUMEM_ACCESS_READWRITE;
+  EXPECT_EQ(gpumem_range_set_access(w.out.range[0], 0, 2 * unit, &rights, 1, &w.error), GPUMEM_SUCCESS);
+  const gpumem_status status = gpumem_range_get_info(w.out.range[0], &w.out.range_info, &w.error);
+  w.out.memory_info.device_pointer = static_cast<char*>(w.out.range_info.base) + unit - 50;
+  return status;
+}
+
 Step set_quit(bool quit) {
   return {"gpumem_version", [=](World&) {
             kernel.quit = quit;
@@ -271,6 +295,12 @@ std::vector<Scenario> host_scenarios() {
     EXPECT_EQ(byte, 77);
   };
   running.after = {set_quit(true)};
+  all.push_back(running);
+  running.name = "a kernel that sees two mappings at once";
+  running.before = {create_stream(0), Step{"gpumem_range_map", map_two}, set_quit(false)};
+  Step& asked = running.steps[1];
+  asked.exhausted = GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE;
+  asked.of_many = true;
   all.push_back(running);
 
   Scenario working{

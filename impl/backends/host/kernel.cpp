@@ -52,7 +52,8 @@ Result<void*> RunningKernel::view(const void* address, uint64_t size, gpumem_acc
   GPUMEM_TRY(device.require_not_lost());
   const bool write = access == GPUMEM_ACCESS_READWRITE;
   if (fault_[0] == '\0') {
-    if (void* const bytes = translate(address, size, write); bytes != nullptr) return bytes;
+    // A lack of memory is no refusal.
+    if (auto bytes = translate(address, size, write); !bytes || *bytes != nullptr) return bytes;
     std::snprintf(fault_, sizeof fault_, "a kernel tried to %s %" PRIu64 " bytes at %p without access",
                   write ? "write" : "read", size, address);
   }
@@ -67,7 +68,7 @@ void RunningKernel::use(const std::shared_ptr<Allocation>& allocation) {
 }
 
 // Mappings are adjacent for the device but not in this process, so make one view of several.
-void* RunningKernel::translate_mappings(const void* address, uint64_t size, bool write) {
+Result<void*> RunningKernel::translate_mappings(const void* address, uint64_t size, bool write) {
   const uint64_t begin = address_of(address);
   std::vector<std::shared_ptr<Allocation>> mappings;
   {
@@ -85,17 +86,18 @@ void* RunningKernel::translate_mappings(const void* address, uint64_t size, bool
   const uint64_t first = address_of(mappings.front()->device_address);
   const uint64_t whole = address_of(mappings.back()->device_address) + mappings.back()->size - first;
   auto place = platform::reserve(whole, platform::page_size());
-  if (!place) return nullptr;
-  views_.emplace_back(*place, whole);
+  if (!place) return place.error();
+  Range range(*place, whole);
   const uint64_t view = address_of(*place) - first;  // from the user's addresses
   for (const auto& mapping : mappings) {
     const uint64_t at = address_of(mapping->device_address);
-    if (!platform::map_again(mapping->bytes, mapping->size, pointer_to(at + view))) return nullptr;
+    GPUMEM_TRY(platform::map_again(mapping->bytes, mapping->size, pointer_to(at + view)));
   }
+  views_.push_back(std::move(range));
   return pointer_to(begin + view);
 }
 
-void* RunningKernel::translate(const void* address, uint64_t size, bool write) {
+Result<void*> RunningKernel::translate(const void* address, uint64_t size, bool write) {
   std::shared_ptr<Allocation> allocation;
   bool several = false;
   {

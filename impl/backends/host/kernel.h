@@ -22,8 +22,8 @@ class RunningKernel final : public backend::Kernel {
 
  private:
   // The bytes, or null if the device lacks that access.
-  void* translate(const void* address, uint64_t size, bool write);
-  void* translate_mappings(const void* address, uint64_t size, bool write);
+  Result<void*> translate(const void* address, uint64_t size, bool write);
+  Result<void*> translate_mappings(const void* address, uint64_t size, bool write);
   // Requires Shared::mutex.
   void use(const std::shared_ptr<Allocation>& allocation);
 
