@@ -733,8 +733,14 @@ Result<void> Imports::destroy(Ref<Memory> memory) {
     return false;
   };
   if (count_down(false)) return {};
+  // Holds no use while it waits for the lock, whose holder may wait for the uses of this memory.
+  const std::shared_ptr<Instance> instance = memory->shared_instance();
+  const uint64_t handle = memory->handle();
+  memory = {};
   const auto changes = lock_unless_in_callback(changes_);
   if (!changes) return changed_elsewhere("imports of the instance");
+  memory = acquire<Memory>(platform::thread_record(), handle);
+  if (!memory) return handles::refusal(handle, Memory::kType);
   if (count_down(true)) return {};
   const Memory* const ended = memory.get();
   auto destroyed = destroy_mapping(std::move(memory));

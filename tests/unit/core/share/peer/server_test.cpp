@@ -3090,6 +3090,54 @@ TEST_F(ForgedHandleTest, ARingOwnsNothingThatWasImportedAsSomethingElse) {
   EXPECT_TRUE(destroy_memory(memory_of(owned->handle)));
 }
 
+// The first of them has the lock, or waits for a third thread that has it and itself waits for a copy.
+TEST_F(ShareServerTest, com_10_who_waits_to_destroy_an_import_holds_up_nobody_else) {
+  gpumem_memory twice = nullptr;
+  gpumem_memory busy = nullptr;
+  void* pointer = nullptr;
+  for (gpumem_memory* const made : {&twice, &busy}) {
+    const gpumem_share_handle handle = export_at(instance, shared_buffer(instance, kBlock));
+    ASSERT_EQ(gpumem_share_import(other, &handle, nullptr, 0, nullptr, &pointer, made, nullptr),
+              GPUMEM_SUCCESS);
+  }
+  struct Copy {
+    std::atomic<bool> begun{false};
+    std::latch going_on{1};
+    static int32_t GPUMEM_CALL wait(void* self, uint64_t /*done*/, uint64_t /*total*/) {
+      auto* const copy = static_cast<Copy*>(self);
+      copy->begun = true;
+      copy->going_on.wait();
+      return 0;
+    }
+  } copy;
+  const Descriptor file(memfd_create("test", MFD_CLOEXEC));
+  std::thread copying([&] {
+    gpumem_copy_file_desc desc = GPUMEM_COPY_FILE_DESC_INIT;
+    desc.file_descriptor = file.get();
+    desc.direction = GPUMEM_FILE_DIRECTION_FROM_MEMORY;
+    desc.pointer = pointer;
+    desc.size = kBlock;
+    desc.progress = Copy::wait;
+    desc.user_data = &copy;
+    EXPECT_EQ(gpumem_copy_file(other, &desc, nullptr, nullptr), GPUMEM_SUCCESS);
+  });
+  EXPECT_TRUE(eventually([&] { return copy.begun.load(); }));
+  Sleeper ends_busy([&] { EXPECT_EQ(gpumem_memory_destroy(busy, nullptr), GPUMEM_SUCCESS); });
+  std::atomic<int> destroyed{0};
+  const auto destroy = [&] {
+    const gpumem_status status = gpumem_memory_destroy(twice, nullptr);
+    EXPECT_TRUE(status == GPUMEM_SUCCESS || status == GPUMEM_ERROR_STALE_HANDLE) << status;
+    if (status == GPUMEM_SUCCESS) ++destroyed;
+  };
+  Sleeper first(destroy);
+  Sleeper second(destroy);
+  copy.going_on.count_down();
+  copying.join();
+  for (Sleeper* const one : {&ends_busy, &first, &second})
+    one->join();
+  EXPECT_EQ(destroyed, 1);
+}
+
 TEST_F(ShareServerTest, MemoryOfAnotherInstanceIsNamedAsSuch) {
   gpumem_device device = nullptr;
   void* pointer = nullptr;
