@@ -3,13 +3,18 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -19,9 +24,11 @@
 #include "../asleep.h"
 #include "core/share/peer/client.h"
 #include "core/share/peer/hub_table.h"
+#include "core/share/peer/keeper_store.h"
 #include "core/share/wire/channel.h"
 #include "gpumem/gpumem.h"
 #include "loop.h"
+#include "platform/pages.h"
 #include "platform/socket.h"
 
 namespace faults {
@@ -353,6 +360,64 @@ void run_publishing_without_memory() {
     if (!failed || testing::Test::HasFailure()) return;
   }
   ADD_FAILURE() << "it goes on allocating";
+}
+
+// What is withdrawn leaves the store, and what comes next, by the same numbers, is stored.
+void run_withdrawing_without_memory() {
+  const std::string name = "gpumem-faults-notify-" + std::to_string(getpid());
+  sockaddr_un place{};
+  place.sun_family = AF_UNIX;
+  std::memcpy(place.sun_path + 1, name.data(), name.size());
+  const platform::Descriptor manager(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ASSERT_EQ(bind(manager.get(), reinterpret_cast<const sockaddr*>(&place),
+                 static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
+            0);
+  ASSERT_EQ(setenv("NOTIFY_SOCKET", ("@" + name).c_str(), 1), 0);
+  std::set<std::string> stored;
+  const auto read = [&] {
+    char text[256];
+    for (ssize_t size = 0; (size = recv(manager.get(), text, sizeof text, 0)) > 0;) {
+      const std::string said(text, static_cast<size_t>(size));
+      const std::string what = said.substr(said.find("FDNAME=") + 7);
+      if (said.starts_with("FDSTORE=1\n")) {
+        stored.insert(what);
+      } else {
+        stored.erase(what);
+      }
+    }
+    return stored.size();
+  };
+  {
+    auto store = core::KeeperStore::open();
+    ASSERT_TRUE(store) << store.error().message;
+    ASSERT_TRUE((*store)->inherit());
+    for (uint64_t k = 1; k < kCallsMost; ++k) {
+      const testing::ScopedTrace trace(__FILE__, __LINE__, "allocation " + std::to_string(k));
+      core::KeeperStore::Entry entry;
+      platform::Descriptors files;
+      const auto add = [&] {
+        files.clear();
+        files.emplace_back(*platform::memory_file(4096, "test"));
+        auto made = (*store)->add({}, files);
+        ASSERT_TRUE(made) << made.error().message;
+        entry = std::move(*made);
+      };
+      add();
+      EXPECT_EQ(read(), 2u);
+      arm({Kind::kAllocation, k, false, 0});
+      entry = nullptr;
+      disarm();
+      const bool failed = hits() != 0;
+      const int number = files.front().get();
+      add();
+      EXPECT_EQ(files.front().get(), number);
+      EXPECT_EQ(read(), 2u) << "a version and its file";
+      entry = nullptr;
+      EXPECT_EQ(read(), 0u);
+      if (!failed || testing::Test::HasFailure()) break;
+    }
+  }
+  EXPECT_EQ(unsetenv("NOTIFY_SOCKET"), 0);
 }
 
 }  // namespace faults

@@ -156,28 +156,27 @@ Result<void> KeeperStore::store(const std::string& name, const platform::Descrip
                     sent.error().message);
 }
 
-bool KeeperStore::flush() {
-  while (!unsent_.empty() &&
-         notifier_.send("FDSTOREREMOVE=1\nFDNAME=" + unsent_.back(), -1, platform::Deadline::min()))
-    unsent_.pop_back();
+bool KeeperStore::flush() noexcept {
+  try {
+    while (!unsent_.empty() &&
+           notifier_.send("FDSTOREREMOVE=1\nFDNAME=" + *unsent_.begin(), -1, platform::Deadline::min()))
+      unsent_.erase(unsent_.begin());
+  } catch (const std::bad_alloc&) {
+    // Later.
+  }
   return unsent_.empty();
 }
 
-void KeeperStore::remove(const std::string& name) {
-  stored_.erase(name);
-  unsent_.push_back(name);
+void KeeperStore::remove(const std::string& name) noexcept {
+  unsent_.insert(stored_.extract(name));
   (void)flush();
 }
 
 void KeeperStore::remove(const Version& version) noexcept {
-  try {
-    remove(version.stored_as);
-    for (const auto& file : version.files) {
-      const auto node = files_.extract(file);
-      if (!files_.contains(node.key())) remove(node.mapped());
-    }
-  } catch (const std::bad_alloc&) {
-    // The next keeper removes it.
+  remove(version.stored_as);
+  for (const auto& file : version.files) {
+    const auto node = files_.extract(file);
+    if (!files_.contains(node.key())) remove(node.mapped());
   }
 }
 

@@ -81,9 +81,10 @@ class KeeperStore {
                      platform::Deadline deadline);
   Result<void> require_descriptors(uint64_t more) const;
   Result<void> require_room(const platform::Descriptors& descriptors) const;
-  void remove(const std::string& name);
+  // These need no memory.
+  void remove(const std::string& name) noexcept;
   // Sends pending removals. Returns whether none is left.
-  bool flush();
+  bool flush() noexcept;
   void remove(const Version& version) noexcept;
 
   platform::Notifier notifier_;
@@ -97,7 +98,7 @@ class KeeperStore {
   size_t others_ = 0;                                    // what is there beside it
   size_t lost_versions_ = 0;
   size_t lost_files_ = 0;
-  std::vector<std::string> unsent_;  // removals that the manager had no room for
+  std::set<std::string> unsent_;  // removals that the manager had no room for
 };
 
 }  // namespace gpumem::core
