@@ -927,6 +927,36 @@ TEST_F(Rings, ring_11_where_another_one_opens_it) {
   EXPECT_GT(stops, 3u);
 }
 
+TEST_F(Rings, ring_11_who_says_that_it_leaves_and_stays) {
+  // Whoever waits for its place does so until its own instance is closed, and no longer.
+  constexpr uint64_t kFirstPlace = 128;
+  constexpr uint64_t kPlaceSize = 128;
+  constexpr uint64_t kLeft = 0x1234'05;
+  Other producer;
+  const gpumem_share_handle shared = producer.create();  // for two consumers
+  Other hostile[2];
+  for (uint64_t i = 0; i < 2; ++i) {
+    ASSERT_EQ(hostile[i].open(shared), GPUMEM_SUCCESS);
+    ASSERT_EQ(hostile[i].ask(kScribble, kFirstPlace + i * kPlaceSize, false, kLeft).status, GPUMEM_SUCCESS);
+  }
+  gpumem_instance const instance = instance_.release();
+  std::atomic<pid_t> opener{0};
+  std::thread opening([&] {
+    opener = gettid();
+    gpumem_ring_open_desc desc = GPUMEM_RING_OPEN_DESC_INIT;
+    desc.timeout_ns = GPUMEM_TIMEOUT_INFINITE;
+    gpumem_ring ring = nullptr;
+    EXPECT_EQ(gpumem_ring_open(instance, &shared, &desc, &ring, nullptr), GPUMEM_ERROR_CLOSED);
+  });
+  while (opener == 0)
+    std::this_thread::yield();
+  gpumem::test::wait_until_asleep(opener);
+  EXPECT_OK(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, why()));
+  opening.join();
+  instance_ = open_instance();
+  device_ = instance_.device();
+}
+
 TEST_F(Rings, ring_11_what_cannot_be_released) {
   // Who says that is dropped, and holds up nobody.
   constexpr uint64_t kReleased = 128 + 8;

@@ -299,6 +299,7 @@ Result<void> Ring::take_place(uint64_t timeout_ns) {
       leaving = leaving || state == State::kLeft || !is_held(place);
     }
     if (!leaving || std::chrono::steady_clock::now() >= deadline) break;
+    GPUMEM_TRY(check_running());
     GPUMEM_TRY(check_peer());
     std::this_thread::sleep_for(kPause);
   }
@@ -406,6 +407,7 @@ Error Ring::explain(const Error& error) const {
   if (error.status != GPUMEM_ERROR_STALE_HANDLE || peer_ == nullptr) return error;
   const Deadline deadline = std::chrono::steady_clock::now() + kEndTime;
   for (;;) {
+    if (auto running = check_running(); !running) return running.error();
     if (auto lives = check_peer(); !lives) return lives.error();
     if (std::chrono::steady_clock::now() >= deadline) return error;
     std::this_thread::sleep_for(kPause);
@@ -609,6 +611,12 @@ Result<void> Ring::check_stream(const Stream* stream) const {
   return stream->usable();
 }
 
+Result<void> Ring::check_running() const {
+  if (instance().share_server().is_running()) [[likely]]
+    return {};
+  return instance_closed();
+}
+
 Result<void> Ring::check_peer() const {
   if (!peer_->gone()) [[likely]]
     return {};
@@ -618,8 +626,7 @@ Result<void> Ring::check_peer() const {
 Result<void> Ring::check_waiting() const {
   if (stopped_.load(std::memory_order_relaxed)) [[unlikely]]
     return destroyed();
-  if (!instance().share_server().is_running()) [[unlikely]]
-    return instance_closed();
+  GPUMEM_TRY(check_running());
   if (producer_) return {};
   GPUMEM_TRY(check_peer());
   if (control_->place(place_).word.load(std::memory_order_acquire) != word_) [[unlikely]] {

@@ -94,6 +94,8 @@ class Ring final : public Object {
 
   Result<void> check_side(bool producer) const;
   Result<void> check_stream(const Stream* stream) const;
+  // Checks that the instance is not being closed.
+  Result<void> check_running() const;
   // Checks that the producer lives.
   Result<void> check_peer() const;
   // Checks that the call may go on waiting.
