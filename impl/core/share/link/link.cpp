@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/share/link/link.h"
 
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -112,8 +113,9 @@ Result<Status> Link::wait(const std::string& name, uint64_t after, uint64_t time
   auto answer = client_->call(std::move(request), {}, MessageType::kEntry, deadline);
   if (!answer) {
     const Status status = answer.error().status;
-    if (once ? status == GPUMEM_ERROR_NOT_FOUND : status == GPUMEM_ERROR_BUSY) return GPUMEM_NOT_READY;
-    return answer.error();
+    const bool late = status == GPUMEM_ERROR_BUSY && std::chrono::steady_clock::now() >= deadline;
+    if (once ? status == GPUMEM_ERROR_NOT_FOUND : late) return GPUMEM_NOT_READY;
+    return name_hub(answer.error());
   }
   *entry = std::move(answer->message.entry);
   return GPUMEM_SUCCESS;

@@ -69,9 +69,10 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
   std::optional<Result<Incoming>> place;
   std::unique_lock lock(mutex_);
   if (ended_) return *ended_;
-  if (questions_.size() >= kOpenMax || channel_.output_count() >= kOpenMax)
-    return make_error(GPUMEM_ERROR_BUSY, "the other process has not answered %zu requests; try again later",
-                      questions_.size());
+  if (const size_t open = std::max(questions_.size(), channel_.output_count()); open >= kOpenMax) {
+    return make_error(GPUMEM_ERROR_BUSY,
+                      "the other process has not answered or read %zu requests; try again later", open);
+  }
   const uint64_t number = ++last_number_;
   request.number = number;
   const MessageType type = request.type;

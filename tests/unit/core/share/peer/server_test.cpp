@@ -2298,6 +2298,41 @@ TEST_F(ShareServerTest, AHubWhoseVersionsGoBackwardsIsHungUpOn) {
   EXPECT_EQ(entry.version, 8U) << "nothing was written";
 }
 
+TEST_F(ShareServerTest, hub_3_a_wait_that_the_hub_refuses_is_not_over_in_time) {
+  const Impostor hub(address(), [&](Raw& raw) {
+    const Descriptor holder = welcome(raw);
+    Message refusal = message_of(MessageType::kRefused);
+    refusal.status = GPUMEM_ERROR_BUSY;
+    refusal.text = "not now";
+    reply(raw, heard(raw), refusal);
+    raw.ends();
+  });
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_EQ(gpumem_link_wait(link, "n", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, &error), GPUMEM_ERROR_BUSY);
+  EXPECT_NE(std::strstr(error.message, "not now"), nullptr) << error.message;
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
+TEST_F(ShareServerTest, hub_3_a_wait_that_cannot_be_sent_is_not_over_in_time) {
+  std::latch over(1);
+  const Impostor hub(address(), [&](Raw& raw) {
+    const Descriptor holder = welcome(raw);
+    over.wait();  // it reads nothing more
+  });
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  // Each leaves two packets.
+  for (int i = 0; i < 4000; ++i)
+    ASSERT_EQ(gpumem_link_wait(link, "n", 0, 1, nullptr, nullptr), GPUMEM_NOT_READY);
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_EQ(gpumem_link_wait(link, "n", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, &error), GPUMEM_ERROR_BUSY);
+  EXPECT_NE(std::strstr(error.message, "has not answered or read 409"), nullptr) << error.message;
+  over.count_down();
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
 TEST_F(ShareServerTest, AKeeperThatPublishesAnotherVersionIsHungUpOn) {
   gpumem_share_handle const handle = export_at(other, shared_buffer(other, 1));
   const auto published = [&](uint64_t asked_for, uint64_t answered, uint64_t* version) {
