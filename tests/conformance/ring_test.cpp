@@ -1138,6 +1138,24 @@ TEST_F(Rings, ring_8_while_one_opens_it) {
   }
 }
 
+TEST_F(Rings, ring_8_what_is_destroyed_in_part) {
+  // It is opened by nobody more, and can only be destroyed.
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be made to turn down a release");
+  constexpr int kNotPermitted = 800;
+  const gpumem_ring ring = create(ring_desc(2, 1)).release();
+  const gpumem_share_handle handle = handle_of(ring);
+  Other other;
+  {
+    Faults faults(instance_);
+    Faults::fail_driver_call("cuMemFree", kNotPermitted, true);
+    EXPECT_STATUS(GPUMEM_ERROR_PERMISSION_DENIED, gpumem_ring_destroy(ring, why()));
+    EXPECT_EQ(other.open(handle), GPUMEM_ERROR_STALE_HANDLE);
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, acquire(ring, &slot, 0));
+  }
+  EXPECT_OK(gpumem_ring_destroy(ring, why()));
+}
+
 TEST_F(Rings, ring_8_with_work_of_its_own) {
   // A consumer leaves when its work on what it has released is complete.
   Other producer;

@@ -15,7 +15,7 @@
 
 namespace gpumem::core {
 
-// An export does not change; only the list of its holders does.
+// An export does not change but for its holders, and for becoming a part.
 struct Exports::Export {
   ShareHandle handle;  // its offset is 0
   platform::Descriptors descriptors;
@@ -25,16 +25,18 @@ struct Exports::Export {
   uint64_t begin = 0;
   uint64_t end = 0;
   std::vector<uint64_t> block_ids;
-  std::shared_ptr<ExportWatcher> watcher;  // or null
   bool exclusive = false;
 
   // Guarded by Exports::mutex_.
+  std::shared_ptr<ExportWatcher> watcher;  // or null
+  const Object* owner = nullptr;           // the object of the whole, if that is another one
   uint64_t claims = 0;
   bool ending = false;   // its object is being freed
   bool revoked = false;  // kept only for its present holders
   Token whole{};         // zeros: it is no part
 
   bool open() const { return !ending && !revoked; }
+  bool belongs_to(const Object& of) const { return object == &of || owner == &of; }
   void tell() const noexcept {
     if (watcher != nullptr) watcher->held(claims);
   }
@@ -514,9 +516,15 @@ Result<ShareHandle> Exports::export_part(const Object& object, const Device& dev
   return made->handle;
 }
 
-void Exports::set_whole(const Token& part, const Token& whole) noexcept {
+void Exports::set_whole(const Token& part, const Token& whole,
+                        std::shared_ptr<ExportWatcher> watcher) noexcept {
   const std::lock_guard lock(mutex_);
-  if (const auto known = exports_.find(part); known != exports_.end()) known->second->whole = whole;
+  const auto known = exports_.find(part);
+  const auto of = exports_.find(whole);
+  if (known == exports_.end() || of == exports_.end()) return;
+  known->second->whole = whole;
+  known->second->owner = of->second->object;
+  known->second->watcher = std::move(watcher);
 }
 
 Token Exports::whole_of(const Token& token) const noexcept {
@@ -626,6 +634,7 @@ Result<void> Exports::revoke(const Token& token) {
   const Exported ended = known->second;
   rest->handle = ended->handle;
   rest->object = ended->object;
+  rest->owner = ended->owner;
   rest->claims = ended->claims;
   rest->watcher = ended->watcher;
   if (rest->claims != 0) {
@@ -642,7 +651,7 @@ Result<void> Exports::revoke(const Token& token) {
 uint64_t Exports::count_claims(const Object& object) const {
   uint64_t claims = 0;
   for (const auto& [token, known] : exports_) {
-    if (known->object == &object && known->handle.way == GPUMEM_SHARE_WAY_LEGACY) claims += known->claims;
+    if (known->belongs_to(object) && known->handle.way == GPUMEM_SHARE_WAY_LEGACY) claims += known->claims;
   }
   return claims;
 }
@@ -662,7 +671,7 @@ Result<void> Exports::begin_end(const Object& object) {
                       claims == 1 ? "" : "s", claims == 1 ? "s" : "");
   }
   for (const auto& [token, known] : exports_) {
-    if (known->object == &object) known->ending = true;
+    if (known->belongs_to(object)) known->ending = true;
   }
   return {};
 }
@@ -671,7 +680,7 @@ void Exports::cancel_end(const Object& object) noexcept {
   if (unused()) return;
   const std::lock_guard lock(mutex_);
   for (const auto& [token, known] : exports_) {
-    if (known->object == &object) known->ending = false;
+    if (known->belongs_to(object)) known->ending = false;
   }
 }
 

@@ -61,8 +61,9 @@ class Exports {
   Result<ShareHandle> export_event(Event& event);
   // Each call makes a new export. Exports end with the object, by the functions below.
   Result<ShareHandle> export_part(const Object& object, const Device& device, PartRequest request);
-  // Makes an export part of another: whoever may import the whole may import the part too.
-  void set_whole(const Token& part, const Token& whole) noexcept;
+  // Makes an export part of another: whoever may import the whole may import the part too, and whoever has
+  // the part holds the object of the whole.
+  void set_whole(const Token& part, const Token& whole, std::shared_ptr<ExportWatcher> watcher) noexcept;
   // The export that this one is a part of, or itself.
   Token whole_of(const Token& token) const noexcept;
   // NOT_FOUND if there is no such export (any more).

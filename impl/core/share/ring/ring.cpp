@@ -56,14 +56,18 @@ Error producer_gone() {
 
 }  // namespace
 
-// The holders of the ring and of its places, as this process counts them, because any consumer may write into
-// an unclaimed place.
+// The holders of the ring, of its places and of its memory, as this process counts them, because any consumer
+// may write into an unclaimed place.
 class Ring::Places final : public ExportWatcher {
  public:
   explicit Places(std::shared_ptr<RingControl> control) : control_(std::move(control)) {}
   // The number of holders, those included that are about to be.
   void held(uint64_t claims) noexcept override {
     claims_.store(claims);
+    if (claims == 0) control_->wake_producer();
+  }
+  void memory_held(uint64_t claims) noexcept {
+    memory_claims_.store(claims);
     if (claims == 0) control_->wake_producer();
   }
   void place_held(uint32_t place, bool held) noexcept {
@@ -85,11 +89,12 @@ class Ring::Places final : public ExportWatcher {
     return is_held(place) && RingControl::state_of(control_->place(place).word.load()) >= State::kActive;
   }
   uint32_t gone() const { return gone_.load(); }  // consumers that had joined
-  bool any() const { return claims_.load() != 0 || held_.load() != 0; }
+  bool any() const { return claims_.load() != 0 || held_.load() != 0 || memory_claims_.load() != 0; }
 
  private:
   const std::shared_ptr<RingControl> control_;
   std::atomic<uint64_t> claims_{0};
+  std::atomic<uint64_t> memory_claims_{0};
   std::atomic<uint64_t> held_{0};  // a bit for each place
   std::atomic<uint32_t> gone_{0};
 };
@@ -103,6 +108,16 @@ class Ring::PlaceWatcher final : public ExportWatcher {
  private:
   const std::shared_ptr<Places> places_;
   const uint32_t place_;
+};
+
+// A consumer may still have the memory when it has given back all the rest.
+class Ring::MemoryWatcher final : public ExportWatcher {
+ public:
+  explicit MemoryWatcher(std::shared_ptr<Places> places) : places_(std::move(places)) {}
+  void held(uint64_t claims) noexcept override { places_->memory_held(claims); }
+
+ private:
+  const std::shared_ptr<Places> places_;
 };
 
 // Makes the calling thread the only one in a call.
@@ -173,7 +188,7 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
   }
   auto shared = exports.export_memory(base_, {});
   if (!shared) return shared.error();
-  exports.set_whole(shared->token, exported_.token);
+  exports.set_whole(shared->token, exported_.token, std::make_shared<MemoryWatcher>(watcher_));
   control_->memory_handle() = encode(*shared);
 
   const auto add = [&](Events& events, std::shared_ptr<ExportWatcher> watcher,
@@ -429,8 +444,8 @@ Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const Shar
   if (auto facet = (*device)->device().sharing(); !facet) return facet.error();
   auto ring = std::make_unique<Ring>(instance, (*device)->device(), false, std::move(name));
   Cleanup undo([&] {
+    abandon(*instance, ring->memory_);  // first, because closing says that it has left
     ring->close();
-    abandon(*instance, ring->memory_);
   });
   // Opening waits for another process, so do not block closing meanwhile.
   if (auto opened = ring->open(std::move(*source), **device, timeout_ns); !opened)
@@ -571,7 +586,9 @@ Result<void> destroy_ring(Ref<Ring> ring) {
     if (released) released = ring->close_memory();
   }
   if (!released) {
-    ring->stopped_ = !complete;  // the ring can now only be destroyed
+    // Else the ring can now only be destroyed, and nobody opens it.
+    if (!complete) still_shared.dismiss();
+    ring->stopped_ = !complete;
     handles::revive(*ring);
     return released;
   }

@@ -75,6 +75,7 @@ class Ring final : public Object {
   using Events = std::vector<std::shared_ptr<backend::Event>>;
   class Places;
   class PlaceWatcher;
+  class MemoryWatcher;
   class Turn;
 
   Result<void> create(DeviceObject& device, const RingRequest& request);

@@ -36,6 +36,7 @@
 #include "core/share/link/imports.h"
 #include "core/share/peer/client.h"
 #include "core/share/peer/exports.h"
+#include "core/share/ring/ring_control.h"
 #include "core/share/wire/channel.h"
 #include "core/stream/event.h"
 #include "gpumem/gpumem.h"
@@ -2040,6 +2041,42 @@ TEST_F(ShareServerTest, AReplayedMessageIsOneMoreOfItsKind) {
   EXPECT_EQ(holder.ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE);
   holder.send(release);
   EXPECT_TRUE(holder.ends());
+}
+
+// What a consumer does that left the ring, and could not unmap its memory.
+TEST_F(ShareServerTest, ring_8_nobody_has_the_ring_who_has_nothing_of_it) {
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_ring_desc desc = GPUMEM_RING_DESC_INIT;
+  desc.slot_size = 1000;
+  desc.slot_count = 2;
+  desc.consumers_max = 1;
+  gpumem_ring ring = nullptr;
+  gpumem_share_handle bytes{};
+  ASSERT_EQ(gpumem_ring_create(device, &desc, &ring, nullptr), GPUMEM_SUCCESS);
+  ASSERT_EQ(gpumem_ring_export(ring, &bytes, nullptr), GPUMEM_SUCCESS);
+  const ShareHandle exported = *decode(bytes);
+  std::optional<Raw> consumer(std::in_place, abstract_address(exported.exporter.instance));
+  ASSERT_EQ(consumer->hello(exported.exporter.instance).type, MessageType::kWelcome);
+  Message claim = message_of(MessageType::kClaim);
+  claim.token = exported.token;
+  ASSERT_EQ(consumer->ask(claim).type, MessageType::kGranted);
+  auto control = RingControl::open(consumer->received);
+  ASSERT_TRUE(control);
+  claim.token = decode((*control)->memory_handle())->token;
+  ASSERT_EQ(consumer->ask(claim).type, MessageType::kGranted);
+  Message release = message_of(MessageType::kRelease);
+  release.token = exported.token;
+  consumer->send(release);
+  ASSERT_EQ(consumer->ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE) << "when it has released the ring";
+
+  EXPECT_EQ(gpumem_ring_destroy(ring, nullptr), GPUMEM_ERROR_BUSY);
+  gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+  EXPECT_EQ(gpumem_ring_acquire(ring, nullptr, 0, &slot, nullptr), GPUMEM_SUCCESS) << "nothing changed";
+  EXPECT_EQ(gpumem_ring_finish(ring, 0, nullptr), GPUMEM_NOT_READY);
+  consumer.reset();
+  EXPECT_EQ(gpumem_ring_finish(ring, GPUMEM_TIMEOUT_INFINITE, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_ring_destroy(ring, nullptr), GPUMEM_SUCCESS);
 }
 
 // ---- a hub or an exporter that lies ----
