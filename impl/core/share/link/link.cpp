@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "core/device/lifecycle.h"
 #include "core/instance/instance.h"
+#include "core/object/callback.h"
 #include "core/object/host_function_guard.h"
 #include "platform/identity.h"
 #include "platform/socket.h"
@@ -199,7 +200,7 @@ Result<TrialResult> Link::make_trial(const TrialRequest& request) {
     unanswered_.push_back(std::move(*block));
     return answer.error();
   }
-  if (!answer) return answer.error();
+  if (!answer) return TrialResult{answer.error().status, false, answer.error().message};
   TrialResult result{answer->message.status, answer->message.slow, std::move(answer->message.text)};
   if (result.status != GPUMEM_SUCCESS) return result;
   auto found = (*block)->read();
@@ -210,11 +211,13 @@ Result<TrialResult> Link::make_trial(const TrialRequest& request) {
 }
 
 Result<TrialResult> Link::try_way(const TrialRequest& request) {
-  const std::lock_guard lock(trials_mutex_);
+  const auto lock = lock_unless_in_callback(trials_mutex_);
+  if (!lock) return changed_elsewhere("trials of the link");
   if (const auto known = trials_.find(request); known != trials_.end()) return known->second;
+  GPUMEM_TRY(instance().share_server().may_wait());
   auto result = make_trial(request);
-  const Status status = result ? result->status : result.error().status;
-  switch (status) {
+  if (!result) return result;  // the other side was not asked, or said nothing
+  switch (result->status) {
     case GPUMEM_SUCCESS:
     case GPUMEM_ERROR_UNSUPPORTED:
     case GPUMEM_ERROR_PERMISSION_DENIED:
@@ -222,7 +225,7 @@ Result<TrialResult> Link::try_way(const TrialRequest& request) {
     case GPUMEM_ERROR_SYMBOL_MISSING:
     case GPUMEM_ERROR_INVALID_ARGUMENT:
     case GPUMEM_ERROR_INVALID_STATE:
-      trials_.emplace(request, result ? *result : TrialResult{status, false, result.error().message});
+      trials_.emplace(request, *result);
       break;
     default:
       break;  // not kept, as the next answer may differ

@@ -62,10 +62,7 @@ Result<std::shared_ptr<ShareClient>> ShareClient::open(ShareServer& server, plat
 
 Result<Incoming> ShareClient::call(Message request, platform::Descriptors descriptors, MessageType answer,
                                    platform::Deadline deadline) {
-  if (server_.is_this_thread()) {
-    return make_error(GPUMEM_ERROR_INVALID_STATE,
-                      "a log function cannot wait for other processes; call this when it has returned");
-  }
+  GPUMEM_TRY(server_.may_wait());
   std::optional<Result<Incoming>> place;
   std::unique_lock lock(mutex_);
   if (ended_) return *ended_;

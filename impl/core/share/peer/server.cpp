@@ -1031,6 +1031,12 @@ void ShareServer::finish_trial(uint64_t id, uint32_t user, Message reply) noexce
   bury();
 }
 
+Result<void> ShareServer::may_wait() const {
+  if (!is_this_thread()) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "a log function cannot wait for other processes; call this when it has returned");
+}
+
 bool ShareServer::tries_on_this_thread() const {
   const std::lock_guard lock(mutex_);
   return std::any_of(lanes_.begin(), lanes_.end(),

@@ -67,6 +67,8 @@ class ShareServer {
   // this instance has claimed stays claimed until its owners release it.
   void stop() noexcept;
   bool is_this_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
+  // INVALID_STATE on the sharing thread, where a log function runs: that thread receives the answers.
+  Result<void> may_wait() const;
   // Whether this thread runs a trial, which may wait for other processes.
   bool tries_on_this_thread() const;
   // Started, and not stopped.

@@ -2279,6 +2279,89 @@ TEST_F(ShareServerTest, AHubThatLiesAgainAndAgainFillsNoLog) {
   log.expect(50, "ended the connection to");
 }
 
+// A log function that asks a link, when the sharing thread of its instance calls it first.
+class AskingLog {
+ public:
+  AskingLog(gpumem_instance instance, gpumem_link link) : link_(link) {
+    pointer = shared_buffer(instance, kBlock);
+    address_ = abstract_address(decode(export_at(instance, pointer))->exporter.instance);
+    EXPECT_EQ(gpumem_log_set_function(
+                  [](void* self, gpumem_log_level, const char*) { static_cast<AskingLog*>(self)->hear(); },
+                  this, GPUMEM_LOG_WARNING, nullptr),
+              GPUMEM_SUCCESS);
+  }
+  AskingLog(const AskingLog&) = delete;
+  AskingLog& operator=(const AskingLog&) = delete;
+  ~AskingLog() { EXPECT_EQ(gpumem_log_set_function(nullptr, nullptr, 0, nullptr), GPUMEM_SUCCESS); }
+
+  gpumem_status ask() {
+    gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+    EXPECT_EQ(gpumem_link_get_way(link_, pointer, GPUMEM_SHARE_WAY_POSIX_FD, GPUMEM_PEER_OTHER_PROCESS, &info,
+                                  nullptr),
+              GPUMEM_SUCCESS);
+    return info.status;
+  }
+  // Makes the thread write a line. The answer that the log function got; SUCCESS if it got none.
+  gpumem_status provoke() {
+    Raw raw(address_);
+    raw.send(message_of(MessageType::kDone));
+    EXPECT_TRUE(eventually([&] { return answer_ != GPUMEM_SUCCESS; }));
+    return answer_;
+  }
+
+  void* pointer = nullptr;
+
+ private:
+  void hear() {
+    if (!asked_.exchange(true)) answer_ = ask();
+  }
+
+  const gpumem_link link_;
+  std::string address_;
+  std::atomic<bool> asked_{false};
+  std::atomic<gpumem_status> answer_{GPUMEM_SUCCESS};
+};
+
+TEST_F(ShareServerTest, ipc_24_what_a_log_function_is_refused_is_not_the_answer_of_the_link) {
+  open_hub(hub_desc());
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  AskingLog log(other, link);
+  EXPECT_EQ(log.provoke(), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_EQ(log.ask(), GPUMEM_SUCCESS);
+}
+
+TEST_F(ShareServerTest, com_27_a_log_function_waits_for_no_trial_of_another_thread) {
+  std::latch asked(1);
+  std::latch answered(1);
+  const Impostor hub(address(), [&](Raw& raw) {
+    const Descriptor holder = welcome(raw);
+    const Message trial = heard(raw);
+    asked.count_down();
+    answered.wait();
+    Message answer = message_of(MessageType::kTried);
+    answer.status = GPUMEM_ERROR_UNSUPPORTED;
+    reply(raw, trial, answer);
+    raw.ends();
+  });
+  gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+  desc.path = address().c_str();
+  desc.timeout_ns = GPUMEM_TIMEOUT_INFINITE;
+  gpumem_link link = nullptr;
+  ASSERT_EQ(gpumem_link_connect(other, &desc, &link, nullptr), GPUMEM_SUCCESS);
+  {
+    AskingLog log(other, link);
+    gpumem_status status = GPUMEM_SUCCESS;
+    std::thread waiting([&] { status = log.ask(); });
+    asked.wait();
+    EXPECT_EQ(log.provoke(), GPUMEM_ERROR_BUSY);
+    answered.count_down();
+    waiting.join();
+    EXPECT_EQ(status, GPUMEM_ERROR_UNSUPPORTED);
+  }
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
 // Whoever makes the folder first can listen in it.
 TEST_F(ShareServerTest, AFolderThatOthersCanWriteToIsNotTrustedByLinks) {
   char folder[] = "/tmp/gpumem-test-XXXXXX";
