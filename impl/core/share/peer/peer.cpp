@@ -88,6 +88,11 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
   }
   auto client = ShareClient::open(server, std::move(*socket));
   if (!client) return client.error();
+  // Anyone who has seen the handle can listen there once the exporter has ended.
+  const ProcessId& process = (*client)->origin().process;
+  const bool shown = process.pid != 0 && exporter.process_namespace == platform::process_namespace();
+  if (shown && (process.pid != exporter.pid || process.start_time != exporter.start_time))
+    return not_there(exporter);
   Message hello;
   hello.type = MessageType::kHello;
   hello.token = exporter.instance;

@@ -2534,6 +2534,8 @@ ShareHandle handle_of_impostor(gpumem_instance importer, uint32_t blocks) {
   auto boot = platform::boot_id();
   EXPECT_TRUE(boot);
   handle.exporter.boot = *boot;
+  handle.exporter.pid = getpid();
+  handle.exporter.start_time = *platform::own_start_time();
   handle.exporter.instance = platform::random_id();
   handle.exporter.process_namespace = platform::process_namespace();
   gpumem_device device = nullptr;
@@ -3143,6 +3145,26 @@ TEST_F(ForgedHandleTest, AConnectionToAnExporterThatEndedProvesNothingOfDescript
   EXPECT_EQ(import(received).memory, forged.memory);
   EXPECT_EQ(byte_of(import(waiting)), kGenuine);
   EXPECT_EQ(import(genuine.handles.blocks).status, GPUMEM_ERROR_PEER_GONE);
+}
+
+// Whoever has seen a handle can listen at the address of its exporter once that has ended.
+TEST_F(ForgedHandleTest, ipc_10_who_listens_in_place_of_an_exporter_that_ended_is_asked_nothing) {
+  GenuineExporter genuine;
+  genuine.end();
+  const Token instance_id = decode(genuine.handles.memory)->exporter.instance;
+  std::atomic<int> heard_of{0};
+  const Impostor impostor(abstract_address(instance_id), [&](Raw& raw) {
+    const Message asked = heard(raw);
+    if (asked.type != MessageType::kHello) return;
+    ++heard_of;
+    Message answer = message_of(MessageType::kWelcome);
+    answer.token = instance_id;
+    reply(raw, asked, answer);
+    heard(raw);
+  });
+  for (const gpumem_share_handle& given : {genuine.handles.memory, genuine.handles.blocks})
+    EXPECT_EQ(import(given).status, GPUMEM_ERROR_PEER_GONE);
+  EXPECT_EQ(heard_of, 0);
 }
 
 // Two publishers, one after the other, who say the same of their memory.
