@@ -2079,7 +2079,14 @@ TEST_F(Ways, ipc_24_what_is_slow_is_said) {
     EXPECT_EQ(host.status, GPUMEM_SUCCESS) << host.message;
     EXPECT_EQ(host.slow, 1U);
     EXPECT_NE(std::string(host.message).find("on the host"), std::string::npos) << host.message;
-    if (instance_.device_count() < 2) continue;
+    const gpumem_way_info elsewhere =
+        way_to(by, far.base(), GPUMEM_SHARE_WAY_POSIX_FD, GPUMEM_PEER_OTHER_DEVICE);
+    if (instance_.device_count() < 2) {
+      EXPECT_EQ(elsewhere.status, GPUMEM_ERROR_UNSUPPORTED) << elsewhere.message;
+      continue;
+    }
+    EXPECT_EQ(elsewhere.status, GPUMEM_SUCCESS) << elsewhere.message;
+    EXPECT_EQ(elsewhere.slow, 1U);
     const gpumem_way_info across =
         way_to(by, near.base(), GPUMEM_SHARE_WAY_POSIX_FD, GPUMEM_PEER_OTHER_DEVICE);
     EXPECT_EQ(across.status, GPUMEM_SUCCESS) << across.message;

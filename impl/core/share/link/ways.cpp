@@ -73,6 +73,11 @@ Result<void> check_peer(Instance& instance, const void* pointer, gpumem_share_wa
           "GPUMEM_SHARE_WAY_POSIX_FD",
           peer == GPUMEM_PEER_OTHER_USER ? "another user" : "another container");
     case GPUMEM_PEER_OTHER_DEVICE: {
+      if (place_of(instance, pointer).location != GPUMEM_LOCATION_DEVICE) {
+        // No device needs a link to it.
+        if (instance.devices().size() > 1) return {};
+        return make_error(GPUMEM_ERROR_UNSUPPORTED, "this instance has no other device");
+      }
       FoundRegion found;
       auto home = home_of(instance, pointer, &found);
       if (!home) return home.error();
