@@ -172,6 +172,7 @@ int main(int argc, char** argv) {
     faults::add("serving", "closing_without_memory", faults::run_closing_without_memory);
     faults::add("serving", "publishing_without_memory", faults::run_publishing_without_memory);
     faults::add("serving", "withdrawing_without_memory", faults::run_withdrawing_without_memory);
+    faults::add("serving", "waiting_without_memory", faults::run_waiting_without_memory);
     faults::add_all(faults::common_scenarios());
   }
   return RUN_ALL_TESTS();

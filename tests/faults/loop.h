@@ -25,6 +25,7 @@ void run_lending_without_memory();
 void run_closing_without_memory();
 void run_publishing_without_memory();
 void run_withdrawing_without_memory();
+void run_waiting_without_memory();
 // A process forks while the driver is being initialised in it, and after that has failed.
 void run_fork_around_init();
 

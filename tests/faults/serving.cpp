@@ -362,6 +362,36 @@ void run_publishing_without_memory() {
   ADD_FAILURE() << "it goes on allocating";
 }
 
+// Waits whose time is over leave the hub, so that the link has room for more.
+void run_waiting_without_memory() {
+  constexpr int kMoreThanALinkMayHave = 70;
+  Exporter exporter;
+  Importer importer;
+  gpumem_link const link = importer.connect(exporter.plain_path);
+  for (uint64_t k = 1; k < kCallsMost; ++k) {
+    const testing::ScopedTrace trace(__FILE__, __LINE__, "allocation " + std::to_string(k));
+    bool failed = false;
+    for (int i = 0; i < kMoreThanALinkMayHave; ++i) {
+      arm({Kind::kAllocation, k, false, 0});
+      const gpumem_status status = gpumem_link_wait(link, "nothing", 0, 1, nullptr, nullptr);
+      disarm();
+      failed = hits() != 0;
+      // The hub may not have read yet what was owed to it.
+      EXPECT_TRUE(status == GPUMEM_NOT_READY || status == GPUMEM_ERROR_LIMIT_EXCEEDED ||
+                  (failed && status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY))
+          << status;
+    }
+    // What could not be said at once is said soon.
+    gpumem_status status = GPUMEM_ERROR_LIMIT_EXCEEDED;
+    for (const auto limit = std::chrono::steady_clock::now() + kPatience;
+         status == GPUMEM_ERROR_LIMIT_EXCEEDED && std::chrono::steady_clock::now() < limit;)
+      status = gpumem_link_wait(link, "nothing", 0, 20'000'000, nullptr, nullptr);
+    EXPECT_EQ(status, GPUMEM_NOT_READY);
+    if (!failed || testing::Test::HasFailure()) break;
+  }
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
 // What is withdrawn leaves the store, and what comes next, by the same numbers, is stored.
 void run_withdrawing_without_memory() {
   const std::string name = "gpumem-faults-notify-" + std::to_string(getpid());

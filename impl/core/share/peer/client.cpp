@@ -96,15 +96,8 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
   if (ended_) return *ended_;
   // The answer may still come: then its claim is released.
   undo.dismiss();
-  if (type == MessageType::kWait) {
-    questions_.erase(number);
-    Message cancel;
-    cancel.type = MessageType::kCancel;
-    cancel.version = number;
-    send(std::move(cancel), {});
-  } else {
-    questions_[number].place = nullptr;
-  }
+  questions_[number].place = nullptr;
+  if (type == MessageType::kWait) (void)send_cancels();
   return make_error(GPUMEM_ERROR_BUSY,
                     "the other process did not answer in time; try again, or pass a longer timeout");
 }
@@ -341,7 +334,29 @@ bool ShareClient::send_releases(Claims::iterator held) noexcept {
   return true;
 }
 
+// False if out of memory.
+bool ShareClient::send_cancels() noexcept {
+  owes_cancels_ = true;
+  try {
+    for (auto at = questions_.begin(); at != questions_.end();) {
+      const auto over = at++;
+      if (over->second.type != MessageType::kWait || over->second.place != nullptr) continue;
+      Message message;
+      message.type = MessageType::kCancel;
+      message.version = over->first;
+      send(std::move(message), {});
+      questions_.erase(over);
+    }
+  } catch (const std::bad_alloc&) {
+    server_.look_soon();
+    return false;
+  }
+  owes_cancels_ = false;
+  return true;
+}
+
 void ShareClient::send_owed() noexcept {
+  if (owes_cancels_ && !send_cancels()) return;
   for (auto at = claims_.begin(); owed_ != 0 && at != claims_.end();) {
     const auto held = at++;
     if (!send_releases(held)) return;

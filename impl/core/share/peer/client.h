@@ -50,7 +50,8 @@ class ShareClient final : public SharePeer {
 
  private:
   friend class ShareServer;
-  // An open question. Without a place for the answer, its caller has stopped waiting.
+  // An open question. Without a place for the answer, its caller has stopped waiting; of a kWait, the other
+  // side is told so.
   struct Question {
     MessageType type{};
     MessageType answer{};
@@ -82,6 +83,7 @@ class ShareClient final : public SharePeer {
   void drop_unheld(const Token& token) noexcept;
   void count_down(Claims::iterator held) noexcept;
   bool send_releases(Claims::iterator held) noexcept;
+  bool send_cancels() noexcept;
   void send_owed() noexcept;
   void update_interest() noexcept;
 
@@ -99,6 +101,7 @@ class ShareClient final : public SharePeer {
   std::map<uint64_t, Question> questions_;
   Claims claims_;
   uint64_t owed_ = 0;                       // of all
+  bool owes_cancels_ = false;               // some could not be sent, for lack of memory
   std::atomic<bool> any_withdrawn_{false};  // once there has been one
 };
 
