@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <set>
@@ -24,6 +25,7 @@ namespace {
 
 constexpr std::string_view kFilePrefix = "gpumem-file-";
 constexpr std::string_view kVersionPrefix = "gpumem-version-";
+static_assert(kFilePrefix < kVersionPrefix);  // see flush()
 constexpr std::array<char, 8> kKeptMagic{'g', 'p', 'm', 'k', 'e', 'e', 'p', '1'};
 constexpr uint32_t kFilesMax = kMessageDescriptorsMax;
 constexpr uint64_t kSendTime = 1'000'000'000;  // for all descriptors of a version
@@ -158,9 +160,10 @@ Result<void> KeeperStore::store(const std::string& name, const platform::Descrip
 
 bool KeeperStore::flush() noexcept {
   try {
+    // The last first, and so versions before their files.
     while (!unsent_.empty() &&
-           notifier_.send("FDSTOREREMOVE=1\nFDNAME=" + *unsent_.begin(), -1, platform::Deadline::min()))
-      unsent_.erase(unsent_.begin());
+           notifier_.send("FDSTOREREMOVE=1\nFDNAME=" + *unsent_.rbegin(), -1, platform::Deadline::min()))
+      unsent_.erase(std::prev(unsent_.end()));
   } catch (const std::bad_alloc&) {
     // Later.
   }
