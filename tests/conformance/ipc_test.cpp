@@ -2016,6 +2016,30 @@ TEST_F(Ways, ipc_24_a_block_that_is_not_freed_at_once) {
   EXPECT_EQ(live(instance_), before);
 }
 
+TEST_F(Ways, ipc_24_a_trial_leaves_nothing_in_the_process_of_the_hub) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be made to turn down a release");
+  constexpr int kNotPermitted = 800;
+  gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+  const std::string address = path();
+  desc.path = address.c_str();
+  Instance other = open_instance();
+  gpumem_hub hub = nullptr;
+  ASSERT_OK(gpumem_hub_open(other, &desc, &hub, why()));
+  const Buffer buffer = make_buffer();
+  const auto before = live(other);
+  {
+    const Link link = connect();
+    // The trial unmaps first, the block is freed afterwards.
+    Faults faults(instance_);
+    Faults::fail_driver_call("cuMemUnmap", kNotPermitted);
+    const gpumem_way_info info = way_to(link, buffer.base(), GPUMEM_SHARE_WAY_POSIX_FD);
+    EXPECT_EQ(info.status, GPUMEM_SUCCESS) << info.message;
+  }
+  EXPECT_EQ(live(other), before);
+  EXPECT_OK(gpumem_hub_close(hub, why()));
+  EXPECT_OK(gpumem_instance_close(other.release(), GPUMEM_CLOSE_CHECK, nullptr, why()));
+}
+
 TEST_F(Ways, ipc_24_what_a_link_cannot_be_asked) {
   const Memory memory = shareable();
   Exporter peer;

@@ -9,6 +9,7 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "core/buffer/abandoned.h"
 #include "core/device/lifecycle.h"
 #include "core/instance/instance.h"
 #include "core/memory/range.h"
@@ -303,7 +304,7 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
   for (auto known = first; known != last; ++known) {
     Import& import = known->second;
     const Claim* const claim = import.claim_for(request.handle, from_peer);
-    if (import.ending || claim == nullptr) continue;
+    if (import.ending || import.for_trial || claim == nullptr) continue;
     const gpumem_import_state state = claim->state();
     if (state == GPUMEM_IMPORT_PEER_GONE && import.granted.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
       return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");
@@ -330,8 +331,9 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, Imp
   std::vector<Claim> over;  // released after unlocking
   const std::lock_guard lock(mutex_);
   const auto [first, last] = imports_.equal_range(key);
-  const auto known = std::find_if(
-      first, last, [&](const auto& one) { return !one.second.ending && one.second.granted.is_same(source); });
+  const auto known = std::find_if(first, last, [&](const auto& one) {
+    return !one.second.ending && !one.second.for_trial && one.second.granted.is_same(source);
+  });
   if (known == last) return false;
   std::vector<Claim>& claims = known->second.claims;
   claims.reserve(claims.size() + 1);
@@ -553,6 +555,7 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   // Allocate the records before mapping: only a driver call can undo that.
   import.claims.reserve(kept.empty() ? 1 : kept.front().claims.size() + 1);
   import.for_ring = request.for_ring;
+  import.for_trial = request.for_trial;
   import.count = 1;
   Table place;
   const auto added = place.emplace(key, std::move(import));
@@ -650,23 +653,19 @@ Result<void> Imports::try_import(const ImportRequest& request, platform::Descrip
   if (source->recorded.size > bytes_max || source->recorded.size == 0)
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the memory of a trial has at most %" PRIu64 " bytes",
                       bytes_max);
-  Ref<Memory> memory;
-  void* pointer = nullptr;
+  CreatedMemory made;
   {
     const auto open = instance_.stay_open();
     if (!open) return open.error();
     const auto changes = lock_unless_in_callback(changes_);
     if (!changes) return changed_elsewhere("imports of the instance");
-    auto made = adopt_memory(**device, import_of(source->recorded, request, source->claim),
-                             [&] { return open_mapping(request, (*device)->device(), *access, *source); });
-    if (!made) return made.error();
-    pointer = made->created.pointer;
-    memory = acquire<Memory>(platform::thread_record(), made->created.handle);
+    const Key key = key_of(request.handle, (*device)->device().ordinal(), *access);
+    auto mapped = map(key, request, **device, *access, std::move(*source));
+    if (!mapped) return mapped.error();
+    made = *mapped;
   }
-  auto used = use(pointer);
-  Result<void> destroyed;
-  if (memory) destroyed = destroy_mapping(std::move(memory));
-  return used ? destroyed : used;
+  const Cleanup end([&] { abandon(instance_, made.handle); });
+  return use(made.pointer);
 }
 
 Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest& request) {
@@ -760,7 +759,7 @@ bool Imports::keep_mapped(Memory& memory) noexcept {
     const ShareHandle& recorded = import.granted.recorded;
     const uint64_t size = recorded.size;
     if (recorded.way != GPUMEM_SHARE_WAY_POSIX_FD || (bytes_max_ != 0 && size > bytes_max_)) return false;
-    if (!import.granted.by) return false;  // nobody would find it
+    if (!import.granted.by || import.for_trial) return false;  // nobody would find it
     if (import.state() == GPUMEM_IMPORT_WITHDRAWN) return false;
     try {
       kept_.push_back({place->second->first, import.granted, {}, nullptr, {}});

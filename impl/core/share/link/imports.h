@@ -35,6 +35,7 @@ struct ImportRequest {
   std::string name;
   std::shared_ptr<SharePeer> peer;  // the exporter's connection, if known
   bool for_ring = false;            // the ring owns the import
+  bool for_trial = false;           // nobody else imports it, and it is not kept
 };
 
 // An export that is held in another process, until this is destroyed.
@@ -90,8 +91,8 @@ class Imports {
   Result<ImportSource> claim(const ImportRequest& request, gpumem_share_type type);
   // The device of this instance on which the handle's memory lies. NOT_FOUND.
   Result<DeviceObject*> device_of(const ShareHandle& handle) const;
-  // Maps memory received over a connection, without recording it, while `use` runs with its address.
-  // LIMIT_EXCEEDED if it is larger than `bytes_max`.
+  // Maps memory received over a connection while `use` runs with its address. LIMIT_EXCEEDED if it is larger
+  // than `bytes_max`.
   Result<void> try_import(const ImportRequest& request, platform::Descriptors descriptors,
                           std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
                           const std::function<Result<void>(void*)>& use);
@@ -143,6 +144,7 @@ class Imports {
     std::vector<Claim> claims;
     uint64_t count = 0;
     bool for_ring = false;
+    bool for_trial = false;
     bool ending = false;
 
     gpumem_import_state state() const;

@@ -52,6 +52,7 @@ Result<void> try_import(Instance& instance, Incoming& incoming) {
   request.handle = message.handle;
   request.access = GPUMEM_ACCESS_READWRITE;
   request.name = "trial";
+  request.for_trial = true;
   if (message.other_device) {
     request.device = other_device(instance, message.handle.device_uuid);
     if (request.device == nullptr)
