@@ -90,7 +90,8 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
   if (!client) return client.error();
   // Anyone who has seen the handle can listen there once the exporter has ended.
   const ProcessId& process = (*client)->origin().process;
-  const bool shown = process.pid != 0 && exporter.process_namespace == platform::process_namespace();
+  const bool shown = process.pid != 0 && process.start_time != 0 &&
+                     exporter.process_namespace == platform::process_namespace();
   if (shown && (process.pid != exporter.pid || process.start_time != exporter.start_time))
     return not_there(exporter);
   Message hello;
