@@ -207,5 +207,5 @@ class ArrowTest(Case):
             releasing.join()
             self.assertEqual(result, bytes([7]) * 32 + bytes([8]) * 32)
             del views, pair, found
-        for each in stream, *streams:
+        for each in (stream, *streams):
             each.close()
