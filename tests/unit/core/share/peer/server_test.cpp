@@ -3267,7 +3267,7 @@ TEST_F(ForgedHandleTest, ARingOwnsNothingThatWasImportedAsSomethingElse) {
   EXPECT_TRUE(destroy_memory(memory_of(owned->handle)));
 }
 
-// The first of them has the lock, or waits for a third thread that has it and itself waits for a copy.
+// A third thread holds up all that changes imports, while it waits for a copy.
 TEST_F(ShareServerTest, com_10_who_waits_to_destroy_an_import_holds_up_nobody_else) {
   gpumem_memory twice = nullptr;
   gpumem_memory busy = nullptr;
@@ -3296,7 +3296,7 @@ TEST_F(ShareServerTest, com_10_who_waits_to_destroy_an_import_holds_up_nobody_el
     desc.size = kBlock;
     desc.progress = Copy::wait;
     desc.user_data = &copy;
-    EXPECT_EQ(gpumem_copy_file(other, &desc, nullptr, nullptr), GPUMEM_SUCCESS);
+    (void)gpumem_copy_file(other, &desc, nullptr, nullptr);  // its memory is being destroyed
   });
   EXPECT_TRUE(eventually([&] { return copy.begun.load(); }));
   Sleeper ends_busy([&] { EXPECT_EQ(gpumem_memory_destroy(busy, nullptr), GPUMEM_SUCCESS); });
