@@ -340,6 +340,7 @@ GPUMEM_API gpumem_status gpumem_link_enumerate(gpumem_link link, uint32_t index,
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT a bad name, or a wrong size of `out_info`
  * \retval GPUMEM_ERROR_PEER_GONE the hub has ended
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED 64 calls wait by this link already
+ * \retval GPUMEM_ERROR_BUSY the hub does not read, or refuses, before the time is over
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until there is such a version}

@@ -617,8 +617,10 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
     return created;
   }
   auto made = map(key, request, **device, *access, std::move(*source));
+  // What a driver refuses, it may take the next time.
   const bool untrue = !made && made.error().status == GPUMEM_ERROR_INVALID_ARGUMENT &&
-                      request.file_descriptors.empty() && request.address == nullptr;
+                      made.error().native_domain == GPUMEM_NATIVE_NONE && request.file_descriptors.empty() &&
+                      request.address == nullptr;
   if (made || untrue) again.dismiss();
   if (untrue) return untrue_descriptors();
   if (!made) return made.error();
