@@ -283,7 +283,7 @@ func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_resu
 	return err
 }
 
-// WriteValue enqueues a write of a value to a word of 4 or 8 bytes in pinned or device memory.
+// WriteValue enqueues a write of a value to a word of 4 or 8 bytes in pinned or device memory: of 4 bytes, its lower 32 bits.
 func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {
 	if err := s.enter("Stream.WriteValue", address, uint64(size)); err != nil {
 		return err
@@ -296,7 +296,7 @@ func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {
 }
 
 // WaitValue makes later work of the stream wait until a word of 4 or 8 bytes in pinned or device memory meets a
-// condition.
+// condition. With one of 4 bytes, the lower 32 bits of the value are compared.
 func (s *Stream) WaitValue(address Address, value uint64, size uint32, condition WaitCondition) error {
 	if err := s.enter("Stream.WaitValue", address, uint64(size)); err != nil {
 		return err
