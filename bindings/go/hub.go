@@ -25,7 +25,7 @@ type HubOptions struct {
 	Mode        os.FileMode // Permissions of the socket file; 0 means 0600: the user alone.
 	Users       []uint32    // Users that may connect beside the own one, by their ids.
 	Groups      []uint32    // Groups whose members may connect.
-	Token       []byte      // A secret that links must show, up to 256 bytes; nil means none.
+	Token       []byte      // A secret that links must show, of 1 to 256 bytes; nil means none.
 	Flags       HubFlags
 	MaxLinks    uint32        // Links at once; 64 by default.
 	MaxNames    uint32        // Names at once; 1,024 by default.
@@ -70,6 +70,14 @@ func checkLengths(function string, lengths ...int) error {
 	return nil
 }
 
+// checkToken refuses an empty one, such as that of a variable that is not set: C would take it for none.
+func checkToken(function string, token []byte) error {
+	if token != nil && len(token) == 0 {
+		return refusal(ErrInvalidArgument, function, "Token is empty; give at least one byte, or nil for none")
+	}
+	return checkLengths(function, len(token))
+}
+
 // OpenHub opens a hub. A socket file that a dead process has left at the path is replaced. It publishes what this instance
 // exports.
 func (i *Instance) OpenHub(options HubOptions) (*Hub, error) {
@@ -80,7 +88,10 @@ func (i *Instance) OpenHub(options HubOptions) (*Hub, error) {
 	if err := checkLimits(name, options.Timeout); err != nil {
 		return nil, err
 	}
-	if err := checkLengths(name, len(options.Users), len(options.Groups), len(options.Token)); err != nil {
+	if err := checkLengths(name, len(options.Users), len(options.Groups)); err != nil {
+		return nil, err
+	}
+	if err := checkToken(name, options.Token); err != nil {
 		return nil, err
 	}
 	desc := nativeHubDesc{
@@ -211,7 +222,7 @@ func (i *Instance) Connect(options LinkOptions) (*Link, error) {
 	if err := checkLimits(name, options.Timeout); err != nil {
 		return nil, err
 	}
-	if err := checkLengths(name, len(options.Token)); err != nil {
+	if err := checkToken(name, options.Token); err != nil {
 		return nil, err
 	}
 	path := optionalText(options.Path)

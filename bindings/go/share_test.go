@@ -924,11 +924,12 @@ func TestHubsAndLinksThatAreRefused(t *testing.T) {
 	i := d.Instance()
 	path := fmt.Sprintf("@gpumem-go-%d-refused", os.Getpid())
 	for _, options := range []HubOptions{{Path: "a\x00b"}, {Name: "\x00"}, {Path: strings.Repeat("x", 200)}, {Path: path, Timeout: -1},
-		{Path: path, Token: make([]byte, 257)}, {Path: path, Flags: 1 << 40}, {Path: path, Mode: os.ModeSetuid}} {
+		{Path: path, Token: make([]byte, 257)}, {Path: path, Token: []byte{}}, {Path: path, Flags: 1 << 40}, {Path: path, Mode: os.ModeSetuid}} {
 		_, err := i.OpenHub(options)
 		expect(t, err, ErrInvalidArgument)
 	}
-	for _, options := range []LinkOptions{{Path: "a\x00b"}, {Path: path, Timeout: -1}, {Path: path, Token: make([]byte, 257)}} {
+	for _, options := range []LinkOptions{{Path: "a\x00b"}, {Path: path, Timeout: -1}, {Path: path, Token: make([]byte, 257)},
+		{Path: path, Token: []byte{}}} {
 		_, err := i.Connect(options)
 		expect(t, err, ErrInvalidArgument)
 	}

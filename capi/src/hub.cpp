@@ -29,8 +29,12 @@ Result<std::string> decode_address(const char* path, bool make_folder) {
 }
 
 std::vector<uint8_t> decode_secret(capi::Decoder& decode, const void* token, uint32_t size) {
-  if ((token == nullptr) != (size == 0)) {
-    decode.refuse("token is NULL and token_size is not 0, or the reverse");
+  if (token == nullptr && size != 0) {
+    decode.refuse("token is NULL, and token_size is %u", size);
+    return {};
+  }
+  if (token != nullptr && size == 0) {
+    decode.refuse("the token is empty; pass at least one byte, or NULL for none");
     return {};
   }
   if (size > core::kSecretMax) {

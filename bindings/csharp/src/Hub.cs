@@ -216,7 +216,7 @@ namespace GpuMem
       desc.name = name;
       desc.user_count = (uint)(options.Users?.Length ?? 0);
       desc.group_count = (uint)(options.Groups?.Length ?? 0);
-      desc.token_size = (uint)(options.Token?.Length ?? 0);
+      desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
       IntPtr value;
       gpumem_error* error = Error.Detail;
       fixed (uint* users = options.Users, groups = options.Groups)

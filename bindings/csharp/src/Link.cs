@@ -258,7 +258,7 @@ namespace GpuMem
     {
       gpumem_link_desc desc = gpumem_link_desc.Sized();
       desc.path = path;
-      desc.token_size = (uint)(options.Token?.Length ?? 0);
+      desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
       desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
       IntPtr value;
       gpumem_error* error = Error.Detail;

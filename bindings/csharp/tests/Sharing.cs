@@ -944,6 +944,8 @@ namespace GpuMem.Tests
       using (var other = new Other("names", path))
       {
         Check.Fails(Status.AlreadyExists, () => instance.OpenHub(path));
+        Check.Throws<ArgumentException>(() => instance.OpenHub(new HubOptions { Path = Address("unset"), Token = new byte[0] }));
+        Check.Throws<ArgumentException>(() => instance.Connect(new LinkOptions { Path = path, Token = new byte[0] }));
         Check.Equal(instance, hub.Instance, "instance");
         ShareHandle share = instance.Export(range.Slice(seam, 16));
         other.Expect("connected");

@@ -351,6 +351,13 @@ TEST_F(ShareServerTest, OnlyTheTokenOpensAHub) {
   gpumem_link link = nullptr;
   EXPECT_EQ(connect(&link), GPUMEM_ERROR_PERMISSION_DENIED);
   EXPECT_EQ(connect(&link, "secrets"), GPUMEM_ERROR_PERMISSION_DENIED);
+  // Such as that of a variable that is not set.
+  EXPECT_EQ(connect(&link, ""), GPUMEM_ERROR_INVALID_ARGUMENT);
+  desc.token_size = 0;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  gpumem_hub unset = nullptr;
+  EXPECT_EQ(gpumem_hub_open(instance, &desc, &unset, &error), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.message).find("the token is empty"), std::string::npos) << error.message;
   EXPECT_EQ(link, nullptr);
   EXPECT_EQ(refused(hub), 2U);
   EXPECT_EQ(connect(&link, "secret"), GPUMEM_SUCCESS);
