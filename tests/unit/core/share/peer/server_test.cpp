@@ -1056,8 +1056,8 @@ TEST_F(ShareServerTest, WhoHasReadAHandlePublishesNothingElseBehindIt) {
     Raw owner(address());
     ASSERT_EQ(owner.hello().type, MessageType::kWelcome);
     const uint64_t genuine = publish(owner, "n");
-    const uint64_t other = publish(reader, "other");
-    EXPECT_NE(fetched("other", other), token);
+    const uint64_t own = publish(reader, "other");
+    EXPECT_NE(fetched("other", own), token);
     EXPECT_EQ(fetched("n", genuine), token);
     EXPECT_EQ(fetched("same", publish(owner, "same")), token) << "its own";
     ASSERT_EQ(owner.ask(message_of(MessageType::kWithdraw, "n")).type, MessageType::kDone);
