@@ -24,7 +24,7 @@ from ._managed import Managed
 from ._operands import Buffer, Strange, host_buffer
 from ._results import MemoryInfo, known
 from ._waits import LARGE, aside, create_aside, on_main_thread
-from .errors import Busy, InvalidArgument, StaleHandle, WrongKind
+from .errors import Busy, Error, InvalidArgument, StaleHandle, WrongKind
 
 if TYPE_CHECKING:
     import numpy
@@ -507,8 +507,8 @@ class Memory(Region, Managed):
         """Destroys it again, for the detail of the error."""
         try:
             call(self._release or c.gpumem_memory_destroy, self._handle)
-        except Exception as problem:
-            if getattr(problem, "code", None) not in GONE:
+        except Error as problem:
+            if problem.code not in GONE:
                 self._open = True
                 raise
         self._gone = True

@@ -291,7 +291,7 @@ class Range(Unique):
             try:
                 call(c.gpumem_range_unmap, self._handle, offset, size)
             except BaseException as problem:
-                if isinstance(problem, Exception):
+                if isinstance(problem, Error):
                     _reopen(parts)
                 raise
             for at in self._within(offset, size):

@@ -71,8 +71,8 @@ class Queue:
                 return status
             self._enqueued(use)
         except BaseException as problem:
-            # A signal handler raises once the call has returned, so the work may be in the stream.
-            if in_part or not isinstance(problem, Exception):
+            # A signal handler, which may raise anything, does so once the call has returned: the work may be in the stream.
+            if in_part or not isinstance(problem, Error):
                 self._enqueued(use)
                 self.poll()  # releases them at once if the stream is idle
             else:
@@ -453,7 +453,7 @@ def enqueue_function(stream: Stream, enqueue: Callable[..., int], callback: Any,
     number = pending.add(stream.device, function)
     try:
         call(enqueue, stream.handle, callback, number)
-    except Exception:
+    except Error:  # anything else a signal handler may have raised as the call returned
         pending.entries.pop(number, None)
         raise
 

@@ -653,6 +653,25 @@ class InterruptTest(Case):
             self.assertEqual([main for main, _ in calls], [False, False, False])
         self.assertEqual(set(heard), {True})
 
+    def test_work_that_was_enqueued_is_noted_whatever_a_signal_handler_raises(self):
+        for problem in (Raised, Expired):
+            def interrupted(*arguments, problem=problem, call=_stream.call):
+                call(*arguments)
+                raise problem
+            with self.subTest(problem.__name__), self.device.stream() as stream, self.pinned(4) as word, self.device.memory(64) as memory:
+                word.fill(0)
+                stream.wait_value(word, 1)
+                ran = []
+                with mock.patch.object(_stream, "call", interrupted):
+                    with self.assertRaises(problem):
+                        memory.fill(1, stream=stream)
+                    with self.assertRaises(problem):
+                        stream.launch_host_function(lambda ran=ran: ran.append(1))
+                self.assertRaises(gpumem.Busy, memory.close)
+                word.view("u4")[0] = 1
+                stream.synchronize()
+                self.assertEqual(ran, [1])
+
     def test_no_signal_is_lost_in_a_sleep_or_wake(self):
         """One comes at any moment, also while the library is about to call a function."""
         class Alarm(KeyboardInterrupt):
