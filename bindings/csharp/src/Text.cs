@@ -68,19 +68,9 @@ namespace GpuMem
 
     internal static string Read(byte* text, int capacity) { return Translate(Text.Read(text, capacity)); }
 
-    // During a close by force, an object is named that the library made for a call, such as the memory below a buffer.
-    static string WithoutObject(string text)
-    {
-      const string Begin = "the instance of this ", End = " is closed; open a new one";
-      int at = text.IndexOf(Begin, StringComparison.Ordinal);
-      int end = at < 0 ? -1 : text.IndexOf(End, at, StringComparison.Ordinal);
-      return end < 0 ? text : text.Substring(0, at) + "the instance" + text.Substring(end);
-    }
-
     internal static string Translate(string text)
     {
       if (text == null) return null;
-      text = WithoutObject(text);
       for (int i = 0; i < phrases.Length; i += 2) text = text.Replace(phrases[i], phrases[i + 1]);
       var result = new StringBuilder(text.Length);
       for (int at = 0; at < text.Length; )

@@ -141,10 +141,8 @@ Error gone(uint32_t generation, uint64_t word, Type type) {
   const uint32_t current = generation_of(word);
   if ((generation == current && state_of(word) == kClosed) ||
       (generation + 1 == current && (word & kPreviousClosed) != 0)) {
-    if (type == Type::kInstance) {
-      return make_error(GPUMEM_ERROR_CLOSED, "this instance is closed; open a new one");
-    }
-    return make_error(GPUMEM_ERROR_CLOSED, "the instance of this %s is closed; open a new one", name);
+    // The library may have made the object for a call, such as the memory below a buffer, so it is not named.
+    return make_error(GPUMEM_ERROR_CLOSED, "the instance is closed; open a new one");
   }
   return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was %s; do not use its handle after that", name,
                     ended_name(type));
