@@ -305,6 +305,8 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
     Import& import = known->second;
     const Claim* const claim = import.claim_for(request.handle, from_peer);
     if (import.ending || import.for_trial || claim == nullptr) continue;
+    // Who has granted it may have withdrawn it since, and granted other memory by the same token.
+    if (request.handle.files != import.granted.recorded.files) continue;
     const gpumem_import_state state = claim->state();
     if (state == GPUMEM_IMPORT_PEER_GONE && import.granted.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
       return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");

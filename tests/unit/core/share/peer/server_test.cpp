@@ -2948,11 +2948,8 @@ class LyingHub {
   // Shares `own`, memory of this process. What it says of it is the truth at first.
   LyingHub(const std::string& address, const gpumem_share_handle& own)
       : raw_(abstract_address(decode(own)->exporter.instance)) {
-    const ShareHandle handle = *decode(own);
-    EXPECT_EQ(raw_.hello(handle.exporter.instance).type, MessageType::kWelcome);
-    Message claim = message_of(MessageType::kClaim);
-    claim.token = handle.token;
-    said = raw_.ask(claim).handle;
+    EXPECT_EQ(raw_.hello(decode(own)->exporter.instance).type, MessageType::kWelcome);
+    said = share(own);
     hub_.emplace(address, [this](Raw& link) { speak(link); });
   }
   ~LyingHub() {
@@ -2962,8 +2959,18 @@ class LyingHub {
 
   // Before it is asked.
   ShareHandle said;
+  // Gives the files of this memory from now on.
+  void give(const gpumem_share_handle& own) {
+    const std::lock_guard lock(mutex_);
+    said.files = share(own).files;
+  }
 
  private:
+  ShareHandle share(const gpumem_share_handle& own) {
+    Message claim = message_of(MessageType::kClaim);
+    claim.token = decode(own)->token;
+    return raw_.ask(claim).handle;
+  }
   void speak(Raw& link) {
     Raw holder(welcome(link));
     while (!over_ && !(link.hung_up && holder.hung_up)) {
@@ -2971,8 +2978,9 @@ class LyingHub {
         const auto asked = from->next(2ms);
         if (!asked || asked->message.type == MessageType::kRelease) continue;
         Message granted = message_of(MessageType::kGranted);
-        granted.handle = said;
         Descriptors copies;
+        const std::lock_guard lock(mutex_);
+        granted.handle = said;
         for (const Descriptor& one : raw_.received) {
           auto copy = platform::duplicate(one.get());
           copies.push_back(std::move(*copy));
@@ -2983,6 +2991,7 @@ class LyingHub {
   }
 
   Raw raw_;
+  std::mutex mutex_;  // for what is given
   std::atomic<bool> over_{false};
   std::optional<Impostor> hub_;
 };
@@ -3201,6 +3210,23 @@ TEST_F(ForgedHandleTest, AKeeperThatGrantsOtherFilesGrantsOtherMemory) {
     EXPECT_EQ(byte_of(import(fetch(link()))), &one == bytes ? kForged : kGenuine);
     EXPECT_EQ(publisher.ask(message_of(MessageType::kWithdraw, "n")).type, MessageType::kDone);
   }
+}
+
+// Also where the importer has not heard yet that the first is withdrawn.
+TEST_F(ForgedHandleTest, OtherFilesUnderATokenThatIsImportedAreOtherMemory) {
+  const SharedBytes first = share_bytes(instance, kLarge, kForged, true);
+  const SharedBytes second = share_bytes(instance, kLarge, kGenuine, true);
+  LyingHub hub(address(), first.whole);
+  gpumem_link const hub_link = link();
+  const Imported before = import(fetch(hub_link));
+  EXPECT_EQ(byte_of(before), kForged);
+  hub.give(second.whole);
+  const Imported after = import(fetch(hub_link));
+  EXPECT_EQ(byte_of(after), kGenuine);
+  const Imported again = import(fetch(hub_link));
+  EXPECT_EQ(again.memory, after.memory);
+  for (const Imported& one : {before, after, again})
+    EXPECT_EQ(gpumem_memory_destroy(one.memory, nullptr), GPUMEM_SUCCESS);
 }
 
 TEST_F(ForgedHandleTest, SizesAndOffsetsAreTheExportersOnEveryPath) {
