@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/arithmetic.h"
+#include "hole.h"
 #include "platform/pages.h"
 #include "process_support.h"
 
@@ -18,9 +19,9 @@ class PageLocks : public testing::Test {
  protected:
   void SetUp() override {
     SKIP_IF_LOCKING_IS_FORBIDDEN();
-    auto memory = platform::map_anonymous(kPages * page_, page_);
-    ASSERT_TRUE(memory);
-    base_ = address_of(*memory);
+    void* const memory = test::map_below_gap(kPages * page_);
+    ASSERT_NE(memory, MAP_FAILED);
+    base_ = address_of(memory);
     before_ = test::locked_bytes();
   }
   void TearDown() override {
