@@ -330,7 +330,8 @@ struct Model {
     const auto known = names[hub].find(name);
     const uint64_t last = known != names[hub].end() ? known->second.last : 0;
     if (version == 0) version = last + 1;
-    if (version <= last) return GPUMEM_ERROR_ALREADY_EXISTS;
+    if (version <= last)
+      return known->second.versions.empty() ? GPUMEM_ERROR_INVALID_STATE : GPUMEM_ERROR_ALREADY_EXISTS;
     for (const auto& [other, entry] : names[hub]) {
       for (const auto& [position, published] : entry.versions) {
         if (!own && published.exported == number && published.publisher != link->number)

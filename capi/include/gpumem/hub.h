@@ -170,12 +170,13 @@ typedef struct gpumem_publish_desc {
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad name, a version above 2^63 - 1, damaged bytes, an unknown
  *         access, more access than the export allows, or read-only access for #GPUMEM_SHARE_WAY_LEGACY
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
- * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
+ * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has this version, or had it and has a later one
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the hub is reached, which the message names
  * \retval GPUMEM_ERROR_PERMISSION_DENIED in a keeper: another user has published under this name, or a link of this
  *         process this handle
  * \retval GPUMEM_ERROR_UNSUPPORTED the handle is of a newer version of the library
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the name is withdrawn, and its numbers up to a higher one
+ *         are used up
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -402,7 +403,7 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
  * \retval GPUMEM_SUCCESS the keeper has it
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_hub_publish()
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
- * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
+ * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has this version, or had it and has a later one
  * \retval GPUMEM_ERROR_UNSUPPORTED the hub is no keeper, or the handle is shared in another way or of a newer version
  *         of the library
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the keeper is reached, or this user's share of it; the message names it
@@ -410,7 +411,8 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
  * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended
  * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time, and may have published it; see above. Or its service
  *         manager takes nothing
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the name is withdrawn, and its numbers up to a higher one
+ *         are used up
  * \handles
  * \blocking{until the keeper has answered}
  * \threads{any thread}

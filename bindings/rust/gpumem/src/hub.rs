@@ -283,7 +283,8 @@ impl Hub {
     /// As [`publish`](Self::publish), with options.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish), and [`ErrorKind::AlreadyExists`] if the name has had this version, or a later one.
+    /// As [`publish`](Self::publish), [`ErrorKind::AlreadyExists`] if the name has this version, or had it and has a later one,
+    /// and [`ErrorKind::InvalidState`] if the name is withdrawn and its numbers up to a higher one are used up.
     pub fn publish_with_options(
         &self,
         name: &str,
@@ -637,7 +638,8 @@ impl Link {
     /// As [`publish`](Self::publish), with options.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish), and [`ErrorKind::AlreadyExists`] if the name has had this version, or a later one.
+    /// As [`publish`](Self::publish), [`ErrorKind::AlreadyExists`] if the name has this version, or had it and has a later one,
+    /// and [`ErrorKind::InvalidState`] if the name is withdrawn and its numbers up to a higher one are used up.
     pub fn publish_with_options(
         &self,
         name: &str,

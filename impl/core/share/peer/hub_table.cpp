@@ -105,6 +105,12 @@ Result<uint64_t> HubTable::publish(Request&& request, std::vector<Token>* gone) 
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the name %s has had the last version that there is",
                       Quoted(request.name.c_str()).text());
   const uint64_t version = request.version != 0 ? request.version : last + 1;
+  if (version <= last && name == names_.end()) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "the name %s is not there, and numbers up to %" PRIu64
+                      " are used up by what was withdrawn; pass a version above that, or 0 for the next one",
+                      Quoted(request.name.c_str()).text(), last);
+  }
   if (version <= last) {
     return make_error(GPUMEM_ERROR_ALREADY_EXISTS,
                       "the name %s has had version %" PRIu64 ", and %" PRIu64

@@ -2041,6 +2041,8 @@ TEST_F(ShareServerTest, AReplayedMessageIsOneMoreOfItsKind) {
   EXPECT_EQ(link.ask(message_of(MessageType::kWithdraw, "n")).type, MessageType::kDone);
   EXPECT_EQ(link.ask(message_of(MessageType::kWithdraw, "n")).status, GPUMEM_ERROR_NOT_FOUND);
   EXPECT_EQ(holder.next()->message.type, MessageType::kWithdrawn);
+  publish.version = 5;
+  EXPECT_EQ(link.ask(publish, files(1)).status, GPUMEM_ERROR_INVALID_STATE) << "it is not there";
   Message release = claim_of(1);
   release.type = MessageType::kRelease;
   holder.send(release);

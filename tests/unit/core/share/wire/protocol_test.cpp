@@ -396,7 +396,7 @@ TEST(HubTable, ANameThatWasWithdrawnDoesNotRunBackwards) {
   EXPECT_EQ(table.name_count(), 0U);
   EXPECT_EQ(table.descriptor_count(), 0U);
   EXPECT_EQ(table.withdraw("a", 0, 1, &gone).error().status, GPUMEM_ERROR_NOT_FOUND);
-  EXPECT_EQ(table.publish(entry("a", 2, 7), &gone).error().status, GPUMEM_ERROR_ALREADY_EXISTS);
+  EXPECT_EQ(table.publish(entry("a", 2, 7), &gone).error().status, GPUMEM_ERROR_INVALID_STATE);
   EXPECT_EQ(*table.publish(entry("a", 2), &gone), 8U);
 }
 
