@@ -77,23 +77,22 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
   auto socket = server.connect(abstract_address(exporter.instance), deadline);
   if (!socket && socket.error().status == GPUMEM_ERROR_NOT_FOUND) return not_there(exporter);
   if (!socket) return socket.error();
-  // Check the user, because anyone can listen at an abstract address.
-  auto facts = platform::peer_of(socket->get());
-  if (!facts) return facts.error();
-  if (facts->user != platform::own_user()) {
-    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
-                      "process %d, which answers for the handle, belongs to user %u and not to this one; use "
-                      "gpumem_share_send() or a hub",
-                      facts->process, facts->user);
-  }
-  auto client = ShareClient::open(server, std::move(*socket));
-  if (!client) return client.error();
-  // Anyone who has seen the handle can listen there once the exporter has ended.
-  const ProcessId& process = (*client)->origin().process;
+  // Anyone can listen at an abstract address, and who has seen the handle knows this one.
+  auto origin = origin_of(socket->get());
+  if (!origin) return origin.error();
+  const ProcessId& process = origin->process;
   const bool shown = process.pid != 0 && process.start_time != 0 &&
                      exporter.process_namespace == platform::process_namespace();
   if (shown && (process.pid != exporter.pid || process.start_time != exporter.start_time))
     return not_there(exporter);
+  if (process.user != platform::own_user()) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "process %d, which answers for the handle, belongs to user %u and not to this one; use "
+                      "gpumem_share_send() or a hub",
+                      process.pid, process.user);
+  }
+  auto client = ShareClient::open(server, std::move(*socket));
+  if (!client) return client.error();
   Message hello;
   hello.type = MessageType::kHello;
   hello.token = exporter.instance;

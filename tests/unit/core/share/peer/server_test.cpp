@@ -363,18 +363,24 @@ TEST_F(ShareServerTest, OnlyTheTokenOpensAHub) {
   EXPECT_EQ(connect(&link, "secret"), GPUMEM_SUCCESS);
 }
 
-// An impostor who listens where a hub is expected learns nothing.
-TEST_F(ShareServerTest, AnotherUserIsNotShownAToken) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can listen as another user";
-  std::optional<platform::Listener> impostor;
+// Listens as another user, which only root can.
+std::optional<platform::Listener> listening_as_nobody(const std::string& address) {
+  std::optional<platform::Listener> made;
   std::thread([&] {
     // Of this thread alone, and so of what it listens at.
     constexpr uid_t kNobody = 65534;
     ASSERT_EQ(syscall(SYS_setresuid, -1, kNobody, -1), 0);
-    auto listener = platform::Listener::open(address(), 0600);
+    auto listener = platform::Listener::open(address, 0600);
     ASSERT_TRUE(listener) << listener.error().message;
-    impostor.emplace(std::move(*listener));
+    made.emplace(std::move(*listener));
   }).join();
+  return made;
+}
+
+// An impostor who listens where a hub is expected learns nothing.
+TEST_F(ShareServerTest, AnotherUserIsNotShownAToken) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can listen as another user";
+  std::optional<platform::Listener> impostor = listening_as_nobody(address());
   ASSERT_TRUE(impostor);
   gpumem_link link = nullptr;
   EXPECT_EQ(connect(&link, "secret"), GPUMEM_ERROR_PERMISSION_DENIED);
@@ -3183,6 +3189,17 @@ TEST_F(ForgedHandleTest, ipc_10_who_listens_in_place_of_an_exporter_that_ended_i
   for (const gpumem_share_handle& given : {genuine.handles.memory, genuine.handles.blocks})
     EXPECT_EQ(import(given).status, GPUMEM_ERROR_PEER_GONE);
   EXPECT_EQ(heard_of, 0);
+}
+
+TEST_F(ForgedHandleTest, ipc_10_another_user_who_listens_there_does_not_hide_its_end) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can listen as another user";
+  GenuineExporter genuine;
+  genuine.end();
+  const auto impostor =
+      listening_as_nobody(abstract_address(decode(genuine.handles.memory)->exporter.instance));
+  ASSERT_TRUE(impostor);
+  for (const gpumem_share_handle& given : {genuine.handles.memory, genuine.handles.blocks})
+    EXPECT_EQ(import(given).status, GPUMEM_ERROR_PEER_GONE);
 }
 
 // Two publishers, one after the other, who say the same of their memory.
