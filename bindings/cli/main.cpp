@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // gpumem: the command line, and what becomes of an error.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -62,8 +63,9 @@ std::optional<uint64_t> take_number(std::string_view& text) {
 uint32_t device_number(const std::string& value) {
   std::string_view text = value;
   const auto number = take_number(text);
-  if (!number || !text.empty()) throw UsageError("--device takes a number from 0, not " + shown(value));
-  return static_cast<uint32_t>(std::min<uint64_t>(*number, UINT32_MAX));
+  if (!number || !text.empty() || *number > UINT32_MAX)
+    throw UsageError("--device takes a number from 0 to 4294967295, not " + shown(value));
+  return static_cast<uint32_t>(*number);
 }
 
 uint32_t repeat_count(const std::string& value) {
@@ -201,12 +203,13 @@ int print_help(const CLI::App& app, const std::string* about) {
   return kExitSuccess;
 }
 
-int complain_of_usage(const std::string& problem) {
-  complain(problem + " (gpumem --help tells more)");
+int complain_of_usage(const std::string& problem, const std::string& command) {
+  complain(problem + " (gpumem " + (command.empty() ? "" : command + " ") + "--help tells more)");
   return kExitUsage;
 }
 
-int parse_and_run(int argc, char** argv) {
+// Says which command it was, also if that fails.
+int parse_and_run(int argc, char** argv, std::string* named) {
   CLI::App app("GPU memory, from the command line.", "gpumem");
   app.formatter(std::make_shared<Help>());
   app.set_version_flag("--version", std::string("gpumem ") + gpumem_version_text(),
@@ -287,7 +290,7 @@ int parse_and_run(int argc, char** argv) {
   value_option(hub_command, "ACTION", actions, "",
                "list: names, versions, sizes, publishers; withdraw: take a name out of a keeper")
       ->expected(1);  // what follows is the NAME
-  value_option(hub_command, "NAME", targets, "", "Name to withdraw");
+  value_option(hub_command, "NAME", targets, "", "Name to withdraw")->group(kOptional);
   value_option(hub_command, "--hub", hubs, "PATH", hub_text);
   value_option(hub_command, "--token-file", tokens, "FILE", token_text);
   value_option(hub_command, "--version", versions, "N", "Only this version, for withdraw (default: all)");
@@ -343,12 +346,18 @@ int parse_and_run(int argc, char** argv) {
                             keep_command, bench_command, errors_command, help_command})
     command->footer("");
 
+  const auto name_command = [&] {
+    if (!app.get_subcommands().empty() && !help_command->parsed())
+      *named = app.get_subcommands().front()->get_name();
+  };
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    name_command();
     // Help and the version are thrown too.
-    return error.get_exit_code() == 0 ? app.exit(error) : complain_of_usage(describe(app, error));
+    return error.get_exit_code() == 0 ? app.exit(error) : complain_of_usage(describe(app, error), *named);
   }
+  name_command();
   if (help_command->parsed()) return print_help(app, only(topics, "COMMAND"));
 
   const std::string* backend = only(backends, "--backend");
@@ -444,12 +453,22 @@ int parse_and_run(int argc, char** argv) {
   return move(move_options);
 }
 
+// What is opened later must not take the number of a standard stream that is closed. That can then be read to
+// its end, and not be written.
+void occupy_standard_streams() {
+  int made = 0;
+  while (made >= 0 && made <= STDERR_FILENO)
+    made = open("/dev/null", O_RDONLY);
+  if (made >= 0) close(made);
+}
+
 int run(int argc, char** argv) {
   int status = kExitSuccess;
+  std::string command;
   try {
-    status = parse_and_run(argc, argv);
+    status = parse_and_run(argc, argv, &command);
   } catch (const UsageError& problem) {
-    status = complain_of_usage(problem.what());
+    status = complain_of_usage(problem.what(), command);
   }
   flush_output();
   return status;
@@ -461,6 +480,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace gpumem::cli;
+  occupy_standard_streams();
   // Where memory is short, unwinding fails too: a JSON document allocates while it is destroyed.
   std::set_new_handler([] {
     std::fputs("gpumem: out of memory\n", stderr);

@@ -53,14 +53,32 @@ size_t character_size(std::string_view text) {
   return size;
 }
 
-// Control characters, also those behind ASCII, and bytes that are no UTF-8, as C would write them.
+// Whether a terminal obeys it instead of showing it, or shows nothing: control characters, and those of
+// format that Unicode has for directions, lines and joining (U+200B to U+200F, U+2028 to U+202E, U+2060 to
+// U+206F, U+FEFF).
+bool is_control(std::string_view character) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7F;
+  if (character.size() == 2) return byte(0) == 0xC2 && byte(1) < 0xA0;
+  if (character.size() != 3) return false;
+  if (byte(0) == 0xEF) return byte(1) == 0xBB && byte(2) == 0xBF;
+  if (byte(0) != 0xE2) return false;
+  if (byte(1) == 0x81) return byte(2) >= 0xA0 && byte(2) <= 0xAF;
+  return byte(1) == 0x80 && ((byte(2) >= 0x8B && byte(2) <= 0x8F) || (byte(2) >= 0xA8 && byte(2) <= 0xAE));
+}
+
+// Columns of a terminal, if each character takes one.
+size_t column_count(std::string_view text) {
+  return static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }));
+}
+
+// What is_control(), and bytes that are no UTF-8, as C would write them.
 std::string escaped(std::string_view text) {
   std::string all;
   while (!text.empty()) {
-    const auto first = static_cast<unsigned char>(text.front());
     const size_t size = character_size(text);
-    const bool control = first < 0x20 || first == 0x7f ||
-                         (size == 2 && first == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0);
+    const bool control = is_control(text.substr(0, size));
     const size_t step = std::max(size, size_t{1});
     for (const char byte : text.substr(0, step)) {
       if (size != 0 && !control) {
@@ -151,7 +169,7 @@ std::string Table::row_text(const Row& row, const std::vector<size_t>& widths, s
 
   std::string line = indent_;
   for (size_t i = 0; i + 1 < row.size(); ++i) {
-    const std::string padding(widths[i] - row[i].size(), ' ');
+    const std::string padding(widths[i] - column_count(row[i]), ' ');
     const bool right = i < columns_.size() && columns_[i] == Align::kRight;
     line += right ? padding + row[i] : row[i] + padding;
     line += "  ";
@@ -187,7 +205,7 @@ std::string Table::text() const {
   for (const Row& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i)
-      widths[i] = std::max(widths[i], row[i].size());
+      widths[i] = std::max(widths[i], column_count(row[i]));
     if (row.back().find(' ') == std::string::npos) last_word = std::max(last_word, row.back().size());
   }
   size_t needed = indent_.size() + last_word;

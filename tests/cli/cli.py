@@ -198,8 +198,10 @@ def case_what_is_wrong_is_named():
     require_failure(run(), 2, "info", "move", "errors")
     for arguments, problem in (
             ("info --bref", "there is no option --bref"), ("info fly", "info does not take fly"),
-            ("info --device -1", "--device takes a number from 0, not -1"),
-            ("info --device 1x", "--device takes a number from 0, not 1x"),
+            ("info --device -1", "--device takes a number from 0 to 4294967295, not -1"),
+            ("info --device 1x", "--device takes a number from 0 to 4294967295, not 1x"),
+            ("info --device 4294967296", "--device takes a number from 0 to 4294967295, not 4294967296"),
+            ("info --device 18446744073709551616", "--device takes a number from 0 to 4294967295, not 18446744073709551616"),
             ("info --backend foo", "--backend is any, cuda or host, not foo"),
             ("move --kind foo f", "--kind is pageable, pinned, write-combined, registered, mapped, managed, range or buffer, not foo"),
             ("info --backend host --backend cuda", "--backend is given twice"),
@@ -217,7 +219,9 @@ def case_what_is_wrong_is_named():
             ("help fly", "there is no command fly")):
         outcome = run(*arguments.split())
         require_failure(outcome, 2)
-        require(outcome.err == f"gpumem: {problem} (gpumem --help tells more)\n", str(outcome))
+        first = arguments.split()[0]
+        command = f"{first} " if first in COMMANDS and first != "help" else ""
+        require(outcome.err == f"gpumem: {problem} (gpumem {command}--help tells more)\n", str(outcome))
     for chunk in ("32XB", "1.5MiB", "", "MiB", "-5", "64KiBx", "64iB"):
         require_failure(run("move", "--chunk", chunk, "f"), 2, "--chunk takes a whole number", "KiB, MiB, GiB")
 
@@ -226,6 +230,7 @@ def case_what_a_terminal_obeys_is_escaped():
     for arguments, expected in ((["errors", "a\nb"], '"a\\x0ab"'), (["errors", "\x1b[31m"], '"\\x1b[31m"'),
                                 (["move", "a\nb\x7f"], '"a\\x0ab\\x7f" cannot be opened'),
                                 (["move", ""], '"" cannot be opened'), (["move", "\u009b1m"], '"\\xc2\\x9b1m"'),
+                                (["move", "x\u202ey\ufeff"], '"x\\xe2\\x80\\xaey\\xef\\xbb\\xbf"'),
                                 (["move", os.fsdecode(b"\xff\xc3")], '"\\xff\\xc3"'), (["move", "gr\u00fcn"], " gr\u00fcn cannot")):
         require_failure(run(*arguments), 1, expected)
     for arguments in (["--f\nly"], ["f\nly"], ["info", "f\nly"], ["info", "--backend", "f\nly"], ["help", "f\nly"]):
@@ -886,6 +891,10 @@ def case_share_ends_with_its_input():
             require(run_host("attach", "--name", "n", "--hub", f"{folder}/hub").status == 0, "it did not stay")
             out, err = process.communicate(timeout=60)
             require((process.returncode, out, err) == (0, b"", b""), f"{process.returncode}: {out} {err}")
+        # One that is closed has ended.
+        command = [PROGRAM, "share", path, "--name", "n", "--hub", f"{folder}/hub", "--backend", "host", "--wait-stdin"]
+        ended = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], env=environment(), timeout=60, check=False, stdout=subprocess.PIPE)
+        require(ended.returncode == 0 and b"until the standard input ends" in ended.stdout, str(ended))
 
 
 def case_attach_waits_for_the_hub():
@@ -1007,6 +1016,10 @@ def case_hub_list():
             require(re.search(r"XXH3 (\w+)", outcome.out)[1] in line, str(outcome))
             require(entry["bytes"] == 3_000_000 and entry["fingerprint"][:32] in line, str(entry))
             require(int.from_bytes(bytes.fromhex(entry["fingerprint"])[16:24], "little") == 3_000_000, str(entry))
+        # Columns are those of the terminal, and not bytes.
+        with staying("share", make_file(folder, 1), "--name", "größe", "--hub", hub, "--backend", "host"):
+            header, row = run("hub", "list", "--hub", hub).out.splitlines()[2:4]
+            require(header.index("TYPE") == row.index("memory"), f"{header}\n{row}")
 
 
 # Publishes a ring with the library alone; prints a line and stays.
