@@ -183,8 +183,13 @@ impl StreamInner {
     /// Releases what work up to this number uses: it is over. It may have failed, if another stream has observed it.
     fn release(&self, number: u64) {
         let mut flight = lock(&self.flight);
-        let (over, needed): (Vec<_>, Vec<_>) =
+        let (over, mut needed): (Vec<_>, Vec<_>) =
             mem::take(&mut flight.entries).into_iter().partition(|(of, _)| *of <= number);
+        match over.last() {
+            // An entry stays, so that a close of this stream observes how the work ended, for those who still wait for it.
+            Some((last, _)) if *last > flight.observed => needed.insert(0, (*last, Keep::Nothing)),
+            _ => {}
+        }
         flight.entries = needed;
         self.entries.store(flight.entries.len(), Ordering::Release);
         drop(flight);

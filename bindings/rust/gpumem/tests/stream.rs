@@ -235,6 +235,25 @@ fn dropped_memory_lives_until_the_work_is_done() {
 }
 
 #[test]
+fn a_stream_returns_operands_after_its_close() {
+    with_device(|_, device| {
+        let memory = DeviceMemory::<u32>::new(device, 64).unwrap();
+        let (first, second) = (Stream::new(device).unwrap(), Stream::new(device).unwrap());
+        let pending = first.copy(&memory, Pinned::<u32>::zeroed(device, 64).unwrap()).unwrap();
+        let event = Event::new(device).unwrap();
+        event.record(&first).unwrap();
+        second.wait_event(&event).unwrap();
+        second.fill(&memory, 1u32).unwrap();
+        // Another stream observes the work.
+        second.synchronize().unwrap();
+        first.close().unwrap();
+        assert!(pending.is_complete().unwrap());
+        let (_, array) = pending.wait().unwrap();
+        assert_eq!(array.len(), 64);
+    });
+}
+
+#[test]
 fn a_forgotten_result_keeps_its_memory_forever() {
     let instance = gpumem::Instance::open(common::backend()).unwrap();
     let device = instance.device(0).unwrap();
