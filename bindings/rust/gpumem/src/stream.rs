@@ -1058,6 +1058,15 @@ enum Waiting {
     Nobody,
 }
 
+impl Waiting {
+    /// A waker may run code of the caller, so it is called, cloned and dropped without the lock.
+    fn wake(self) {
+        if let Self::For(waker) = self {
+            waker.wake();
+        }
+    }
+}
+
 /// What an arrival tells its task.
 enum Answer {
     Come,
@@ -1102,11 +1111,10 @@ pub(crate) fn device_is_lost() {
     LOST.store(true, Ordering::Release);
     for task in living(&TASKS).iter().flat_map(|tasks| living(tasks)) {
         let mut waiting = lock(&task);
-        if let Waiting::For(waker) = &*waiting {
-            let waker = waker.clone();
-            *waiting = Waiting::Doubtful;
+        if let Waiting::For(_) = *waiting {
+            let woken = mem::replace(&mut *waiting, Waiting::Doubtful);
             drop(waiting);
-            waker.wake();
+            woken.wake();
         }
     }
 }
@@ -1116,11 +1124,8 @@ struct Wake(Arc<Mutex<Waiting>>);
 
 impl Drop for Wake {
     fn drop(&mut self) {
-        // The waker may run code of the caller, so it is called without the lock.
         let waiting = mem::replace(&mut *lock(&self.0), Waiting::Nobody);
-        if let Waiting::For(waker) = waiting {
-            waker.wake();
-        }
+        waiting.wake();
     }
 }
 
@@ -1140,20 +1145,22 @@ impl Arrival {
 
     /// Whether the function has run; otherwise it wakes this task.
     fn ask(&self, waker: &Waker) -> Answer {
-        let mut waiting = lock(&self.waiting);
-        match &mut *waiting {
-            Waiting::Nobody => Answer::Come,
-            Waiting::Doubtful => {
-                *waiting = Waiting::For(waker.clone());
-                Answer::Doubtful
-            }
-            Waiting::For(last) => {
-                if !last.will_wake(waker) {
-                    *last = waker.clone();
-                }
-                Answer::Expected
-            }
+        match &*lock(&self.waiting) {
+            Waiting::Nobody => return Answer::Come,
+            Waiting::For(last) if last.will_wake(waker) => return Answer::Expected,
+            _ => {}
         }
+        let next = Waiting::For(waker.clone());
+        let mut waiting = lock(&self.waiting);
+        let answer = match *waiting {
+            Waiting::Nobody => return Answer::Come,
+            Waiting::Doubtful => Answer::Doubtful,
+            Waiting::For(_) => Answer::Expected,
+        };
+        let last = mem::replace(&mut *waiting, next);
+        drop(waiting);
+        drop(last);
+        answer
     }
 }
 

@@ -108,6 +108,44 @@ fn a_task_awaits_its_work() {
     });
 }
 
+/// A task that waits for its stream when it is dropped.
+struct Owner {
+    held: Arc<Held>,
+    over: Mutex<mpsc::Sender<bool>>,
+}
+
+impl Wake for Owner {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.held.release();
+        let watchdog = Duration::from_secs(60);
+        let over = self.held.stream.synchronize_for(watchdog).unwrap();
+        self.over.lock().unwrap().send(over).unwrap();
+    }
+}
+
+#[test]
+fn a_waker_that_another_one_replaces_may_wait_for_the_stream() {
+    let _one = one_at_a_time();
+    with_device(|_, device| {
+        let held = Arc::new(Held::new(device));
+        let memory = DeviceMemory::<u32>::new(device, 4).unwrap();
+        let mut pending = held.stream.fill(&memory, 1u32).unwrap();
+        let (over, told) = mpsc::channel();
+        let first = Waker::from(Arc::new(Owner { held: held.clone(), over: Mutex::new(over) }));
+        assert!(poll(&mut pending, &first).is_pending());
+        drop(first);
+        let (second, wakes) = Task::waker();
+        assert!(poll(&mut pending, &second).is_pending());
+        assert!(told.recv().unwrap(), "the stream waits for the lock that the poll holds");
+        wakes.recv().unwrap();
+        assert!(matches!(poll(&mut pending, &second), Poll::Ready(Ok(_))));
+    });
+}
+
 #[test]
 fn a_task_wakes_when_its_device_is_lost() {
     let _one = one_at_a_time();
