@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! The parts of an object that work in streams uses.
 
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, ErrorKind, Status};
 use crate::instance::lock;
 
-/// Offsets of the first byte and behind the last one of each part that work in a stream uses.
+/// The parts that work in streams uses.
 #[derive(Default)]
 pub struct Uses {
-    parts: Mutex<Vec<(u64, u64)>>,
+    /// The number of uses of each part, by the offsets behind its last byte and of its first one.
+    parts: Mutex<BTreeMap<(u64, u64), usize>>,
     abandoned: AtomicBool,
 }
 
 impl Uses {
     fn overlap(&self, offset: u64, bytes: u64) -> bool {
         let end = offset.saturating_add(bytes);
-        lock(&self.parts).iter().any(|(first, behind)| *first < end && offset < *behind)
+        // Most calls ask for all from an offset on, which the first part that ends behind it answers.
+        lock(&self.parts).range((offset.saturating_add(1), 0)..).any(|((_, first), _)| *first < end)
     }
 
     /// Whether work used the object whose end nobody can observe any more.
@@ -71,8 +74,8 @@ impl Use {
         if bytes == 0 {
             return None;
         }
-        let part = (offset, offset.saturating_add(bytes));
-        lock(&object.uses().parts).push(part);
+        let part = (offset.saturating_add(bytes), offset);
+        *lock(&object.uses().parts).entry(part).or_default() += 1;
         Some(Self { object, part })
     }
 
@@ -84,15 +87,20 @@ impl Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        let mut parts = lock(&self.object.uses().parts);
-        if let Some(index) = parts.iter().position(|part| *part == self.part) {
-            parts.swap_remove(index);
+        if let Entry::Occupied(mut uses) = lock(&self.object.uses().parts).entry(self.part) {
+            *uses.get_mut() -= 1;
+            if *uses.get() == 0 {
+                uses.remove();
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::mem;
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     struct Object(Uses);
@@ -122,5 +130,20 @@ mod tests {
         second.unwrap().abandon();
         assert!(object.0.are_abandoned());
         assert!(!used(0, u64::MAX) && Arc::strong_count(&object) == 1);
+    }
+
+    #[test]
+    fn many_uses_end_without_a_search_through_all() {
+        let object = Arc::new(Object(Uses::default()));
+        let count = if cfg!(miri) { 100 } else { 1 << 20 };
+        let uses: Vec<_> = (0..count).map(|number| Use::begin(object.clone(), number * 8, 8)).collect();
+        let mut uses = uses.into_iter();
+        // Seconds suffice; searches would take many minutes.
+        let watchdog = Instant::now() + Duration::from_secs(120);
+        while Instant::now() < watchdog && uses.next().is_some() {}
+        let left = uses.len();
+        mem::forget(uses);
+        assert_eq!(left, 0, "each end searches through all uses");
+        assert!(!object.0.overlap(0, u64::MAX));
     }
 }
