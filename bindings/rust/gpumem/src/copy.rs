@@ -18,7 +18,8 @@ use crate::element::{Atomic, Element, FillValue};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::library::{c, call};
-use crate::managed::Managed;
+use crate::managed::{check_owner, Managed};
+use crate::memory::Memory;
 use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
 use crate::ring::RingSlice;
@@ -47,6 +48,8 @@ pub(crate) mod sealed {
         pub memory: sys::gpumem_memory,
         /// Bytes from the start of `memory` to the first element.
         pub offset: u64,
+        /// The instance of managed memory, which alone knows who may access it; NULL for other memory.
+        pub owner: sys::gpumem_instance,
         /// Keeps the elements in their place during the call; or the reason why they cannot be used now.
         pub hold: Result<Option<Hold>, Unusable>,
     }
@@ -100,12 +103,14 @@ use sealed::{Keep, Span};
 
 impl Span {
     /// What keeps the operand in its place during a call of this function.
-    pub(crate) fn held(self, function: &'static str) -> Result<Option<Hold>, Error> {
+    pub(crate) fn held(self, instance: &Instance, function: &'static str) -> Result<Option<Hold>, Error> {
+        check_owner(self.owner, instance, function)?;
         self.hold.map_err(|why| why.error(function))
     }
 
     fn of_slice<T>(pointer: *mut T, len: usize) -> Self {
-        Self { pointer: pointer.cast(), len, memory: ptr::null_mut(), offset: 0, hold: Ok(None) }
+        let (memory, owner) = (ptr::null_mut(), ptr::null_mut());
+        Self { pointer: pointer.cast(), len, memory, offset: 0, owner, hold: Ok(None) }
     }
 
     /// `len` elements of a block, from the index `start` on.
@@ -115,6 +120,7 @@ impl Span {
             len,
             memory: block.memory().map_or(ptr::null_mut(), |memory| memory.handle()),
             offset: (start * size_of::<T>()) as u64,
+            owner: block.memory().map_or(ptr::null_mut(), Memory::managed_by),
             hold: Ok(None),
         }
     }
@@ -646,6 +652,7 @@ impl<D, S> Region<D, S> {
     fn describe<T: Element + Copy>(
         &mut self,
         holds: &mut Vec<Option<Hold>>,
+        instance: &Instance,
         function: &'static str,
     ) -> Result<sys::gpumem_copy_region, Error>
     where
@@ -659,7 +666,7 @@ impl<D, S> Region<D, S> {
             // In C, a width of 0 makes a region empty.
             return Ok(sys::gpumem_copy_region::default());
         }
-        holds.extend([to.held(function)?, from.held(function)?]);
+        holds.extend([to.held(instance, function)?, from.held(instance, function)?]);
         Ok(sys::gpumem_copy_region {
             destination,
             source,
@@ -679,13 +686,14 @@ pub(crate) struct Described {
 
 pub(crate) fn describe_regions<T: Element + Copy, D: Destination<T>, S: Source<T>>(
     regions: &mut [Region<D, S>],
+    instance: &Instance,
     function: &'static str,
 ) -> Result<Described, Error> {
     let mut holds = Vec::new();
     let described = regions.iter_mut().enumerate();
     let described = described
         .map(|(index, region)| {
-            region.describe::<T>(&mut holds, function).map_err(|error| error.of_region(index))
+            region.describe::<T>(&mut holds, instance, function).map_err(|error| error.of_region(index))
         })
         .collect::<Result<_, _>>()?;
     Ok(Described { regions: described, _holds: holds })
@@ -763,6 +771,7 @@ impl CheckedCopy {
     pub(crate) fn new<T: Element + Copy>(
         destination: &mut impl Destination<T>,
         source: &impl Source<T>,
+        instance: &Instance,
         function: &'static str,
     ) -> Result<Self, Error> {
         let (to, from) = (destination.span(), source.span());
@@ -779,7 +788,7 @@ impl CheckedCopy {
             destination: to.pointer,
             source: from.pointer,
             rows: Rows::one::<T>(to.len, function)?,
-            _holds: [to.held(function)?, from.held(function)?],
+            _holds: [to.held(instance, function)?, from.held(instance, function)?],
         })
     }
 
@@ -787,6 +796,7 @@ impl CheckedCopy {
         destination: &mut impl Destination<T>,
         source: &impl Source<T>,
         rectangle: &Rectangle,
+        instance: &Instance,
         function: &'static str,
     ) -> Result<Self, Error> {
         let (to, from) = (destination.span(), source.span());
@@ -797,7 +807,7 @@ impl CheckedCopy {
             destination: to.pointer,
             source: from.pointer,
             rows: Rows::many::<T>(rectangle, function)?,
-            _holds: [to.held(function)?, from.held(function)?],
+            _holds: [to.held(instance, function)?, from.held(instance, function)?],
         })
     }
 
@@ -835,17 +845,19 @@ impl CheckedFill {
     pub(crate) fn new<T: FillValue>(
         destination: &mut impl Destination<T>,
         value: T,
+        instance: &Instance,
         function: &'static str,
     ) -> Result<Self, Error> {
         let to = destination.span();
         let (value, value_size) = value.bits();
         let rows = Rows::one::<T>(to.len, function)?;
-        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.held(function)? })
+        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.held(instance, function)? })
     }
 
     pub(crate) fn bytes<T: Element + Copy>(
         destination: &mut impl Destination<T>,
         value: u8,
+        instance: &Instance,
         function: &'static str,
     ) -> Result<Self, Error> {
         let to = destination.span();
@@ -855,7 +867,7 @@ impl CheckedFill {
             rows,
             value: value.into(),
             value_size: 1,
-            _hold: to.held(function)?,
+            _hold: to.held(instance, function)?,
         })
     }
 
@@ -863,6 +875,7 @@ impl CheckedFill {
         destination: &mut impl Destination<T>,
         rectangle: &Rectangle,
         value: T,
+        instance: &Instance,
         function: &'static str,
     ) -> Result<Self, Error> {
         let to = destination.span();
@@ -870,7 +883,7 @@ impl CheckedFill {
         check_rectangle("destination", to.len, rectangle.destination_pitch, extent, function)?;
         let (value, value_size) = value.bits();
         let rows = Rows::many::<T>(rectangle, function)?;
-        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.held(function)? })
+        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.held(instance, function)? })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -926,7 +939,7 @@ impl Instance {
         mut destination: impl Destination<T>,
         source: impl Source<T>,
     ) -> Result<(), Error> {
-        let copy = CheckedCopy::new(&mut destination, &source, "Instance::copy")?;
+        let copy = CheckedCopy::new(&mut destination, &source, self, "Instance::copy")?;
         // SAFETY: the work is done when the call returns.
         unsafe { copy.run(Target::Instance(self), &CopyOptions::new()) }
     }
@@ -941,7 +954,8 @@ impl Instance {
         source: impl Source<T>,
         rectangle: &Rectangle,
     ) -> Result<(), Error> {
-        let copy = CheckedCopy::of_rectangle(&mut destination, &source, rectangle, "Instance::copy_2d")?;
+        let copy =
+            CheckedCopy::of_rectangle(&mut destination, &source, rectangle, self, "Instance::copy_2d")?;
         // SAFETY: the work is done when the call returns.
         unsafe { copy.run(Target::Instance(self), &CopyOptions::new()) }
     }
@@ -980,7 +994,7 @@ impl Instance {
     {
         // The operands live until the call returns.
         let mut regions: Vec<_> = regions.into_iter().collect();
-        let described = describe_regions::<T, D, S>(&mut regions, "Instance::copy_regions")?;
+        let described = describe_regions::<T, D, S>(&mut regions, self, "Instance::copy_regions")?;
         // SAFETY: the boxes lie within their operands, and the work is done when the call returns.
         unsafe { self.copy_regions_raw(&described.regions) }
     }
@@ -990,7 +1004,7 @@ impl Instance {
     /// # Errors
     /// As `gpumem_fill()`.
     pub fn fill<T: FillValue>(&self, mut destination: impl Destination<T>, value: T) -> Result<(), Error> {
-        let fill = CheckedFill::new(&mut destination, value, "Instance::fill")?;
+        let fill = CheckedFill::new(&mut destination, value, self, "Instance::fill")?;
         // SAFETY: the work is done when the call returns.
         unsafe { fill.run(Target::Instance(self)) }
     }
@@ -1004,7 +1018,7 @@ impl Instance {
         mut destination: impl Destination<T>,
         value: u8,
     ) -> Result<(), Error> {
-        let fill = CheckedFill::bytes(&mut destination, value, "Instance::fill_bytes")?;
+        let fill = CheckedFill::bytes(&mut destination, value, self, "Instance::fill_bytes")?;
         // SAFETY: the work is done when the call returns.
         unsafe { fill.run(Target::Instance(self)) }
     }
@@ -1019,7 +1033,7 @@ impl Instance {
         rectangle: &Rectangle,
         value: T,
     ) -> Result<(), Error> {
-        let fill = CheckedFill::of_rectangle(&mut destination, rectangle, value, "Instance::fill_2d")?;
+        let fill = CheckedFill::of_rectangle(&mut destination, rectangle, value, self, "Instance::fill_2d")?;
         // SAFETY: the work is done when the call returns.
         unsafe { fill.run(Target::Instance(self)) }
     }

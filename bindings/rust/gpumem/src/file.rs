@@ -194,7 +194,7 @@ impl Instance {
         let called = called(direction);
         let size = bytes_of::<T>(span.len, called)? as u64;
         let pointer = span.pointer;
-        let _hold = span.held(called)?;
+        let _hold = span.held(self, called)?;
         // SAFETY: the operand has so many bytes and stays during the call, and every bit pattern is a value of its elements.
         unsafe { self.copy_file_raw(direction, pointer, file, offset, size, options) }
     }

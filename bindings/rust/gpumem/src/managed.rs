@@ -14,9 +14,7 @@ use crate::codes::{Advice, Attach, Capability, Kind, Location, MemoryFlags};
 use crate::copy::sealed::Keep;
 use crate::device::Device;
 use crate::element::Element;
-#[cfg(doc)]
-use crate::error::ErrorKind;
-use crate::error::{Error, Rejected, Status};
+use crate::error::{Error, ErrorKind, Rejected, Status};
 use crate::instance::{lock, Instance, Processor};
 use crate::library::{c, call};
 use crate::memory::{Memory, MemoryInfo, MemoryOptions};
@@ -474,12 +472,34 @@ impl<'a, T: Element> From<&'a Managed<T>> for ManagedRange<'a> {
 }
 
 impl<'a> ManagedRange<'a> {
-    /// Memory, address and size; `None` if there are no bytes.
-    fn parts(&self) -> Option<(&'a Memory, *mut c_void, u64)> {
-        let memory = self.memory.filter(|_| self.bytes != 0)?;
+    /// Memory, address and size, for a call of this instance; `None` if there are no bytes.
+    fn parts(
+        &self,
+        instance: &Instance,
+        function: &'static str,
+    ) -> Result<Option<(&'a Memory, *mut c_void, u64)>, Error> {
+        let memory = match self.memory {
+            Some(memory) if self.bytes != 0 => memory,
+            _ => return Ok(None),
+        };
+        check_owner(memory.managed_by(), instance, function)?;
         let start = memory.host_pointer().cast::<u8>().wrapping_add(self.offset as usize);
-        Some((memory, start.cast(), self.bytes))
+        Ok(Some((memory, start.cast(), self.bytes)))
     }
+}
+
+/// Fails if this is the instance of managed memory, or NULL, and not that of the call. The library would take the memory
+/// for ordinary memory, or for that of other code.
+pub(crate) fn check_owner(
+    owner: sys::gpumem_instance,
+    instance: &Instance,
+    function: &'static str,
+) -> Result<(), Error> {
+    if owner.is_null() || owner == instance.inner.handle {
+        return Ok(());
+    }
+    let message = "the array is managed memory of another instance of this process; make the call there";
+    Err(Error::own(ErrorKind::NotFound, Status::NOT_FOUND, function, message))
 }
 
 fn describe(pointer: *mut c_void, bytes: u64, place: Option<Place>) -> sys::gpumem_managed_range {
@@ -552,7 +572,7 @@ impl Instance {
         advice: Advice,
         place: Option<Place>,
     ) -> Result<bool, Error> {
-        match range.into().parts() {
+        match range.into().parts(self, "Instance::advise")? {
             Some((_, pointer, bytes)) => self
                 .advise_raw(pointer, bytes, advice, place)
                 .map_err(|error| error.called_as("Instance::advise")),
@@ -584,7 +604,7 @@ impl Instance {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a range without bytes, and as `gpumem_managed_get_info()`.
     pub fn managed_info<'a>(&self, range: impl Into<ManagedRange<'a>>) -> Result<ManagedInfo, Error> {
-        match range.into().parts() {
+        match range.into().parts(self, "Instance::managed_info")? {
             Some((_, pointer, bytes)) => self
                 .managed_info_raw(pointer, bytes)
                 .map_err(|error| error.called_as("Instance::managed_info")),
@@ -640,7 +660,9 @@ impl Stream {
     /// # Errors
     /// [`ErrorKind::Busy`] while the CPU has access, and as `gpumem_managed_attach()`.
     pub fn attach<T: Element>(&self, array: &Managed<T>, attach: Attach) -> Result<(), Error> {
-        if let Some((memory, pointer, _)) = ManagedRange::from(array).parts() {
+        if let Some((memory, pointer, _)) =
+            ManagedRange::from(array).parts(self.instance(), "Stream::attach")?
+        {
             memory.allocation.instance().check("Stream::attach")?;
             let turn = memory.turns().map(|turns| lock(&turns.turn));
             // SAFETY: the stream keeps the memory alive; the library refuses it while the CPU has access.
@@ -688,7 +710,7 @@ impl Stream {
     /// # Errors
     /// As `gpumem_managed_prefetch()`.
     pub fn prefetch<'a>(&self, range: impl Into<ManagedRange<'a>>, place: Place) -> Result<bool, Error> {
-        let (memory, pointer, bytes) = match range.into().parts() {
+        let (memory, pointer, bytes) = match range.into().parts(self.instance(), "Stream::prefetch")? {
             Some(parts) => parts,
             None => return Ok(true),
         };
@@ -730,7 +752,8 @@ impl Stream {
         let mut keeps = Vec::new();
         let mut described = Vec::new();
         for (range, place) in ranges {
-            if let Some((memory, pointer, bytes)) = range.into().parts() {
+            let parts = range.into().parts(self.instance(), "Stream::prefetch_batch")?;
+            if let Some((memory, pointer, bytes)) = parts {
                 keeps.push(Keep::Memory(memory.share()));
                 described.push(describe(pointer, bytes, Some(place)));
             }
@@ -775,7 +798,7 @@ impl Stream {
         &self,
         arrays: impl IntoIterator<Item = Managed<MaybeUninit<T>>>,
     ) -> Enqueued<Vec<Managed<MaybeUninit<T>>>> {
-        self.discard_all(arrays.into_iter().map(|array| (array, None)), |ranges| {
+        self.discard_all(arrays.into_iter().map(|array| (array, None)), "Stream::discard", |ranges| {
             // SAFETY: the stream keeps the arrays alive, only the `Pending` could give access to them, and nothing
             // claims that they have values.
             unsafe { self.discard_batch_raw(ranges) }
@@ -805,7 +828,8 @@ impl Stream {
         &self,
         arrays: impl IntoIterator<Item = (Managed<MaybeUninit<T>>, Place)>,
     ) -> Enqueued<Vec<Managed<MaybeUninit<T>>>> {
-        self.discard_all(arrays.into_iter().map(|(array, place)| (array, Some(place))), |ranges| {
+        let arrays = arrays.into_iter().map(|(array, place)| (array, Some(place)));
+        self.discard_all(arrays, "Stream::discard_and_prefetch", |ranges| {
             // SAFETY: as in `discard`.
             unsafe { self.discard_and_prefetch_batch_raw(ranges) }
         })
@@ -832,19 +856,25 @@ impl Stream {
     fn discard_all<T: Element>(
         &self,
         arrays: impl Iterator<Item = (Managed<MaybeUninit<T>>, Option<Place>)>,
+        function: &'static str,
         run: impl FnOnce(&[sys::gpumem_managed_range]) -> Result<bool, Error>,
     ) -> Enqueued<Vec<Managed<MaybeUninit<T>>>> {
         let mut keeps = Vec::new();
         let mut described = Vec::new();
         let mut taken = Vec::new();
+        let mut refused = Ok(());
         for (array, place) in arrays {
-            if let Some((memory, pointer, bytes)) = ManagedRange::from(&array).parts() {
-                keeps.push(Keep::Memory(memory.share()));
-                described.push(describe(pointer, bytes, place));
+            match ManagedRange::from(&array).parts(self.instance(), function) {
+                Ok(Some((memory, pointer, bytes))) => {
+                    keeps.push(Keep::Memory(memory.share()));
+                    described.push(describe(pointer, bytes, place));
+                }
+                Ok(None) => {}
+                Err(error) => refused = Err(error),
             }
             taken.push(array);
         }
-        self.enqueue(taken, keeps, || Ok(run(&described)? && !described.is_empty()))
+        self.enqueue(taken, keeps, || refused.and_then(|()| Ok(run(&described)? && !described.is_empty())))
     }
 }
 

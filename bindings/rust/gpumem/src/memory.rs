@@ -203,6 +203,7 @@ pub(crate) struct Allocation {
     backing: Option<Backing>,
     /// Whether the work of a lost device may still use the backing, which then is never freed.
     abandoned: AtomicBool,
+    managed: bool,
     /// Of managed memory, if not all devices are concurrent.
     turns: Option<Turns>,
 }
@@ -230,6 +231,7 @@ impl Allocation {
         // SAFETY: the struct and its text live during the call, and the output is writable.
         unsafe { call!(gpumem_memory_create(device.handle, &desc, &mut handle)) }?;
         let mut allocation = Self::of(device.instance.clone(), handle, bytes);
+        allocation.managed = kind == Kind::MANAGED;
         allocation.learn()?;
         Ok(allocation)
     }
@@ -270,8 +272,9 @@ impl Allocation {
     }
 
     fn of(instance: Arc<Inner>, handle: sys::gpumem_memory, bytes: u64) -> Self {
-        let (host, device, backing, turns) = (ptr::null_mut(), 0, None, None);
-        Self { handle, instance, host, device, bytes, backing, abandoned: AtomicBool::new(false), turns }
+        let (host, device, backing, managed, turns) = (ptr::null_mut(), 0, None, false, None);
+        let abandoned = AtomicBool::new(false);
+        Self { handle, instance, host, device, bytes, backing, abandoned, managed, turns }
     }
 
     pub(crate) fn instance(&self) -> &Arc<Inner> {
@@ -465,6 +468,14 @@ impl Memory {
                 }
                 (_, _) => Ok(None),
             },
+        }
+    }
+
+    /// The instance of managed memory; NULL for other memory.
+    pub(crate) fn managed_by(&self) -> sys::gpumem_instance {
+        match self.allocation.managed {
+            true => self.allocation.instance.handle,
+            false => ptr::null_mut(),
         }
     }
 

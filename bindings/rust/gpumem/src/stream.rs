@@ -395,6 +395,10 @@ impl Stream {
         self.inner.handle
     }
 
+    pub(crate) fn instance(&self) -> &Instance {
+        &self.inner.instance
+    }
+
     /// Waits for work that uses memory, and destroys the stream.
     ///
     /// # Errors
@@ -488,7 +492,7 @@ impl Stream {
         D: Destination<T> + Enqueue,
         S: Source<T> + Enqueue,
     {
-        let checked = CheckedCopy::new(&mut destination, &source, "Stream::copy");
+        let checked = CheckedCopy::new(&mut destination, &source, self.instance(), "Stream::copy");
         self.enqueue_copy(checked, destination, source)
     }
 
@@ -507,7 +511,13 @@ impl Stream {
         D: Destination<T> + Enqueue,
         S: Source<T> + Enqueue,
     {
-        let checked = CheckedCopy::of_rectangle(&mut destination, &source, rectangle, "Stream::copy_2d");
+        let checked = CheckedCopy::of_rectangle(
+            &mut destination,
+            &source,
+            rectangle,
+            self.instance(),
+            "Stream::copy_2d",
+        );
         self.enqueue_copy(checked, destination, source)
     }
 
@@ -533,10 +543,11 @@ impl Stream {
     {
         self.inner.tidy();
         let mut regions: Vec<_> = regions.into_iter().collect();
-        let described = match describe_regions::<T, D, S>(&mut regions, "Stream::copy_regions") {
-            Ok(described) => described,
-            Err(error) => return Err(Rejected::new(self.pending(returned(regions), 0), error)),
-        };
+        let described =
+            match describe_regions::<T, D, S>(&mut regions, self.instance(), "Stream::copy_regions") {
+                Ok(described) => described,
+                Err(error) => return Err(Rejected::new(self.pending(returned(regions), 0), error)),
+            };
         if described.regions.iter().all(|region| region.width == 0) {
             return Ok(self.pending(returned(regions), 0));
         }
@@ -607,7 +618,7 @@ impl Stream {
         T: Element + Copy,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedCopy::new(&mut destination, &source, "Stream::copy_from_slice");
+        let checked = CheckedCopy::new(&mut destination, &source, self.instance(), "Stream::copy_from_slice");
         let keep = destination.keep(self);
         let options = CopyOptions { source_order: SourceOrder::DURING_CALL, ..CopyOptions::new() };
         self.enqueue(destination.returned(), [keep], || {
@@ -641,7 +652,7 @@ impl Stream {
         T: FillValue,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedFill::new(&mut destination, value, "Stream::fill");
+        let checked = CheckedFill::new(&mut destination, value, self.instance(), "Stream::fill");
         self.enqueue_fill(checked, destination)
     }
 
@@ -654,7 +665,7 @@ impl Stream {
         T: Element + Copy,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedFill::bytes::<T>(&mut destination, value, "Stream::fill_bytes");
+        let checked = CheckedFill::bytes::<T>(&mut destination, value, self.instance(), "Stream::fill_bytes");
         self.enqueue_fill(checked, destination)
     }
 
@@ -667,7 +678,8 @@ impl Stream {
         T: FillValue,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedFill::of_rectangle(&mut destination, rectangle, value, "Stream::fill_2d");
+        let checked =
+            CheckedFill::of_rectangle(&mut destination, rectangle, value, self.instance(), "Stream::fill_2d");
         self.enqueue_fill(checked, destination)
     }
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 use common::{is_host, with_device, with_host};
 use gpumem::{
     host, sys, Access, Advice, Attach, Capability, Device, DeviceMemory, ErrorKind, HostOptions, Kind,
-    Managed, MemoryFlags, MemoryOptions, Pinned, Place, Processor, Rejected, Stream, WaitCondition,
+    Managed, MemoryFlags, MemoryOptions, Pinned, Place, Processor, Rectangle, Region, Rejected, Stream,
+    WaitCondition,
 };
 
 /// A stream whose work waits until the word is set, so that its device is active.
@@ -652,5 +653,45 @@ fn every_step_may_fail() {
                 break;
             }
         }
+    });
+}
+
+/// On another instance, which would take it for ordinary memory or for that of other code.
+#[test]
+fn an_array_of_another_instance_is_named() {
+    with_device(|_, device| {
+        let mut array = Managed::<u32>::zeroed(device, 64).unwrap();
+        with_device(|other, device| {
+            let stream = Stream::new(device).unwrap();
+            let memory = DeviceMemory::<u32>::new(device, 64).unwrap();
+            let rows = Rectangle { width: 2, height: 2, destination_pitch: 2, source_pitch: 2 };
+            let device = Place::device(0);
+            let mut failures = vec![
+                other.copy(&memory, &array).unwrap_err(),
+                other.copy_2d(&mut array, &memory, &rows).unwrap_err(),
+                other.copy_regions([Region::new(&memory, &array, 64)]).unwrap_err(),
+                other.fill(&mut array, 1u32).unwrap_err(),
+                other.fill_bytes(&mut array, 1).unwrap_err(),
+                other.fill_2d(&mut array, &rows, 1u32).unwrap_err(),
+                other.advise(&array, Advice::SET_READ_MOSTLY, None).unwrap_err(),
+                other.managed_info(&array).unwrap_err(),
+                stream.attach(&array, Attach::SINGLE).unwrap_err(),
+                stream.prefetch(&array, device).unwrap_err(),
+                stream.prefetch_batch([(&array, device)]).unwrap_err(),
+            ];
+            let Rejected { given: (_, array), error, .. } = stream.copy(&memory, array).unwrap_err();
+            failures.push(error);
+            let Rejected { given: array, error, .. } = stream.fill(array, 1u32).unwrap_err();
+            failures.push(error);
+            let discarded = stream.discard([array.into_uninit()]).unwrap_err();
+            failures.push(discarded.error);
+            let discarded =
+                stream.discard_and_prefetch(discarded.given.into_iter().map(|array| (array, device)));
+            failures.push(discarded.unwrap_err().error);
+            for error in failures {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                assert!(error.message().contains("memory of another instance of this process"), "{error}");
+            }
+        });
     });
 }
