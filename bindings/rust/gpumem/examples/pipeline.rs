@@ -12,7 +12,7 @@ const LANES: usize = 3;
 fn main() -> Result<(), Box<dyn Error>> {
     let instance = Instance::default_instance()?;
     let device = instance.device(0)?;
-    let data: Vec<u8> = (0..CHUNK * 10).map(|index| (index / 3) as u8).collect();
+    let data: Vec<u8> = (0..CHUNK * 10 + CHUNK / 2).map(|index| (index / 3) as u8).collect();
     let memory = DeviceMemory::<u8>::new(&device, data.len())?;
 
     // A stream and a staging buffer for each chunk that can be on its way.
@@ -23,9 +23,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut running = VecDeque::new();
     for (index, chunk) in data.chunks(CHUNK).enumerate() {
         let (stream, mut staging) = free.pop().ok_or("no lane is free")?;
-        staging.copy_from_slice(chunk);
-        let part = memory.slice(index * CHUNK..(index + 1) * CHUNK)?;
-        let pending = stream.copy(part, staging)?;
+        staging[..chunk.len()].copy_from_slice(chunk);
+        let start = index * CHUNK;
+        let part = memory.slice(start..start + chunk.len())?;
+        // The last chunk may be shorter than the buffer, which comes back whole.
+        let pending = stream.copy(part, staging.into_part(..chunk.len())?)?;
         running.push_back((stream, pending));
         if free.is_empty() {
             // All are on their way: wait for the oldest, which returns its staging buffer.

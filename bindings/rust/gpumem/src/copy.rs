@@ -2,6 +2,7 @@
 //! Copies and fills, and their operands.
 
 use std::mem::{size_of, MaybeUninit};
+use std::ops::RangeBounds;
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::atomic::{
@@ -15,7 +16,7 @@ use gpumem_sys as sys;
 use crate::buffer::{Buffer, BufferSlice, Hold};
 use crate::codes::{Direction, SourceOrder};
 use crate::element::{Atomic, Element, FillValue};
-use crate::error::Error;
+use crate::error::{Error, Rejected};
 use crate::instance::Instance;
 use crate::library::{c, call};
 use crate::managed::{check_owner, Managed};
@@ -26,7 +27,7 @@ use crate::ring::RingSlice;
 use crate::share::ImportedSlice;
 use crate::size::{bytes_of, check_box, check_rectangle};
 use crate::stream::Stream;
-use crate::typed::{Block, DeviceMemory, DeviceSlice, Part, Pinned, Registered, WriteCombined};
+use crate::typed::{part_of, Block, DeviceMemory, DeviceSlice, Part, Pinned, Registered, WriteCombined};
 
 pub(crate) mod sealed {
     use std::os::raw::c_void;
@@ -88,7 +89,7 @@ pub(crate) mod sealed {
         diagnostic::on_unimplemented(
             message = "work in a stream cannot use `{Self}`",
             label = "the work runs later, and nothing would keep this from being freed or accessed until then",
-            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `RingSlice`, `ImportedSlice`, `&Buffer`, `BufferSlice`, `&PoolBlock` and `PoolSlice`, and `&Pinned`, `PinnedSlice`, `&Registered` and `RegisteredSlice` of atomics; from a slice there is `Stream::copy_from_slice`"
+            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, `into_part` of them, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `RingSlice`, `ImportedSlice`, `&Buffer`, `BufferSlice`, `&PoolBlock` and `PoolSlice`, and `&Pinned`, `PinnedSlice`, `&Registered` and `RegisteredSlice` of atomics; from a slice there is `Stream::copy_from_slice`"
         )
     )]
     pub trait Enqueue {
@@ -182,8 +183,8 @@ impl<T, D: sealed::Destination<T>> Destination<T> for D {}
 
 /// An operand of work that runs later, which nothing can free or access in the meantime:
 ///
-/// * [`Pinned`], [`WriteCombined`], [`Registered`] and [`Managed`] by value: they are returned once the work is observed
-///   complete;
+/// * [`Pinned`], [`WriteCombined`], [`Registered`] and [`Managed`] by value, or a part of one
+///   ([`into_part`](Pinned::into_part)): the arrays are returned once the work is observed complete;
 /// * an `Arc` of these as a source: nothing else can have it exclusively while the work runs;
 /// * [`&DeviceMemory`](DeviceMemory), [`DeviceSlice`], [`RangeSlice`], [`RingSlice`] and [`ImportedSlice`]: safe code of the CPU cannot
 ///   access it, and the stream keeps it alive;
@@ -200,6 +201,50 @@ impl<E: sealed::Enqueue> Enqueue for E {}
 /// What an operand of work becomes once the work is complete: an array, or a share of one, is returned as it was
 /// given. A reference to device memory becomes `()`, so that work in a stream borrows nothing.
 pub type Returned<O> = <O as sealed::Enqueue>::Returned;
+
+/// A part of an array that work in a stream takes by value, as made by [`Pinned::into_part`]. The wait returns the whole
+/// array.
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// use gpumem::{DeviceMemory, Pinned, Stream};
+///
+/// let stream = Stream::new(&device)?;
+/// let memory = DeviceMemory::<u8>::new(&device, 2)?;
+/// let staging = Pinned::from_slice(&device, &[1, 2, 3, 4])?;
+/// let (_, staging) = stream.copy(&memory, staging.into_part(1..3)?)?.wait()?;
+/// assert_eq!(memory.to_vec()?, [2, 3]);
+/// assert_eq!(staging.len(), 4);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct OwnedPart<A> {
+    array: A,
+    /// Index of the first element.
+    start: usize,
+    len: usize,
+}
+
+impl<A> OwnedPart<A> {
+    /// Number of elements of the part.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the part has no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The whole array.
+    #[must_use]
+    pub fn into_array(self) -> A {
+        self.array
+    }
+}
 
 macro_rules! slices {
     ($([$($generic:tt)*] $source:ty;)*) => {$(
@@ -238,6 +283,30 @@ macro_rules! host_arrays {
     ($($name:ident;)*) => {$(
         host_arrays!(@source $name<T>; &$name<T>; &mut $name<T>; Arc<$name<T>>;);
         host_arrays!(@destination $name<T>; &mut $name<T>;);
+
+        impl<T: Element> $name<T> {
+            /// A part of the array for work in a stream, whose wait returns the whole array.
+            ///
+            /// # Errors
+            /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the range exceeds the array. The array is
+            /// returned.
+            pub fn into_part(self, range: impl RangeBounds<usize>) -> Result<OwnedPart<Self>, Rejected<Self>> {
+                match part_of(self.len(), &range, concat!(stringify!($name), "::into_part")) {
+                    Ok((start, len)) => Ok(OwnedPart { array: self, start, len }),
+                    Err(error) => Err(Rejected::new(self, error)),
+                }
+            }
+        }
+        impl<T: Element + Copy> sealed::Source<T> for OwnedPart<$name<T>> {
+            fn span(&self) -> Span {
+                Span::of_block(self.array.block(), self.start, self.len)
+            }
+        }
+        impl<T: Element + Copy> sealed::Destination<T> for OwnedPart<$name<T>> {
+            fn span(&mut self) -> Span {
+                Span::of_block(self.array.block(), self.start, self.len)
+            }
+        }
 
         impl<T: Element + Copy> sealed::Enqueue for $name<T> {
             type Returned = Self;
@@ -281,6 +350,16 @@ host_arrays! {
 }
 host_arrays!(@source &DeviceMemory<T>;);
 host_arrays!(@destination &DeviceMemory<T>;);
+
+impl<A: sealed::Enqueue> sealed::Enqueue for OwnedPart<A> {
+    type Returned = A::Returned;
+    fn returned(self) -> A::Returned {
+        self.array.returned()
+    }
+    fn keep(&self, stream: &Stream) -> Keep {
+        self.array.keep(stream)
+    }
+}
 
 macro_rules! uninitialised_arrays {
     ($($destination:ty;)*) => {$(

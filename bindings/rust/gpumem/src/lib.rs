@@ -105,7 +105,7 @@ pub use codes::{
     PhysicalFlags, PoolFlags, RangeFlags, SharePeer, ShareType, ShareWay, SleepFlags, SourceOrder,
     WaitCondition,
 };
-pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Region, Returned, Source};
+pub use copy::{CopyOptions, Destination, Enqueue, OwnedPart, Rectangle, Region, Returned, Source};
 pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
 pub use element::{Atomic, Element, FillValue};
 pub use error::{Error, ErrorKind, Rejected, Status, StatusInfo};

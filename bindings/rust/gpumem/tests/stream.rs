@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use common::{backend, is_host, with_device, with_host};
 use gpumem::{
     host, Backend, Buffer, BufferOptions, Device, DeviceMemory, ErrorKind, Event, EventFlags, HostOptions,
-    Instance, Kind, Pinned, Pool, PoolOptions, Rectangle, Region, RegisterOptions, Registered, Rejected,
-    Stream, StreamOptions, WaitCondition, WriteCombined,
+    Instance, Kind, Managed, Pinned, Pool, PoolOptions, Rectangle, Region, RegisterOptions, Registered,
+    Rejected, Stream, StreamOptions, WaitCondition, WriteCombined,
 };
 
 /// A stream that waits until the word is set.
@@ -249,6 +249,38 @@ fn each_kind_can_be_enqueued() {
         assert_eq!(*back, [9, 8, 7, 5, 1, 5, 1, 1, 3, 3, 3, 3, 40, 3, 41, 3]);
         assert_eq!(registered.len(), 16);
         assert!(Arc::try_unwrap(shared).is_ok());
+    });
+}
+
+#[test]
+fn a_part_of_an_array_is_enqueued_and_the_whole_returned() {
+    with_device(|_, device| {
+        let stream = Stream::new(device).unwrap();
+        let memory = DeviceMemory::from_slice(device, &[1u8, 2, 3, 4]).unwrap();
+        let array = Pinned::from_slice(device, &[5u8, 6, 7, 8]).unwrap();
+        let Rejected { given: array, error, .. } = array.into_part(2..5).unwrap_err();
+        assert_eq!((error.kind(), error.function()), (ErrorKind::InvalidArgument, "Pinned::into_part"));
+        let part = array.into_part(1..3).unwrap();
+        assert!(part.len() == 2 && !part.is_empty());
+        let rejected = stream.copy(&memory, part).unwrap_err();
+        let (_, array) = rejected.given;
+        let part = array.into_part(1..3).unwrap();
+        let (_, array) = stream.copy(memory.slice(2..).unwrap(), part).unwrap().wait().unwrap();
+        assert_eq!((&*array, &*memory.to_vec().unwrap()), (&[5, 6, 7, 8][..], &[1, 2, 6, 7][..]));
+        let part = array.into_part(..1).unwrap();
+        let (array, _) = stream.copy(part, memory.slice(..1).unwrap()).unwrap().wait().unwrap();
+        let array = stream.fill(array.into_part(3..).unwrap(), 9u8).unwrap().wait().unwrap();
+        assert_eq!(*array.into_part(..0).unwrap().into_array(), [1, 6, 7, 9]);
+
+        let mut combined = WriteCombined::<u8>::new(device, 4).unwrap();
+        combined.write_all(3);
+        let registered = Registered::new(device, vec![4u8; 4], &RegisterOptions::new()).unwrap();
+        let managed = Managed::from_slice(device, &[5u8; 4]).unwrap();
+        stream.copy(memory.slice(..1).unwrap(), combined.into_part(3..).unwrap()).unwrap();
+        stream.copy(memory.slice(1..2).unwrap(), registered.into_part(3..).unwrap()).unwrap();
+        stream.copy(memory.slice(2..3).unwrap(), managed.into_part(3..).unwrap()).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(memory.to_vec().unwrap(), [3, 4, 5, 7]);
     });
 }
 
