@@ -972,10 +972,8 @@ impl<B> Pending<B> {
     /// # Errors
     /// If work of the stream failed, or if nothing can be observed: the device is lost, or this is a host function.
     /// The work may still use its operands then, so only this is returned. After a failure of work, another wait
-    /// returns the operands, with whatever they contain.
-    ///
-    /// # Panics
-    /// If the future has returned the operands.
+    /// returns the operands, with whatever they contain. [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState) if
+    /// the future has returned them.
     pub fn wait(mut self) -> Result<B, Rejected<Self>> {
         let waited = match self.known() {
             Ok(false) => self.stream.synchronize(sys::GPUMEM_TIMEOUT_INFINITE).map(drop),
@@ -994,18 +992,18 @@ impl<B> Pending<B> {
     }
 
     /// The operands, or this again after a failure.
-    // That a future is not polled again once it is ready is the first rule of futures, and no other answer is right.
-    #[allow(clippy::expect_used)]
     fn end(&mut self, waited: Result<(), Error>, function: &'static str) -> Result<B, Rejected<Self>> {
-        let operands = self.operands.take();
-        match waited {
-            Ok(()) => Ok(operands.expect("the future has returned the operands")),
-            Err(error) => {
-                let stream = self.stream.clone();
-                let again = Self { operands, stream, number: self.number, reported: true, arrival: None };
-                Err(Rejected::new(again, error.called_as(function)))
+        let (operands, error) = match (waited, self.operands.take()) {
+            (Ok(()), Some(operands)) => return Ok(operands),
+            (Ok(()), None) => {
+                let message = "the operands are not here any more: an await or a poll has returned them";
+                (None, Error::own(ErrorKind::InvalidState, Status::INVALID_STATE, function, message))
             }
-        }
+            (Err(error), operands) => (operands, error.called_as(function)),
+        };
+        let stream = self.stream.clone();
+        let again = Self { operands, stream, number: self.number, reported: true, arrival: None };
+        Err(Rejected::new(again, error))
     }
 
     /// Whether the work is complete; otherwise the waker is called when it is.

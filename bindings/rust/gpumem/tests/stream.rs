@@ -105,6 +105,17 @@ fn a_task_awaits_its_work() {
         held.stream.synchronize().unwrap();
         let (waker, _) = Task::waker();
         assert!(matches!(poll(&mut ready, &waker), Poll::Ready(Ok(_))));
+        // It has nothing to return again.
+        match poll(&mut ready, &waker) {
+            Poll::Ready(Err(rejected)) => assert_eq!(rejected.error.kind(), ErrorKind::InvalidState),
+            other => panic!("{other:?}"),
+        }
+        let rejected = ready.wait().unwrap_err();
+        assert_eq!(
+            (rejected.error.kind(), rejected.error.function()),
+            (ErrorKind::InvalidState, "Pending::wait")
+        );
+        assert!(rejected.given.wait().is_err());
     });
 }
 
