@@ -667,7 +667,8 @@ impl<T: Element> Buffer<T> {
     /// kept the content; [`wake_with_options`](Self::wake_with_options) can keep that.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidState`] if it is awake, and as `gpumem_buffer_wake()`.
+    /// [`ErrorKind::InvalidState`] if it is awake, where [`Group::wake`](crate::Group::wake) succeeds; and as
+    /// `gpumem_buffer_wake()`.
     pub fn wake(&mut self) -> Result<(), Error> {
         self.wake_with_options(WakeOptions::new())
     }
