@@ -178,6 +178,9 @@ class Rust:
                                 PKG_CONFIG_LIBDIR=folder)
             helps = result.returncode and "PKG_CONFIG_PATH" in result.stdout and "GPUMEM_LIB_DIR" in result.stdout
             self.tap.check(name, "" if helps else last_lines(result.stdout))
+            result = self.cargo("check", "--package", "gpumem-sys", target=folder, GPUMEM_LIB_DIR=folder)
+            helps = result.returncode and f"GPUMEM_LIB_DIR is {folder}, where no libgpumem.so is" in result.stdout
+            self.tap.check("a build with a wrong GPUMEM_LIB_DIR fails and names it", "" if helps else last_lines(result.stdout))
             result = self.cargo("check", "--package", "gpumem", *LOAD, target=folder, PKG_CONFIG="/nowhere")
             self.tap.check("a build that loads the library does not need it",
                            last_lines(result.stdout) if result.returncode else [])

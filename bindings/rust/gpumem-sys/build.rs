@@ -2,6 +2,7 @@
 //! Finds libgpumem by calling pkg-config.
 
 use std::env;
+use std::path::Path;
 use std::process::{exit, Command};
 
 /// The versions of the library that these declarations fit.
@@ -27,6 +28,14 @@ fn main() {
         return;
     }
     if let Some(folder) = env::var_os("GPUMEM_LIB_DIR") {
+        // The linker would not name the variable.
+        if !Path::new(&folder).join("libgpumem.so").exists() {
+            eprintln!(
+                "GPUMEM_LIB_DIR is {}, where no libgpumem.so is; set it to the folder of libgpumem.so",
+                folder.to_string_lossy()
+            );
+            exit(1);
+        }
         println!("cargo:rustc-link-search=native={}", folder.to_string_lossy());
         println!("cargo:rustc-link-lib=dylib=gpumem");
         return;
