@@ -629,7 +629,8 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Gives the memory back, and keeps the addresses. Waits for work first: without other options for all work of each
-    /// device that may access the buffer. If it fails, the buffer is awake, with its content.
+    /// device that may access the buffer. If it fails, the buffer is awake, with its content; or it could not be woken
+    /// again and stays asleep with its content, [`BufferState::FAILED`].
     ///
     /// ```
     /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
