@@ -341,10 +341,13 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: ", self.called())?;
+        let mut message = self.message();
         if let Some(index) = self.region() {
+            // Most messages of the library begin with it.
+            message = message.strip_prefix(&*format!("regions[{index}]: ")).unwrap_or(message);
             write!(formatter, "region {index}: ")?;
         }
-        formatter.write_str(self.message())?;
+        formatter.write_str(message)?;
         if self.native_domain() == NativeDomain::NONE {
             Ok(())
         } else {
@@ -609,6 +612,8 @@ mod tests {
         let error = error.of_region(2);
         assert_eq!((error.region(), error.to_string()), (Some(2), "f: region 2: no".to_owned()));
         assert!(format!("{error:?}").contains("region: 2"));
+        let error = Error::invalid("f", "regions[2]: no").of_region(2);
+        assert_eq!(error.to_string(), "f: region 2: no");
     }
 
     #[test]
