@@ -64,7 +64,7 @@ impl Place {
 /// concurrent ([`Capability::MANAGED_CONCURRENT`]) that is at once.
 ///
 /// Copies and fills take it like a [`Pinned`](crate::Pinned) array: by reference if they are done when the call
-/// returns, by value in a stream.
+/// returns, by value in a stream. Those of another instance refuse it with [`ErrorKind::NotFound`].
 ///
 /// ```
 /// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
