@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn many_uses_end_without_a_search_through_all() {
         let object = Arc::new(Object(Uses::default()));
-        let count = if cfg!(miri) { 100 } else { 1 << 20 };
+        let count = if cfg!(miri) { 100 } else { 1 << 18 };
         let uses: Vec<_> = (0..count).map(|number| Use::begin(object.clone(), number * 8, 8)).collect();
         let mut uses = uses.into_iter();
         // Seconds suffice; searches would take many minutes.
