@@ -227,29 +227,47 @@ static Column find_column(const char* name) {
   return column;
 }
 
-static void fetch(const char* name, const Column* column, gpumem_share_handle* handle) {
+/* The steps of attaching, and when each was done. */
+typedef struct Times {
+  const char* names[5];
+  instr_time at[6];
+  int count;
+} Times;
+
+static void step_done(Times* times, const char* name) {
+  if (times == NULL) return;
+  times->names[times->count++] = name;
+  INSTR_TIME_SET_CURRENT(times->at[times->count]);
+}
+
+/* Imports a column from the hub. Not if a newer version has replaced it since it was found. */
+static bool import(const char* name, Column* column, Times* times) {
   gpumem_error error = GPUMEM_ERROR_INIT;
   gpumem_fetch_desc desc = GPUMEM_FETCH_DESC_INIT;
   desc.version = column->version;
-  check(gpumem_link_fetch(session.link, name, &desc, handle, &error), &error, "fetch the column");
-}
-
-static void import(Column* column, const gpumem_share_handle* handle) {
-  gpumem_error error = GPUMEM_ERROR_INIT;
+  gpumem_share_handle handle;
+  gpumem_status status = gpumem_link_fetch(session.link, name, &desc, &handle, &error);
+  if (status == GPUMEM_ERROR_NOT_FOUND) return false;
+  check(status, &error, "fetch the column");
+  step_done(times, "fetch");
   void* base;
-  check(gpumem_share_import(session.instance, handle, NULL, 0, NULL, &base, &column->import, &error), &error,
-        "import the column");
+  status = gpumem_share_import(session.instance, &handle, NULL, 0, NULL, &base, &column->import, &error);
+  if (status == GPUMEM_ERROR_STALE_HANDLE) return false;
+  check(status, &error, "import the column");
+  step_done(times, "import");
   column->base = base;
+  return true;
 }
 
-static Column attach(const char* name) {
-  Column column = find_column(name);
-  if (column.base == NULL) {
-    gpumem_share_handle handle;
-    fetch(name, &column, &handle);
-    import(&column, &handle);
+static Column attach(const char* name, Times* times) {
+  for (;;) {
+    Column column = find_column(name);
+    const int count = times == NULL ? 0 : times->count;
+    step_done(times, "find");
+    if (column.base != NULL || import(name, &column, times)) return column;
+    if (times != NULL) times->count = count;
+    CHECK_FOR_INTERRUPTS();
   }
-  return column;
 }
 
 /* Never raises an error. */
@@ -298,13 +316,16 @@ static void publish(const Change* change) {
   gpumem_error error = GPUMEM_ERROR_INIT;
   gpumem_publish_desc desc = GPUMEM_PUBLISH_DESC_INIT;
   memcpy(desc.fingerprint, &change->tag, sizeof change->tag);
-  if (GPUMEM_FAILED(gpumem_link_publish(session.link, change->name, &change->handle, &desc, NULL, &error))) {
+  uint64 version;
+  if (GPUMEM_FAILED(
+          gpumem_link_publish(session.link, change->name, &change->handle, &desc, &version, &error))) {
     ereport(WARNING,
             (errmsg("column \"%s\" was not published: %s", strchr(change->name, '.') + 1, error.message),
              errhint("Load it again.")));
     return;
   }
-  if (change->old_version != 0) withdraw(change, change->old_version);
+  /* Another hub than before counts anew. */
+  if (change->old_version != 0 && change->old_version < version) withdraw(change, change->old_version);
 }
 
 /* Forgets the changes, or those of a subtransaction. Their memory is the hub's by now, or nobody's. */
@@ -607,7 +628,7 @@ Datum gpumem_pg_sum(PG_FUNCTION_ARGS) {
   char name[64];
   hub_name(PG_GETARG_TEXT_PP(0), name);
   open_staging();
-  Column column = attach(name);
+  Column column = attach(name, NULL);
   Numeric volatile sum = NULL;
   PG_TRY();
   { sum = sum_of(&column); }
@@ -675,7 +696,7 @@ Datum gpumem_pg_filter(PG_FUNCTION_ARGS) {
   const int matches = matches_of(text_to_cstring(PG_GETARG_TEXT_PP(1)));
   InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
   open_staging();
-  Column column = attach(name);
+  Column column = attach(name, NULL);
   PG_TRY();
   { put_matches(&column, matches, PG_GETARG_NUMERIC(2), (ReturnSetInfo*)fcinfo->resultinfo); }
   PG_FINALLY();
@@ -721,18 +742,6 @@ Datum gpumem_pg_columns(PG_FUNCTION_ARGS) {
   PG_RETURN_NULL();
 }
 
-/* The steps of attaching, and when each was done. */
-typedef struct Times {
-  const char* names[5];
-  instr_time at[6];
-  int count;
-} Times;
-
-static void step_done(Times* times, const char* name) {
-  times->names[times->count++] = name;
-  INSTR_TIME_SET_CURRENT(times->at[times->count]);
-}
-
 Datum gpumem_pg_attach_times(PG_FUNCTION_ARGS) {
   ReturnSetInfo* result = (ReturnSetInfo*)fcinfo->resultinfo;
   char name[64];
@@ -745,16 +754,8 @@ Datum gpumem_pg_attach_times(PG_FUNCTION_ARGS) {
   step_done(&times, "open");
   open_link();
   step_done(&times, "connect");
-  Column column = find_column(name);
-  step_done(&times, "find");
-  if (column.base == NULL) {
-    gpumem_share_handle handle;
-    fetch(name, &column, &handle);
-    step_done(&times, "fetch");
-    import(&column, &handle);
-    step_done(&times, "import");
-    detach(&column);
-  }
+  Column column = attach(name, &times);
+  detach(&column);
 
   for (int i = 0; i < times.count; ++i) {
     instr_time taken = times.at[i + 1];
