@@ -394,6 +394,10 @@ def wrong_hubs(home):
             for text in ("SELECT gpumem.sum('x')", "SELECT gpumem.load('x', 'numbers', 'whole')", "SELECT gpumem.drop('x')"):
                 refused(server, text, "is not of this cluster")
             require(backend.sql("SELECT count(*) FROM gpumem.columns()") == "0", "a column of others is listed")
+            backend.sql("BEGIN; CREATE TABLE not_yet (); SELECT gpumem.load('kept_d', 'numbers', 'd')")
+        # What cannot be published is not committed.
+        said = backend.sql("COMMIT")
+        require("ERROR" in said and backend.sql("SELECT to_regclass('not_yet')") == "", f"the commit: {said}")
         # A session outlives its keeper, and connects to the next one.
         said = backend.sql("SELECT gpumem.sum('kept_d')")
         require("ERROR" in said, said)
