@@ -338,11 +338,13 @@ static void forget_changes(SubTransactionId subtransaction) {
 }
 
 static void at_transaction_event(XactEvent event, void* unused) {
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
   if (changes == NULL) return;
   switch (event) {
     case XACT_EVENT_PRE_COMMIT:
-      /* The last moment for an error: publishing earlier would show what may never be committed. */
-      open_link();
+      /* The last moment for an error, if nobody answers. To publish here would show what may never be
+       * committed. */
+      find_in_hub(changes->name, &entry);
       break;
     case XACT_EVENT_PRE_PREPARE:
       ereport(ERROR,
