@@ -75,6 +75,7 @@ int hub_withdraw(const WithdrawOptions& options);
 
 struct KeepOptions {
   HubPlace hub;
+  uint32_t links = 0;  // at once; 0: as many as the library lets in
   bool store = false;  // also in the store of the service manager
 };
 int keep(const KeepOptions& options);

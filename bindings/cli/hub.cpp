@@ -158,7 +158,7 @@ int keep(const KeepOptions& options) {
       [](void* /*none*/, gpumem_log_level /*level*/, const char* message) { complain(message); }, nullptr,
       GPUMEM_LOG_WARNING, nullptr);
   const gpumem_hub_flags flags = GPUMEM_HUB_KEEPER | (options.store ? GPUMEM_HUB_STORE : 0);
-  const Hub keeper = open_hub(open_instance(kBackend), options.hub, flags);
+  const Hub keeper = open_hub(open_instance(kBackend), options.hub, flags, options.links);
   raise_descriptor_limit();  // after the library has seen what the next keeper will begin with
   const gpumem_hub_info info = hub_info(keeper);
   std::vector<std::string> parts = {"Keeper at", shown(info.path)};

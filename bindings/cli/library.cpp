@@ -175,11 +175,12 @@ void set_place(Desc& desc, const HubPlace& place, const std::string& token) {
 
 }  // namespace
 
-Hub open_hub(gpumem_instance instance, const HubPlace& place, gpumem_hub_flags flags) {
+Hub open_hub(gpumem_instance instance, const HubPlace& place, gpumem_hub_flags flags, uint32_t links) {
   gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
   const std::string token = place.token_file ? read_token(*place.token_file) : "";
   set_place(desc, place, token);
   desc.flags = flags;
+  desc.links_max = links;
   gpumem_hub hub = nullptr;
   call(gpumem_hub_open, instance, &desc, &hub);
   return Hub(hub);

@@ -111,7 +111,7 @@ Stream create_stream(gpumem_device device);
 Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc);
 Memory register_memory(gpumem_device device, void* pointer, uint64_t size);
 
-Hub open_hub(gpumem_instance instance, const HubPlace& place, gpumem_hub_flags flags);
+Hub open_hub(gpumem_instance instance, const HubPlace& place, gpumem_hub_flags flags, uint32_t links);
 // The hub may take so long for each answer; 0 is the library's default.
 Link connect_to_hub(gpumem_instance instance, const HubPlace& place, uint64_t timeout_ns = 0);
 gpumem_hub_info hub_info(const Hub& hub);

@@ -68,13 +68,15 @@ uint32_t device_number(const std::string& value) {
   return static_cast<uint32_t>(*number);
 }
 
-uint32_t repeat_count(const std::string& value) {
+uint32_t count_of(const std::string& value, const std::string& option, uint32_t most) {
   std::string_view text = value;
   const auto number = take_number(text);
-  if (!number || !text.empty() || *number < 1 || *number > 10000)
-    throw UsageError("--repeat takes a number from 1 to 10000, not " + shown(value));
+  if (!number || !text.empty() || *number < 1 || *number > most)
+    throw UsageError(option + " takes a number from 1 to " + std::to_string(most) + ", not " + shown(value));
   return static_cast<uint32_t>(*number);
 }
+
+uint32_t repeat_count(const std::string& value) { return count_of(value, "--repeat", 10000); }
 
 uint32_t seconds(const std::string& value) {
   std::string_view text = value;
@@ -301,6 +303,8 @@ int parse_and_run(int argc, char** argv, std::string* named) {
   value_option(keep_command, "--hub", hubs, "PATH", "Path of the keeper, or its name (default: default)");
   value_option(keep_command, "--token-file", tokens, "FILE",
                "File with a token that others must show, up to 256 bytes (default: none)");
+  Values limits;
+  value_option(keep_command, "--links", limits, "N", "Links at once, up to 65536 (default: 64)");
   keep_command->add_flag("--store", store, "Keep it in the service manager's store, too");
 
   BenchOptions bench_options;
@@ -395,7 +399,9 @@ int parse_and_run(int argc, char** argv, std::string* named) {
   }
 
   const HubPlace hub = {copy_of(only(hubs, "--hub")), copy_of(only(tokens, "--token-file"))};
-  if (keep_command->parsed()) return keep({.hub = hub, .store = store});
+  const std::string* limit = only(limits, "--links");
+  const uint32_t links = limit == nullptr ? 0 : count_of(*limit, "--links", 65536);
+  if (keep_command->parsed()) return keep({.hub = hub, .links = links, .store = store});
   if (hub_command->parsed()) {
     const std::string* action = only(actions, "ACTION");
     if (action == nullptr) throw UsageError("hub needs an ACTION: list or withdraw");

@@ -101,7 +101,7 @@ class KeeperWatch {
 
 Hub open_own_hub(gpumem_instance instance, const HubPlace& place) {
   try {
-    return open_hub(instance, place, 0);
+    return open_hub(instance, place, 0, 0);
   } catch (const CallFailed& problem) {
     if (problem.status() != GPUMEM_ERROR_ALREADY_EXISTS) throw;
     throw std::runtime_error(

@@ -208,6 +208,7 @@ def case_what_is_wrong_is_named():
             ("move f --repeat 1 --repeat 2", "--repeat is given twice"), ("move f --repeat", "--repeat needs a value"),
             ("move f --kind", "--kind needs a value"), ("info --json=x", "--json takes no value"),
             ("move --repeat 10001 f", "--repeat takes a number from 1 to 10000, not 10001"),
+            ("keep --links 0", "--links takes a number from 1 to 65536, not 0"),
             ("move --chunk 4095 f", "--chunk takes 4096 bytes to 1 TiB, not 4095"),
             ("move --chunk 2TiB f", "--chunk takes 4096 bytes to 1 TiB, not 2TiB"),
             ("move", "move needs a FILE"), ("share --name n", "share needs a FILE"), ("share f", "share needs --name"),
@@ -1168,6 +1169,16 @@ def case_a_keeper_without_descriptors_says_so():
                 if outcome.status != 0:
                     break
             require_failure(outcome, 1, "GPUMEM_ERROR_LIMIT_EXCEEDED", f"process {keeper.pid} refuses it", "ulimit -n")
+            require(keeper.poll() is None, "it has ended")
+
+
+def case_a_keeper_has_as_many_links_as_it_is_told():
+    with tempfile.TemporaryDirectory() as folder:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        with staying("keep", "--hub", hub, "--links", "1") as (keeper, _):
+            with staying("share", path, "--name", "n", "--keep", hub, "--stay", "--backend", "host") as (publisher, _):
+                require_failure(run("hub", "list", "--hub", hub), 1, "GPUMEM_ERROR_LIMIT_EXCEEDED", "links_max = 1")
+                require_end(publisher, signal.SIGINT)
             require(keeper.poll() is None, "it has ended")
 
 
