@@ -11,7 +11,7 @@ from . import _types
 from ._calls import Unique, finalizer
 from ._codes import EventFlags
 from ._dlpack import (_WITH_STREAMS, CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView, _get_pointer, _is_valid, offer)
-from .errors import InvalidArgument, StaleHandle
+from .errors import InvalidArgument
 
 if TYPE_CHECKING:
     from ._instance import Device
@@ -94,8 +94,7 @@ class ArrowView(DLPackView):
         for name, value in more.items():
             if value is not None:
                 raise NotImplementedError(f"the keyword {name} is not supported; leave it out")
-        if self._gone():
-            raise StaleHandle("the memory is closed")
+        self._check_counted()
         kind = _types.to_arrow(self.typestr)
         if len(self.shape) != 1 or not self.c_contiguous:
             raise BufferError("an array of Arrow has one dimension without gaps; make such a view, or export it by DLPack")
@@ -113,6 +112,11 @@ class ArrowView(DLPackView):
         if event:
             found.sync_event = pointer(native)
         _exported[addressof(buffers)] = buffers, native, event, self
+        try:
+            self._check_counted()  # now that it is lent, as in View._bytes()
+        except BaseException:
+            _exported.pop(addressof(buffers), None)
+            raise
         capsule = _capsule(found, array, _DEVICE_ARRAY)
         schema = _Schema(format=kind, name=b"", release=cast(_schema_release, c_void_p))
         return _capsule(schema, schema, _SCHEMA), capsule

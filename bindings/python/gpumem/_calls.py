@@ -66,6 +66,12 @@ def call(function: Callable[..., int], *arguments: Any) -> int:
     return status
 
 
+# After this, the collector does not look into an object, as it does not look into numpy's arrays: what the object refers to is
+# not finalized before it.
+untrack = ctypes.pythonapi.PyObject_GC_UnTrack
+untrack.argtypes, untrack.restype = (ctypes.py_object,), None
+
+
 class Made(c_void_p):
     """The handle of an object of the library, which the library writes here. The object is destroyed when nothing refers to this
     any more, unless the ``value`` was taken out: a signal handler may raise as the call returns, or at any line after it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from . import _types
 from ._calls import Unique, finalizer, leftovers
-from .errors import InvalidArgument, StaleHandle
+from .errors import InvalidArgument
 
 if TYPE_CHECKING:
     from ._memory import Region, View
@@ -129,7 +129,7 @@ class DLPackView:
         readonly: bool
         dlpack_device: Optional[Tuple[int, int]]
 
-        def _gone(self) -> bool: ...
+        def _check_counted(self) -> None: ...
 
         @property
         def contiguous(self) -> bool: ...
@@ -156,8 +156,7 @@ class DLPackView:
         memory accepts None or -1. A ``copy`` is complete when the call returns, and in memory of the same kind unless
         ``dl_device`` is the CPU.
         """
-        if self._gone():
-            raise StaleHandle("the memory is closed")
+        self._check_counted()
         _types.to_dlpack(self.typestr)  # fails before anything is copied
         place = self.dlpack_device
         wanted = tuple(dl_device) if dl_device is not None else place or self.__dlpack_device__()
@@ -242,6 +241,7 @@ class DLPackView:
         address = addressof(managed)
         _exported[address] = managed, shape, strides, self
         try:
+            self._check_counted()  # now that it is lent, as in View._bytes()
             return offer(address, _NAMES[type(managed)][0], _give_back)
         except BaseException:
             _exported.pop(address, None)

@@ -16,7 +16,7 @@ from . import _library as c
 from . import _types
 from ._arrow import ArrowView
 from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave,
-                     leftovers, size64, status_error, sweep, text, u64)
+                     leftovers, size64, status_error, sweep, text, u64, untrack)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, reclaim
 from ._enums import code, flags
@@ -667,10 +667,12 @@ class View(Unique, ArrowView, Managed):
         _descr: Any
         _owner: Any
         _counted: bool
-        _lent: Optional[List[Any]]
+        _loan: object  # each array that is lent refers to it, so its references tell how many there are
+        _lent: bool  # to someone who does not say when it is given back
 
     __slots__ = ("memory", "address", "shape", "strides", "typestr", "itemsize", "nbytes", "readonly", "dlpack_device",
-                 "_descr", "_owner", "_counted", "_lent", "__weakref__")
+                 "_descr", "_owner", "_counted", "_loan", "_lent",
+                 "__weakref__")
     _instead = "use the object itself, make another one with Memory.view(), or copy the bytes"
 
     def __init__(self) -> None:
@@ -704,12 +706,13 @@ class View(Unique, ArrowView, Managed):
         self.typestr, self.itemsize, self._descr = typestr, itemsize, descr
         self.readonly = bool(info.granted_flags & MemoryFlags.READ_ONLY)
         self.dlpack_device = _dlpack_device(memory)
+        self._loan, self._lent = object(), False
         self._count(memory)
         return self
 
     def _count(self, memory: Region) -> None:
         """Makes it one of the views of the memory."""
-        self._lent, self._counted = None, False
+        self._counted = False
         # Counted first, then checked: close() does it in the reverse order.
         holds, instance = memory._holds, memory.device.instance
         self.memory = memory
@@ -724,7 +727,7 @@ class View(Unique, ArrowView, Managed):
 
     def _uncount(self) -> None:
         memory = self.memory
-        if memory is not None and self._counted:
+        if memory is not None:
             self._counted = False
             memory._holds.discard(weakref.ref(self))  # it is equal to the other one
             memory.device.instance._views.discard(weakref.ref(self))
@@ -734,7 +737,7 @@ class View(Unique, ArrowView, Managed):
                  readonly: bool, device: Tuple[int, int]) -> View:
         """A view of memory of another library, which ``owner`` keeps alive."""
         self = cls.__new__(cls)
-        self.memory, self._owner, self._lent, self._counted = None, owner, None, False
+        self.memory, self._owner, self._loan, self._lent, self._counted = None, owner, object(), False, False
         self.address, self.shape, self.strides = address, shape, strides
         self.typestr, self.itemsize, self._descr = typestr, itemsize, None
         self.nbytes = itemsize
@@ -746,7 +749,7 @@ class View(Unique, ArrowView, Managed):
     def _part(self, cls: Type[View], address: int, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> View:
         """A view of some of the elements."""
         part = cls.__new__(cls)
-        part.memory, part._owner, part._lent, part._counted = None, self, None, False
+        part.memory, part._owner, part._loan, part._lent, part._counted = None, self, object(), False, False
         part.address, part.shape, part.strides = address, shape, strides
         part.typestr, part.itemsize, part._descr = self.typestr, self.itemsize, self._descr
         part.nbytes = part.itemsize
@@ -874,16 +877,10 @@ class View(Unique, ArrowView, Managed):
 
     # ---- the end of the memory, as PyCUDA has it ----
 
-    def _lend(self, to: Any) -> None:
-        if self._lent is None:
-            self._lent = []
-        self._lent.append(to)
-
     def _borrowed(self) -> bool:
         """Whether something else uses the memory through this view."""
         reclaim()
-        self._lent = [lent for lent in self._lent or () if lent is None or lent() is not None]
-        return bool(self._lent) or self._is_exported()
+        return self._lent or sys.getrefcount(self._loan) != _ALONE or self._is_exported()
 
     def free(self) -> None:
         """Frees the memory of the view: ``array.base.free()`` in PyCUDA.
@@ -896,11 +893,12 @@ class View(Unique, ArrowView, Managed):
             raise WrongKind("the memory is registered, not allocated; call unregister()")
         if memory.closed:
             return
-        if self._borrowed():
-            raise BufferError("the memory cannot be freed while an array or a memoryview over it is alive; keep its base and "
-                              "drop the array first: base = array.base; del array; base.free()")
-        self._uncount()
+        self._counted = False  # before what it lent is looked at, so that another thread borrows before this or not at all
         try:
+            if self._borrowed():
+                raise BufferError("the memory cannot be freed while an array or a memoryview over it is alive; keep its base and "
+                                  "drop the array first: base = array.base; del array; base.free()")
+            self._uncount()
             memory.close()
         finally:
             if not memory.closed:
@@ -934,6 +932,10 @@ class View(Unique, ArrowView, Managed):
         _check_process(self.memory.device.instance)
         return not self._counted
 
+    def _check_counted(self) -> None:
+        if self._gone():
+            raise StaleHandle("the memory is closed")
+
     def _host_accessible(self) -> bool:
         if self._gone():
             raise StaleHandle("the memory is closed")
@@ -945,22 +947,25 @@ class View(Unique, ArrowView, Managed):
         return Region._no_access if self.memory is None else self.memory._no_access
 
     def _bytes(self) -> memoryview:
+        # The memoryview keeps the array, and so the view. The collector must not know that: in a cycle it would clear the weak
+        # references and run the finalizers of all of them, in any order, while functions that it calls still use the bytes.
+        array: Any = (c_ubyte * self.nbytes).from_address(self.address)
+        # Lent first, then checked: free() does it in the reverse order.
+        array._view, array._loan = self, self._loan
+        untrack(array)
         if not self._host_accessible():
             raise BufferError(self._reason())
         if not self.contiguous:
             raise BufferError("the view is not contiguous; numpy() makes an array of it")
-        # The memoryview keeps the array, and so the view.
-        array = (c_ubyte * self.nbytes).from_address(self.address)
-        array._view = self  # type: ignore[attr-defined]
-        self._lend(weakref.ref(array))
         return memoryview(array).cast("B")
 
     def buffer(self) -> memoryview:
         """A memoryview of the bytes: typed and shaped if the view is C-contiguous and memoryview has its type."""
         found = self._bytes()
         code = _types.buffer_format(self.typestr)
-        if code and self.nbytes and self.shape and self.strides == strides_of(self.shape, self.itemsize, "C"):
-            found = found.cast(code, self.shape) if self.shape != found.shape or code != "B" else found
+        same = code == "B" and self.shape == found.shape
+        if code and not same and self.nbytes and self.shape and self.strides == strides_of(self.shape, self.itemsize, "C"):
+            found = found.cast(code, self.shape)
         return found.toreadonly() if self.readonly else found
 
     def __buffer__(self, flags: int) -> memoryview:
@@ -970,7 +975,8 @@ class View(Unique, ArrowView, Managed):
     def __array_interface__(self) -> Dict[str, Any]:
         if not self._host_accessible():
             raise AttributeError(self._reason())
-        self._lend(None)  # nobody says when it is given back
+        self._lent = True
+        self._check_counted()
         return self._interface(self.address)
 
     def _interface(self, address: int) -> Dict[str, Any]:
@@ -986,9 +992,10 @@ class View(Unique, ArrowView, Managed):
         import numpy
         if not self._host_accessible():
             raise BufferError(self._reason())
-        base = self._part(_ArrayBase, self.address, self.shape, self.strides)
+        base: Any = self._part(_ArrayBase, self.address, self.shape, self.strides)
         array: ViewArray = numpy.asarray(base)  # type: ignore[assignment]
-        base._lent = [weakref.ref(array)]
+        base._array = weakref.ref(array)
+        base._lent = False
         return array
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Array:
@@ -1010,9 +1017,8 @@ class View(Unique, ArrowView, Managed):
         address = self.device_pointer
         if address is None:
             raise AttributeError('the memory has no device pointer; register it with require="mapped"')
-        if self._gone():
-            raise StaleHandle("the memory is closed")
-        self._lend(None)
+        self._lent = True
+        self._check_counted()
         found = self._interface(address)
         if self.strides == strides_of(self.shape, self.itemsize, "C"):
             found["strides"] = None
@@ -1020,10 +1026,22 @@ class View(Unique, ArrowView, Managed):
         return found
 
 
+_probe = View.__new__(View)
+_probe._loan = object()
+_ALONE = sys.getrefcount(_probe._loan)  # of a view that has lent nothing
+del _probe
+
+
 class _ArrayBase(View):
     """The base of a numpy array. Its array is the only thing that uses the memory through it."""
 
-    __slots__ = ()
+    __slots__ = ("_array",)
+
+    if TYPE_CHECKING:
+        _array: weakref.ref[Array]
+
+    def _borrowed(self) -> bool:
+        return self._array() is not None or super()._borrowed()
 
     def __buffer__(self, flags: int) -> NoReturn:
         raise BufferError("numpy takes the array interface, and so this object as the base")

@@ -3,9 +3,12 @@
 
 import ctypes
 import gc
+import itertools
+import os
 import struct
 import sys
 import threading
+import tracemalloc
 
 import gpumem
 from gpumem import MemoryFlags, _dlpack
@@ -94,6 +97,140 @@ class BufferTest(Case):
         self.assertEqual(self.instance.stats().live_objects, 1)
         del view
         self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_a_cycle_keeps_its_memory_to_the_end(self):
+        pool = self.device.pool("pinned")
+        pool.alloc(4).free()  # what it takes stays there
+
+        def live():
+            return self.instance.stats().live_objects + pool.info().live_count
+        before, found = live(), []
+
+        class Job:
+            def __init__(self, memory):
+                self.memory, self.bytes, self.me = memory, memory.buffer(), self
+
+            def __del__(self):
+                found.append(live() - before)
+                if found[-1]:
+                    self.bytes[:] = b"last"
+
+        def write(out):
+            try:
+                yield
+            finally:
+                found.append(live() - before)
+                if found[-1]:
+                    out[:] = b"last"
+        for make in (lambda: self.pinned(4), lambda: self.device.memory(4, "managed"),
+                     lambda: self.device.buffer(4, location="host"), lambda: pool.alloc(4)):
+            memory = make()
+            alive = live() - before
+            job = Job(memory)
+            job.end = write(memory.buffer())
+            next(job.end)
+            del job, memory
+            gc.collect()
+            self.assertEqual(found, [alive, alive])
+            self.assertEqual(live(), before)
+            found.clear()
+        pool.close()
+
+    def test_what_a_finalizer_saves_is_counted(self):
+        memory, saved = self.pinned(), []
+
+        class Job:
+            def __init__(self):
+                self.bytes, self.me = memory.buffer(), self
+
+            def __del__(self):
+                saved.append(self.bytes)
+        Job()
+        gc.collect()
+        self.assertTrue(saved)
+        with self.assertRaises(BufferError):
+            memory.close()
+        saved.clear()
+        gc.collect()  # up to Python 3.8 the whole cycle lives on
+        memory.close()
+
+    def at_each_line(self, function, other):
+        """Calls a function with a view, and the other one at a line of it, as another thread may. Returns after the last line."""
+        path = os.path.dirname(gpumem.__file__)
+        for limit in itertools.count(1):
+            view, lines = self.pinned(64).view(), itertools.count(1)
+
+            def trace(frame, event, _):
+                if not frame.f_code.co_filename.startswith(path):
+                    return None
+                if event == "line" and next(lines) == limit:
+                    sys.settrace(None)
+                    other(view)
+                return trace
+            former = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                function(view)
+            finally:
+                sys.settrace(former)
+            yield view
+            view.free()
+            if next(lines) <= limit:
+                return
+
+    def test_a_view_is_freed_or_lent(self):
+        lent = []
+
+        def lend(view):
+            try:
+                lent.append(view.buffer())
+            except gpumem.StaleHandle:
+                pass
+
+        def interface(view):
+            try:
+                lent.append(view.__array_interface__)
+            except gpumem.StaleHandle:
+                pass
+
+        def export(view):
+            try:
+                lent.append(view.__dlpack__())
+            except gpumem.StaleHandle:
+                pass
+
+        def free(view):
+            try:
+                view.free()
+            except BufferError:
+                pass
+        for use in (lend, export):
+            for pair in ((free, use), (use, free)):
+                for view in self.at_each_line(*pair):
+                    self.assertFalse(lent and view.memory.closed)
+                    lent.clear()
+        for view in self.at_each_line(interface, free):
+            self.assertFalse(lent and view.memory.closed)
+            view._lent = False  # nobody says when that is given back
+            lent.clear()
+
+    def test_what_was_lent_leaves_nothing(self):
+        with self.pinned() as memory:
+            view = memory.view()
+            uses = [view.buffer]
+            if sys.version_info >= (3, 12):
+                uses.append(lambda view=view: memoryview(view))
+            for use in uses:
+                tracemalloc.start()
+                for _ in range(100):
+                    use()
+                before = tracemalloc.get_traced_memory()[0]
+                for _ in range(2000):
+                    use()
+                grown = tracemalloc.get_traced_memory()[0] - before
+                tracemalloc.stop()
+                self.assertLess(grown, 16 << 10)
+            del view, uses, use
 
     def test_device_memory_is_not_for_the_cpu(self):
         with self.device.memory(64) as memory:
