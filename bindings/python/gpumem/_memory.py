@@ -227,6 +227,9 @@ class Region(Unique):
     def __buffer__(self, flags: int) -> memoryview:
         return self.buffer()
 
+    def __bytes__(self) -> bytes:
+        return bytes(self.buffer())
+
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
                    dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
         """A capsule for another library; see :class:`View`."""
@@ -970,6 +973,9 @@ class View(Unique, ArrowView, Managed):
 
     def __buffer__(self, flags: int) -> memoryview:
         return self.buffer()
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.buffer())
 
     @property
     def __array_interface__(self) -> Dict[str, Any]:

@@ -232,6 +232,15 @@ class BufferTest(Case):
                 self.assertLess(grown, 16 << 10)
             del view, uses, use
 
+    def test_bytes_of_a_view(self):
+        with self.pinned(8) as memory:
+            memory.copy_from(bytes(range(8)))
+            self.assertEqual(bytes(memory), bytes(range(8)))
+            self.assertEqual(bytes(memory.view("u2")), bytes(range(8)))
+            self.assertEqual(bytes(memory.view("f4")[1:]), bytes(range(4, 8)))
+        with self.device.memory(8) as memory, self.assertRaises(BufferError):
+            bytes(memory.view())
+
     def test_device_memory_is_not_for_the_cpu(self):
         with self.device.memory(64) as memory:
             with self.assertRaises(BufferError):
