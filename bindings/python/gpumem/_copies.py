@@ -150,14 +150,13 @@ class Copies:
         """Copies ``height`` rows of ``width`` bytes. A pitch is the distance in bytes from one row to the next."""
         target, room, kept_target = operand(destination, True, "destination")
         origin, length, kept_source = operand(source, False, "source")
-        numbers = [u64(value, what) for value, what in (
-            (destination_pitch, "destination_pitch"), (source_pitch, "source_pitch"), (width, "width"),
-            (height, "height"))]
-        check_room("destination", room, _rectangle(numbers[0], width, height))
-        check_room("source", length, _rectangle(numbers[1], width, height))
+        to_next, from_next = u64(destination_pitch, "destination_pitch"), u64(source_pitch, "source_pitch")
+        width, height = u64(width, "width"), u64(height, "height")
+        check_room("destination", room, _rectangle(to_next, width, height))
+        check_room("source", length, _rectangle(from_next, width, height))
         self._await_producers(destination, source)
-        self._work((kept_target, kept_source), width * height, c.gpumem_copy_2d, c.gpumem_copy_2d_async, target, numbers[0], origin,
-                   *numbers[1:], _options(direction, source_order))
+        self._work((kept_target, kept_source), width * height, c.gpumem_copy_2d, c.gpumem_copy_2d_async, target, to_next, origin,
+                   from_next, width, height, _options(direction, source_order))
 
     def copy_regions(self, regions: Iterable[CopyRegion]) -> None:
         """Copies a batch of :class:`CopyRegion`, in any order: no region may write bytes that another reads or writes.
@@ -210,10 +209,10 @@ class Copies:
     def fill_2d(self, destination: Any, pitch: int, width: int, height: int, value: int = 0, value_size: int = 1) -> None:
         """Fills ``height`` rows of ``width`` bytes with a number of 1, 2 or 4 bytes, repeated."""
         target, room, kept = operand(destination, True, "destination")
-        numbers = u64(pitch, "pitch"), u64(width, "width"), u64(height, "height")
-        check_room("destination", room, _rectangle(*numbers))
+        pitch, width, height = u64(pitch, "pitch"), u64(width, "width"), u64(height, "height")
+        check_room("destination", room, _rectangle(pitch, width, height))
         self._await_producers(destination)
-        self._work((kept,), width * height, c.gpumem_fill_2d, c.gpumem_fill_2d_async, target, *numbers,
+        self._work((kept,), width * height, c.gpumem_fill_2d, c.gpumem_fill_2d_async, target, pitch, width, height,
                    *_pattern(value, value_size))
 
     def _copy_exactly(self, destination: View, source: Any) -> None:

@@ -690,6 +690,43 @@ class CopyTest(Case):
             with self.assertRaises(gpumem.InvalidArgument):
                 self.instance.copy_2d(memory, 1, b"abcdef", 2, 2, 3)
 
+    def test_integers_that_wrap(self):
+        class Byte:
+            """Calculates as numpy's uint8 does."""
+
+            def __init__(self, value):
+                self.value = int(value) & 255
+
+            def __index__(self):
+                return self.value
+            __int__ = __index__
+
+            def __add__(self, other):
+                return Byte(self.value + int(other))
+
+            def __sub__(self, other):
+                return Byte(self.value - int(other))
+
+            def __mul__(self, other):
+                return Byte(self.value * int(other))
+            __radd__, __rmul__ = __add__, __mul__
+
+            def __gt__(self, other):
+                return self.value > int(other)
+
+            def __ge__(self, other):
+                return self.value >= int(other)
+        whole = bytearray(4096)
+        with self.pinned() as memory, self.device.stream() as stream:
+            memory.fill(1)
+            for where in (self.instance, stream):
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "64 bytes, but 1600"):
+                    where.copy_2d(memoryview(whole)[:64], 16, memory, 16, Byte(16), Byte(100))
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "64 bytes, but 1600"):
+                    where.fill_2d(memoryview(whole)[:64], 16, Byte(16), Byte(100), 1)
+            stream.synchronize()
+        self.assertEqual(whole, bytes(4096))
+
     def test_regions(self):
         with self.device.memory(256) as box, self.pinned(64) as pinned, self.device.stream() as stream:
             pinned.buffer()[:] = bytes(range(64))
