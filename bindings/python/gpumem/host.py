@@ -4,8 +4,10 @@ rare on a GPU. On the cuda backend they raise :class:`gpumem.Unsupported`; :func
 
 from __future__ import annotations
 
+import gc
+import weakref
 from ctypes import c_int32, c_ubyte, c_void_p
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple, Union
 
 from . import _library as c
 from ._calls import Unique, call, i32, kernel_function, u32, u64
@@ -31,10 +33,10 @@ class Kernel(Unique):
         if handle is None:
             raise TypeError("the function that launch() runs gets a Kernel")
         self._handle = handle
-        self._views: List[memoryview] = []
+        self._views: List[Tuple[memoryview, weakref.ref[Any]]] = []
 
     def view(self, address: Any, size: Optional[int] = None, access: Union[Access, str, int] = "readwrite") -> memoryview:
-        """Opens memory with the rights of the device, as a memoryview that is valid until the function returns.
+        """Opens memory with the rights of the device, as a memoryview. It and its slices are valid until the function returns.
 
         ``address`` is a device address, or a Memory or View. A view that the device has no right to loses the device, as
         a faulting kernel does, and raises DeviceLost.
@@ -49,14 +51,27 @@ class Kernel(Unique):
         rights = code(Access, access, "access")
         found = c_void_p()
         call(c.gpumem_host_kernel_view, self._handle, start, u64(size, "size"), rights, found)
-        view = memoryview((c_ubyte * size).from_address(found.value or 0)).cast("B")
+        array = (c_ubyte * size).from_address(found.value or 0)
+        view = memoryview(array).cast("B")
         view = view if rights == Access.READWRITE else view.toreadonly()
-        self._views.append(view)
+        self._views.append((view, weakref.ref(array)))
         return view
 
     def _end(self) -> None:
-        for view in self._views:
-            view.release()  # BufferError, if something made from it outlives the kernel
+        problem = None
+        for view, array in self._views:
+            # Slices use the same buffer, and only the collector knows them.
+            buffers, views = gc.get_referents(view), [view]
+            while views:
+                try:
+                    views.pop().release()
+                except BufferError as found:  # something else made from it outlives the kernel
+                    problem = found
+                if not views and buffers and array() is not None:
+                    views = [found for found in gc.get_referrers(*buffers) if isinstance(found, memoryview)]
+                    buffers = []
+        if problem is not None:
+            raise problem
 
 
 def launch(stream: Stream, function: Callable[..., Any], *arguments: Any) -> None:

@@ -415,6 +415,16 @@ class SimulationTest(Case):
             with self.assertRaises(ValueError):
                 kept[0][0]
 
+    def test_a_slice_ends_with_its_kernel(self):
+        kept = []
+        with self.device.memory(16) as memory, self.device.stream() as stream:
+            host.launch(stream, lambda kernel: kept.extend((kernel.view(memory)[1:], kernel.view(memory).cast("I")[2:][1:])))
+            stream.synchronize()
+            self.assertEqual(len(kept), 2)
+            for view in kept:
+                with self.assertRaises(ValueError):
+                    view[0]
+
     def test_a_fault_loses_the_device(self):
         seen = threading.Event()
 
