@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 from . import _library as c
 from ._buffers import Buffer
-from ._calls import GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, pending, size64, sweep, text, u32, u64
+from ._calls import (GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, pending, size64, sweep, text,
+                     u32, u64, untrack)
 from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Backend, BufferFlags, Capability, EventFlags, Feature,
                      FileDirection, FileFlags, HandleTypes, HostLock, Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags,
                      PoolFlags, RangeFlags)
@@ -181,7 +182,7 @@ class Instance(Unique, Copies, Sharing):
     """
 
     __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_ranges", "_buffers", "_pools", "_info",
-                 "_waits", "_generation", "__weakref__")
+                 "_waits", "_generation", "_closer", "__weakref__")
     _instead = "use the object itself, or open another instance"
 
     def __init__(self, backend: Union[Backend, str, int] = "any", *, name: Optional[str] = None, pin_budget: int = 0,
@@ -216,6 +217,7 @@ class Instance(Unique, Copies, Sharing):
         self._buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
         self._pools: weakref.WeakValueDictionary[int, Pool] = weakref.WeakValueDictionary()
         self._waits: Optional[bool] = None
+        self._closer = _Closer(handle) if owned else None
         self._closed = False
 
     def close(self, *, force: bool = False) -> int:
@@ -565,31 +567,39 @@ def _close_new(handle: c_void_p, _: None) -> int:
     return c.gpumem_instance_close(handle, c.GPUMEM_CLOSE_FORCE, None, None)  # type: ignore[no-any-return]
 
 
+class _Closer:
+    """Closes an instance when nothing refers to this any more. Where the instance is in a cycle with its memory, that is after
+    the finalizers there, because the collector does not look into this."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: int) -> None:
+        self.handle: Optional[int] = handle
+        untrack(self)
+
+
 def _finisher(finalizing: Callable[[], bool], warn: Callable[..., None], last: Any,
-              leftovers: Any) -> Callable[[Instance], None]:
+              leftovers: Any) -> Callable[[_Closer], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def finish(self: Instance) -> None:
-        """Closes the instance if nothing lives, and warns otherwise."""
-        try:
-            if self._closed or not self._owned or finalizing():
-                return
-        except AttributeError:
+    def finish(self: _Closer) -> None:
+        """Closes the instance unless it was closed, if nothing lives, and warns otherwise."""
+        handle = getattr(self, "handle", None)
+        if handle is None or finalizing():
             return
         # Its memory, streams and events refer to it. So only memory that was made as a plain address can be left, or what
         # a finalizer could not destroy yet.
-        handle = self._handle
         if last.gpumem_instance_close(handle, last.GPUMEM_CLOSE_CHECK, None, None) != last.GPUMEM_ERROR_BUSY:
             return
         if leftovers:
             leftovers.append(lambda: last.gpumem_instance_close(handle, last.GPUMEM_CLOSE_CHECK, None, None)
                              != last.GPUMEM_ERROR_BUSY)
         else:
-            self._owned = False  # warn once, even if that raises
+            self.handle = None  # warn once, even if that raises
             warn("a gpumem.Instance was dropped while memory allocated through it is live", ResourceWarning, source=self)
     return finish
 
 
-finalizer(Instance, _finisher(sys.is_finalizing, warnings.warn, c, leftovers))
+finalizer(_Closer, _finisher(sys.is_finalizing, warnings.warn, c, leftovers))
 
 
 _new = object.__new__

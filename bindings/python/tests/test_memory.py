@@ -11,7 +11,7 @@ import warnings
 from unittest import mock
 
 import gpumem
-from gpumem import Access, CopyRegion, Kind, MemoryFlags, _calls
+from gpumem import Access, CopyRegion, Kind, MemoryFlags, _calls, _library
 
 from .support import BACKEND, Case, needs_numpy, numpy, on_cuda, on_host, python
 
@@ -111,6 +111,20 @@ class InstanceTest(unittest.TestCase):
         with self.assertWarns(ResourceWarning):
             del instance
             gc.collect()
+
+    def test_forgotten_in_a_cycle_with_its_memory(self):
+        class Service:
+            def __init__(self):
+                self.instance = gpumem.Instance(BACKEND)
+                self.memory, self.me = self.instance.device(0).memory(4096), self
+        for _ in range(3):  # the collector takes them in this or that order
+            service = Service()
+            handle = service.instance.handle
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                del service
+                gc.collect()
+            self.assertIn(_library.gpumem_instance_close(handle, 0, None, None), _calls.GONE)
 
     def test_forgotten_together_with_its_memory_in_a_callback(self):
         kept = [gpumem.Instance(BACKEND).device(0).memory(4096)]
