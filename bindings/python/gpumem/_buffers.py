@@ -9,8 +9,8 @@ from ctypes import c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Set, SupportsIndex, Tuple, Union
 
 from . import _library as c
-from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, sweep, text,
-                     u64)
+from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, locked, sweep,
+                     text, u64)
 from ._codes import Access, BufferFlags, BufferState, Content, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import expect
@@ -77,6 +77,7 @@ class Buffer(Region):
         # Each use in a stream has a view, and a view is only made under the lock.
         self._holds: Set[Hold] = set()
         self._lock = threading.RLock()
+        locked.add(self)
         self._state: Optional[BufferInfo] = None
         self._info: Optional[MemoryInfo] = None  # for copies and views
         make = create_aside if desc.size >= LARGE and on_main_thread() else create

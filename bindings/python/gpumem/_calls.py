@@ -71,6 +71,9 @@ def call(function: Callable[..., int], *arguments: Any) -> int:
 untrack = ctypes.pythonapi.PyObject_GC_UnTrack
 untrack.argtypes, untrack.restype = (ctypes.py_object,), None
 
+# Objects with a lock of their own.
+locked: weakref.WeakSet[Any] = weakref.WeakSet()
+
 
 class Made(c_void_p):
     """The handle of an object of the library, which the library writes here. The object is destroyed when nothing refers to this
@@ -433,6 +436,18 @@ def _log(_: Any, level: int, message: bytes, current: Any = _log_function, begin
     finally:
         calling.end()
 
+
+def _after_fork() -> None:
+    """Makes the locks of a child anew, because a thread that it does not have may hold one."""
+    global _log_lock
+    _log_lock = threading.Lock()
+    for owner in list(locked):
+        owner._lock = threading.RLock()
+        if hasattr(owner, "_changing"):
+            owner._changing = False
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 _log_callback = _c.gpumem_log_function(_log)
 

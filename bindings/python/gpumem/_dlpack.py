@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import sys
 import threading
 from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8,
@@ -75,6 +76,14 @@ def _at_exit(exported: Any = _exported) -> None:
 # at later.
 _offered: Dict[int, Tuple[Any, Callable[[Any, int], None]]] = {}
 _reclaiming = threading.RLock()
+
+
+def _after_fork() -> None:
+    global _reclaiming
+    _reclaiming = threading.RLock()  # a thread that the child does not have may hold the other one
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def offer(address: int, name: bytes, give_back: Callable[[Any, int], None]) -> Any:

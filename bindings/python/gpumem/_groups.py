@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Suppo
 
 from . import _library as c
 from ._buffers import Buffer, change, plainly, put_to_sleep, wake_up
-from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, sweep, text
+from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, locked, sweep, text
 from ._codes import Content
 from ._results import GroupInfo
 from ._sleeping import Call, prepare_desc, sleep_desc, wake_desc
@@ -42,6 +42,7 @@ class Group(Unique):
             sweep()
         desc = c.gpumem_group_desc(name=encoded(name))
         self._lock, self._changing = threading.RLock(), False
+        locked.add(self)
         # By their handles, in the order in which they were made.
         self._members: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
         made = create(c.gpumem_group_create, c.gpumem_group_destroy, instance.handle, desc)

@@ -47,6 +47,14 @@ _lock = threading.Lock()
 _loaded: Optional[ctypes.CDLL] = None
 
 
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread that the child does not have may hold the other one
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _open(path: str, source: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(path)

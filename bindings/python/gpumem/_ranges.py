@@ -13,8 +13,8 @@ from ctypes import c_int32, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
 
 from . import _library as c
-from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave, leftovers, size64, sweep,
-                     text, u64)
+from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave, leftovers, locked,
+                     size64, sweep, text, u64)
 from ._codes import Access, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags, RangeFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import code, expect
@@ -246,6 +246,7 @@ class Range(Unique):
                                    flags=flags_of(RangeFlags, flags, "flags"), name=encoded(name))
         self._info: Optional[RangeInfo] = None
         self._lock = threading.RLock()
+        locked.add(self)
         # Offset and bytes of each mapping. An entry is there before its mapping, and as long as it may be.
         self._mappings: Dict[int, int] = {}
         self._parts: weakref.WeakSet[Part] = weakref.WeakSet()

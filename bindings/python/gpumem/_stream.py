@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple
 
 from . import _library as c
 from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, host_function,
-                     i32, leave, leftovers, pending, sweep, text, u32, u64)
+                     i32, leave, leftovers, locked, pending, sweep, text, u32, u64)
 from ._codes import Attach, Backend, EventFlags, WaitCondition
 from ._copies import Copies
 from ._enums import code, expect
@@ -45,13 +45,14 @@ class _Use:
 class Queue:
     """The work of one stream. It outlives the Stream object while work is in flight."""
 
-    __slots__ = ("device", "handle", "lock", "sequence", "uses", "closed", "__weakref__")
+    __slots__ = ("device", "handle", "_lock", "sequence", "uses", "closed", "__weakref__")
 
     def __init__(self, device: Device, handle: int) -> None:
         self.device, self.handle, self.closed = device, handle, False
-        self.lock, self.sequence = threading.RLock(), 0  # a signal handler may call while this thread holds it
+        self._lock, self.sequence = threading.RLock(), 0  # a signal handler may call while this thread holds it
         self.uses: List[_Use] = []
         device.instance._queues.add(self)
+        locked.add(self)
 
     def enqueue(self, kept: Iterable[Any], function: Callable[..., int], *arguments: Any,
                 after: Optional[Tuple[Queue, int]] = None, in_part: bool = False) -> int:
@@ -62,7 +63,7 @@ class Queue:
             return call(function, *arguments)
         use = _Use(kept, hold(kept, self), after)
         try:
-            with self.lock:
+            with self._lock:
                 self.uses.append(use)
                 active.add(self)
             status = call(function, *arguments)
@@ -87,7 +88,7 @@ class Queue:
         self.observed(0)
 
     def _enqueued(self, use: _Use) -> None:
-        with self.lock:
+        with self._lock:
             self.sequence += 1
             use.sequence = self.sequence
 
@@ -104,7 +105,7 @@ class Queue:
                 queue.observed(after)
 
     def _take(self, mark: Optional[int]) -> Optional[_Use]:
-        with self.lock:
+        with self._lock:
             for use in self.uses:
                 if mark is not None and (use.sequence is None or use.sequence > mark):
                     continue
@@ -119,7 +120,7 @@ class Queue:
 
     def mark(self) -> int:
         """A mark of the work that is in the stream now, for ``observed``."""
-        with self.lock:
+        with self._lock:
             return self.sequence
 
     def poll(self) -> bool:

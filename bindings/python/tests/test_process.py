@@ -169,6 +169,52 @@ print("parent good")
 """)
         self.assertEqual(out, "parent good\n")
 
+    def test_locks_that_a_thread_of_the_parent_holds(self):
+        python("""
+import contextlib, faulthandler, os, sys, threading
+import gpumem
+from gpumem import _calls, _dlpack, _library
+instance = gpumem.Instance("host")
+device = instance.device(0)
+memory, buffer, stream, group = device.memory(64, "pinned"), device.buffer(64), device.stream(), instance.group()
+addresses = instance.reserve(1 << 21)
+held, end = threading.Event(), threading.Event()
+
+def hold():
+    with contextlib.ExitStack() as locks:
+        for lock in (_dlpack._reclaiming, _library._lock, _calls._log_lock, buffer._lock, group._lock, addresses._lock,
+                     stream._queue._lock):
+            locks.enter_context(lock)
+        buffer._changing = group._changing = True
+        held.set()
+        end.wait()
+    buffer._changing = group._changing = False
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if not child:
+    faulthandler.dump_traceback_later(100, exit=True)
+    _library.load()
+    gpumem.set_log_function(None)
+    with gpumem.Instance("host") as own, own.device(0).memory(64, "pinned") as theirs:
+        theirs.__dlpack__()
+    for call in (buffer.close, lambda: buffer.resize(1), group.close, group.sleep, addresses.close,
+                 lambda: memory.fill(1, stream=stream)):
+        try:
+            call()
+        except gpumem.Forked:
+            pass
+        else:
+            os._exit(1)
+    os._exit(0)
+end.set()
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+for thing in (memory, buffer, stream, group, addresses, instance):
+    thing.close()
+""")
+
     def test_finalizers_are_silent(self):
         _, out, _ = self.child("""
     del memory, pinned, stream, event, registered, managed, addresses, block, buffer, group, hub, link, shareable
