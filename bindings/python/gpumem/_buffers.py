@@ -24,6 +24,8 @@ from ._waits import LARGE, aside, create_aside, on_main_thread
 from .errors import Busy, Error, InvalidState, NotFound, StaleHandle
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._groups import Group
     from ._instance import Device
     from ._memory import Hold
@@ -266,7 +268,7 @@ class Buffer(Region):
                     raise
             self._closed = True
 
-    def __enter__(self) -> Buffer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
@@ -436,7 +438,7 @@ class Registration(Unique):
                 self._closed = False
                 raise
 
-    def __enter__(self) -> Registration:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

@@ -18,6 +18,8 @@ from ._sleeping import Call, prepare_desc, sleep_desc, wake_desc
 from .errors import Busy, Error
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._instance import Instance
     from ._sleeping import Directory, Progress
     from ._stream import Event, Stream
@@ -118,7 +120,7 @@ class Group(Unique):
                     raise
             self._closed = True
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

@@ -21,6 +21,7 @@ from .errors import Error, InvalidArgument, OutOfAddressSpace, OutOfDeviceMemory
 
 if TYPE_CHECKING:
     import numpy
+    from typing_extensions import Self
 
     from ._groups import Group
     from ._memory import Array
@@ -270,7 +271,7 @@ class GrowableArray(Unique):
         """Whether it was closed."""
         return self.buffer.closed
 
-    def __enter__(self) -> GrowableArray:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

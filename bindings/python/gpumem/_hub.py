@@ -19,6 +19,8 @@ from ._waits import on_main_thread
 from .errors import InvalidArgument, NotFound, StaleHandle
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._calls import Path
     from ._instance import Device, Instance
 
@@ -133,7 +135,7 @@ class Hub(Opened):
         with them. A second call does nothing."""
         self._end(c.gpumem_hub_close)
 
-    def __enter__(self) -> Hub:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
@@ -206,7 +208,7 @@ class Link(Opened):
         """Closes the link. A wait of another thread raises StaleHandle. A second call does nothing."""
         self._end(c.gpumem_link_close)
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

@@ -40,6 +40,8 @@ from .errors import Error, InvalidArgument, NotFound
 if TYPE_CHECKING:
     from typing import IO
 
+    from typing_extensions import Self
+
     from ._pool import Pool
     from ._ranges import Accesses
     from ._ring import RingProducer
@@ -265,7 +267,7 @@ class Instance(Unique, Copies, Sharing):
         if all(queue.idle() for queue in list(self._queues)):
             self.close(force=True)
 
-    def __enter__(self) -> Instance:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

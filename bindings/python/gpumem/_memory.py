@@ -28,7 +28,7 @@ from .errors import Busy, Error, InvalidArgument, StaleHandle, WrongKind
 
 if TYPE_CHECKING:
     import numpy
-    from typing_extensions import TypeAlias
+    from typing_extensions import Self, TypeAlias
 
     from ._instance import Device, Instance
     from ._share import ShareHandle
@@ -525,7 +525,7 @@ class Memory(Region, Managed):
             return  # another thread has closed it since
         self._held("closed", "gpumem_memory_destroy")
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

@@ -30,6 +30,8 @@ from ._waits import aside, on_main_thread
 from .errors import Busy, Error, InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._instance import Device, Instance
     from ._ranges import Accesses
     from ._stream import Queue
@@ -376,7 +378,7 @@ class Pool(Unique):
                 raise
         self._closed = True
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
@@ -599,7 +601,7 @@ class PoolBlock(Ordered, Managed):
             order = _Order(self._wrap(order))
         call(c.gpumem_pool_record_use, self.pool._handle, self._start, order.handle)
 
-    def __enter__(self) -> PoolBlock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

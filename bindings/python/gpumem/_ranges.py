@@ -27,6 +27,8 @@ from ._waits import LARGE, aside, create_aside, on_main_thread
 from .errors import Error, InvalidArgument, InvalidState, StaleHandle
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._instance import Device, Instance
     from ._memory import Hold
 
@@ -178,7 +180,7 @@ class Physical(Unique):
                 self._closed = False
                 raise
 
-    def __enter__(self) -> Physical:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
@@ -398,7 +400,7 @@ class Range(Unique):
                     raise
             self._closed = True
 
-    def __enter__(self) -> Range:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

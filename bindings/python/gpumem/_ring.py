@@ -21,6 +21,8 @@ from ._waits import on_main_thread
 from .errors import Busy, Closed, DeviceLost, Error, StaleHandle
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._instance import Device, Instance
     from ._stream import Queue, Stream
 
@@ -167,7 +169,7 @@ class RingSlot(Slot):
         self._ring._spare = self._found
         self._end()
 
-    def __enter__(self) -> RingSlot:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
@@ -220,7 +222,7 @@ class RingMessage(Slot):
             raise StaleHandle("the message was released")
         return super().info()
 
-    def __enter__(self) -> RingMessage:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
@@ -384,7 +386,7 @@ class RingProducer(Ring):
                 if not limit:
                     return False
 
-    def __enter__(self) -> RingProducer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
@@ -448,7 +450,7 @@ class RingConsumer(Ring):
     def __iter__(self) -> Iterator[RingMessage]:
         return self.messages()
 
-    def __enter__(self) -> RingConsumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

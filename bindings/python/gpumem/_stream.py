@@ -25,6 +25,8 @@ from ._waits import LARGE, aside, on_main_thread, wait
 from .errors import DeviceLost, Error
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._instance import Device, Instance
     from ._share import ShareHandle
 
@@ -292,7 +294,7 @@ class Stream(Unique, Copies):
             self._closed = True
             sweep()
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
@@ -514,7 +516,7 @@ class Event(Unique):
                 self._closed = False
                 raise
 
-    def __enter__(self) -> Event:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:

@@ -449,6 +449,12 @@ class WithTest(Case):
 
 
 class HelpTest(unittest.TestCase):
+    def test_with_gives_the_type_of_the_object(self):
+        for cls in vars(gpumem).values():
+            enter = getattr(cls, "__enter__", None)
+            if isinstance(cls, type) and enter is not None:
+                self.assertNotEqual(enter.__annotations__["return"], cls.__name__)
+
     # The methods of named tuples, which Python names so.
     OF_PYTHON = {"_asdict", "_cls", "_field_defaults", "_field_types", "_fields", "_fields_defaults", "_make", "_replace"}
 
