@@ -52,17 +52,17 @@ namespace GpuMem
     /// <summary>What must live as long as the range is used; null for a pointer.</summary>
     internal GpuHandle Owner { get { return owner; } }
 
-    /// <summary>Takes a reference to the owner, so that the range can be used.</summary>
+    /// <summary>Takes a reference to the owner, so that the range can be used; <c>EndWork</c> releases it.</summary>
     internal GpuHandle HoldOwner()
     {
-      owner.Hold();
+      owner.BeginWork();
       try
       {
         owner.RequireCurrent(this);
       }
       catch
       {
-        owner.DangerousRelease();
+        owner.EndWork();
         throw;
       }
       return owner;

@@ -115,6 +115,11 @@ namespace GpuMem
       DangerousAddRef(ref held);
     }
 
+    /// <summary>Takes a reference for a call or work that uses it; <see cref="EndWork"/> releases it.</summary>
+    internal virtual void BeginWork() { Hold(); }
+
+    internal virtual void EndWork() { DangerousRelease(); }
+
     /// <summary>Gives up the native object, which no longer exists.</summary>
     internal void Forget()
     {

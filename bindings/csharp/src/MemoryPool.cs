@@ -228,7 +228,8 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// Frees a block, as its <c>Dispose</c> does, but throws if that fails; the block lives then.
+    /// Frees a block, as its <c>Dispose</c> does, but throws if that fails; the block lives then. While a call or work needs
+    /// it, it is only disposed, and a later failure is logged.
     /// </summary>
     /// <param name="block">A block of this pool.</param>
     /// <param name="stream">
@@ -858,7 +859,10 @@ namespace GpuMem
     readonly PoolHandle pool;
     readonly StreamHandle stream;
     readonly long size;
-    int freed;
+    // Calls and work that need it; negative once it is freed.
+    int users;
+    // In whose order it is freed if it has no stream.
+    StreamHandle order;
 
     internal BlockHandle(PoolHandle pool, StreamHandle stream, long size) : base(pool.Instance)
     {
@@ -927,14 +931,42 @@ namespace GpuMem
       if (stream != null && !IsInvalid) stream.SynchronizeHeld();
     }
 
-    /// <summary>Frees the block in the order of a stream, and of its own.</summary>
+    internal override void BeginWork()
+    {
+      base.BeginWork();
+      int seen;
+      do
+      {
+        seen = Volatile.Read(ref users);
+        if (seen >= 0) continue;
+        base.EndWork();
+        throw new ObjectDisposedException(Noun);
+      }
+      while (Interlocked.CompareExchange(ref users, seen + 1, seen) != seen);
+    }
+
+    internal override void EndWork()
+    {
+      Interlocked.Decrement(ref users);
+      base.EndWork();
+    }
+
+    /// <summary>
+    /// Frees the block in the order of a stream, and of its own; what calls and work need is left to <c>Dispose</c>.
+    /// </summary>
     internal void Free(StreamHandle other)
     {
       if (IsInvalid) return;
       Hold();
       try
       {
-        if (Interlocked.Exchange(ref freed, 1) != 0) throw new ObjectDisposedException(Noun);
+        int seen = Interlocked.CompareExchange(ref users, -1, 0);
+        if (seen < 0) throw new ObjectDisposedException(Noun);
+        if (seen > 0)
+        {
+          FreeLater(other);
+          return;
+        }
         try
         {
           if (other != null && stream != null && other != stream) Check(RecordUse(stream));
@@ -942,7 +974,7 @@ namespace GpuMem
         }
         catch
         {
-          Volatile.Write(ref freed, 0);
+          Volatile.Write(ref users, 0);
           throw;
         }
       }
@@ -950,6 +982,19 @@ namespace GpuMem
       {
         DangerousRelease();
       }
+    }
+
+    // The free that comes is in the order of the block's own stream.
+    void FreeLater(StreamHandle other)
+    {
+      if (other == null || other == stream) return;
+      if (stream != null)
+      {
+        Check(RecordUse(other));
+        return;
+      }
+      other.Hold();
+      if (Interlocked.CompareExchange(ref order, other, null) != null) other.DangerousRelease();
     }
 
     void Check(int status) { Check(status, Error.Detail); }
@@ -967,7 +1012,7 @@ namespace GpuMem
 
     protected override int Destroy(IntPtr value, gpumem_error* error)
     {
-      return Volatile.Read(ref freed) != 0 ? Constants.GPUMEM_SUCCESS : FreeNative(stream, error);
+      return Volatile.Read(ref users) < 0 ? Constants.GPUMEM_SUCCESS : FreeNative(stream ?? order, error);
     }
 
     // The last free of a disposed pool waits for the work before it.
@@ -976,6 +1021,7 @@ namespace GpuMem
     protected override void ReleaseKept()
     {
       if (stream != null) stream.DangerousRelease();
+      if (order != null) order.DangerousRelease();
       pool.BlockEnds();
     }
   }

@@ -38,7 +38,7 @@ namespace GpuMem
 
     public Exception Release()
     {
-      handle.DangerousRelease();
+      handle.EndWork();
       return null;
     }
   }
@@ -80,7 +80,7 @@ namespace GpuMem
 
     public Exception Release()
     {
-      foreach (GpuHandle handle in handles) handle.DangerousRelease();
+      foreach (GpuHandle handle in handles) handle.EndWork();
       return null;
     }
 
@@ -89,7 +89,7 @@ namespace GpuMem
       handles.RemoveAll(handle =>
       {
         if (!handle.IsOrderedBehind(stream)) return false;
-        handle.DangerousRelease();
+        handle.EndWork();
         return true;
       });
       return handles.Count != 0;

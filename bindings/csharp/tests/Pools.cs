@@ -4,6 +4,7 @@
 using System;
 using System.Collections.Concurrent;
 using System.Collections.Generic;
+using System.IO;
 using System.Linq;
 using System.Runtime.CompilerServices;
 using System.Threading;
@@ -23,6 +24,7 @@ namespace GpuMem.Tests
       Tap.Run("pools: work of another stream is waited for", OtherStreams);
       Tap.Run("pools: a block without a stream is kept for its work", WithoutStream);
       Tap.Run("pools: blocks are freed by a call that throws", ExplicitFree);
+      Tap.Run("pools: a call that frees leaves a block to its work", FreeInUse);
       Tap.Run("pools: batches are all or none", Batches);
       Tap.Run("pools: the CPU uses blocks of host memory", HostAccess);
       Tap.Run("pools: a captured stream has blocks of its own", Captured);
@@ -268,6 +270,68 @@ namespace GpuMem.Tests
         pool.Free(plain);
         Check.Equal(0L, pool.Info.LiveCount, "live");
         pool.Free(pool.Allocate(0));
+      }
+    }
+
+    static void FreeInUse(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (MemoryPool pool = device.CreatePool())
+      using (GpuStream other = device.CreateStream())
+      {
+        // Work that is enqueued, of a block without a stream.
+        foreach (bool ordered in new[] { false, true })
+        {
+          using (var gate = new Gate(device))
+          {
+            PoolBlock block = pool.Allocate(4000);
+            gate.Stream.Fill(block, 3);
+            pool.Free(block, ordered ? other : null);
+            Check.That(block.IsDisposed, "disposed");
+            Check.Equal(1L, pool.Info.LiveCount, "live while work uses it");
+            Check.Throws<ObjectDisposedException>(() => pool.Free(block));
+            gate.Open();
+            gate.Stream.Synchronize();
+            Check.Equal(0L, pool.Info.LiveCount, "live after the work");
+          }
+        }
+        // A call that runs, of a block with a stream.
+        foreach (GpuStream order in new[] { null, other })
+        {
+          using (GpuStream own = device.CreateStream())
+          {
+            PoolBlock block = pool.Allocate(4 * MiB, own);
+            string path = Path.GetTempFileName();
+            try
+            {
+              using (var file = new FileStream(path, FileMode.Open))
+              {
+                file.SetLength(4 * MiB);
+                // The call tells its progress while it uses the block.
+                bool once = false;
+                var options = new FileCopyOptions
+                {
+                  Progress = (done, total) =>
+                  {
+                    if (once) return true;
+                    once = true;
+                    pool.Free(block, order);
+                    Check.Equal(1L, pool.Info.LiveCount, "live during the call");
+                    return true;
+                  },
+                };
+                device.Instance.ReadFile(block, file.SafeFileHandle, 0, options);
+                Check.That(once, "the progress was told");
+              }
+            }
+            finally
+            {
+              File.Delete(path);
+            }
+            Check.That(block.IsDisposed, "disposed");
+            Check.Equal(0L, pool.Info.LiveCount, "live after the call");
+          }
+        }
       }
     }
 
