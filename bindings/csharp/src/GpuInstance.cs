@@ -185,7 +185,7 @@ namespace GpuMem
                                 : Native.gpumem_stats_report(handle.Value, buffer, capacity, &required, error);
           handle.Check(status, error);
           // Another thread may create something between the two calls.
-          if (required <= capacity) return Words.Read(buffer);
+          if (required <= capacity) return snapshot ? GpuMem.Text.Read(buffer) : Words.Read(buffer);
         }
         finally
         {

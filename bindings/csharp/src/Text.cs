@@ -47,7 +47,7 @@ namespace GpuMem
       { "token_size", "token.Length" }, { "value_size", "valueSize" },
     };
 
-    // Whole phrases of C: a single word may be a name or part of a path that the program has chosen.
+    // Whole phrases of C, because a single word may be a name or part of a path that another program has chosen.
     static readonly string[] phrases =
     {
       "desc->", "",
@@ -68,9 +68,90 @@ namespace GpuMem
 
     internal static string Read(byte* text, int capacity) { return Translate(Text.Read(text, capacity)); }
 
+    // The library writes names without quotes, behind one of these.
+    static readonly string[] nouns =
+    {
+      "memory ", "stream ", "event ", "buffer ", "group ", "pool ", "hub ", "ring ", "with: ", ", ",
+    };
+
+    // Texts of the program that hold words of C, oldest first.
+    static readonly object gate = new object();
+    const int MostGiven = 1000;
+    static volatile string[] given = new string[0];
+
+    /// <summary>Notes a text that the program passes to the library, so that it is left as it is in texts that hold it.</summary>
+    internal static void Note(string text)
+    {
+      if (text.Length == 0 || (text.IndexOf('"') < 0 && TranslateOwn(text) == text)) return;
+      lock (gate)
+      {
+        if (Array.IndexOf(given, text) >= 0) return;
+        int dropped = given.Length < MostGiven ? 0 : 1;
+        var all = new string[given.Length - dropped + 1];
+        Array.Copy(given, dropped, all, 0, all.Length - 1);
+        all[all.Length - 1] = text;
+        given = all;
+      }
+    }
+
     internal static string Translate(string text)
     {
       if (text == null) return null;
+      var result = new StringBuilder(text.Length);
+      int own = 0;
+      for (int at = 0; at < text.Length; )
+      {
+        int end = EndOfGiven(text, at);
+        if (end == at)
+        {
+          ++at;
+          continue;
+        }
+        result.Append(TranslateOwn(text.Substring(own, at - own))).Append(text, at, end - at);
+        own = at = end;
+      }
+      return result.Append(TranslateOwn(text.Substring(own))).ToString();
+    }
+
+    // Where something ends that is not the library's own: what it writes between quotes, a path, or a text that was noted.
+    static int EndOfGiven(string text, int at)
+    {
+      int end = at;
+      if (given.Length != 0)
+      {
+        bool named = IsBehindNoun(text, at);
+        foreach (string one in given)
+        {
+          if (!named && one[0] != '/') continue;
+          if (at + one.Length > end && string.CompareOrdinal(text, at, one, 0, one.Length) == 0) end = at + one.Length;
+        }
+      }
+      if (end != at) return end;
+      if (text[at] == '/' && at > 0 && text[at - 1] == ' ')
+      {
+        while (end < text.Length && !char.IsWhiteSpace(text[end])) ++end;
+        return end;
+      }
+      if (text[at] != '"') return at;
+      for (end = at + 1; end < text.Length && text[end] != '"' && text[end] != '\n'; ++end)
+      {
+        if (text[end] == '\\') ++end;
+      }
+      return Math.Min(end + 1, text.Length);
+    }
+
+    static bool IsBehindNoun(string text, int at)
+    {
+      if (at == 0 || text[at - 1] != ' ') return false;
+      foreach (string noun in nouns)
+      {
+        if (at >= noun.Length && string.CompareOrdinal(text, at - noun.Length, noun, 0, noun.Length) == 0) return true;
+      }
+      return false;
+    }
+
+    static string TranslateOwn(string text)
+    {
       for (int i = 0; i < phrases.Length; i += 2) text = text.Replace(phrases[i], phrases[i + 1]);
       var result = new StringBuilder(text.Length);
       for (int at = 0; at < text.Length; )
@@ -120,6 +201,7 @@ namespace GpuMem
       {
         throw new ArgumentException("the text contains a 0 character, which a C string cannot hold; leave it out", name);
       }
+      Words.Note(text);
       byte[] bytes = Encoding.UTF8.GetBytes(text);
       Pointer = Marshal.AllocHGlobal(bytes.Length + 1);
       Marshal.Copy(bytes, 0, Pointer, bytes.Length);

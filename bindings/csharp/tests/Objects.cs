@@ -25,6 +25,7 @@ namespace GpuMem.Tests
       Tap.Run("the attributes say where null may be", NullAttributes);
       Tap.Run("null is refused wherever no attribute allows it", NullArguments);
       Tap.Run("texts of the library are in words of C#", Translated);
+      Tap.Run("names and paths of the program are left as they are", GivenTexts);
       Tap.Run("every text in the library's sources is in words of C#", SourceTexts);
       Tap.Run("every function of the library has a name in C#", FunctionNames);
       Tap.Run("empty arrays", EmptyArrays);
@@ -408,6 +409,63 @@ namespace GpuMem.Tests
       lock (texts) Check.Equal("", string.Join("\n", texts.Where(text => foreign.IsMatch(text))), "words of C");
     }
 
+    static void GivenTexts(Scope scope)
+    {
+      string[] names =
+      {
+        "numa_node", "device_count", "NULL", "GPUMEM_ERROR_BUSY", "gpumem_buffer_create()", "a destroyed castle", "destroy the king",
+        "desc->x", "quote\"q", "count is 0; pass 3",
+      };
+      GpuInstance instance = scope.Open(new InstanceOptions { Name = "lock_mode" });
+      GpuDevice device = instance.GetDevice(0);
+      var logged = new List<string>();
+      foreach (string name in names)
+      {
+        using (GpuMemory memory = device.AllocateDevice(4096, new MemoryOptions { Name = name }))
+        using (device.CreateStream(0, "stream of " + name))
+        {
+          string report = instance.Report();
+          Check.That(report.Contains(" " + name + ": 4096 bytes") && report.Contains("stream of " + name), report);
+          string snapshot = instance.Snapshot();
+          Check.That(snapshot.Contains("\"name\":\"" + name.Replace("\"", "\\\"") + "\"") &&
+                     snapshot.Contains("\"name\":\"lock_mode\""), snapshot);
+          GpuMemLog.SetFunction((level, message) => { lock (logged) logged.Add(message); }, LogLevel.Debug);
+          string busy = Check.Fails(Status.Busy, () => instance.Close(CloseMode.Check)).Message;
+          GpuMemLog.SetFunction(null, LogLevel.Error);
+          Check.That(busy.Contains(" " + name + ": 4096 bytes") && busy.Contains("; dispose them, or close with CloseMode.Force: "), busy);
+          lock (logged) Check.That(logged.Any(message => message.Contains(" " + name + ": 4096 bytes")), string.Join("\n", logged));
+        }
+      }
+      string folder = Path.Combine(Path.GetTempPath(), "gpumem-" + Guid.NewGuid().ToString("N") + " numa_node was destroyed");
+      string path = Path.Combine(folder, "GPUMEM_ERROR_BUSY");
+      string own = Path.Combine(Path.GetTempPath(), "gpumem-" + Guid.NewGuid().ToString("N"));
+      Directory.CreateDirectory(own);
+      try
+      {
+        string open = Path.Combine(own, "numa_node");
+        using (instance.OpenHub(new HubOptions { Path = open, Name = "device_count" }))
+        using (instance.Connect(open))
+        {
+          string report = instance.Report();
+          Check.That(report.Contains("hub device_count: " + open) && report.Contains("link: " + open), report);
+        }
+      }
+      finally
+      {
+        Directory.Delete(own, true);
+      }
+      string nobody = Check.Fails(Status.NotFound, () => instance.Connect(path)).Message;
+      Check.That(nobody.Contains("\"" + path + "\""), nobody);
+      string none = Check.Throws<GpuMemException>(() => instance.OpenHub(path)).Message;
+      Check.That(none.Contains("\"" + folder + "\""), none);
+      using (GrowableBuffer buffer = device.CreateBuffer(4096))
+      {
+        string asleep = Check.Throws<GpuMemException>(
+            () => buffer.Sleep(new SleepOptions { Content = Content.File, Directory = folder })).Message;
+        Check.That(asleep.Contains("\"" + folder + "\""), asleep);
+      }
+    }
+
     // What is the same in C#: variables of the environment, entry points that an option can mask, and words of the system.
     // Then what no program in C# gets, because the binding itself fills sizes of structs and takes results.
     static readonly Regex same = new Regex(
@@ -428,7 +486,8 @@ namespace GpuMem.Tests
       foreach (string text in texts)
       {
         if (text == "destroyed") continue;  // it comes behind "was"
-        string translated = (string)translate.Invoke(null, new object[] { text.Replace("destroy %s", "destroy it") });
+        string translated = (string)translate.Invoke(
+            null, new object[] { text.Replace("destroy %s", "destroy it").Replace("\\\"", "\"") });
         foreach (Match match in foreign.Matches(same.Replace(translated, ""))) left.Add(match.Value + " in: " + text);
       }
       Check.Equal("", string.Join("\n", left), "words of C, which Text.cs does not know");
