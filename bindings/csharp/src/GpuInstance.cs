@@ -225,9 +225,11 @@ namespace GpuMem
     /// <summary>
     /// Frees memory by the pointer that <see cref="GpuDevice.Allocate(MemoryKind, long)"/> returned.
     /// </summary>
+    /// <exception cref="ArgumentException">It is the memory of an object.</exception>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr pointer)
     {
+      handle.Usable().Memories.Refuse(pointer, nameof(pointer));
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_free(handle.Value, pointer, error);
       handle.Check(status, error);
@@ -238,7 +240,7 @@ namespace GpuMem
     /// nothing.
     /// </summary>
     /// <param name="pointer">
-    /// Pointer of <see cref="MemoryPool.AllocatePointer"/>; not of a <see cref="PoolBlock"/>.
+    /// Pointer of <see cref="MemoryPool.AllocatePointer"/>; that of a <see cref="PoolBlock"/> is refused.
     /// </param>
     /// <param name="stream">
     /// Stream behind whose work, as enqueued now, the block is free. Null: no work uses the block any more.
@@ -246,6 +248,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void FreePoolBlock(IntPtr pointer, [AllowNull] GpuStream stream = null)
     {
+      handle.Usable().Blocks.Refuse(pointer, nameof(pointer));
       IntPtr order = stream == null ? IntPtr.Zero : stream.Handle.Value;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_pool_free_pointer(handle.Value, pointer, order, error);
@@ -265,9 +268,11 @@ namespace GpuMem
     }
 
     /// <summary>Undoes <see cref="GpuDevice.RegisterPointer"/>.</summary>
+    /// <exception cref="ArgumentException">It is the memory of an object.</exception>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void UnregisterPointer(IntPtr pointer)
     {
+      handle.Usable().Memories.Refuse(pointer, nameof(pointer));
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_unregister(handle.Value, pointer, error);
       handle.Check(status, error);

@@ -27,6 +27,7 @@ namespace GpuMem
       this.info = info;
       this.handle = handle;
       handle.Info = info;
+      handle.Own();
     }
 
     /// <summary>Device given at creation.</summary>

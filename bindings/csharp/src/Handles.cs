@@ -180,18 +180,21 @@ namespace GpuMem
       }
     }
 
+    /// <summary>Whether the object must be destroyed later.</summary>
+    protected static bool LivesOn(int status)
+    {
+      return status == Constants.GPUMEM_ERROR_BUSY || status == Constants.GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
+             status == Constants.GPUMEM_ERROR_INVALID_STATE || status == Constants.GPUMEM_NOT_READY;
+    }
+
     /// <summary>Destroys the object. False if it is still in use, or memory is short, which unmapping may need.</summary>
     internal bool TryRelease()
     {
       gpumem_error* error = Error.Detail;
       int status = Destroy(handle, error);
+      if (LivesOn(status)) return false;
       switch (status)
       {
-        case Constants.GPUMEM_ERROR_BUSY:
-        case Constants.GPUMEM_ERROR_OUT_OF_HOST_MEMORY:
-        case Constants.GPUMEM_ERROR_INVALID_STATE:
-        case Constants.GPUMEM_NOT_READY:
-          return false;
         case Constants.GPUMEM_SUCCESS:
         case Constants.GPUMEM_ERROR_STALE_HANDLE:
         case Constants.GPUMEM_ERROR_CLOSED:
@@ -209,9 +212,29 @@ namespace GpuMem
 
   sealed unsafe class InstanceHandle : GpuHandle
   {
+    // The instance of the process has several handles.
+    static readonly OwnedPointers memoriesOfProcess = NewMemories(), blocksOfProcess = NewBlocks();
+
     int views, uses, closing;
 
-    internal InstanceHandle(bool owned) : base(owned) { }
+    internal InstanceHandle(bool owned) : base(owned)
+    {
+      Memories = owned ? NewMemories() : memoriesOfProcess;
+      Blocks = owned ? NewBlocks() : blocksOfProcess;
+    }
+
+    /// <summary>Addresses of memory that objects own or the CPU accesses.</summary>
+    internal OwnedPointers Memories { get; private set; }
+
+    /// <summary>Addresses of blocks of pools that objects own.</summary>
+    internal OwnedPointers Blocks { get; private set; }
+
+    static OwnedPointers NewMemories()
+    {
+      return new OwnedPointers(" is the memory of an object, or of a HostAccess; dispose that instead");
+    }
+
+    static OwnedPointers NewBlocks() { return new OwnedPointers(" is the block of a PoolBlock; dispose that instead"); }
 
     internal override string Noun { get { return nameof(GpuInstance); } }
 
@@ -296,6 +319,20 @@ namespace GpuMem
       return Info == null ? base.Print() : Info.Print(base.Print(), true);
     }
 
+    /// <summary>Has its addresses refused where memory is freed by a pointer.</summary>
+    internal void Own()
+    {
+      Instance.Memories.Add(Info.HostPointer);
+      if (Info.DevicePointer != Info.HostPointer) Instance.Memories.Add(Info.DevicePointer);
+    }
+
+    void Disown()
+    {
+      if (Info == null) return;
+      Instance.Memories.Remove(Info.HostPointer);
+      if (Info.DevicePointer != Info.HostPointer) Instance.Memories.Remove(Info.DevicePointer);
+    }
+
     /// <summary>Begins a use of the memory by the CPU. It is not freed before <see cref="Leave"/>.</summary>
     internal void Enter(string noun)
     {
@@ -351,7 +388,10 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
     {
-      return Native.gpumem_memory_destroy(value, error);
+      Disown();
+      int status = Native.gpumem_memory_destroy(value, error);
+      if (Info != null && LivesOn(status)) Own();
+      return status;
     }
 
     protected override void ReleaseKept()
@@ -491,6 +531,7 @@ namespace GpuMem
   sealed unsafe class HostAccessHandle : GpuHandle
   {
     readonly InstanceHandle instance;
+    IntPtr owned;
     bool begun;
 
     HostAccessHandle(InstanceHandle instance, GpuHandle owner) : base(owner ?? instance)
@@ -533,6 +574,11 @@ namespace GpuMem
       instance.Check(status, error);
       begun = true;
       Attach(pointer);
+      if (range.Owner != null) return;
+      gpumem_pointer_info info = gpumem_pointer_info.Sized();
+      instance.Check(Native.gpumem_pointer_get_info(instance.Raw, pointer, &info, error), error);
+      owned = info.@base;
+      instance.Memories.Add(owned);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -543,7 +589,11 @@ namespace GpuMem
       return status == Constants.GPUMEM_ERROR_INVALID_STATE ? Constants.GPUMEM_SUCCESS : status;
     }
 
-    protected override void ReleaseKept() { instance.EndView(); }
+    protected override void ReleaseKept()
+    {
+      instance.Memories.Remove(owned);
+      instance.EndView();
+    }
   }
 
   sealed unsafe class PhysicalHandle : GpuHandle

@@ -31,6 +31,7 @@ namespace GpuMem
       info = GetMemoryInfo();
       offset = (long)pointer - (long)info.DevicePointer;
       handle.Info = info;
+      handle.Own();
     }
 
     /// <summary>Its instance.</summary>

@@ -247,13 +247,14 @@ namespace GpuMem
     }
 
     /// <summary>Frees a block by its pointer, in the order of a stream. Zero does nothing.</summary>
-    /// <param name="pointer">Pointer of <see cref="AllocatePointer"/>; not of a <see cref="PoolBlock"/>.</param>
+    /// <param name="pointer">Pointer of <see cref="AllocatePointer"/>; that of a <see cref="PoolBlock"/> is refused.</param>
     /// <param name="stream">
     /// Stream behind whose work, as enqueued now, the block is free. Null: no work uses the block any more.
     /// </param>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr pointer, [AllowNull] GpuStream stream = null)
     {
+      RefuseOwned(pointer, nameof(pointer));
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_pool_free(handle.Value, pointer, Value(stream), error), error);
       GC.KeepAlive(stream);
@@ -263,6 +264,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr pointer, long size, [AllowNull] GpuStream stream = null)
     {
+      RefuseOwned(pointer, nameof(pointer));
       ulong bytes = Sizes.ToNative(size, nameof(size));
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_pool_free_sized(handle.Value, pointer, bytes, Value(stream), error), error);
@@ -277,6 +279,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (pointers == null) throw new ArgumentNullException(nameof(pointers));
+      foreach (IntPtr pointer in pointers) RefuseOwned(pointer, nameof(pointers));
       gpumem_error* error = Error.Detail;
       fixed (IntPtr* first = pointers)
       {
@@ -289,6 +292,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void FreeNative(IntPtr pointer, IntPtr nativeStream)
     {
+      RefuseOwned(pointer, nameof(pointer));
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_pool_free_native(handle.Value, pointer, nativeStream, error), error);
     }
@@ -541,6 +545,8 @@ namespace GpuMem
       handle.Check(Native.gpumem_pool_get_info(handle.Value, &info, error), error);
       return new PoolInfo(&info);
     }
+
+    void RefuseOwned(IntPtr pointer, string name) { handle.Usable().Instance.Blocks.Refuse(pointer, name); }
 
     static StreamHandle HandleOf(GpuStream stream) { return stream == null ? null : stream.Handle; }
 
@@ -896,6 +902,7 @@ namespace GpuMem
       if (pointer != IntPtr.Zero)
       {
         Attach(pointer);
+        pool.Instance.Blocks.Add(pointer);
         return;
       }
       ReleaseKept();
@@ -1003,11 +1010,15 @@ namespace GpuMem
     int FreeNative(StreamHandle on, gpumem_error* error)
     {
       IntPtr order = on == null ? IntPtr.Zero : on.Raw;
+      pool.Instance.Blocks.Remove(Raw);
       int status = Native.gpumem_pool_free_sized(pool.Raw, Raw, (ulong)size, order, error);
       // The pool may be destroyed.
-      return status == Constants.GPUMEM_ERROR_STALE_HANDLE
-          ? Native.gpumem_pool_free_pointer(pool.Instance.Raw, Raw, order, error)
-          : status;
+      if (status == Constants.GPUMEM_ERROR_STALE_HANDLE)
+      {
+        status = Native.gpumem_pool_free_pointer(pool.Instance.Raw, Raw, order, error);
+      }
+      if (status < 0) pool.Instance.Blocks.Add(Raw);
+      return status;
     }
 
     protected override int Destroy(IntPtr value, gpumem_error* error)

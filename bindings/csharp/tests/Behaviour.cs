@@ -1347,6 +1347,25 @@ namespace GpuMem.Tests
       Check.Equal(100L, instance.GetPointerInfo(pointer).Size, "size");
       instance.Free(pointer);
       Check.Fails(Status.NotFound, () => instance.Free(pointer));
+      using (PinnedMemory<int> pinned = device.AllocatePinned<int>(1000))
+      using (GpuMemory there = device.AllocateDevice(100))
+      using (GpuMemory registered = device.Register(new byte[8192]))
+      {
+        foreach (IntPtr owned in new[] { pinned.HostPointer, there.DevicePointer })
+        {
+          var refused = Check.Throws<ArgumentException>(() => instance.Free(owned));
+          Check.That(refused.Message.Contains("dispose that instead") && refused.ParamName == "pointer", refused.Message);
+        }
+        Check.Throws<ArgumentException>(() => instance.UnregisterPointer(registered.HostPointer));
+        pinned[0] = 3;
+        using (Stream view = pinned.OpenView())
+        {
+          IntPtr owned = pinned.HostPointer;
+          pinned.Dispose();
+          Check.Throws<ArgumentException>(() => instance.Free(owned));
+          Check.Equal(3, view.ReadByte(), "byte");
+        }
+      }
       IntPtr block = Marshal.AllocHGlobal(8192);
       device.RegisterPointer(block, 8192, MemoryFlags.Mapped);
       Check.Fails(Status.WrongKind, () => instance.Free(block));

@@ -497,6 +497,20 @@ namespace GpuMem.Tests
         Check.Fails(Status.InvalidArgument, () => pool.RecordUse(pointer, stranger));
         Check.Throws<ArgumentNullException>(() => pool.RecordUse(pointer, null));
         Check.Throws<ArgumentNullException>(() => pool.RecordUse(null, stranger));
+        PoolBlock owned = pool.Allocate(1000);
+        IntPtr address = owned.Pointer;
+        foreach (Action free in new Action[]
+        {
+          () => pool.Free(address), () => pool.Free(address, 1000), () => pool.Free(new[] { pointer, address }),
+          () => pool.FreeNative(address, IntPtr.Zero), () => instance.FreePoolBlock(address),
+        })
+        {
+          var refused = Check.Throws<ArgumentException>(free);
+          Check.That(refused.Message.Contains("is the block of a PoolBlock; dispose that instead"), refused.Message);
+        }
+        Check.Equal(2L, pool.Info.LiveCount, "live");
+        owned.Dispose();
+        Check.Fails(Status.NotFound, () => pool.Free(address));
         pool.Free(pointer, 1000);
         Check.Fails(Status.NotFound, () => pool.Free(pointer));
         Check.Fails(Status.NotFound, () => instance.GetPoolBlock(pointer));

@@ -288,6 +288,8 @@ namespace GpuMem.Tests
         access[4095] = 5;
         Check.Equal(5, ((byte*)pointer)[4095], "byte");
         Check.Equal(4096L, access.Length, "length");
+        using (instance.BeginHostAccess(new GpuRange(pointer + 100, 10))) Check.Throws<ArgumentException>(() => instance.Free(pointer));
+        Check.Throws<ArgumentException>(() => instance.Free(pointer));
         Check.Throws<InvalidOperationException>(() => instance.Close(CloseMode.Force));
       }
       Check.That(instance.Advise(new GpuRange(pointer, 4096), Advice.SetReadMostly), "no effect");
