@@ -620,9 +620,8 @@ namespace GpuMem
     public void Send(ShareHandle share, Socket socket, SendOptions options = default(SendOptions))
     {
       handle.Usable();
-      gpumem_share_handle native = ShareHandle.ToNative(share);
-      if (socket == null) throw new ArgumentNullException(nameof(socket));
-      SendNative(native, (int)socket.Handle, options);
+      ShareHandle.ToNative(share);
+      Send(share, HeldDescriptors.HandleOf(socket), options);
       GC.KeepAlive(socket);
     }
 
@@ -653,8 +652,7 @@ namespace GpuMem
     public ShareHandle Receive(Socket socket, TimeSpan timeout)
     {
       handle.Usable();
-      if (socket == null) throw new ArgumentNullException(nameof(socket));
-      ShareHandle received = ReceiveNative((int)socket.Handle, Timeout.ToNanoseconds(timeout, nameof(timeout)));
+      ShareHandle received = Receive(HeldDescriptors.HandleOf(socket), timeout);
       GC.KeepAlive(socket);
       return received;
     }

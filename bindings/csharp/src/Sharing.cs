@@ -3,6 +3,10 @@
 
 using System;
 using System.Diagnostics.CodeAnalysis;
+using System.Net.Sockets;
+#if !NETCOREAPP3_0_OR_GREATER
+using System.Reflection;
+#endif
 using System.Runtime.InteropServices;
 using GpuMem.Interop;
 
@@ -162,6 +166,22 @@ namespace GpuMem
     }
 
     internal int[] Numbers { get; private set; }
+
+    /// <summary>The handle of a socket. Its number alone could be another's once the socket is disposed.</summary>
+    internal static SafeHandle HandleOf(Socket socket)
+    {
+      if (socket == null) throw new ArgumentNullException(nameof(socket));
+#if NETCOREAPP3_0_OR_GREATER
+      return socket.SafeHandle;
+#else
+      // Public or internal, it is in every runtime that a netstandard2.0 assembly runs on.
+      const BindingFlags Any = BindingFlags.Instance | BindingFlags.Public | BindingFlags.NonPublic;
+      PropertyInfo property = typeof(Socket).GetProperty("SafeHandle", Any);
+      var handle = property == null ? null : property.GetValue(socket, null) as SafeHandle;
+      if (handle == null) throw new NotSupportedException("this runtime does not show the handle of a Socket; pass a SafeHandle");
+      return handle;
+#endif
+    }
 
     public void Dispose()
     {

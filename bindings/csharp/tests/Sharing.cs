@@ -36,6 +36,7 @@ namespace GpuMem.Tests
       Tap.Run("sharing: ways are what an export does", Ways);
       Tap.Run("sharing: a dma-buf is a descriptor", DmaBuf);
       Tap.Run("sharing: sockets that are none", NoSockets);
+      Tap.Run("sharing: a socket that was disposed gets nothing", DisposedSocket);
       RunRings();
       Tap.Run("hubs: memory has a name", Names);
       Tap.Run("hubs: versions that are replaced are passed over", Replaced);
@@ -925,6 +926,29 @@ namespace GpuMem.Tests
         Check.Fails(Status.InvalidArgument, () => instance.Receive(file));
         file.Dispose();
         Check.Throws<ObjectDisposedException>(() => instance.Send(share, file));
+      }
+    }
+
+    static void DisposedSocket(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      string name = "gpumem-tests-" + Guid.NewGuid().ToString("N");
+      using (GpuMemory memory = Shareable(instance.GetDevice(0)))
+      using (FileDescriptorHandle listening = Listen(name))
+      {
+        ShareHandle share = instance.Export(memory);
+        Socket friend = Connect(name);
+        new FileDescriptorHandle(Libc.accept(listening.Descriptor, IntPtr.Zero, IntPtr.Zero)).Dispose();
+        friend.Dispose();
+        // Its number, which this one may get, must not be used.
+        using (Socket stranger = Connect(name))
+        using (var accepted = new FileDescriptorHandle(Libc.accept(listening.Descriptor, IntPtr.Zero, IntPtr.Zero)))
+        {
+          Check.Throws<ObjectDisposedException>(() => instance.Send(share, friend));
+          Check.Throws<ObjectDisposedException>(() => instance.Receive(friend, TimeSpan.Zero));
+          Check.That(instance.Receive(accepted, TimeSpan.Zero) == null, "something came");
+        }
+        Check.Throws<ArgumentNullException>(() => instance.Send(share, (Socket)null));
       }
     }
 
