@@ -157,7 +157,9 @@ namespace GpuMem
 
     protected sealed override bool ReleaseHandle()
     {
-      if (finalizing && !Environment.HasShutdownStarted) GpuMemDiagnostics.Finalized(ToString(), origin);
+      // The system frees everything when the process ends, and other threads may still use the memory.
+      if (Environment.HasShutdownStarted) return true;
+      if (finalizing) GpuMemDiagnostics.Finalized(ToString(), origin);
       if (!finalizing || !MayWait) return ReleaseNow();
       WaitingThread.Release(this);
       return true;
@@ -168,7 +170,6 @@ namespace GpuMem
     {
       try
       {
-        // The system frees everything when the process ends, and other threads may still use the memory.
         if (Environment.HasShutdownStarted) return true;
         if (!TryRelease()) Leftovers.Add(this);
         return true;
@@ -1046,7 +1047,19 @@ namespace GpuMem
         if (running) return;
         running = true;
       }
-      new Thread(Run) { IsBackground = true }.Start();
+      try
+      {
+        new Thread(Run) { IsBackground = true }.Start();
+      }
+      catch (Exception)
+      {
+        // No thread can be had, least of all at the end of the process, and a finalizer must not throw. A later call frees them.
+        lock (queue)
+        {
+          running = false;
+          while (queue.Count != 0) Leftovers.Add(queue.Dequeue());
+        }
+      }
     }
 
     static void Run()

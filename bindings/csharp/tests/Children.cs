@@ -85,7 +85,7 @@ namespace GpuMem.Tests
       });
       Tap.Run("loading: a failure is not remembered", scope =>
           Child.Run("child mended \"" + library + "\"", 0, list => { Away(list); list.Remove("GPUMEM_LIBRARY"); }));
-      foreach (string how in new[] { "return", "exit", "thread", "busy" })
+      foreach (string how in new[] { "return", "exit", "thread", "busy", "pool" })
       {
         Tap.Run("the process ends with objects alive: " + how, scope =>
             Check.Equal("end", Child.Run("child alive " + how).Trim(), "output"));
@@ -252,6 +252,12 @@ namespace GpuMem.Tests
           pinned[0] = 0;
           stream.WaitValue(pinned.Slice(0, 1), 1, WaitCondition.Equal);
           stream.Copy(memory, new byte[4096]);
+          break;
+        case "pool":
+          PoolBlock block;
+          using (MemoryPool pool = device.CreatePool()) block = pool.Allocate(4096, stream);
+          stream.Fill(block, 1);
+          stream.Synchronize();
           break;
       }
       GC.KeepAlive(view);
