@@ -5,6 +5,7 @@ using System;
 using System.IO;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
+using System.Threading;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -264,10 +265,15 @@ namespace GpuMem
     }
   }
 
-  /// <summary>A stream over memory, which it keeps alive.</summary>
+  /// <summary>
+  /// A stream over memory, which it keeps alive. One that is disposed during an access by another thread ends after that.
+  /// </summary>
   sealed unsafe class MemoryView : UnmanagedMemoryStream
   {
     readonly IDisposable use;
+    // Accesses that run, and one for the stream until it is disposed.
+    int users = 1;
+    int disposed;
 
     internal MemoryView(IDisposable use, IntPtr pointer, long size, FileAccess access)
         : base((byte*)pointer, size, size, access)
@@ -275,11 +281,96 @@ namespace GpuMem
       this.use = use;
     }
 
+    // Whatever else reads or writes calls one of these.
+    public override int Read(byte[] buffer, int offset, int count)
+    {
+      Enter();
+      try
+      {
+        return base.Read(buffer, offset, count);
+      }
+      finally
+      {
+        Leave();
+      }
+    }
+
+    public override int ReadByte()
+    {
+      Enter();
+      try
+      {
+        return base.ReadByte();
+      }
+      finally
+      {
+        Leave();
+      }
+    }
+
+    public override void Write(byte[] buffer, int offset, int count)
+    {
+      Enter();
+      try
+      {
+        base.Write(buffer, offset, count);
+      }
+      finally
+      {
+        Leave();
+      }
+    }
+
+    public override void WriteByte(byte value)
+    {
+      Enter();
+      try
+      {
+        base.WriteByte(value);
+      }
+      finally
+      {
+        Leave();
+      }
+    }
+
+    // It writes zeros when it grows again.
+    public override void SetLength(long value)
+    {
+      Enter();
+      try
+      {
+        base.SetLength(value);
+      }
+      finally
+      {
+        Leave();
+      }
+    }
+
     protected override void Dispose(bool disposing)
     {
-      // The stream must refuse access before the memory can be freed.
-      base.Dispose(disposing);
-      if (disposing) use.Dispose();
+      // A forgotten stream has no access that runs, and what keeps the memory has a finalizer.
+      if (disposing && Interlocked.Exchange(ref disposed, 1) == 0) Leave();
+    }
+
+    void Enter()
+    {
+      int seen;
+      do
+      {
+        seen = Volatile.Read(ref users);
+        if (seen == 0 || Volatile.Read(ref disposed) != 0) throw new ObjectDisposedException(nameof(Stream));
+      }
+      while (Interlocked.CompareExchange(ref users, seen + 1, seen) != seen);
+    }
+
+    void Leave()
+    {
+      if (Interlocked.Decrement(ref users) != 0) return;
+      // The stream forgets the address of the memory, so it ends before that is freed, and after the last access.
+      base.Dispose(true);
+      use.Dispose();
     }
   }
 }

@@ -28,6 +28,7 @@ namespace GpuMem.Tests
       Tap.Run("closing refuses or forces", CloseModes);
       Tap.Run("objects of an instance that was closed by force can be disposed", DisposeAfterForce);
       Tap.Run("closing by force refuses while a view lives", ForceWithView);
+      Tap.Run("a view that is disposed ends after the accesses of other threads", ViewRaces);
       Tap.Run("closing by force waits for what the CPU does with memory", ForceDuringUse);
       Tap.Run("a view keeps its memory", ViewKeepsMemory);
       Tap.Run("memory is kept for a copy in a stream", CopyKeepsMemory);
@@ -286,6 +287,50 @@ namespace GpuMem.Tests
       view.Dispose();
       instance.Close(CloseMode.Force);
       pinned.Dispose();
+    }
+
+    // Each access goes on until it is refused, so that most views are disposed in the middle of one.
+    static void ViewRaces(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      var accesses = new Action<Stream, byte[]>[]
+      {
+        (view, array) => view.Read(array, 0, array.Length), (view, array) => view.Write(array, 0, array.Length),
+        (view, array) => view.ReadByte(), (view, array) => view.WriteByte(1),
+        (view, array) =>
+        {
+          view.SetLength(0);
+          view.SetLength(array.Length);
+        },
+      };
+      for (int round = 0; round < 10; ++round)
+      {
+        foreach (Action<Stream, byte[]> access in accesses)
+        {
+          PinnedMemory<byte> pinned = device.AllocatePinned<byte>(4 << 20);
+          Stream view = pinned.OpenView();
+          using (var begun = new ManualResetEventSlim())
+          {
+            Task user = Task.Run(() =>
+            {
+              var array = new byte[4 << 20];
+              for (;;)
+              {
+                view.Position = 0;
+                access(view, array);
+                begun.Set();
+              }
+            });
+            begun.Wait();
+            pinned.Dispose();
+            view.Dispose();
+            view.Dispose();
+            Check.Throws<ObjectDisposedException>(() => user.GetAwaiter().GetResult());
+          }
+          Check.Throws<ObjectDisposedException>(() => view.ReadByte());
+          Check.That(!view.CanRead && !view.CanWrite, "it can be used");
+        }
+      }
     }
 
     // Each use goes on until it is refused, so that most closes begin in the middle of one.
