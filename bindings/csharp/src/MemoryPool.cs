@@ -696,7 +696,7 @@ namespace GpuMem
 #if NETCOREAPP3_0_OR_GREATER
     /// <summary>
     /// Waits for the work of the block's stream, and gets the elements for the CPU. Do not use the span after
-    /// <see cref="Dispose"/>, or while work uses the block. Bytes that do not make a whole element are left out.
+    /// <see cref="Dispose"/>, or while work uses the block; it does not keep the block alive (see <see cref="GC.KeepAlive"/>). Bytes that do not make a whole element are left out.
     /// </summary>
     /// <exception cref="InvalidOperationException">The pool is not of pinned or ordinary memory.</exception>
     /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>

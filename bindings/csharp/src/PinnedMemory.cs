@@ -12,9 +12,10 @@ using System.Threading;
 namespace GpuMem
 {
   /// <summary>
-  /// Page-locked host memory as elements of a type. With .NET 8 it offers <c>Span</c> and <c>Memory</c>. Do not use a
-  /// span after <c>Dispose</c>; pins, views and copies in a stream keep the memory alive. Write-combined memory is very
-  /// slow to read, so only write to it.
+  /// Page-locked host memory as elements of a type. With .NET 8 it offers <c>Span</c> and <c>Memory</c>. A span does
+  /// not keep the memory alive: do not use one after <c>Dispose</c>, and keep this object until its last use, by <c>using</c>
+  /// or <see cref="System.GC.KeepAlive"/>. Pins, views and copies in a stream keep the memory alive. Write-combined memory is
+  /// very slow to read, so only write to it.
   /// </summary>
 #if NETCOREAPP3_0_OR_GREATER
   public sealed unsafe class PinnedMemory<T> : MemoryManager<T>, IHostMemory, IDisposable

@@ -160,7 +160,9 @@ namespace GpuMem
     public T[] ToArray() { return elements.ToArray(); }
 
 #if NETCOREAPP3_0_OR_GREATER
-    /// <summary>Gets all elements, for use until the access is disposed.</summary>
+    /// <summary>
+    /// Gets all elements, for use until the access is disposed. A span does not keep it alive: <c>using</c> does.
+    /// </summary>
     /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
     public Span<T> GetSpan() { return elements.GetSpan(); }
 

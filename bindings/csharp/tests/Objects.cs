@@ -647,6 +647,12 @@ namespace GpuMem.Tests
         Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(memory.Memory.Length));
         Check.Throws<ObjectDisposedException>(() => memory.Pin());
       }
+      PinnedMemory<int> samples = device.AllocatePinned<int>(1000);
+      Span<int> span = samples.GetSpan();
+      for (int i = 0; i < span.Length; ++i) span[i] = i;
+      // Without it the memory could be gone before the loop ends.
+      GC.KeepAlive(samples);
+      samples.Dispose();
       using (PinnedMemory<int> none = device.AllocatePinned<int>(0)) Check.That(none.GetSpan().IsEmpty, "not empty");
 #else
       throw new TestSkipped("this runtime has no System.Memory");
