@@ -105,7 +105,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source)))
+      using (var array = new PinnedArray<T>(source, nameof(source), false))
       {
         CopyNow(Range.Slice(offset, array.Size, nameof(source)), array.Range);
       }
@@ -120,7 +120,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
       {
         CopyNow(array.Range, Range.Slice(offset, array.Size, nameof(destination)));
       }

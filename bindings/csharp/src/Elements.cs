@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Access to elements of any unmanaged type by address. With GPUMEM_MCS defined the file compiles with mcs, Mono's
-// compiler, which has no pointers to type parameters; single elements are slow then.
+// compiler, which has no pointers to type parameters; without spans, single elements are slow then.
 
 using System;
 using System.Reflection;
@@ -31,7 +31,25 @@ namespace GpuMem
       }
     }
 
-#if GPUMEM_MCS
+#if GPUMEM_MCS && NETCOREAPP3_0_OR_GREATER
+    static readonly int size = refusal != null ? 0 : MemoryMarshal.AsBytes(new Span<T>(new T[1])).Length;
+
+    internal static T Get(IntPtr first, long index) { return new Span<T>(At(first, index), 1)[0]; }
+
+    internal static void Set(IntPtr first, long index, T value) { new Span<T>(At(first, index), 1)[0] = value; }
+
+    internal static void Read(IntPtr first, long index, T[] array, int start, int count)
+    {
+      new Span<T>(At(first, index), count).CopyTo(new Span<T>(array, start, count));
+    }
+
+    internal static void Write(IntPtr first, long index, T[] array, int start, int count)
+    {
+      new Span<T>(array, start, count).CopyTo(new Span<T>(At(first, index), count));
+    }
+
+    static void* At(IntPtr first, long index) { return (byte*)first + index * Size; }
+#elif GPUMEM_MCS
     static readonly int size = refusal != null ? 0 : Measure();
 
     static int Measure()
@@ -151,6 +169,7 @@ namespace GpuMem
       return new ArgumentOutOfRangeException(name, value, "there are " + all + " elements");
     }
 
+#if !GPUMEM_MCS || !NETCOREAPP3_0_OR_GREATER
     static void Copy(IntPtr first, long index, byte* elements, int start, int count, bool toMemory)
     {
       if (count == 0) return;
@@ -158,6 +177,34 @@ namespace GpuMem
       byte* array = elements + (long)start * Size;
       long bytes = (long)count * Size;
       Buffer.MemoryCopy(toMemory ? array : memory, toMemory ? memory : array, bytes, bytes);
+    }
+#endif
+
+    // .NET pins no array of enums, or of structs with a char, although they are laid out as in C.
+    static readonly bool canPin = refusal == null && TryPin();
+
+    internal static bool CanPin { get { return canPin; } }
+
+    static bool TryPin()
+    {
+      try
+      {
+        GCHandle.Alloc(new T[1], GCHandleType.Pinned).Free();
+        return true;
+      }
+      catch (ArgumentException)
+      {
+        return false;
+      }
+    }
+
+    /// <summary>Keeps an array in place for longer than a call.</summary>
+    internal static GCHandle Pin(T[] array, string name)
+    {
+      if (canPin) return GCHandle.Alloc(array, GCHandleType.Pinned);
+      throw new ArgumentException(
+          "this runtime pins no array of " + typeof(T) + ", which is or has an enum, a char or a layout of its own; " +
+          "use a PinnedMemory of it", name);
     }
   }
 
@@ -182,7 +229,7 @@ namespace GpuMem
     internal static T[] WithAddress<T>(T[] array) { return array.Length == 0 ? new T[1] : array; }
   }
 
-  /// <summary>Keeps an array in place during a call.</summary>
+  /// <summary>Memory with the elements of an array during a call: the array, or a copy if the runtime does not pin it.</summary>
   struct PinnedArray<T> : IDisposable
 #if GPUMEM_MCS
       where T : struct
@@ -190,19 +237,44 @@ namespace GpuMem
       where T : unmanaged
 #endif
   {
+    readonly T[] array;
+    readonly bool written;
+    readonly IntPtr copy;
     GCHandle handle;
 
-    internal PinnedArray(T[] array, string name)
+    /// <param name="array">The array.</param>
+    /// <param name="name">Name of the parameter.</param>
+    /// <param name="written">Whether the call writes it.</param>
+    internal PinnedArray(T[] array, string name, bool written)
     {
       if (array == null) throw new ArgumentNullException(name);
+      this.array = array;
+      this.written = written;
       Size = array.LongLength * Elements<T>.Size;
-      handle = GCHandle.Alloc(array, GCHandleType.Pinned);
+      handle = default(GCHandle);
+      copy = IntPtr.Zero;
+      if (Elements<T>.CanPin)
+      {
+        handle = GCHandle.Alloc(array, GCHandleType.Pinned);
+        return;
+      }
+      copy = Marshal.AllocHGlobal((IntPtr)Math.Max(Size, 1));
+      Elements<T>.Write(copy, 0, array, 0, array.Length);
     }
 
     internal long Size;
 
-    internal GpuRange Range { get { return new GpuRange(handle.AddrOfPinnedObject(), Size); } }
+    internal GpuRange Range { get { return new GpuRange(copy != IntPtr.Zero ? copy : handle.AddrOfPinnedObject(), Size); } }
 
-    public void Dispose() { handle.Free(); }
+    public void Dispose()
+    {
+      if (copy == IntPtr.Zero)
+      {
+        handle.Free();
+        return;
+      }
+      if (written) Elements<T>.Read(copy, 0, array, 0, array.Length);
+      Marshal.FreeHGlobal(copy);
+    }
   }
 }

@@ -239,7 +239,7 @@ namespace GpuMem
     /// Page-locks an array, so that devices can use it, until the result is disposed. Until then the array stays alive
     /// and in place. An empty array needs nothing: all calls work with the result, and its pointers are zero.
     /// </summary>
-    /// <exception cref="ArgumentException">The elements contain references or bools, or are not laid out as in C.</exception>
+    /// <exception cref="ArgumentException">The elements contain references or bools, or the runtime pins no array of them.</exception>
     public GpuMemory Register<T>(T[] array, RegisterOptions options = default(RegisterOptions))
 #if GPUMEM_MCS
         where T : struct
@@ -250,7 +250,7 @@ namespace GpuMem
       if (array == null) throw new ArgumentNullException(nameof(array));
       long size = array.LongLength * Elements<T>.Size;
       if (size == 0) return GpuMemory.Empty(this, MemoryKind.Registered, options.Require | options.Prefer, options.Name);
-      GCHandle pinned = GCHandle.Alloc(array, GCHandleType.Pinned);
+      GCHandle pinned = Elements<T>.Pin(array, nameof(array));
       return GpuMemory.Register(this, pinned.AddrOfPinnedObject(), size, options, pinned);
     }
 

@@ -109,7 +109,7 @@ namespace GpuMem
       handle.Usable();
       if (source == null) throw new ArgumentNullException(nameof(source));
       long size = source.LongLength * Elements<T>.Size;
-      var kept = new KeptArray(source);
+      var kept = new KeptArray(Elements<T>.Pin(source, nameof(source)));
       var range = new GpuRange(kept.Address, size);
       Transfer.Copy(null, handle, destination, range, options, kept);
     }
@@ -125,7 +125,7 @@ namespace GpuMem
       handle.Usable();
       if (destination == null) throw new ArgumentNullException(nameof(destination));
       long size = destination.LongLength * Elements<T>.Size;
-      var kept = new KeptArray(destination);
+      var kept = new KeptArray(Elements<T>.Pin(destination, nameof(destination)));
       var range = new GpuRange(kept.Address, size);
       Transfer.Copy(null, handle, range, source, options, kept);
     }

@@ -96,7 +96,7 @@ namespace GpuMem
 #endif
     {
       Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source)))
+      using (var array = new PinnedArray<T>(source, nameof(source), false))
       {
         instance.Copy(Range.Slice(0, array.Size, nameof(source)), array.Range);
       }
@@ -113,7 +113,7 @@ namespace GpuMem
 #endif
     {
       Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
       {
         instance.Copy(array.Range, Range.Slice(0, array.Size, nameof(destination)));
       }

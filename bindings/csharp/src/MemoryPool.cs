@@ -669,7 +669,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source)))
+      using (var array = new PinnedArray<T>(source, nameof(source), false))
       {
         CopyNow(Range.Slice(0, array.Size, nameof(source)), array.Range);
       }
@@ -687,7 +687,7 @@ namespace GpuMem
 #endif
     {
       handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
       {
         CopyNow(array.Range, Range.Slice(0, array.Size, nameof(destination)));
       }

@@ -106,7 +106,7 @@ namespace GpuMem
   {
     GCHandle handle;
 
-    internal KeptArray(Array array) { handle = GCHandle.Alloc(array, GCHandleType.Pinned); }
+    internal KeptArray(GCHandle pinned) { handle = pinned; }
 
     internal IntPtr Address { get { return handle.AddrOfPinnedObject(); } }
 

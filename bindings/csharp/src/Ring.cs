@@ -344,7 +344,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      using (var array = new PinnedArray<T>(source, nameof(source)))
+      using (var array = new PinnedArray<T>(source, nameof(source), false))
       {
         ring.Instance.Copy(Range.Slice(0, array.Size, nameof(source)), array.Range);
       }
@@ -578,7 +578,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      using (var array = new PinnedArray<T>(destination, nameof(destination)))
+      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
       {
         ring.Instance.Copy(array.Range, Range.Slice(0, array.Size, nameof(destination)));
       }
