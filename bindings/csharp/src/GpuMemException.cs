@@ -13,6 +13,8 @@ namespace GpuMem
   /// <summary>A call of gpumem failed. Decide by <see cref="Status"/>; the texts are for people.</summary>
   public sealed unsafe class GpuMemException : Exception
   {
+    string reworded;
+
     /// <summary>Creates an exception.</summary>
     public GpuMemException(Status status, [AllowNull] string message) : base(message)
     {
@@ -32,6 +34,12 @@ namespace GpuMem
       EntryPoint = Text.Read(error->entry_point, 48);
       FailedRegion = failedRegion;
     }
+
+    /// <summary>What went wrong, and often what to do, on one line.</summary>
+    public override string Message { get { return reworded ?? base.Message; } }
+
+    /// <summary>Says it in other words, where the library cannot know better.</summary>
+    internal void Reword(string what, string with) { reworded = Message.Replace(what, with); }
 
     /// <summary>Status of the call.</summary>
     public Status Status { get; private set; }

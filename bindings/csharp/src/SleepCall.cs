@@ -163,7 +163,10 @@ namespace GpuMem
 
     void Make(GpuHandle handle, Action<Action> during, Call call)
     {
-      cancellation.ThrowIfCancellationRequested();
+      if (cancellation.IsCancellationRequested)
+      {
+        throw Cancelled(new GpuMemException(Status.Cancelled, "the token was cancelled before the call"));
+      }
       Forgotten.Retry(() =>
       {
         during(() => Try(handle, call));
@@ -193,9 +196,15 @@ namespace GpuMem
       if (cancelled && status == Constants.GPUMEM_ERROR_CANCELLED)
       {
         GpuMemException failure = Error.Failure(error);
-        throw new OperationCanceledException(failure.Message, failure, cancellation);
+        failure.Reword("the progress function ended", "the cancelled token ended");
+        throw Cancelled(failure);
       }
       handle.Check(status, error);
+    }
+
+    OperationCanceledException Cancelled(GpuMemException failure)
+    {
+      return new OperationCanceledException(failure.Message, failure, cancellation);
     }
 
     bool IsCancelled()

@@ -108,6 +108,12 @@ namespace GpuMem.Tests
         var cancelled = Check.Throws<OperationCanceledException>(
             () => device.Instance.ReadFile(memory, file.SafeFileHandle, 0, options));
         Check.Equal(0L, ((GpuMemException)cancelled.InnerException).Copied ?? -1, "copied");
+        // With neither function nor call.
+        cancelled = Check.Throws<OperationCanceledException>(
+            () => device.Instance.WriteFile(file.SafeFileHandle, memory, 0, new FileCopyOptions { Cancellation = source.Token }));
+        var before = (GpuMemException)cancelled.InnerException;
+        Check.Equal("Cancelled 0", before.Status + " " + before.Copied, "what was not begun");
+        Check.Equal(source.Token, cancelled.CancellationToken, "token");
       }
     }
 
@@ -172,6 +178,9 @@ namespace GpuMem.Tests
         OperationCanceledException ended = Check.Throws<OperationCanceledException>(
             () => instance.ReadFile(memory, file.SafeFileHandle, 0, options));
         Check.Equal((long)Step, ((GpuMemException)ended.InnerException).Copied ?? -1, "copied");
+        string said = "the cancelled token ended the call at " + Step + " of " + Size + " bytes";
+        Check.Equal(said, ended.Message, "message");
+        Check.Equal(said, ended.InnerException.Message, "message inside");
         limit = Size;
         options.Cancellation = (source = new CancellationTokenSource()).Token;
         Check.Equal((long)Size, instance.ReadFile(memory, file.SafeFileHandle, 0, options).Size, "bytes");
