@@ -62,6 +62,10 @@ namespace GpuMem
       "destroyed it", "disposed it", "destroyed this ", "disposed this ", "was destroyed", "was disposed",
       "destroyed pool", "disposed pool", ", destroyed; ", ", disposed; ",
       "destroying an ", "disposing an ", "destroying its ", "disposing its ",
+      "option strict (", "option Strict (", "option pageable (", "option Pageable (",
+      "option concurrent (", "option Concurrent (", "option fill (", "option Fill (",
+      "option compressible (", "option Compressible (", "option granularity (", "option Granularity (",
+      "option quarantine (", "option Quarantine (", "option peers (", "option Peers (", "option masked (", "option Masked (",
     };
 
     internal static string Read(IntPtr text) { return Translate(Text.Read(text)); }

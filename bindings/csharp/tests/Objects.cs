@@ -398,6 +398,17 @@ namespace GpuMem.Tests
         string said = Check.Fails(Status.InvalidArgument, () => GpuInstance.Open(small)).Message;
         // The variable of the environment keeps its name.
         Check.That(said.Contains("DeviceBytes (GPUMEM_HOST_DEVICE_BYTES)"), said);
+        var lists = new Dictionary<string, HostOptions>
+        {
+          { "option Quarantine (", new HostOptions { Quarantine = -5 } }, { "option Peers (", new HostOptions { Peers = "0>9" } },
+          { "option Masked (", new HostOptions { Masked = "nonsense" } }, { "option Strict (", new HostOptions { Strict = (Toggle)9 } },
+        };
+        foreach (KeyValuePair<string, HostOptions> one in lists)
+        {
+          var wrong = new InstanceOptions { Backend = Backend.Host, Host = one.Value };
+          string refused = Check.Fails(Status.InvalidArgument, () => GpuInstance.Open(wrong)).Message;
+          Check.That(refused.Contains(one.Key), refused);
+        }
       }
       foreach (Status status in StatusInfo.All()) texts.Add(StatusInfo.Of(status).Cause + StatusInfo.Of(status).Remedy);
       foreach (Capability capability in GpuDevice.Capabilities())
