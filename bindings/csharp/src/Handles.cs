@@ -508,11 +508,43 @@ namespace GpuMem
   sealed unsafe class RingHandle : GpuHandle
   {
     readonly string noun, name;
+    // By its address, each slot to fill or message to read that the program has.
+    readonly Dictionary<long, gpumem_ring_slot> slots = new Dictionary<long, gpumem_ring_slot>();
 
     internal RingHandle(InstanceHandle instance, string noun, string name) : base(instance)
     {
       this.noun = noun;
       this.name = name;
+    }
+
+    /// <summary>Allows ranges of a slot until <see cref="End"/>.</summary>
+    internal void Begin(gpumem_ring_slot slot)
+    {
+      lock (slots) slots[(long)slot.pointer] = slot;
+    }
+
+    internal void End(gpumem_ring_slot slot)
+    {
+      lock (slots)
+      {
+        gpumem_ring_slot found;
+        bool same = slots.TryGetValue((long)slot.pointer, out found) && found.number == slot.number;
+        if (same) slots.Remove((long)slot.pointer);
+      }
+    }
+
+    internal override void RequireCurrent(GpuRange range)
+    {
+      lock (slots)
+      {
+        foreach (gpumem_ring_slot slot in slots.Values)
+        {
+          long offset = unchecked((long)range.Pointer - (long)slot.pointer);
+          if (offset >= 0 && offset <= (long)slot.size - range.Size) return;
+        }
+      }
+      throw new InvalidOperationException(
+          "the range is of a slot that was published, or of a message that was released; take it from another one");
     }
 
     internal override string Noun { get { return noun; } }

@@ -312,6 +312,7 @@ namespace GpuMem
       this.ring = ring;
       this.native = native;
       this.stream = stream;
+      ring.Handle.Begin(native);
     }
 
     /// <summary>The slot, as an operand of a copy or fill.</summary>
@@ -381,6 +382,7 @@ namespace GpuMem
     internal void End()
     {
       ended = true;
+      ring.Handle.End(native);
       if (stream != null) stream.Dispose();
     }
   }
@@ -543,6 +545,7 @@ namespace GpuMem
       this.ring = ring;
       this.stream = stream;
       Native = native;
+      ring.Handle.Begin(native);
     }
 
     /// <summary>The message, as an operand of a copy.</summary>
@@ -621,6 +624,7 @@ namespace GpuMem
     internal void End()
     {
       Released = true;
+      ring.Handle.End(Native);
       if (stream != null) stream.Dispose();
     }
 

@@ -136,7 +136,10 @@ namespace GpuMem.Tests
           RingSlot slot = ring.Acquire();
           Check.Equal(number + " " + number % 3 + " 1000", slot.Number + " " + slot.Index + " " + slot.Size, "slot");
           Check.Equal((long)info.Base + slot.Index * info.SlotStride, (long)slot.Range.Pointer, "address");
+          GpuRange kept = slot.Slice(10, 20);
+          instance.Fill(kept, 1);
           slot.Publish(number);
+          Check.Throws<InvalidOperationException>(() => instance.Fill(kept, 2));
           Check.Throws<ObjectDisposedException>(() => slot.Publish(number));
           Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(slot.Range));
         }
@@ -304,8 +307,12 @@ namespace GpuMem.Tests
           }
         }
         // In the reverse order, as nested using statements do it.
+        GpuRange range = messages[1].Range;
         messages[2].Dispose();
+        instance.Copy(new GpuRange(range.Pointer, 0), range.Slice(0, 0));
         messages[1].Dispose();
+        var gone = Check.Throws<InvalidOperationException>(() => instance.Copy(new GpuRange(range.Pointer, 0), range.Slice(0, 0)));
+        Check.That(gone.Message.Contains("of a message that was released"), gone.Message);
         Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(messages[1].Range));
         Check.Equal(3, ring.Info.HeldCount, "held");
         messages[0].Dispose();
