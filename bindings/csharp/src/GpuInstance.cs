@@ -125,6 +125,12 @@ namespace GpuMem
         ulong destroyed = 0;
         gpumem_error* error = Error.Detail;
         int status = Native.gpumem_instance_close(handle.Value, (int)mode, &destroyed, error);
+        if (status == Constants.GPUMEM_ERROR_BUSY && mode == CloseMode.Check && Leftovers.Count != 0)
+        {
+          GpuMemException failure = Error.Failure(error);
+          failure.Add("; what is disposed lives until its work is complete: see GpuMemDiagnostics.WaitingObjects");
+          throw failure;
+        }
         handle.Check(status, error);
         handle.Forget();
         return Sizes.FromNative(destroyed);

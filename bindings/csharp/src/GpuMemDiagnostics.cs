@@ -34,7 +34,8 @@ namespace GpuMem
     public static long CallbackFailures { get { return Interlocked.Read(ref callbackFailures); } }
 
     /// <summary>
-    /// Number of disposed objects that were not freed, because work still used them. See <see cref="ReleaseWaiting"/>.
+    /// Number of disposed objects that were not freed, because work still used them. What the work of a stream needs waits
+    /// with the stream, and is not counted. See <see cref="ReleaseWaiting"/>.
     /// </summary>
     public static int WaitingObjects { get { return Leftovers.Count; } }
 

@@ -41,6 +41,9 @@ namespace GpuMem
     /// <summary>Says it in other words, where the library cannot know better.</summary>
     internal void Reword(string what, string with) { reworded = Message.Replace(what, with); }
 
+    /// <summary>Says what the library cannot know.</summary>
+    internal void Add(string more) { reworded = Message + more; }
+
     /// <summary>Status of the call.</summary>
     public Status Status { get; private set; }
 

@@ -528,6 +528,8 @@ namespace GpuMem.Tests
       stream.Dispose();
       Check.Equal(1, GpuMemDiagnostics.WaitingObjects, "waiting objects");
       Check.Equal(1L, instance.Stats.Streams, "streams that live");
+      string alive = Check.Fails(Status.Busy, () => instance.Close(CloseMode.Check)).Message;
+      Check.That(alive.EndsWith("; what is disposed lives until its work is complete: see GpuMemDiagnostics.WaitingObjects"), alive);
       word[0] = 1;
       Check.Eventually(() =>
       {
