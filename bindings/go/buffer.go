@@ -6,9 +6,14 @@ package gpumem
 
 import "sync"
 
-// Buffer is a [GrowableBuffer] of numbers, or of arrays or structs of numbers. Its lengths are those of a slice, not bytes.
+// untypedBuffer is embedded as untyped is.
+type untypedBuffer = GrowableBuffer
+
+// Buffer is a [GrowableBuffer] of numbers, or of arrays or structs of numbers, and has its methods. Its lengths are those of
+// a slice, not bytes.
 type Buffer[T any] struct {
-	*GrowableBuffer
+	_ of[T]
+	*untypedBuffer
 	appending sync.Mutex
 }
 
@@ -25,23 +30,23 @@ func NewBuffer[T any](device *Device, length int, options BufferOptions) (*Buffe
 	if err != nil {
 		return nil, calledAs(name, err)
 	}
-	return &Buffer[T]{GrowableBuffer: growable}, nil
+	return &Buffer[T]{untypedBuffer: growable}, nil
 }
 
-// growable returns the embedded GrowableBuffer; nil if b is nil.
-func (b *Buffer[T]) growable() *GrowableBuffer {
+// GrowableBuffer returns the same buffer without its type; nil if b is nil.
+func (b *Buffer[T]) GrowableBuffer() *GrowableBuffer {
 	if b == nil {
 		return nil
 	}
-	return b.GrowableBuffer
+	return b.untypedBuffer
 }
 
 // Close frees the buffer; see [GrowableBuffer.Close].
-func (b *Buffer[T]) Close() error { return calledAs("Buffer.Close", b.growable().Close()) }
+func (b *Buffer[T]) Close() error { return calledAs("Buffer.Close", b.GrowableBuffer().Close()) }
 
 // Len returns the number of values; of a closed buffer, that of before. Bytes at the end that are no whole value do not count.
 func (b *Buffer[T]) Len() int {
-	size := b.growable().now().size
+	size := b.GrowableBuffer().now().size
 	if size == 0 {
 		return 0
 	}
@@ -49,7 +54,7 @@ func (b *Buffer[T]) Len() int {
 }
 
 // Span returns all values that there are now, for copies and fills. Get it again after the buffer has grown.
-func (b *Buffer[T]) Span() Span[T] { return SpanOf[T](b.growable().At(0), b.Len()) }
+func (b *Buffer[T]) Span() Span[T] { return SpanOf[T](b.GrowableBuffer().At(0), b.Len()) }
 
 // Append adds values at the end, and returns when they are copied. If it fails, the buffer has its length of before. Calls of
 // several goroutines append one after the other; nothing else may change the length meanwhile. See [GrowableBuffer.Resize].
@@ -59,35 +64,35 @@ func (b *Buffer[T]) Append(values ...T) error {
 	if err != nil || added == 0 {
 		return err
 	}
-	if b.growable().id() == 0 {
+	if b.GrowableBuffer().id() == 0 {
 		return refusal(ErrInvalidArgument, name, "the buffer is nil")
 	}
 	b.appending.Lock()
 	defer b.appending.Unlock()
 	before, size := b.Size(), uint64(b.Len())*valueSize[T]()
-	if err := b.growable().Resize(size + added); err != nil {
+	if err := b.GrowableBuffer().Resize(size + added); err != nil {
 		return calledAs(name, err)
 	}
 	err = copyFromSlice[T](b.device.instance, name, b.At(size), values)
 	if err != nil {
-		b.growable().undoGrowth(before)
+		b.GrowableBuffer().undoGrowth(before)
 	}
 	return err
 }
 
 // Resize sets the number of values; see [GrowableBuffer.Resize]. New values are indeterminate.
 func (b *Buffer[T]) Resize(length int) error {
-	return change[T]("Buffer.Resize", length, b.growable().Resize)
+	return change[T]("Buffer.Resize", length, b.GrowableBuffer().Resize)
 }
 
 // SetCapacity gives memory to that many values ahead of growth; see [GrowableBuffer.SetCapacity].
 func (b *Buffer[T]) SetCapacity(length int) error {
-	return change[T]("Buffer.SetCapacity", length, b.growable().SetCapacity)
+	return change[T]("Buffer.SetCapacity", length, b.GrowableBuffer().SetCapacity)
 }
 
 // SetAhead has memory for that many values made ahead of growth; see [GrowableBuffer.SetAhead].
 func (b *Buffer[T]) SetAhead(length int) error {
-	return change[T]("Buffer.SetAhead", length, b.growable().SetAhead)
+	return change[T]("Buffer.SetAhead", length, b.GrowableBuffer().SetAhead)
 }
 
 // change passes a length on in bytes.
@@ -102,11 +107,11 @@ func change[T any](name string, length int, call func(bytes uint64) error) error
 // View calls a function with the values as a slice; see [GrowableBuffer.View].
 func (b *Buffer[T]) View(use func(values []T) error) error {
 	const name = "Buffer.View"
-	return b.growable().view(name, func(at *place) error { return viewed(name, use, valuesAt[T](at)) })
+	return b.GrowableBuffer().view(name, func(at *place) error { return viewed(name, use, valuesAt[T](at)) })
 }
 
 // Slice returns the values as a slice, which is valid until the buffer is changed or closed; see [GrowableBuffer.Bytes].
 func (b *Buffer[T]) Slice() ([]T, error) {
-	values, err := SliceAs[T](b.growable())
+	values, err := SliceAs[T](b.GrowableBuffer())
 	return values, calledAs("Buffer.Slice", err)
 }

@@ -609,7 +609,7 @@ func TestMessagesOfGo(t *testing.T) {
 		}
 	}
 	says(Fill(i, m.Span().Part(1, 4).Part(1, 5), 0), "gpumem.Fill: Part(1, 5) is not inside its span, which has 3 values")
-	for _, err := range []error{m.View(nil), m.Memory.View(nil)} {
+	for _, err := range []error{m.View(nil), m.Memory().View(nil)} {
 		says(err, "the function is nil")
 	}
 	says(m.View(func([]int32) error { return m.Close() }), "Pinned.Close: ")

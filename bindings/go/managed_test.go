@@ -106,7 +106,7 @@ func TestManagedMemoryOnBothSides(t *testing.T) {
 		}
 		return nil
 	}))
-	must(t, m.Memory.View(func(content []byte) error {
+	must(t, m.Memory().View(func(content []byte) error {
 		if len(content) != 16384 || content[0] != 1 {
 			return errors.New("the bytes are different")
 		}
@@ -135,7 +135,7 @@ func TestHostAccessLastsUntilClose(t *testing.T) {
 	must(t, err)
 	access, err := m.BeginHostAccess()
 	must(t, err)
-	bytes, err := m.Memory.BeginHostAccess() // Accesses are counted.
+	bytes, err := m.Memory().BeginHostAccess() // Accesses are counted.
 	must(t, err)
 	access.Slice()[99] = 1.5
 	if len(access.Slice()) != 100 || len(bytes.Slice()) != 800 || bytes.Slice()[799] != 0x3F {

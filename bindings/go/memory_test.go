@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -308,6 +309,28 @@ func TestTypesAndLengthsThatAreRefused(t *testing.T) {
 	}
 }
 
+// A slice has the length of its memory in values of its type, so neither can be exchanged.
+func TestValuesStayOfOneType(t *testing.T) {
+	for _, types := range [][2]any{
+		{Pinned[int32]{}, Pinned[*int32]{}}, {DeviceMemory[int32]{}, DeviceMemory[float32]{}},
+		{Managed[int32]{}, Managed[[2]int32]{}}, {HostAccess[int32]{}, HostAccess[int64]{}},
+		{Pageable[byte]{}, Pageable[[2]byte]{}}, {Buffer[int32]{}, Buffer[string]{}}, {Span[byte]{}, Span[uint16]{}},
+	} {
+		one, other := reflect.TypeOf(types[0]), reflect.TypeOf(types[1])
+		if one.ConvertibleTo(other) || reflect.PointerTo(one).ConvertibleTo(reflect.PointerTo(other)) {
+			t.Errorf("%v can be converted to %v", one, other)
+		}
+		for i := 0; i < one.NumField(); i++ {
+			if one.Field(i).IsExported() {
+				t.Errorf("%s of %v can be replaced", one.Field(i).Name, one)
+			}
+		}
+		if marker := one.Field(0); marker.Type.Size() != 0 || one.Field(1).Offset != 0 {
+			t.Errorf("%s makes %v larger", marker.Name, one)
+		}
+	}
+}
+
 func TestDeviceMemoryIsNotForTheCPU(t *testing.T) {
 	m := newMemory(t, device(t), KindDevice, 4096)
 	if m.Bytes() != nil || m.DevicePtr() == 0 {
@@ -315,7 +338,7 @@ func TestDeviceMemoryIsNotForTheCPU(t *testing.T) {
 	}
 	expect(t, m.View(func([]byte) error { return nil }), ErrWrongKind)
 	p := newPinned[byte](t, m.Device(), 16)
-	must(t, p.Memory.View(func(content []byte) error {
+	must(t, p.Memory().View(func(content []byte) error {
 		content[15] = 1
 		return nil
 	}))

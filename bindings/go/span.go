@@ -20,6 +20,7 @@ type Place interface {
 // Span is a run of values in memory of any kind, such as the whole of a [DeviceMemory]. Its lengths are those of a slice,
 // not bytes. It keeps its memory from being collected, and is refused once that is closed.
 type Span[T any] struct {
+	_       of[T]
 	address Address
 	length  int
 	outside *[3]int // From, to and the length of the span, for a part that is not inside it; otherwise nil.

@@ -135,11 +135,11 @@ func TestABufferOfValuesGrows(t *testing.T) {
 	must(t, b.Append(6)) // Behind the seam of two blocks.
 	expectValues(t, i, b.Span().Part(b.Len()-1, b.Len()), 6)
 	must(t, b.SetCapacity(int(3*unit/4)))
-	if info := infoOf(t, b.GrowableBuffer); info.Capacity != 3*unit {
+	if info := infoOf(t, b.GrowableBuffer()); info.Capacity != 3*unit {
 		t.Errorf("the capacity is %d", info.Capacity)
 	}
 	must(t, b.SetAhead(int(unit/4)))
-	if info := infoOf(t, b.GrowableBuffer); info.Ahead != unit {
+	if info := infoOf(t, b.GrowableBuffer()); info.Ahead != unit {
 		t.Errorf("ahead are %d", info.Ahead)
 	}
 	must(t, b.SetAhead(0))
@@ -195,7 +195,7 @@ func TestAppendThatCannotShrinkChangesNothing(t *testing.T) {
 	check := func(length int) {
 		t.Helper()
 		size := uint64(4 * length)
-		if info := infoOf(t, b.GrowableBuffer); b.Len() != length || b.Span().Len() != length || b.Size() != size || info.Size != size {
+		if info := infoOf(t, b.GrowableBuffer()); b.Len() != length || b.Span().Len() != length || b.Size() != size || info.Size != size {
 			t.Errorf("it has %d values, %d bytes; %v", b.Len(), b.Size(), info)
 		}
 	}

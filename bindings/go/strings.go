@@ -65,13 +65,13 @@ func (m *Memory) String() string { return describe("Memory", m == nil || m.handl
 
 // String returns the kind, the name, the size, the address and the device.
 func (p *Pinned[T]) String() string {
-	m := p.memory()
+	m := p.Memory()
 	return describe(generic[T]("Pinned"), m == nil || m.handle == 0, m.details)
 }
 
 // String returns the kind, the name, the size, the address and the device.
 func (m *DeviceMemory[T]) String() string {
-	memory := m.memory()
+	memory := m.Memory()
 	return describe(generic[T]("DeviceMemory"), memory == nil || memory.handle == 0, memory.details)
 }
 
@@ -82,7 +82,7 @@ func (s Span[T]) String() string {
 
 // String returns the kind, the name, the size, the address and the device.
 func (m *Managed[T]) String() string {
-	memory := m.memory()
+	memory := m.Memory()
 	return describe(generic[T]("Managed"), memory == nil || memory.handle == 0, memory.details)
 }
 
@@ -124,7 +124,7 @@ func (b *GrowableBuffer) String() string { return describe("GrowableBuffer", b.i
 
 // String returns the name, the size, the address and the location, and whether it sleeps.
 func (b *Buffer[T]) String() string {
-	return describe(generic[T]("Buffer"), b.growable().id() == 0, b.growable().details)
+	return describe(generic[T]("Buffer"), b.GrowableBuffer().id() == 0, b.GrowableBuffer().details)
 }
 
 // String returns the name and the number of buffers, and how many sleep.

@@ -169,7 +169,7 @@ func TestStringsOfObjects(t *testing.T) {
 	check((*Stream)(nil), "Stream(nil)")
 	check((*Event)(nil), "Event(nil)")
 	check((*HostKernel)(nil), "HostKernel(nil)")
-	check(Pinned[int]{}.Memory, "Memory(nil)")
+	check((*Pinned[int])(nil).Memory(), "Memory(nil)")
 }
 
 func TestStringsOfManagedMemoryAndRanges(t *testing.T) {

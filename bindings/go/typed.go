@@ -68,10 +68,18 @@ func sizeOf[T any](function string, length int) (uint64, error) {
 	return uint64(length) * size, nil
 }
 
+// of makes instances of a generic type different types, which Go then does not convert into one another: that would keep the
+// length and change the size of the values.
+type of[T any] [0]*T
+
+// untyped is embedded in the types of values: its methods are theirs, but nobody else can put another Memory there.
+type untyped = Memory
+
 // Pinned is page-locked host memory as a slice of numbers, or of arrays or structs of numbers. Devices can access it in
-// place.
+// place. It has the methods of [Memory].
 type Pinned[T any] struct {
-	*Memory
+	_ of[T]
+	*untyped
 	length int
 }
 
@@ -89,7 +97,7 @@ func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinne
 			return nil, calledAs(name, err)
 		}
 	}
-	return &Pinned[T]{memory, length}, nil
+	return &Pinned[T]{untyped: memory, length: length}, nil
 }
 
 // zero zeroes new host memory. CloseForce must not take it meanwhile.
@@ -123,26 +131,26 @@ func newTyped[T any](function string, kind Kind, device *Device, length int, opt
 
 // Len returns the number of values, which is that of Slice: 0 after Close.
 func (p *Pinned[T]) Len() int {
-	if p.memory().gone() {
+	if p.Memory().gone() {
 		return 0
 	}
 	return p.length
 }
 
-// memory returns the embedded Memory; nil if p is nil.
-func (p *Pinned[T]) memory() *Memory {
+// Memory returns the same memory without its type; nil if p is nil.
+func (p *Pinned[T]) Memory() *Memory {
 	if p == nil {
 		return nil
 	}
-	return p.Memory
+	return p.untyped
 }
 
 // Close frees the memory; see [Memory.Close].
-func (p *Pinned[T]) Close() error { return calledAs("Pinned.Close", p.memory().Close()) }
+func (p *Pinned[T]) Close() error { return calledAs("Pinned.Close", p.Memory().Close()) }
 
 // Slice returns the memory, or nil after Close. A slice is valid until Close.
 func (p *Pinned[T]) Slice() []T {
-	if p.memory().gone() {
+	if p.Memory().gone() {
 		return nil
 	}
 	return sliceOf[T](&p.block, uint64(p.length))
@@ -151,7 +159,7 @@ func (p *Pinned[T]) Slice() []T {
 // View calls a function with the memory as a slice, which is valid until the function returns. Meanwhile the memory and
 // its instance cannot be closed: Close fails with ErrBusy.
 func (p *Pinned[T]) View(use func(values []T) error) error {
-	return view(p.memory(), "Pinned.View", func() error {
+	return view(p.Memory(), "Pinned.View", func() error {
 		return viewed("Pinned.View", use, unsafe.Slice((*T)(pointerTo(p.host)), p.length))
 	})
 }
@@ -161,12 +169,14 @@ func (p *Pinned[T]) Span() Span[T] {
 	if p == nil {
 		return Span[T]{}
 	}
-	return SpanOf[T](p.memory().At(0), p.length) // Also after Close, so that a call refuses it.
+	return SpanOf[T](p.Memory().At(0), p.length) // Also after Close, so that a call refuses it.
 }
 
-// DeviceMemory is memory of a device for numbers, or for arrays or structs of numbers. The CPU cannot touch it: copy it.
+// DeviceMemory is memory of a device for numbers, or for arrays or structs of numbers. The CPU cannot touch it: copy it. It
+// has the methods of [Memory].
 type DeviceMemory[T any] struct {
-	*Memory
+	_ of[T]
+	*untyped
 	length int
 }
 
@@ -177,7 +187,7 @@ func NewDeviceMemory[T any](device *Device, length int, options MemoryOptions) (
 	if err != nil {
 		return nil, err
 	}
-	return &DeviceMemory[T]{memory, length}, nil
+	return &DeviceMemory[T]{untyped: memory, length: length}, nil
 }
 
 // Len returns the number of values.
@@ -188,24 +198,26 @@ func (m *DeviceMemory[T]) Len() int {
 	return m.length
 }
 
-// memory returns the embedded Memory; nil if m is nil.
-func (m *DeviceMemory[T]) memory() *Memory {
+// Memory returns the same memory without its type; nil if m is nil.
+func (m *DeviceMemory[T]) Memory() *Memory {
 	if m == nil {
 		return nil
 	}
-	return m.Memory
+	return m.untyped
 }
 
 // Close frees the memory; see [Memory.Close].
-func (m *DeviceMemory[T]) Close() error { return calledAs("DeviceMemory.Close", m.memory().Close()) }
+func (m *DeviceMemory[T]) Close() error { return calledAs("DeviceMemory.Close", m.Memory().Close()) }
 
 // Span returns all values, for copies and fills.
-func (m *DeviceMemory[T]) Span() Span[T] { return SpanOf[T](m.memory().At(0), m.Len()) }
+func (m *DeviceMemory[T]) Span() Span[T] { return SpanOf[T](m.Memory().At(0), m.Len()) }
 
 // Managed is managed memory for numbers, or for arrays or structs of numbers. It has one address for the CPU and all
-// devices, and its pages move. The CPU reaches it in a View, or between BeginHostAccess and Close of the access.
+// devices, and its pages move. The CPU reaches it in a View, or between BeginHostAccess and Close of the access. It has the
+// methods of [Memory].
 type Managed[T any] struct {
-	*Memory
+	_ of[T]
+	*untyped
 	length int
 }
 
@@ -216,7 +228,7 @@ func NewManaged[T any](device *Device, length int, options MemoryOptions) (*Mana
 	if err != nil {
 		return nil, err
 	}
-	return &Managed[T]{memory, length}, nil
+	return &Managed[T]{untyped: memory, length: length}, nil
 }
 
 // Len returns the number of values.
@@ -227,35 +239,36 @@ func (m *Managed[T]) Len() int {
 	return m.length
 }
 
-// memory returns the embedded Memory; nil if m is nil.
-func (m *Managed[T]) memory() *Memory {
+// Memory returns the same memory without its type; nil if m is nil.
+func (m *Managed[T]) Memory() *Memory {
 	if m == nil {
 		return nil
 	}
-	return m.Memory
+	return m.untyped
 }
 
 // Close frees the memory; see [Memory.Close].
-func (m *Managed[T]) Close() error { return calledAs("Managed.Close", m.memory().Close()) }
+func (m *Managed[T]) Close() error { return calledAs("Managed.Close", m.Memory().Close()) }
 
 // Span returns all values, for copies and fills.
-func (m *Managed[T]) Span() Span[T] { return SpanOf[T](m.memory().At(0), m.Len()) }
+func (m *Managed[T]) Span() Span[T] { return SpanOf[T](m.Memory().At(0), m.Len()) }
 
 // View waits until the CPU may touch the memory, and calls a function with the memory as a slice, which is valid until
 // the function returns. Meanwhile the memory and its instance cannot be closed: Close fails with ErrBusy.
 func (m *Managed[T]) View(use func(values []T) error) error {
-	return view(m.memory(), "Managed.View", func() error {
+	return view(m.Memory(), "Managed.View", func() error {
 		return viewed("Managed.View", use, unsafe.Slice((*T)(pointerTo(m.host)), m.length))
 	})
 }
 
 // BeginHostAccess begins an access of the CPU, which lasts until it is closed; see [Memory.BeginHostAccess].
 func (m *Managed[T]) BeginHostAccess() (*HostAccess[T], error) {
-	return beginHostAccess[T](m.memory(), "Managed.BeginHostAccess", m.Len())
+	return beginHostAccess[T](m.Memory(), "Managed.BeginHostAccess", m.Len())
 }
 
 // HostAccess is an access of the CPU to managed memory, from BeginHostAccess until Close.
 type HostAccess[T any] struct {
+	_ of[T]
 	gate
 	memory *Memory
 	length int
@@ -319,6 +332,7 @@ type mapping struct {
 // Pageable is ordinary memory that does not belong to Go: it stays where it is until Close. Copies take it like any other
 // memory, and it can be registered, so that devices can use it where it lies.
 type Pageable[T any] struct {
+	_       of[T]
 	mapping *mapping
 	length  int
 }
@@ -394,7 +408,7 @@ func newMapping[T any](name string, size uint64, file, protection, flags int) (*
 		}
 		return outcomeOf(m.close())
 	})
-	return &Pageable[T]{m, int(size / valueSize[T]())}, nil
+	return &Pageable[T]{mapping: m, length: int(size / valueSize[T]())}, nil
 }
 
 // systemErrors are the codes with which mapping fails, and what to do then.

@@ -42,10 +42,10 @@ func run(instance *gpumem.Instance) error {
 		return err
 	}
 	defer combined.Close()
-	if err := printFlags("pinned", pinned.Memory); err != nil {
+	if err := printFlags("pinned", pinned.Memory()); err != nil {
 		return err
 	}
-	if err := printFlags("write-combined", combined.Memory); err != nil {
+	if err := printFlags("write-combined", combined.Memory()); err != nil {
 		return err
 	}
 	fmt.Println("device pointer:", yesOrNo(pinned.DevicePtr() != 0))
