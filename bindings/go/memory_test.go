@@ -309,6 +309,24 @@ func TestTypesAndLengthsThatAreRefused(t *testing.T) {
 	}
 }
 
+// The size of a value is known without one.
+func TestValuesMayBeLarge(t *testing.T) {
+	type layer [4 << 20]float32
+	d := device(t)
+	there, err := NewDeviceMemory[layer](d, 1, MemoryOptions{})
+	must(t, err)
+	defer func() { must(t, there.Close()) }()
+	if made := testing.AllocsPerRun(1, func() {
+		if size, err := there.Span().Part(0, 1).bytes("", d.Instance()); size != 16<<20 || err != nil {
+			t.Errorf("%d bytes, %v", size, err)
+		}
+	}); made != 0 {
+		t.Errorf("%v allocations for the size of a value", made)
+	}
+	_, err = NewPageable[[1 << 40]byte](1 << 20)
+	expect(t, err, ErrOutOfHostMemory)
+}
+
 // A slice has the length of its memory in values of its type, so neither can be exchanged.
 func TestValuesStayOfOneType(t *testing.T) {
 	for _, types := range [][2]any{

@@ -50,11 +50,8 @@ func notNumbers(kind reflect.Type) string {
 	return "pointers"
 }
 
-// valueSize returns the size of a value in bytes.
-func valueSize[T any]() uint64 {
-	var value T
-	return uint64(unsafe.Sizeof(value))
-}
+// valueSize returns the size of a value in bytes. It makes no value, which may be large.
+func valueSize[T any]() uint64 { return uint64(reflect.TypeOf((*T)(nil)).Elem().Size()) }
 
 // sizeOf returns the size of that many values in bytes.
 func sizeOf[T any](function string, length int) (uint64, error) {
@@ -120,8 +117,7 @@ func newTyped[T any](function string, kind Kind, device *Device, length int, opt
 	if err != nil {
 		return nil, err
 	}
-	var value T
-	if align := uint64(unsafe.Alignof(value)); options.Alignment != 0 && options.Alignment < align {
+	if align := uint64(reflect.TypeOf((*T)(nil)).Elem().Align()); options.Alignment != 0 && options.Alignment < align {
 		return nil, refusal(ErrInvalidArgument, function, "the type needs an alignment of at least %d", align)
 	}
 	options.Kind, options.Size = kind, size
