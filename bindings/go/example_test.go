@@ -643,9 +643,13 @@ func produce(instance *gpumem.Instance, device *gpumem.Device) error {
 	if err != nil {
 		return err
 	}
+	secret, err := handle.MarshalBinary()
+	if err != nil {
+		return err
+	}
 	worker := exec.Command(os.Args[0], "-test.run=^ExampleDevice_NewRing$")
 	worker.Env = append(os.Environ(), "GPUMEM_GO_CHILD=1")
-	worker.Stdin, worker.Stderr = bytes.NewReader(handle[:]), os.Stdout
+	worker.Stdin, worker.Stderr = bytes.NewReader(secret), os.Stdout
 	if err := worker.Start(); err != nil {
 		return err
 	}
@@ -680,8 +684,12 @@ func consume() error {
 	defer instance.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	secret, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
 	var handle gpumem.ShareHandle
-	if _, err := io.ReadFull(os.Stdin, handle[:]); err != nil {
+	if err := handle.UnmarshalBinary(secret); err != nil {
 		return err
 	}
 	ring, err := instance.OpenRing(handle, gpumem.RingOpenOptions{})

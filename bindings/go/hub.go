@@ -16,6 +16,25 @@ import (
 	"unsafe"
 )
 
+// Token is a secret of a hub, which its links must show. Printing and encodings leave it out. The zero value is none.
+type Token struct {
+	secret func() []byte // Not a slice, which fmt prints; nil stands for none.
+}
+
+// TokenOf makes a token of 1 to 256 bytes, which it copies.
+func TokenOf(secret []byte) Token {
+	own := append([]byte(nil), secret...)
+	return Token{func() []byte { return own }}
+}
+
+// bytes returns the secret; nil if there is none.
+func (t Token) bytes() []byte {
+	if t.secret == nil {
+		return nil
+	}
+	return t.secret()
+}
+
 // HubOptions are options for a hub. 0 as a limit means its default.
 type HubOptions struct {
 	// Path of the socket, up to 107 bytes. One that begins with "@" is an abstract address, which has no file. A name without
@@ -25,7 +44,7 @@ type HubOptions struct {
 	Mode        os.FileMode // Permissions of the socket file; 0 means 0600: the user alone.
 	Users       []uint32    // Users that may connect beside the own one, by their ids.
 	Groups      []uint32    // Groups whose members may connect.
-	Token       []byte      // A secret that links must show, of 1 to 256 bytes; nil means none.
+	Token       Token       // A secret that links must show; see TokenOf.
 	Flags       HubFlags
 	MaxLinks    uint32        // Links at once; 64 by default.
 	MaxNames    uint32        // Names at once; 1,024 by default.
@@ -71,11 +90,11 @@ func checkLengths(function string, lengths ...int) error {
 }
 
 // checkToken refuses an empty one, such as that of a variable that is not set: C would take it for none.
-func checkToken(function string, token []byte) error {
-	if token != nil && len(token) == 0 {
-		return refusal(ErrInvalidArgument, function, "Token is empty; give at least one byte, or nil for none")
+func checkToken(function string, token Token) error {
+	if token.secret != nil && len(token.secret()) == 0 {
+		return refusal(ErrInvalidArgument, function, "Token is empty; give at least one byte, or no Token")
 	}
-	return checkLengths(function, len(token))
+	return checkLengths(function, len(token.bytes()))
 }
 
 // OpenHub opens a hub. A socket file that a dead process has left at the path is replaced. It publishes what this instance
@@ -98,7 +117,7 @@ func (i *Instance) OpenHub(options HubOptions) (*Hub, error) {
 		mode:        uint32(options.Mode),
 		userCount:   uint32(len(options.Users)),
 		groupCount:  uint32(len(options.Groups)),
-		tokenSize:   uint32(len(options.Token)),
+		tokenSize:   uint32(len(options.Token.bytes())),
 		flags:       uint64(options.Flags),
 		linksMax:    options.MaxLinks,
 		namesMax:    options.MaxNames,
@@ -111,7 +130,7 @@ func (i *Instance) OpenHub(options HubOptions) (*Hub, error) {
 	path := optionalText(options.Path)
 	defer C.free(unsafe.Pointer(path))
 	result := C.gpumem_go_hub_open(i.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), path, first(options.Users),
-		first(options.Groups), first(options.Token), options.Name)
+		first(options.Groups), first(options.Token.bytes()), options.Name)
 	runtime.KeepAlive(i)
 	if err := failure(result); err != nil {
 		return nil, err
@@ -176,7 +195,7 @@ func (h *Hub) Publish(name string, handle ShareHandle, options PublishOptions) (
 		return 0, err
 	}
 	desc := options.native()
-	result := C.gpumem_go_hub_publish(h.id(), name, handle.bytes(), (*C.uint8_t)(unsafe.Pointer(&desc)))
+	result := C.gpumem_go_hub_publish(h.id(), name, handle.native(), (*C.uint8_t)(unsafe.Pointer(&desc)))
 	runtime.KeepAlive(h)
 	return uint64(result.value), failure(result)
 }
@@ -194,7 +213,7 @@ func (h *Hub) Withdraw(name string, version uint64) error {
 // LinkOptions are options for connecting to a hub.
 type LinkOptions struct {
 	Path    string        // As in HubOptions.
-	Token   []byte        // The secret of the hub; nil means none.
+	Token   Token         // That of the hub.
 	Timeout time.Duration // How long the hub may take for each answer; 0 means 5 seconds.
 }
 
@@ -227,7 +246,7 @@ func (i *Instance) Connect(options LinkOptions) (*Link, error) {
 	}
 	path := optionalText(options.Path)
 	defer C.free(unsafe.Pointer(path))
-	result := C.gpumem_go_link_connect(i.id(), path, first(options.Token), C.uint32_t(len(options.Token)),
+	result := C.gpumem_go_link_connect(i.id(), path, first(options.Token.bytes()), C.uint32_t(len(options.Token.bytes())),
 		C.uint64_t(options.Timeout))
 	runtime.KeepAlive(i)
 	if err := failure(result); err != nil {
@@ -339,15 +358,16 @@ type FetchOptions struct {
 }
 
 // Fetch fetches the handle of a name. Its descriptors and connection are kept until it is imported, or for 30 seconds.
-func (l *Link) Fetch(name string, options FetchOptions) (handle ShareHandle, err error) {
+func (l *Link) Fetch(name string, options FetchOptions) (ShareHandle, error) {
 	if err := checkTexts("Link.Fetch", name); err != nil {
-		return handle, err
+		return ShareHandle{}, err
 	}
 	desc := nativeFetchDesc{version: options.Version, fingerprint: options.Fingerprint}
 	desc.structSize = unsafe.Sizeof(desc)
-	err = failure(C.gpumem_go_link_fetch(l.id(), name, (*C.uint8_t)(unsafe.Pointer(&desc)), handle.bytes()))
-	runtime.KeepAlive(l)
-	return handle, err
+	defer runtime.KeepAlive(l)
+	return newHandle(func(bytes *C.uint8_t) error {
+		return failure(C.gpumem_go_link_fetch(l.id(), name, (*C.uint8_t)(unsafe.Pointer(&desc)), bytes))
+	})
 }
 
 // Publish publishes a handle of this link's instance, exported by ShareWayPOSIXFD, in a keeper, as [Hub.Publish] does. The
@@ -357,7 +377,7 @@ func (l *Link) Publish(name string, handle ShareHandle, options PublishOptions) 
 		return 0, err
 	}
 	desc := options.native()
-	result := C.gpumem_go_link_publish(l.id(), name, handle.bytes(), (*C.uint8_t)(unsafe.Pointer(&desc)))
+	result := C.gpumem_go_link_publish(l.id(), name, handle.native(), (*C.uint8_t)(unsafe.Pointer(&desc)))
 	runtime.KeepAlive(l)
 	return uint64(result.value), failure(result)
 }

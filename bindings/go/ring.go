@@ -229,10 +229,9 @@ func (p *RingProducer) side() *ring {
 }
 
 // Export makes the ring openable for other processes of this user. The handle travels like one of memory.
-func (p *RingProducer) Export() (handle ShareHandle, err error) {
-	err = failure(C.gpumem_go_ring_export(p.side().id(), handle.bytes()))
-	runtime.KeepAlive(p)
-	return handle, err
+func (p *RingProducer) Export() (ShareHandle, error) {
+	defer runtime.KeepAlive(p)
+	return newHandle(func(bytes *C.uint8_t) error { return failure(C.gpumem_go_ring_export(p.side().id(), bytes)) })
 }
 
 // Instance returns the instance of the ring.
@@ -379,7 +378,7 @@ func (i *Instance) OpenRing(handle ShareHandle, options RingOpenOptions) (*RingC
 	if err := checkLimits(name, options.Timeout); err != nil {
 		return nil, err
 	}
-	result := C.gpumem_go_ring_open(i.id(), handle.bytes(), C.uint64_t(options.Timeout), options.Name)
+	result := C.gpumem_go_ring_open(i.id(), handle.native(), C.uint64_t(options.Timeout), options.Name)
 	runtime.KeepAlive(i)
 	if err := failure(result); err != nil {
 		return nil, err

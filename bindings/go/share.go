@@ -17,25 +17,59 @@ import (
 )
 
 // ShareHandle is memory or an event that other processes can import, as bytes for any channel. Whoever has them, and runs
-// as the same user, may import it: they are a secret, which printing leaves out.
-type ShareHandle [256]byte
+// as the same user, may import it: they are a secret, which printing leaves out, also where the handle is a field of another
+// struct. Only the methods that begin with Marshal give them, and so do encodings, which call these. Compare with Equal.
+type ShareHandle struct {
+	secret func() *[handleSize]byte // Not a pointer, which fmt may follow. The bytes never change; nil stands for zeros.
+}
+
+const handleSize = 256
+
+var noSecret [handleSize]byte
+
+// bytes returns the bytes, for reading.
+func (h ShareHandle) bytes() *[handleSize]byte {
+	if h.secret == nil {
+		return &noSecret
+	}
+	return h.secret()
+}
+
+// native is the handle for C, which reads it during the call.
+func (h ShareHandle) native() *C.uint8_t { return (*C.uint8_t)(&h.bytes()[0]) }
+
+// newHandle makes a handle that a call writes.
+func newHandle(call func(bytes *C.uint8_t) error) (ShareHandle, error) {
+	bytes := new([handleSize]byte)
+	if err := call((*C.uint8_t)(&bytes[0])); err != nil {
+		return ShareHandle{}, err
+	}
+	return ShareHandle{func() *[handleSize]byte { return bytes }}, nil
+}
+
+// Equal reports whether the handles have the same bytes.
+func (h ShareHandle) Equal(other ShareHandle) bool { return *h.bytes() == *other.bytes() }
 
 // MarshalBinary returns the bytes, for channels such as encoding/gob.
-func (h ShareHandle) MarshalBinary() ([]byte, error) { return append([]byte(nil), h[:]...), nil }
+func (h ShareHandle) MarshalBinary() ([]byte, error) {
+	return append([]byte(nil), h.bytes()[:]...), nil
+}
 
 // UnmarshalBinary takes the bytes of MarshalBinary. [ShareHandle.Info] reports whether they are whole.
 func (h *ShareHandle) UnmarshalBinary(bytes []byte) error {
-	if len(bytes) != len(h) {
-		return refusal(ErrInvalidArgument, "ShareHandle.UnmarshalBinary", "a handle has %d bytes, not %d", len(h), len(bytes))
+	if len(bytes) != handleSize {
+		return refusal(ErrInvalidArgument, "ShareHandle.UnmarshalBinary", "a handle has %d bytes, not %d", handleSize, len(bytes))
 	}
-	copy(h[:], bytes)
+	own := new([handleSize]byte)
+	copy(own[:], bytes)
+	h.secret = func() *[handleSize]byte { return own }
 	return nil
 }
 
 // MarshalText returns the bytes in base 64, for channels such as encoding/json or an environment variable.
 func (h ShareHandle) MarshalText() ([]byte, error) {
-	encoded := make([]byte, base64.RawURLEncoding.EncodedLen(len(h)))
-	base64.RawURLEncoding.Encode(encoded, h[:])
+	encoded := make([]byte, base64.RawURLEncoding.EncodedLen(handleSize))
+	base64.RawURLEncoding.Encode(encoded, h.bytes()[:])
 	return encoded, nil
 }
 
@@ -45,15 +79,12 @@ func (h *ShareHandle) UnmarshalText(encoded []byte) error {
 	if err != nil {
 		return refusal(ErrInvalidArgument, "ShareHandle.UnmarshalText", "the text is no handle: %v", err)
 	}
-	if len(bytes) != len(h) {
+	if len(bytes) != handleSize {
 		return refusal(ErrInvalidArgument, "ShareHandle.UnmarshalText", "the text of a handle has %d characters, not %d",
-			base64.RawURLEncoding.EncodedLen(len(h)), len(encoded))
+			base64.RawURLEncoding.EncodedLen(handleSize), len(encoded))
 	}
 	return h.UnmarshalBinary(bytes)
 }
-
-// bytes is the handle for C, which reads or writes it during the call.
-func (h *ShareHandle) bytes() *C.uint8_t { return (*C.uint8_t)(&h[0]) }
 
 // Info reads the handle. It needs no instance, and asks nobody.
 func (h ShareHandle) Info() (ShareInfo, error) {
@@ -62,7 +93,7 @@ func (h ShareHandle) Info() (ShareInfo, error) {
 	}
 	var info nativeShareInfo
 	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_share_get_info(h.bytes(), (*C.uint8_t)(unsafe.Pointer(&info))))
+	err := failure(C.gpumem_go_share_get_info(h.native(), (*C.uint8_t)(unsafe.Pointer(&info))))
 	return info.public(), err
 }
 
@@ -81,32 +112,32 @@ type ExportOptions struct {
 // A PoolBlock needs [ExportNeighbours], because importers see what else is in these pieces, now or later. Exports of blocks
 // that lie in the same pieces, with the same access, share one import. Free a block only after its importers have stopped
 // using it: the pool then hands out the same bytes again.
-func (i *Instance) Export(address Address, options ExportOptions) (handle ShareHandle, err error) {
+func (i *Instance) Export(address Address, options ExportOptions) (ShareHandle, error) {
 	if err := address.enter("Instance.Export", 1); err != nil {
-		return handle, err
+		return ShareHandle{}, err
 	}
 	defer address.leave()
 	desc := nativeExportDesc{way: int32(options.Way), access: int32(options.Access), flags: uint64(options.Flags)}
 	desc.structSize = unsafe.Sizeof(desc)
 	// Other processes may use the memory unseen.
 	number := address.Number()
-	err = failure(C.gpumem_go_share_export(i.id(), C.uint64_t(number), (*C.uint8_t)(unsafe.Pointer(&desc)), handle.bytes()))
-	runtime.KeepAlive(i)
-	return handle, err
+	defer runtime.KeepAlive(i)
+	return newHandle(func(bytes *C.uint8_t) error {
+		return failure(C.gpumem_go_share_export(i.id(), C.uint64_t(number), (*C.uint8_t)(unsafe.Pointer(&desc)), bytes))
+	})
 }
 
 // Export makes an event importable for other processes of this user. It must have been made with EventInterprocess and
 // EventDisableTiming. The export ends when the event is closed, and with [Instance.Revoke].
-func (e *Event) Export() (handle ShareHandle, err error) {
-	err = failure(C.gpumem_go_event_export(e.id(), handle.bytes()))
-	runtime.KeepAlive(e)
-	return handle, err
+func (e *Event) Export() (ShareHandle, error) {
+	defer runtime.KeepAlive(e)
+	return newHandle(func(bytes *C.uint8_t) error { return failure(C.gpumem_go_event_export(e.id(), bytes)) })
 }
 
 // Revoke ends an export of this instance. Whoever imports the handle from now on gets ErrStaleHandle; what has been
 // imported stays.
 func (i *Instance) Revoke(handle ShareHandle) error {
-	err := failure(C.gpumem_go_share_revoke(i.id(), handle.bytes()))
+	err := failure(C.gpumem_go_share_revoke(i.id(), handle.native()))
 	runtime.KeepAlive(i)
 	return err
 }
@@ -116,12 +147,12 @@ func (i *Instance) Revoke(handle ShareHandle) error {
 // none.
 func (i *Instance) ExportedFiles(handle ShareHandle) ([]*os.File, error) {
 	defer runtime.KeepAlive(i)
-	asked := C.gpumem_go_share_get_fds(i.id(), handle.bytes(), nil, 0)
+	asked := C.gpumem_go_share_get_fds(i.id(), handle.native(), nil, 0)
 	if err := failure(asked); err != nil || asked.value == 0 {
 		return nil, err
 	}
 	descriptors := make([]int32, int(asked.value))
-	got := C.gpumem_go_share_get_fds(i.id(), handle.bytes(), (*C.uint8_t)(unsafe.Pointer(&descriptors[0])),
+	got := C.gpumem_go_share_get_fds(i.id(), handle.native(), (*C.uint8_t)(unsafe.Pointer(&descriptors[0])),
 		C.uint32_t(len(descriptors)))
 	if err := failure(got); err != nil {
 		return nil, err
@@ -210,7 +241,7 @@ func (i *Instance) Import(handle ShareHandle, options ImportOptions) (*Memory, e
 	desc.structSize = unsafe.Sizeof(desc)
 	var made C.gpumem_go_import
 	err := withDescriptors(name, options.Files, func(first *C.uint8_t, count C.uint32_t) {
-		made = C.gpumem_go_share_import(i.id(), handle.bytes(), first, count, (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
+		made = C.gpumem_go_share_import(i.id(), handle.native(), first, count, (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
 	})
 	defer runtime.KeepAlive(i)
 	defer runtime.KeepAlive(options.Device)
@@ -273,7 +304,7 @@ func (d *Device) ImportEvent(handle ShareHandle, files ...*os.File) (*Event, err
 	var event *Event
 	var made error
 	err := withDescriptors("Device.ImportEvent", files, func(first *C.uint8_t, count C.uint32_t) {
-		event, made = d.event(C.gpumem_go_event_import(d.id(), handle.bytes(), first, count))
+		event, made = d.event(C.gpumem_go_event_import(d.id(), handle.native(), first, count))
 	})
 	if err != nil {
 		return nil, err
@@ -386,7 +417,7 @@ func (i *Instance) Send(socket syscall.Conn, handle ShareHandle, options SendOpt
 	}
 	defer runtime.KeepAlive(i)
 	return overSocket(name, socket, true, func(descriptor C.int32_t) error {
-		return failure(C.gpumem_go_share_send(i.id(), handle.bytes(), descriptor, C.uint64_t(options.Lease),
+		return failure(C.gpumem_go_share_send(i.id(), handle.native(), descriptor, C.uint64_t(options.Lease),
 			C.uint64_t(options.Timeout)))
 	})
 }
@@ -394,17 +425,18 @@ func (i *Instance) Send(socket syscall.Conn, handle ShareHandle, options SendOpt
 // Receive waits for a handle that [Instance.Send] sent, on a Unix socket: a [*net.UnixConn] or an [*os.File]. Deadlines of
 // the socket hold: the error is then os.ErrDeadlineExceeded. Descriptors and connection are kept until the handle is
 // imported, or for the sender's lease.
-func (i *Instance) Receive(socket syscall.Conn) (handle ShareHandle, err error) {
+func (i *Instance) Receive(socket syscall.Conn) (ShareHandle, error) {
 	const name = "Instance.Receive"
 	defer runtime.KeepAlive(i)
-	err = overSocket(name, socket, false, func(descriptor C.int32_t) error {
-		result := C.gpumem_go_share_receive(i.id(), descriptor, C.uint64_t(messageLimit), handle.bytes())
-		if Status(result.status) == NotReady {
-			return refusal(ErrBusy, name, "the message did not come whole within %v", messageLimit)
-		}
-		return failure(result)
+	return newHandle(func(bytes *C.uint8_t) error {
+		return overSocket(name, socket, false, func(descriptor C.int32_t) error {
+			result := C.gpumem_go_share_receive(i.id(), descriptor, C.uint64_t(messageLimit), bytes)
+			if Status(result.status) == NotReady {
+				return refusal(ErrBusy, name, "the message did not come whole within %v", messageLimit)
+			}
+			return failure(result)
+		})
 	})
-	return handle, err
 }
 
 // messageLimit is how long the rest of a message may take. It is sent whole.

@@ -163,6 +163,14 @@ func (h ShareHandle) String() string {
 // Format prints the same for every verb.
 func (h ShareHandle) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, h.String()) }
 
+// String returns the length, and leaves out the bytes, which are a secret.
+func (t Token) String() string {
+	if t.secret == nil {
+		return "Token{}"
+	}
+	return fmt.Sprintf("Token{%d bytes}", len(t.secret()))
+}
+
 // String returns the path, and the number of names and links.
 func (h *Hub) String() string {
 	return describe("Hub", h == nil || h.handle == 0, func() (string, error) {
@@ -357,9 +365,6 @@ func fields(value any) string {
 			format = "%s: %x"
 		case field.Kind() == reflect.Func:
 			format = "%s: %T"
-		case name == "Token":
-			parts = append(parts, fmt.Sprintf("Token: %d bytes", field.Len())) // It is a secret.
-			continue
 		case addresses[name] && field.Kind() != reflect.Struct:
 			format = "%s: %#x"
 		}

@@ -583,12 +583,13 @@ func (c *vectorCase) run() error {
 		made, err := at[*Event](c, 0).Export()
 		return keep(c, &made, err)
 	case "handle":
-		return keep(c, &ShareHandle{}, nil)
+		var made ShareHandle
+		return keep(c, &made, made.UnmarshalBinary(make([]byte, handleSize)))
 	case "damage":
-		at[*ShareHandle](c, 0)[c.number(c.argument(1))] ^= 0xff
+		at[*ShareHandle](c, 0).bytes()[c.number(c.argument(1))] ^= 0xff
 		return nil
 	case "same":
-		if *at[*ShareHandle](c, 0) != *at[*ShareHandle](c, 1) {
+		if !at[*ShareHandle](c, 0).Equal(*at[*ShareHandle](c, 1)) {
 			return errors.New("the handles differ")
 		}
 		return nil
