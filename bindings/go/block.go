@@ -7,6 +7,7 @@ package gpumem
 import (
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // block is common to Memory, Pageable and others: bytes that calls use by their address, and that Close releases.
@@ -39,6 +40,80 @@ func (b *block) noting() *block {
 		return b.within
 	}
 	return b
+}
+
+// owned has the addresses of objects that free them, and so are not freed by their number: a View may be using them. The objects
+// are only numbers here, so that they can be collected.
+type owned struct {
+	shards [64]ownedShard // Of a pool, blocks are made and freed by many goroutines at once.
+}
+
+type ownedShard struct {
+	mutex sync.Mutex
+	all   map[ownedAddress]uintptr
+}
+
+type ownedAddress struct {
+	instance uintptr // Its handle.
+	address  uint64
+}
+
+var ownedMemory, ownedBlocks owned
+
+func (o *owned) shard(address uint64) *ownedShard {
+	return &o.shards[(address>>8^address>>14)%uint64(len(o.shards))]
+}
+
+func (o *owned) add(instance *Instance, address uint64, owner *block) {
+	if address == 0 {
+		return
+	}
+	shard := o.shard(address)
+	shard.mutex.Lock()
+	defer shard.mutex.Unlock()
+	if shard.all == nil {
+		shard.all = map[ownedAddress]uintptr{}
+	}
+	shard.all[ownedAddress{instance.handle, address}] = uintptr(unsafe.Pointer(owner))
+}
+
+// remove takes an address from its object, which has freed it. Another one may have it already.
+func (o *owned) remove(instance *Instance, address uint64, owner *block) {
+	key, shard := ownedAddress{instance.handle, address}, o.shard(address)
+	shard.mutex.Lock()
+	defer shard.mutex.Unlock()
+	if shard.all[key] == uintptr(unsafe.Pointer(owner)) {
+		delete(shard.all, key)
+	}
+}
+
+// check refuses the address of an object.
+func (o *owned) check(function string, instance *Instance, address Address) error {
+	has := address.owner != nil
+	if !has && instance != nil {
+		shard := o.shard(address.value)
+		shard.mutex.Lock()
+		_, has = shard.all[ownedAddress{instance.handle, address.value}]
+		shard.mutex.Unlock()
+	}
+	if has {
+		return refusal(ErrInvalidArgument, function, "the address belongs to an object; close or free the object")
+	}
+	return nil
+}
+
+// drop forgets the objects of an instance.
+func (o *owned) drop(instance uintptr) {
+	for index := range o.shards {
+		shard := &o.shards[index]
+		shard.mutex.Lock()
+		for key := range shard.all {
+			if key.instance == instance {
+				delete(shard.all, key)
+			}
+		}
+		shard.mutex.Unlock()
+	}
 }
 
 // streamSet remembers the streams in which work was enqueued.

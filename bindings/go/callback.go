@@ -131,11 +131,13 @@ func (n *table[T]) drop(goes func(T) bool) {
 // calls has the functions that are pending in streams.
 var calls table[*hostCall]
 
-// dropCalls drops the functions that a closed instance never ran, or will not call again.
+// dropCalls drops the functions that a closed instance never ran, or will not call again, and its addresses.
 func dropCalls(instance uintptr) {
 	calls.drop(func(call *hostCall) bool { return call.instance == instance })
 	callbacks.drop(func(one *setCallbacks) bool { return one.instance == instance })
 	poolCallbacks.drop(func(one *poolCallback) bool { return one.instance == instance })
+	ownedMemory.drop(instance)
+	ownedBlocks.drop(instance)
 }
 
 //export gpumemGoHostFunction

@@ -67,6 +67,7 @@ func (d *Device) NewMemory(options MemoryOptions) (*Memory, error) {
 		return nil, err
 	}
 	m.managed = options.Kind == KindManaged
+	m.own()
 	return m, nil
 }
 
@@ -98,14 +99,14 @@ func (d *Device) RegisterMemory(address Address, size uint64, options RegisterOp
 	}
 	desc.structSize = unsafe.Sizeof(desc)
 	m, err := d.memory(C.gpumem_go_memory_register(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name), size)
-	if below == nil {
-		return m, err
-	}
 	if err != nil {
-		below.release()
+		if below != nil {
+			below.release()
+		}
 		return nil, err
 	}
 	m.below = below
+	m.own()
 	return m, nil
 }
 
@@ -127,7 +128,19 @@ func (d *Device) memory(made C.gpumem_go_memory, size uint64) (*Memory, error) {
 	return m, nil
 }
 
+// own has the memory freed by nobody else, by neither of its addresses.
+func (m *Memory) own() {
+	ownedMemory.add(m.device.instance, m.address, &m.block)
+	ownedMemory.add(m.device.instance, m.devicePointer, &m.block)
+}
+
+func (m *Memory) disown() {
+	ownedMemory.remove(m.device.instance, m.address, &m.block)
+	ownedMemory.remove(m.device.instance, m.devicePointer, &m.block)
+}
+
 func (m *Memory) closeDropped() outcome {
+	defer m.disown() // What is kept has no object any more.
 	switch {
 	case m.device.instance.closed():
 		m.releaseBelow()
@@ -162,6 +175,7 @@ func (m *Memory) Close() error {
 	})
 	if done {
 		closedByHand(m)
+		m.disown()
 		m.releaseBelow()
 	}
 	runtime.KeepAlive(m)
@@ -292,10 +306,10 @@ func (d *Device) Malloc(kind Kind, size uint64) (Address, error) {
 	return RawAddress(uint64(result.value)), failure(result)
 }
 
-// Free frees an allocation of Malloc. The address of a Memory is refused: close the Memory.
+// Free frees an allocation of Malloc. The address of a Memory is refused, also as a number: close the Memory.
 func (i *Instance) Free(address Address) error {
-	if address.owner != nil {
-		return refusal(ErrInvalidArgument, "Instance.Free", "the address belongs to an object; close the object")
+	if err := ownedMemory.check("Instance.Free", i, address); err != nil {
+		return err
 	}
 	err := failure(C.gpumem_go_free(i.id(), C.uint64_t(address.value)))
 	runtime.KeepAlive(i)
@@ -314,10 +328,11 @@ func (d *Device) Register(address Address, size uint64, require MemoryFlags) err
 	return err
 }
 
-// Unregister makes memory of Register pageable again, by the same address.
+// Unregister makes memory of Register pageable again, by the same address. The address of a Memory is refused, also as a
+// number: close the Memory.
 func (i *Instance) Unregister(address Address) error {
-	if address.owner != nil {
-		return refusal(ErrInvalidArgument, "Instance.Unregister", "the address belongs to an object; close the object")
+	if err := ownedMemory.check("Instance.Unregister", i, address); err != nil {
+		return err
 	}
 	err := failure(C.gpumem_go_unregister(i.id(), C.uint64_t(address.value)))
 	runtime.KeepAlive(i)

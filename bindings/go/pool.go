@@ -191,6 +191,7 @@ func (p *Pool) made(address, size uint64, in order) *PoolBlock {
 		b.endless, b.pooled = true, p.device.instance
 	}
 	b.what = "block"
+	ownedBlocks.add(p.device.instance, address, &b.block)
 	closeWhenCollected(b, (*PoolBlock).closeDropped)
 	return b
 }
@@ -257,7 +258,7 @@ func (p *Pool) FreeBatch(blocks []*PoolBlock, stream *Stream) (err error) {
 		for index, b := range seized {
 			b.settle(index < freed)
 			if index < freed {
-				closedByHand(b)
+				b.disown()
 			}
 		}
 	}()
@@ -320,10 +321,11 @@ func (p *Pool) Malloc(size uint64, stream *Stream) (Address, error) {
 	return RawAddress(uint64(made.result.value)), err
 }
 
-// Free frees a block of Malloc in the order of a stream. The address of a PoolBlock is refused: call [PoolBlock.Free].
+// Free frees a block of Malloc in the order of a stream. The address of a PoolBlock is refused, also as a
+// number: call [PoolBlock.Free].
 func (p *Pool) Free(address Address, stream *Stream) error {
-	if address.owner != nil {
-		return refusal(ErrInvalidArgument, "Pool.Free", "the address belongs to an object; free the object")
+	if err := ownedBlocks.check("Pool.Free", p.Device().Instance(), address); err != nil {
+		return err
 	}
 	err := failure(C.gpumem_go_pool_free(p.id(), C.uint64_t(address.value), stream.id()))
 	runtime.KeepAlive(p)
@@ -333,8 +335,8 @@ func (p *Pool) Free(address Address, stream *Stream) error {
 
 // FreeBlock is [Pool.Free] for a block of any pool of the instance, also of one that was closed.
 func (i *Instance) FreeBlock(address Address, stream *Stream) error {
-	if address.owner != nil {
-		return refusal(ErrInvalidArgument, "Instance.FreeBlock", "the address belongs to an object; free the object")
+	if err := ownedBlocks.check("Instance.FreeBlock", i, address); err != nil {
+		return err
 	}
 	err := failure(C.gpumem_go_pool_free_pointer(i.id(), C.uint64_t(address.value), stream.id()))
 	runtime.KeepAlive(i)
@@ -541,6 +543,7 @@ type PoolBlock struct {
 }
 
 func (b *PoolBlock) closeDropped() outcome {
+	defer b.disown() // What is kept has no object any more.
 	switch {
 	case b.pool.device.instance.closed():
 		return outcomeGone
@@ -572,6 +575,11 @@ func (b *PoolBlock) FreeNative(native uintptr) error {
 	return b.free("PoolBlock.FreeNative", order{native: native, isNative: true})
 }
 
+func (b *PoolBlock) disown() {
+	closedByHand(b)
+	ownedBlocks.remove(b.pool.device.instance, b.address, &b.block)
+}
+
 func (b *PoolBlock) free(name string, in order) error {
 	if b == nil || b.pool == nil {
 		return nil
@@ -589,7 +597,7 @@ func (b *PoolBlock) free(name string, in order) error {
 		return b.pool.free(b.address, b.size, in)
 	})
 	if done {
-		closedByHand(b)
+		b.disown()
 	}
 	runtime.KeepAlive(b)
 	return calledAs(name, err)

@@ -855,6 +855,82 @@ func TestBlocksAndPoolsThatAreDropped(t *testing.T) {
 	must(t, i.FreeBlock(RawAddress(number), nil))
 }
 
+// A View keeps its bytes, also from who frees them by a number.
+func TestWhatAnObjectOwnsIsNotFreedByNumber(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	owners := func() int {
+		count := 0
+		for _, set := range []*owned{&ownedMemory, &ownedBlocks} {
+			for index := range set.shards {
+				set.shards[index].mutex.Lock()
+				for key := range set.shards[index].all {
+					if key.instance == i.handle {
+						count++
+					}
+				}
+				set.shards[index].mutex.Unlock()
+			}
+		}
+		return count
+	}
+	pinned, there := newPinned[byte](t, d, 4096), newMemory(t, d, KindDevice, 4096)
+	must(t, pinned.View(func(bytes []byte) error {
+		expect(t, i.Free(RawAddress(pinned.At(0).Number())), ErrInvalidArgument)
+		expect(t, i.Free(pinned.DevicePtr().At(0)), ErrInvalidArgument)
+		bytes[4095] = 1
+		return nil
+	}))
+	expect(t, i.Free(there.DevicePtr().At(0)), ErrInvalidArgument)
+	below := newPageable[byte](t, 4096)
+	registered, err := below.Register(d, RegisterOptions{})
+	must(t, err)
+	expect(t, i.Unregister(RawAddress(below.At(0).Number())), ErrInvalidArgument)
+	must(t, registered.Close())
+
+	p := newPool(t, d, PoolOptions{Kind: KindPinned})
+	b := newBlock(t, p, 64, nil)
+	must(t, b.View(func(bytes []byte) error {
+		number := RawAddress(b.At(0).Number())
+		expect(t, p.Free(number, nil), ErrInvalidArgument)
+		expect(t, i.FreeBlock(number, nil), ErrInvalidArgument)
+		if other := newBlock(t, p, 64, nil); other.At(0).Number() == b.At(0).Number() {
+			t.Error("another block has the bytes")
+		} else {
+			must(t, other.Free())
+		}
+		return nil
+	}))
+
+	// The same address is free for others afterwards, whoever frees it, and failed frees change nothing.
+	for round := 0; round < 100; round++ {
+		number, err := p.Malloc(64, nil)
+		must(t, err)
+		must(t, i.FreeBlock(number, nil))
+		blocks, err := p.AllocBatch([]uint64{64, 64, 0}, nil)
+		must(t, err)
+		must(t, p.FreeBatch(blocks, nil))
+		number, err = d.Malloc(KindPinned, 4096)
+		must(t, err)
+		must(t, i.Free(number))
+		must(t, newMemory(t, d, KindPinned, 4096).Close())
+	}
+	must(t, p.Free(RawAddress(0), nil))
+	must(t, i.Free(RawAddress(0)))
+	must(t, b.Free())
+	must(t, pinned.Close())
+	must(t, there.Close())
+	if left := owners(); left != 0 {
+		t.Errorf("%d addresses are left", left)
+	}
+	newMemory(t, d, KindPinned, 4096)
+	_, err = i.CloseForce()
+	must(t, err)
+	if left := owners(); left != 0 {
+		t.Errorf("%d addresses are left after CloseForce", left)
+	}
+}
+
 func TestMessagesOfPools(t *testing.T) {
 	d := device(t)
 	p := newPool(t, d, PoolOptions{})

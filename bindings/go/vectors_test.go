@@ -385,7 +385,7 @@ func (c *vectorCase) run() error {
 		if err != nil {
 			return err
 		}
-		closedByHand(made) // The step that frees it knows only the address.
+		made.disown() // The step that frees it knows only the address.
 		return keep(c, RawAddress(made.At(0).Number()), nil)
 	case "free_block":
 		return at[*Pool](c, 0).Free(c.raw(1), c.stream())
