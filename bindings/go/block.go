@@ -118,43 +118,60 @@ func (o *owned) drop(instance uintptr) {
 
 // streamSet remembers the streams in which work was enqueued.
 type streamSet struct {
-	last  atomic.Pointer[streamWork] // The common case: always the same one.
+	last  atomic.Pointer[streamUse] // The common case: always the same one.
 	mutex sync.Mutex
-	all   []*streamWork
+	all   []*streamUse
 }
 
-func (set *streamSet) add(stream *streamWork) {
-	if set.last.Load() == stream {
+// streamUse is a stream and how much of its work came up to the last use of the memory.
+type streamUse struct {
+	*streamWork
+	upTo atomic.Uint64
+}
+
+// noUse is that of no stream.
+var noUse = streamUse{streamWork: &noWork}
+
+// over reports whether the work that uses the memory was observed complete.
+func (use *streamUse) over() bool { return use.observed.Load() >= use.upTo.Load() }
+
+func (set *streamSet) add(stream *streamWork, count uint64) {
+	if last := set.last.Load(); last != nil && last.streamWork == stream {
+		raise(&last.upTo, count)
 		return
 	}
 	set.mutex.Lock()
 	defer set.mutex.Unlock()
 	// From here on, who adds the last stream waits for this call. Otherwise that could drop it although it has just got work.
-	set.last.Store(&noWork)
+	set.last.Store(&noUse)
+	use := &streamUse{streamWork: stream}
 	kept := set.all[:0]
 	for _, other := range set.all {
 		// Streams whose work is complete are dropped, so that the set does not grow forever.
-		if other != stream && !other.complete() {
+		if other.streamWork == stream {
+			use = other
+		} else if !other.complete() {
 			kept = append(kept, other)
 		}
 	}
 	for i := len(kept); i < len(set.all); i++ {
 		set.all[i] = nil
 	}
-	set.all = append(kept, stream)
-	set.last.Store(stream)
+	raise(&use.upTo, count)
+	set.all = append(kept, use)
+	set.last.Store(use)
 }
 
-// others returns the other streams whose work was not observed complete.
-func (set *streamSet) others(than *streamWork) (found []*streamWork) {
+// pending returns the streams whose work on the memory was not observed complete, without one of them.
+func (set *streamSet) pending(but *streamWork) (found []*streamUse) {
 	if last := set.last.Load(); last == nil {
 		return nil // The common case: none was used.
 	}
 	set.mutex.Lock()
 	defer set.mutex.Unlock()
-	for _, stream := range set.all {
-		if stream != than && !stream.complete() {
-			found = append(found, stream)
+	for _, use := range set.all {
+		if use.streamWork != but && !use.over() {
+			found = append(found, use)
 		}
 	}
 	return found
@@ -162,11 +179,8 @@ func (set *streamSet) others(than *streamWork) (found []*streamWork) {
 
 // observe waits for the work in all streams, and reports whether all of it was observed complete.
 func (set *streamSet) observe() bool {
-	set.mutex.Lock()
-	streams := append([]*streamWork(nil), set.all...)
-	set.mutex.Unlock()
-	for _, stream := range streams {
-		if !stream.observe() {
+	for _, use := range set.pending(nil) {
+		if !use.observe() && !use.over() {
 			return false
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 )
 
 // collectedSince is a count to compare with later ones.
@@ -231,6 +232,64 @@ func TestMemoryOfAStreamThatWasClosedIsKept(t *testing.T) {
 	must(t, err)
 }
 
+// An event observes the work before its record, also for what is done when the stream is closed.
+func TestWorkBeforeAnEventIsObserved(t *testing.T) {
+	d := device(t)
+	p := newPool(t, d, PoolOptions{})
+	observe := map[string]func(*Event) (bool, error){
+		"Query": func(e *Event) (bool, error) {
+			for {
+				if complete, err := e.Query(); complete || err != nil {
+					return complete, err
+				}
+			}
+		},
+		"Synchronize":    func(e *Event) (bool, error) { return true, e.Synchronize() },
+		"SynchronizeFor": func(e *Event) (bool, error) { return e.SynchronizeFor(2 * time.Minute) },
+	}
+	for name, call := range observe {
+		since := settle(t)
+		func() {
+			s, e := newStream(t, d), newEvent(t, d)
+			b := newBlock(t, p, 64, s)
+			m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 4096})
+			must(t, err)
+			must(t, e.Record(newStream(t, d))) // Is replaced.
+			must(t, s.Fill(m.At(0), 4096, 1, 1))
+			must(t, s.Fill(b.At(0), 64, 1, 1))
+			must(t, e.Record(s))
+			if complete, err := call(e); !complete || err != nil {
+				t.Errorf("%s: %v, %v", name, complete, err)
+			}
+			must(t, s.Close())
+			must(t, b.Free())
+		}()
+		collectUntil(t, "freed", since.is(1, 0))
+	}
+
+	// What is enqueued behind the record is not observed by it, and neither is what a later record is about.
+	s, e, word := newStream(t, d), newEvent(t, d), newPinned[uint32](t, d, 1)
+	m := newMemory(t, d, KindDevice, 64)
+	must(t, s.Fill(m.At(0), 64, 1, 1))
+	must(t, e.Record(s))
+	must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
+	must(t, s.Fill(m.At(0), 64, 2, 1))
+	must(t, e.Synchronize())
+	if s.complete() || len(m.streams.pending(nil)) != 1 {
+		t.Error("the work behind the record counts as complete")
+	}
+	must(t, e.Record(newStream(t, d)))
+	must(t, e.Synchronize())
+	if s.complete() {
+		t.Error("the record of another stream counts for this one")
+	}
+	word.Slice()[0] = 1
+	must(t, s.Synchronize())
+	if !s.complete() || len(m.streams.pending(nil)) != 0 {
+		t.Error("the work of the stream does not count as complete")
+	}
+}
+
 func TestAnInstanceThatIsDroppedIsClosed(t *testing.T) {
 	since := settle(t)
 	func() {
@@ -288,18 +347,17 @@ func TestAStreamSetKeepsWhatHasJustGotWork(t *testing.T) {
 	var set streamSet
 	var a, b streamWork
 	for n := 0; n < 100_000; n++ {
-		set.add(&a)
+		set.add(&a, 0)
 		start, done := make(chan bool), make(chan bool)
 		go func() {
 			<-start
-			a.enqueued.Add(1)
-			set.add(&a)
+			set.add(&a, a.enqueued.Add(1))
 			done <- true
 		}()
 		close(start)
-		set.add(&b)
+		set.add(&b, 0)
 		<-done
-		if found := set.others(&b); len(found) != 1 || found[0] != &a {
+		if found := set.pending(&b); len(found) != 1 || found[0].streamWork != &a {
 			t.Fatalf("in round %d the streams with work are %v", n, found)
 		}
 		a.saw(a.enqueued.Load())

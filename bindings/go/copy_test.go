@@ -200,7 +200,7 @@ func TestMemoryOfRegionsUnderWork(t *testing.T) {
 	must(t, s.CopyRegions([]Region{{Destination: Operand{Address: to.At(0)}, Source: Operand{Address: from.At(0)}, Width: 64}}))
 	expect(t, from.Close(), ErrBusy)
 	expect(t, to.Close(), ErrBusy)
-	if s.complete() || to.streams.last.Load() != s.streamWork || from.streams.last.Load() != s.streamWork {
+	if s.complete() || to.streams.last.Load().streamWork != s.streamWork || from.streams.last.Load().streamWork != s.streamWork {
 		t.Error("the memory does not refer to the stream that works on it")
 	}
 	word.Slice()[0] = 1

@@ -8,6 +8,7 @@ import "C"
 import (
 	"context"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -21,9 +22,31 @@ type EventOptions struct {
 
 // Event is a point in a stream that can be waited for.
 type Event struct {
-	device *Device
-	handle uintptr
-	done   atomic.Bool
+	device    *Device
+	handle    uintptr
+	done      atomic.Bool
+	recording sync.Mutex
+	recorded  atomic.Pointer[eventRecord] // The latest one, if it has work that was not observed complete.
+}
+
+// eventRecord is the work of a stream up to a record.
+type eventRecord struct {
+	work  *streamWork
+	count uint64
+}
+
+// observe makes a call that may observe the latest record complete. A record meanwhile replaces the one that it is about.
+func (e *Event) observe(call func() C.gpumem_go_result) C.gpumem_go_result {
+	if e == nil {
+		return call()
+	}
+	before := e.recorded.Load()
+	result := call()
+	if before != nil && Status(result.status) == Success && e.recorded.CompareAndSwap(before, nil) {
+		before.work.saw(before.count)
+	}
+	runtime.KeepAlive(e)
+	return result
 }
 
 func (e *Event) id() C.uintptr_t {
@@ -89,30 +112,38 @@ func (e *Event) Info() (EventInfo, error) {
 
 // Record records the work that is in a stream now. A later record replaces it.
 func (e *Event) Record(stream *Stream) error {
+	defer runtime.KeepAlive(stream)
+	if e == nil {
+		return failure(C.gpumem_go_event_record(0, stream.id()))
+	}
+	e.recording.Lock()
+	defer e.recording.Unlock()
+	work, before := stream.work(), e.recorded.Swap(nil)
+	count := work.enqueued.Load()
 	err := failure(C.gpumem_go_event_record(e.id(), stream.id()))
+	if err != nil {
+		e.recorded.Store(before)
+	} else if work.observed.Load() < count {
+		e.recorded.Store(&eventRecord{work, count})
+	}
 	runtime.KeepAlive(e)
-	runtime.KeepAlive(stream)
 	return err
 }
 
 // Query reports whether the work of the latest record is complete.
 func (e *Event) Query() (complete bool, err error) {
-	result := C.gpumem_go_event_query(e.id())
-	runtime.KeepAlive(e)
+	result := e.observe(func() C.gpumem_go_result { return C.gpumem_go_event_query(e.id()) })
 	return Status(result.status) == Success, failure(result)
 }
 
 // Synchronize waits until the work of the latest record is complete.
 func (e *Event) Synchronize() error {
-	err := failure(C.gpumem_go_event_synchronize(e.id(), timeoutInfinite))
-	runtime.KeepAlive(e)
-	return err
+	return failure(e.observe(func() C.gpumem_go_result { return C.gpumem_go_event_synchronize(e.id(), timeoutInfinite) }))
 }
 
 // SynchronizeFor is Synchronize with a timeout. It reports whether the work is complete.
 func (e *Event) SynchronizeFor(limit time.Duration) (complete bool, err error) {
-	result := C.gpumem_go_event_synchronize(e.id(), nanoseconds(limit))
-	runtime.KeepAlive(e)
+	result := e.observe(func() C.gpumem_go_result { return C.gpumem_go_event_synchronize(e.id(), nanoseconds(limit)) })
 	return Status(result.status) == Success, failure(result)
 }
 

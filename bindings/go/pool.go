@@ -609,7 +609,7 @@ func (b *PoolBlock) recordOthers(in order) error {
 	if in.stream == nil && !in.isNative {
 		return nil
 	}
-	for _, work := range b.streams.others(in.stream.work()) {
+	for _, work := range b.streams.pending(in.stream.work()) {
 		if in.isNative && work.native() == in.native {
 			continue // It is the same stream.
 		}

@@ -117,10 +117,13 @@ func (w *streamWork) guard(function func()) {
 func (w *streamWork) complete() bool { return w.observed.Load() >= w.enqueued.Load() }
 
 // saw records that this much work is complete.
-func (w *streamWork) saw(count uint64) {
+func (w *streamWork) saw(count uint64) { raise(&w.observed, count) }
+
+// raise sets a number, unless it is larger already.
+func raise(number *atomic.Uint64, to uint64) {
 	for {
-		seen := w.observed.Load()
-		if seen >= count || w.observed.CompareAndSwap(seen, count) {
+		now := number.Load()
+		if now >= to || number.CompareAndSwap(now, to) {
 			return
 		}
 	}
@@ -315,9 +318,9 @@ func (s *Stream) enter(function string, address Address, bytes uint64) error {
 		return err
 	}
 	if work := s.work(); work != &noWork {
-		work.enqueued.Add(1)
+		count := work.enqueued.Add(1)
 		if address.owner != nil {
-			address.owner.noting().streams.add(work)
+			address.owner.noting().streams.add(work, count)
 		}
 	}
 	return nil
