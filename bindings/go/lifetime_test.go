@@ -332,6 +332,56 @@ func TestCloseWhileACopyLives(t *testing.T) {
 	must(t, to.Close())
 }
 
+func TestOrdinaryMemoryCannotBeClosedUnderWork(t *testing.T) {
+	d := device(t)
+	s, e, word := newStream(t, d), newEvent(t, d), newPinned[uint32](t, d, 1)
+	done, pending := newPageable[byte](t, 4096), newPageable[byte](t, 4096)
+	must(t, s.Fill(done.At(0), 4096, 1, 1))
+	must(t, e.Record(s))
+	defer func() {
+		word.Slice()[0] = 2
+		_ = s.Synchronize() // The device may be lost.
+	}()
+	must(t, s.WaitValue(word.At(0), 1, 4, WaitGEQ))
+	must(t, s.Fill(pending.At(0), 4096, 2, 1))
+	must(t, e.Synchronize())
+	must(t, done.Close()) // The work behind the event is on other memory.
+	if text := expect(t, pending.Close(), ErrBusy).Message; !strings.Contains(text, "Synchronize") {
+		t.Error(text)
+	}
+	word.Slice()[0] = 1
+	must(t, s.Synchronize())
+	if !filled(pending.Slice(), 2) {
+		t.Error("the fill did not reach the memory")
+	}
+	must(t, pending.Close())
+
+	// Complete is enough, and what cannot be found out any more is left to the caller.
+	complete, closed := newPageable[byte](t, 4096), newPageable[byte](t, 4096)
+	must(t, s.Fill(complete.At(0), 4096, 1, 1))
+	must(t, e.Record(s))
+	for {
+		if over, err := e.Query(); over || err != nil {
+			must(t, err)
+			break
+		}
+	}
+	must(t, complete.Close())
+	other := newStream(t, d)
+	must(t, other.Fill(closed.At(0), 4096, 1, 1))
+	must(t, e.Record(other))
+	must(t, other.Close())
+	must(t, e.Synchronize())
+	must(t, closed.Close())
+	lost := newPageable[byte](t, 4096)
+	if testBackend(t) == BackendHost {
+		must(t, s.WaitValue(word.At(0), 2, 4, WaitGEQ))
+		must(t, s.Fill(lost.At(0), 4096, 1, 1))
+		must(t, d.HostLose())
+	}
+	must(t, lost.Close())
+}
+
 func TestABufferCannotBeClosedWhileRegistered(t *testing.T) {
 	d := device(t)
 	b := newPageable[int64](t, 512)

@@ -142,6 +142,13 @@ func (w *streamWork) observe() bool {
 	return w.complete()
 }
 
+// busy reports whether work of the stream is pending, as far as that can be found out.
+func (w *streamWork) busy() bool {
+	count := w.enqueued.Load()
+	status := Status(w.answer(count, C.gpumem_go_stream_query(C.uintptr_t(w.handle))).status)
+	return status == NotReady || status == ErrInvalidState // Inside a function of a stream, or of one that is captured.
+}
+
 func (w *streamWork) synchronize(timeout C.uint64_t) C.gpumem_go_result {
 	count := w.enqueued.Load()
 	return w.answer(count, C.gpumem_go_stream_synchronize(C.uintptr_t(w.handle), timeout))

@@ -435,9 +435,16 @@ func systemRefusal(function, call string, err error) error {
 }
 
 func (m *mapping) close() error {
-	done, err := m.gate.close("Pageable.Close", func() error {
+	const name = "Pageable.Close"
+	done, err := m.gate.close(name, func() error {
+		// The library does not know when this memory ends.
+		for _, use := range m.streams.pending(nil) {
+			if use.busy() {
+				return refusal(ErrBusy, name, "a stream may still use the memory; call Synchronize of the stream first")
+			}
+		}
 		if err := syscall.Munmap(m.bytes); err != nil {
-			return systemRefusal("Pageable.Close", "munmap", err)
+			return systemRefusal(name, "munmap", err)
 		}
 		return nil
 	})
@@ -448,8 +455,8 @@ func (m *mapping) close() error {
 	return err
 }
 
-// Close returns the memory to the system. While it is registered this fails with ErrBusy: close the registration
-// first.
+// Close returns the memory to the system. While it is registered, or work of a stream on it is pending, this fails with
+// ErrBusy: close the registration, or synchronize the stream, first. It knows nothing of the work of a stream that was closed.
 func (p *Pageable[T]) Close() error {
 	if p == nil || p.mapping == nil {
 		return nil
