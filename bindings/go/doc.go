@@ -35,7 +35,8 @@
 // waits for the streams that worked on the memory. It keeps memory from which a slice or a number was handed out,
 // because those do not keep their memory alive, or that was exported, and each [Hub], because other processes may be using
 // it, and buffers with a [Registration]. What is mapped in a range is unmapped first. [Collected] counts both; a
-// count other than 0 means that a Close is missing.
+// count other than 0 means that a Close is missing. Do not copy the struct behind a pointer, as keep := *memory does: a copy
+// does not keep the memory from being collected. go vet reports that.
 //
 // # Slices
 //

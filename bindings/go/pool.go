@@ -97,9 +97,10 @@ func (d *Device) NewPool(options PoolOptions) (*Pool, error) {
 	return p, nil
 }
 
-// Close closes the pool. It waits until the work before the frees is complete; the host backend in strict mode fails with
-// [ErrBusy] until that was observed. Blocks that live stay usable, and the memory goes back with the last one. The callback
-// of the pool must not call it.
+// Close closes the pool. It waits for all work of the streams in which blocks were allocated, also if this goroutine is what
+// that work waits for: let it go on first. The host backend in strict mode fails with [ErrBusy] if blocks that were allocated
+// without a stream have work that was not observed complete. Blocks that live stay usable, and the memory goes back with the
+// last one. The callback of the pool must not call it.
 func (p *Pool) Close() error {
 	if p == nil || p.handle == 0 || p.done.Load() {
 		return nil
@@ -248,8 +249,8 @@ func (p *Pool) AllocBatch(sizes []uint64, stream *Stream) ([]*PoolBlock, error) 
 }
 
 // FreeBatch frees blocks of the pool in the order of a stream, one after the other. Those that were freed before, and nil,
-// are skipped. If one cannot be freed, those before it are freed, and it and all behind it are not. A nil stream means
-// that no work uses the blocks any more.
+// are skipped. If a block is of another pool, is there twice or is used by a View, none is freed. If the library cannot free
+// one, those before it are freed, and it and all behind it are not. A nil stream means that no work uses the blocks any more.
 func (p *Pool) FreeBatch(blocks []*PoolBlock, stream *Stream) (err error) {
 	const name = "Pool.FreeBatch"
 	var seized []*PoolBlock
