@@ -284,68 +284,28 @@ namespace GpuMem
     // Whatever else reads or writes calls one of these.
     public override int Read(byte[] buffer, int offset, int count)
     {
-      Enter();
-      try
-      {
-        return base.Read(buffer, offset, count);
-      }
-      finally
-      {
-        Leave();
-      }
+      using (Enter()) return base.Read(buffer, offset, count);
     }
 
     public override int ReadByte()
     {
-      Enter();
-      try
-      {
-        return base.ReadByte();
-      }
-      finally
-      {
-        Leave();
-      }
+      using (Enter()) return base.ReadByte();
     }
 
     public override void Write(byte[] buffer, int offset, int count)
     {
-      Enter();
-      try
-      {
-        base.Write(buffer, offset, count);
-      }
-      finally
-      {
-        Leave();
-      }
+      using (Enter()) base.Write(buffer, offset, count);
     }
 
     public override void WriteByte(byte value)
     {
-      Enter();
-      try
-      {
-        base.WriteByte(value);
-      }
-      finally
-      {
-        Leave();
-      }
+      using (Enter()) base.WriteByte(value);
     }
 
     // It writes zeros when it grows again.
     public override void SetLength(long value)
     {
-      Enter();
-      try
-      {
-        base.SetLength(value);
-      }
-      finally
-      {
-        Leave();
-      }
+      using (Enter()) base.SetLength(value);
     }
 
     protected override void Dispose(bool disposing)
@@ -354,7 +314,15 @@ namespace GpuMem
       if (disposing && Interlocked.Exchange(ref disposed, 1) == 0) Leave();
     }
 
-    void Enter()
+    // Ends what Enter() begins.
+    struct Access : IDisposable
+    {
+      internal MemoryView View;
+
+      public void Dispose() { View.Leave(); }
+    }
+
+    Access Enter()
     {
       int seen;
       do
@@ -363,6 +331,7 @@ namespace GpuMem
         if (seen == 0 || Volatile.Read(ref disposed) != 0) throw new ObjectDisposedException(nameof(Stream));
       }
       while (Interlocked.CompareExchange(ref users, seen + 1, seen) != seen);
+      return new Access { View = this };
     }
 
     void Leave()
