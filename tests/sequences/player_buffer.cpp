@@ -721,8 +721,11 @@ void Player::step_buffer_sleep(Choice& choice) {
     if (!told) return;
     expect = *told;
   }
-  const bool tried = may_succeed(expect) || expect.front() == GPUMEM_ERROR_LIMIT_EXCEEDED ||
-                     expect.front() == GPUMEM_ERROR_NO_ACCESS;
+  // A planned failure may stand before these.
+  const bool tried = std::any_of(expect.begin(), expect.end(), [](gpumem_status status) {
+    return status == GPUMEM_SUCCESS || status == GPUMEM_ERROR_LIMIT_EXCEEDED ||
+           status == GPUMEM_ERROR_NO_ACCESS;
+  });
   const gpumem_status status = call.check(
       expect, gpumem_buffer_sleep(as<gpumem_buffer>(chosen.value), wish.desc.pointer(), call.error()));
   if (!live) return;
