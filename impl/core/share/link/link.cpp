@@ -195,9 +195,11 @@ Result<TrialResult> Link::make_trial(const TrialRequest& request) {
   descriptors.push_back(std::move(lent->end));
   for (platform::Descriptor& descriptor : lent->grant.descriptors)
     descriptors.push_back(std::move(descriptor));
+  const platform::Deadline deadline = answer_deadline(timeout_ns_);
   auto answer = call(std::move(message), MessageType::kTried, std::move(descriptors));
   if (!answer && answer.error().status == GPUMEM_ERROR_BUSY) {
-    unanswered_.push_back(std::move(*block));
+    // One that refuses at once has opened nothing.
+    if (std::chrono::steady_clock::now() >= deadline) unanswered_.push_back(std::move(*block));
     return answer.error();
   }
   if (!answer) return TrialResult{answer.error().status, false, answer.error().message};

@@ -35,6 +35,7 @@ constexpr size_t kConnectionsMax = 1024;  // besides those of hubs
 constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
 constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
+constexpr int kLanesMax = 16;             // of a user
 constexpr size_t kLinesMax = 16;
 constexpr uint64_t kOtherDescriptors = 64;  // of the process, beside those of its hubs
 constexpr uint64_t kLinkDescriptors = 3;    // of a link, with its holder and an answer
@@ -178,7 +179,7 @@ void ShareServer::stop() noexcept {
   while (const auto client = take_client())
     client->abandon(instance_closed());
   // Stop without the lock, because trials take it. No lane is added any more.
-  for (auto& [user, lane] : lanes_)
+  for (auto& [asker, lane] : lanes_)
     lane.thread.stop();
   const uint64_t one = 1;
   (void)!write(stop_event_.get(), &one, sizeof one);
@@ -989,16 +990,25 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
   }
 }
 
-// Runs a trial on a thread of its user, because it waits for another process and calls the driver.
+// Runs a trial on a thread for its process, because it waits for that and calls the driver.
 Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) {
   const uint64_t number = incoming.message.number;
+  const Asker asker{connection.user, connection.process};
   auto trial = std::make_shared<Incoming>(std::move(incoming));
-  std::erase_if(lanes_,
-                [&](const auto& lane) { return lane.second.count == 0 && lane.first != connection.user; });
-  Lane& lane = lanes_[connection.user];
+  std::erase_if(lanes_, [&](const auto& lane) { return lane.second.count == 0 && lane.first != asker; });
+  const auto of_user = std::count_if(lanes_.begin(), lanes_.end(),
+                                     [&](const auto& lane) { return lane.first.user == asker.user; });
+  if (of_user >= kLanesMax && !lanes_.contains(asker)) {
+    refuse(connection, number,
+           make_error(GPUMEM_ERROR_BUSY,
+                      "%d other processes of user %u have trials that have not ended; try again later",
+                      kLanesMax, asker.user));
+    return {};
+  }
+  Lane& lane = lanes_[asker];
   try {
     lane.thread.start();
-    lane.thread.add([this, id = connection.id, user = connection.user, number,
+    lane.thread.add([this, id = connection.id, asker, number,
                      waiting = std::weak_ptr(trial)]() -> std::optional<std::chrono::nanoseconds> {
       Message reply = message_of(MessageType::kTried);
       try {
@@ -1007,7 +1017,7 @@ Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) 
         reply.status = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
       }
       reply.number = number;
-      finish_trial(id, user, std::move(reply));
+      finish_trial(id, asker, std::move(reply));
       return std::nullopt;
     });
   } catch (const std::system_error&) {
@@ -1021,9 +1031,9 @@ Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) 
   return {};
 }
 
-void ShareServer::finish_trial(uint64_t id, uint32_t user, Message reply) noexcept {
+void ShareServer::finish_trial(uint64_t id, Asker asker, Message reply) noexcept {
   const std::lock_guard lock(mutex_);
-  if (const auto lane = lanes_.find(user); lane != lanes_.end()) --lane->second.count;
+  if (const auto lane = lanes_.find(asker); lane != lanes_.end()) --lane->second.count;
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   found->second->trial.reset();

@@ -145,6 +145,12 @@ class ShareServer {
     std::string name;
     uint64_t after;
   };
+  // Who requests a trial. Another user's process may have the same number in another namespace.
+  struct Asker {
+    uint32_t user = 0;
+    int32_t process = 0;
+    auto operator<=>(const Asker&) const = default;
+  };
   struct Connection {
     explicit Connection(platform::Descriptor socket) : channel(std::move(socket)) {}
     uint64_t id = 0;
@@ -225,7 +231,7 @@ class ShareServer {
   Result<void> take_release(Connection& connection, const Token& token);
   Result<void> take_request(Connection& connection, Incoming incoming);
   Result<void> take_trial(Connection& connection, Incoming incoming);
-  void finish_trial(uint64_t connection, uint32_t user, Message reply) noexcept;
+  void finish_trial(uint64_t connection, Asker asker, Message reply) noexcept;
   Result<Message> fetch(Connection& connection, Hub& hub, const Message& message,
                         platform::Descriptors* descriptors);
   void let_claim(const Connection& link, const ShareHandle& handle);
@@ -281,13 +287,12 @@ class ShareServer {
   std::map<uint64_t, Listening> listeners_;
   std::map<uint64_t, Hub> hubs_;
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
-  // Trials wait for other processes. A user's trials run one after another, so that they do not delay other
-  // users'.
+  // A thread for the trials of one process. They wait for that process, and hold up no other one's.
   struct Lane {
     Background thread;
     uint64_t count = 0;  // that wait or run
   };
-  std::map<uint32_t, Lane> lanes_;  // by user
+  std::map<Asker, Lane> lanes_;
   // Messages that may still be handled for a user in this round.
   struct Turn {
     uint32_t user = 0;

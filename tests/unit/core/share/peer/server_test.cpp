@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -537,6 +538,60 @@ Raw begin_trial(Raw& link, gpumem_instance instance) {
   return Raw(std::move(ours));
 }
 
+// Connects from another process.
+Raw connected_elsewhere(const std::string& address) {
+  sockaddr_un place{};
+  place.sun_family = AF_UNIX;
+  std::copy(address.begin(), address.end(), std::begin(place.sun_path));
+  if (place.sun_path[0] == '@') place.sun_path[0] = '\0';
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size());
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(test::exit_code_of([&] {
+              return connect(socket.get(), reinterpret_cast<const sockaddr*>(&place), size) == 0 ? 0 : errno;
+            }),
+            0);
+  EXPECT_EQ(fcntl(socket.get(), F_SETFL, O_NONBLOCK), 0);
+  Raw raw(std::move(socket));
+  EXPECT_EQ(raw.hello().type, MessageType::kWelcome);
+  return raw;
+}
+
+TEST_F(ShareServerTest, NoProcessHoldsUpTheTrialsOfOthersOfItsUser) {
+  open_hub(hub_desc());
+  std::vector<Raw> links;
+  std::vector<Raw> holders;
+  for (int i = 0; i < 30; ++i) {
+    Raw& link = links.emplace_back(address());
+    ASSERT_EQ(link.hello().type, MessageType::kWelcome);
+    holders.push_back(begin_trial(link, instance));
+  }
+  Raw another = connected_elsewhere(address());
+  EXPECT_TRUE(begin_trial(another, instance).next()) << "its claim";
+}
+
+TEST_F(ShareServerTest, SixteenProcessesOfAUserTryAtTheSameTime) {
+  open_hub(hub_desc());
+  // A trial that nobody answers lasts 5 seconds, which is too short on a busy machine.
+  EXPECT_TRUE(eventually([&] {
+    std::vector<Raw> links;
+    std::vector<Raw> holders;
+    for (int i = 0; i < 16; ++i) {
+      links.push_back(connected_elsewhere(address()));
+      holders.push_back(begin_trial(links.back(), instance));
+      if (!holders.back().next()) return false;  // the claim
+    }
+    Raw one_more = connected_elsewhere(address());
+    Descriptors descriptors;
+    Descriptor ours;
+    const Message message = trial_of(instance, &descriptors, &ours);
+    const Message answer = one_more.ask(message, std::move(descriptors));
+    if (answer.type != MessageType::kRefused) return false;
+    EXPECT_EQ(answer.status, GPUMEM_ERROR_BUSY);
+    EXPECT_NE(answer.text.find("16 other processes of user"), std::string::npos) << answer.text;
+    return true;
+  }));
+}
+
 class SharedHubTest : public ShareServerTest {
  public:
   static constexpr uint32_t kUsers[] = {65534, 65533};
@@ -820,12 +875,44 @@ TEST_F(ShareServerTest, ATrialThatWaitsGoesWithItsLink) {
   EXPECT_FALSE(waiting.next()) << "a claim by a trial of nobody";
 }
 
-TEST_F(ShareServerTest, WhoOnlySaysThatItTriedIsNotBelieved) {
-  auto listener = platform::Listener::open(address(), 0600);
-  ASSERT_TRUE(listener);
-  std::thread liar([&] {
-    ASSERT_EQ(*platform::wait_for(listener->get(), false, soon()), platform::Waited::kReady);
-    auto socket = listener->accept();
+// A hub that opens nothing, and answers a trial with what it is told to.
+class LyingHubTest : public ShareServerTest {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(gpumem_link_close(link_, nullptr), GPUMEM_SUCCESS);
+    if (liar_.joinable()) liar_.join();
+    EXPECT_EQ(gpumem_memory_destroy(memory_, nullptr), GPUMEM_SUCCESS);
+    ShareServerTest::TearDown();
+  }
+  gpumem_status ask(const Message& answer, gpumem_way_info* info) {
+    auto listener = platform::Listener::open(address(), 0600);
+    EXPECT_TRUE(listener);
+    if (!listener) return GPUMEM_ERROR_NOT_FOUND;
+    liar_ = std::thread([answer, listener = std::move(*listener)]() mutable { lie(listener, answer); });
+    EXPECT_EQ(connect(&link_), GPUMEM_SUCCESS);
+    gpumem_device device = nullptr;
+    EXPECT_EQ(gpumem_device_get(other, 0, &device, nullptr), GPUMEM_SUCCESS);
+    gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+    desc.kind = GPUMEM_KIND_DEVICE;
+    desc.size = 4096;
+    desc.require = GPUMEM_MEMORY_SHAREABLE;
+    EXPECT_EQ(gpumem_memory_create(device, &desc, &memory_, nullptr), GPUMEM_SUCCESS);
+    gpumem_memory_info made = GPUMEM_MEMORY_INFO_INIT;
+    EXPECT_EQ(gpumem_memory_get_info(memory_, &made, nullptr), GPUMEM_SUCCESS);
+    return gpumem_link_get_way(link_, made.device_pointer, GPUMEM_SHARE_WAY_LEGACY, GPUMEM_PEER_OTHER_PROCESS,
+                               info, nullptr);
+  }
+  // Memory of the one that asks, beside what it asks about.
+  uint64_t blocks() {
+    gpumem_stats stats = GPUMEM_STATS_INIT;
+    EXPECT_EQ(gpumem_stats_get(other, &stats, nullptr), GPUMEM_SUCCESS);
+    return stats.live_count - 1;
+  }
+
+ private:
+  static void lie(platform::Listener& listener, const Message& answer) {
+    ASSERT_EQ(*platform::wait_for(listener.get(), false, soon()), platform::Waited::kReady);
+    auto socket = listener.accept();
     ASSERT_TRUE(socket && *socket);
     Raw raw(std::move(*socket));
     Descriptor kept;
@@ -833,9 +920,8 @@ TEST_F(ShareServerTest, WhoOnlySaysThatItTriedIsNotBelieved) {
       auto asked = raw.next();
       ASSERT_TRUE(asked);
       const bool hello = asked->message.type == MessageType::kHello;
-      Message reply = message_of(hello ? MessageType::kWelcome : MessageType::kTried);
+      Message reply = hello ? message_of(MessageType::kWelcome) : answer;
       reply.number = asked->message.number;
-      reply.status = GPUMEM_SUCCESS;
       Descriptors descriptors;
       if (hello) {
         auto pair = platform::socket_pair();
@@ -846,28 +932,29 @@ TEST_F(ShareServerTest, WhoOnlySaysThatItTriedIsNotBelieved) {
       raw.send(std::move(reply), std::move(descriptors));
     }
     (void)raw.next();
-  });
-  gpumem_link link = nullptr;
-  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
-  gpumem_device device = nullptr;
-  ASSERT_EQ(gpumem_device_get(other, 0, &device, nullptr), GPUMEM_SUCCESS);
-  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
-  desc.kind = GPUMEM_KIND_DEVICE;
-  desc.size = 4096;
-  desc.require = GPUMEM_MEMORY_SHAREABLE;
-  gpumem_memory memory = nullptr;
-  ASSERT_EQ(gpumem_memory_create(device, &desc, &memory, nullptr), GPUMEM_SUCCESS);
-  gpumem_memory_info made = GPUMEM_MEMORY_INFO_INIT;
-  ASSERT_EQ(gpumem_memory_get_info(memory, &made, nullptr), GPUMEM_SUCCESS);
+  }
+
+  std::thread liar_;
+  gpumem_link link_ = nullptr;
+  gpumem_memory memory_ = nullptr;
+};
+
+TEST_F(LyingHubTest, WhoOnlySaysThatItTriedIsNotBelieved) {
+  Message tried = message_of(MessageType::kTried);
+  tried.status = GPUMEM_SUCCESS;
   gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
-  EXPECT_EQ(gpumem_link_get_way(link, made.device_pointer, GPUMEM_SHARE_WAY_LEGACY, GPUMEM_PEER_OTHER_PROCESS,
-                                &info, nullptr),
-            GPUMEM_SUCCESS);
+  EXPECT_EQ(ask(tried, &info), GPUMEM_SUCCESS);
   EXPECT_EQ(info.status, GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(info.message).find("is not here"), std::string::npos) << info.message;
-  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
-  liar.join();
-  EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
+}
+
+TEST_F(LyingHubTest, ARefusedTrialKeepsNoBlock) {
+  Message refused = message_of(MessageType::kRefused);
+  refused.status = GPUMEM_ERROR_BUSY;
+  gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+  EXPECT_EQ(ask(refused, &info), GPUMEM_SUCCESS);
+  EXPECT_EQ(info.status, GPUMEM_ERROR_BUSY);
+  EXPECT_EQ(blocks(), 0U) << "it could be asked again and again";
 }
 
 TEST_F(ShareServerTest, NobodySendsWhatTheSharingThreadWaitsFor) {
