@@ -36,7 +36,7 @@ CLASSES = {
 BY_HAND = {"gpumem_status_info", "gpumem_import_info", "gpumem_copy_file_info", "gpumem_pool_block_info"}
 # Fields that C# calls otherwise.
 FIELDS = {"pid": "Process", "uid": "User", "exporter_pid": "ExporterProcess", "publisher_pid": "PublisherProcess",
-          "fd_count": "DescriptorCount", "device_uuid": "Uuid", "slow": "IsSlow"}
+          "publisher_uid": "PublisherUser", "fd_count": "DescriptorCount", "device_uuid": "Uuid", "slow": "IsSlow"}
 # Texts of the library, in which C names are replaced.
 TEXTS = {"fallback_reason", "message", "reason"}
 # Types of C, in texts.
@@ -73,7 +73,7 @@ def properties(interface, names, struct, by_hand):
             yield field, "bool", f"{info} != 0"
         elif base == "uint64_t" and not re.search(r"(?:^|_)id$|^native_handle$", field.name):
             yield field, "long", f"Sizes.FromNative({info})"
-        elif base == "uint32_t" and field.name != "uid":
+        elif base == "uint32_t" and not field.name.endswith("uid"):
             yield field, "int", f"(int){info}"
         else:
             yield field, {"int32_t": "int", "uint32_t": "uint", "uint64_t": "ulong"}[base], info

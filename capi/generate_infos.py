@@ -24,6 +24,7 @@ FIELDS = {
     "gpumem_share_info.backend": ("", "Backend"),
     **{f"gpumem_{name}": ("", kind) for name, kind in (
         ("capability_info.native_code", "int32"), ("stream_info.priority", "int32"), ("link_info.uid", "uint32"),
+        ("entry_info.publisher_uid", "uint32"),
         ("device_info.pci_domain", "uint32"), ("device_info.pci_bus", "uint32"), ("device_info.pci_device", "uint32"))},
 }
 # Texts that the library has made, with names of C in them.

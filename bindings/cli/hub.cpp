@@ -73,7 +73,8 @@ void print_hub(const gpumem_link_info& hub, const std::vector<gpumem_entry_info>
     table.add({shown(entry.name), std::to_string(entry.version), type_name(entry.type),
                entry.type == GPUMEM_SHARE_TYPE_EVENT ? "-" : size_text(size_of(entry)), way_name(entry.way),
                access_name(entry.access),
-               (entry.publisher_gone != 0 ? "was " : "") + std::to_string(entry.publisher_pid),
+               (entry.publisher_gone != 0 ? "was " : "") + std::to_string(entry.publisher_pid) +
+                   (entry.publisher_uid != hub.uid ? " of user " + std::to_string(entry.publisher_uid) : ""),
                ours               ? "XXH3 " + ours->text()
                : is_marked(entry) ? hex(entry.fingerprint, sizeof entry.fingerprint)
                                   : "-"});
@@ -94,7 +95,8 @@ void print_entries_json(const gpumem_link_info& hub, const std::vector<gpumem_en
          {"bytes", size_of(entry)},
          {"way", way_name(entry.way)},
          {"access", access_name(entry.access)},
-         {"publisher", {{"pid", entry.publisher_pid}, {"gone", entry.publisher_gone != 0}}},
+         {"publisher",
+          {{"pid", entry.publisher_pid}, {"uid", entry.publisher_uid}, {"gone", entry.publisher_gone != 0}}},
          {"fingerprint",
           is_marked(entry) ? Json(hex(entry.fingerprint, sizeof entry.fingerprint)) : Json()}});
   }

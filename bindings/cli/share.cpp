@@ -258,6 +258,13 @@ Attached import_name(gpumem_instance instance, const AttachOptions& options, con
   gpumem_memory imported = nullptr;
   call(gpumem_share_import, instance, &handle, nullptr, uint32_t{0}, &import_desc, &pointer, &imported);
   found.memory = Memory(imported);
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  call(gpumem_memory_get_info, imported, &info);
+  if (found.fingerprint.size > info.size) {
+    throw std::runtime_error(found.name() + " has memory of " + std::to_string(info.size) +
+                             " bytes, and its fingerprint is of " + std::to_string(found.fingerprint.size) +
+                             ": what published it is not gpumem share, or lies");
+  }
   found.bytes = static_cast<const std::byte*>(pointer);
   return found;
 }

@@ -1257,7 +1257,7 @@ typedef struct gpumem_entry_info {
   gpumem_access access;
   int32_t publisher_pid;
   uint32_t publisher_gone;
-  uint32_t reserved;
+  uint32_t publisher_uid;
   uint8_t fingerprint[32];
 } gpumem_entry_info;
 #define GPUMEM_ENTRY_INFO_INIT                                    \

@@ -483,6 +483,7 @@ type Entry struct {
 	Access        Access    // The most that links get.
 	PublisherPID  int       // The process that published it, as that of the hub counts, if it can.
 	PublisherGone bool      // Whether that is not connected any more, and a keeper holds what it left.
+	PublisherUID  uint32    // The user of that process, as that of the hub counts.
 	Fingerprint   [32]byte  // As published.
 }
 
@@ -496,6 +497,7 @@ func (info *nativeEntryInfo) public() Entry {
 		Access:        Access(info.access),
 		PublisherPID:  int(info.publisherPid),
 		PublisherGone: info.publisherGone != 0,
+		PublisherUID:  info.publisherUid,
 		Fingerprint:   info.fingerprint,
 	}
 }

@@ -737,7 +737,7 @@ func TestAHubInAnotherProcess(t *testing.T) {
 	entry, err := l.Wait(context.Background(), "batch", 0)
 	must(t, err)
 	child.expect("1")
-	expected := Entry{"batch", 1, entry.Size, ShareTypeMemory, ShareWayPOSIXFD, AccessRead, link.PID, false, [32]byte{}}
+	expected := Entry{"batch", 1, entry.Size, ShareTypeMemory, ShareWayPOSIXFD, AccessRead, link.PID, false, link.UID, [32]byte{}}
 	if entry != expected || entry.Size < 5 {
 		t.Errorf("%v instead of %v", entry, expected)
 	}

@@ -502,7 +502,7 @@ type nativeEntryInfo struct {
 	access        int32
 	publisherPid  int32
 	publisherGone uint32
-	reserved      uint32
+	publisherUid  uint32
 	fingerprint   [32]byte
 }
 

@@ -107,6 +107,7 @@ gpumem_entry_info info_of(const core::HubEntry& entry) {
   info.access = entry.access;
   info.publisher_pid = entry.publisher;
   info.publisher_gone = entry.publisher_gone ? 1 : 0;
+  info.publisher_uid = entry.user;
   std::copy(entry.fingerprint.begin(), entry.fingerprint.end(), std::begin(info.fingerprint));
   return info;
 }

@@ -1013,7 +1013,7 @@ def case_hub_list():
             require((report["path"], report["keeper"], report["pid"]) == (hub, False, process.pid), str(report))
             require((entry["name"], entry["version"], entry["type"], entry["way"], entry["access"]) ==
                     ("weights", 1, "memory", "posix-fd", "read"), str(entry))
-            require(entry["publisher"] == {"pid": process.pid, "gone": False}, str(entry))
+            require(entry["publisher"] == {"pid": process.pid, "uid": os.getuid(), "gone": False}, str(entry))
             require(re.search(r"XXH3 (\w+)", outcome.out)[1] in line, str(outcome))
             require(entry["bytes"] == 3_000_000 and entry["fingerprint"][:32] in line, str(entry))
             require(int.from_bytes(bytes.fromhex(entry["fingerprint"])[16:24], "little") == 3_000_000, str(entry))
@@ -1021,6 +1021,45 @@ def case_hub_list():
         with staying("share", make_file(folder, 1), "--name", "größe", "--hub", hub, "--backend", "host"):
             header, row = run("hub", "list", "--hub", hub).out.splitlines()[2:4]
             require(header.index("TYPE") == row.index("memory"), f"{header}\n{row}")
+
+
+# A keeper that serves another user, whose child publishes in it as that user.
+KEEPER_OF_TWO = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import gpumem
+path, user = sys.argv[2], int(sys.argv[3])
+gpumem.version()  # loads the library, while this is root
+open_end, wait_end = os.pipe()
+if os.fork() == 0:
+    os.read(open_end, 1)
+    os.setresuid(user, user, user)
+    instance = gpumem.Instance("host")
+    buffer = instance.device(0).buffer(4096, handle_types="posix_fd")
+    link = instance.connect(path)
+    link.publish("theirs", instance.export(buffer))
+    # As gpumem share marks it, of a size that the memory does not have.
+    link.publish("lie", instance.export(buffer), fingerprint=bytes(16) + (1 << 40).to_bytes(8, "little") + b"gpumem 1")
+    print("ready", flush=True)
+else:
+    instance = gpumem.Instance("host")
+    hub = instance.hub(path, flags="keeper", users=[user], mode=0o666)
+    os.write(wait_end, b"x")
+sys.stdin.read()
+"""
+
+
+def case_a_publisher_of_another_user_that_lies():
+    if os.geteuid() != 0:
+        raise Skipped("only root has a process of another user")
+    if SHORT_OF_MEMORY == "-":
+        raise Skipped("a program without the sanitizer cannot load the library")
+    user, hub, python = 65534, f"@gpumem-cli-{os.getpid()}-two", Path(__file__).resolve().parents[2] / "bindings/python"
+    with staying(python, hub, str(user), program=(sys.executable, "-c", KEEPER_OF_TWO), variables={"GPUMEM_LIBRARY": library_path()}):
+        outcome = run("hub", "list", "--hub", hub)
+        require(len(re.findall(rf" \d+ of user {user}$", outcome.out, re.MULTILINE)) == 2, str(outcome))
+        require([entry["publisher"]["uid"] for entry in listed(hub)["entries"]] == [user, user], str(listed(hub)))
+        require_failure(run_host("attach", "--name", "lie", "--hub", hub), 1, "lie version 1 has memory of", "1099511627776")
 
 
 # Publishes a ring with the library alone; prints a line and stays.
@@ -1079,7 +1118,7 @@ def keep_after_the_publisher(backend, variables_of):
                 with staying("share", path, "--name", "n", "--keep", hub, "--stay", "--backend", backend,
                              variables=variables_of()) as (publisher, line):
                     require(line.startswith(f"n version {version}: "), line)
-                    require(listed(hub)["entries"][-1]["publisher"] == {"pid": publisher.pid, "gone": False}, str(listed(hub)))
+                    require(listed(hub)["entries"][-1]["publisher"] == {"pid": publisher.pid, "uid": os.getuid(), "gone": False}, str(listed(hub)))
                     publisher.kill()
                     publisher.wait()
                 entry = listed(hub)["entries"][-1]
@@ -1152,7 +1191,7 @@ def case_a_publisher_stays_where_it_is_asked_to():
         with staying("keep", "--hub", hub) as (keeper, _):
             for option in ("--stay", "--wait-stdin"):
                 with staying("share", path, "--name", "n", "--keep", hub, option, "--backend", "host") as (publisher, _):
-                    require(listed(hub)["entries"][-1]["publisher"] == {"pid": publisher.pid, "gone": False}, option)
+                    require(listed(hub)["entries"][-1]["publisher"] == {"pid": publisher.pid, "uid": os.getuid(), "gone": False}, option)
                     require_end(publisher)
             require_end(keeper)
         require_failure(run_host("share", path, "--name", "n", "--stay", "--hub", hub), 2, "--stay needs --keep")

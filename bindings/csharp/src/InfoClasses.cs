@@ -768,6 +768,7 @@ namespace GpuMem
       Access = (Access)info->access;
       PublisherProcess = info->publisher_pid;
       PublisherGone = info->publisher_gone != 0;
+      PublisherUser = info->publisher_uid;
       Fingerprint = Bytes.Read(info->fingerprint, 32);
     }
 
@@ -795,6 +796,9 @@ namespace GpuMem
     /// <summary>Whether that is not connected any more, and a keeper holds what it left.</summary>
     public bool PublisherGone { get; private set; }
 
+    /// <summary>The user of that process, as that of the hub counts.</summary>
+    public uint PublisherUser { get; private set; }
+
     /// <summary>As published.</summary>
     public byte[] Fingerprint { get; private set; }
 
@@ -804,7 +808,7 @@ namespace GpuMem
       return new Printed(nameof(HubEntry)).Add(nameof(Name), Name).Add(nameof(Version), Version)
           .Add(nameof(Size), Size).Add(nameof(Type), Type).Add(nameof(Way), Way).Add(nameof(Access), Access)
           .Add(nameof(PublisherProcess), PublisherProcess).Add(nameof(PublisherGone), PublisherGone)
-          .Add(nameof(Fingerprint), Fingerprint).ToString();
+          .Add(nameof(PublisherUser), PublisherUser).Add(nameof(Fingerprint), Fingerprint).ToString();
     }
   }
 

@@ -1070,7 +1070,7 @@ namespace GpuMem.Tests
         Check.Equal(1L, entry.Version, "version");
         Check.That(entry.Type == ShareType.Memory && entry.Way == ShareWay.PosixFd, entry.ToString());
         // Descriptors are for reading unless the publisher says otherwise.
-        Check.That(entry.Access == Access.Read && !entry.PublisherGone && entry.PublisherProcess == info.Process, entry.ToString());
+        Check.That(entry.Access == Access.Read && !entry.PublisherGone && entry.PublisherProcess == info.Process && entry.PublisherUser == info.User, entry.ToString());
         Check.That(entry.Fingerprint.All(one => one == 0), "fingerprint");
         using (ImportedMemory first = instance.Import(link.Fetch("weights")))
         {

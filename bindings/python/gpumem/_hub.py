@@ -32,7 +32,7 @@ def _entry(found: Any) -> Entry:
     fingerprint = bytes(found.fingerprint)
     return Entry(text(found.name), found.version, found.size, known(ShareType, found.type), known(ShareWay, found.way),
                  known(Access, found.access), found.publisher_pid, bool(found.publisher_gone),
-                 fingerprint if any(fingerprint) else None)
+                 found.publisher_uid, fingerprint if any(fingerprint) else None)
 
 
 def _name(name: str) -> bytes:

@@ -526,7 +526,7 @@ class gpumem_link_info(Growing):
 class gpumem_entry_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("name", c_char * 64), ("version", c_uint64), ("size", c_uint64),
                 ("type", c_int32), ("way", c_int32), ("access", c_int32), ("publisher_pid", c_int32),
-                ("publisher_gone", c_uint32), ("reserved", c_uint32), ("fingerprint", c_uint8 * 32)]
+                ("publisher_gone", c_uint32), ("publisher_uid", c_uint32), ("fingerprint", c_uint8 * 32)]
 
 
 class gpumem_fetch_desc(Growing):

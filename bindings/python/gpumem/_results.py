@@ -372,7 +372,7 @@ class LinkInfo(NamedTuple):
 
 class Entry(NamedTuple):
     """One version of a name in a hub. ``fingerprint`` is None if it was published without one. ``publisher_gone``: the process
-    that published it is not connected any more, and a keeper holds what it left."""
+    that published it is not connected any more, and a keeper holds what it left. ``publisher_uid`` is the user of that process."""
 
     name: str
     version: int
@@ -382,6 +382,7 @@ class Entry(NamedTuple):
     access: Access
     publisher_pid: int
     publisher_gone: bool
+    publisher_uid: int
     fingerprint: Optional[bytes]
 
 

@@ -578,8 +578,8 @@ class HubTest(SharingCase):
             connection.send(("batch", b"first" * 1000, {"keep": 3}))
             entry = link.wait("batch", timeout=LIMIT)
             self.assertEqual((entry.name, entry.version, entry.type, entry.way, entry.access, entry.publisher_pid,
-                              entry.publisher_gone, entry.fingerprint),
-                             ("batch", 1, ShareType.MEMORY, ShareWay.POSIX_FD, Access.READ, process.pid, False, None))
+                              entry.publisher_gone, entry.publisher_uid, entry.fingerprint),
+                             ("batch", 1, ShareType.MEMORY, ShareWay.POSIX_FD, Access.READ, process.pid, False, os.getuid(), None))
             self.assertEqual(self.heard(connection), 1)
             first = gpumem.import_memory(link.fetch("batch"))
             connection.send(("batch", b"second" * 1000, {"version": 7, "keep": 3, "fingerprint": fingerprint}))

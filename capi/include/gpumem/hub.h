@@ -294,7 +294,7 @@ typedef struct gpumem_entry_info {
   gpumem_access access;    /**< The most that links get. */
   int32_t publisher_pid;   /**< The process that published it, as that of the hub counts, if it can. */
   uint32_t publisher_gone; /**< 1 if that is not connected any more, and a keeper holds what it left. */
-  uint32_t reserved;       /**< 0. */
+  uint32_t publisher_uid;  /**< The user of that process, as that of the hub counts. */
   uint8_t fingerprint[32]; /**< As published. */
 } gpumem_entry_info;
 

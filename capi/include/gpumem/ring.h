@@ -296,7 +296,8 @@ GPUMEM_API gpumem_status gpumem_ring_get_info(gpumem_ring ring, gpumem_ring_info
  *         backend, work uses its memory, and no other ring of this process has the same
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
- * \blocking{a consumer until its work on what it has used is complete; and for driver calls}
+ * \blocking{a consumer until its work on what it has used is complete, for which on the host backend its producer must run;
+ *           and for driver calls}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_ring_destroy(gpumem_ring ring, gpumem_error *error);

@@ -846,7 +846,7 @@ namespace GpuMem.Interop
     public int access;
     public int publisher_pid;
     public uint publisher_gone;
-    public uint reserved;
+    public uint publisher_uid;
     public fixed byte fingerprint[32];
 
     /// <summary>One that knows its size, and is 0 otherwise.</summary>

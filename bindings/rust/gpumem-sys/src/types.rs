@@ -1680,8 +1680,8 @@ structs! {
         publisher_pid: i32,
         /// 1 if that is not connected any more, and a keeper holds what it left.
         publisher_gone: u32,
-        /// 0.
-        reserved: u32,
+        /// The user of that process, as that of the hub counts.
+        publisher_uid: u32,
         /// As published.
         fingerprint: [u8; 32],
     }

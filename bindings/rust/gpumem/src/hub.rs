@@ -776,10 +776,12 @@ pub struct Entry {
     pub way: ShareWay,
     /// The most that links get.
     pub access: Access,
-    /// The process that published it, as it counts itself.
+    /// The process that published it, as that of the hub counts, if it can.
     pub publisher_pid: i32,
     /// Whether that is not connected any more, and a keeper holds what it left.
     pub publisher_gone: bool,
+    /// The user of that process, as that of the hub counts.
+    pub publisher_uid: u32,
     /// As published; zeros if there is none.
     pub fingerprint: [u8; 32],
 }
@@ -795,6 +797,7 @@ impl Entry {
             access: Access(info.access),
             publisher_pid: info.publisher_pid,
             publisher_gone: info.publisher_gone != 0,
+            publisher_uid: info.publisher_uid,
             fingerprint: info.fingerprint,
         }
     }

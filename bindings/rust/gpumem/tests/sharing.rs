@@ -590,6 +590,7 @@ fn follow_a_name(mut socket: &UnixStream) {
         assert_eq!((entry.share_type, entry.way), (ShareType::MEMORY, ShareWay::POSIX_FD));
         // Descriptors are for reading unless the publisher says otherwise.
         assert_eq!((entry.access, entry.publisher_gone, entry.fingerprint), (Access::READ, false, [0; 32]));
+        assert_eq!(entry.publisher_uid, info.uid);
         assert_eq!(Some(entry.publisher_pid as u32), info.pid);
         let first = Imported::new(instance, &link.fetch("weights").unwrap()).unwrap();
         assert_eq!(first.info().unwrap().access, Access::READ);

@@ -27,9 +27,9 @@ Error other_user(const std::string& name) {
 
 }  // namespace
 
-HubEntry HubTable::entry_of(const std::string& name, uint64_t number, const Version& version) {
+HubEntry HubTable::entry_of(const Names::value_type& name, uint64_t number, const Version& version) {
   HubEntry entry;
-  entry.name = name;
+  entry.name = name.first;
   entry.version = number;
   entry.size = version.handle.size;
   entry.type = version.handle.type;
@@ -37,6 +37,7 @@ HubEntry HubTable::entry_of(const std::string& name, uint64_t number, const Vers
   entry.access = version.handle.access;
   entry.publisher = version.handle.exporter.pid;
   entry.publisher_gone = version.kept && version.publisher == 0;
+  entry.user = name.second.user;
   entry.fingerprint = version.fingerprint;
   return entry;
 }
@@ -267,12 +268,13 @@ const HubTable::Version* HubTable::find(const Token& token) const { return owner
 
 Result<HubEntry> HubTable::at(uint32_t index) const {
   uint64_t left = index;
-  for (const auto& [name, known] : names_) {
-    if (left >= known.versions.size()) {
-      left -= known.versions.size();
+  for (const auto& name : names_) {
+    const auto& versions = name.second.versions;
+    if (left >= versions.size()) {
+      left -= versions.size();
       continue;
     }
-    const auto at = std::next(known.versions.begin(), static_cast<std::ptrdiff_t>(left));
+    const auto at = std::next(versions.begin(), static_cast<std::ptrdiff_t>(left));
     return entry_of(name, at->first, at->second);
   }
   return make_error(GPUMEM_ERROR_NOT_FOUND, "the hub has %u versions of names, so none at %u", version_count_,
@@ -284,7 +286,7 @@ bool HubTable::newest(const std::string& name, uint64_t after, HubEntry* entry) 
   if (known == names_.end() || known->second.versions.empty()) return false;
   const auto& [number, version] = *known->second.versions.rbegin();
   if (number <= after) return false;
-  *entry = entry_of(name, number, version);
+  *entry = entry_of(*known, number, version);
   return true;
 }
 

@@ -92,7 +92,7 @@ class HubTable {
     uint64_t last = 0;
   };
 
-  static HubEntry entry_of(const std::string& name, uint64_t number, const Version& version);
+  static HubEntry entry_of(const Names::value_type& name, uint64_t number, const Version& version);
   uint64_t last_of(const std::string& name, uint32_t user) const;
   void forget(const Version& version) noexcept;
   // One of the versions with a token, and its name; null if there is none.

@@ -153,6 +153,7 @@ void write_entry(Writer& out, const HubEntry& entry) {
   out.number(static_cast<uint8_t>(entry.access));
   out.number(entry.publisher);
   out.number(static_cast<uint8_t>(entry.publisher_gone ? 1 : 0));
+  out.number(entry.user);
   out.array(entry.fingerprint);
 }
 
@@ -166,6 +167,7 @@ HubEntry read_entry(Reader& in) {
   entry.access = in.access(false);
   entry.publisher = in.number<int32_t>();
   entry.publisher_gone = in.flag();
+  entry.user = in.number<uint32_t>();
   in.array(entry.fingerprint);
   if (entry.type < GPUMEM_SHARE_TYPE_MEMORY || entry.type > GPUMEM_SHARE_TYPE_RING)
     in.refuse(bad_message("an entry has an unknown type"));

@@ -108,6 +108,7 @@ struct HubEntry {
   gpumem_access access = GPUMEM_ACCESS_READ;
   int32_t publisher = 0;
   bool publisher_gone = false;
+  uint32_t user = 0;  // of the publisher
   Fingerprint fingerprint{};
 };
 

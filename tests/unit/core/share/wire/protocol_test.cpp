@@ -50,15 +50,8 @@ Message full(MessageType type, uint32_t descriptors = 2) {
   message.access = GPUMEM_ACCESS_READWRITE;
   message.keep = 5;
   message.fingerprint.fill(9);
-  message.entry = {"name",
-                   3,
-                   4096,
-                   GPUMEM_SHARE_TYPE_EVENT,
-                   GPUMEM_SHARE_WAY_LEGACY,
-                   GPUMEM_ACCESS_READ,
-                   17,
-                   true,
-                   message.fingerprint};
+  message.entry = {"name", 3,    4096,  GPUMEM_SHARE_TYPE_EVENT, GPUMEM_SHARE_WAY_LEGACY, GPUMEM_ACCESS_READ,
+                   17,     true, 65534, message.fingerprint};
   message.status = GPUMEM_ERROR_STALE_HANDLE;
   message.text = "why";
   if (type == MessageType::kGranted || type == MessageType::kPublish) message.descriptor_count = descriptors;
@@ -110,6 +103,7 @@ TEST(ShareProtocol, FieldsArriveWhereTheyBelong) {
   EXPECT_EQ(entry->entry.name, "name");
   EXPECT_EQ(entry->entry.publisher, 17);
   EXPECT_TRUE(entry->entry.publisher_gone);
+  EXPECT_EQ(entry->entry.user, 65534U);
 }
 
 TEST(ShareProtocol, AllThatIsTooShortOrTooLongIsRefused) {
