@@ -605,7 +605,8 @@ CSHARP_MEMBERS = {
     "RingSlot": "ring_publish=Publish",
     "RingConsumer": "ring_wait=Wait",
     "RingMessage": "ring_release=Release",
-    "MemoryPool": "pool_destroy=Dispose pool_alloc=Allocate pool_alloc_aligned=Allocate pool_free=Free pool_free_sized=Free "
+    "MemoryPool": "pool_destroy=Dispose pool_alloc=Allocate pool_alloc_aligned=Allocate pool_try_alloc=TryAllocate "
+                  "pool_free=Free pool_free_sized=Free "
                   "pool_alloc_batch=Allocate pool_free_batch=Free pool_alloc_native=AllocateNative pool_free_native=FreeNative "
                   "pool_record_use=RecordUse pool_release_capture=ReleaseCapture pool_trim=Trim pool_capacity_for=CapacityFor pool_set_limit=SetLimit "
                   "pool_set_release_threshold=SetReleaseThreshold pool_get_info=Info pool_get_class_info=GetClassInfo "

@@ -799,6 +799,12 @@ static inline gpumem_go_block gpumem_go_pool_alloc_aligned(
   GPUMEM_GO_RETURN_BLOCK(gpumem_pool_alloc_aligned, (gpumem_pool)pool, size, alignment, (gpumem_stream)stream, &output);
 }
 
+static inline gpumem_go_result gpumem_go_pool_try_alloc(
+    uintptr_t pool, uint64_t size, uint64_t alignment, uintptr_t stream) {
+  GPUMEM_GO_RETURN_POINTER(
+      void*, gpumem_pool_try_alloc, (gpumem_pool)pool, size, alignment, (gpumem_stream)stream, &output);
+}
+
 static inline gpumem_go_result gpumem_go_pool_free(uintptr_t pool, uint64_t pointer, uintptr_t stream) {
   GPUMEM_GO_RETURN(gpumem_pool_free, (gpumem_pool)pool, gpumem_go_pointer(pointer), (gpumem_stream)stream);
 }

@@ -755,6 +755,7 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_pool_destroy", "Pool.Close"},
 	{"gpumem_pool_alloc", "Pool.Alloc"},
 	{"gpumem_pool_alloc_aligned", "Pool.AllocAligned"},
+	{"gpumem_pool_try_alloc", "Pool.TryAlloc"},
 	{"gpumem_pool_free", "Pool.Free"},
 	{"gpumem_pool_free_sized", "PoolBlock.Free"},
 	{"gpumem_pool_alloc_batch", "Pool.AllocBatch"},

@@ -142,6 +142,7 @@
   X(gpumem_pool_destroy)                       \
   X(gpumem_pool_alloc)                         \
   X(gpumem_pool_alloc_aligned)                 \
+  X(gpumem_pool_try_alloc)                     \
   X(gpumem_pool_free)                          \
   X(gpumem_pool_free_sized)                    \
   X(gpumem_pool_alloc_batch)                   \

@@ -209,6 +209,21 @@ func (p *Pool) AllocAligned(size, alignment uint64, stream *Stream) (*PoolBlock,
 		order{stream: stream})
 }
 
+// TryAlloc is AllocAligned if the pool has a block free: it waits for nothing and takes no memory. If there is none, or another
+// thread is changing the pool, the error is NotReady.
+func (p *Pool) TryAlloc(size, alignment uint64, stream *Stream) (*PoolBlock, error) {
+	result := C.gpumem_go_pool_try_alloc(p.id(), C.uint64_t(size), C.uint64_t(alignment), stream.id())
+	runtime.KeepAlive(p)
+	runtime.KeepAlive(stream)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	if Status(result.status) == NotReady {
+		return nil, refusal(NotReady, "Pool.TryAlloc", "the pool has no block free at once; call Pool.AllocAligned")
+	}
+	return p.made(uint64(result.value), size, order{stream: stream}), nil
+}
+
 // AllocNative is Alloc in the order of a stream of other code, as [Device.WrapStream] takes it: a CUstream, where 0 is the
 // legacy default stream.
 func (p *Pool) AllocNative(size uint64, native uintptr) (*PoolBlock, error) {

@@ -20,13 +20,13 @@ constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
 // A block of any size, for `stream`; 0 bytes are NULL.
 Result<void*> allocate(core::PoolCore& core, const core::PoolStream& stream, uint64_t size,
-                       uint64_t alignment) {
+                       uint64_t alignment, bool at_once = false) {
   if (size == 0) return nullptr;  // of a batch
   if (alignment == 0 && stream.capture.id == 0) {
     const platform::Look look(platform::thread_record());
     if (void* const block = core.take(platform::thread_record(), stream.key, size)) return block;
   }
-  return core.allocate(stream, size, alignment);
+  return core.allocate(stream, size, alignment, at_once);
 }
 
 Result<void> free_block(core::PoolCore& core, const core::PoolStream& stream, void* pointer, uint64_t size) {
@@ -75,7 +75,7 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
 // Out of line, like free_for(), because its frame would slow down the fast paths.
 [[gnu::noinline]] gpumem_status allocate_for(const char* function, gpumem_pool pool, uint64_t size,
                                              uint64_t alignment, gpumem_stream stream, void** out_pointer,
-                                             gpumem_error* error) {
+                                             gpumem_error* error, bool at_once = false) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
     const Order order = decode_order(decode, pool, stream);
     decode.not_null(out_pointer, "out_pointer");
@@ -89,7 +89,8 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
     }
     const auto in_order = order.usable();
     if (!in_order) return in_order.error();
-    auto block = allocate(order.pool->core(), *in_order, size, alignment);
+    auto block = allocate(order.pool->core(), *in_order, size, alignment, at_once);
+    if (!block && block.error().status == GPUMEM_NOT_READY) return GPUMEM_NOT_READY;
     if (!block) return block.error();
     *out_pointer = *block;
     return GPUMEM_SUCCESS;
@@ -180,6 +181,12 @@ gpumem_status gpumem_pool_alloc(gpumem_pool pool, uint64_t size, gpumem_stream s
 gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t size, uint64_t alignment,
                                         gpumem_stream stream, void** out_pointer, gpumem_error* error) {
   return allocate_for(__func__, pool, size, alignment, stream, out_pointer, error);
+}
+
+gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream,
+                                    void** out_pointer, gpumem_error* error) {
+  if (alignment == 0 && take_briefly(pool, size, key_of(stream), out_pointer, error)) return GPUMEM_SUCCESS;
+  return allocate_for(__func__, pool, size, alignment, stream, out_pointer, error, true);
 }
 
 gpumem_status gpumem_pool_free(gpumem_pool pool, void* pointer, gpumem_stream stream, gpumem_error* error) {

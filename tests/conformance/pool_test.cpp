@@ -119,6 +119,9 @@ TEST(Pool, pool_3_nothing_to_do_succeeds_in_a_host_function) {
       pointer = user_data;
       EXPECT_OK(gpumem_pool_alloc_aligned(it.pool, 0, 4096, in, &pointer, why()));
       EXPECT_EQ(pointer, nullptr);
+      pointer = user_data;
+      EXPECT_OK(gpumem_pool_try_alloc(it.pool, 0, 0, in, &pointer, why()));
+      EXPECT_EQ(pointer, nullptr);
       EXPECT_OK(gpumem_pool_alloc_batch(it.pool, nullptr, 0, in, nullptr, why()));
       EXPECT_OK(gpumem_pool_free(it.pool, nullptr, in, why()));
       EXPECT_OK(gpumem_pool_free_sized(it.pool, nullptr, 0, in, why()));
@@ -1764,6 +1767,81 @@ TEST(Pool, str_12_what_is_freed_in_a_native_stream_serves_others) {
     }
     EXPECT_EQ(info_of(pool).live_count, 0U);
     EXPECT_LT(info_of(pool).reserved_bytes, size * count / 4);
+  }
+}
+
+TEST(Pool, pool_19_trying_gives_what_is_free_and_takes_nothing) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+      SCOPED_TRACE(testing::Message() << kind << " " << flags);
+      const Pool pool = create_pool(instance.device(), pool_desc(kind, flags));
+      const auto attempt = [&](uint64_t size, uint64_t alignment, void** out) {
+        return gpumem_pool_try_alloc(pool, size, alignment, nullptr, out, why());
+      };
+      void* kept = &instance;
+      EXPECT_EQ(attempt(100, 0, &kept), GPUMEM_NOT_READY);
+      EXPECT_EQ(kept, &instance);
+      void* const wide = take(pool, 6 * kMiB);
+      give(pool, wide);
+      // A block of a debug pool is held back for a while.
+      if (flags == 0) {
+        std::vector<void*> blocks;
+        for (const auto& [size, alignment] :
+             {std::pair(100 * kKiB, uint64_t{0}), std::pair(uint64_t{100}, uint64_t{0}),
+              std::pair(300 * kKiB, uint64_t{0}), std::pair(uint64_t{100}, 64 * kKiB)}) {
+          void* block = nullptr;
+          ASSERT_EQ(attempt(size, alignment, &block), GPUMEM_SUCCESS) << why()->message;
+          EXPECT_EQ(alignment != 0 ? reinterpret_cast<uint64_t>(block) % alignment : 0, 0U);
+          put_pattern(instance, block, size, static_cast<uint32_t>(size));
+          blocks.push_back(block);
+        }
+        for (void* const block : blocks)
+          give(pool, block);
+      }
+      const uint64_t reserved = info_of(pool).reserved_bytes;
+      EXPECT_EQ(attempt(reserved + 1, 0, &kept), GPUMEM_NOT_READY);
+      EXPECT_EQ(info_of(pool).reserved_bytes, reserved);
+      EXPECT_EQ(attempt(0, 0, &kept), GPUMEM_SUCCESS);
+      EXPECT_EQ(kept, nullptr);
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, attempt(100, 3, &kept));
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, attempt(uint64_t{1} << 63, 0, &kept));
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, attempt(100, 0, nullptr));
+    }
+  }
+}
+
+TEST(Pool, pool_19_trying_gives_nothing_that_work_of_another_stream_uses) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    GatedStream busy(instance.device());
+    const Stream other = create_stream(instance.device());
+    const auto attempt = [&](gpumem_stream stream) {
+      void* block = nullptr;
+      const gpumem_status status = gpumem_pool_try_alloc(pool, size, 0, stream, &block, why());
+      EXPECT_TRUE(status == GPUMEM_SUCCESS || status == GPUMEM_NOT_READY) << why()->message;
+      return block;
+    };
+    // All that the pool has.
+    std::vector<void*> all{take(pool, size, busy)};
+    while (void* const block = attempt(busy))
+      all.push_back(block);
+    EXPECT_OK(fill_on(instance, busy, all.front(), size, 6, 1, why()));
+    for (void* const block : all)
+      give(pool, block, busy);
+    EXPECT_EQ(attempt(other), nullptr);
+    void* const same = attempt(busy);
+    ASSERT_NE(same, nullptr) << "what follows in the stream comes behind the work";
+    give(pool, same, busy);
+    busy.finish();
+    void* found = nullptr;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while ((found = attempt(other)) == nullptr && std::chrono::steady_clock::now() < deadline)
+      trim(pool, UINT64_MAX);  // takes blocks back from the thread, and marks their frees
+    EXPECT_NE(found, nullptr);
+    give(pool, found, other);
   }
 }
 

@@ -463,6 +463,7 @@ void Crew::play(const Step& step) {
       return;
     case Kind::k_pool_alloc:
     case Kind::k_pool_alloc_aligned:
+    case Kind::k_pool_try_alloc:
     case Kind::k_pool_alloc_batch:
     case Kind::k_pool_alloc_native:
     case Kind::k_pool_create:

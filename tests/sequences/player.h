@@ -351,7 +351,7 @@ class Player {
   void adopt_pool(Pool made);
   void note_polls(int owner);
   bool settle_lines(int owner);
-  void do_pool_alloc(Choice& choice, const char* name, bool aligned, bool native);
+  void do_pool_alloc(Choice& choice, const char* name, bool aligned, bool native, bool tries = false);
   void do_pool_free(Choice& choice, const char* name, bool sized, bool native, bool by_pointer);
   void do_pool_number(Choice& choice, const char* name, uint64_t Pool::*field,
                       gpumem_status (*set)(gpumem_pool, uint64_t, gpumem_error*));

@@ -731,7 +731,7 @@ void Player::step_pool_destroy(Choice& choice) {
 
 // ---- allocating ----
 
-void Player::do_pool_alloc(Choice& choice, const char* name, bool aligned, bool native) {
+void Player::do_pool_alloc(Choice& choice, const char* name, bool aligned, bool native, bool tries) {
   Call call(*this, choice, name);
   const Picked chosen = pick_pool(choice);
   const uint64_t size = pick_size(choice);
@@ -769,16 +769,20 @@ void Player::do_pool_alloc(Choice& choice, const char* name, bool aligned, bool 
     const auto captures = [](const Line& each) { return each.capturing; };
     if (waits && std::any_of(model_.lines.begin(), model_.lines.end(), captures)) return;
     expect = size == 0 ? Expect{GPUMEM_SUCCESS} : expect_served(chosen, order, size, alignment);
+    const auto none_is_free = [](gpumem_status one) { return one == GPUMEM_SUCCESS || is_lack(one); };
+    if (tries && size != 0 && std::any_of(expect.begin(), expect.end(), none_is_free))
+      expect.push_back(GPUMEM_NOT_READY);
   }
   const auto handle = as<gpumem_pool>(chosen.value);
   const auto in = as<gpumem_stream>(order.picked.value);
   const uint64_t callbacks = callbacks_;
-  const gpumem_status status =
-      call.check(expect,
-                 aligned ? gpumem_pool_alloc_aligned(handle, size, alignment, in, out.pointer(), call.error())
-                 : native ? gpumem_pool_alloc_native(handle, size, order.native, out.pointer(), call.error())
-                          : gpumem_pool_alloc(handle, size, in, out.pointer(), call.error()),
-                 out);
+  const gpumem_status status = call.check(
+      expect,
+      tries     ? gpumem_pool_try_alloc(handle, size, alignment, in, out.pointer(), call.error())
+      : aligned ? gpumem_pool_alloc_aligned(handle, size, alignment, in, out.pointer(), call.error())
+      : native  ? gpumem_pool_alloc_native(handle, size, order.native, out.pointer(), call.error())
+                : gpumem_pool_alloc(handle, size, in, out.pointer(), call.error()),
+      out);
   if (!right || call.refused_error()) return;
   pool(chosen.index).native = pool(chosen.index).native || native;
   require(!is_lack(status) || !pool(chosen.index).asks || instance(owner).armed || callbacks_ > callbacks,
@@ -794,6 +798,9 @@ void Player::do_pool_alloc(Choice& choice, const char* name, bool aligned, bool 
 void Player::step_pool_alloc(Choice& choice) { do_pool_alloc(choice, "gpumem_pool_alloc", false, false); }
 void Player::step_pool_alloc_aligned(Choice& choice) {
   do_pool_alloc(choice, "gpumem_pool_alloc_aligned", true, false);
+}
+void Player::step_pool_try_alloc(Choice& choice) {
+  do_pool_alloc(choice, "gpumem_pool_try_alloc", true, false, true);
 }
 void Player::step_pool_alloc_native(Choice& choice) {
   do_pool_alloc(choice, "gpumem_pool_alloc_native", false, true);

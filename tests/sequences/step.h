@@ -137,6 +137,7 @@ namespace sequences {
   X(pool_destroy, 3)                       \
   X(pool_alloc, 14)                        \
   X(pool_alloc_aligned, 4)                 \
+  X(pool_try_alloc, 5)                     \
   X(pool_alloc_batch, 4)                   \
   X(pool_alloc_native, 3)                  \
   X(pool_free, 10)                         \

@@ -172,6 +172,37 @@ namespace GpuMem
       return new PoolBlock(this, block, size);
     }
 
+    /// <summary>
+    /// Allocates a block as <see cref="Allocate(long, GpuStream, long)"/> does if the pool has one free: it waits for nothing and takes no
+    /// memory. Null if there is none, or another thread is changing the pool.
+    /// </summary>
+    /// <param name="size">Bytes.</param>
+    /// <param name="stream">As for one block.</param>
+    /// <param name="alignment">As for one block.</param>
+    [return: MaybeNull]
+    public PoolBlock TryAllocate(long size, [AllowNull] GpuStream stream = null, long alignment = 0)
+    {
+      Sizes.ToNative(size, nameof(size));
+      Sizes.ToNative(alignment, nameof(alignment));
+      var block = new BlockHandle(handle.Usable(), HandleOf(stream), size);
+      try
+      {
+        IntPtr pointer;
+        if (!TryAllocateNative(size, alignment, stream, &pointer))
+        {
+          block.AbandonAll();
+          return null;
+        }
+        block.Fill(pointer);
+      }
+      catch
+      {
+        block.AbandonAll();
+        throw;
+      }
+      return new PoolBlock(this, block, size);
+    }
+
     /// <summary>Allocates several blocks, all or none.</summary>
     /// <param name="sizes">Bytes of each block.</param>
     /// <param name="stream">As for one block.</param>
@@ -507,6 +538,16 @@ namespace GpuMem
       CheckCalling(status, error);
       GC.KeepAlive(stream);
       return pointer;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    bool TryAllocateNative(long size, long alignment, GpuStream stream, IntPtr* pointer)
+    {
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_pool_try_alloc(handle.Value, (ulong)size, (ulong)alignment, Value(stream), pointer, error);
+      Error.Check(status, error);
+      GC.KeepAlive(stream);
+      return status != Constants.GPUMEM_NOT_READY;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

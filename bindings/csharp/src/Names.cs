@@ -439,6 +439,7 @@ namespace GpuMem
       { "gpumem_pool_destroy", "MemoryPool.Dispose()" },
       { "gpumem_pool_alloc", "MemoryPool.Allocate()" },
       { "gpumem_pool_alloc_aligned", "MemoryPool.Allocate()" },
+      { "gpumem_pool_try_alloc", "MemoryPool.TryAllocate()" },
       { "gpumem_pool_free", "MemoryPool.Free()" },
       { "gpumem_pool_free_sized", "MemoryPool.Free()" },
       { "gpumem_pool_alloc_batch", "MemoryPool.Allocate()" },

@@ -159,7 +159,7 @@ namespace GpuMem.Tests
       {
         "GpuStream.WriteValue value", "GpuStream.WaitValue value", "MemoryInfo.BufferId", "PointerInfo.BufferId", "StreamInfo.Id",
         "AddressRangeInfo.BufferId", "BufferInfo.BufferId", "PhysicalMemory.BlockId", "PhysicalInfo.BlockId", "PhysicalInfo.NativeHandle", "MappingInfo.BlockId",
-        "ShareInfo.BufferId", "ImportInfo.ExporterBufferId", "LinkInfo.User", "RingSlot.Publish tag", "RingMessage.Tag", "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
+        "ShareInfo.BufferId", "ImportInfo.ExporterBufferId", "LinkInfo.User", "HubEntry.PublisherUser", "RingSlot.Publish tag", "RingMessage.Tag", "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
       };
       Func<Type, bool> unsigned = type => new[] { typeof(ulong), typeof(uint), typeof(UIntPtr) }.Contains(
           type.IsByRef ? type.GetElementType() : Nullable.GetUnderlyingType(type) ?? type);
@@ -304,7 +304,7 @@ namespace GpuMem.Tests
       Check.Equal("", string.Join(", ", wrong), "attributes");
       // All others never return null.
       returned.Sort(string.CompareOrdinal);
-      Check.Equal("GpuMemLibrary.LoadedPath, GrowableBuffer.Group, Link.ImportNext, Link.ImportNext entry, Link.Wait, PoolBlock.Info, " +
+      Check.Equal("GpuMemLibrary.LoadedPath, GrowableBuffer.Group, Link.ImportNext, Link.ImportNext entry, Link.Wait, MemoryPool.TryAllocate, PoolBlock.Info, " +
                   "RingConsumer.Wait, RingProducer.Acquire", string.Join(", ", returned), "what may be null");
     }
 

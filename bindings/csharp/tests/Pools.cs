@@ -119,6 +119,18 @@ namespace GpuMem.Tests
 
       PoolBlock small = pool.Allocate(400), large = pool.Allocate(24 << 20), aligned = pool.Allocate(10, null, 1 << 16);
       Check.Equal(0L, (long)small.Pointer % 256 + (long)aligned.Pointer % (1 << 16), "alignment");
+      using (MemoryPool fresh = device.CreatePool())
+      {
+        Check.That(fresh.TryAllocate(1000) == null, "a pool without memory has a block free");
+        fresh.Allocate(1000).Dispose();
+        using (PoolBlock free = fresh.TryAllocate(1000), none = fresh.TryAllocate(0), even = fresh.TryAllocate(100, null, 4096))
+        {
+          Check.Equal("1000 0 0", free.Size + " " + (long)none.Pointer + " " + (long)even.Pointer % 4096, "free blocks");
+        }
+        long had = fresh.Info.ReservedBytes;
+        Check.That(fresh.TryAllocate(had + 1) == null && fresh.Info.ReservedBytes == had, "it took memory");
+        Check.Fails(Status.InvalidArgument, () => fresh.TryAllocate(100, null, 3));
+      }
       Check.That(small.Pool == pool && small.Size == 400 && small.Range.Size == 400, "block");
       Check.That(small.ToString().EndsWith(", Size = 400, Pool = \"steps\" }") && small.ToString().StartsWith("PoolBlock { Pointer = 0x"), small.ToString());
       PoolBlockInfo found = instance.GetPoolBlock(small.Pointer + 399);

@@ -143,6 +143,20 @@ class Pool(Unique):
             block._start = out.value or 0
         return block
 
+    def try_alloc(self, size: int, stream: Any = None, *, alignment: int = 0) -> Optional[PoolBlock]:
+        """Allocates a block as :meth:`alloc` does if the pool has one free: it waits for nothing and takes no memory. None if there
+        is none, or another thread is changing the pool. A stream of other code is wrapped for the call, which asks the driver."""
+        order = _Order(stream)
+        size, wanted, out = u64(size, "size"), u64(alignment, "alignment"), c_void_p()
+        block = PoolBlock._of(self, 0, size, order)
+        try:
+            with order_handle(self, order) as handle:
+                if call(c.gpumem_pool_try_alloc, self._handle, size, wanted, handle, out) == c.GPUMEM_NOT_READY:
+                    return None
+        finally:
+            block._start = out.value or 0
+        return block
+
     def _allocate(self, out: c_void_p, size: int, order: _Order, alignment: int) -> None:
         if leftovers:
             sweep()

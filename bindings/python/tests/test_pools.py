@@ -91,6 +91,22 @@ class PoolTest(Case):
                 with self.assertRaises(gpumem.InvalidArgument):
                     call(1 << 63)
 
+    def test_try_alloc_takes_only_what_is_free(self):
+        with self.device.pool() as pool:
+            self.assertIsNone(pool.try_alloc(1000))
+            pool.alloc(1000).free()
+            with pool.try_alloc(1000) as block, pool.try_alloc(0) as empty:
+                self.assertEqual((block.nbytes, empty.nbytes), (1000, 0))
+            with pool.try_alloc(100, alignment=4096) as aligned:
+                self.assertEqual(int(aligned) % 4096, 0)
+            reserved = pool.info().reserved_bytes
+            self.assertIsNone(pool.try_alloc(reserved + 1))
+            self.assertEqual(pool.info().reserved_bytes, reserved)
+            for call in (lambda: pool.try_alloc(100, alignment=3), lambda: pool.try_alloc(1 << 63)):
+                self.assertRaises(gpumem.InvalidArgument, call)
+            self.assertRaises(TypeError, pool.try_alloc, "100")
+        self.assertRaises(gpumem.StaleHandle, pool.try_alloc, 64)
+
     def test_alignments_and_empty_blocks(self):
         with self.device.pool() as pool, self.device.stream() as stream:
             for alignment in (0, 1, 4096, 1 << 20):

@@ -1681,6 +1681,11 @@ class PoolRef : public detail::Reference<gpumem_pool, detail::Owned::yes>, publi
   [[nodiscard]] void *alloc_aligned(
       uint64_t size, uint64_t alignment, Handle<gpumem_stream> stream, OnError on_error = {}) const;
 
+  /// Allocates a block of those that the pool has free: it waits for nothing and takes no memory.
+  /// gpumem_pool_try_alloc()
+  [[nodiscard]] std::optional<void *> try_alloc(
+      uint64_t size, uint64_t alignment, Handle<gpumem_stream> stream, OnError on_error = {}) const;
+
   /// Frees a block in the order of a stream: work that is enqueued before may still use it. gpumem_pool_free()
   void free(void *pointer, Handle<gpumem_stream> stream = nullptr, OnError on_error = {}) const;
 
@@ -2684,6 +2689,15 @@ inline void *PoolRef::alloc_aligned(
   detail::Attempt attempt(on_error);
   void *pointer{};
   attempt.done(gpumem_pool_alloc_aligned(handle_, size, alignment, stream.get(), &pointer, attempt.error()));
+  return pointer;
+}
+
+inline std::optional<void *> PoolRef::try_alloc(
+    uint64_t size, uint64_t alignment, Handle<gpumem_stream> stream, OnError on_error) const {
+  detail::Attempt attempt(on_error);
+  void *pointer{};
+  if (!attempt.ready(gpumem_pool_try_alloc(
+      handle_, size, alignment, stream.get(), &pointer, attempt.error()))) return std::nullopt;
   return pointer;
 }
 

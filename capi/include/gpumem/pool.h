@@ -205,6 +205,34 @@ GPUMEM_API gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t si
                                                    gpumem_stream stream, void **out_pointer,
                                                    gpumem_error *error);
 
+/** Allocates a block of those that the pool has free: it waits for nothing and takes no memory. For threads that must not be held
+ * up: call gpumem_pool_alloc() elsewhere if this has none.
+ *
+ * Where native code has the handle of the stream, the driver is asked whether it is being captured; no other driver call is made.
+ * A block that was freed in another stream is given only if a mark behind its free was seen to pass. Frees set such marks, one
+ * for many, and so do calls that do not find a block at once.
+ *
+ * \param pool pool to allocate from
+ * \param size bytes; 0 gives NULL
+ * \param alignment as for gpumem_pool_alloc_aligned()
+ * \param stream as for gpumem_pool_alloc()
+ * \param[out] out_pointer receives the block's address
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the address was written to `*out_pointer`
+ * \retval GPUMEM_NOT_READY no block is free, or another thread is changing the pool; `*out_pointer` is as before
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT as gpumem_pool_alloc_aligned()
+ * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_pool_alloc()
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory for the pool's own records
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_INVALID_STATE a capture of the stream has failed; or called from a host function
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \owner{the caller frees the block}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, uint64_t alignment,
+                                               gpumem_stream stream, void **out_pointer, gpumem_error *error);
+
 /** Frees a block in the order of a stream: work that is enqueued before may still use it.
  *
  * If the stream is being captured, a block of that capture may be allocated again in the stream while the capture lasts.

@@ -474,6 +474,10 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc)(
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc_aligned)(
     gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream, void **out_pointer,
     gpumem_error *error);
+/** Type of gpumem_pool_try_alloc(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_try_alloc)(
+    gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream, void **out_pointer,
+    gpumem_error *error);
 /** Type of gpumem_pool_free(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free)(
     gpumem_pool pool, void *pointer, gpumem_stream stream, gpumem_error *error);
@@ -886,6 +890,8 @@ typedef struct gpumem_table {
   PFN_gpumem_pool_alloc gpumem_pool_alloc;
   /** gpumem_pool_alloc_aligned(). */
   PFN_gpumem_pool_alloc_aligned gpumem_pool_alloc_aligned;
+  /** gpumem_pool_try_alloc(). */
+  PFN_gpumem_pool_try_alloc gpumem_pool_try_alloc;
   /** gpumem_pool_free(). */
   PFN_gpumem_pool_free gpumem_pool_free;
   /** gpumem_pool_free_sized(). */

@@ -220,7 +220,7 @@ void PoolCore::settle_captures() {
   for (size_t i = 0; i < captures_.ending.size();) {
     const std::shared_ptr<PoolPart> part = captures_.ending[i];
     if (part->after != nullptr && !part->after->has_passed(part->epoch)) {
-      if (part->after->mark(false)) ++marks_;
+      mark(*part->after);
       poll(*part->after);
       if (!part->after->has_passed(part->epoch)) {
         ++i;

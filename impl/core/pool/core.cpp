@@ -118,7 +118,7 @@ void PoolCore::settle_waiting() {
     bool complete = true;
     for (auto& [order, epoch] : one.needs) {
       if (order->has_passed(epoch)) continue;
-      if (order->mark(false)) ++marks_;
+      mark(*order);
       poll(*order);
       complete = complete && order->has_passed(epoch);
     }
@@ -132,10 +132,13 @@ void PoolCore::settle_waiting() {
   }
 }
 
+void PoolCore::mark(Order& order) {
+  if (!at_once_ && order.mark(false)) ++marks_;
+}
+
 void PoolCore::mark_all() {
-  for (auto& [key, order] : orders_) {
-    if (order->mark(false)) ++marks_;
-  }
+  for (auto& [key, order] : orders_)
+    mark(*order);
 }
 
 bool PoolCore::settled() const {
@@ -144,8 +147,9 @@ bool PoolCore::settled() const {
 }
 
 bool PoolCore::worth_waiting() const {
-  return !settled() && std::any_of(orders_.begin(), orders_.end(),
-                                   [](const auto& entry) { return entry.second->under_way(); });
+  return !at_once_ && !settled() && std::any_of(orders_.begin(), orders_.end(), [](const auto& entry) {
+    return entry.second->under_way();
+  });
 }
 
 void PoolCore::observe(bool wait) {
@@ -431,7 +435,7 @@ size_t PoolCore::gather_from_others(Order& order, uint32_t index, PoolFree* out,
     }
     taken += other->pop_passed(index, out + taken, count - taken);
     if (taken == count) break;
-    if (taken == 0 && other->mark(false)) ++marks_;  // for the next time
+    if (taken == 0) mark(*other);  // for the next time
   }
   cross_stream_ += taken;
   return taken;
@@ -447,7 +451,8 @@ size_t PoolCore::gather(Order& order, uint32_t index, PoolFree* out, size_t coun
 
 // Lets the stream of `order` wait for another one that has blocks of the class.
 bool PoolCore::wait_for_other(Order& order, uint32_t index) {
-  if ((request_.flags & GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES) == 0 || !order.has_stream()) return false;
+  if (at_once_ || !order.has_stream() || (request_.flags & GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES) == 0)
+    return false;
   for (auto& [key, other] : orders_) {
     if (other.get() == &order || other->is_none() || !other->has_stream() || other->native() ||
         !other->has(index))
@@ -516,6 +521,7 @@ Error PoolCore::over_limit(uint64_t piece, uint64_t more) const {
 }
 
 Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
+  if (at_once_) return make_error(GPUMEM_NOT_READY, "the pool has no block free");
   if (alignment > PoolClasses::kPage) size += alignment;
   const uint64_t needed_before = most_needed_;
   Cleanup undo([&] { most_needed_ = needed_before; });
@@ -892,7 +898,7 @@ bool PoolCore::lets(const PoolStream& stream) const {
   });
 }
 
-Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64_t alignment) {
+Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64_t alignment, bool at_once) {
   if (!lets(stream)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
                       "the stream is of device %u, which has no access to this pool of device %u; name it in "
@@ -905,7 +911,14 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
   const Cleanup later([&] {
     if (grew && !Callback::runs_here()) end_abandoned(*instance_);
   });
-  Lock lock(mutex_);
+  Lock lock(mutex_, std::defer_lock);
+  if (!at_once) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return make_error(GPUMEM_NOT_READY, "another thread is changing the pool");
+  }
+  at_once_ = at_once;
+  const Cleanup waits_again([&] { at_once_ = false; });
   const auto order = order_of(stream);
   const uint64_t bytes_before = source_.bytes();
   const Cleanup note([&] { grew = source_.bytes() > bytes_before; });
@@ -948,7 +961,7 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
 bool PoolCore::may_guard(Order& order) noexcept {
   if (!reached_by_cpu()) return false;
   try {
-    if (order.mark(false)) ++marks_;
+    mark(order);
     poll(order);
   } catch (const std::bad_alloc&) {
     return false;

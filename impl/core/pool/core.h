@@ -87,7 +87,9 @@ class PoolCore {
   }
 
   // ---- the rest ----
-  Result<void*> allocate(const PoolStream& stream, uint64_t size, uint64_t alignment);
+  // `at_once`: neither waits nor calls the driver, and is NOT_READY if no block is free, or another thread
+  // has the pool.
+  Result<void*> allocate(const PoolStream& stream, uint64_t size, uint64_t alignment, bool at_once = false);
   // Blocks that are free, but could not be put into their order yet.
   struct GivenBack {
     std::shared_ptr<PoolOrder> order;
@@ -205,6 +207,8 @@ class PoolCore {
   void poll();
   void poll(Order& order);
   void settle_waiting();
+  // Marks an order whose stream no call has named, so that its frees can be seen to pass.
+  void mark(Order& order);
   void mark_all();
   // Whether the work before all frees is complete.
   bool settled() const;
@@ -295,6 +299,7 @@ class PoolCore {
   std::mutex mutex_;
   std::atomic<uint64_t> handle_{0};
   bool retired_ = false;
+  bool at_once_ = false;  // what has the lock neither waits nor calls the driver
   PoolSource source_;
   PoolSpace space_;
   std::map<uint64_t, std::shared_ptr<Order>> orders_;  // by key

@@ -418,6 +418,9 @@ namespace GpuMem.Interop
     public static extern int gpumem_pool_alloc_aligned(
         IntPtr pool, ulong size, ulong alignment, IntPtr stream, IntPtr* out_pointer, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pool_try_alloc(
+        IntPtr pool, ulong size, ulong alignment, IntPtr stream, IntPtr* out_pointer, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_pool_free(IntPtr pool, IntPtr pointer, IntPtr stream, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_pool_free_sized(

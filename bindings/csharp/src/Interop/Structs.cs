@@ -1348,6 +1348,7 @@ namespace GpuMem.Interop
     public IntPtr gpumem_pool_destroy;
     public IntPtr gpumem_pool_alloc;
     public IntPtr gpumem_pool_alloc_aligned;
+    public IntPtr gpumem_pool_try_alloc;
     public IntPtr gpumem_pool_free;
     public IntPtr gpumem_pool_free_sized;
     public IntPtr gpumem_pool_alloc_batch;

@@ -171,6 +171,15 @@ impl Drop for Others {
 }
 
 /// For C: no stream stands for no order.
+/// What to ask for, in bytes, so that the elements are aligned too.
+fn alignment_for<T>(alignment: u64) -> u64 {
+    match align_of::<T>() {
+        natural if natural > ALIGNMENT && alignment != 0 => alignment.max(natural as u64),
+        natural if natural > ALIGNMENT => natural as u64,
+        _ => alignment,
+    }
+}
+
 fn order(stream: Option<&Stream>) -> sys::gpumem_stream {
     stream.map_or(ptr::null_mut(), Stream::handle)
 }
@@ -282,6 +291,29 @@ impl Pool {
         self.alloc_as(len, alignment, stream, "Pool::alloc_aligned")
     }
 
+    /// Allocates a block as [`alloc_aligned`](Self::alloc_aligned) does if the pool has one free: it waits for nothing and
+    /// takes no memory. `None` if there is none, or another thread is changing the pool.
+    ///
+    /// # Errors
+    /// As `gpumem_pool_try_alloc()`.
+    pub fn try_alloc<T: Element>(
+        &self,
+        len: usize,
+        alignment: u64,
+        stream: Option<&Stream>,
+    ) -> Result<Option<PoolBlock<T>>, Error> {
+        const FUNCTION: &str = "Pool::try_alloc";
+        let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
+        let (handle, order, mut pointer) = (self.inner.handle, order(stream), ptr::null_mut());
+        let alignment = alignment_for::<T>(alignment);
+        // SAFETY: the output is writable.
+        let status = unsafe { call!(gpumem_pool_try_alloc(handle, bytes, alignment, order, &mut pointer)) };
+        if status.map_err(|error| error.called_as(FUNCTION))? == Status::NOT_READY {
+            return Ok(None);
+        }
+        self.block(pointer, len, bytes, stream).checked(FUNCTION).map(Some)
+    }
+
     fn alloc_as<T: Element>(
         &self,
         len: usize,
@@ -290,11 +322,7 @@ impl Pool {
         function: &'static str,
     ) -> Result<PoolBlock<T>, Error> {
         let bytes = bytes_of::<T>(len, function)? as u64;
-        let alignment = match align_of::<T>() {
-            natural if natural > ALIGNMENT && alignment != 0 => alignment.max(natural as u64),
-            natural if natural > ALIGNMENT => natural as u64,
-            _ => alignment,
-        };
+        let alignment = alignment_for::<T>(alignment);
         self.inner.instance.retry();
         self.run(function, || {
             let pointer = self.alloc_bytes(bytes, alignment, stream)?;

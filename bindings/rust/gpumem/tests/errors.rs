@@ -136,6 +136,7 @@ fn failures_name_what_the_program_called() {
             ("Pool::alloc_aligned", pool.alloc_aligned::<u8>(4, 0, Some(&foreign)).unwrap_err()),
             ("Pool::alloc_batch", pool.alloc_batch::<u8>(&[4], Some(&foreign)).unwrap_err()),
             ("Pool::alloc_raw", pool.alloc_raw(4, Some(&foreign)).unwrap_err()),
+            ("Pool::try_alloc", pool.try_alloc::<u8>(4, 3, None).unwrap_err()),
             ("Pool::alloc_aligned_raw", pool.alloc_aligned_raw(4, 3, None).unwrap_err()),
             ("Pool::alloc_batch_raw", pool.alloc_batch_raw(&[4], Some(&foreign)).unwrap_err()),
             ("Instance::advise_raw", instance.advise_raw(nowhere, 1, Advice(77), None).unwrap_err()),

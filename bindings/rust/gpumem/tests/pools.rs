@@ -386,6 +386,24 @@ fn batches_are_all_or_none() {
 }
 
 #[test]
+fn try_alloc_takes_only_what_is_free() {
+    with_device(|_, device| {
+        let pool = pool_of(device, Kind::DEVICE);
+        assert!(pool.try_alloc::<u32>(250, 0, None).unwrap().is_none());
+        drop(pool.alloc::<u32>(250, None).unwrap());
+        let block = pool.try_alloc::<u32>(250, 0, None).unwrap().unwrap();
+        assert_eq!(block.len(), 250);
+        assert_eq!(pool.try_alloc::<u8>(0, 0, None).unwrap().unwrap().len(), 0);
+        let aligned = pool.try_alloc::<u8>(100, 4096, None).unwrap().unwrap();
+        assert_eq!(aligned.as_ptr() as usize % 4096, 0);
+        let reserved = pool.info().unwrap().reserved_bytes;
+        assert!(pool.try_alloc::<u8>(reserved as usize + 1, 0, None).unwrap().is_none());
+        assert_eq!(pool.info().unwrap().reserved_bytes, reserved);
+        assert_eq!(kind(pool.try_alloc::<u8>(100, 3, None)), ErrorKind::InvalidArgument);
+    });
+}
+
+#[test]
 fn alignments_are_met() {
     with_device(|_, device| {
         #[derive(Clone, Copy)]

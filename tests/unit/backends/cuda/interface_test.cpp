@@ -14,6 +14,7 @@
 #include <numeric>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/arithmetic.h"
 #include "cuda_fake.h"
@@ -785,6 +786,49 @@ TEST_F(CudaRange, AFailureCountsWhereAnotherDeviceIsLost) {
   CALL(gpumem_range_unmap, range, 0, unit_);
   EXPECT_EQ(live(FAKE_CUDA_BLOCK), 0u);
   CALL(gpumem_range_release, range);
+}
+
+// ---- pools ----
+
+TEST_F(CudaInterface, TryingToAllocateCallsNoDriver) {
+  gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+  desc.flags = GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES;
+  gpumem_pool pool = nullptr;
+  CALL(gpumem_pool_create, session_->device(), &desc, &pool);
+  const gpumem_stream busy = session_->stream();
+  const gpumem_stream other = session_->stream();
+  for (const uint64_t size : {uint64_t{1000}, 3 * kMiB, 20 * kMiB}) {
+    SCOPED_TRACE(size);
+    const auto attempt = [&](gpumem_stream stream) {
+      void* block = nullptr;
+      gpumem_status status = GPUMEM_SUCCESS;
+      EXPECT_EQ(calls_of([&] { status = gpumem_pool_try_alloc(pool, size, 0, stream, &block, nullptr); }),
+                0u);
+      EXPECT_EQ(status, block != nullptr ? GPUMEM_SUCCESS : GPUMEM_NOT_READY);
+      return block;
+    };
+    // All blocks that there are, freed in a stream that has work.
+    void* first = nullptr;
+    CALL(gpumem_pool_alloc, pool, size, busy, &first);
+    std::vector<void*> blocks{first};
+    while (void* const block = attempt(busy))
+      blocks.push_back(block);
+    StreamGate gate;
+    gate.hold(busy);
+    for (void* const block : blocks)
+      CALL(gpumem_pool_free, pool, block, busy);
+    EXPECT_EQ(attempt(other), nullptr);
+    EXPECT_EQ(attempt(nullptr), nullptr);
+    void* const again = attempt(busy);
+    EXPECT_NE(again, nullptr);
+    CALL(gpumem_pool_free, pool, again, busy);
+    gate.open();
+    finish(busy);
+    CALL(gpumem_pool_trim, pool, 0, nullptr);
+  }
+  CALL(gpumem_stream_destroy, busy);
+  CALL(gpumem_stream_destroy, other);
+  CALL(gpumem_pool_destroy, pool);
 }
 
 }  // namespace

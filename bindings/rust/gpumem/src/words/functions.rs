@@ -133,6 +133,7 @@ pub(super) const FUNCTIONS: &[(&str, &str)] = &[
     ("gpumem_pool_set_limit", "Pool::set_limit"),
     ("gpumem_pool_set_release_threshold", "Pool::set_release_threshold"),
     ("gpumem_pool_trim", "Pool::trim"),
+    ("gpumem_pool_try_alloc", "Pool::try_alloc"),
     ("gpumem_range_get_info", "AddressRange::info"),
     ("gpumem_range_get_mapping", "Instance::mapping"),
     ("gpumem_range_map", "AddressRange::map"),
