@@ -26,8 +26,16 @@ const (
 	FeatureMemoryDevice     Feature = 10 // Device memory.
 	FeatureMemoryPinned     Feature = 11 // Pinned and mapped host memory.
 	FeatureMemoryRegistered Feature = 12 // Pinning of existing memory.
+	FeatureMemoryManaged    Feature = 13 // Managed memory: managed.h.
+	FeatureVMM              Feature = 14 // Virtual memory management: physical.h and range.h.
+	FeatureBuffer           Feature = 15 // Buffers that grow and sleep, and groups: buffer.h and group.h.
+	FeaturePool             Feature = 16 // Pools: pool.h.
 	FeatureStreamValue      Feature = 20 // Value writes and value waits in a stream.
+	FeatureCopyFile         Feature = 21 // Copies between memory and a file: file.h.
 	FeatureHostSimulation   Feature = 30 // The functions of host.h.
+	FeatureShare            Feature = 40 // Memory and events shared between processes: share.h.
+	FeatureHub              Feature = 41 // Names under which processes share: hub.h.
+	FeatureRing             Feature = 42 // Rings of messages between processes: ring.h.
 )
 
 // Status: result of a call: 0 is success, negative is a failure, positive is a note. Test it with Status.Failed,
@@ -812,8 +820,16 @@ var constants = []constant{
 	{"Feature", "FeatureMemoryDevice", "GPUMEM_FEATURE_MEMORY_DEVICE", 10},
 	{"Feature", "FeatureMemoryPinned", "GPUMEM_FEATURE_MEMORY_PINNED", 11},
 	{"Feature", "FeatureMemoryRegistered", "GPUMEM_FEATURE_MEMORY_REGISTERED", 12},
+	{"Feature", "FeatureMemoryManaged", "GPUMEM_FEATURE_MEMORY_MANAGED", 13},
+	{"Feature", "FeatureVMM", "GPUMEM_FEATURE_VMM", 14},
+	{"Feature", "FeatureBuffer", "GPUMEM_FEATURE_BUFFER", 15},
+	{"Feature", "FeaturePool", "GPUMEM_FEATURE_POOL", 16},
 	{"Feature", "FeatureStreamValue", "GPUMEM_FEATURE_STREAM_VALUE", 20},
+	{"Feature", "FeatureCopyFile", "GPUMEM_FEATURE_COPY_FILE", 21},
 	{"Feature", "FeatureHostSimulation", "GPUMEM_FEATURE_HOST_SIMULATION", 30},
+	{"Feature", "FeatureShare", "GPUMEM_FEATURE_SHARE", 40},
+	{"Feature", "FeatureHub", "GPUMEM_FEATURE_HUB", 41},
+	{"Feature", "FeatureRing", "GPUMEM_FEATURE_RING", 42},
 	{"Status", "Success", "GPUMEM_SUCCESS", 0},
 	{"Status", "NotReady", "GPUMEM_NOT_READY", 1},
 	{"Status", "NoEffect", "GPUMEM_NO_EFFECT", 2},

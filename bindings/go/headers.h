@@ -64,8 +64,16 @@ typedef int32_t gpumem_feature;
 #define GPUMEM_FEATURE_MEMORY_DEVICE 10
 #define GPUMEM_FEATURE_MEMORY_PINNED 11
 #define GPUMEM_FEATURE_MEMORY_REGISTERED 12
+#define GPUMEM_FEATURE_MEMORY_MANAGED 13
+#define GPUMEM_FEATURE_VMM 14
+#define GPUMEM_FEATURE_BUFFER 15
+#define GPUMEM_FEATURE_POOL 16
 #define GPUMEM_FEATURE_STREAM_VALUE 20
+#define GPUMEM_FEATURE_COPY_FILE 21
 #define GPUMEM_FEATURE_HOST_SIMULATION 30
+#define GPUMEM_FEATURE_SHARE 40
+#define GPUMEM_FEATURE_HUB 41
+#define GPUMEM_FEATURE_RING 42
 GPUMEM_API uint32_t gpumem_version(void);
 GPUMEM_API const char *gpumem_version_text(void);
 GPUMEM_API int32_t gpumem_feature_supported(gpumem_feature feature);

@@ -22,8 +22,16 @@ int32_t gpumem_feature_supported(gpumem_feature feature) {
     case GPUMEM_FEATURE_MEMORY_DEVICE:
     case GPUMEM_FEATURE_MEMORY_PINNED:
     case GPUMEM_FEATURE_MEMORY_REGISTERED:
+    case GPUMEM_FEATURE_MEMORY_MANAGED:
+    case GPUMEM_FEATURE_VMM:
+    case GPUMEM_FEATURE_BUFFER:
+    case GPUMEM_FEATURE_POOL:
     case GPUMEM_FEATURE_STREAM_VALUE:
+    case GPUMEM_FEATURE_COPY_FILE:
     case GPUMEM_FEATURE_HOST_SIMULATION:
+    case GPUMEM_FEATURE_SHARE:
+    case GPUMEM_FEATURE_HUB:
+    case GPUMEM_FEATURE_RING:
       return 1;
     default:
       return 0;

@@ -5,6 +5,7 @@
 - Each struct's _INIT macro is, byte for byte, the zeroed struct with its size. A struct that begins with struct_size and
   lacks the macro makes a program that does not compile.
 - A flag is a 64-bit constant, so that its complement clears one bit of flags.
+- Each feature is known to gpumem_feature_supported().
 - Each function has the type that its PFN_ type says (else the program does not compile), and the member of the table
   from gpumem_table_get is that function.
 """
@@ -17,6 +18,7 @@ import description
 # The struct that gpumem_table_get itself fills.
 WITHOUT_INIT = {"gpumem_table"}
 WITHOUT_MEMBER = {"gpumem_table_get"}
+MAYBE_LEFT_OUT = {"GPUMEM_FEATURE_BACKEND_CUDA"}
 
 HEAD = """\
 /* Written by agreement.py. */
@@ -57,6 +59,9 @@ FLAG = """\
           sizeof {name} == 8 && flags == UINT64_MAX - {name} && ({name} & ({name} - 1)) == 0);
   }}
 """
+FEATURE = """\
+  check("the feature is known", "{name}", gpumem_feature_supported({name}) == 1);
+"""
 FUNCTION = """\
   {{
     PFN_{name} function = {name};
@@ -76,16 +81,21 @@ TAIL = """\
 """
 
 
-def main():
-    output, *headers = sys.argv[1:]
-    interface = description.Description(headers)
+def program(interface):
     functions = [function.name for function in interface.functions]
     growing = [struct.name for struct in interface.structs if struct.grows and struct.name not in WITHOUT_INIT]
     body = [STRUCT.format(name=name, macro=name.upper() + "_INIT") for name in dict.fromkeys(growing + interface.initial_values)]
     flags = [constant for numbers in interface.numbers if numbers.flags for constant in numbers.constants]
     body += [FLAG.format(name=constant.name) for constant in flags]
+    body += [FEATURE.format(name=constant.name) for constant in interface.constants
+             if constant.name.startswith("GPUMEM_FEATURE_") and constant.name not in MAYBE_LEFT_OUT]
     body += [(TYPE_ONLY if name in WITHOUT_MEMBER else FUNCTION).format(name=name) for name in functions]
-    Path(output).write_text(HEAD + "".join(body) + TAIL, encoding="utf-8")
+    return HEAD + "".join(body) + TAIL
+
+
+def main():
+    output, *headers = sys.argv[1:]
+    Path(output).write_text(program(description.Description(headers)), encoding="utf-8")
 
 
 if __name__ == "__main__":

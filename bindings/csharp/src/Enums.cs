@@ -33,10 +33,26 @@ namespace GpuMem
     MemoryPinned = Constants.GPUMEM_FEATURE_MEMORY_PINNED,
     /// <summary>Pinning of existing memory.</summary>
     MemoryRegistered = Constants.GPUMEM_FEATURE_MEMORY_REGISTERED,
+    /// <summary>Managed memory: managed.h.</summary>
+    MemoryManaged = Constants.GPUMEM_FEATURE_MEMORY_MANAGED,
+    /// <summary>Virtual memory management: physical.h and range.h.</summary>
+    Vmm = Constants.GPUMEM_FEATURE_VMM,
+    /// <summary>Buffers that grow and sleep, and groups: buffer.h and group.h.</summary>
+    Buffer = Constants.GPUMEM_FEATURE_BUFFER,
+    /// <summary>Pools: pool.h.</summary>
+    Pool = Constants.GPUMEM_FEATURE_POOL,
     /// <summary>Value writes and value waits in a stream.</summary>
     StreamValue = Constants.GPUMEM_FEATURE_STREAM_VALUE,
+    /// <summary>Copies between memory and a file: file.h.</summary>
+    CopyFile = Constants.GPUMEM_FEATURE_COPY_FILE,
     /// <summary>The functions of host.h.</summary>
     HostSimulation = Constants.GPUMEM_FEATURE_HOST_SIMULATION,
+    /// <summary>Memory and events shared between processes: share.h.</summary>
+    Share = Constants.GPUMEM_FEATURE_SHARE,
+    /// <summary>Names under which processes share: hub.h.</summary>
+    Hub = Constants.GPUMEM_FEATURE_HUB,
+    /// <summary>Rings of messages between processes: ring.h.</summary>
+    Ring = Constants.GPUMEM_FEATURE_RING,
   }
 
   /// <summary>

@@ -33,8 +33,16 @@ typedef int32_t gpumem_feature;
 #define GPUMEM_FEATURE_MEMORY_DEVICE 10     /**< Device memory. */
 #define GPUMEM_FEATURE_MEMORY_PINNED 11     /**< Pinned and mapped host memory. */
 #define GPUMEM_FEATURE_MEMORY_REGISTERED 12 /**< Pinning of existing memory. */
-#define GPUMEM_FEATURE_STREAM_VALUE 20      /**< Value writes and value waits in a stream. */
-#define GPUMEM_FEATURE_HOST_SIMULATION 30   /**< The functions of host.h. */
+#define GPUMEM_FEATURE_MEMORY_MANAGED 13    /**< Managed memory: managed.h. */
+#define GPUMEM_FEATURE_VMM 14               /**< Virtual memory management: physical.h and range.h. */
+#define GPUMEM_FEATURE_BUFFER 15       /**< Buffers that grow and sleep, and groups: buffer.h and group.h. */
+#define GPUMEM_FEATURE_POOL 16         /**< Pools: pool.h. */
+#define GPUMEM_FEATURE_STREAM_VALUE 20 /**< Value writes and value waits in a stream. */
+#define GPUMEM_FEATURE_COPY_FILE 21    /**< Copies between memory and a file: file.h. */
+#define GPUMEM_FEATURE_HOST_SIMULATION 30 /**< The functions of host.h. */
+#define GPUMEM_FEATURE_SHARE 40           /**< Memory and events shared between processes: share.h. */
+#define GPUMEM_FEATURE_HUB 41             /**< Names under which processes share: hub.h. */
+#define GPUMEM_FEATURE_RING 42            /**< Rings of messages between processes: ring.h. */
 
 /** Returns the version of the loaded library.
  *

@@ -24,8 +24,16 @@ namespace GpuMem.Interop
     public const int GPUMEM_FEATURE_MEMORY_DEVICE = 10;
     public const int GPUMEM_FEATURE_MEMORY_PINNED = 11;
     public const int GPUMEM_FEATURE_MEMORY_REGISTERED = 12;
+    public const int GPUMEM_FEATURE_MEMORY_MANAGED = 13;
+    public const int GPUMEM_FEATURE_VMM = 14;
+    public const int GPUMEM_FEATURE_BUFFER = 15;
+    public const int GPUMEM_FEATURE_POOL = 16;
     public const int GPUMEM_FEATURE_STREAM_VALUE = 20;
+    public const int GPUMEM_FEATURE_COPY_FILE = 21;
     public const int GPUMEM_FEATURE_HOST_SIMULATION = 30;
+    public const int GPUMEM_FEATURE_SHARE = 40;
+    public const int GPUMEM_FEATURE_HUB = 41;
+    public const int GPUMEM_FEATURE_RING = 42;
     // status.h
     public const int GPUMEM_SUCCESS = 0;
     public const int GPUMEM_NOT_READY = 1;

@@ -203,10 +203,26 @@ constants! {
     GPUMEM_FEATURE_MEMORY_PINNED: gpumem_feature = 11;
     /// Pinning of existing memory.
     GPUMEM_FEATURE_MEMORY_REGISTERED: gpumem_feature = 12;
+    /// Managed memory: managed.h.
+    GPUMEM_FEATURE_MEMORY_MANAGED: gpumem_feature = 13;
+    /// Virtual memory management: physical.h and range.h.
+    GPUMEM_FEATURE_VMM: gpumem_feature = 14;
+    /// Buffers that grow and sleep, and groups: buffer.h and group.h.
+    GPUMEM_FEATURE_BUFFER: gpumem_feature = 15;
+    /// Pools: pool.h.
+    GPUMEM_FEATURE_POOL: gpumem_feature = 16;
     /// Value writes and value waits in a stream.
     GPUMEM_FEATURE_STREAM_VALUE: gpumem_feature = 20;
+    /// Copies between memory and a file: file.h.
+    GPUMEM_FEATURE_COPY_FILE: gpumem_feature = 21;
     /// The functions of host.h.
     GPUMEM_FEATURE_HOST_SIMULATION: gpumem_feature = 30;
+    /// Memory and events shared between processes: share.h.
+    GPUMEM_FEATURE_SHARE: gpumem_feature = 40;
+    /// Names under which processes share: hub.h.
+    GPUMEM_FEATURE_HUB: gpumem_feature = 41;
+    /// Rings of messages between processes: ring.h.
+    GPUMEM_FEATURE_RING: gpumem_feature = 42;
     // ---- status.h
     /// Done.
     GPUMEM_SUCCESS: gpumem_status = 0;

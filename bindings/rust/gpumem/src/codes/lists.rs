@@ -16,10 +16,26 @@ codes! {
         MEMORY_PINNED = GPUMEM_FEATURE_MEMORY_PINNED,
         /// Pinning of existing memory.
         MEMORY_REGISTERED = GPUMEM_FEATURE_MEMORY_REGISTERED,
+        /// Managed memory: managed.h.
+        MEMORY_MANAGED = GPUMEM_FEATURE_MEMORY_MANAGED,
+        /// Virtual memory management: physical.h and range.h.
+        VMM = GPUMEM_FEATURE_VMM,
+        /// Buffers that grow and sleep, and groups: buffer.h and group.h.
+        BUFFER = GPUMEM_FEATURE_BUFFER,
+        /// Pools: pool.h.
+        POOL = GPUMEM_FEATURE_POOL,
         /// Value writes and value waits in a stream.
         STREAM_VALUE = GPUMEM_FEATURE_STREAM_VALUE,
+        /// Copies between memory and a file: file.h.
+        COPY_FILE = GPUMEM_FEATURE_COPY_FILE,
         /// The functions of host.h.
         HOST_SIMULATION = GPUMEM_FEATURE_HOST_SIMULATION,
+        /// Memory and events shared between processes: share.h.
+        SHARE = GPUMEM_FEATURE_SHARE,
+        /// Names under which processes share: hub.h.
+        HUB = GPUMEM_FEATURE_HUB,
+        /// Rings of messages between processes: ring.h.
+        RING = GPUMEM_FEATURE_RING,
     }
     /// What `native_code` is a code of.
     NativeDomain: i32 {
