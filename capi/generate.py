@@ -767,7 +767,8 @@ def go_headers(interface):
     """All headers as one without comments, so that the package is built where only the library is installed, or nothing."""
     text = f"/* {LICENCE} */\n/* {NOTE} */\n/* clang-format off */\n"
     for path in interface.headers:
-        lines = description.without_comments(path.read_text(encoding="utf-8")).splitlines()
+        made = table_header(interface) if path.name == "table.h" else path.read_text(encoding="utf-8")
+        lines = description.without_comments(made).splitlines()
         text += f"\n/* {path.name} */\n"
         text += "".join(line.rstrip() + "\n" for line in lines if line.strip() and not line.startswith('#include "'))
     return text
