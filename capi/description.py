@@ -178,7 +178,7 @@ class Description:
         self.functions, self.callbacks, self.structs, self.handles = [], [], [], []
         self.numbers, self.constants = [], []
         self.initial_values = []  # The names of structs that have an _INIT macro.
-        self._object_macros, self._function_macros = {}, {}
+        self._object_macros, self.function_macros = {}, {}
         for path in self.headers:
             self._header = path.name
             try:
@@ -259,7 +259,7 @@ class Description:
             return skipping, None
         name, parameters, value = re.match(r"(\w+)(\([^)]*\))?\s*(.*)$", rest).groups()
         if parameters:
-            self._function_macros[name] = ([word.strip() for word in parameters[1:-1].split(",")], value)
+            self.function_macros[name] = ([word.strip() for word in parameters[1:-1].split(",")], value)
         elif value.startswith("{"):
             if name.endswith("_INIT"):
                 self.initial_values.append(name[:-len("_INIT")].lower())
@@ -275,7 +275,7 @@ class Description:
         text = self._object_macros[name]
         for _ in range(20):
             before = text
-            for macro, (parameters, body) in self._function_macros.items():
+            for macro, (parameters, body) in self.function_macros.items():
                 text = re.sub(rf"\b{macro}\(([^()]*)\)", lambda match: _fill(body, parameters, match[1]), text)
             text = re.sub(r"\bGPUMEM_\w+", lambda match: f"({self._object_macros.get(match[0], match[0])})", text)
             if text == before:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Writes what follows from the public headers: the function table, the version script, Debian's list of symbols, the raw
-declarations of each binding, and what each status is called in them. Usage: generate.py [--check]
+declarations of each binding, what each status is called in them, and the baseline of the ABI. Usage: generate.py [--check]
 
 Without an argument, writes every file anew. With --check, changes nothing, names the files that are out of date, and
 fails if there is one.
@@ -763,8 +763,8 @@ def go_codes(interface):
                           for numbers, name in offered(interface, "Go") for constant in numbers.constants) + "}\n"
 
 
-def go_headers(interface):
-    """All headers as one without comments, so that the package is built where only the library is installed, or nothing."""
+def one_header(interface):
+    """All headers as one without comments: Go builds it where only the library is installed, or nothing; tests/abi keeps it."""
     text = f"/* {LICENCE} */\n/* {NOTE} */\n/* clang-format off */\n"
     for path in interface.headers:
         made = table_header(interface) if path.name == "table.h" else path.read_text(encoding="utf-8")
@@ -850,6 +850,18 @@ def status_names(interface):
     return between_marks(ROOT / "docs/errors.md", head + "".join(lines), f"<!-- {NOTE[:-1]}: begin -->\n", "<!-- Generated: end -->\n")
 
 
+# The baselines that tests/abi/baseline.py compares the headers with.
+
+
+def released_versions(root=ROOT):
+    """The versions, such as 0.1, that CHANGELOG.md has without `(not yet released)` behind them."""
+    return set(re.findall(r"^## (\d+\.\d+)\.\d+(?! \(not yet released\))\b", (root / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def version_of_headers():
+    return ".".join(re.findall(r"#define GPUMEM_VERSION_(?:MAJOR|MINOR) (\d+)", (description.HEADERS / "version.h").read_text(encoding="utf-8")))
+
+
 # What is written, and by which function.
 OUTPUTS = {
     "docs/errors.md": status_names,
@@ -873,12 +885,15 @@ OUTPUTS = {
     "bindings/csharp/src/Names.cs": csharp_names,
     "bindings/go/calls.h": go_calls,
     "bindings/go/codes.go": go_codes,
-    "bindings/go/headers.h": go_headers,
+    "bindings/go/headers.h": one_header,
     "bindings/go/functions.h": go_functions,
     "bindings/go/infos.go": go_infos,
     "bindings/go/structs.go": go_structs,
     "bindings/go/declarations_test.go": go_layout,
 }
+# The baseline of a version that is released stays as it is.
+if version_of_headers() not in released_versions():
+    OUTPUTS[f"tests/abi/baseline/{version_of_headers()}/gpumem/gpumem.h"] = one_header
 
 
 def outdated(interface, root=ROOT):

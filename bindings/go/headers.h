@@ -2093,6 +2093,9 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc)(
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc_aligned)(
     gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream, void **out_pointer,
     gpumem_error *error);
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_try_alloc)(
+    gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream, void **out_pointer,
+    gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free)(
     gpumem_pool pool, void *pointer, gpumem_stream stream, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free_sized)(
@@ -2321,6 +2324,7 @@ typedef struct gpumem_table {
   PFN_gpumem_pool_destroy gpumem_pool_destroy;
   PFN_gpumem_pool_alloc gpumem_pool_alloc;
   PFN_gpumem_pool_alloc_aligned gpumem_pool_alloc_aligned;
+  PFN_gpumem_pool_try_alloc gpumem_pool_try_alloc;
   PFN_gpumem_pool_free gpumem_pool_free;
   PFN_gpumem_pool_free_sized gpumem_pool_free_sized;
   PFN_gpumem_pool_alloc_batch gpumem_pool_alloc_batch;

@@ -17,8 +17,7 @@ from pathlib import Path
 import description
 
 
-def main():
-    interface = description.Description(sys.argv[2:])
+def program(interface):
     lines = []
     for struct in interface.structs:
         name = struct.name
@@ -27,7 +26,7 @@ def main():
                   f"sizeof((({name} *)0)->{field.name}));" for field in struct.fields]
     lines += [f'CONSTANT("{constant.name}", {constant.name});' for constant in interface.constants]
     lines += [f'puts("function {function.name}");' for function in interface.functions]
-    Path(sys.argv[1]).write_text("""\
+    return """\
 #include <gpumem/gpumem.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,7 +40,11 @@ def main():
       printf("constant %s %" PRIu64 "\\n", name, (uint64_t)(value)); \\
   } while (0)
 int main(void) {
-  """ + "\n  ".join(lines) + "\n  return 0;\n}\n", encoding="utf-8")
+  """ + "\n  ".join(lines) + "\n  return 0;\n}\n"
+
+
+def main():
+    Path(sys.argv[1]).write_text(program(description.Description(sys.argv[2:])), encoding="utf-8")
 
 
 if __name__ == "__main__":
