@@ -181,6 +181,21 @@ class Rust:
             result = self.cargo("check", "--package", "gpumem-sys", target=folder, GPUMEM_LIB_DIR=folder)
             helps = result.returncode and f"GPUMEM_LIB_DIR is {folder}, where no libgpumem.so is" in result.stdout
             self.tap.check("a build with a wrong GPUMEM_LIB_DIR fails and names it", "" if helps else last_lines(result.stdout))
+            old = Path(folder) / "old"
+            old.mkdir()
+            (old / "gpumem.pc").write_text("Name: gpumem\nDescription: old\nVersion: 0.0.9\n", encoding="utf-8")
+            (old / "libgpumem.so.0.0.9").touch()
+            (old / "libgpumem.so").symlink_to("libgpumem.so.0.0.9")
+            for name, texts, variables in (
+                    ("with an older library, found by pkg-config, fails and names both versions", ("0.0.9", "0.1.0"),
+                     {"PKG_CONFIG_PATH": str(old)}),
+                    ("with an older library in GPUMEM_LIB_DIR fails and names both versions", (f"GPUMEM_LIB_DIR is {old}, "
+                     "where gpumem has version 0.0.9, but a version from 0.1.0 to below 1.0.0",), {"GPUMEM_LIB_DIR": str(old)}),
+                    ("with another GPUMEM_LOAD than 0 and 1 fails and says so", ("GPUMEM_LOAD is yes; set it to 1",),
+                     {"GPUMEM_LOAD": "yes"})):
+                result = self.cargo("check", "--package", "gpumem-sys", target=folder, **variables)
+                helps = result.returncode and all(text in result.stdout for text in texts)
+                self.tap.check(f"a build {name}", "" if helps else last_lines(result.stdout))
             result = self.cargo("check", "--package", "gpumem", *LOAD, target=folder, PKG_CONFIG="/nowhere")
             self.tap.check("a build that loads the library does not need it",
                            last_lines(result.stdout) if result.returncode else [])

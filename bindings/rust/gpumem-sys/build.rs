@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Finds libgpumem by calling pkg-config.
+//! Finds libgpumem in a folder or by pkg-config, unless it is loaded at run time.
 
 use std::env;
 use std::path::Path;
 use std::process::{exit, Command};
 
-/// The versions of the library that these declarations fit.
-const VERSIONS: [&str; 2] = ["gpumem >= 0.1.0", "gpumem < 1.0.0"];
+type Version = (u32, u32, u32);
+
+/// These declarations fit the versions of the library from the first to below the second.
+const OLDEST: Version = (0, 1, 0);
+const TOO_NEW: Version = (1, 0, 0);
 
 /// Variables that decide where the library is looked for.
-const VARIABLES: [&str; 6] = [
+const VARIABLES: [&str; 8] = [
+    "DOCS_RS",
     "GPUMEM_LIB_DIR",
+    "GPUMEM_LOAD",
     "PKG_CONFIG",
     "PKG_CONFIG_PATH",
     "PKG_CONFIG_LIBDIR",
@@ -23,32 +28,75 @@ fn main() {
     for variable in VARIABLES {
         println!("cargo:rerun-if-env-changed={variable}");
     }
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+    // As the feature does, but for a program whose dependencies have chosen the features.
+    match set("GPUMEM_LOAD") {
+        Some(value) if value == "1" => {
+            println!("cargo:rustc-cfg=feature=\"load\"");
+            println!("cargo:load=1");
+            return;
+        }
+        Some(value) if value != "0" => fail(&format!(
+            "GPUMEM_LOAD is {}; set it to 1 to load the library at run time, or to 0 to link it",
+            value.to_string_lossy()
+        )),
+        _ => {}
+    }
     // The documentation needs no library, and neither does loading at run time.
     if env::var_os("CARGO_FEATURE_LINK").is_none() || env::var_os("DOCS_RS").is_some() {
         return;
     }
-    if let Some(folder) = env::var_os("GPUMEM_LIB_DIR") {
-        // The linker would not name the variable.
-        if !Path::new(&folder).join("libgpumem.so").exists() {
-            eprintln!(
-                "GPUMEM_LIB_DIR is {}, where no libgpumem.so is; set it to the folder of libgpumem.so",
-                folder.to_string_lossy()
-            );
-            exit(1);
-        }
-        println!("cargo:rustc-link-search=native={}", folder.to_string_lossy());
-        println!("cargo:rustc-link-lib=dylib=gpumem");
-        return;
-    }
-    if let Err(reason) = probe() {
-        eprintln!(
+    if let Some(folder) = set("GPUMEM_LIB_DIR") {
+        link_from(Path::new(&folder));
+    } else if let Err(reason) = probe() {
+        fail(&format!(
             "libgpumem cannot be linked: {reason}\n\
              Install it with its pkg-config file, or set PKG_CONFIG_PATH to the folder of that file, or \
              GPUMEM_LIB_DIR to the folder of libgpumem.so.\n\
-             With `default-features = false, features = [\"load\"]` the library is loaded at run time instead."
-        );
-        exit(1);
+             With GPUMEM_LOAD=1, or `default-features = false, features = [\"load\"]`, the library is loaded at run \
+             time instead."
+        ));
     }
+}
+
+fn fail(message: &str) -> ! {
+    eprintln!("{message}");
+    exit(1);
+}
+
+/// Links the library in a folder. The linker would name neither the variable nor the version.
+fn link_from(folder: &Path) {
+    let shown = folder.display();
+    if !folder.join("libgpumem.so").exists() {
+        fail(&format!(
+            "GPUMEM_LIB_DIR is {shown}, where no libgpumem.so is; set it to the absolute path of the folder of libgpumem.so"
+        ));
+    }
+    if let Some(version) = version_of(&folder.join("libgpumem.so")) {
+        if version < OLDEST || version >= TOO_NEW {
+            fail(&format!(
+                "GPUMEM_LIB_DIR is {shown}, where gpumem has version {}, but a version from {} to below {} is needed",
+                text(version),
+                text(OLDEST),
+                text(TOO_NEW)
+            ));
+        }
+    }
+    println!("cargo:rustc-link-search=native={shown}");
+    println!("cargo:rustc-link-lib=dylib=gpumem");
+}
+
+fn text((major, minor, patch): Version) -> String {
+    format!("{major}.{minor}.{patch}")
+}
+
+/// `libgpumem.so` is a link to a file that has the version in its name. If it is not, only the first call of the program
+/// checks the version.
+fn version_of(link: &Path) -> Option<Version> {
+    let file = link.canonicalize().ok()?;
+    let numbers = file.file_name()?.to_str()?.strip_prefix("libgpumem.so.")?;
+    let mut numbers = numbers.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn probe() -> Result<(), String> {
@@ -65,10 +113,10 @@ fn probe() -> Result<(), String> {
         ));
     }
     let version = pkg_config(&["--modversion", "gpumem"])?;
-    for required in VERSIONS {
-        pkg_config(&["--exists", "--print-errors", required])?;
+    for required in [format!("gpumem >= {}", text(OLDEST)), format!("gpumem < {}", text(TOO_NEW))] {
+        pkg_config(&["--exists", "--print-errors", &required])?;
     }
-    for word in pkg_config(&["--libs", "gpumem"])?.split_ascii_whitespace() {
+    for word in words(&pkg_config(&["--libs", "gpumem"])?) {
         match word.get(..2) {
             Some("-L") => println!("cargo:rustc-link-search=native={}", &word[2..]),
             Some("-l") => println!("cargo:rustc-link-lib=dylib={}", &word[2..]),
@@ -76,19 +124,34 @@ fn probe() -> Result<(), String> {
         }
     }
     // For the build scripts of crates that depend on this one: DEP_GPUMEM_VERSION, DEP_GPUMEM_INCLUDE.
-    println!("cargo:version={}", version.trim());
-    println!("cargo:include={}", pkg_config(&["--variable=includedir", "gpumem"])?.trim());
+    println!("cargo:version={}", String::from_utf8_lossy(&version).trim());
+    let include = pkg_config(&["--variable=includedir", "gpumem"])?;
+    println!("cargo:include={}", words(&include).next().unwrap_or_default());
     Ok(())
 }
 
-fn pkg_config(arguments: &[&str]) -> Result<String, String> {
+/// pkg-config writes a backslash before each space, and before each byte of a letter that is not ASCII.
+fn words(output: &[u8]) -> impl Iterator<Item = String> {
+    let mut words = vec![Vec::new()];
+    let mut bytes = output.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'\\' => words.last_mut().unwrap().extend(bytes.next()),
+            _ if byte.is_ascii_whitespace() => words.push(Vec::new()),
+            _ => words.last_mut().unwrap().push(byte),
+        }
+    }
+    words.into_iter().filter(|word| !word.is_empty()).map(|word| String::from_utf8_lossy(&word).into_owned())
+}
+
+fn pkg_config(arguments: &[&str]) -> Result<Vec<u8>, String> {
     let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let output = Command::new(&program)
         .args(arguments)
         .output()
         .map_err(|error| format!("{} cannot be run: {error}", program.to_string_lossy()))?;
     if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        Ok(output.stdout)
     } else {
         Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Finds out whether the compiler knows `#[diagnostic::on_unimplemented]`, which older ones refuse.
+//! Finds out whether gpumem-sys was built to load the library, and whether the compiler knows
+//! `#[diagnostic::on_unimplemented]`, which older ones refuse.
 
 use std::env;
 use std::process::Command;
@@ -7,6 +8,10 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=RUSTC");
+    // GPUMEM_LOAD=1 is a feature of both crates.
+    if env::var_os("DEP_GPUMEM_LOAD").is_some() {
+        println!("cargo:rustc-cfg=feature=\"load\"");
+    }
     let minor = minor_version().unwrap_or(0);
     if minor >= 80 {
         println!("cargo:rustc-check-cfg=cfg(gpumem_diagnostics)");
