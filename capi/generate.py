@@ -883,13 +883,13 @@ OUTPUTS = {
     "bindings/csharp/src/Enums.cs": csharp_enums,
     "bindings/csharp/src/InfoClasses.cs": csharp_infos,
     "bindings/csharp/src/Names.cs": csharp_names,
-    "bindings/go/calls.h": go_calls,
-    "bindings/go/codes.go": go_codes,
-    "bindings/go/headers.h": one_header,
-    "bindings/go/functions.h": go_functions,
-    "bindings/go/infos.go": go_infos,
-    "bindings/go/structs.go": go_structs,
-    "bindings/go/declarations_test.go": go_layout,
+    "bindings/go/gpumem/calls.h": go_calls,
+    "bindings/go/gpumem/codes.go": go_codes,
+    "bindings/go/gpumem/headers.h": one_header,
+    "bindings/go/gpumem/functions.h": go_functions,
+    "bindings/go/gpumem/infos.go": go_infos,
+    "bindings/go/gpumem/structs.go": go_structs,
+    "bindings/go/gpumem/declarations_test.go": go_layout,
 }
 # The baseline of a version that is released stays as it is.
 if version_of_headers() not in released_versions():

@@ -3,14 +3,14 @@
 
 Handles and addresses cross as numbers. Memory of Go is bytes, so that Go looks for no pointers in it. A struct of options is one
 of Go's without its pointers, which are parameters of their own; if it has few numbers, each of them is a parameter too, and
-the struct costs Go no allocation. The one output that fits a number is the value of the result. bindings/go/native.h has the
+the struct costs Go no allocation. The one output that fits a number is the value of the result. bindings/go/gpumem/native.h has the
 macros, and the functions that are written by hand.
 """
 
 import description
 import generate_cpp
 
-# Functions that bindings/go/native.h has by hand: they register functions of Go, or do more than one call.
+# Functions that bindings/go/gpumem/native.h has by hand: they register functions of Go, or do more than one call.
 BY_HAND = {f"gpumem_{name}" for name in (
     "instance_open memory_create memory_register range_reserve share_import log_set_function stream_launch_host_function "
     "host_launch buffer_set_callbacks pool_set_callback table_get").split()}
@@ -42,7 +42,7 @@ class Call:
         names = [name for _, name in self.takes]
         if len(names) != len(set(names)) or {"error", "result", "output", "made", "outer"} & set(names):
             raise description.Unreadable(f"{function.header}: {function.name}: the names of its parameters collide in "
-                                         "bindings/go/calls.h; write it by hand, see BY_HAND in capi/generate_cgo.py")
+                                         "bindings/go/gpumem/calls.h; write it by hand, see BY_HAND in capi/generate_cgo.py")
 
     def _is_value(self, parameter):
         """Whether it is an output that is one number, address or handle."""

@@ -25,7 +25,8 @@ class Go:
     """The go command in the environment of a stage."""
 
     def __init__(self, staged, source, build):
-        self.staged, self.source, self.folder, self.cache = staged, source, source / "bindings" / "go", build / "bindings-go"
+        self.staged, self.source, self.folder = staged, source, source / "bindings" / "go" / "gpumem"
+        self.cache = build / "bindings-go"
         # Go's build cache depends on the paths, so these stay the same from run to run.
         self.cache.mkdir(exist_ok=True)
         link, pkgconfig = self.cache / "stage", self.cache / "pkgconfig"

@@ -1501,8 +1501,7 @@ GPUMEM_API gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t si
                                                    gpumem_stream stream, void **out_pointer,
                                                    gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, uint64_t alignment,
-                                               gpumem_stream stream, void **out_pointer,
-                                               gpumem_error *error);
+                                               gpumem_stream stream, void **out_pointer, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_free(gpumem_pool pool, void *pointer, gpumem_stream stream,
                                           gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_free_sized(gpumem_pool pool, void *pointer, uint64_t size,

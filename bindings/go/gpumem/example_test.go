@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpumem/gpumem/bindings/go"
+	"github.com/gpumem/gpumem/bindings/go/gpumem"
 )
 
 func Example() {

@@ -13,7 +13,7 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/gpumem/gpumem/bindings/go"
+	"github.com/gpumem/gpumem/bindings/go/gpumem"
 )
 
 func main() {

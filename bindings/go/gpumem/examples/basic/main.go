@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/gpumem/gpumem/bindings/go"
+	"github.com/gpumem/gpumem/bindings/go/gpumem"
 )
 
 func main() {

@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/gpumem/gpumem/bindings/go"
+	"github.com/gpumem/gpumem/bindings/go/gpumem"
 )
 
 // reader uses each new version of a name.

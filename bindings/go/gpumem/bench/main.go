@@ -6,7 +6,7 @@ package main
 
 /*
 #cgo pkg-config: gpumem
-#include <gpumem/gpumem.h>
+#include "../headers.h"
 #include <time.h>
 
 static uint32_t empty(void) { return gpumem_version(); }
@@ -76,7 +76,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/gpumem/gpumem/bindings/go"
+	"github.com/gpumem/gpumem/bindings/go/gpumem"
 )
 
 // rounds is the number of measurements; the smallest counts, because disturbances only add time.

@@ -1,3 +1,0 @@
-module github.com/gpumem/gpumem/bindings/go
-
-go 1.19

@@ -1,0 +1,3 @@
+module github.com/gpumem/gpumem/bindings/go/gpumem
+
+go 1.19
