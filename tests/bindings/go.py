@@ -18,7 +18,7 @@ import stage
 from tap import Tap
 
 SAMPLES = ["basic", "pinned_mapped", "errors", "share"]
-OTHER_VERSION = "9.0.0"
+OTHER_VERSIONS = ["0.0.9", "9.0.0"]
 
 
 class Go:
@@ -129,18 +129,20 @@ def samples(tap, go, source, folder):
                 tap.check(f"{title}: needs no libgpumem to start", [line for line in needed.splitlines() if "gpumem" in line and "NEEDED" in line])
 
 
-def other_version(go, folder):
-    """Builds a library of another version with all functions, of which only the version may be called."""
+def other_version(go, folder, version):
+    """Builds a library of a version with all functions, of which only the version may be called."""
     names = [line.split()[1] for line in Path(go.environment()["GPUMEM_LAYOUT"]).read_text(encoding="utf-8").splitlines()
              if line.startswith("function ")]
     asked = ("gpumem_version", "gpumem_version_text", "gpumem_table_get")
+    major, minor, patch = version.split(".")
+    folder.mkdir()
     source = folder / "other.c"
     source.write_text("\n".join([f"void {name}(void) {{ __builtin_trap(); }}" for name in names if name not in asked] + [
         "#include <stdint.h>", "#include <string.h>",
-        "uint32_t gpumem_version(void) { return 9u << 22; }",
-        f'const char *gpumem_version_text(void) {{ return "{OTHER_VERSION}"; }}',
+        f"uint32_t gpumem_version(void) {{ return {major}u << 22 | {minor}u << 12 | {patch}u; }}",
+        f'const char *gpumem_version_text(void) {{ return "{version}"; }}',
         "int gpumem_table_get(uint32_t version, void *table, char *error) {",
-        f'  (void)version, (void)table; strcpy(error + 176, "version {OTHER_VERSION} of the library"); return -401;', "}"]),
+        f'  (void)version, (void)table; strcpy(error + 176, "version {version} of the library"); return -401;', "}"]),
         encoding="utf-8")
     library = folder / "libgpumem.so.0"
     versions = go.source / "capi" / "gpumem.map"
@@ -151,15 +153,18 @@ def other_version(go, folder):
 
 def load(tap, go, folder):
     """The library is missing, or another one, in both ways to use it."""
-    library, built = other_version(go, folder)
-    tap.check("a library of another version can be built for the test", built.stdout if built.returncode else "")
+    libraries = {}
+    for version in OTHER_VERSIONS:
+        libraries[version], built = other_version(go, folder / version, version)
+        tap.check(f"a library of version {version} can be built for the test", built.stdout if built.returncode else "")
     for tags in ("", "gpumem_dlopen"):
-        title = "another version, loaded at run time" if tags else "another version, linked"
         program = folder / f"tests{tags}"
         built = go.run("go", "test", "-c", f"-tags={tags}", "-o", program, ".")
-        result = go.run(program, "-test.v", "-test.run=^TestALibraryOfAnotherVersion$",
-                        GPUMEM_GO_OTHER_VERSION=f"{library}=version {OTHER_VERSION}") if not built.returncode else built
-        tap.check(title, "" if "--- PASS" in result.stdout and not result.returncode else result.stdout)
+        for version, library in libraries.items():
+            result = go.run(program, "-test.v", "-test.run=^TestALibraryOfAnotherVersion$",
+                            GPUMEM_GO_OTHER_VERSION=f"{library}=version {version}") if not built.returncode else built
+            tap.check(f"version {version}, {'loaded at run time' if tags else 'linked'}",
+                      "" if "--- PASS" in result.stdout and not result.returncode else result.stdout)
 
     # Without the library, the system's loader reports the error of a linked program.
     result = go.run(folder / "basic", LD_LIBRARY_PATH="")
