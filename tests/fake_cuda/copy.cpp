@@ -268,6 +268,25 @@ Plane find_plane(CUmemorytype type, const void* host, CUdeviceptr device, size_t
   return {base + y * pitch + x, pitch};
 }
 
+CUresult copy_planes(const CUDA_MEMCPY2D* copy, CUstream handle, bool synchronous) {
+  require(copy != nullptr);
+  auto stream = find_stream(handle);
+  if (copy->WidthInBytes == 0 || copy->Height == 0) return CUDA_SUCCESS;
+  Plane target = find_plane(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstPitch,
+                            copy->dstXInBytes, copy->dstY, *copy);
+  Plane source = find_plane(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcPitch,
+                            copy->srcXInBytes, copy->srcY, *copy);
+  std::vector<Piece> pieces;
+  bool any_host = false;
+  for (size_t row = 0; row < copy->Height; ++row) {
+    pieces.push_back(find_piece(target.start + row * target.pitch, source.start + row * source.pitch,
+                                copy->WidthInBytes, *stream));
+    any_host = any_host || pieces.back().target.host || pieces.back().source.host;
+  }
+  submit(stream, std::move(pieces), synchronous && any_host);
+  return CUDA_SUCCESS;
+}
+
 // Attribute indices as documented: the first is 0, each is greater than the one before and less than the
 // count.
 void require_batch_attributes(const CUmemcpyAttributes* attributes, const size_t* indices,
@@ -391,21 +410,10 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext target_context, CUdevic
   return copy_on_device(target, source, size, stream, false);
 }
 
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream handle) {
-  require(copy != nullptr);
-  auto stream = find_stream(handle);
-  if (copy->WidthInBytes == 0 || copy->Height == 0) return CUDA_SUCCESS;
-  Plane target = find_plane(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstPitch,
-                            copy->dstXInBytes, copy->dstY, *copy);
-  Plane source = find_plane(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcPitch,
-                            copy->srcXInBytes, copy->srcY, *copy);
-  std::vector<Piece> pieces;
-  for (size_t row = 0; row < copy->Height; ++row) {
-    pieces.push_back(find_piece(target.start + row * target.pitch, source.start + row * source.pitch,
-                                copy->WidthInBytes, *stream));
-  }
-  submit(stream, std::move(pieces), false);
-  return CUDA_SUCCESS;
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) { return copy_planes(copy, nullptr, true); }
+
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  return copy_planes(copy, stream, false);
 }
 
 CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count,

@@ -21,6 +21,7 @@ const AttributeValue kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
     {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
     {CU_DEVICE_ATTRIBUTE_MAX_PITCH, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
     {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
     {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
     {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
@@ -246,6 +247,13 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute number, CUdevice de
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+  require(major != nullptr && minor != nullptr);
+  *major = attribute(find_device(device), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  *minor = attribute(find_device(device), CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   require(bytes != nullptr);
   find_device(device);
@@ -306,6 +314,16 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     settle_retired_workers(
         std::chrono::milliseconds(100));  // so that no thread is left over at a fork or exit
   }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return fake::cuDevicePrimaryCtxRelease_v2(device); }
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
+  Device& of = find_device(device);
+  require((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) == 0);
+  require(of.primary_retains == 0, CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE);
+  of.primary->flags = flags;
   return CUDA_SUCCESS;
 }
 

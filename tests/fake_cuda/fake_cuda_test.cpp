@@ -317,6 +317,38 @@ TEST_F(FakeCuda, CreatedContexts) {
   EXPECT_EQ(live(), 0u);
 }
 
+TEST_F(FakeCuda, FlagsOfAPrimaryContextAreSetBeforeItIsUsed) {
+  init();
+  auto set =
+      reinterpret_cast<PFN_cuDevicePrimaryCtxSetFlags_v11000>(dlsym(library(), "cuDevicePrimaryCtxSetFlags"));
+  auto release =
+      reinterpret_cast<PFN_cuDevicePrimaryCtxRelease_v11000>(dlsym(library(), "cuDevicePrimaryCtxRelease"));
+  EXPECT_EQ(set(0, 1u << 30), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(set(9, 0), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(set(0, CU_CTX_SCHED_BLOCKING_SYNC), CUDA_SUCCESS);
+  CUcontext primary = nullptr;
+  ASSERT_EQ(CALL(cuDevicePrimaryCtxRetain, 7000, &primary, 0), CUDA_SUCCESS);
+  EXPECT_EQ(set(0, CU_CTX_SCHED_AUTO), CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE);
+  unsigned flags = 0;
+  int active = 0;
+  EXPECT_EQ(CALL(cuDevicePrimaryCtxGetState, 7000, 0, &flags, &active), CUDA_SUCCESS);
+  EXPECT_EQ(flags, static_cast<unsigned>(CU_CTX_SCHED_BLOCKING_SYNC));
+  EXPECT_EQ(active, 1);
+  EXPECT_EQ(release(0), CUDA_SUCCESS);
+  EXPECT_EQ(live(FAKE_CUDA_CONTEXT), 0u);
+}
+
+TEST_F(FakeCuda, WhatItCannotServeSaysSo) {
+  init();
+  int major = 0, minor = -1;
+  EXPECT_EQ(CALL(cuDeviceComputeCapability, 2000, &major, &minor, 0), CUDA_SUCCESS);
+  EXPECT_EQ(major, 9);
+  EXPECT_EQ(minor, 0);
+  EXPECT_EQ(CALL(cuArrayDestroy, 2000, nullptr), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(CALL(cuLinkDestroy, 5050, nullptr), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(CALL(cuGraphicsUnregisterResource, 3000, nullptr), CUDA_ERROR_NOT_SUPPORTED);
+}
+
 TEST_F(FakeCuda, ASectionThatChangesTheContextIsSeen) {
   open();
   FAKE(fake_cuda_section_begin)();
@@ -670,6 +702,49 @@ TEST_F(FakeCuda, PlanesAndFills) {
   EXPECT_EQ(CALL(cuMemcpy2DAsync, 3020, &copy, stream), CUDA_ERROR_INVALID_VALUE);
   free(device);
   destroy(stream);
+}
+
+TEST_F(FakeCuda, PitchedMemoryIsCopiedBeforeTheCallReturns) {
+  open();
+  CUdeviceptr device = 0;
+  size_t pitch = 0;
+  EXPECT_EQ(CALL(cuMemAllocPitch, 3020, &device, &pitch, 100, 3, 2), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemAllocPitch, 3020, &device, &pitch, 100, 0, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemAllocPitch, 3020, &device, &pitch, 100, SIZE_MAX, 4), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(CALL(cuMemAllocPitch, 3020, &device, &pitch, 100, size_t{1} << 40, 4), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(device, 0u);
+  ASSERT_EQ(CALL(cuMemAllocPitch, 3020, &device, &pitch, 600, 3, 16), CUDA_SUCCESS);
+  EXPECT_EQ(pitch, 1024u);
+  size_t size = 0;
+  EXPECT_EQ(CALL(cuMemGetAddressRange, 3020, nullptr, &size, device), CUDA_SUCCESS);
+  EXPECT_EQ(size, 3 * 1024u);
+  void* pinned = nullptr;
+  ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &pinned, 1200, 0), CUDA_SUCCESS);
+  auto* bytes = static_cast<unsigned char*>(pinned);
+  for (int index = 0; index < 600; ++index)
+    bytes[index] = static_cast<unsigned char>(index);
+  std::memset(bytes + 600, 0, 600);
+  configure("FAKE_CUDA_DELAY_US", "20000");
+  CUDA_MEMCPY2D copy = {};
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = bytes;
+  copy.srcPitch = 200;
+  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = device;
+  copy.dstPitch = pitch;
+  copy.WidthInBytes = 200;
+  copy.Height = 3;
+  EXPECT_EQ(CALL(cuMemcpy2D, 3020, &copy), CUDA_SUCCESS);
+  std::swap(copy.srcMemoryType, copy.dstMemoryType);
+  copy.srcDevice = device;
+  copy.srcPitch = pitch;
+  copy.dstHost = bytes + 600;
+  copy.dstPitch = 200;
+  EXPECT_EQ(CALL(cuMemcpy2D, 3020, &copy), CUDA_SUCCESS);
+  EXPECT_EQ(std::memcmp(bytes, bytes + 600, 600), 0) << "the copy has not waited";
+  EXPECT_EQ(CALL(cuMemcpy2D, 3020, nullptr), CUDA_ERROR_INVALID_VALUE);
+  free(device);
+  EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);
 }
 
 TEST_F(FakeCuda, Batches) {

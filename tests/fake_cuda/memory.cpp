@@ -512,6 +512,18 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                            unsigned element) {
+  require(address != nullptr && pitch != nullptr);
+  *address = 0;
+  require(width != 0 && height != 0 && (element == 4 || element == 8 || element == 16));
+  require(width < kLargest && height < kLargest, CUDA_ERROR_OUT_OF_MEMORY);
+  const size_t row = round_up(width, kAlignment);
+  require(row < kLargest / height, CUDA_ERROR_OUT_OF_MEMORY);
+  *pitch = row;
+  return fake::cuMemAlloc_v2(address, row * height);
+}
+
 CUresult cuMemFree_v2(CUdeviceptr address) { return free_memory(address, "cuMemFree", false); }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
