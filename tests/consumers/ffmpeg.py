@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""CUDA frames of stock libavutil in pools of gpumem, over the fake driver; the program of the guide.
+Usage: ffmpeg.py SOURCE_ROOT BUILD_ROOT FAKE_CUDA_FOLDER C_COMPILER...
+
+BUILD_ROOT is a build of Meson, or a folder into which one was installed with DESTDIR.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from consumers import WARNINGS, install, pkg_config, run
+from tap import Tap
+
+
+def flags_of_ffmpeg():
+    """How to compile and link with libavutil, or why that is not possible."""
+    try:
+        run("pkg-config", "--atleast-version=57", "libavutil")
+        return shlex.split(run("pkg-config", "--cflags", "--libs", "libavutil", "ffnvcodec")), ""
+    except (RuntimeError, OSError):
+        return [], "FFmpeg 5.0 or newer and the types of CUDA for it are not installed: libavutil-dev, libffmpeg-nvenc-dev"
+
+
+def main():
+    source, build, fake, compiler = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
+    adapter = source / "adapters" / "ffmpeg"
+    tap = Tap()
+    flags, reason = flags_of_ffmpeg()
+    if reason:
+        tap.skip("FFmpeg", reason)
+        tap.finish()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        installed = install(build, folder / "installed") if (build / "build.ninja").exists() else build
+        (library,) = installed.rglob("libgpumem.so.0")
+        env = {"LD_LIBRARY_PATH": f"{fake}:{library.parent}", "FAKE_CUDA_DEVICES": "2"}
+
+        def compiled(program, standard, *more):
+            path = folder / program.stem
+            run(*compiler, standard, *WARNINGS[1:], "-I", adapter, *more, program, adapter / "gpumem_ffmpeg.c", "-o", path,
+                *pkg_config(installed, "--cflags", "--libs"), *flags, "-ldl", "-pthread")
+            return path
+
+        try:
+            said = run(compiled(source / "docs" / "examples" / "ffmpeg.c", "-std=c99"), **env)
+            tap.check("the program of the guide", "" if re.fullmatch(r"1 frame, \d+ bytes\nlive objects: 0\n", said) else f"it says: {said}")
+            program = compiled(source / "tests" / "consumers" / "ffmpeg.c", "-std=gnu99", "-I", source / "tests" / "fake_cuda")
+        except RuntimeError as problem:
+            tap.check("the programs are compiled, and that of the guide runs", str(problem))
+            tap.finish()
+        process = subprocess.run([program], env={**os.environ, **env}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 check=False)
+        problems = []
+        for line in process.stdout.splitlines():
+            if case := re.match(r"(ok|not ok) - (.*)", line):
+                tap.check(case[2], [] if case[1] == "ok" else [case[0], *problems])
+                problems = []
+            else:
+                problems.append(line)
+        tap.check("the program ends", [*problems, f"exit status {process.returncode}"] if process.returncode else problems)
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()
