@@ -49,7 +49,7 @@ bool is_marked(const gpumem_entry_info& entry) {
 // The bytes of a file that `share` has published, which are fewer than those of the memory.
 uint64_t size_of(const gpumem_entry_info& entry) {
   const std::optional<Fingerprint> ours = Fingerprint::read(entry.fingerprint);
-  return ours ? ours->size : entry.size;
+  return ours ? std::min(ours->size, entry.size) : entry.size;  // what published it may lie
 }
 
 void print_hub(const gpumem_link_info& hub, const std::vector<gpumem_entry_info>& entries) {

@@ -1059,6 +1059,7 @@ def case_a_publisher_of_another_user_that_lies():
         outcome = run("hub", "list", "--hub", hub)
         require(len(re.findall(rf" \d+ of user {user}$", outcome.out, re.MULTILINE)) == 2, str(outcome))
         require([entry["publisher"]["uid"] for entry in listed(hub)["entries"]] == [user, user], str(listed(hub)))
+        require(listed(hub)["entries"][0]["bytes"] == 2 * MIB, str(listed(hub)))
         require_failure(run_host("attach", "--name", "lie", "--hub", hub), 1, "lie version 1 has memory of", "1099511627776")
 
 

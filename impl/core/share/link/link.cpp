@@ -217,6 +217,12 @@ Result<TrialResult> Link::try_way(const TrialRequest& request) {
   if (!lock) return changed_elsewhere("trials of the link");
   if (const auto known = trials_.find(request); known != trials_.end()) return known->second;
   GPUMEM_TRY(instance().share_server().may_wait());
+  // One that was not answered keeps its block, which the other side may have open, and its descriptors.
+  if (!unanswered_.empty() && client_->owes_answer_to(MessageType::kTrial)) {
+    return name_hub(make_error(GPUMEM_ERROR_BUSY,
+                               "it has not answered the trial that the link made before; try again later"));
+  }
+  unanswered_.clear();
   auto result = make_trial(request);
   if (!result) return result;  // the other side was not asked, or said nothing
   switch (result->status) {

@@ -102,6 +102,13 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
                     "the other process did not answer in time; try again, or pass a longer timeout");
 }
 
+bool ShareClient::owes_answer_to(MessageType type) const {
+  const std::lock_guard lock(mutex_);
+  return !ended_ && std::any_of(questions_.begin(), questions_.end(), [&](const auto& question) {
+    return question.second.type == type && question.second.place == nullptr;
+  });
+}
+
 // Polls on this thread, because most answers come before the sharing thread could wake up and wake this one.
 template <class IsOver>
 void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until,

@@ -40,6 +40,8 @@ class ShareClient final : public SharePeer {
 
   Result<Grant> claim(const Token& token, uint64_t timeout_ns) override;
   void release(const Token& token) noexcept override;
+  // Whether a call of this type gave up, and its answer has not come yet.
+  bool owes_answer_to(MessageType type) const;
   bool gone() const noexcept override { return gone_.load(std::memory_order_acquire); }
   bool has_hung_up() const noexcept override { return gone() || platform::has_hung_up(socket()); }
   bool withdrawn(const Token& token) const noexcept override;

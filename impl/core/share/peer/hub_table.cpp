@@ -68,8 +68,16 @@ void HubTable::close_name(Names::iterator name) noexcept {
   try {
     past_.push_back({name->first, name->second.user, name->second.last});
     if (past_.size() > 4 * size_t{limits_.names}) {
-      raise_floor(past_.front().user, past_.front().last);
-      past_.pop_front();
+      // The user who has the most loses one, so that nobody's names are forgotten for fewer of another user.
+      std::map<uint32_t, size_t> counts;
+      for (const Past& entry : past_)
+        ++counts[entry.user];
+      const auto most = std::max_element(counts.begin(), counts.end(),
+                                         [](const auto& a, const auto& b) { return a.second < b.second; });
+      const auto oldest = std::find_if(past_.begin(), past_.end(),
+                                       [&](const Past& entry) { return entry.user == most->first; });
+      raise_floor(oldest->user, oldest->last);
+      past_.erase(oldest);
     }
   } catch (const std::bad_alloc&) {
     raise_floor(name->second.user, name->second.last);

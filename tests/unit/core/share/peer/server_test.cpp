@@ -875,7 +875,7 @@ TEST_F(ShareServerTest, ATrialThatWaitsGoesWithItsLink) {
   EXPECT_FALSE(waiting.next()) << "a claim by a trial of nobody";
 }
 
-// A hub that opens nothing, and answers a trial with what it is told to.
+// A hub that opens nothing, and does with a trial what it is told to.
 class LyingHubTest : public ShareServerTest {
  protected:
   void TearDown() override {
@@ -884,10 +884,27 @@ class LyingHubTest : public ShareServerTest {
     EXPECT_EQ(gpumem_memory_destroy(memory_, nullptr), GPUMEM_SUCCESS);
     ShareServerTest::TearDown();
   }
-  gpumem_status ask(const Message& answer, gpumem_way_info* info) {
+  using Answer = std::function<void(Raw& link, uint64_t number)>;
+  // Answers with a message.
+  static Answer answer(MessageType type, gpumem_status status) {
+    return [=](Raw& link, uint64_t number) {
+      Message message = message_of(type);
+      message.number = number;
+      message.status = status;
+      link.send(std::move(message));
+    };
+  }
+  gpumem_way_info ask() {
+    gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+    EXPECT_EQ(gpumem_link_get_way(link_, pointer_, GPUMEM_SHARE_WAY_LEGACY, GPUMEM_PEER_OTHER_PROCESS, &info,
+                                  nullptr),
+              GPUMEM_SUCCESS);
+    return info;
+  }
+  gpumem_way_info ask(const Answer& answer) {
     auto listener = platform::Listener::open(address(), 0600);
     EXPECT_TRUE(listener);
-    if (!listener) return GPUMEM_ERROR_NOT_FOUND;
+    if (!listener) return GPUMEM_WAY_INFO_INIT;
     liar_ = std::thread([answer, listener = std::move(*listener)]() mutable { lie(listener, answer); });
     EXPECT_EQ(connect(&link_), GPUMEM_SUCCESS);
     gpumem_device device = nullptr;
@@ -899,8 +916,8 @@ class LyingHubTest : public ShareServerTest {
     EXPECT_EQ(gpumem_memory_create(device, &desc, &memory_, nullptr), GPUMEM_SUCCESS);
     gpumem_memory_info made = GPUMEM_MEMORY_INFO_INIT;
     EXPECT_EQ(gpumem_memory_get_info(memory_, &made, nullptr), GPUMEM_SUCCESS);
-    return gpumem_link_get_way(link_, made.device_pointer, GPUMEM_SHARE_WAY_LEGACY, GPUMEM_PEER_OTHER_PROCESS,
-                               info, nullptr);
+    pointer_ = made.device_pointer;
+    return ask();
   }
   // Memory of the one that asks, beside what it asks about.
   uint64_t blocks() {
@@ -910,51 +927,63 @@ class LyingHubTest : public ShareServerTest {
   }
 
  private:
-  static void lie(platform::Listener& listener, const Message& answer) {
+  static void lie(platform::Listener& listener, const Answer& answer) {
     ASSERT_EQ(*platform::wait_for(listener.get(), false, soon()), platform::Waited::kReady);
     auto socket = listener.accept();
     ASSERT_TRUE(socket && *socket);
     Raw raw(std::move(*socket));
-    Descriptor kept;
-    for (int i = 0; i < 2; ++i) {
-      auto asked = raw.next();
-      ASSERT_TRUE(asked);
-      const bool hello = asked->message.type == MessageType::kHello;
-      Message reply = hello ? message_of(MessageType::kWelcome) : answer;
-      reply.number = asked->message.number;
-      Descriptors descriptors;
-      if (hello) {
-        auto pair = platform::socket_pair();
-        ASSERT_TRUE(pair);
-        kept = std::move(pair->ours);
-        descriptors.push_back(std::move(pair->theirs));
-      }
-      raw.send(std::move(reply), std::move(descriptors));
-    }
+    const auto hello = raw.next();
+    ASSERT_TRUE(hello);
+    Message welcome = message_of(MessageType::kWelcome);
+    welcome.number = hello->message.number;
+    auto pair = platform::socket_pair();
+    ASSERT_TRUE(pair);
+    Descriptors descriptors;
+    descriptors.push_back(std::move(pair->theirs));
+    raw.send(std::move(welcome), std::move(descriptors));
+    const auto trial = raw.next();
+    ASSERT_TRUE(trial);
+    answer(raw, trial->message.number);
     (void)raw.next();
   }
 
   std::thread liar_;
   gpumem_link link_ = nullptr;
   gpumem_memory memory_ = nullptr;
+  void* pointer_ = nullptr;
 };
 
 TEST_F(LyingHubTest, WhoOnlySaysThatItTriedIsNotBelieved) {
-  Message tried = message_of(MessageType::kTried);
-  tried.status = GPUMEM_SUCCESS;
-  gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
-  EXPECT_EQ(ask(tried, &info), GPUMEM_SUCCESS);
+  const gpumem_way_info info = ask(answer(MessageType::kTried, GPUMEM_SUCCESS));
   EXPECT_EQ(info.status, GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(info.message).find("is not here"), std::string::npos) << info.message;
 }
 
 TEST_F(LyingHubTest, ARefusedTrialKeepsNoBlock) {
-  Message refused = message_of(MessageType::kRefused);
-  refused.status = GPUMEM_ERROR_BUSY;
-  gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
-  EXPECT_EQ(ask(refused, &info), GPUMEM_SUCCESS);
-  EXPECT_EQ(info.status, GPUMEM_ERROR_BUSY);
+  EXPECT_EQ(ask(answer(MessageType::kRefused, GPUMEM_ERROR_BUSY)).status, GPUMEM_ERROR_BUSY);
   EXPECT_EQ(blocks(), 0U) << "it could be asked again and again";
+}
+
+TEST_F(LyingHubTest, ATrialThatIsNotAnsweredIsTheOnlyOne) {
+  std::latch late(1);
+  const auto late_answer = [&](Raw& link, uint64_t number) {
+    late.wait();
+    answer(MessageType::kRefused, GPUMEM_ERROR_BUSY)(link, number);
+    const auto next = link.next();
+    ASSERT_TRUE(next);
+    answer(MessageType::kRefused, GPUMEM_ERROR_UNSUPPORTED)(link, next->message.number);
+  };
+  EXPECT_EQ(ask(late_answer).status, GPUMEM_ERROR_BUSY);
+  for (int i = 0; i < 3; ++i) {
+    const gpumem_way_info info = ask();
+    EXPECT_EQ(info.status, GPUMEM_ERROR_BUSY);
+    EXPECT_NE(std::string(info.message).find("has not answered the trial"), std::string::npos)
+        << info.message;
+    EXPECT_EQ(blocks(), 1U);
+  }
+  late.count_down();
+  EXPECT_TRUE(eventually([&] { return ask().status == GPUMEM_ERROR_UNSUPPORTED; }));
+  EXPECT_EQ(blocks(), 0U);
 }
 
 TEST_F(ShareServerTest, NobodySendsWhatTheSharingThreadWaitsFor) {
