@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Makes the packages, installs them in a root of their own, uses them there and removes them.
-Usage: packages.py SOURCE_ROOT FOLDER
+Usage: packages.py SOURCE_ROOT FOLDER [KIND...]
 
 packaging/build runs as an ordinary user even if this is run by root. The root is a fresh Debian with a compiler and
-Python, and nothing of gpumem. Only root can make it. FOLDER is where the packages go.
+Python, and nothing of gpumem. Only root can make it. FOLDER is where the packages go. packages_wheel.py has the cases
+of wheels.
 """
 
 import os
@@ -122,23 +123,32 @@ EXPECTED = {
 }
 
 
-def build(tap, kind, source, folder):
-    """packaging/build without a right of root; returns whether there are packages."""
-    command = [source / "packaging" / "build", kind.name]
-    if os.geteuid() == 0:
-        user = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
-        if works(*user, "true"):
-            command = [*user, *command]
-        else:
-            tap.skip(f"{kind.name}: packaging/build as an ordinary user", "this is root, and unshare --user is refused here")
+def ordinary_user(*more):
+    """What stands before a command that shall run without a right of root; None if this is root and cannot do that."""
+    user = ["unshare", "--user", "--map-user=1000", "--map-group=1000", *more]
+    if os.geteuid() != 0:
+        return []
+    return user if works(*user, "true") else None
+
+
+def make(tap, kind, source, folder, name, *more, **variables):
+    """packaging/build without a right of root, which is the case `name`; returns whether it succeeded."""
+    user = ordinary_user(*more)
+    if user is None:
+        tap.skip(f"{kind}: packaging/build as an ordinary user", "this is root, and unshare --user is refused here")
+    command = [*(user or []), source / "packaging" / "build", kind]
     # No flags and no make of whoever started this, and no library of theirs before the system's.
     env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "LD_LIBRARY_PATH", "LIBRARY_PATH")}
     env["GPUMEM_BUILD_DIR"] = str(folder)
     # The packages of debug information are made too, but of line numbers alone: all of it takes a third of the time.
-    env |= {"DEB_CFLAGS_APPEND": "-g1", "DEB_CXXFLAGS_APPEND": "-g1"}
+    env |= {"DEB_CFLAGS_APPEND": "-g1", "DEB_CXXFLAGS_APPEND": "-g1", **variables}
+    return attempt(tap, name, lambda: run(*command, env=env) and None)
+
+
+def build(tap, kind, source, folder):
+    """Returns whether there are the packages that there should be."""
     checker = "lintian" if kind.name == "deb" else "rpmlint"
-    if not attempt(tap, f"{kind.name}: built by an ordinary user, without error or warning from {checker}",
-                   lambda: run(*command, env=env) and None):
+    if not make(tap, kind.name, source, folder, f"{kind.name}: built by an ordinary user, without error or warning from {checker}"):
         return False
     expected, found = EXPECTED[kind.name], kind.packages()
     tap.check(f"{kind.name}: the packages that there should be",
@@ -247,10 +257,15 @@ def cycle(tap, kind, root, source):
 
 
 def main():
+    import packages_wheel  # which imports this file
+
     source, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    chosen = sys.argv[3:] or ["deb", "rpm", "wheel"]
     tap = Tap()
     good = []
-    for kind in (Kind("deb", folder), Kind("rpm", folder)):
+    if "wheel" in chosen:
+        packages_wheel.cases(tap, source, folder)
+    for kind in (Kind(name, folder) for name in ("deb", "rpm") if name in chosen):
         missing = missing_packages(source, kind.name)
         if missing:
             tap.skip(f"{kind.name}: packages", f"not installed: {' '.join(missing)}")

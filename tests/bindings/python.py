@@ -189,8 +189,9 @@ def plug_ins(tap, staged, interpreter, copy, folder):
     dist = folder / "carrying"
     dist.mkdir()
     command = (interpreter, "-c", f"import setuptools.build_meta as build; build.build_wheel({str(dist)!r})")
-    status, output = run(*command, cwd=copy, env={**os.environ, "GPUMEM_PLUG_INS": "/nowhere"})
-    tap.check("a folder without plug-ins is refused", "" if status and "no /nowhere/" in output else output)
+    for variable, what in ("GPUMEM_PLUG_INS", "the plug-ins"), ("GPUMEM_BUNDLE", "the library"):
+        status, output = run(*command, cwd=copy, env={**os.environ, variable: "/nowhere"})
+        tap.check(f"a folder without {what} is refused", "" if status and "no /nowhere/" in output else output)
     installed = staged.library.parent / "gpumem"
     if not installed.exists():
         tap.skip(name, "the plug-ins were not built")

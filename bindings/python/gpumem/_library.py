@@ -5,7 +5,8 @@ Importing this module loads nothing. The library is found and checked when a fun
 this module (``_library.gpumem_version()``), or by :func:`load`:
 
 1. If the environment variable ``GPUMEM_LIBRARY`` names a file, only that file is tried.
-2. Otherwise the system's dynamic loader searches for ``libgpumem.so.0``.
+2. Otherwise, if this package brings the library, as the wheel does, that one is taken.
+3. Otherwise the system's dynamic loader searches for ``libgpumem.so.0``.
 
 The headers describe the structs and their fields. A new struct is zeroed, with its ``struct_size`` set. This layer checks
 nothing: handles and addresses are plain integers, and memory that is passed by its address must live for as long as the
@@ -94,9 +95,11 @@ def load() -> ctypes.CDLL:
     global _loaded
     with _lock:
         if _loaded is None:
-            named = os.environ.get("GPUMEM_LIBRARY")
+            named, own = os.environ.get("GPUMEM_LIBRARY"), os.path.join(os.path.dirname(os.path.abspath(__file__)), SONAME)
             if named:
                 path, source = named, "named by the environment variable GPUMEM_LIBRARY"
+            elif os.path.exists(own):
+                path, source = own, "part of this package; the environment variable GPUMEM_LIBRARY can name another"
             else:
                 path, source = SONAME, ("not found by the system's dynamic loader; install the library, or set the "
                                         "environment variable GPUMEM_LIBRARY to its file")

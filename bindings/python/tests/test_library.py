@@ -14,7 +14,7 @@ import gpumem
 from gpumem import _library as c
 from gpumem._native import Growing
 
-from .support import python
+from .support import PACKAGE, python
 
 
 def layout():
@@ -164,6 +164,21 @@ print("libgpumem" in text, "libcuda" in text)
         _, out, _ = python(REPORT, GPUMEM_LIBRARY=self.library("unsigned gpumem_version(void) { return 5u << 22; }"))
         self.assertTrue(out.startswith("VersionMismatch"), out)
         self.assertIn("5.0.0", out)
+
+    def test_a_library_in_the_package(self):
+        made, package = self.library("unsigned gpumem_version(void) { return 7; }"), self.folder / "carrying" / "gpumem"
+        shutil.copytree(PACKAGE / "gpumem", package, ignore=shutil.ignore_patterns("__pycache__"))
+        own = shutil.copy(made, package)
+        report = "import sys\nsys.path.remove('')\n" + REPORT  # not the package in this folder
+        _, out, _ = python(report, PYTHONPATH=str(package.parent), GPUMEM_LIBRARY=None)
+        self.assertTrue(out.startswith("VersionMismatch"), out)
+        self.assertIn(str(own), out)
+        Path(own).write_bytes(b"not a library")
+        _, out, _ = python(report, PYTHONPATH=str(package.parent), GPUMEM_LIBRARY=None)
+        self.assertTrue(out.startswith("LibraryNotFound"), out)
+        self.assertIn("part of this package", out)
+        _, out, _ = python(report, PYTHONPATH=str(package.parent), GPUMEM_LIBRARY="/nowhere/libgpumem.so.0")
+        self.assertIn("named by the environment variable", out)
 
     def test_right_version_without_the_functions(self):
         source = f"unsigned gpumem_version(void) {{ return {c.GPUMEM_VERSION}; }}"

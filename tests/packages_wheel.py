@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The cases of packages.py about Python's wheel and source distribution."""
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+from packages import attempt, make, missing_packages, ordinary_user, run, works
+
+PYTHON = "/usr/bin/python3"  # packaging/build takes that of the system too
+LIBRARIES = ["gpumem/libgpumem.so.0", "gpumem/adapters/libgpumem-tms.so", "gpumem/adapters/libgpumem-torch.so"]
+
+
+def environment(**more):
+    """Nothing of whoever started this."""
+    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GPUMEM_BACKEND": "host", **more}
+
+
+def said(*command, **more):
+    """(exit status, output)"""
+    result = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            check=False, env=environment(**more))
+    return result.returncode, result.stdout
+
+
+def offline():
+    alone = ["unshare", "--user", "--map-root-user", "--net"]
+    return alone if works(*alone, "true") else []
+
+
+def files(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def tag_is_true(source, wheel, unpacked):
+    """The name promises no older system than one that has what the libraries need."""
+    promised = re.fullmatch(r"gpumem-[0-9.]+-py3-none-manylinux_2_(\d+)_x86_64\.whl", wheel.name)
+    if not promised:
+        return [f"the name is {wheel.name}"]
+    problems = [f"no {name}" for name in LIBRARIES if not (unpacked / name).is_file()]
+    for name in LIBRARIES:
+        needed = {int(minor) for minor in re.findall(r"\(?GLIBC_2\.(\d+)", run("objdump", "--dynamic-syms", unpacked / name))}
+        problems += [f"{name} needs glibc 2.{minor}" for minor in sorted(needed) if minor > int(promised[1])]
+        problems += [] if needed else [f"{name} needs no glibc, says objdump"]
+    description = (unpacked / f"gpumem-{wheel.name.split('-')[1]}.dist-info" / "WHEEL").read_text(encoding="utf-8")
+    expected = {"Root-Is-Purelib: false", f"Tag: {wheel.name.split('-', 2)[2].removesuffix('.whl')}"}
+    problems += [f"WHEEL lacks {line}" for line in sorted(expected - {*description.splitlines()})]
+    # The C++ runtime is inside, and none of it is seen from outside.
+    library = unpacked / LIBRARIES[0]
+    needed = {*re.findall(r"NEEDED +(\S+)", run("objdump", "--private-headers", library))}
+    problems += [f"the library needs {name}" for name in sorted(needed - {"libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"})]
+    listed = {*re.findall(r"^ +(gpumem_\w+);", (source / "capi" / "gpumem.map").read_text(encoding="utf-8"), re.MULTILINE)}
+    shown = {line.split()[-1].split("@")[0] for line in run("nm", "--dynamic", "--defined-only", library).splitlines()}
+    shown = {name for name in shown if not name.startswith("GPUMEM_")}
+    return problems + [f"the exported functions differ: {sorted(listed ^ shown)[:9]}"] * (listed != shown)
+
+
+def refused(source, folder):
+    """packaging/manylinux.py on libraries that no wheel may have."""
+    (folder / "needed.c").write_text("void needed(void) {}\n", encoding="utf-8")
+    (folder / "needing.c").write_text("void needed(void); void needing(void) { needed(); }\n", encoding="utf-8")
+    (folder / "text").write_text("no library\n", encoding="utf-8")
+    (folder / "map").write_text("GLIBCXX_3.4.99 { global: needed; };\n", encoding="utf-8")
+    problems = []
+    for soname, expected in (("libother.so.1", "needs libother.so.1"), ("libstdc++.so.6", "needs GLIBCXX_3.4.99")):
+        run("gcc", "-shared", "-fPIC", "-nostdlib", folder / "needed.c", "-o", folder / soname, f"-Wl,-soname,{soname}",
+            f"-Wl,--version-script={folder / 'map'}")
+        run("gcc", "-shared", "-fPIC", "-nostdlib", folder / "needing.c", folder / soname, "-o", folder / "needing.so")
+        status, output = said(PYTHON, source / "packaging" / "manylinux.py", folder / "needing.so")
+        problems += [] if status == 1 and expected in output and output.count("\n") == 1 else [f"{expected}: {status} {output}"]
+    status, output = said(PYTHON, source / "packaging" / "manylinux.py", folder / "text")
+    return problems + ([] if status == 1 and "is no library" in output and output.count("\n") == 1 else [output])
+
+
+def names_what_is_missing(source, folder):
+    """packaging/build on a system that lacks a tool, which its user may not install."""
+    (folder / "dpkg-query").write_text('#!/bin/sh\ncase "$3" in python3-build) echo not-installed ;; *) echo -n installed ;; esac\n',
+                                       encoding="utf-8")
+    (folder / "dpkg-query").chmod(0o755)
+    status, output = said(*ordinary_user(), source / "packaging" / "build", "wheel", PATH=f"{folder}:/usr/bin:/bin",
+                          GPUMEM_BUILD_DIR=folder / "none")
+    good = status == 1 and "install --no-install-recommends python3-build\n" in output and not (folder / "none").exists()
+    return [] if good else [f"exit status {status}", output]
+
+
+def use(tap, source, wheel, folder):
+    """Installs the wheel in an environment of its own, uses it there and removes it."""
+    home = folder / "with space und Ümlaut"
+    status, output = said(PYTHON, "-m", "venv", home)
+    if status:
+        tap.skip("wheel: installed and used", "no environment can be made without python3-venv: " + output.strip().split("\n")[-1])
+        return
+    python = home / "bin" / "python3"
+    (site,) = home.glob("lib/python3*/site-packages")
+    run(python, "-m", "pip", "--version", env=environment())
+    before = files(home)
+    if not attempt(tap, "wheel: installed without the network",
+                   lambda: run(*offline(), python, "-m", "pip", "install", "--no-index", wheel, env=environment()) and None):
+        return
+    program = folder / "basic.py"
+    shutil.copy(source / "bindings" / "python" / "examples" / "basic.py", program)
+    expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
+    # Another library that the system would find.
+    (folder / "other.c").write_text("unsigned gpumem_version(void) { return 7; }\n", encoding="utf-8")
+    other = folder / "other" / "libgpumem.so.0"
+    other.parent.mkdir()
+    run("gcc", "-shared", "-fPIC", folder / "other.c", "-o", other)
+
+    def check(name, wanted, *command, **variables):
+        status, output = said(python, "-W", "error", *command, **variables)
+        tap.check(f"wheel: {name}", [] if status == 0 and output == wanted else [f"exit status {status}", output])
+
+    check("a program runs, without numpy", f"False\n{expected}", "-c", "import importlib.util, runpy, sys\n"
+          f"print(importlib.util.find_spec('numpy') is not None)\nrunpy.run_path({str(program)!r})")
+    maps = "import pathlib\nprint({line.split(maxsplit=5)[5] for line in pathlib.Path('/proc/self/maps').read_text().splitlines() if 'gpumem' in line or 'cuda' in line})"
+    check("import loads neither the library nor a driver", "set()\n", "-c", f"import gpumem\n{maps}")
+    check("its own library comes before that of the system", f"{ {str(site / LIBRARIES[0])} }\n",
+          "-c", f"import gpumem\ngpumem.version_text()\n{maps}", LD_LIBRARY_PATH=str(other.parent))
+    report = "import gpumem\ntry:\n  gpumem.version()\nexcept gpumem.Error as error:\n  print(type(error).__name__, error)\n"
+    check("an older library that GPUMEM_LIBRARY names is refused",
+          f"VersionMismatch {other} has version 0.0.7; this package needs version 0.x with x at least 1\n", "-c", report,
+          GPUMEM_LIBRARY=str(other))
+    check("the plug-ins come with it, and can be loaded", "".join(f"{site / name}\n" for name in LIBRARIES[1:]),
+          "-c", "from gpumem.adapters import _plug_in\nfor name in ('tms', 'torch'):\n"
+          "  path = _plug_in.path(f'libgpumem-{name}.so', 'NOT_SET')\n  _plug_in.load(path)\n  print(path)")
+    if attempt(tap, "wheel: removed", lambda: run(python, "-m", "pip", "uninstall", "--yes", "gpumem", env=environment()) and None):
+        tap.check("wheel: removed without a trace", sorted(files(home) ^ before))
+
+
+def source_distribution(source, path, folder):
+    """A wheel is built of it without the network, and of nothing else."""
+    with tarfile.open(path) as archive:
+        archive.extractall(folder)
+    (top,) = folder.iterdir()
+    want = {"LICENSE", "README.md", "pyproject.toml", "setup.py"}
+    for part in ("gpumem", "tests", "examples"):
+        base = source / "bindings" / "python"
+        want |= {str(file.relative_to(base)) for file in (base / part).rglob("*") if file.is_file() and file.suffix != ".pyc"}
+    problems = [f"lacks {name}" for name in sorted(want - files(top))]
+    problems += [f"has {name}" for name in sorted(files(top)) if name.endswith((".so", ".so.0", ".pyc"))]
+    run(*offline(), PYTHON, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder / "dist", top, env=environment())
+    (wheel,) = (folder / "dist").iterdir()
+    if not wheel.name.endswith("-py3-none-any.whl"):
+        problems.append(f"the wheel is {wheel.name}")
+    with zipfile.ZipFile(wheel) as archive:
+        problems += [f"the wheel has {name}" for name in archive.namelist() if ".so" in name]
+    return problems
+
+
+def cases(tap, source, folder):
+    missing = missing_packages(source, "wheel")
+    if missing:
+        tap.skip("wheel: packages", f"not installed: {' '.join(missing)}")
+        return
+    with tempfile.TemporaryDirectory() as name:
+        temporary = Path(name)
+
+        def new(name):
+            (temporary / name).mkdir()
+            return temporary / name
+
+        copy = temporary / "source"
+        shutil.copytree(source, copy, ignore=lambda folder, names: {  # what is no source
+            ".git", "target", "__pycache__", ".cache", *(["build"] if folder == str(source) else [])})
+        run("chmod", "--recursive", "a-w", copy)
+        good = make(tap, "wheel", copy, folder, "wheel: built by an ordinary user from a source that cannot be written, without the network",
+                    "--net")
+        run("chmod", "--recursive", "u+w", copy)
+        attempt(tap, "wheel: libraries that other systems lack, or with too new symbols, are refused", lambda: refused(source, new("refused")))
+        if ordinary_user() is None:
+            tap.skip("wheel: packaging/build names a missing package", "this is root, and unshare --user is refused here")
+        else:
+            attempt(tap, "wheel: packaging/build names a missing package", lambda: names_what_is_missing(source, new("missing")))
+        if not good:
+            return
+        made = sorted(path for path in (folder / "packages" / "wheel").iterdir() if path.name != "log")
+        if [path.suffix for path in made] != [".whl", ".gz"]:
+            tap.check("wheel: the packages that there should be", [str(path) for path in made] or ["none"])
+            return
+        wheel, distribution = made
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(temporary / "unpacked")
+        attempt(tap, "wheel: it needs what its name promises", lambda: tag_is_true(source, wheel, temporary / "unpacked"))
+        use(tap, source, wheel, new("use"))
+        attempt(tap, "wheel: the source distribution makes one without the network",
+                lambda: source_distribution(source, distribution, new("sdist")))
