@@ -5,7 +5,7 @@ Usage: packages.py SOURCE_ROOT FOLDER [KIND...]
 
 packaging/build runs as an ordinary user even if this is run by root. The root is a fresh Debian with a compiler and
 Python, and nothing of gpumem. Only root can make it. FOLDER is where the packages go. packages_wheel.py has the cases
-of wheels.
+of wheels, packages_nuget.py those of NuGet.
 """
 
 import os
@@ -257,14 +257,17 @@ def cycle(tap, kind, root, source):
 
 
 def main():
-    import packages_wheel  # which imports this file
+    import packages_nuget  # which import this file
+    import packages_wheel
 
     source, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    chosen = sys.argv[3:] or ["deb", "rpm", "wheel"]
+    chosen = sys.argv[3:] or ["deb", "rpm", "wheel", "nuget"]
     tap = Tap()
     good = []
     if "wheel" in chosen:
         packages_wheel.cases(tap, source, folder)
+    if "nuget" in chosen:
+        packages_nuget.cases(tap, source, folder)
     for kind in (Kind(name, folder) for name in ("deb", "rpm") if name in chosen):
         missing = missing_packages(source, kind.name)
         if missing:

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The cases of packages.py about the NuGet package."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import xml.etree.ElementTree
+import zipfile
+from pathlib import Path
+
+from packages import attempt, make, missing_packages, run
+
+NATIVE = "runtimes/linux-x64/native/libgpumem.so.0"
+
+
+def environment(**more):
+    """Nothing of whoever started this."""
+    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "GPUMEM_BACKEND": "host", **more}
+
+
+def net():
+    """The folder of .NET that tests/run fetched, or None."""
+    home = Path(os.environ.get("GPUMEM_TEST_DOTNET") or "/nonexistent")
+    return home if (home / "dotnet").exists() else None
+
+
+def contents(source, path, unpacked, frameworks, symbols):
+    names = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
+    wanted = {"GpuMem.nuspec", "README.md", "_rels/.rels", "[Content_Types].xml", NATIVE}
+    wanted |= {f"lib/{framework}/GpuMem.{ending}" for framework in frameworks for ending in ("dll", "xml")} | symbols
+    extra = {name for name in names if name.endswith(".psmdcp")}  # which the SDK adds
+    problems = [f"{'lacks' if name in wanted else 'has'} {name}" for name in sorted(wanted ^ (names - extra))]
+    if problems:
+        return problems
+    # Every part has a type, and the manifest is where the relation says.
+    types = xml.etree.ElementTree.parse(unpacked / "[Content_Types].xml").getroot()
+    endings = {entry.get("Extension") for entry in types}
+    parts = {entry.get("PartName") for entry in types}
+    problems += [f"no type of {name}" for name in sorted(names - {"[Content_Types].xml"})
+                 if name.rpartition(".")[2] not in endings and f"/{name}" not in parts]
+    relations = xml.etree.ElementTree.parse(unpacked / "_rels" / ".rels").getroot()
+    if "/GpuMem.nuspec" not in {entry.get("Target") for entry in relations}:
+        problems.append("no relation to the manifest")
+    manifest = {entry.tag.split("}")[1]: entry.text for entry in xml.etree.ElementTree.parse(unpacked / "GpuMem.nuspec").getroot()[0]}
+    version = re.search(r"^ *version: '(.*)',$", (source / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    if (manifest["id"], manifest["version"], path.name) != ("GpuMem", version, f"GpuMem.{version}.nupkg"):
+        problems.append(f"{path.name} is {manifest['id']} {manifest['version']}")
+    for framework in frameworks:
+        documented = (unpacked / "lib" / framework / "GpuMem.xml").read_text(encoding="utf-8")
+        problems += [] if "M:GpuMem.GpuInstance.Close" in documented else [f"{framework}: GpuInstance.Close() is not documented"]
+    return problems
+
+
+def consumer(source, unpacked, framework, folder):
+    """A program as a build without a runtime identifier would lay it out: the assembly beside it, the native file below."""
+    folder.mkdir()
+    for path in (unpacked / "lib" / framework).iterdir():
+        shutil.copy(path, folder)
+    (folder / NATIVE).parent.mkdir(parents=True)
+    shutil.copy(unpacked / NATIVE, folder / NATIVE)
+    shutil.copy(source / "bindings" / "csharp" / "examples" / "Basic.cs", folder)
+    # And says where the library came from.
+    (folder / "Where.cs").write_text("static class Where { static int Main() { GpuMem.GpuMemLibrary.Load(); "
+                                     "System.Console.WriteLine(GpuMem.GpuMemLibrary.LoadedPath); return 0; } }\n", encoding="utf-8")
+
+
+def runs(source, folder, *command, variables=None):
+    """The sample prints what it should, and the library is the one in the package. `command` ends in the ending of a program."""
+    *runner, ending = command
+    expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
+    env = environment(**(variables or {}))
+    said = run(*runner, folder / f"Basic.{ending}", env=env)
+    where = run(*runner, folder / f"Where.{ending}", env=env)
+    return [text for text, wanted in ((said, expected), (where, f"{folder / NATIVE}\n")) if text != wanted]
+
+
+def on_mono(source, unpacked, folder):
+    consumer(source, unpacked, "netstandard2.0", folder)
+    for program in ("Basic", "Where"):
+        run("mcs", f"-r:{folder}/GpuMem.dll", f"-out:{folder / program}.exe", folder / f"{program}.cs", env=environment())
+    problems = runs(source, folder, "mono", "--debug", "exe")
+    broken = subprocess.run(["mono", "--debug", folder / "Where.exe"], text=True, capture_output=True, check=False,
+                            env=environment(GPUMEM_LIBRARY="/nowhere/libgpumem.so.0")).stderr
+    # The symbols have the lines.
+    good = "GpuMemLibraryException: the native library of gpumem cannot be loaded: /nowhere" in broken
+    return problems + [broken] * (not good or not re.search(r"GpuMemLibrary\.cs:\d+", broken))
+
+
+def on_core(source, unpacked, folder, home, framework):
+    """On the .NET that the tests have. As csharp.py does, for want of a compiler that runs."""
+    consumer(source, unpacked, framework, folder)
+    (runtime,) = (home / "shared" / "Microsoft.NETCore.App").iterdir()
+    options = []
+    if framework != "netstandard2.0":
+        options = ["-nowarn:1702", "-noconfig", "-nostdlib", *(
+            f"-r:{path}" for path in sorted(home.glob("packs/Microsoft.NETCore.App.Ref/*/ref/*/*.dll"))
+            if path.stem not in ("mscorlib", "netstandard", "System"))]
+    settings = {"runtimeOptions": {"framework": {"name": "Microsoft.NETCore.App", "version": runtime.name},
+                                   "configProperties": {"System.Globalization.Invariant": True}}}
+    for program in ("Basic", "Where"):
+        run("mcs", *options, f"-r:{folder}/GpuMem.dll", f"-out:{folder / program}.dll",
+            folder / f"{program}.cs", env=environment())
+        (folder / f"{program}.runtimeconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    return runs(source, folder, home / "dotnet", "dll", variables={"DOTNET_CLI_TELEMETRY_OPTOUT": "1"})
+
+
+def single_file(source, path, folder):
+    """Projects of the SDK: one without a runtime identifier, and one published as a single file."""
+    folder.mkdir()
+    (folder / "packages").mkdir()
+    shutil.copy(path, folder / "packages")
+    shutil.copy(source / "bindings" / "csharp" / "examples" / "Basic.cs", folder)
+    version = path.name.removeprefix("GpuMem.").removesuffix(".nupkg")
+    (folder / "Basic.csproj").write_text(f"""<Project Sdk="Microsoft.NET.Sdk">
+  <PropertyGroup>
+    <OutputType>Exe</OutputType><TargetFramework>net8.0</TargetFramework>
+    <EnableSingleFileAnalyzer>false</EnableSingleFileAnalyzer> <!-- a package of its own -->
+  </PropertyGroup>
+  <ItemGroup><PackageReference Include="GpuMem" Version="{version}" /></ItemGroup>
+</Project>
+""", encoding="utf-8")
+    env = {**os.environ, **environment(), "PATH": os.environ["PATH"], "DOTNET_CLI_HOME": str(folder), "DOTNET_CLI_TELEMETRY_OPTOUT": "1",
+           "DOTNET_NOLOGO": "1", "NUGET_PACKAGES": str(folder / "cache")}
+    expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
+    offline = ["--source", folder / "packages"]
+    run("dotnet", "build", *offline, "-o", folder / "built", folder / "Basic.csproj", env=env)
+    run("dotnet", "publish", "-r", "linux-x64", "--self-contained", "false", "-p:PublishSingleFile=true", *offline,
+        "-o", folder / "published", folder / "Basic.csproj", env=env)
+    said = run("dotnet", folder / "built" / "Basic.dll", env=env), run(folder / "published" / "Basic", env=env)
+    return [text for text in said if text != expected]
+
+
+def has_sdk():
+    if not shutil.which("dotnet"):
+        return False
+    return bool(re.search(r"^8\.", subprocess.run(["dotnet", "--list-sdks"], text=True, capture_output=True, check=False).stdout, re.M))
+
+
+def cases(tap, source, folder):
+    missing = missing_packages(source, "nuget")
+    if missing:
+        tap.skip("nuget: packages", f"not installed: {' '.join(missing)}")
+        return
+    home, sdk = net(), has_sdk()
+    frameworks = ["netstandard2.0", *(["net8.0"] if sdk else ["netcoreapp3.1"] if home else [])]
+    if not make(tap, "nuget", source, folder, "nuget: built by an ordinary user, without the network", "--net",
+                GPUMEM_DOTNET=str(home or "")):
+        return
+    with tempfile.TemporaryDirectory() as name:
+        temporary = Path(name) / "with space und Ümlaut"
+        temporary.mkdir()
+        made = [path for path in sorted((folder / "packages" / "nuget").iterdir()) if path.name != "log"]
+        if len(made) != 1 or made[0].suffix != ".nupkg":
+            tap.check("nuget: one package", [str(path) for path in made] or ["none"])
+            return
+        with zipfile.ZipFile(made[0]) as archive:
+            archive.extractall(temporary / "unpacked")
+        symbols = {f"lib/{it}/GpuMem.pdb" for it in frameworks} if sdk else {"lib/netstandard2.0/GpuMem.dll.mdb"}
+        if not attempt(tap, "nuget: assemblies, symbols, documentation and the library are in it",
+                       lambda: contents(source, made[0], temporary / "unpacked", frameworks, symbols)):
+            return
+        attempt(tap, "nuget: a program runs on Mono", lambda: on_mono(source, temporary / "unpacked", temporary / "mono"))
+        for framework in ("netstandard2.0", "netcoreapp3.1"):
+            if home and framework in frameworks:
+                attempt(tap, f"nuget: a program runs on .NET with {framework}",
+                        lambda it=framework: on_core(source, temporary / "unpacked", temporary / it, home, it))
+            else:
+                tap.skip(f"nuget: a program runs on .NET with {framework}", "the SDK makes none" if framework not in frameworks and sdk else
+                         "GPUMEM_TEST_DOTNET names no .NET; tests/run sets it")
+        name = "nuget: a project without a runtime identifier and a single file run"
+        if sdk:
+            attempt(tap, name, lambda: single_file(source, made[0], temporary / "sdk"))
+        else:
+            tap.skip(name, "the SDK of .NET 8 is not installed")
