@@ -2,6 +2,7 @@
 #include "call.h"
 
 #include "base/caught.h"
+#include "core/object/last_failure.h"
 #include "core/object/log.h"
 
 namespace gpumem::capi {
@@ -18,6 +19,7 @@ Status fail(const char* function, gpumem_error* error, const Error& failure) noe
   const bool reported = *failure.entry_point != '\0';  // by a driver or the system
   core::log(GPUMEM_LOG_DEBUG, "%s: %s%s%s", function, failure.entry_point, reported ? ": " : "",
             failure.message);
+  core::note_failure(function, failure);
   if (error == nullptr) return failure.status;
   error->status = failure.status;
   error->native_domain = failure.native_domain;

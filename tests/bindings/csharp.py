@@ -101,7 +101,8 @@ def texts(source, folder):
     for path in [*(source / "impl").rglob("*"), *(source / "capi" / "src").rglob("*")]:
         if path.suffix in (".cpp", ".h", ".inc"):
             for literals in filter(None, (match[1] for match in token.finditer(path.read_text(encoding="utf-8")))):
-                found.add("".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', literals)))
+                text = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', literals))
+                found.add(re.sub(r'\\"\w+\\":', "", text))
     (folder / "texts").write_text("".join(f"{text}\n" for text in sorted(found)), encoding="utf-8")
     return str(folder / "texts")
 

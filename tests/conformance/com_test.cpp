@@ -11,6 +11,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <set>
 #include <string>
@@ -1624,6 +1625,28 @@ TEST_F(Com, com_23_the_report_lists_what_lives) {
   EXPECT_GT(required, 5u);
   EXPECT_EQ(small[4], '\0');
   EXPECT_EQ(small[5], '#');
+}
+
+TEST_F(Com, com_23_the_snapshot_has_the_last_lack_of_memory) {
+  const auto has = [&](const std::string& part) {
+    return text_of(instance_, gpumem_stats_snapshot).find(part) != std::string::npos;
+  };
+  gpumem_memory memory = nullptr;
+  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, uint64_t{1} << 50);
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const auto before = static_cast<uint64_t>(std::time(nullptr));
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, gpumem_memory_create(device_, &desc, &memory, &error));
+  const std::string expected =
+      R"("last_failure":{"status":"GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY","function":"gpumem_memory_create","message":")" +
+      std::string(error.message) + R"(","time":)";
+  EXPECT_TRUE(has(expected)) << text_of(instance_, gpumem_stats_snapshot);
+  const std::string snapshot = text_of(instance_, gpumem_stats_snapshot);
+  if (const size_t place = snapshot.find(expected); place != std::string::npos) {
+    EXPECT_GE(std::stoull(snapshot.substr(place + expected.size())), before);
+  }
+  // Other failures do not hide it.
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_memory_create(device_, nullptr, &memory, why()));
+  EXPECT_TRUE(has(expected)) << text_of(instance_, gpumem_stats_snapshot);
 }
 
 TEST_F(Com, com_23_the_snapshot_lists_what_lives) {

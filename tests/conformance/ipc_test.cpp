@@ -396,6 +396,44 @@ TEST_F(Ipc, ipc_9) {
   EXPECT_TRUE(eventually([&] { return exporter.destroy(number) == GPUMEM_SUCCESS; }));
 }
 
+TEST_F(Ipc, com_23_the_snapshot_says_who_has_what_is_shared) {
+  const auto has = [&](const std::string& part) {
+    return text_of(instance_, gpumem_stats_snapshot).find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(R"("exports":[],"imports":[],"kept_imports":{"count":0,"bytes":0})"))
+      << text_of(instance_, gpumem_stats_snapshot);
+  std::optional<Exporter> exporter(std::in_place);
+  const std::string peer = std::to_string(exporter->pid());
+  const Memory own = shareable();
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(instance_, own.device(), nullptr, &handle, why()));
+  EXPECT_TRUE(has(R"("claims":0,"holders":[]})")) << text_of(instance_, gpumem_stats_snapshot);
+  ASSERT_EQ(exporter->import(handle), GPUMEM_SUCCESS);
+  EXPECT_TRUE(has(R"("claims":1,"holders":[)" + peer + "]}")) << text_of(instance_, gpumem_stats_snapshot);
+  ASSERT_OK(gpumem_share_revoke(instance_, &handle, why()));
+  EXPECT_TRUE(has(R"("holders":[)" + peer + R"(],"revoked":true})"))
+      << text_of(instance_, gpumem_stats_snapshot);
+
+  const uint64_t number = exporter->buffer(kSize);
+  gpumem_import_cache_desc cache = GPUMEM_IMPORT_CACHE_DESC_INIT;
+  cache.idle_ns = UINT64_C(60'000'000'000);
+  EXPECT_OK(gpumem_share_set_cache(instance_, &cache, why()));
+  {
+    const Import made = import(exporter->share(number));
+    EXPECT_TRUE(has("\"size\":" + std::to_string(made.memory.info().size) +
+                    R"(,"count":1,"state":"live","exporter":)" + peer + R"(,"exporter_start_time":)"))
+        << text_of(instance_, gpumem_stats_snapshot);
+    EXPECT_TRUE(has(R"("granter":)" + peer + '}')) << text_of(instance_, gpumem_stats_snapshot);
+  }
+  EXPECT_TRUE(has(R"("imports":[],"kept_imports":{"count":1,"bytes":)" + std::to_string(kSize) + '}'))
+      << text_of(instance_, gpumem_stats_snapshot);
+  EXPECT_OK(gpumem_share_set_cache(instance_, nullptr, why()));
+  EXPECT_TRUE(has(R"("kept_imports":{"count":0,"bytes":0})")) << text_of(instance_, gpumem_stats_snapshot);
+  exporter.reset();
+  EXPECT_TRUE(eventually([&] { return has(R"("exports":[])"); }))
+      << text_of(instance_, gpumem_stats_snapshot);
+}
+
 TEST_F(Ipc, ipc_10) {
   std::optional<Exporter> exporter(std::in_place);
   const uint64_t number = exporter->alloc(kSize);

@@ -1959,6 +1959,33 @@ TEST(Pool, pool_13_blocks_that_outlive_their_pool_keep_the_instance_open) {
   }
 }
 
+TEST(Pool, com_23_the_snapshot_has_what_a_pool_has_free) {
+  Instance instance = open_instance();
+  Pool pool = create_pool(instance.device(), GPUMEM_KIND_DEVICE);
+  const auto number_behind = [&](const std::string& key) {
+    const std::string snapshot = text_of(instance, gpumem_stats_snapshot);
+    const size_t place = snapshot.find('"' + key + "\":");
+    EXPECT_NE(place, std::string::npos) << snapshot;
+    return place == std::string::npos ? 0 : std::stoull(snapshot.substr(place + key.size() + 3));
+  };
+  constexpr uint64_t kBlock = 10 * kMiB;  // which no thread keeps
+  std::array<void*, 4> blocks{};
+  for (void*& block : blocks)
+    block = take(pool, kBlock);
+  const uint64_t rest = number_behind("free_bytes");
+  EXPECT_LT(number_behind("largest_free_bytes"), kBlock);
+  EXPECT_OK(gpumem_pool_free(pool, blocks[0], nullptr, why()));
+  EXPECT_OK(gpumem_pool_free(pool, blocks[2], nullptr, why()));
+  EXPECT_EQ(number_behind("free_bytes"), rest + 2 * kBlock);
+  EXPECT_GE(number_behind("largest_free_bytes"), kBlock);
+  EXPECT_LT(number_behind("largest_free_bytes"), 2 * kBlock);
+  EXPECT_EQ(text_of(instance, gpumem_stats_snapshot).find("\"limit\""), std::string::npos);
+  EXPECT_OK(gpumem_pool_set_limit(pool, 48 * kMiB, why()));
+  EXPECT_EQ(number_behind("limit"), 48 * kMiB);
+  EXPECT_OK(gpumem_pool_free(pool, blocks[1], nullptr, why()));
+  EXPECT_OK(gpumem_pool_free(pool, blocks[3], nullptr, why()));
+}
+
 TEST(Pool, pool_13_its_memory_is_not_listed_beside_it) {
   Instance instance = open_instance();
   for (const gpumem_kind kind : kKinds) {
@@ -1968,6 +1995,7 @@ TEST(Pool, pool_13_its_memory_is_not_listed_beside_it) {
     void* const small = take(pool, 5000);
     const std::string report = report_of(instance);
     EXPECT_EQ(report.find("pool tested: 2 live block"), 0U) << report;
+    EXPECT_EQ(text_of(instance, gpumem_stats_snapshot).find("pool_destroyed"), std::string::npos);
     EXPECT_EQ(report.find('\n'), std::string::npos) << report;
     gpumem_error detail = GPUMEM_ERROR_INIT;
     EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, &detail));
@@ -1995,6 +2023,8 @@ TEST(Pool, pool_13_its_memory_is_not_listed_beside_it) {
         << left;
     const std::string snapshot = text_of(instance, gpumem_stats_snapshot);
     EXPECT_EQ(snapshot.find("\"destroyed\":true") != std::string::npos, !is_object) << snapshot;
+    EXPECT_EQ(snapshot.find("\"of_pool\":true,\"pool_destroyed\":true") != std::string::npos, is_object)
+        << snapshot;
     EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, &detail));
     const std::string why_alive = detail.message;
     EXPECT_NE(why_alive.find("gpumem_pool_free_pointer() frees them"), std::string::npos) << why_alive;

@@ -238,6 +238,20 @@ TEST_F(Sleep, buf_8_access_of_each_device) {
   }
 }
 
+TEST_F(Sleep, com_23_the_snapshot_says_that_a_buffer_sleeps) {
+  const Buffer buffer = make(2 * unit_, 4 * unit_);
+  const auto has = [&](const std::string& part) {
+    return text_of(instance_, gpumem_stats_snapshot).find(part) != std::string::npos;
+  };
+  const std::string size = "\"size\":" + std::to_string(2 * unit_);
+  EXPECT_TRUE(has(size + R"(,"state":"awake"})")) << text_of(instance_, gpumem_stats_snapshot);
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PAGEABLE));
+  EXPECT_TRUE(
+      has(size + R"(,"state":"asleep","store_bytes":)" + std::to_string(buffer.info().store_capacity) + '}'))
+      << text_of(instance_, gpumem_stats_snapshot);
+  EXPECT_OK(buffer.wake());
+}
+
 TEST_F(Sleep, buf_8_an_empty_buffer) {
   const Buffer buffer = make(0, 4 * unit_);
   for (const gpumem_content content : kKept) {

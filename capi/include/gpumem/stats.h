@@ -107,10 +107,10 @@ GPUMEM_API gpumem_status gpumem_stats_report(gpumem_instance instance, char *buf
                                              uint64_t *out_required, gpumem_error *error);
 
 /** Writes the counters and the live objects of an instance as JSON (RFC 8259) in UTF-8, for programs: an object with
- * "version", "backend", "name", "process", "live_count", "live_bytes", "peak_bytes", "reserved_bytes", "devices", "kinds" and
- * "objects", the last three arrays of objects. Each of "objects" has a "type" and what it has of "name", "device", "kind",
- * "size", "host_pointer", "device_pointer" and others; memory of a pool has "of_pool". Sizes are in bytes, addresses are
- * texts such as "0x7f00". Later versions may add members. What other threads do meanwhile may be in it in part.
+ * "version", "backend", "name", "process", "live_count", "live_bytes", "peak_bytes", "reserved_bytes", "kept_imports", the arrays
+ * "devices", "kinds", "exports", "imports" and "objects", and perhaps "last_failure". Each of "objects" has a "type" and what it has
+ * of "name", "device", "kind", "size" and others: see `docs/statistics.md`. Sizes are in bytes, addresses are texts such as
+ * "0x7f00". Later versions may add members. What other threads do meanwhile may be in it in part.
  *
  * \param instance instance to query
  * \param[out] buffer receives the text, 0-terminated and truncated to fit; NULL if `capacity` is 0

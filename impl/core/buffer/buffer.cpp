@@ -21,6 +21,7 @@
 #include "core/object/callback.h"
 #include "core/object/held.h"
 #include "core/object/host_function_guard.h"
+#include "core/object/last_failure.h"
 #include "core/object/log.h"
 #include "platform/host_budget.h"
 #include "platform/pages.h"
@@ -34,12 +35,6 @@ std::vector<AccessRequest> default_accesses(Device& device, gpumem_location loca
   std::vector<AccessRequest> accesses{{&device, GPUMEM_ACCESS_READWRITE}};
   if (location != GPUMEM_LOCATION_DEVICE) accesses.push_back({nullptr, GPUMEM_ACCESS_READWRITE});
   return accesses;
-}
-
-// Whether a smaller request may succeed.
-bool lacks_room(Status status) {
-  return status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY || status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
-         status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
 }
 
 }  // namespace
@@ -887,6 +882,13 @@ Line Buffer::describe() const { return line_of("buffer %s: device %u", shown(nam
 void Buffer::list(Fields& fields) const noexcept {
   fields.add("name", name());
   fields.add("device", uint64_t{device().ordinal()});
+  const std::unique_lock lock(records_, std::try_to_lock);  // a snapshot must not wait
+  if (!lock) return;
+  fields.add("size", size_);
+  fields.add("state", state_ == GPUMEM_BUFFER_STATE_AWAKE    ? "awake"
+                      : state_ == GPUMEM_BUFFER_STATE_ASLEEP ? "asleep"
+                                                             : "failed");
+  if (store_capacity_ != 0) fields.add("store_bytes", store_capacity_);
 }
 
 // Its range and blocks are released on their own.

@@ -17,6 +17,7 @@
 #include "core/memory/statistics.h"
 #include "core/object/background.h"
 #include "core/object/handles.h"
+#include "core/object/last_failure.h"
 #include "core/object/object.h"
 #include "core/pool/pools.h"
 #include "core/share/link/imports.h"
@@ -152,12 +153,7 @@ class Instance {
 template <class Make>
 auto with_room(Instance& instance, Make make) {
   auto made = make();
-  if (made) return made;
-  const Status status = made.error().status;
-  const bool lacking = status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY ||
-                       status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
-                       status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
-  if (!lacking) return made;
+  if (made || !lacks_room(made.error().status)) return made;
   const bool flushed = instance.flush_transfers();
   if (instance.imports().flush_cache() || flushed) made = make();
   return made;

@@ -4,12 +4,15 @@
 #include <array>
 #include <cstdio>
 #include <initializer_list>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/text.h"
 #include "core/instance/instance.h"
 #include "core/memory/region.h"
+#include "core/object/last_failure.h"
+#include "core/object/status_list.h"
 #include "core/pool/core.h"
 #include "core/pool/pools.h"
 #include "gpumem/version.h"
@@ -106,7 +109,22 @@ std::string Instance::snapshot() const {
     fields.add("total_bytes", counts.total_bytes);
     add_element(fields);
   }
-  text += "],\"objects\":[";
+  text += "],\"exports\":[";
+  exports_.list(share_server_.holders(), add_element);
+  text += "],\"imports\":[";
+  imports_.list(add_element);
+  Fields kept;
+  imports_.list_kept(kept);
+  ((text += "],\"kept_imports\":{") += kept.text()) += '}';
+  if (const std::optional<LastFailure> last = last_failure()) {
+    Fields failure;
+    failure.add("status", find_status(last->error.status)->name);
+    failure.add("function", last->function);
+    failure.add("message", last->error.message);
+    failure.add("time", last->time);
+    ((text += ",\"last_failure\":{") += failure.text()) += '}';
+  }
+  text += ",\"objects\":[";
   Fields fields;
   bool listed = false;
   const auto see = [&](const Object& object) {

@@ -244,6 +244,7 @@ void Memory::list(Fields& fields) const noexcept {
   if (info().device_pointer != nullptr) fields.add_address("device_pointer", info().device_pointer);
   fields.add("device", uint64_t{device().ordinal()});
   if (pool_blocks() != nullptr) fields.add_true("of_pool");
+  if (pool_blocks() != nullptr && !pool_blocks()->listed()) fields.add_true("pool_destroyed");
 }
 
 Result<void> Memory::release() {

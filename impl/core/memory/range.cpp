@@ -582,6 +582,7 @@ void Range::list(Fields& fields) const noexcept {
   fields.add("mapped_bytes", mapped_size());
   fields.add_address("device_pointer", pointer_to(address()));
   if (pool_blocks() != nullptr) fields.add_true("of_pool");
+  if (pool_blocks() != nullptr && !pool_blocks()->listed()) fields.add_true("pool_destroyed");
 }
 
 // Unmaps everything first; on failure the rest stays unchanged.

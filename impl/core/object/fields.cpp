@@ -69,6 +69,20 @@ void Fields::add(const char* key, uint64_t number) noexcept {
   add_raw(key, text.data());
 }
 
+void Fields::add_list(const char* key, std::span<const int32_t> numbers) noexcept {
+  std::array<char, std::tuple_size_v<decltype(text_)>> list;
+  list[0] = '[';
+  size_t length = 1;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const size_t room = list.size() - length;
+    const int written = std::snprintf(list.data() + length, room, i == 0 ? "%d" : ",%d", numbers[i]);
+    if (written < 0 || static_cast<size_t>(written) >= room) return;
+    length += static_cast<size_t>(written);
+  }
+  list[length] = ']';  // each number leaves room for a 0
+  add_raw(key, {list.data(), length + 1});
+}
+
 void Fields::add_address(const char* key, const void* pointer) noexcept {
   std::array<char, 24> text;
   std::snprintf(text.data(), text.size(), "\"0x%" PRIxPTR "\"", reinterpret_cast<uintptr_t>(pointer));

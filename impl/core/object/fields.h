@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace gpumem::core {
@@ -17,6 +18,7 @@ class Fields {
   void add(const char* key, std::string_view text) noexcept;
   void add(const char* key, uint64_t number) noexcept;
   void add_true(const char* key) noexcept { add_raw(key, "true"); }
+  void add_list(const char* key, std::span<const int32_t> numbers) noexcept;
   // As a text, since JavaScript has no numbers of 64 bits.
   void add_address(const char* key, const void* pointer) noexcept;
   // "key":value, ...

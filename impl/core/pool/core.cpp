@@ -1353,13 +1353,22 @@ Line PoolCore::describe() noexcept {
 }
 
 void PoolCore::list(Fields& fields) noexcept {
-  const Totals live = try_live();
+  const Lock lock(mutex_, std::try_to_lock);  // a snapshot must not wait
+  const Totals live = lock ? totals() : Totals{};
   fields.add("name", request_.memory.name);
   fields.add("device", uint64_t{device_.ordinal()});
   fields.add("kind", request_.memory.kind->name);
   fields.add("live_count", live.count);
   fields.add("live_bytes", live.bytes);
   fields.add("reserved_bytes", live.reserved);
+  if (lock) {
+    fields.add("free_bytes", space_.total_bytes() - space_.taken_bytes());
+    fields.add("largest_free_bytes", space_.largest_place());
+    if (const uint64_t captured = captured_bytes(); captured != 0) fields.add("captured_bytes", captured);
+    if (limit_ != 0) fields.add("limit", limit_);
+  } else {
+    fields.add_true("busy");
+  }
   if (handle_ == 0) fields.add_true("destroyed");
 }
 

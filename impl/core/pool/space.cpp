@@ -191,6 +191,14 @@ uint64_t PoolSpace::largest(Order order) const {
   return most;
 }
 
+uint64_t PoolSpace::largest_place() const {
+  uint64_t most = 0;
+  for (const auto& [order, places] : free_) {
+    if (!places.empty()) most = std::max(most, places.rbegin()->first);
+  }
+  return most;
+}
+
 uint64_t PoolSpace::free_bytes(Order order) const {
   uint64_t bytes = 0;
   const auto found = free_.find(order);

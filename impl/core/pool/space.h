@@ -100,6 +100,8 @@ class PoolSpace {
   uint64_t head(uint64_t begin, Order order) const;
   // Bytes that are free in the order.
   uint64_t free_bytes(Order order) const;
+  // Largest place that is free, in whichever order.
+  uint64_t largest_place() const;
   uint64_t taken_bytes() const { return taken_; }
   uint64_t total_bytes() const { return total_; }
 

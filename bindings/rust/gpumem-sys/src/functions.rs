@@ -665,8 +665,8 @@ functions! {
             error: *mut gpumem_error) -> gpumem_status;
         /// Writes the counters and the live objects of an instance as JSON (RFC 8259) in UTF-8, for
         /// programs: an object with "version", "backend", "name", "process", "live_count",
-        /// "live_bytes", "peak_bytes", "reserved_bytes", "devices", "kinds" and "objects", the last
-        /// three arrays of objects.
+        /// "live_bytes", "peak_bytes", "reserved_bytes", "kept_imports", the arrays "devices",
+        /// "kinds", "exports", "imports" and "objects", and perhaps "last_failure".
         PFN_gpumem_stats_snapshot, gpumem_stats_snapshot(
             instance: gpumem_instance, buffer: *mut c_char, capacity: u64, out_required: *mut u64,
             error: *mut gpumem_error) -> gpumem_status;

@@ -721,6 +721,33 @@ Result<gpumem_import_info> Imports::info(const Memory& memory) const {
   return info;
 }
 
+void Imports::list(const std::function<void(const Fields&)>& add) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, import] : imports_) {
+    if (import.memory == nullptr || import.for_trial) continue;
+    const ExporterId& exporter = import.granted.recorded.exporter;
+    const gpumem_import_state state = import.state();
+    Fields fields;
+    fields.add("name", import.memory->name());
+    fields.add("size", import.memory->size());
+    fields.add("count", import.count);
+    fields.add("state", state == GPUMEM_IMPORT_LIVE        ? "live"
+                        : state == GPUMEM_IMPORT_WITHDRAWN ? "withdrawn"
+                        : state == GPUMEM_IMPORT_PEER_GONE ? "peer gone"
+                                                           : "unknown");
+    fields.add("exporter", static_cast<uint64_t>(exporter.pid));
+    fields.add("exporter_start_time", exporter.start_time);
+    if (import.granted.by) fields.add("granter", static_cast<uint64_t>(import.granted.by->pid));
+    add(fields);
+  }
+}
+
+void Imports::list_kept(Fields& fields) const {
+  const std::lock_guard lock(mutex_);
+  fields.add("count", kept_.size());
+  fields.add("bytes", kept_bytes_);
+}
+
 Result<void> Imports::destroy(Ref<Memory> memory) {
   // The last one, or nothing left to count.
   const auto count_down = [&](bool ends) {

@@ -99,6 +99,9 @@ class Imports {
   // The handle of the event.
   Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
   Result<gpumem_import_info> info(const Memory& memory) const;
+  // For snapshots: what is imported, and how much of what was is kept mapped.
+  void list(const std::function<void(const Fields&)>& add) const;
+  void list_kept(Fields& fields) const;
   // Whether this token is imported and alive, or was received.
   bool has(const Token& token) const;
   // Counts down, or ends the last one.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <set>
 
 #include "base/cleanup.h"
 #include "core/instance/instance.h"
@@ -19,6 +20,7 @@ namespace gpumem::core {
 struct Exports::Export {
   ShareHandle handle;  // its offset is 0
   platform::Descriptors descriptors;
+  std::string name;                // of the object
   const Object* object = nullptr;  // compared, never read
   bool neighbours = false;
   // Of a range: the bytes of its blocks, and the blocks.
@@ -332,6 +334,7 @@ Result<ShareHandle> Exports::export_whole(const Plan& plan) {
   made->handle.payload = ticket->bytes;
   if (descriptor) made->descriptors.push_back(std::move(descriptor));
   set_files(made->descriptors, made->handle);
+  made->name = region.name();
   made->object = &region;
   made->neighbours = plan.neighbours;
   return add(std::move(made), plan.found.offset);
@@ -416,6 +419,7 @@ Result<ShareHandle> Exports::export_blocks(const Plan& plan, const ExportRequest
     made->descriptors.push_back(std::move(*file));
   }
   set_files(made->descriptors, made->handle);
+  made->name = range.name();
   made->object = &range;
   made->begin = plan.begin();
   made->end = plan.end();
@@ -490,6 +494,7 @@ Result<ShareHandle> Exports::export_event(Event& event) {
   made->handle.payload = ticket->bytes;
   if (descriptor) made->descriptors.push_back(std::move(descriptor));
   set_files(made->descriptors, made->handle);
+  made->name = event.name();
   made->object = &event;
   return add(std::move(made), 0);
 }
@@ -687,6 +692,30 @@ void Exports::cancel_end(const Object& object) noexcept {
 void Exports::end(const Object& object) noexcept {
   if (unused()) return;
   end_all([&](const Export& known) { return known.object == &object; });
+}
+
+void Exports::list(const Holders& holders, const std::function<void(const Fields&)>& add) const {
+  if (unused()) return;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [token, known] : exports_) {
+    if (known->whole != Token{}) continue;
+    std::set<int32_t> processes;
+    const auto [first, last] = holders.equal_range(token);
+    for (auto holder = first; holder != last; ++holder)
+      processes.insert(holder->second);
+    const ShareHandle& handle = known->handle;
+    Fields fields;
+    fields.add("name", known->name);
+    fields.add("type", handle.type == GPUMEM_SHARE_TYPE_MEMORY  ? "memory"
+                       : handle.type == GPUMEM_SHARE_TYPE_EVENT ? "event"
+                                                                : "ring");
+    fields.add("way", handle.way == GPUMEM_SHARE_WAY_LEGACY ? "legacy" : "posix-fd");
+    fields.add("size", handle.size);
+    fields.add("claims", known->claims);
+    fields.add_list("holders", std::vector<int32_t>(processes.begin(), processes.end()));
+    if (known->revoked) fields.add_true("revoked");
+    add(fields);
+  }
 }
 
 // Always takes the lock, so that an export added later sees that its blocks are gone.

@@ -4,12 +4,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "contract/sharing.h"
+#include "core/object/fields.h"
 #include "core/share/wire/handle.h"
 #include "core/stream/event.h"
 #include "platform/descriptor.h"
@@ -89,6 +92,10 @@ class Exports {
   void end(const Object& object) noexcept;
   // Ends the exports of these blocks, which are being unmapped.
   void end_blocks(const Range& range, uint64_t offset, uint64_t size) noexcept;
+
+  // For snapshots: each export that is no part of another. `holders` are the processes that hold an export.
+  using Holders = std::multimap<Token, int32_t>;
+  void list(const Holders& holders, const std::function<void(const Fields&)>& add) const;
 
   // Whether nothing was ever exported; then the functions above return at once.
   bool unused() const { return !used_.load(std::memory_order_acquire); }

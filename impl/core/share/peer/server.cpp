@@ -1390,6 +1390,17 @@ void ShareServer::end_leases(const Token& token) noexcept {
   }
 }
 
+Exports::Holders ShareServer::holders() const {
+  Exports::Holders found;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, connection] : connections_) {
+    for (const auto& [token, claim] : connection->claims) {
+      if (claim.exported != 0) found.emplace(token, connection->process);
+    }
+  }
+  return found;
+}
+
 void ShareServer::take_back(uint64_t id) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = connections_.find(id);

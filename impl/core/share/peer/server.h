@@ -91,6 +91,8 @@ class ShareServer {
   void catch_up() noexcept;
   Result<Lent> lend(const Token& token, uint64_t lease_ns);
   void take_back(uint64_t connection) noexcept;
+  // Which processes hold what of this instance; 0 is one that the system does not show.
+  Exports::Holders holders() const;
   // Ends all leases of the export that have not been claimed.
   void end_leases(const Token& token) noexcept;
 

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace gpumem::core {
 namespace {
@@ -43,6 +45,21 @@ TEST(FieldsTest, TextsThatAreNotUtf8) {
   EXPECT_EQ(named("\xC0\xAF"), "\"name\":\"" + replaced + replaced + '"') << "longer than it need be";
   EXPECT_EQ(named("\xED\xA0\x80"), "\"name\":\"" + replaced + replaced + replaced + '"') << "a surrogate";
   EXPECT_EQ(named("\xF4\x90\x80\x80").size(), 4 * replaced.size() + 9) << "beyond the last one";
+}
+
+TEST(FieldsTest, Lists) {
+  Fields fields;
+  fields.add_list("none", {});
+  const std::vector<int32_t> some = {7, -1, INT32_MAX};
+  fields.add_list("some", some);
+  EXPECT_EQ(fields.text(), R"("none":[],"some":[7,-1,2147483647])");
+  // As long as it may be, and longer; the closing bracket counts.
+  for (const size_t count : {500U, 505U, 509U, 510U, 511U, 512U, 513U, 600U}) {
+    Fields full;
+    full.add_list("n", std::vector<int32_t>(count, 1));
+    const bool fits = std::string(R"("n":[])").size() + 2 * count - 1 < 1024;
+    EXPECT_EQ(full.text().size(), fits ? 6 + 2 * count - 1 : 0U) << count;
+  }
 }
 
 TEST(FieldsTest, WhatDoesNotFitIsLeftOut) {

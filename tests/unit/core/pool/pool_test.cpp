@@ -228,13 +228,29 @@ TEST(PoolSpace, random_model) {
     EXPECT_EQ(space.taken_bytes(), 0U);
     if (seed % 2 == 0) {
       EXPECT_EQ(space.largest(PoolSpace::kAny), space.total_bytes()) << "all joined";
+      EXPECT_EQ(space.largest_place(), space.total_bytes());
     }
     std::vector<std::pair<uint64_t, uint64_t>> places;
     space.for_each_free([&](uint64_t base, uint64_t size) { places.emplace_back(base, size); });
     for (const auto& [base, size] : places)
       space.remove(base, size);
     EXPECT_EQ(space.total_bytes(), 0U);
+    EXPECT_EQ(space.largest_place(), 0U);
   }
+}
+
+TEST(PoolSpace, largest_place_is_of_any_order) {
+  constexpr uint64_t kPage = PoolClasses::kPage;
+  PoolSpace space;
+  const uint64_t base = uint64_t{1} << 40;
+  space.add(base, 8 * kPage, 1);
+  EXPECT_EQ(space.largest_place(), 8 * kPage);
+  const auto first = space.take(5 * kPage, kPage, 1);
+  const auto second = space.take(kPage, kPage, 2);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(space.largest_place(), 2 * kPage);
+  space.give(*first, 1, 1);
+  EXPECT_EQ(space.largest_place(), 5 * kPage) << "which only its order may have";
 }
 
 }  // namespace
