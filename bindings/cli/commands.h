@@ -102,4 +102,11 @@ struct ErrorsOptions {
 };
 int errors(const ErrorsOptions& options);
 
+struct WhyOptions {
+  std::optional<std::string> file;  // with a snapshot; - is the standard input; none: this machine
+  bool json = false;                // without a file
+};
+int why(const WhyOptions& options);
+int why_machine(const WhyOptions& options);
+
 }  // namespace gpumem::cli

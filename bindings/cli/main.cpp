@@ -131,7 +131,7 @@ uint64_t chunk_size(const std::string& value) {
 }
 
 const Values& command_names() {
-  static const Values names = {"info", "move", "share", "attach", "hub", "keep", "bench", "errors"};
+  static const Values names = {"info", "move", "share", "attach", "hub", "keep", "bench", "why", "errors"};
   return names;
 }
 
@@ -333,6 +333,12 @@ int parse_and_run(int argc, char** argv, std::string* named) {
   value_option(bench_command, "--html", html_files, "FILE", "Write a report with plots there");
   value_option(bench_command, "--svg", folders, "DIR", "Write each plot into a file there");
 
+  CLI::App* why_command = app.add_subcommand("why", "Who has memory, and what of it can go back");
+  value_option(why_command, "FILE", files, "",
+               "Snapshot of an instance, - is the standard input (default: the processes of this machine)")
+      ->group(kOptional);
+  why_command->add_flag("--json", json, "Print JSON; not with FILE, which is JSON");
+
   ErrorsOptions errors_options;
   Values codes;
   CLI::App* errors_command = app.add_subcommand("errors", "What each status means, and what to do");
@@ -347,7 +353,7 @@ int parse_and_run(int argc, char** argv, std::string* named) {
 
   app.footer("gpumem COMMAND --help describes a command; man gpumem has everything.");
   for (CLI::App* command : {info_command, move_command, share_command, attach_command, hub_command,
-                            keep_command, bench_command, errors_command, help_command})
+                            keep_command, bench_command, why_command, errors_command, help_command})
     command->footer("");
 
   const auto name_command = [&] {
@@ -396,6 +402,12 @@ int parse_and_run(int argc, char** argv, std::string* named) {
     if (bench_options.from && !writes) throw UsageError("--from needs --json, --html or --svg");
     if (!bench_options.with.empty() && !writes) throw UsageError("--with needs --json, --html or --svg");
     return bench(bench_options);
+  }
+
+  if (why_command->parsed()) {
+    const WhyOptions why_options = {.file = copy_of(only(files, "FILE")), .json = json};
+    if (why_options.file && json) throw UsageError("--json and FILE exclude each other: FILE is JSON");
+    return why_options.file ? why(why_options) : why_machine(why_options);
   }
 
   const HubPlace hub = {copy_of(only(hubs, "--hub")), copy_of(only(tokens, "--token-file"))};

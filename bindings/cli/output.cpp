@@ -117,6 +117,10 @@ std::string size_text(uint64_t bytes) {
   return text.data();
 }
 
+std::string counted(uint64_t count, const std::string& one, const std::string& more) {
+  return std::to_string(count) + ' ' + (count == 1 ? one : more);
+}
+
 std::string shown(const std::string& name) {
   const std::string safe = escaped(name);
   return !name.empty() && safe == name ? name : '"' + safe + '"';

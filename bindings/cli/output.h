@@ -23,6 +23,9 @@ void flush_output();
 // Such as "64 MiB" or "1.5 GiB".
 std::string size_text(uint64_t bytes);
 
+// Such as "1 block" or "2 blocks".
+std::string counted(uint64_t count, const std::string& one, const std::string& more);
+
 // Something that a user named, such as a file: quoted if it is empty or has bytes that a terminal would obey.
 std::string shown(const std::string& name);
 

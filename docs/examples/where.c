@@ -27,7 +27,24 @@ static void show(gpumem_instance instance, gpumem_device device, gpumem_pool poo
          mib(info.reserved_bytes), mib(info.live_bytes), mib(info.cached_bytes), mib(info.captured_bytes));
 }
 
-int main(void) {
+static void save(gpumem_instance instance, const char* path) {
+  /* All of it as JSON, for gpumem why. Again if it has grown since its size was asked for. */
+  uint64_t size, capacity;
+  char* text = NULL;
+  TRY(gpumem_stats_snapshot(instance, NULL, 0, &size, &error));
+  do {
+    capacity = size;
+    free(text);
+    text = malloc(capacity);
+    if (text == NULL) exit(1);
+    TRY(gpumem_stats_snapshot(instance, text, capacity, &size, &error));
+  } while (size > capacity);
+  FILE* file = fopen(path, "w");
+  if (file == NULL || fputs(text, file) == EOF || fclose(file) != 0) exit(1);
+  free(text);
+}
+
+int main(int argc, char** argv) {
   gpumem_instance instance;
   gpumem_device device;
   TRY(gpumem_instance_open(NULL, &instance, &error));
@@ -61,6 +78,12 @@ int main(void) {
   TRY(gpumem_stats_report(instance, report, sizeof report, NULL, &error));
   puts(report);
   int named = strstr(report, "pool activations") && strstr(report, "weights") && strstr(report, "staging");
+
+  /* More than the device has, so that there is something to explain. */
+  void* none;
+  if (gpumem_pool_alloc(pool, UINT64_C(1) << 45, NULL, &none, &error) != GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY)
+    return 1;
+  if (argc > 1) save(instance, argv[1]);
 
   /* Give back what is free: of each pool, and of memory that was imported before. */
   uint64_t released;

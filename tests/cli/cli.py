@@ -33,7 +33,7 @@ STATUS_HEADER = Path(sys.argv[3])
 SHORT_OF_MEMORY = sys.argv[4]
 FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
 KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range", "buffer"]
-COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "bench", "errors", "help"]
+COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "bench", "why", "errors", "help"]
 MIB = 1 << 20
 
 
@@ -167,7 +167,7 @@ def on_terminal(*arguments, preexec_fn=None, **variables):
 def case_help_names_each_command():
     outcome = run("--help")
     require(outcome.status == 0 and outcome.err == "", str(outcome))
-    for word in ("info", "move", "share", "attach", "hub", "keep", "bench", "errors"):
+    for word in ("info", "move", "share", "attach", "hub", "keep", "bench", "why", "errors"):
         require(word in outcome.out, f"{word} is missing\n{outcome}")
 
 
@@ -186,6 +186,7 @@ def case_wrong_usage_is_status_2():
                       ["hub", "--backend", "host", "list"], ["keep", "file"], ["bench", "file"], ["bench", "--from", "file"],
                       ["bench", "--from", "file", "--quick", "--json", "-"], ["bench", "--with", "file"],
                       ["bench", "--json", "a", "--json", "b"], ["bench", "--repeat", "0"], ["bench", "--backend", "abacus"],
+                      ["why", "file", "file"], ["why", "file", "--json"], ["why", "--all"],
                       ["errors", "--json", "--markdown"], ["help", "fly"], ["help", "info", "move"]):
         require_failure(run(*arguments), 2)
 
@@ -217,6 +218,7 @@ def case_what_is_wrong_is_named():
             ("share f --name n --hub a --keep b", "--hub and --keep exclude each other"),
             ("attach --name n --timeout 1.5", "--timeout takes seconds from 0 to 86400, not 1.5"),
             ("attach --name n --timeout 86401", "--timeout takes seconds from 0 to 86400, not 86401"), ("errors --json --markdown", "--json and --markdown exclude each other"),
+            ("why f --json", "--json and FILE exclude each other: FILE is JSON"), ("why f g", "why does not take g"),
             ("help fly", "there is no command fly")):
         outcome = run(*arguments.split())
         require_failure(outcome, 2)
@@ -247,7 +249,7 @@ def case_help_is_a_command_too():
         outcome = run("help", command)
         require(outcome.status == 0 and outcome.err == "" and outcome.out == run(command, "--help").out, str(outcome))
         require(f"Usage: gpumem {command} " in outcome.out, str(outcome))
-        needed = {"move": " FILE\n", "share": " FILE\n", "attach": " [FILE]\n", "errors": " [CODE]\n"}.get(command, "\n")
+        needed = {"move": " FILE\n", "share": " FILE\n", "attach": " [FILE]\n", "why": " [FILE]\n", "errors": " [CODE]\n"}.get(command, "\n")
         require(f"[OPTION...]{needed}" in outcome.out, str(outcome)) if command not in ("hub", "help") else None
         require(outcome.out.endswith("\n") and not outcome.out.endswith("\n\n"), f"it ends in a blank line\n{outcome}")
 
@@ -1538,6 +1540,340 @@ def case_a_stale_socket_file_is_replaced():
         with staying("share", path, "--name", "n", "--hub", hub, "--backend", "host") as (process, _):
             require(run_host("attach", "--name", "n", "--hub", hub).status == 0, "cannot attach")
             require_end(process)
+
+
+# ---- why ----
+
+# Makes what its first argument says, with the hub at its second; prints a line and stays. Each line of the standard input is
+# the name of a file, which then has a snapshot.
+HOLDER = """
+import json, sys
+import gpumem
+MIB = 1 << 20
+instance, device = gpumem.default_instance(), gpumem.default_device()
+if sys.argv[1] == "all":
+    staging = device.memory(4 * MIB, "pinned", name="staging")
+    pool = device.pool(name="activations", limit=256 * MIB)
+    blocks = [pool.malloc(16 * MIB) for number in range(5)]
+    pool.free(blocks[0])
+    pool.free(blocks[2])
+    weights = device.buffer(8 * MIB, name="weights", handle_types="posix_fd")
+    resting = device.buffer(2 * MIB, name="resting")
+    resting.sleep("pageable")
+    try:
+        device.memory(1 << 50)
+    except gpumem.Error:
+        pass
+    hub = instance.hub(sys.argv[2])
+    hub.publish("weights", instance.export(weights))
+else:
+    link = instance.connect(sys.argv[2])
+    memory, entry = link.import_next("weights", timeout=600, memory_name="theirs")
+    if sys.argv[1] == "cached":
+        instance.set_import_cache(3600)
+        memory.close()
+print("ready", flush=True)
+for line in sys.stdin:
+    with open(line.rstrip(), "w") as file:
+        json.dump(instance.snapshot(), file)
+    print("written", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def holding(what, hub):
+    """A process that holds memory; yields it and a function that returns its snapshot as JSON text."""
+    if SHORT_OF_MEMORY == "-":
+        raise Skipped("a program without the sanitizer cannot load the library")
+    folder = MAN_PAGE.resolve().parents[2] / "bindings" / "python"
+    variables = {"GPUMEM_BACKEND": "host", "GPUMEM_LIBRARY": library_path(), "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": 1}
+    with staying(what, hub, program=(sys.executable, "-c", HOLDER), variables=variables) as (process, _), \
+            tempfile.TemporaryDirectory() as own:
+
+        def snapshot():
+            process.stdin.write(f"{own}/snapshot\n".encode())
+            process.stdin.flush()
+            require(process.stdout.readline() == b"written\n", "there is no snapshot")
+            return Path(f"{own}/snapshot").read_text(encoding="utf-8")
+
+        yield process, snapshot
+
+
+def why(text, watchdog=600, **variables):
+    """What the program says of a snapshot."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "snapshot"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        outcome = run("why", file, variables=variables, timeout=watchdog)
+        outcome.err = outcome.err.replace(str(file), "FILE")
+        return outcome
+
+
+def section(outcome, title):
+    """The lines below a title, without the indent."""
+    require(outcome.status == 0 and outcome.err == "", str(outcome))
+    found = re.search(rf"^{re.escape(title)}\n((?:  .*\n)+)", outcome.out, re.MULTILINE)
+    require(found, f"there is no {title!r}\n{outcome}")
+    return [line[2:] for line in found[1].splitlines()]
+
+
+EMPTY = {"version": "0.1.0", "backend": "host", "name": "", "process": 1, "live_count": 0, "live_bytes": 0, "peak_bytes": 0,
+         "reserved_bytes": 0, "devices": [], "kinds": [], "objects": []}
+
+
+def snapshot_of(*objects, **members):
+    return json.dumps({**EMPTY, "objects": list(objects), **members})
+
+
+def case_why_explains_a_snapshot():
+    with tempfile.TemporaryDirectory() as folder, holding("all", f"{folder}/hub") as (process, snapshot):
+        text = snapshot()
+        outcome = why(text, COLUMNS=120)
+        require(outcome.out.startswith(f"Process {process.pid}, backend host, instance default, gpumem {json.loads(text)['version']}\n\n"), str(outcome))
+        require(re.search(r"^\d+ MiB of memory, \d+ MiB at most so far; .* of reserved addresses$", outcome.out, re.MULTILINE), str(outcome))
+        failure = words_of(" ".join(section(outcome, "Last failure for lack of memory, in this process")))
+        require(re.match(r"GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY in gpumem_memory_create\(\) at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC ",
+                         failure), failure)
+        message = json.loads(text)["last_failure"]["message"]
+        known, = run("errors", "--json", "-301").json()
+        require(failure.endswith(f" {message}") and ";" in message and known["remedy"] not in failure, failure)
+        short = {"status": known["name"], "function": "f", "message": "no room", "time": 0}
+        failure = words_of(" ".join(section(why(snapshot_of(last_failure=short)), "Last failure for lack of memory, in this process")))
+        require(failure == f"{known['name']} in f() at 1970-01-01 00:00:00 UTC no room {known['remedy']}", failure)
+        require(section(outcome, "Devices")[1].startswith("     0   4 GiB  "), str(outcome))
+        kinds = section(outcome, "Memory by device and kind")
+        require("     0      1           4 MiB  pinned memory" in kinds, str(outcome))
+        require(any(re.fullmatch(r" +- +2 +8 MiB of \S+ .iB  virtual memory", line) for line in kinds), str(outcome))
+        largest = section(outcome, "The largest")
+        require([line.split()[2:] for line in largest[1:]][0][:2] == ["activations", "0"], str(outcome))
+        require(any(re.fullmatch(r"8 MiB of \S+ .iB +weights +- +virtual memory", line.strip()) for line in largest), str(outcome))
+        require(not any("resting" in line for line in largest), str(outcome))
+        pool, = (words_of(line) for line in section(outcome, "Pools")[1:])
+        found = re.fullmatch(r"activations 0 (\d+) MiB 48 MiB (\d+) MiB (\d+) MiB (\d+) MiB (\d+) %", pool)
+        require(found, str(outcome))
+        taken, cached, free, piece, part = map(int, found.groups())
+        require(cached == taken - 48 and free == cached and 16 <= piece < free, pool)
+        require(part == 100 * (free - piece) // free, pool)
+        back = words_of(" ".join(section(outcome, "What can go back")))
+        require(f"{cached} MiB cached by pool activations: gpumem_pool_trim()" in back, back)
+        require("2 MiB host memory or file for the content of buffer resting, which sleeps" in back, back)
+        # The same from a pipe, and with the byte that ends the text of the library.
+        piped = subprocess.run([PROGRAM, "why", "-"], input=text.encode() + b"\0", env=environment(COLUMNS=120), check=False,
+                               stdout=subprocess.PIPE)
+        require(piped.stdout.decode() == outcome.out, piped.stdout.decode())
+
+
+def case_the_guide_shows_what_why_prints():
+    page = (MAN_PAGE.parents[1] / "where-memory.md").read_text(encoding="utf-8")
+    shown = re.search(r"^\$ gpumem why snapshot.json\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    outcome = run("why", Path(__file__).parent / "where.json")
+    require(shown and shown[1] == outcome.out, str(outcome))
+
+
+def case_why_says_who_shares():
+    with tempfile.TemporaryDirectory() as folder:
+        hub = f"{folder}/hub"
+        with holding("all", hub) as (exporter, of_exporter):
+            title = "Shared with other processes"
+            line = words_of(section(why(of_exporter()), title)[1])
+            require(line == "weights memory 8 MiB posix-fd nobody", line)
+            with holding("import", hub) as (importer, of_importer), holding("cached", hub) as (cacher, of_cacher):
+                held = words_of(" ".join(section(why(of_exporter(), COLUMNS=200), title)[1:]))
+                for process in (importer, cacher):
+                    require(re.search(rf"\bprocess {process.pid} \(python[^)]*\)", held), held)
+                line = words_of(section(why(of_importer(), COLUMNS=200), "Memory of other processes")[1])
+                require(re.fullmatch(rf"theirs 8 MiB 1 live process {exporter.pid} \(python[^)]*\)", line), line)
+                # A number may be that of a later process.
+                other = json.loads(of_importer())
+                other["imports"][0]["exporter_start_time"] += 1
+                line = words_of(section(why(json.dumps(other), COLUMNS=200), "Memory of other processes")[1])
+                require(line.startswith(f"theirs 8 MiB 1 live process {exporter.pid}, which has ended"), line)
+                back = words_of(" ".join(section(why(of_cacher()), "What can go back")))
+                require(back == "8 MiB of 1 import that has ended, kept mapped: gpumem_share_flush_cache()", back)
+                before = of_exporter()
+                importer.kill()
+                importer.wait()
+                held = words_of(" ".join(section(why(before, COLUMNS=200), title)[1:]))
+                require(f"process {importer.pid}, which has ended" in held, held)
+                exporter.kill()
+                exporter.wait()
+
+
+def case_why_prints_only_what_a_snapshot_has():
+    outcome = why(snapshot_of())
+    require(outcome.out == "Process 1, backend host, gpumem 0.1.0\n\n0 B of memory, 0 B at most so far; 0 B of reserved addresses\n\n"
+            "What can go back\n  nothing that the snapshot shows\n", str(outcome))
+    # As the first versions wrote pools.
+    old = snapshot_of({"type": "pool", "name": "p", "device": 0, "kind": "device", "live_count": 1, "live_bytes": 5, "reserved_bytes": 9},
+                      {"type": "buffer", "name": "b", "device": 0}, {"type": "memory", "name": "in it", "kind": "device", "size": 9,
+                                                                     "of_pool": True, "device": 0})
+    outcome = why(old)
+    require(words_of(section(outcome, "Pools")[1]) == "p 0 9 B 5 B 4 B - - -" and "in it" not in outcome.out, str(outcome))
+    outcome = why(snapshot_of({"type": "pool", "name": "p", "device": 0, "kind": "device", "live_count": 0, "live_bytes": 0,
+                               "reserved_bytes": 0, "busy": True}))
+    require(words_of(" ".join(section(outcome, "Pools")[1:])) == "p 0 - - - - - in a call at that moment", str(outcome))
+    # What outlives its pool is all that is listed of it.
+    outcome = why(snapshot_of({"type": "range", "name": "gone", "kind": "virtual", "size": 99, "mapped_bytes": 7, "of_pool": True,
+                               "pool_destroyed": True}))
+    require("7 B of 99 B" in outcome.out and "gpumem_pool_free_pointer()" in outcome.out, str(outcome))
+    outcome = why(snapshot_of({"type": "pool", "name": "p", "device": 0, "live_count": 1, "live_bytes": 5, "reserved_bytes": 9, "destroyed": True}))
+    require("p (destroyed)" in outcome.out and "5 B live blocks of pool p, which is destroyed" in words_of(outcome.out), str(outcome))
+    many = snapshot_of(*({"type": "memory", "name": f"m{number}", "kind": "pinned", "size": number, "device": 0} for number in range(13)))
+    lines = section(why(many), "The largest")
+    require([line.split()[2] for line in lines[1:11]] == [f"m{number}" for number in range(12, 2, -1)], str(lines))
+    require(lines[11:] == ["and 2 smaller"], str(lines))
+
+
+def case_why_of_another_version():
+    for version, known in (("0.0.9", True), ("0.1.0", True), ("0.1.1", False), ("7.0.0", False), ("new", False), ("1.2", False)):
+        outcome = why(snapshot_of(version=version, something=[{"new": 1}]))
+        require(outcome.status == 0 and outcome.err == "", str(outcome))
+        require(("of another version than this program" in outcome.out) != known, f"{version}: {outcome}")
+
+
+def case_why_of_what_is_no_snapshot():
+    whole = snapshot_of({"type": "memory", "name": "m", "kind": "pinned", "size": 7, "device": 0})
+    for text, problem in (
+            ("", "is empty: write into it what gpumem_stats_snapshot() returns"), ("\0", "is empty: "), (" \n", "is empty: "),
+            (whole[:40], "ends in the middle, after 40 bytes: write all that gpumem_stats_snapshot() returns"),
+            ("snapshot", "is no JSON: see byte 1"), (whole + "x", f"is no JSON: see byte {len(whole) + 1}"), (b"\xff\xfe", "is no JSON: see byte 1"),
+            (b'{"name":"\xff"}', "is no JSON: see byte 10"), ("1e999", "is no snapshot: it has a number that is too large"),
+            ("[" * 100000, "is no snapshot: it nests too deeply"), ("[]", "is JSON, but no snapshot of gpumem: the whole is no object"),
+            ("7", "is JSON, but no snapshot of gpumem: the whole is no object"), ("{}", 'is JSON, but no snapshot of gpumem: it has no "version"'),
+            (json.dumps({key: EMPTY[key] for key in EMPTY if key != "objects"}), 'no snapshot of gpumem: it has no "objects"'),
+            (snapshot_of(objects={}), "objects is no list"), (snapshot_of(7), "objects[0] is no object"),
+            (snapshot_of({}, {"type": 1}), "objects[1].type is no text"), (snapshot_of(live_bytes=-1), "live_bytes is no whole number of 64 bits"),
+            (snapshot_of(live_bytes=1.5), "live_bytes is no whole number of 64 bits"), (snapshot_of(peak_bytes=1 << 64), "peak_bytes is no whole number"),
+            (snapshot_of(kept_imports=[]), "kept_imports is no object"), (snapshot_of(last_failure={"time": "now"}), "last_failure.time is no whole"),
+            (snapshot_of(exports=[{"holders": [1, "x"]}]), "exports[0].holders[1] is no whole number"),
+            (snapshot_of({"type": "pool", "destroyed": 1}), "objects[0].destroyed is no boolean")):
+        outcome = why(text)
+        require_failure(outcome, 1, f"gpumem: the file FILE {problem}" if problem.startswith("is ") or problem.startswith("ends") else problem)
+
+
+def case_why_of_an_object_with_very_many_members():
+    require(why(snapshot_of(**{f"m{number}": 0 for number in range(500_000)}), watchdog=120).status == 0, "it failed")
+
+
+def case_why_of_what_cannot_be_read():
+    with tempfile.TemporaryDirectory() as folder:
+        require_failure(run("why", f"{folder}/none"), 1, f"the file {folder}/none cannot be opened: No such file")
+        require_failure(run("why", folder), 1, f"the file {folder} is a directory")
+        require_failure(run("why", "/dev/zero"), 1, "has more than 64 MiB, and so is no snapshot")
+        require_failure(run("why", "-"), 1, "the standard input is empty")
+        descriptor = os.open(folder, os.O_RDONLY)
+        outcome = subprocess.run([PROGRAM, "why", "-"], stdin=descriptor, env=environment(), check=False, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+        os.close(descriptor)
+        require_failure(Outcome(outcome.returncode, outcome.stdout.decode(), outcome.stderr.decode()), 1, "the standard input is a directory")
+        closed = subprocess.run(["sh", "-c", 'exec "$0" why - <&-', PROGRAM], env=environment(), check=False, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
+        require_failure(Outcome(closed.returncode, closed.stdout.decode(), closed.stderr.decode()), 1, "the standard input is empty")
+
+
+def case_why_of_odd_names_and_numbers():
+    odd = "\x1b[31m\u202ered\n"
+    most = (1 << 64) - 1
+    outcome = why(snapshot_of({"type": "memory", "name": odd, "kind": odd, "size": most, "device": most},
+                              {"type": "memory", "name": odd, "kind": odd, "size": most, "device": most},
+                              {"type": "pool", "name": odd, "live_bytes": most, "reserved_bytes": 0, "live_count": most, "free_bytes": 1,
+                               "largest_free_bytes": most}, {"type": odd}, {"type": "buffer", "name": odd, "state": odd, "store_bytes": most},
+                              name=odd, backend=odd, version=odd, process=most, live_bytes=most, devices=[{"ordinal": most, "name": odd}],
+                              last_failure={"status": odd, "function": odd, "message": odd, "time": most},
+                              exports=[{"name": odd, "type": odd, "way": odd, "claims": most, "holders": [0, most]}],
+                              imports=[{"name": odd, "state": odd, "exporter": most, "exporter_start_time": most, "granter": 0}],
+                              kept_imports={"count": most, "bytes": most}))
+    require(outcome.status == 0 and outcome.err == "", str(outcome))
+    require("\x1b" not in outcome.out and "\u202e" not in outcome.out, repr(outcome.out))
+    require(outcome.out.count("\\x1b[31m\\xe2\\x80\\xaered\\x0a") >= 15, str(outcome))
+    require(re.search(r"^ +18446744073709551615 +2 +1.638e\+04 PiB ", outcome.out, re.MULTILINE), str(outcome))
+
+
+def case_why_fits_the_terminal():
+    with tempfile.TemporaryDirectory() as folder, holding("all", f"{folder}/hub") as (_, snapshot):
+        text = snapshot()
+        for columns in (20, 40, 80):
+            outcome = why(text, COLUMNS=columns)
+            require(outcome.status == 0, str(outcome))
+            require_within(columns, outcome.out)
+
+
+def machine(*arguments, **variables):
+    return run("why", "--json", *arguments, variables=variables).json()
+
+
+def case_why_shows_the_processes_of_this_machine():
+    with tempfile.TemporaryDirectory() as folder:
+        names = Path(folder) / "gpumem"
+        names.mkdir(mode=0o700)
+        with holding("all", f"{names}/hub") as (exporter, _), holding("import", f"{names}/hub") as (importer, _), \
+                staying("keep", "--hub", f"{names}/keeper") as (keeper, _), staying("keep", "--hub", f"{names}/dead") as (dead, _):
+            dead.kill()
+            dead.wait()
+            (names / "file").write_bytes(b"no socket")
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as odd:
+                odd.bind(f"{names}/@abstract")
+            report = machine(XDG_RUNTIME_DIR=folder)
+            found = {process["pid"]: process for process in report["processes"]}
+            one = found[exporter.pid]
+            require(one["gpumem"] is True and one["command"].startswith("python"), str(one))
+            # Five blocks, the buffer, and what belongs to them; those that are mapped without a descriptor count.
+            require(one["memory_files"] >= 3 and one["memory_file_bytes"] >= 88 * MIB, str(one))
+            require(len(one["instances"]) == 1 and re.fullmatch("@gpumem-[0-9a-f]{32}", one["instances"][0]), str(one))
+            require(found[importer.pid]["memory_file_bytes"] >= 8 * MIB, str(found[importer.pid]))
+            require(keeper.pid in found and dead.pid not in found and os.getpid() not in found, str(found.keys()))
+            require(report["memory_file_bytes"] < sum(process["memory_file_bytes"] for process in found.values()), "shared files count twice")
+            hubs = {hub["path"]: hub for hub in report["hubs"]}
+            require(set(hubs) == {f"{names}/{name}" for name in ("hub", "keeper", "dead")} and report["folder"] == str(names), str(hubs))
+            require(hubs[f"{names}/hub"] == {"path": f"{names}/hub", "problem": None, "keeper": False, "pid": exporter.pid, "versions": 1,
+                                             "bytes": 8 * MIB}, str(hubs))
+            require(hubs[f"{names}/keeper"]["keeper"] is True and hubs[f"{names}/keeper"]["versions"] == 0, str(hubs))
+            require(hubs[f"{names}/dead"]["problem"] == "nobody listens there any more", str(hubs))
+            outcome = run("why", variables={"XDG_RUNTIME_DIR": folder, "COLUMNS": 200})
+            require(re.search(rf"^ +{exporter.pid}  \S+ +1 +\d+, \d+ MiB +\S+  python", outcome.out, re.MULTILINE), str(outcome))
+            require(f"  {names}/hub: hub, process {exporter.pid}, 1 version of 8 MiB\n" in outcome.out, str(outcome))
+            require(f"  {names}/dead: nobody listens there any more\n" in outcome.out, str(outcome))
+            require(re.search(r"^  \d+ memory files of gpumem, .*, each counted once$", outcome.out, re.MULTILINE), str(outcome))
+            for columns in (20, 80):
+                require_within(columns, run("why", variables={"XDG_RUNTIME_DIR": folder, "COLUMNS": columns}).out)
+            # One that is stopped holds up nothing for long.
+            keeper.send_signal(signal.SIGSTOP)
+            try:
+                hubs = {hub["path"]: hub for hub in machine(XDG_RUNTIME_DIR=folder)["hubs"]}
+            finally:
+                keeper.send_signal(signal.SIGCONT)
+            require("GPUMEM_ERROR_BUSY" in hubs[f"{names}/keeper"]["problem"], str(hubs))
+            require(hubs[f"{names}/hub"]["versions"] == 1, str(hubs))
+        # What is in a folder of somebody else is not asked.
+        names.chmod(0o777)
+        problems = [hub["problem"] for hub in machine(XDG_RUNTIME_DIR=folder)["hubs"]]
+        require(problems and all(problem and str(names) in problem for problem in problems), str(problems))
+        outcome = run("why", variables={"XDG_RUNTIME_DIR": f"{folder}/none"})
+        require(f"Hubs and keepers in {folder}/none/gpumem\n  none\n" in outcome.out, str(outcome))
+
+
+def case_why_says_what_it_may_not_see():
+    def as_nobody():
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+
+    try:
+        usable = run("--version", preexec_fn=as_nobody).status == 0
+    except PermissionError:
+        usable = False
+    if not usable or os.geteuid() != 0:
+        raise Skipped("only root can run the program as another user, and only where that may run it")
+    with tempfile.TemporaryDirectory() as folder, holding("all", f"{folder}/hub") as (exporter, _), \
+            holding("import", f"{folder}/hub") as (importer, _):
+        outcome = run("why", "--json", preexec_fn=as_nobody)
+        report = outcome.json()
+        require(not {exporter.pid, importer.pid} & {process["pid"] for process in report["processes"]}, str(report))
+        require(report["not_looked_at"] >= 2 and report["instances_of_unknown_processes"] >= 1, str(report))
+        outcome = run("why", preexec_fn=as_nobody)
+        require(len(re.findall(r"could not be looked at", words_of(outcome.out))) == 1, str(outcome))
+        require(re.search(r"The processes of \d+ instances? are not shown here\.", words_of(outcome.out)), str(outcome))
 
 
 if __name__ == "__main__":
