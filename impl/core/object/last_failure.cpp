@@ -5,6 +5,7 @@
 #include <mutex>
 #include <new>
 
+#include "core/object/status_list.h"
 #include "platform/fork.h"
 
 namespace gpumem::core {
@@ -18,11 +19,6 @@ struct Record {
 constinit platform::PerProcess<Record> of_process;
 
 }  // namespace
-
-bool lacks_room(Status status) {
-  return status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY || status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
-         status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
-}
 
 void note_failure(const char* function, const Error& error) noexcept {
   if (!lacks_room(error.status)) return;

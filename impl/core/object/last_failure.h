@@ -14,9 +14,6 @@ struct LastFailure {
   Error error;
 };
 
-// A lack of memory, of addresses, or of room within a limit.
-bool lacks_room(Status status);
-
 // Ignores other failures: such as BUSY would soon hide what needs an explanation.
 void note_failure(const char* function, const Error& error) noexcept;
 std::optional<LastFailure> last_failure();

@@ -109,4 +109,9 @@ const StatusText* find_status(Status status) {
   return nullptr;
 }
 
+bool lacks_room(Status status) {
+  return status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY || status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
+         status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
+}
+
 }  // namespace gpumem::core

@@ -17,5 +17,7 @@ struct StatusText {
 
 std::span<const StatusText> status_list();
 const StatusText* find_status(Status status);  // null for an unknown number
+// A lack of memory, of addresses, or of room within a limit.
+bool lacks_room(Status status);
 
 }  // namespace gpumem::core

@@ -16,6 +16,7 @@
 #include "core/instance/instance.h"
 #include "core/object/callback.h"
 #include "core/object/log.h"
+#include "core/object/status_list.h"
 #include "core/pool/pools.h"
 
 namespace gpumem::core {
@@ -29,11 +30,6 @@ constexpr size_t kQuarantineMost = 64;
 uint64_t next_number() {
   static constinit std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-bool is_lack(Status status) {
-  return status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY || status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
-         status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
 }
 
 // A callback must not free what its own call uses (COM-27).
@@ -540,7 +536,7 @@ Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
     if (over(wanted)) return over_limit(PoolClasses::kPage, wanted);
     space_.prepare(1);
     auto base = source_.allocate(wanted);
-    if (!base && wanted > least && is_lack(base.error().status)) base = source_.allocate(wanted = least);
+    if (!base && wanted > least && lacks_room(base.error().status)) base = source_.allocate(wanted = least);
     if (!base) return base.error();
     if (auto room = blocks_.reserve(*base, wanted); !room) {
       (void)source_.release(*base);
@@ -695,7 +691,7 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   if (found == 0) {
     auto grown = grow(order, chunk, PoolClasses::kPage);
     const uint64_t least = PoolClasses::least_chunk_size(block_size);
-    if (!grown && is_lack(grown.error().status) && least < chunk) {
+    if (!grown && lacks_room(grown.error().status) && least < chunk) {
       chunk = least;
       found = take_from_new_chunk();
       if (found == 0) grown = grow(order, chunk, PoolClasses::kPage);
@@ -845,7 +841,7 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
 
 Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
   auto block = try_allocate(order, size, alignment);
-  if (block || !is_lack(block.error().status)) return block;
+  if (block || !lacks_room(block.error().status)) return block;
   // If the request never fits, only the callback can help, by raising the limit, so keep what is free.
   const bool too_large = exceeds_device(size);
   const bool never_fits = too_large || (limit_ != 0 && size > std::max(limit_, source_.bytes()));
@@ -858,11 +854,11 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
     observe();
     sweep();
     block = try_allocate(order, size, alignment);
-    if (block || !is_lack(block.error().status)) return block;
+    if (block || !lacks_room(block.error().status)) return block;
     if (release_free(UINT64_MAX) != 0) {
       tier = "what the pool had free";
       block = try_allocate(order, size, alignment);
-      if (block || !is_lack(block.error().status)) return block;
+      if (block || !lacks_room(block.error().status)) return block;
     }
   }
   if (!too_large && (limit_ == 0 || source_.bytes() + size <= limit_)) {
@@ -874,7 +870,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
     }
     tier = released ? "other pools" : tier;
     if (released) block = try_allocate(order, size, alignment);
-    if (block || !is_lack(block.error().status)) return block;
+    if (block || !lacks_room(block.error().status)) return block;
   }
   if (ask_callback(lock, size)) {
     tier = "the callback";
@@ -883,7 +879,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
     observe();
     sweep();
     block = try_allocate(order, size, alignment);
-    if (block || !is_lack(block.error().status)) return block;
+    if (block || !lacks_room(block.error().status)) return block;
   }
   return lacking(block.error(), tier, order, size);
 }
