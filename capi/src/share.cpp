@@ -114,8 +114,10 @@ gpumem_status gpumem_share_get_fds(gpumem_instance instance, const gpumem_share_
     if (capacity != 0) {
       auto grant = exports.grant(given->token);
       if (!grant) return grant.error();
-      for (size_t index = 0; index < grant->descriptors.size(); ++index)
-        out_fds[index] = grant->descriptors[index].release();
+      auto copies = platform::duplicate_all(*grant->descriptors);
+      if (!copies) return copies.error();
+      for (size_t index = 0; index < copies->size(); ++index)
+        out_fds[index] = (*copies)[index].release();
     }
     *out_count = known->fd_count;
     return GPUMEM_SUCCESS;

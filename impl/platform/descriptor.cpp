@@ -62,6 +62,10 @@ DescriptorFacts describe(int file_descriptor) {
   return facts;
 }
 
+SharedDescriptors share(Descriptors descriptors) {
+  return std::make_shared<const Descriptors>(std::move(descriptors));
+}
+
 std::vector<int> numbers_of(const Descriptors& descriptors) {
   std::vector<int> numbers;
   numbers.reserve(descriptors.size());
@@ -94,6 +98,17 @@ Result<Descriptor> duplicate(int file_descriptor) {
   if (errno == EMFILE) return no_descriptor(errno, "fcntl");
   return system_error(GPUMEM_ERROR_INVALID_ARGUMENT, errno, "fcntl",
                       "the file descriptor is not open; pass one that was exported");
+}
+
+Result<Descriptors> duplicate_all(const Descriptors& descriptors) {
+  Descriptors copies;
+  copies.reserve(descriptors.size());
+  for (const Descriptor& descriptor : descriptors) {
+    auto copy = duplicate(descriptor.get());
+    if (!copy) return copy.error();
+    copies.push_back(std::move(*copy));
+  }
+  return copies;
 }
 
 Result<Descriptor> reopen(int file_descriptor, bool writable) {

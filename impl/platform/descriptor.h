@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,9 @@ class Descriptor {
   int value_ = -1;
 };
 using Descriptors = std::vector<Descriptor>;
+// Closed with the last who has them, so that many can send the same ones without any of their own.
+using SharedDescriptors = std::shared_ptr<const Descriptors>;
+SharedDescriptors share(Descriptors descriptors);
 std::vector<int> numbers_of(const Descriptors& descriptors);
 
 // What a descriptor refers to.
@@ -61,6 +65,7 @@ FileId file_of(int file_descriptor);
 Error no_descriptor(int error, const char* entry_point);
 // Another descriptor of the same file, closed on exec. LIMIT_EXCEEDED if the process has no free one.
 Result<Descriptor> duplicate(int file_descriptor);
+Result<Descriptors> duplicate_all(const Descriptors& descriptors);
 // A descriptor of the same memory file that shares nothing with the first: neither locks nor rights.
 Result<Descriptor> reopen(int file_descriptor, bool writable);
 void close_on_exec(int file_descriptor);

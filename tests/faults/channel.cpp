@@ -89,17 +89,17 @@ template <class Begin>
 void send_without_memory(Begin begin) {
   constexpr uint32_t kCount = platform::kDescriptorsPerPacket + 1;
   std::optional<Ends> ends;
-  platform::Descriptors descriptors;
+  platform::SharedDescriptors descriptors;
   size_t expected = 0;
   const auto send = [&](uint32_t count) {
-    EXPECT_TRUE(ends->first.send(count != 0 ? granted(count) : numbered(9), copies(count)));
+    EXPECT_TRUE(ends->first.send(count != 0 ? granted(count) : numbered(9), platform::share(copies(count))));
     ++expected;
   };
   const auto prepare = [&] {
     ends.emplace();
     expected = 0;
     begin(ends->first, send);
-    descriptors = copies(kCount);
+    descriptors = platform::share(copies(kCount));
   };
   prepare();
   loop([&] { EXPECT_TRUE(ends->first.send(granted(kCount), std::move(descriptors))); },
@@ -145,7 +145,7 @@ void run_sending_without_memory() {
 void run_receiving_without_memory() {
   constexpr uint32_t kCount = 5;
   Ends ends;
-  const auto send = [&] { EXPECT_TRUE(ends.first.send(granted(kCount), copies(kCount))); };
+  const auto send = [&] { EXPECT_TRUE(ends.first.send(granted(kCount), platform::share(copies(kCount)))); };
   Incoming got;
   send();
   loop([&] { got = next(ends.second); },

@@ -336,7 +336,9 @@ void run_publishing_without_memory() {
       request.name = "a name that does not fit into a string without memory";
       request.published.handle.token.fill(number);
       request.published.handle.fd_count = number;
-      request.published.descriptors.emplace_back(dup(STDERR_FILENO));
+      platform::Descriptors descriptors;
+      descriptors.emplace_back(dup(STDERR_FILENO));
+      request.published.descriptors = platform::share(std::move(descriptors));
       const auto counts = [&] {
         return std::tuple(table.name_count(), table.version_count(), table.descriptor_count());
       };
@@ -350,7 +352,7 @@ void run_publishing_without_memory() {
       if (hits() == 0) continue;
       failed = true;
       EXPECT_EQ(counts(), before);
-      EXPECT_EQ(request.published.descriptors.size(), 1u);
+      EXPECT_EQ(request.published.descriptors->size(), 1u);
       EXPECT_TRUE(gone.empty());
       EXPECT_EQ(*table.publish(std::move(request), &gone), number);
     }

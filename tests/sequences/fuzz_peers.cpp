@@ -195,6 +195,7 @@ Message message_from(Bytes& bytes, uint64_t number) {
     message.handle.fd_count = choice % 2;
     message.descriptor_count = 1 + choice % 2;
   }
+  message.packet_count = message.descriptor_count;
   return message;
 }
 

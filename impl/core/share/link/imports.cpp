@@ -434,7 +434,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   }
   source.granter = peer->origin().process;
   source.claim = Claim(std::move(peer), given.token);
-  const ShareHandle& recorded = grant->handle;
+  const ShareHandle& recorded = grant->message.handle;
   if (recorded.token != given.token || recorded.way != given.way || recorded.type != given.type ||
       recorded.buffer_id != given.buffer_id || recorded.device_uuid != given.device_uuid ||
       recorded.location != given.location || grant->descriptors.size() != recorded.fd_count) {

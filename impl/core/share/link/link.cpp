@@ -82,7 +82,7 @@ gpumem_link_info Link::info() const {
   return info;
 }
 
-Result<Incoming> Link::call(Message request, MessageType answer, platform::Descriptors descriptors) {
+Result<Incoming> Link::call(Message request, MessageType answer, platform::SharedDescriptors descriptors) {
   auto got = client_->call(std::move(request), std::move(descriptors), answer, answer_deadline(timeout_ns_));
   if (!got) return name_hub(got.error());
   return got;
@@ -191,12 +191,10 @@ Result<TrialResult> Link::make_trial(const TrialRequest& request) {
   // Before the block is freed.
   Cleanup take_back([&] { server.take_back(lent->connection); });
   message.handle = lent->grant.handle;
-  platform::Descriptors descriptors;
-  descriptors.push_back(std::move(lent->end));
-  for (platform::Descriptor& descriptor : lent->grant.descriptors)
-    descriptors.push_back(std::move(descriptor));
+  auto descriptors = lent->take_descriptors();
+  if (!descriptors) return descriptors.error();
   const platform::Deadline deadline = answer_deadline(timeout_ns_);
-  auto answer = call(std::move(message), MessageType::kTried, std::move(descriptors));
+  auto answer = call(std::move(message), MessageType::kTried, std::move(*descriptors));
   if (!answer && answer.error().status == GPUMEM_ERROR_BUSY) {
     // One that refuses at once has opened nothing.
     if (std::chrono::steady_clock::now() >= deadline) unanswered_.push_back(std::move(*block));

@@ -54,7 +54,7 @@ class Link final : public Object {
   Result<void> need_keeper() const;
   Result<TrialResult> make_trial(const TrialRequest& request);
   Error name_hub(const Error& error) const;
-  Result<Incoming> call(Message request, MessageType answer, platform::Descriptors descriptors = {});
+  Result<Incoming> call(Message request, MessageType answer, platform::SharedDescriptors descriptors = {});
 
   const std::string address_;
   const uint64_t timeout_ns_;

@@ -60,13 +60,13 @@ Result<std::shared_ptr<ShareClient>> ShareClient::open(ShareServer& server, plat
   return client;
 }
 
-Result<Incoming> ShareClient::call(Message request, platform::Descriptors descriptors, MessageType answer,
-                                   platform::Deadline deadline) {
+Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors descriptors,
+                                   MessageType answer, platform::Deadline deadline) {
   GPUMEM_TRY(server_.may_wait());
   std::optional<Result<Incoming>> place;
   std::unique_lock lock(mutex_);
   if (ended_) return *ended_;
-  if (const size_t open = std::max(questions_.size(), channel_.output_count()); open >= kOpenMax) {
+  if (const size_t open = std::max(questions_.size(), channel_.output().size()); open >= kOpenMax) {
     return make_error(GPUMEM_ERROR_BUSY,
                       "the other process has not answered or read %zu requests; try again later", open);
   }
@@ -123,7 +123,7 @@ void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform:
 }
 
 // A failure shows in ended_.
-void ShareClient::send(Message message, platform::Descriptors descriptors) {
+void ShareClient::send(Message message, platform::SharedDescriptors descriptors) {
   if (ended_) return;
   // After a hang-up, earlier messages are still unread, so only reading ends the connection.
   if (auto sent = channel_.send(std::move(message), std::move(descriptors));
@@ -294,13 +294,11 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   return {};
 }
 
-Result<Grant> ShareClient::claim(const Token& token, uint64_t timeout_ns) {
+Result<Incoming> ShareClient::claim(const Token& token, uint64_t timeout_ns) {
   Message request;
   request.type = MessageType::kClaim;
   request.token = token;
-  auto answer = call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns));
-  if (!answer) return answer.error();
-  return Grant{answer->message.handle, std::move(answer->descriptors)};
+  return call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns));
 }
 
 void ShareClient::release(const Token& token) noexcept {
@@ -330,7 +328,7 @@ bool ShareClient::send_releases(Claims::iterator held) noexcept {
       message.type = MessageType::kRelease;
       message.token = held->first;
       // A connection that has ended holds nothing.
-      if (!gone()) (void)channel_.send(std::move(message), {});
+      if (!gone()) (void)channel_.send(std::move(message));
     }
     if (!gone()) update_interest();
   } catch (const std::bad_alloc&) {
@@ -351,7 +349,7 @@ bool ShareClient::send_cancels() noexcept {
       Message message;
       message.type = MessageType::kCancel;
       message.version = over->first;
-      send(std::move(message), {});
+      send(std::move(message));
       questions_.erase(over);
     }
   } catch (const std::bad_alloc&) {

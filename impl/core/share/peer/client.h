@@ -33,12 +33,12 @@ class ShareClient final : public SharePeer {
   ~ShareClient() override;
 
   // Sends a request and waits for its answer. Fails with the other side's refusal, PEER_GONE or BUSY.
-  Result<Incoming> call(Message request, platform::Descriptors descriptors, MessageType answer,
+  Result<Incoming> call(Message request, platform::SharedDescriptors descriptors, MessageType answer,
                         platform::Deadline deadline);
   // Fails waiting and later calls with this error.
   void abandon(const Error& error) noexcept;
 
-  Result<Grant> claim(const Token& token, uint64_t timeout_ns) override;
+  Result<Incoming> claim(const Token& token, uint64_t timeout_ns) override;
   void release(const Token& token) noexcept override;
   // Whether a call of this type gave up, and its answer has not come yet.
   bool owes_answer_to(MessageType type) const;
@@ -81,7 +81,7 @@ class ShareClient final : public SharePeer {
   Result<void> take_answer(Incoming incoming);
   Result<void> check_head(const Message& message) const;
   static Result<void> check_answer(const Question& question, const Message& message);
-  void send(Message message, platform::Descriptors descriptors);
+  void send(Message message, platform::SharedDescriptors descriptors = {});
   void drop_unheld(const Token& token) noexcept;
   void count_down(Claims::iterator held) noexcept;
   bool send_releases(Claims::iterator held) noexcept;

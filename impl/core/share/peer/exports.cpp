@@ -567,15 +567,8 @@ Error Exports::no_export(const Token& token) const {
   return not_found();
 }
 
-Result<Grant> Exports::grant_of(const Exported& found) const {
-  Grant grant;
-  grant.handle = found->handle;
-  for (const platform::Descriptor& own : found->descriptors) {
-    auto copy = platform::duplicate(own.get());
-    if (!copy) return copy.error();
-    grant.descriptors.push_back(std::move(*copy));
-  }
-  return grant;
+Grant Exports::grant_of(const Exported& found) {
+  return {found->handle, platform::SharedDescriptors(found, &found->descriptors)};
 }
 
 Result<Grant> Exports::grant(const Token& token) {
@@ -585,19 +578,14 @@ Result<Grant> Exports::grant(const Token& token) {
 }
 
 Result<Grant> Exports::claim(const Token& token) {
-  Exported found;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto known = exports_.find(token);
-    if (known == exports_.end() || !known->second->open()) return stale();
-    found = known->second;
-    if (found->exclusive && found->claims != 0) return held_already();
-    ++found->claims;
-    found->tell();
-  }
-  Cleanup undo([&] { unclaim(token); });
-  auto grant = grant_of(found);
-  if (grant) undo.dismiss();
+  const std::lock_guard lock(mutex_);
+  const auto known = exports_.find(token);
+  if (known == exports_.end() || !known->second->open()) return stale();
+  const Exported& found = known->second;
+  if (found->exclusive && found->claims != 0) return held_already();
+  Grant grant = grant_of(found);
+  ++found->claims;
+  found->tell();
   return grant;
 }
 

@@ -31,7 +31,7 @@ struct ExportRequest {
 // What an importer is given.
 struct Grant {
   ShareHandle handle;
-  platform::Descriptors descriptors;  // new ones
+  platform::SharedDescriptors descriptors;
 };
 
 // Learns how many importers hold an export. Called with a lock held: it must be quick and take none.
@@ -73,7 +73,7 @@ class Exports {
   Result<void> revoke(const Token& token);
   // Why an export of it would fail, or how many descriptors it would have. Changes nothing.
   Result<uint32_t> try_memory(const void* pointer, const ExportRequest& request);
-  // New descriptors, closed on exec. NOT_FOUND; find() tells more of why, and locks the imports for that.
+  // NOT_FOUND; find() tells more of why, and locks the imports for that.
   Result<Grant> grant(const Token& token);
   // Whether this instance has exported it, and it has not ended or is still held.
   bool has(const Token& token) const noexcept;
@@ -117,7 +117,7 @@ class Exports {
   Result<ShareHandle> export_blocks(const Plan& plan, const ExportRequest& request);
   uint64_t count_claims(const Object& object) const;
   uint64_t claims_on(const Object& object) const;
-  Result<Grant> grant_of(const Exported& found) const;
+  static Grant grant_of(const Exported& found);
   template <class Which>
   void end_all(Which which) noexcept;
 

@@ -31,10 +31,10 @@ class HubTable {
   struct Version {
     ShareHandle handle;  // with the access that links get
     Fingerprint fingerprint{};
-    bool kept = false;                  // a link published it
-    platform::Descriptors descriptors;  // of what is kept
-    std::shared_ptr<void> stored;       // keeps them in the store of the service manager
-    uint64_t publisher = 0;             // the connection of the link; 0 once that has ended
+    bool kept = false;                        // a link published it
+    platform::SharedDescriptors descriptors;  // of what is kept
+    std::shared_ptr<void> stored;             // keeps them in the store of the service manager
+    uint64_t publisher = 0;                   // the connection of the link; 0 once that has ended
   };
   struct Request {
     std::string name;

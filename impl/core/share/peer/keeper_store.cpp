@@ -122,7 +122,8 @@ struct KeeperStore::Version {
   bool stored = false;
   std::vector<std::string> names;  // of its files
   std::vector<std::multimap<int, std::string, OpenedBefore>::iterator> files;
-  platform::Descriptors descriptors;          // while no hub has them
+  platform::Descriptors given;                // those of its files that are here, until all are
+  platform::SharedDescriptors descriptors;    // while no hub has them
   std::list<std::shared_ptr<Version>> place;  // in left_, made before, because leaving cannot fail
 };
 
@@ -304,8 +305,9 @@ void KeeperStore::take_given() {
 
 // Gives each version its own descriptor of a file that several share.
 Result<void> KeeperStore::complete(Version& version) {
+  if (version.descriptors != nullptr) return {};
   version.files.reserve(version.names.size());
-  version.descriptors.reserve(version.names.size());
+  version.given.reserve(version.names.size());
   while (version.files.size() < version.names.size()) {
     const std::string& name = version.names[version.files.size()];
     const auto given = given_.find(name);
@@ -317,9 +319,12 @@ Result<void> KeeperStore::complete(Version& version) {
     }
     platform::Descriptor& source = copy ? copy : given->second.descriptor;
     version.files.push_back(files_.emplace(source.get(), name));
-    version.descriptors.push_back(std::move(source));
+    version.given.push_back(std::move(source));
     if (--given->second.uses == 0) given_.erase(given);
   }
+  auto all = std::make_shared<platform::Descriptors>();
+  all->swap(version.given);
+  version.descriptors = std::move(all);
   return {};
 }
 
@@ -343,7 +348,7 @@ Result<std::vector<KeeperStore::Kept>> KeeperStore::inherit() {
   return kept;
 }
 
-void KeeperStore::leave(Entry entry, platform::Descriptors descriptors) noexcept {
+void KeeperStore::leave(Entry entry, platform::SharedDescriptors descriptors) noexcept {
   auto version = std::static_pointer_cast<Version>(std::move(entry));
   version->descriptors = std::move(descriptors);
   const auto place = version->place.begin();

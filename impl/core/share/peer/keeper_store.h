@@ -38,7 +38,7 @@ class KeeperStore {
   using Entry = std::shared_ptr<void>;
   struct Kept {
     Record record;
-    platform::Descriptors descriptors;
+    platform::SharedDescriptors descriptors;
     Entry entry;
   };
 
@@ -59,7 +59,7 @@ class KeeperStore {
   // entry.
   Result<Entry> add(const Record& record, const platform::Descriptors& descriptors);
   // The version stays in the store, and in this process for the next hub.
-  void leave(Entry entry, platform::Descriptors descriptors) noexcept;
+  void leave(Entry entry, platform::SharedDescriptors descriptors) noexcept;
   // Removes what was left of a name; 0: all versions. False if there is nothing of this user.
   bool remove_left(const std::string& name, uint64_t number, uint32_t user) noexcept;
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/share/peer/exports.h"
 #include "core/share/wire/handle.h"
+#include "core/share/wire/protocol.h"
 #include "platform/descriptor.h"
 
 namespace gpumem::core {
@@ -32,9 +32,9 @@ class SharePeer {
   // The instance at whose own address this connection was made; else zero.
   const Token& exporter() const { return exporter_; }
 
-  // Holds the export until release(). STALE_HANDLE if the export has ended, PEER_GONE, BUSY. The grant has
-  // the handle that the exporter recorded.
-  virtual Result<Grant> claim(const Token& token, uint64_t timeout_ns) = 0;
+  // Holds the export until release(). STALE_HANDLE if the export has ended, PEER_GONE, BUSY. The answer is
+  // GRANTED, with the handle that the exporter recorded.
+  virtual Result<Incoming> claim(const Token& token, uint64_t timeout_ns) = 0;
   // Without waiting for an answer.
   virtual void release(const Token& token) noexcept = 0;
 

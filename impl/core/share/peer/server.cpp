@@ -332,11 +332,12 @@ void ShareServer::take_notes() {
     const std::lock_guard lock(notes_mutex_);
     notes.swap(notes_);
   }
+  if (notes.empty()) return;
   for (const Token& token : notes) {
     for (auto& [id, hub] : hubs_)
       hub.table.remove(token);
-    tell_withdrawn(0, token);
   }
+  have_gone(0, notes);
 }
 
 // Ends what has taken too long, and finds the next time to look.
@@ -697,22 +698,27 @@ void ShareServer::drop_drained() noexcept {
 }
 
 // The kernel limits unread descriptors of this process's user. Half of that limit is for all connections, a
-// fair share of it for each user, and of that a fair share for each process.
+// fair share of it for each user, and of that a fair share for each process. The first one of a connection
+// does not count, while there is room: whatever others leave unread, who reads can connect and goes on.
 size_t ShareServer::window_of(Connection& connection) {
   drop_drained();
   FairShare of_users(connection.user);
   FairShare of_processes(static_cast<uint32_t>(connection.process));
+  uint64_t all = 0;
   const auto add = [&](uint32_t user, int32_t process, uint64_t unread) {
-    of_users.add(user, unread);
-    if (user == connection.user) of_processes.add(static_cast<uint32_t>(process), unread);
+    all += unread;
+    const uint64_t counted = unread - std::min<uint64_t>(unread, 1);
+    of_users.add(user, counted);
+    if (user == connection.user) of_processes.add(static_cast<uint32_t>(process), counted);
   };
   for (const auto& [id, other] : connections_) {
     if (other.get() != &connection) add(other->user, other->process, other->channel.unread());
   }
   for (Undrained& one : undrained_)
     add(one.user, one.process, one.channel.unread());
-  const uint64_t share = of_processes.of(of_users.of(platform::descriptor_limit() / 2));
-  return share - std::min(of_processes.own(), share);
+  const uint64_t limit = platform::descriptor_limit();
+  const uint64_t share = of_processes.of(of_users.of(limit / 2));
+  return share - std::min(of_processes.own(), share) + (all < limit / 4 * 3 ? 1 : 0);
 }
 
 // The connection with the most unread descriptors, among those of the user of `waiting`.
@@ -725,13 +731,46 @@ ShareServer::Connection& ShareServer::worst_reader(Connection& waiting) {
   return *worst;
 }
 
+// Answers that wait keep the descriptors of what has been withdrawn. Hangs up on all whose answers do, if
+// those are too many of the descriptors that this process may have.
+void ShareServer::drop_leaving() noexcept {
+  struct Left {
+    long waiting = 0;
+    bool is_all = false;  // nobody has them but answers that wait
+  };
+  try {
+    std::map<platform::SharedDescriptors, Left> found;
+    const auto for_each = [&](const auto& see) {
+      for (const auto& [id, connection] : connections_) {
+        for (const Outgoing& waiting : connection->channel.output()) {
+          if (!connection->doomed && waiting.left() != 0) see(*connection, waiting.descriptors());
+        }
+      }
+    };
+    for_each([&](Connection&, const auto& descriptors) { ++found[descriptors].waiting; });
+    uint64_t count = 0;
+    for (auto& [descriptors, left] : found) {
+      left.is_all = descriptors.use_count() == left.waiting + 1;  // with this map
+      if (left.is_all) count += descriptors->size();
+    }
+    if (count <= platform::descriptor_limit() / 8) return;
+    const Error why = make_error(GPUMEM_ERROR_BUSY, "it does not read what it asked for, which has gone");
+    for_each([&](Connection& connection, const auto& descriptors) {
+      if (found.at(descriptors).is_all) doom(connection, &why);
+    });
+  } catch (const std::bad_alloc&) {
+    // They stay until those connections are late.
+  }
+}
+
 // Hangs up if the answer cannot be sent, so that the peer asks again.
 void ShareServer::answer(Connection& connection, Message message,
-                         platform::Descriptors descriptors) noexcept {
+                         platform::SharedDescriptors descriptors) noexcept {
   if (connection.doomed) return;
   bool sent = false;
   try {
-    if (!descriptors.empty()) connection.channel.set_window(window_of(connection));
+    const bool counts = descriptors != nullptr && !descriptors->empty();
+    if (counts) connection.channel.set_window(window_of(connection));
     sent = static_cast<bool>(connection.channel.send(std::move(message), std::move(descriptors)));
   } catch (const std::bad_alloc&) {
     // Nothing was sent, not even in part.
@@ -781,7 +820,7 @@ Result<void> ShareServer::take_hello(Connection& connection, const Message& mess
   welcome.number = message.number;
   Hub* const hub = find_hub(connection.hub);
   const Token& own = instance_.exports().instance_id();
-  platform::Descriptors descriptors;
+  platform::Descriptors ends;
   if (hub == nullptr) {
     if (message.token != own) {
       const Error other = make_error(GPUMEM_ERROR_STALE_HANDLE, "the instance that it asks for is not here");
@@ -814,12 +853,12 @@ Result<void> ShareServer::take_hello(Connection& connection, const Message& mess
     holder->process = connection.process;
     holder->partner = connection.id;
     connection.partner = holder->id;
-    descriptors.push_back(std::move(*end));
+    ends.push_back(std::move(*end));
     welcome.keeper = hub->request.keeper;
     connection.role = Role::kLink;
   }
   connection.message_until = platform::Deadline::max();
-  answer(connection, std::move(welcome), std::move(descriptors));
+  answer(connection, std::move(welcome), ends.empty() ? nullptr : platform::share(std::move(ends)));
   return {};
 }
 
@@ -851,11 +890,7 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
       grant.handle = version->handle;
       grant.handle.access = access;
       grant.handle.offset = 0;
-      for (const platform::Descriptor& kept : version->descriptors) {
-        auto copy = platform::duplicate(kept.get());
-        if (!copy) return refused(copy.error());
-        grant.descriptors.push_back(std::move(*copy));
-      }
+      grant.descriptors = version->descriptors;
     }
   } else if (connection.hub != 0) {
     return refused(make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub is closed"));
@@ -908,7 +943,7 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
   Hub* const hub = find_hub(connection.hub);
   if (hub == nullptr) return violation("its hub is closed");
   const uint64_t number = message.number;
-  const auto give = [&](Message&& reply, platform::Descriptors descriptors = {}) -> Result<void> {
+  const auto give = [&](Message&& reply, platform::SharedDescriptors descriptors = {}) -> Result<void> {
     reply.number = number;
     answer(connection, std::move(reply), std::move(descriptors));
     return {};
@@ -946,7 +981,7 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
       std::erase_if(connection.waits, [&](const Wait& wait) { return wait.number == message.version; });
       return {};
     case MessageType::kFetch: {
-      platform::Descriptors descriptors;
+      platform::SharedDescriptors descriptors;
       auto reply = fetch(connection, *hub, message, &descriptors);
       if (!reply) return refused(reply.error());
       return give(std::move(*reply), std::move(descriptors));
@@ -966,8 +1001,7 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
       std::vector<Token> gone;
       if (auto done = withdraw_from(*hub, message.name, message.version, connection.user, &gone); !done)
         return refused(done.error());
-      for (const Token& token : gone)
-        tell_withdrawn(connection.hub, token);
+      have_gone(connection.hub, gone);
       return give(message_of(MessageType::kDone));
     }
     case MessageType::kTrial: {
@@ -1062,7 +1096,7 @@ void ShareServer::let_claim(const Connection& link, const ShareHandle& handle) {
 }
 
 Result<Message> ShareServer::fetch(Connection& connection, Hub& hub, const Message& message,
-                                   platform::Descriptors* descriptors) {
+                                   platform::SharedDescriptors* descriptors) {
   uint64_t number = 0;
   const HubTable::Version* const version =
       hub.table.find(message.name, message.version, message.fingerprint, &number);
@@ -1076,11 +1110,7 @@ Result<Message> ShareServer::fetch(Connection& connection, Hub& hub, const Messa
   Message reply = message_of(MessageType::kGranted);
   reply.handle = version->handle;
   if (version->kept) {
-    for (const platform::Descriptor& kept : version->descriptors) {
-      auto copy = platform::duplicate(kept.get());
-      if (!copy) return copy.error();
-      descriptors->push_back(std::move(*copy));
-    }
+    *descriptors = version->descriptors;
     let_claim(connection, reply.handle);
     return reply;
   }
@@ -1148,19 +1178,18 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   request.published.handle = handle;
   request.published.fingerprint = message.fingerprint;
   request.published.kept = true;
-  request.published.descriptors = std::move(incoming.descriptors);
+  request.published.descriptors = platform::share(std::move(incoming.descriptors));
   request.published.publisher = connection.id;
   if (hub.store != nullptr) {
     request.store = [&hub](const HubTable::Request& given, uint64_t number) {
       const HubTable::Version& published = given.published;
       return hub.store->add({given.name, number, given.user, published.handle, published.fingerprint},
-                            published.descriptors);
+                            *published.descriptors);
     };
   }
   std::vector<Token> gone;
   auto version = hub.table.publish(std::move(request), &gone);
-  for (const Token& token : gone)
-    tell_withdrawn(connection.hub, token);
+  have_gone(connection.hub, gone);
   return version;
 }
 
@@ -1254,6 +1283,13 @@ void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) noexcept {
     message.token = token;
     answer(*connection, std::move(message));
   }
+}
+
+// Versions or exports, of which some may be published no more.
+void ShareServer::have_gone(uint64_t hub, const std::vector<Token>& tokens) noexcept {
+  for (const Token& token : tokens)
+    tell_withdrawn(hub, token);
+  drop_leaving();
 }
 
 // ---- how they end ----
@@ -1363,6 +1399,13 @@ ShareServer::Hub* ShareServer::find_hub(uint64_t id) noexcept {
 }
 
 // ---- for exporters ----
+
+Result<platform::SharedDescriptors> ShareServer::Lent::take_descriptors() {
+  auto all = platform::duplicate_all(*grant.descriptors);
+  if (!all) return all.error();
+  all->insert(all->begin(), std::move(end));
+  return platform::share(std::move(*all));
+}
 
 Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_ns) {
   GPUMEM_TRY(start());
@@ -1523,8 +1566,7 @@ Result<uint64_t> ShareServer::publish(uint64_t id, HubTable::Request request) {
   std::vector<Token> gone;
   auto version = hub->table.publish(std::move(request), &gone);
   if (!version) return version;
-  for (const Token& token : gone)
-    tell_withdrawn(id, token);
+  have_gone(id, gone);
   tell_waiting(id, name);
   bury();
   return version;
@@ -1536,8 +1578,7 @@ Result<void> ShareServer::withdraw(uint64_t id, const std::string& name, uint64_
   if (hub == nullptr) return instance_closed();
   std::vector<Token> gone;
   GPUMEM_TRY(withdraw_from(*hub, name, version, platform::own_user(), &gone));
-  for (const Token& token : gone)
-    tell_withdrawn(id, token);
+  have_gone(id, gone);
   bury();
   return {};
 }

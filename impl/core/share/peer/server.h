@@ -85,6 +85,8 @@ class ShareServer {
     Grant grant;
     platform::Descriptor end;
     uint64_t connection = 0;
+    // The end, and copies of those of the grant.
+    Result<platform::SharedDescriptors> take_descriptors();
   };
   // Takes what importers have sent so far, so that a release sent before an event that the caller saw counts
   // here.
@@ -235,23 +237,25 @@ class ShareServer {
   Result<void> take_trial(Connection& connection, Incoming incoming);
   void finish_trial(uint64_t connection, Asker asker, Message reply) noexcept;
   Result<Message> fetch(Connection& connection, Hub& hub, const Message& message,
-                        platform::Descriptors* descriptors);
+                        platform::SharedDescriptors* descriptors);
   void let_claim(const Connection& link, const ShareHandle& handle);
   Result<uint64_t> keep(Connection& connection, Hub& hub, Incoming incoming);
   Result<void> restore(Hub& hub);
   static void leave_store(Hub& hub) noexcept;
   Result<void> withdraw_from(Hub& hub, const std::string& name, uint64_t version, uint32_t user,
                              std::vector<Token>* gone);
-  void answer(Connection& connection, Message message, platform::Descriptors descriptors = {}) noexcept;
+  void answer(Connection& connection, Message message, platform::SharedDescriptors descriptors = {}) noexcept;
   void refuse(Connection& connection, uint64_t number, const Error& error);
   // Refuses, and hangs up.
   void turn_away(Connection& connection, uint64_t number, const Error& error);
   void tell_waiting(uint64_t hub, const std::string& name) noexcept;
   void tell_withdrawn(uint64_t hub, const Token& token) noexcept;
+  void have_gone(uint64_t hub, const std::vector<Token>& tokens) noexcept;
   void tell_all_withdrawn(Connection& connection) noexcept;
   void update(Connection& connection) noexcept;
   size_t window_of(Connection& connection);
   Connection& worst_reader(Connection& waiting);
+  void drop_leaving() noexcept;
   void doom(Connection& connection, const Error* error) noexcept;
   void bury() noexcept;
   void leave_undrained(Connection& connection) noexcept;

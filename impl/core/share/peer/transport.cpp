@@ -33,14 +33,13 @@ Result<SocketType> check_socket(int socket) {
 }
 
 // `begun` says whether a part of the message is in the socket.
-Result<void> send_packet(int socket, const Packet& packet, platform::Deadline deadline, int stop_event,
-                         bool* begun) {
+Result<void> send_packet(int socket, const Outgoing::Packet& packet, platform::Deadline deadline,
+                         int stop_event, bool* begun) {
   size_t done = 0;
   while (done < packet.bytes.size()) {
     const bool first = done == 0;
-    auto sent =
-        platform::send_some(socket, std::span(packet.bytes).subspan(done),
-                            first ? std::span(packet.descriptors) : std::span<const platform::Descriptor>());
+    auto sent = platform::send_some(socket, packet.bytes.subspan(done),
+                                    first ? packet.descriptors : std::span<const platform::Descriptor>());
     if (!sent) return sent.error();
     if (sent->state == Sending::kDone) {
       done += sent->size;
@@ -75,6 +74,11 @@ Error damaged(const char* what) {
 Error lost(const Error& why) {
   return reworded(why, "the handle that was received is lost, and must be sent again: %s", why.message);
 }
+
+struct Packet {
+  std::vector<uint8_t> bytes;
+  platform::Descriptors descriptors;
+};
 
 // Reads messages of the library, and nothing behind them.
 class StreamReader {
@@ -170,14 +174,14 @@ Result<void> send_handle(Instance& instance, const ShareHandle& handle, int sock
   message.handle.access = std::min(message.handle.access, handle.access);
   if (handle.offset < message.handle.size) message.handle.offset = handle.offset;
   message.version = lease_ns != 0 ? lease_ns : kLeaseTime;
-  platform::Descriptors descriptors;
-  descriptors.reserve(lent->grant.descriptors.size() + 1);
-  descriptors.push_back(std::move(lent->end));
-  for (platform::Descriptor& descriptor : lent->grant.descriptors)
-    descriptors.push_back(std::move(descriptor));
+  auto descriptors = lent->take_descriptors();
+  if (!descriptors) return descriptors.error();
+  Outgoing outgoing(std::move(message), std::move(*descriptors));
   bool begun = false;
-  for (const Packet& packet : split_message(message, std::move(descriptors)))
+  do {
+    const auto packet = outgoing.packet(platform::kDescriptorsPerPacket);
     GPUMEM_TRY(send_packet(socket, packet, deadline, server.stop_event(), &begun));
+  } while (!outgoing.advance());
   undo.dismiss();
   return {};
 }

@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/share/wire/channel.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <iterator>
 #include <new>
 #include <utility>
 
 namespace gpumem::core {
 
-Result<void> Channel::send(Message message, platform::Descriptors descriptors) {
-  std::vector<Packet> packets = split_message(message, std::move(descriptors));
-  // Insert all packets or none: a partial message would break the connection.
-  output_.insert(output_.end(), std::make_move_iterator(packets.begin()),
-                 std::make_move_iterator(packets.end()));
+Result<void> Channel::send(Message message, platform::SharedDescriptors descriptors) {
+  output_.emplace_back(std::move(message), std::move(descriptors));
   return flush();
 }
 
 Result<void> Channel::flush() {
   held_up_ = false;
   while (!output_.empty()) {
-    const Packet& next = output_.front();
-    const size_t count = next.descriptors.size();
+    Outgoing& next = output_.front();
     const size_t before = unread();
-    held_up_ = count != 0 && (window_ == 0 || (before != 0 && before + count > window_));
+    const size_t room = window_ - std::min(before, window_);
+    held_up_ = next.left() != 0 && room == 0;
     if (held_up_) return {};
+    const auto [bytes, descriptors] = next.packet(room);
+    const size_t count = descriptors.size();
     const bool counts = count != 0 || before != 0;
     try {
       if (counts) sent_.push_back(count);
@@ -32,7 +31,7 @@ Result<void> Channel::flush() {
       held_up_ = true;  // no failure, because the message will still be sent
       return {};
     }
-    auto sent = platform::send_some(socket_.get(), next.bytes, next.descriptors);
+    auto sent = platform::send_some(socket_.get(), bytes, descriptors);
     const bool gone = sent && sent->state == platform::Sending::kDone;
     if (gone) {
       unread_ += count;
@@ -45,7 +44,7 @@ Result<void> Channel::flush() {
     if (held_up_) return {};
     if (!sent) return sent.error();
     if (!gone) return {};
-    output_.pop_front();
+    if (next.advance()) output_.pop_front();
   }
   return {};
 }

@@ -30,11 +30,11 @@ class Channel {
   int socket() const { return socket_.get(); }
 
   // Sends as much as the socket takes and keeps the rest. PEER_GONE. If out of memory, sends nothing.
-  Result<void> send(Message message, platform::Descriptors descriptors);
+  Result<void> send(Message message, platform::SharedDescriptors descriptors = {});
   // Goes on with what is left.
   Result<void> flush();
   bool has_output() const { return !output_.empty(); }
-  size_t output_count() const { return output_.size(); }
+  const std::deque<Outgoing>& output() const { return output_; }
   // Whether to retry without an event to wait for: the kernel refused, it had no memory, or the other side
   // has too many unread descriptors.
   bool is_held_up() const { return held_up_; }
@@ -42,7 +42,7 @@ class Channel {
   // An upper bound of the descriptors that the other side has not read. The kernel limits them for the user
   // who sent them.
   size_t unread();
-  // How many of them there may be, or one packet if there are none; 0: no packet with descriptors is sent.
+  // How many of them there may be.
   void set_window(size_t descriptors) { window_ = descriptors; }
 
   // The next message; nothing if there is none now, or no memory for it. PEER_GONE; after another failure the
@@ -60,7 +60,7 @@ class Channel {
  private:
   platform::Descriptor socket_;
   Assembler assembler_;
-  std::deque<Packet> output_;
+  std::deque<Outgoing> output_;
   bool held_up_ = false;
   size_t window_ = SIZE_MAX;
   std::deque<size_t> sent_;  // descriptors of the last packets, from the first that may be unread

@@ -18,6 +18,7 @@ namespace gpumem::core {
 namespace {
 
 constexpr std::array<uint8_t, 4> kMessageMagic{'g', 'p', 'm', 's'};
+constexpr size_t kPacketCountAt = 15;  // in the header
 constexpr size_t kTextMax = 255;
 static_assert(std::endian::native == std::endian::little);
 
@@ -370,7 +371,7 @@ bool is_known(uint16_t type) {
          between(MessageType::kWithdrawn, MessageType::kMore);
 }
 
-// How many descriptors a message of a type may announce.
+// How many descriptors a message of a type may announce, and a packet may bring.
 Result<void> check_count(const Message& message) {
   const uint32_t count = message.descriptor_count;
   bool right = count == 0;
@@ -389,11 +390,13 @@ Result<void> check_count(const Message& message) {
       right = count <= 1;
       break;
     case MessageType::kMore:
-      right = count >= 1 && count <= platform::kDescriptorsPerPacket;
+      right = count > 1;
       break;
     default:
       break;
   }
+  const uint32_t most = std::min<uint32_t>(count, platform::kDescriptorsPerPacket);
+  right = right && message.packet_count <= most && (message.packet_count != 0 || count == 0);
   if (!right) return bad_message("it announces other descriptors than belong to it");
   return {};
 }
@@ -403,7 +406,7 @@ void write_header(Writer& out, const MessageHeader& header) {
   out.number(kProtocolVersion);
   out.number(static_cast<uint16_t>(header.type));
   out.number(header.size);
-  out.number(header.descriptor_count);
+  out.number(header.descriptor_count | header.packet_count << 24);
   out.number(header.number);
 }
 
@@ -459,7 +462,9 @@ Result<MessageHeader> decode_header(std::span<const uint8_t> bytes) {
   if (!is_known(type)) return bad_message("its type is unknown");
   header.type = static_cast<MessageType>(type);
   header.size = in.number<uint32_t>();
-  header.descriptor_count = in.number<uint32_t>();
+  const auto counts = in.number<uint32_t>();
+  header.descriptor_count = counts & 0xffffff;
+  header.packet_count = counts >> 24;
   header.number = in.number<uint64_t>();
   if (header.size > kMessageBodyMax) return bad_message("it is too long");
   if (header.descriptor_count > kMessageDescriptorsMax) return bad_message("it has too many descriptors");
@@ -475,6 +480,7 @@ Result<Message> decode_message(std::span<const uint8_t> bytes) {
   message.type = header->type;
   message.number = header->number;
   message.descriptor_count = header->descriptor_count;
+  message.packet_count = header->packet_count;
   Reader in(body);
   read_body(in, message);
   GPUMEM_TRY(in.done());
@@ -488,33 +494,33 @@ std::vector<uint8_t> encode_message(const Message& message) {
   Writer out;
   out.bytes().reserve(kMessageHeaderSize + body.bytes().size());
   write_header(out, {message.type, static_cast<uint32_t>(body.bytes().size()), message.descriptor_count,
-                     message.number});
+                     message.packet_count, message.number});
   out.bytes().insert(out.bytes().end(), body.bytes().begin(), body.bytes().end());
   return std::move(out.bytes());
 }
 
-std::vector<Packet> split_message(Message& message, platform::Descriptors descriptors) {
-  message.descriptor_count = static_cast<uint32_t>(descriptors.size());
-  std::vector<Packet> packets;
-  size_t done = 0;
-  do {
-    const size_t count = std::min(descriptors.size() - done, platform::kDescriptorsPerPacket);
-    Packet packet;
-    if (packets.empty()) {
-      packet.bytes = encode_message(message);
-    } else {
-      Message more;
-      more.type = MessageType::kMore;
-      more.number = message.number;
-      more.descriptor_count = static_cast<uint32_t>(count);
-      packet.bytes = encode_message(more);
-    }
-    for (size_t i = 0; i < count; ++i)
-      packet.descriptors.push_back(std::move(descriptors[done + i]));
-    packets.push_back(std::move(packet));
-    done += count;
-  } while (done < descriptors.size());
-  return packets;
+Outgoing::Outgoing(Message message, platform::SharedDescriptors descriptors)
+    : descriptors_(std::move(descriptors)) {
+  message.descriptor_count = static_cast<uint32_t>(left());
+  bytes_ = encode_message(message);
+  if (left() <= 1) return;
+  Message more = message_of(MessageType::kMore);
+  more.number = message.number;
+  more.descriptor_count = message.descriptor_count;
+  more_ = encode_message(more);
+}
+
+Outgoing::Packet Outgoing::packet(size_t descriptors_max) {
+  taken_ = std::min({left(), descriptors_max, platform::kDescriptorsPerPacket});
+  std::vector<uint8_t>& bytes = done_ == 0 ? bytes_ : more_;
+  bytes[kPacketCountAt] = static_cast<uint8_t>(taken_);
+  if (taken_ == 0) return {bytes, {}};
+  return {bytes, std::span(*descriptors_).subspan(done_, taken_)};
+}
+
+bool Outgoing::advance() {
+  done_ += taken_;
+  return left() == 0;
 }
 
 uint32_t descriptors_taken_max() {
@@ -540,7 +546,7 @@ Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
     return bad_message("it came in the middle of another one, or without its beginning");
   if (more && message->number != open_->message.number) return bad_message("it belongs to another one");
   const uint32_t missing = more ? missing_ : message->descriptor_count;
-  const size_t expected = std::min<size_t>(missing, platform::kDescriptorsPerPacket);
+  const uint32_t expected = message->packet_count;
   if (descriptors.empty() && expected != 0 && !none_free) {
     return make_error(
         GPUMEM_ERROR_INVALID_ARGUMENT,
@@ -548,7 +554,9 @@ Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
         "be a Unix socket from process to process, since a proxy or a tunnel passes none",
         missing);
   }
-  if ((descriptors.size() != expected && !none_free) || (more && message->descriptor_count != expected))
+  const bool other =
+      expected > missing || (more && message->descriptor_count != open_->message.descriptor_count);
+  if (other || (descriptors.size() != expected && !none_free))
     return bad_message("it came with other descriptors than it announces");
   if (!more) {
     open_.emplace();
@@ -559,7 +567,7 @@ Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
     open_->too_many = open_->none_free = true;
     open_->descriptors.clear();
   }
-  missing_ = missing - static_cast<uint32_t>(expected);
+  missing_ = missing - expected;
   if (!open_->too_many && open_->descriptors.empty()) {
     open_->descriptors = std::move(descriptors);
   } else if (!open_->too_many) {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What processes that share say to each other.
 //
-// A message is one packet of a Unix socket: a header of 24 bytes and a body. Up to 253 of its descriptors
-// come with it, the others with packets MORE that follow it at once. On a caller's own stream socket the
-// bytes are the same.
+// A message is one packet of a Unix socket: a header of 24 bytes and a body. Some of its descriptors come
+// with it, the others with packets MORE that follow it at once: 1 to 253 with each packet, as many as the
+// sender may have on their way. On a caller's own stream socket the bytes are the same.
 //
 //   offset  bytes
 //        0      4  magic "gpms"
 //        4      2  version of the protocol, 1
 //        6      2  type
 //        8      4  bytes of the body, as many as the type has, at most 1,024
-//       12      4  descriptors: of the message in its first packet, of the packet in MORE
+//       12      3  descriptors of the message
+//       15      1  those of them that come with this packet
 //       16      8  number of a request; that of the request in its answer and in MORE; else 0
 //
 // A holder holds exports. Its connection goes to the abstract address of an instance, or came as a descriptor
@@ -116,7 +117,8 @@ struct HubEntry {
 struct Message {
   MessageType type = MessageType::kDone;
   uint64_t number = 0;
-  uint32_t descriptor_count = 0;
+  uint32_t descriptor_count = 0;  // of all its packets
+  uint32_t packet_count = 0;      // of them, with this packet
 
   Token token{};  // kHello, kWelcome: the instance, zero for a hub; kTrial: what is in the block
   std::vector<uint8_t> secret;  // kHello
@@ -147,6 +149,7 @@ struct MessageHeader {
   MessageType type{};
   uint32_t size = 0;  // of the body
   uint32_t descriptor_count = 0;
+  uint32_t packet_count = 0;
   uint64_t number = 0;
 };
 // INVALID_ARGUMENT, or UNSUPPORTED for another version.
@@ -155,12 +158,31 @@ Result<MessageHeader> decode_header(std::span<const uint8_t> bytes);
 Result<Message> decode_message(std::span<const uint8_t> bytes);
 std::vector<uint8_t> encode_message(const Message& message);
 
-struct Packet {
-  std::vector<uint8_t> bytes;
-  platform::Descriptors descriptors;
+// A message that is sent, packet by packet.
+class Outgoing {
+ public:
+  Outgoing(Message message, platform::SharedDescriptors descriptors);
+
+  const platform::SharedDescriptors& descriptors() const { return descriptors_; }
+  // How many of them are not sent yet.
+  size_t left() const { return descriptors_ != nullptr ? descriptors_->size() - done_ : 0; }
+  struct Packet {
+    std::span<const uint8_t> bytes;
+    std::span<const platform::Descriptor> descriptors;
+  };
+  // The next one, with so many of the descriptors at most; at least 1, if any are left.
+  Packet packet(size_t descriptors_max);
+  // The packet was sent. Returns whether it was the last.
+  bool advance();
+
+ private:
+  std::vector<uint8_t> bytes_;
+  std::vector<uint8_t> more_;  // the bytes of the packets behind the first; made at once, so that only making
+                               // it can fail
+  platform::SharedDescriptors descriptors_;
+  size_t done_ = 0;
+  size_t taken_ = 0;  // by the packet that is being sent
 };
-// Sets the count of the message.
-std::vector<Packet> split_message(Message& message, platform::Descriptors descriptors);
 
 struct Incoming {
   Message message;

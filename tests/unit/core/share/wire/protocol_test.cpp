@@ -9,6 +9,7 @@
 #include <random>
 
 #include "core/share/peer/hub_table.h"
+#include "packets.h"
 #include "platform/socket.h"
 #include "process_support.h"
 
@@ -56,11 +57,11 @@ Message full(MessageType type, uint32_t descriptors = 2) {
   message.text = "why";
   if (type == MessageType::kGranted || type == MessageType::kPublish) message.descriptor_count = descriptors;
   if (type == MessageType::kPass) message.descriptor_count = descriptors + 1;
-  if (type == MessageType::kMore) message.descriptor_count = 1;
-  if (type == MessageType::kTrial) {
-    message.handle.fd_count = 1;
-    message.descriptor_count = 2;
-  }
+  if (type == MessageType::kMore || type == MessageType::kTrial) message.descriptor_count = 2;
+  if (type == MessageType::kTrial) message.handle.fd_count = 1;
+  message.packet_count = type == MessageType::kMore
+                             ? 1
+                             : std::min<uint32_t>(message.descriptor_count, platform::kDescriptorsPerPacket);
   message.other_device = message.slow = true;
   return message;
 }
@@ -181,17 +182,27 @@ TEST(ShareProtocol, BodiesWithWrongValuesAreRefused) {
   message.version = 0;
   EXPECT_TRUE(refused(message));
   message = full(MessageType::kGranted);
-  message.descriptor_count = 1;
+  message.descriptor_count = message.packet_count = 1;
   EXPECT_TRUE(refused(message)) << "another number than the handle says";
   message = full(MessageType::kPass);
   message.descriptor_count = 2;
   EXPECT_TRUE(refused(message)) << "one for the connection is missing";
   message = full(MessageType::kTrial);
-  message.descriptor_count = 1;
+  message.descriptor_count = message.packet_count = 1;
   EXPECT_TRUE(refused(message)) << "one for the connection is missing";
   message.handle.fd_count = 2;
   message.descriptor_count = 3;
   EXPECT_TRUE(refused(message)) << "a trial is of one block";
+  for (const MessageType type : {MessageType::kGranted, MessageType::kMore}) {
+    message = full(type);
+    for (const uint32_t count : {0U, 3U}) {
+      message.packet_count = count;
+      EXPECT_TRUE(refused(message)) << "none or more of them with one packet: " << count;
+    }
+  }
+  message = full(MessageType::kGranted, 254);
+  message.packet_count = 254;
+  EXPECT_TRUE(refused(message)) << "more than a packet carries";
   message = full(MessageType::kTried);
   for (const gpumem_status status : {GPUMEM_NOT_READY, gpumem_status{-9999}}) {
     message.status = status;
@@ -269,6 +280,22 @@ TEST(ShareAssembler, AThousandDescriptorsComeInSeveralPackets) {
     EXPECT_EQ(assembler.held(), 0U);
   }
   EXPECT_EQ(test::open_files(), before);
+}
+
+TEST(ShareAssembler, APacketBringsAsManyAsItsSenderLikes) {
+  Message message = full(MessageType::kGranted, 5);
+  const std::vector<Packet> packets = split_message(message, files(5), 1);
+  ASSERT_EQ(packets.size(), 5U);
+  for (const bool none_free : {false, true}) {
+    Assembler assembler;
+    for (size_t i = 0; i < packets.size(); ++i) {
+      auto whole =
+          assembler.take(packets[i].bytes, files(none_free && i == 2 ? 0 : 1), 5, none_free && i == 2);
+      ASSERT_TRUE(whole) << whole.error().message;
+      ASSERT_EQ(whole->has_value(), i == 4) << "the next message begins where this one ends";
+      EXPECT_EQ(*whole ? (*whole)->descriptors.size() : 0U, i == 4 && !none_free ? 5U : 0U);
+    }
+  }
 }
 
 TEST(ShareAssembler, MoreThanThereIsRoomForIsClosedAndSaid) {
