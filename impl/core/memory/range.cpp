@@ -299,9 +299,11 @@ class RangeChange {
   std::unique_lock<std::mutex> lock_;
 };
 
+// Whether the question is allowed does not matter: the addresses may still be in a call that has freed them,
+// and be used again. A call that unmaps the mapping has said so in it before it waits for questions.
 HeldMapping::HeldMapping(const Range& range, const Mapping& mapping)
     : question_(platform::thread_record(), pointer_to(range.address() + mapping.offset)) {
-  holds_ = question_.allowed() && range.mappings().find(mapping.offset) == &mapping && !mapping.leaving();
+  holds_ = range.mappings().find(mapping.offset) == &mapping && !mapping.leaving();
 }
 
 namespace {
