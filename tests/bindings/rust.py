@@ -76,7 +76,7 @@ class Rust:
                 if case[2] == "ignored":
                     self.tap.skip(name, line.partition("ignored")[2].lstrip(", ") or "ignored in the source")
                 else:
-                    self.tap.check(name, last_lines(result.stdout) if case[2] == "FAILED" else [])
+                    self.tap.check(name, said_by(case[1], result.stdout) if case[2] == "FAILED" else [])
         # A program that does not build, or that crashes, prints no such line.
         if not found or (result.returncode and not failed):
             self.tap.check(f"{label}: cargo test", last_lines(result.stdout) or f"exit status {result.returncode}")
@@ -202,6 +202,12 @@ class Rust:
 
     def bench(self):
         self.succeeds("the benchmark builds", "build", "--package", "gpumem", "--bench", "overhead")
+
+
+def said_by(test, output):
+    """What a test that failed printed; the last lines of all if it is not found."""
+    begin = output.find(f"---- {test} stdout ----")
+    return output[begin:].splitlines()[:NOTES] if begin >= 0 else last_lines(output)
 
 
 def last_lines(text):
