@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "platform/fork.h"
 
 namespace gpumem::platform {
 
@@ -35,6 +36,28 @@ class Descriptor {
   int value_ = -1;
 };
 using Descriptors = std::vector<Descriptor>;
+
+// One that a forked child loses at once: a copy there would keep an address, a connection or a lock alive
+// when this process has ended.
+class OwnDescriptor {
+ public:
+  OwnDescriptor() = default;
+  explicit OwnDescriptor(Descriptor descriptor) : value_(std::move(descriptor)) {
+    if (value_) close_in_children(value_.get());
+  }
+  OwnDescriptor(OwnDescriptor&&) = default;
+  OwnDescriptor& operator=(OwnDescriptor&&) = default;
+  ~OwnDescriptor() {
+    if (value_) forget_for_children(value_.get());
+  }
+
+  int get() const { return value_.get(); }
+  explicit operator bool() const { return static_cast<bool>(value_); }
+
+ private:
+  Descriptor value_;
+};
+
 // Closed with the last who has them, so that many can send the same ones without any of their own.
 using SharedDescriptors = std::shared_ptr<const Descriptors>;
 SharedDescriptors share(Descriptors descriptors);

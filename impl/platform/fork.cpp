@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "platform/fork.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <new>
+
+#include "platform/descriptor.h"
 
 namespace gpumem::platform {
 
@@ -60,5 +65,58 @@ uint32_t detail::make_process_epoch() {
   const uint32_t next = last_epoch.fetch_add(1) + 1;
   return word->compare_exchange_strong(epoch, next) ? next : epoch;
 }
+
+// ---- descriptors ----
+
+namespace {
+
+// Places for descriptors. No lock, because a child may be forked at any time, and never freed. A free place
+// has 0, one with a descriptor that plus one.
+struct Places {
+  std::array<std::atomic<int>, 62> values{};
+  std::atomic<Places*> next{nullptr};
+};
+
+constinit Places first_places;
+constinit std::atomic<bool> is_called_in_children{false};
+
+// In the child there is no other thread. Only what is safe in a signal handler may be called.
+void close_inherited() {
+  for (Places* places = &first_places; places != nullptr; places = places->next.load()) {
+    for (std::atomic<int>& place : places->values) {
+      if (const int value = place.exchange(0); value != 0) close_descriptor(value - 1);
+    }
+  }
+}
+
+bool replace(int before, int after) {
+  for (Places* places = &first_places; places != nullptr; places = places->next.load()) {
+    for (std::atomic<int>& place : places->values) {
+      int expected = before;
+      if (place.load() == before && place.compare_exchange_strong(expected, after)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void close_in_children(int file_descriptor) noexcept {
+  if (!is_called_in_children.exchange(true)) (void)pthread_atfork(nullptr, nullptr, close_inherited);
+  const int value = file_descriptor + 1;
+  while (!replace(0, value)) {
+    Places* more = nullptr;
+    try {
+      more = new Places;
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+    Places* last = &first_places;
+    for (Places* next = nullptr; !last->next.compare_exchange_strong(next, more); next = nullptr)
+      last = next;
+  }
+}
+
+void forget_for_children(int file_descriptor) noexcept { (void)replace(file_descriptor + 1, 0); }
 
 }  // namespace gpumem::platform

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Identifies the process by a number that a forked child does not inherit (COM-25).
+// What a forked child does not inherit: the number of the process (COM-25), and some descriptors.
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,12 @@ uint32_t make_process_epoch();
 inline uint32_t known_process_epoch() {
   return detail::epoch_word.load(std::memory_order_acquire)->load(std::memory_order_relaxed);
 }
+
+// Closes a descriptor in each forked child from now on. Best effort: out of memory, and in a child that
+// clone() made, it stays open.
+void close_in_children(int file_descriptor) noexcept;
+// Before it is closed here, since its number may be used again at once.
+void forget_for_children(int file_descriptor) noexcept;
 
 // The same number, never 0, for the life of a process, another one in each forked child.
 inline uint32_t process_epoch() {

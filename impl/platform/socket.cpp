@@ -196,7 +196,7 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
     }
     return socket_error(errno, "bind", ("cannot make the socket " + quoted(text)).c_str());
   }
-  listener.socket_ = std::move(*made);
+  listener.socket_ = OwnDescriptor(std::move(*made));
   listener.address_ = text;
   if (has_file) {
     struct stat status {};
@@ -234,7 +234,7 @@ void Listener::close() noexcept {
   // Those that nobody has accepted: nobody else connects now.
   for (auto left = accept(); left && *left; left = accept())
     drop_unread(left->get());
-  socket_ = Descriptor();
+  socket_ = OwnDescriptor();
 }
 
 Result<Descriptor> connect_to(const std::string& text, Deadline deadline) {

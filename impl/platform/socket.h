@@ -50,7 +50,7 @@ class Listener {
   void close() noexcept;
 
  private:
-  Descriptor socket_;
+  OwnDescriptor socket_;
   std::string address_;
   uint64_t device_ = 0;  // with `inode_` the file
   uint64_t inode_ = 0;

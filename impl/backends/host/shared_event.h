@@ -138,7 +138,7 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   bool awaited(const Point& point) const;
   bool all_complete(const Recorder& recorder) const;
 
-  const platform::Descriptor file_;  // shared with nobody, for the sake of the locks
+  const platform::OwnDescriptor file_;  // shared with nobody, for the sake of the locks
   const Range view_;
   Page& page_;
   std::atomic<int32_t> recorder_{-1};  // of this instance, once it has recorded

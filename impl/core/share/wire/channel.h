@@ -58,7 +58,7 @@ class Channel {
   }
 
  private:
-  platform::Descriptor socket_;
+  platform::OwnDescriptor socket_;
   Assembler assembler_;
   std::deque<Outgoing> output_;
   bool held_up_ = false;

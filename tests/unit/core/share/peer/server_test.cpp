@@ -364,6 +364,77 @@ TEST_F(ShareServerTest, OnlyTheTokenOpensAHub) {
   EXPECT_EQ(connect(&link, "secret"), GPUMEM_SUCCESS);
 }
 
+// In a forked child: tells that it is there, and lives until the other end is closed.
+[[noreturn]] void live_until_told(platform::SocketPair told) {
+  told.ours = {};
+  const char word = 0;
+  EXPECT_EQ(send(told.theirs.get(), &word, 1, 0), 1);
+  (void)platform::wait_for(told.theirs.get(), false, soon());
+  _exit(0);
+}
+
+// Serves a hub until it is killed, and has a child.
+[[noreturn]] void serve_beside_a_child(const char* path, platform::SocketPair told) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const Opened instance;
+  gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+  desc.path = path;
+  gpumem_hub hub = nullptr;
+  EXPECT_EQ(gpumem_hub_open(instance, &desc, &hub, nullptr), GPUMEM_SUCCESS);
+  if (fork() == 0) live_until_told(std::move(told));
+  for (;;)
+    pause();
+}
+
+TEST_F(ShareServerTest, AForkedChildKeepsNeitherAddressNorConnectionAlive) {
+  if (!test::kChildrenHaveThreads) GTEST_SKIP() << "this sanitizer lets no forked child have threads";
+  const std::string file = testing::TempDir() + "gpumem-fork-test-" + std::to_string(getpid());
+  for (const std::string& path : {address(), file}) {
+    SCOPED_TRACE(path);
+    auto told = platform::socket_pair();
+    ASSERT_TRUE(told);
+    const pid_t server = fork();
+    if (server == 0) serve_beside_a_child(path.c_str(), std::move(*told));
+    told->theirs = {};
+    ASSERT_EQ(*platform::wait_for(told->ours.get(), false, soon()), platform::Waited::kReady);
+    Raw raw(path);
+    EXPECT_EQ(raw.hello().type, MessageType::kWelcome);
+    ASSERT_EQ(kill(server, SIGKILL), 0);
+    ASSERT_EQ(waitpid(server, nullptr, 0), server);
+    EXPECT_TRUE(raw.ends());
+    gpumem_link_desc link_desc = GPUMEM_LINK_DESC_INIT;
+    link_desc.path = path.c_str();
+    gpumem_link link = nullptr;
+    EXPECT_EQ(gpumem_link_connect(other, &link_desc, &link, nullptr), GPUMEM_ERROR_NOT_FOUND);
+    gpumem_hub_desc desc = hub_desc();
+    desc.path = path.c_str();
+    gpumem_hub const hub = open_hub(desc);
+    // Nor does one that is forked now.
+    auto lives = platform::socket_pair();
+    ASSERT_TRUE(lives);
+    const pid_t child = fork();
+    if (child == 0) live_until_told(std::move(*lives));
+    ASSERT_EQ(*platform::wait_for(lives->ours.get(), false, soon()), platform::Waited::kReady);
+    EXPECT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_hub_close(open_hub(desc), nullptr), GPUMEM_SUCCESS);
+    lives->ours = {};
+    EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  }
+}
+
+// The driver gives out addresses again before the call that has freed them returns.
+TEST_F(ShareServerTest, MemoryAtAddressesThatWereJustFreedIsExported) {
+  void* const pointer = shared_buffer(instance, 1);
+  const platform::Freeing freeing(reinterpret_cast<uintptr_t>(pointer), kBlock);
+  gpumem_share_handle handle{};
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_EQ(gpumem_share_export(instance, pointer, nullptr, &handle, &error), GPUMEM_SUCCESS)
+      << error.message;
+  gpumem_physical physical = nullptr;
+  EXPECT_EQ(gpumem_physical_retain(instance, pointer, &physical, &error), GPUMEM_SUCCESS) << error.message;
+  EXPECT_EQ(gpumem_physical_release(physical, nullptr), GPUMEM_SUCCESS);
+}
+
 // Listens as another user, which only root can.
 std::optional<platform::Listener> listening_as_nobody(const std::string& address) {
   std::optional<platform::Listener> made;
