@@ -22,7 +22,9 @@ IN_ROOT = ["gcc", "libc6-dev", "libstdc++6", "libxxhash0", "pkg-config", "python
 # What both kinds of package managers keep for themselves.
 MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/lib/dpkg/", "var/lib/rpm/", "root/.rpmdb/", "var/log/", "proc/",
                 "dev/")
-FEDORAS_OWN = ("/site-packages", "usr/lib64/cmake", "usr/lib64/pkgconfig", "usr/share/licenses")
+FEDORAS_OWN = ("/site-packages", "usr/lib64/cmake", "usr/lib64/pkgconfig", "usr/share/licenses", "usr/share/bash-completion",
+               "usr/share/bash-completion/completions", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh",
+               "usr/share/zsh/site-functions")
 # Where what an RPM package brings is not where Debian looks.
 RPM_PATHS = {"LD_LIBRARY_PATH": "/usr/lib64", "LIBRARY_PATH": "/usr/lib64", "PKG_CONFIG_PATH": "/usr/lib64/pkgconfig"}
 
@@ -202,7 +204,7 @@ def snapshot(root):
 
 
 def use(tap, kind, root, source):
-    """A C and a Python program and the command line, inside the root."""
+    """A C and a Python program, the command line and its completion, inside the root."""
     enter = ["chroot", root]
     private = ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={root}/proc"]
     if works(*private, "true"):
@@ -229,8 +231,14 @@ def use(tap, kind, root, source):
         expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
         return [] if said == expected else [said]
 
+    def completion():
+        said = run(*enter, "bash", "-c", "source /usr/share/bash-completion/completions/gpumem && COMP_WORDS=(gpumem b) && COMP_CWORD=1 && "
+                   '_gpumem gpumem && echo "${COMPREPLY[@]}"')
+        return [] if said == "bench\n" else [said]
+
     attempt(tap, f"{kind.name}: a C program is compiled and runs", linked)
     attempt(tap, f"{kind.name}: a Python program runs", module)
+    attempt(tap, f"{kind.name}: bash completes a command", completion)
     attempt(tap, f"{kind.name}: the program gpumem runs",
             lambda: [] if "host" in (said := run(*enter, "gpumem", "info")) else [said])
     attempt(tap, f"{kind.name}: gpumem bench measures",
@@ -250,7 +258,7 @@ def cycle(tap, kind, root, source):
     if attempt(tap, f"{kind.name}: removed", lambda: kind.remove(root, files)):
         after = snapshot(root)
         if kind.name == "rpm":  # on Debian nothing owns these folders, which packages of Fedora do
-            after = {name: state for name, state in after.items() if not name.endswith(FEDORAS_OWN)}
+            after = {name: state for name, state in after.items() if name in before or not name.endswith(FEDORAS_OWN)}
         tap.check(f"{kind.name}: removed without a trace",
                   [f"left behind: {name}" for name in sorted(after.keys() - before.keys())] +
                   [f"gone or changed: {name}" for name, state in sorted(before.items()) if after.get(name) != state])

@@ -14,6 +14,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -34,6 +35,7 @@ SHORT_OF_MEMORY = sys.argv[4]
 FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
 KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range", "buffer"]
 COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "bench", "why", "errors", "help"]
+COMPLETIONS = Path(__file__).resolve().parents[2] / "bindings" / "cli" / "completions"
 MIB = 1 << 20
 
 
@@ -282,6 +284,71 @@ def case_a_full_disk_is_noticed():
                           ["errors", "--json"]):
             outcome = run(*arguments, stdout=full)
             require(outcome.status == 1 and "cannot write" in outcome.err, str(outcome))
+
+
+# ---- completion ----
+
+BASH = """source "$COMPLETIONS/gpumem.bash"
+COMP_WORDS=(gpumem "$@"); COMP_CWORD=$#
+_gpumem gpumem
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+# The functions of zsh's own completion print what they are given.
+ZSH = """_describe() { print -l -- ${${(P)2}%%:*} }
+_arguments() { print -l -- ${${@[1,-2]}%%\\[*} }
+words=(gpumem "$@"); CURRENT=$#words
+_gpumem() { source $COMPLETIONS/_gpumem }
+_gpumem
+"""
+FISH = """source $COMPLETIONS/gpumem.fish
+complete --do-complete "gpumem $argv"
+"""
+
+
+def completed(shell, *words):
+    """What the shell offers in place of the last word."""
+    if not shutil.which(shell):
+        raise Skipped(f"{shell} is not installed")
+    command = {"bash": ["bash", "--norc", "-c", BASH, "bash"], "zsh": ["zsh", "-f", "-c", ZSH, "zsh"],
+               "fish": ["fish", "--no-config", "-c", FISH]}[shell]
+    result = subprocess.run([*command, *words], text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL, env=environment(
+        COMPLETIONS=COMPLETIONS, PATH=f"{Path(PROGRAM).resolve().parent}:{os.environ['PATH']}"))
+    require(result.stderr == "", result.stderr)
+    return [line.split("\t")[0] for line in result.stdout.splitlines() if line]
+
+
+def require_completion(shell):
+    """All that the help has, and no more."""
+    require(sorted(completed(shell, "")) == sorted(COMMANDS), str(completed(shell, "")))
+    require(sorted(completed(shell, "help", "")) == sorted(COMMANDS), str(completed(shell, "help", "")))
+    for command in COMMANDS:
+        options = re.findall(r"^  (-\S+)", run(command, "--help", variables={"COLUMNS": 10000}).out, re.MULTILINE)
+        # A lone - stands for both kinds; fish is asked for all, since it offers the long ones after -- alone.
+        found = {*completed(shell, command, "-"), *completed(shell, command, "--")}
+        require(found == {name for option in options for name in option.split(",")}, f"{command}: {found}")
+
+
+def case_bash_completes_what_the_help_has():
+    require_completion("bash")
+    for words, expected in (
+            (("move", "--kind", ""), list(KINDS)), (("info", "--backend", ""), ["any", "cuda", "host"]),
+            (("info", "--backend", "=", "c"), ["cuda"]), (("info", "--backend", "="), ["any", "cuda", "host"]),
+            (("hub", ""), ["list", "withdraw"]), (("info", "--device", ""), []), (("nothing", ""), [])):
+        require(completed("bash", *words) == expected, f"{words}: {completed('bash', *words)}")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a folder").mkdir()
+        Path(folder, "a file").touch()
+        both, start = [f"{folder}/a file", f"{folder}/a folder"], f"{folder}/a"
+        for words, expected in ((("move", start), both), (("bench", "--traces", start), both[1:]), (("errors", start), [])):
+            require(sorted(completed("bash", *words)) == expected, f"{words}: {completed('bash', *words)}")
+
+
+def case_zsh_completes_what_the_help_has():
+    require_completion("zsh")
+
+
+def case_fish_completes_what_the_help_has():
+    require_completion("fish")
 
 
 # ---- info ----

@@ -65,6 +65,8 @@ def wrong_files(root, source, options):
         expected.add(f"{library}/libgpumem.a")
     if options["cli"]:
         expected |= {f"{options['bindir']}/gpumem", f"{options['mandir']}/man1/gpumem.1"}
+        expected |= {f"{options['datadir']}/{name}" for name in (
+            "bash-completion/completions/gpumem", "zsh/site-functions/_gpumem", "fish/vendor_completions.d/gpumem.fish")}
     if options["bench"]:
         expected.add(f"{options['libexecdir']}/gpumem/gpumem_bench")
     html = f"{options['datadir']}/doc/gpumem/html"
