@@ -79,7 +79,8 @@ def main():
         return
 
     tap = Tap()
-    pages = {path: path.read_text(encoding="utf-8") for path in [root / "README.md", *sorted(docs.glob("*.md"))]}
+    pages = {path: path.read_text(encoding="utf-8") for path in [
+        *(root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(docs.glob("*.md"))]}
     examples = {path.name: path.read_text(encoding="utf-8") for path in (docs / "examples").glob("*.c*")}
 
     match = TABLE.search(pages[errors])
