@@ -150,6 +150,12 @@ def refusals(tap, checkouts):
     refuse("a version without a date", r'CHANGELOG.md has .*; write "## \S+ \(YEAR-MONTH-DAY\)", or add --trial', before=plainly)
     (clone / "CHANGELOG.md").write_text(re.sub(r"^(## \S+) \(.*\)$", r"\1 (2026-02-03)", changes, count=1, flags=re.MULTILINE), encoding="utf-8")
     checkouts.git(clone, "commit", "--quiet", "--all", "--message=released")
+    debian = clone / "packaging" / "debian" / "changelog"
+    for word in ("UNRELEASED", "unstable"):
+        debian.write_text(re.sub(r"\) \w+;", f") {word};", debian.read_text(encoding="utf-8"), count=1), encoding="utf-8")
+        checkouts.git(clone, "commit", "--quiet", "--all", "--allow-empty", f"--message={word}")
+        if word == "UNRELEASED":
+            refuse("a version that is not yet released for Debian", "debian/changelog has UNRELEASED; write unstable", before=plainly)
     attempt(tap, "a version with a date is released", lambda: checkouts.release(
         clone, "--out", str(out), "source", before=plainly) and None)
     shutil.rmtree(out)
