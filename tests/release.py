@@ -25,7 +25,8 @@ DATE = "2026-01-02T03:04:05Z"
 OWN_ROOT = ["unshare", "--user", "--map-root-user", "--mount"]
 # What no release depends on. The second is of a user with wishes.
 FIRST = {"TZ": "UTC", "LC_ALL": "C"}
-SECOND = {"TZ": "Asia/Kathmandu", "LANG": "de_DE.UTF-8", "LC_TIME": "de_DE.UTF-8", "XZ_DEFAULTS": "--threads=0 -1", "TAR_OPTIONS": "--owner=7"}
+SECOND = {"TZ": "Asia/Kathmandu", "LANG": "de_DE.UTF-8", "LC_TIME": "de_DE.UTF-8", "XZ_DEFAULTS": "--threads=0 -1",
+          "TAR_OPTIONS": "--owner=7"}
 WISHES = "[core]\n\tautocrlf = true\n[tar]\n\tumask = 0\n[status]\n\tshort = true\n"
 
 
@@ -72,6 +73,8 @@ class Checkouts:
 
 def refused(tap, name, said, releases, out):
     """One case: that the release fails, with one line that has the words given, and leaves nothing in `out`."""
+    was_there = out.exists()
+
     def problems():
         try:
             releases()
@@ -85,6 +88,8 @@ def refused(tap, name, said, releases, out):
         yield from (f"left behind: {path}" for path in (out.rglob("*") if out.is_dir() else []) if path.name != "of the user")
 
     attempt(tap, f"refused: {name}", problems)
+    if not was_there and out.is_dir():
+        shutil.rmtree(out)  # so that the next case fails for its own reason alone
 
 
 def without(checkouts, tool):
@@ -148,7 +153,8 @@ def refusals(tap, checkouts):
     checkouts.git(clone, "commit", "--quiet", "--all", "--allow-empty", "--message=unreleased")
     plainly = ["sh", "-c", 'program=$1; shift 2; exec "$program" "$@"', "sh"]
     refuse("a version without a date", r'CHANGELOG.md has .*; write "## \S+ \(YEAR-MONTH-DAY\)", or add --trial', before=plainly)
-    (clone / "CHANGELOG.md").write_text(re.sub(r"^(## \S+) \(.*\)$", r"\1 (2026-02-03)", changes, count=1, flags=re.MULTILINE), encoding="utf-8")
+    (clone / "CHANGELOG.md").write_text(re.sub(r"^(## \S+) \(.*\)$", r"\1 (2026-02-03)", changes, count=1, flags=re.MULTILINE),
+                                        encoding="utf-8")
     checkouts.git(clone, "commit", "--quiet", "--all", "--message=released")
     debian = clone / "packaging" / "debian" / "changelog"
     for word in ("UNRELEASED", "unstable"):
@@ -180,8 +186,8 @@ REQUIRED = {
     "document": {"spdxVersion": r"SPDX-2\.3", "dataLicense": r"CC0-1\.0", "SPDXID": "SPDXRef-DOCUMENT", "name": ".+",
                  "documentNamespace": r"https?://[^#]+"},
     "creationInfo": {"created": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"},
-    "package": {"SPDXID": r"SPDXRef-[A-Za-z0-9.-]+", "name": ".+", "versionInfo": r"\d+\.\d+\.\d+", "downloadLocation": "NOASSERTION|NONE|.+://.+",
-                "licenseConcluded": LICENCE, "licenseDeclared": LICENCE, "copyrightText": ".+"},
+    "package": {"SPDXID": r"SPDXRef-[A-Za-z0-9.-]+", "name": ".+", "versionInfo": r"\d+\.\d+\.\d+",
+                "downloadLocation": "NOASSERTION|NONE|.+://.+", "licenseConcluded": LICENCE, "licenseDeclared": LICENCE, "copyrightText": ".+"},
     "file": {"SPDXID": r"SPDXRef-[A-Za-z0-9.-]+", "fileName": r"\./.+", "licenseConcluded": LICENCE, "copyrightText": ".+"},
     "relationship": {"spdxElementId": "SPDXRef-.+", "relationshipType": "[A-Z_]+", "relatedSpdxElement": "SPDXRef-.+"},
 }
@@ -238,7 +244,8 @@ def compare(first, second):
     """What differs between two releases."""
     first, second = files_of(first), files_of(second)
     yield from (f"not in both: {name}" for name in sorted(first.keys() ^ second.keys()))
-    yield from (f"differs: {name}" for name in sorted(first.keys() & second.keys()) if first[name].read_bytes() != second[name].read_bytes())
+    yield from (f"differs: {name}" for name in sorted(first.keys() & second.keys())
+                if first[name].read_bytes() != second[name].read_bytes())
 
 
 def contents(tap, made, first):
@@ -263,7 +270,8 @@ def contents(tap, made, first):
     time = datetime.datetime.fromisoformat(DATE.replace("Z", "+00:00")).timestamp()
     tap.check("the source has the files of the commit, sorted, of nobody, and of its time",
               [f"not in both: {name}" for name in set(names) ^ set(listed)] + ([] if names == sorted(names) else ["not sorted"]) +
-              [f"{member.name}: {member}" for member in members if member.uid or member.gid or member.mtime != time or (member.mode & 0o022 and not member.issym())])
+              [f"{member.name}: {member.uid}:{member.gid} {member.mode:o} {member.mtime}" for member in members
+               if member.uid or member.gid or member.mtime != time or (member.mode & 0o022 and not member.issym())])
     said = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, text=True, capture_output=True, check=False)
     summed = {line[66:] for line in (made / "SHA256SUMS").read_text(encoding="utf-8").splitlines()}
     tap.check("SHA256SUMS has every file", ([said.stdout + said.stderr] if said.returncode else []) +
