@@ -3,8 +3,8 @@
 """Makes releases with packaging/release: that two are the same bits, what is in them, and what is refused.
 Usage: release.py SOURCE_ROOT FOLDER [WHAT...]
 
-FOLDER is where the releases are made. WHAT is as for packaging/release; without it what is made in minutes: no packages of
-a system, which take longest."""
+FOLDER is where the releases are made. WHAT is as for packaging/release; without it what is made in a minute: nothing that
+has the library in it."""
 
 import datetime
 import hashlib
@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from packages import Failed, attempt, missing_packages, run, works
+from packages import Failed, attempt, run, works
 from tap import Tap
 
 DATE = "2026-01-02T03:04:05Z"
@@ -278,10 +278,10 @@ def contents(tap, made, first):
               [f"not in both: {name}" for name in summed ^ (files_of(made).keys() - {"SHA256SUMS"})])
 
 
-def choose(tap, source):
-    """What can be made here in minutes."""
-    for what, tools in (("crate", ["cargo"]), ("go", ["go"]), ("site", ["doxygen", "meson", "ninja"]), ("wheel", []), ("nuget", [])):
-        missing = missing_packages(source, what) if not tools else [tool for tool in tools if not shutil.which(tool)]
+def choose(tap):
+    """What can be made here without compiling the library."""
+    for what, tools in (("crate", ["cargo"]), ("go", ["go"]), ("site", ["doxygen", "meson", "ninja"])):
+        missing = [tool for tool in tools if not shutil.which(tool)]
         if missing:
             tap.skip(f"{what}: reproducible", f"not installed: {' '.join(missing)}")
         else:
@@ -299,7 +299,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="release-", dir=folder) as temporary:
         checkouts = Checkouts(source, Path(temporary))
         refusals(tap, checkouts)
-        chosen = sys.argv[3:] or ["source", *choose(tap, source)]
+        chosen = sys.argv[3:] or ["source", *choose(tap)]
         first, second = checkouts.work / "made", checkouts.work / "made-again"
         if attempt(tap, f"made: {' '.join(chosen)}", lambda: checkouts.release(
                 checkouts.first, "--out", str(first), *chosen, **FIRST) and None):
