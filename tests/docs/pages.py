@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import browser
 from tap import Tap
 
 FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
@@ -37,6 +38,29 @@ def without_colour(text, page):
                 if re.search(r'<span class="(keyword|comment|string|preprocessor)', block.split("<!-- fragment -->")[0])}
     # A page may have only one line of a language, such as a command without options.
     return [language for language in sorted(set(languages) - coloured - {""}) if languages.count(language) > 1]
+
+
+def look(tap, folder, names):
+    """Opens pages as a phone does, and in the dark."""
+    titles = ("on a phone the pages are as wide as the screen, and none is wider", "the pages can be dark")
+    program = browser.find()
+    if not program:
+        for title in titles:
+            tap.skip(title, f"none of {', '.join(browser.PROGRAMS)} is installed")
+        return
+    wide, light = [], []
+    with browser.started(program) as window:
+        window.ask("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False})
+        for name in names:
+            window.open((folder / f"{name}.html").as_uri(), dark=True)
+            left, width = window.evaluate("[document.getElementById('doc-content').getBoundingClientRect().left,"
+                                          " document.documentElement.scrollWidth]")
+            if left or width > 390:
+                wide.append(f"{name}: begins at {left}, {width} wide")
+            if window.evaluate("getComputedStyle(document.documentElement).filter") == "none":
+                light.append(name)
+    tap.check(titles[0], wide)
+    tap.check(titles[1], light)
 
 
 def main():
@@ -101,6 +125,7 @@ def main():
              for what in (".title", "div.contents h1", "div.contents h2", "div.contents h3", "div.contents h4")]
     tap.check("a heading is larger than those below it",
               "" if all(above > below for above, below in zip(sizes, sizes[1:])) else str(sizes))
+    look(tap, folder, ("index", "choosing", "go", "performance", "files", "device_8h"))
     tap.finish()
 
 
