@@ -381,19 +381,24 @@ TEST_F(ShareServerTest, OnlyTheTokenOpensAHub) {
   desc.path = path;
   gpumem_hub hub = nullptr;
   EXPECT_EQ(gpumem_hub_open(instance, &desc, &hub, nullptr), GPUMEM_SUCCESS);
-  if (fork() == 0) live_until_told(std::move(told));
+  if (test::quiet_fork() == 0) live_until_told(std::move(told));
   for (;;)
     pause();
 }
 
-TEST_F(ShareServerTest, AForkedChildKeepsNeitherAddressNorConnectionAlive) {
+// A file and an abstract address of this process.
+std::array<std::string, 2> addresses_of(const char* test) {
+  const std::string name = std::string("gpumem-") + test + "-" + std::to_string(getpid());
+  return {"@" + name, testing::TempDir() + name};
+}
+
+TEST_F(ShareServerTest, AForkedChildKeepsNeitherAddressNorConnectionOfAKilledProcess) {
   if (!test::kChildrenHaveThreads) GTEST_SKIP() << "this sanitizer lets no forked child have threads";
-  const std::string file = testing::TempDir() + "gpumem-fork-test-" + std::to_string(getpid());
-  for (const std::string& path : {address(), file}) {
+  for (const std::string& path : addresses_of("killed-test")) {
     SCOPED_TRACE(path);
     auto told = platform::socket_pair();
     ASSERT_TRUE(told);
-    const pid_t server = fork();
+    const pid_t server = test::quiet_fork();
     if (server == 0) serve_beside_a_child(path.c_str(), std::move(*told));
     told->theirs = {};
     ASSERT_EQ(*platform::wait_for(told->ours.get(), false, soon()), platform::Waited::kReady);
@@ -408,16 +413,24 @@ TEST_F(ShareServerTest, AForkedChildKeepsNeitherAddressNorConnectionAlive) {
     EXPECT_EQ(gpumem_link_connect(other, &link_desc, &link, nullptr), GPUMEM_ERROR_NOT_FOUND);
     gpumem_hub_desc desc = hub_desc();
     desc.path = path.c_str();
+    open_hub(desc);
+  }
+}
+
+TEST_F(ShareServerTest, AForkedChildKeepsNoAddressOfAClosedHub) {
+  for (const std::string& path : addresses_of("closed-test")) {
+    SCOPED_TRACE(path);
+    gpumem_hub_desc desc = hub_desc();
+    desc.path = path.c_str();
     gpumem_hub const hub = open_hub(desc);
-    // Nor does one that is forked now.
-    auto lives = platform::socket_pair();
-    ASSERT_TRUE(lives);
-    const pid_t child = fork();
-    if (child == 0) live_until_told(std::move(*lives));
-    ASSERT_EQ(*platform::wait_for(lives->ours.get(), false, soon()), platform::Waited::kReady);
+    auto told = platform::socket_pair();
+    ASSERT_TRUE(told);
+    const pid_t child = test::quiet_fork();
+    if (child == 0) live_until_told(std::move(*told));
+    ASSERT_EQ(*platform::wait_for(told->ours.get(), false, soon()), platform::Waited::kReady);
     EXPECT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
-    EXPECT_EQ(gpumem_hub_close(open_hub(desc), nullptr), GPUMEM_SUCCESS);
-    lives->ours = {};
+    open_hub(desc);
+    told->ours = {};
     EXPECT_EQ(waitpid(child, nullptr, 0), child);
   }
 }
