@@ -178,7 +178,7 @@ Result<uint64_t> reserve_range(const std::shared_ptr<Instance>& shared, backend:
   GPUMEM_TRY(check_place(&request, unit->granularity));
   NewRange range(shared, *unit->device, request.size, std::move(name));
   GPUMEM_TRY(range.reserve(unit->granularity));
-  auto made = unit->device->backend().vmm()->reserve(request);
+  auto made = with_room(instance, [&] { return unit->device->backend().vmm()->reserve(request); });
   if (!made) return made.error();
   return range.finish(std::move(*made));
 }

@@ -131,6 +131,33 @@ TEST_F(CudaInterface, BuffersLeaveAddressesForOthersHoweverManyThereAre) {
     CALL(gpumem_buffer_destroy, buffer);
 }
 
+// ---- lack of memory ----
+
+TEST_F(CudaInterface, WhatIsKeptForCopiesMakesRoom) {
+  constexpr uint64_t kLarge = 64 * kMiB;
+  const gpumem_memory on_device = session_->create(GPUMEM_KIND_DEVICE, kLarge);
+  const Pages ours(kLarge);
+  std::memset(ours.get(), 1, kLarge);
+  for (const bool addresses : {false, true}) {
+    SCOPED_TRACE(addresses);
+    CALL(gpumem_copy, instance(), address(on_device), ours.get(), kLarge, nullptr);
+    const uint64_t given_back = calls("cuMemHostUnregister");
+    FAKE(fake_cuda_fail)
+    (addresses ? "cuMemAddressReserve" : "cuMemHostAlloc", 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
+    if (addresses) {
+      gpumem_range_desc desc = GPUMEM_RANGE_DESC_INIT;
+      desc.size = 2 * kMiB;
+      gpumem_range range = nullptr;
+      CALL(gpumem_range_reserve, instance(), &desc, &range);
+      CALL(gpumem_range_release, range);
+    } else {
+      CALL(gpumem_memory_destroy, session_->create(GPUMEM_KIND_PINNED, kMiB));
+    }
+    EXPECT_GT(calls("cuMemHostUnregister"), given_back);
+  }
+  CALL(gpumem_memory_destroy, on_device);
+}
+
 // ---- driver calls ----
 
 // Copies 400 small pieces, from pinned to device memory and back, and looks at the bytes. Gives the calls of
@@ -286,6 +313,32 @@ TEST_F(CudaInterface, ADriverThatNeedsACurrentContextGetsOne) {
   CALL(gpumem_stream_destroy, stream);
   CALL(gpumem_memory_destroy, on_device);
   CALL(gpumem_memory_destroy, pinned);
+}
+
+// Its handle is the same on every device: the current context says whose stream it is.
+TEST_F(CudaInterface, TheDefaultStreamIsItsDevicesWhicheverContextIsCurrent) {
+  const gpumem_memory on_device = session_->create(GPUMEM_KIND_DEVICE, 64);
+  const gpumem_stream own = session_->stream();
+  const gpumem_event event = session_->event();
+  gpumem_stream standard = nullptr;
+  CALL(gpumem_stream_wrap, session_->device(), nullptr, &standard);
+  StreamGate gate;
+  const Current current(1);
+  gate.hold(standard);
+  CALL(gpumem_fill_async, standard, address(on_device), uint64_t{64}, 6, 1);
+  CALL(gpumem_event_record, event, standard);
+  EXPECT_EQ(gpumem_stream_query(standard, nullptr), GPUMEM_NOT_READY);
+  gate.open();
+  CALL(gpumem_stream_synchronize, standard, GPUMEM_TIMEOUT_INFINITE);
+  CALL(gpumem_event_query, event);
+  unsigned char read[64] = {};
+  CALL(gpumem_copy_async, own, read, address(on_device), uint64_t{64}, nullptr);
+  finish(own);
+  EXPECT_EQ(read[63], 6);
+  CALL(gpumem_stream_destroy, standard);
+  CALL(gpumem_event_destroy, event);
+  CALL(gpumem_stream_destroy, own);
+  CALL(gpumem_memory_destroy, on_device);
 }
 
 TEST_F(CudaInterface, TheHotCallsAskTheDriverForNothingMore) {
