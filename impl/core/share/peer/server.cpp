@@ -641,10 +641,8 @@ int ShareServer::serve(Connection& connection) {
       auto incoming = connection.channel.receive(room);
       if (!incoming) {
         const bool left = incoming.error().status == GPUMEM_ERROR_PEER_GONE;
-        // Send a reason to a peer of another version, or one that sent too many descriptors.
-        const bool other = incoming.error().status == GPUMEM_ERROR_UNSUPPORTED;
-        const bool full = incoming.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED;
-        if ((other && connection.role == Role::kGreeted) || full) {
+        const bool other_version = incoming.error().status == GPUMEM_ERROR_UNSUPPORTED;
+        if (other_version && connection.role == Role::kGreeted) {
           turn_away(connection, 0, incoming.error());
         } else {
           doom(connection, left ? nullptr : &incoming.error());
