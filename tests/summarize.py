@@ -216,7 +216,7 @@ def print_minutes(folders, seconds, out):
         return f"{cpu:6.2f} ({clock:5.2f})" if pairs else ""
 
     def line(title, cells):
-        print(f"  {title:12}" + "".join(f"{text:>16}" for text in cells).rstrip(), file=out)
+        print(f"  {title:12}" + "".join(f" {text:>17}" for text in cells).rstrip(), file=out)
 
     print("\nMinutes of CPU (by the clock; tests beside each other share it):", file=out)
     line("", names + ["all"])
