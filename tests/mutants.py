@@ -627,7 +627,8 @@ def kill_all(process):
 
 
 def states(session):
-    """The states of all threads of a session's processes: R runs or waits for a processor, others sleep."""
+    """The states of all threads of a session's processes: R runs or waits for a processor, D waits in the kernel for what
+    goes on without them (a barrier of all threads, a disk), and others sleep."""
     found = ""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -651,7 +652,7 @@ class Watch(threading.Thread):
 
     def run(self):
         while not self.over.wait(self.STEP):
-            if "R" in states(self.process.pid):
+            if set("RD") & set(states(self.process.pid)):
                 continue
             self.slept += self.STEP
             if self.slept > self.limit:
@@ -666,7 +667,8 @@ class Watch(threading.Thread):
 
 def run_test(test, number, output, cpu_limit, sleep_limit):
     """Seconds of CPU, seconds asleep, and why it failed, or None."""
-    limits = ["prlimit", f"--cpu={round(cpu_limit)}", "--core=0"]
+    cpu = round(cpu_limit)
+    limits = ["prlimit", f"--cpu={cpu}:{cpu + 5}", "--core=0"]  # SIGXCPU before SIGKILL, which looks like a crash
     environment = dict(os.environ) | test["env"] | {"GTEST_FAIL_FAST": "1", "GPUMEM_MUTANT": str(number)}
     process = subprocess.Popen(
         [*limits, *command_of(test)],
