@@ -21,6 +21,7 @@ TEST_F(Buf, buf_1_grows_in_place) {
   EXPECT_EQ(first.location, GPUMEM_LOCATION_DEVICE);
   EXPECT_EQ(first.location_id, 0);
   EXPECT_EQ(first.state, GPUMEM_BUFFER_STATE_AWAKE);
+  EXPECT_EQ(first.generation, 0u);
   fill(buffer, 0, unit_ + 1, 0x11);
   EXPECT_OK(buffer.resize(5 * unit_));
   EXPECT_EQ(buffer.info().base, first.base);

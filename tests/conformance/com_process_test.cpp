@@ -558,12 +558,13 @@ CHILD(hst_2_environment_out_of_range) {
 
 TEST_F(ComProcess, hst_2_options_of_the_default_instance) {
   EXPECT_SILENT_CHILD(
-      run_child("hst_2_environment", {"GPUMEM_BACKEND=host", "GPUMEM_HOST_DEVICES=3",
-                                      "GPUMEM_HOST_DEVICE_BYTES=8388608", "GPUMEM_PIN_BUDGET=1048576"}));
-  for (const char* wrong :
-       {"GPUMEM_HOST_DEVICES=65", "GPUMEM_HOST_DEVICES=many", "GPUMEM_HOST_DEVICES=-1",
-        "GPUMEM_HOST_GRANULARITY=3", "GPUMEM_HOST_LOCK=maybe", "GPUMEM_HOST_MASKED=nothing",
-        "GPUMEM_HOST_PEERS=0>9", "GPUMEM_PIN_BUDGET=1e6", "GPUMEM_BACKEND=metal"}) {
+      run_child("hst_2_environment",
+                {"GPUMEM_BACKEND=host", "GPUMEM_HOST_DEVICES=3", "GPUMEM_HOST_DEVICE_BYTES=8388608",
+                 "GPUMEM_PIN_BUDGET=1048576", "GPUMEM_TRANSFER_THREADS=off"}));
+  for (const char* wrong : {"GPUMEM_HOST_DEVICES=65", "GPUMEM_HOST_DEVICES=many", "GPUMEM_HOST_DEVICES=-1",
+                            "GPUMEM_HOST_GRANULARITY=3", "GPUMEM_HOST_LOCK=maybe",
+                            "GPUMEM_HOST_MASKED=nothing", "GPUMEM_HOST_PEERS=0>9", "GPUMEM_PIN_BUDGET=1e6",
+                            "GPUMEM_TRANSFER_THREADS=on", "GPUMEM_BACKEND=metal"}) {
     const std::string setting = wrong;
     const std::string name = setting.substr(0, setting.find('='));
     std::vector<std::string> environment = {setting};

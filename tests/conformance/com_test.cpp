@@ -1947,6 +1947,11 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
       {"fill", [&] { return gpumem_fill_async(other_stream, memory.device(), kKiB, 1, 1, nullptr); }},
       {"fill_2d",
        [&] { return gpumem_fill_2d_async(other_stream, memory.device(), 64, 32, 4, 1, 1, nullptr); }},
+      {"group_create",
+       [&] {
+         gpumem_group created = nullptr;
+         return gpumem_group_create(instance_, nullptr, &created, nullptr);
+       }},
       {"stream_create",
        [&] {
          gpumem_stream created = nullptr;

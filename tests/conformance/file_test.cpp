@@ -938,7 +938,8 @@ TEST_F(Files, file_4_what_a_progress_function_may_do) {
     EXPECT_OK(copy_file(instance_, reading(file, 0, ours.data(), ours.size())));
     EXPECT_EQ(pointer_info(instance_, memory.device()).kind, GPUMEM_KIND_DEVICE);
     EXPECT_TRUE(GPUMEM_FAILED(gpumem_memory_destroy(memory, nullptr)));
-    EXPECT_TRUE(GPUMEM_FAILED(gpumem_instance_close(instance_, GPUMEM_CLOSE_FORCE, nullptr, nullptr)));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                  gpumem_instance_close(instance_, GPUMEM_CLOSE_FORCE, nullptr, why()));
   };
   EXPECT_OK(copy_file(instance_, progress.in(reading(file, 0, memory.device(), kMiB))));
   progress.expect_complete(kMiB);

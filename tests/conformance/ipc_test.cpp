@@ -324,6 +324,12 @@ TEST_F(Ipc, ipc_7) {
   EXPECT_EQ(info.size, kSize);
   EXPECT_EQ(info.memory, made.memory.get());
   EXPECT_EQ(device_access(instance_, made.pointer, 0), GPUMEM_ACCESS_READWRITE);
+  if (const gpumem_device second = second_device()) {
+    EXPECT_EQ(device_access(instance_, made.pointer, 1), GPUMEM_ACCESS_NONE);
+    const Stream stream = create_stream(second);
+    EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS,
+                  gpumem_stream_write_value(stream, made.memory.device(), 1, 4, why()));
+  }
   if (on_host()) {
     EXPECT_TRUE(read_faults(made.pointer));
   }
@@ -804,6 +810,8 @@ TEST_F(Ipc, ipc_15) {
   Exporter exporter;
   const uint64_t number = exporter.buffer(kSize);
   exporter.put(number, 0, kSize, 8);
+  const Import plain[] = {import(exporter.share(number)), import(exporter.share(number))};
+  EXPECT_EQ(info_of(plain[0].memory).access, GPUMEM_ACCESS_READWRITE);
   const Import reader = import(exporter.share(number), GPUMEM_ACCESS_READ);
   EXPECT_EQ(reader.memory.info().granted_flags & GPUMEM_MEMORY_READ_ONLY, GPUMEM_MEMORY_READ_ONLY);
   EXPECT_EQ(info_of(reader.memory).access, GPUMEM_ACCESS_READ);
@@ -818,6 +826,7 @@ TEST_F(Ipc, ipc_15) {
   // The same memory once more, to be written.
   const Import writer = import(exporter.share(number), GPUMEM_ACCESS_READWRITE);
   EXPECT_NE(writer.memory.get(), reader.memory.get());
+  EXPECT_EQ(writer.memory.get(), plain[1].memory.get());
   put_pattern(instance_, writer.pointer, kSize, 9);
   EXPECT_TRUE(holds_pattern(instance_, reader.pointer, kSize, 9));
 }
@@ -831,9 +840,17 @@ TEST_F(Ipc, ipc_15_what_the_exporter_allows) {
   EXPECT_OK(try_import(handle, &made));
   EXPECT_EQ(info_of(made.memory).access, GPUMEM_ACCESS_READ);
   const gpumem_share_handle whole = exporter.share(exporter.alloc(kSize));
-  Import legacy;
-  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, try_import(whole, &legacy, GPUMEM_ACCESS_READ));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_import(whole, &legacy, 2));
+  const auto refuses = [&] {
+    Import none;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, try_import(whole, &none, GPUMEM_ACCESS_READ));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_import(whole, &none, 2));
+    const Instance other = open_instance();
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_import(whole, &none, 0, other.device()));
+  };
+  refuses();
+  const Import legacy[] = {import(whole), import(whole)};
+  EXPECT_EQ(legacy[0].memory.get(), legacy[1].memory.get());
+  refuses();  // a handle that was seen before is looked at no less
 }
 
 // ---- how it ends ----
@@ -1235,6 +1252,8 @@ TEST_F(Ipc, ipc_23) {
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, status(memory.device(), 3 * kMiB));
   const Memory pinned = alloc_pinned(device_, kMiB);
   EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, status(pinned.host(), kMiB));
+  const Pages ordinary(page_size());
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, status(ordinary.get(), page_size()));
 }
 
 TEST_F(Ipc, ipc_24) {

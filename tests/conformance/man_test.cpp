@@ -322,6 +322,12 @@ TEST_P(Man, man_1_bad_requests) {
   desc.numa_node = 1;
   gpumem_memory none = nullptr;
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_memory_create(device_, &desc, &none, why()));
+  if (on_fake_cuda()) {
+    constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+    Faults::fail_driver_call("cuMemAllocManaged", kOutOfMemory);
+    desc = memory_desc(GPUMEM_KIND_MANAGED, kMiB);
+    EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, gpumem_memory_create(device_, &desc, &none, why()));
+  }
   EXPECT_TRUE(before == counters(instance_));
   for (const uint64_t alignment : {uint64_t{256}, uint64_t{4096}, uint64_t{65536}}) {
     desc = memory_desc(GPUMEM_KIND_MANAGED, 1000);

@@ -136,6 +136,22 @@ TEST_F(Pageable, str_7_rectangles_and_boxes) {
   }
 }
 
+TEST_F(Pageable, str_8_nothing_is_copied_behind_work_that_failed) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver says that work has failed when it is told to");
+  const Instance instance = open_with(kThreads);
+  const Memory device = alloc_device(instance.device(), kLeast);
+  const Pages ours(kLeast);
+  const Stream stream = create_stream(instance.device());
+  std::memset(ours.get(), 0x33, kLeast);
+  EXPECT_OK(gpumem_fill(instance, device.device(), kLeast, 0x22, 1, why()));
+  constexpr int kNotPermitted = 800;  // CUDA_ERROR_NOT_PERMITTED, which leaves the device as it is
+  Faults::fail_driver_call("cuStreamSynchronize", kNotPermitted);
+  EXPECT_STATUS(GPUMEM_ERROR_PERMISSION_DENIED,
+                gpumem_copy_async(stream, device.device(), ours.get(), kLeast, nullptr, why()));
+  EXPECT_EQ(last_error().native_code, kNotPermitted);
+  EXPECT_TRUE(holds_only(instance, device.device(), kLeast, 0x22));
+}
+
 // The copy comes after earlier work of its stream and before later work, in both directions.
 TEST_F(Pageable, str_8_order_with_the_stream) {
   const Instance instance = open_with(kThreads);

@@ -389,6 +389,32 @@ TEST(PoolCapture, str_22_a_release_behind_the_work_of_a_stream) {
   }
 }
 
+TEST(PoolCapture, str_22_a_block_of_two_captures_waits_for_the_work_of_both) {
+  REQUIRE_FOREIGN();
+  Instance instance = open_instance();
+  for (const uint64_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    Captured first(instance.device());
+    Captured second(instance.device());
+    GatedStream launches(instance.device());
+    const uint64_t one = first.begin(kRelaxed);
+    const uint64_t two = second.begin(kRelaxed);
+    void* const block = take(pool, size);
+    EXPECT_OK(gpumem_pool_record_use(pool, block, first, why()));
+    EXPECT_OK(gpumem_pool_record_use(pool, block, second, why()));
+    second.end();
+    first.end();
+    give(pool, block);
+    release(pool, one, launches);
+    release(pool, two);
+    EXPECT_FALSE(hands_out(pool, block, size)) << "the first graph runs";
+    launches.finish();
+    EXPECT_TRUE(is_free(pool, block, size));
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
 // Nobody else knows whether the capture goes on: its owner must.
 TEST(PoolCapture, str_22_a_release_during_the_capture) {
   REQUIRE_FOREIGN();

@@ -908,10 +908,11 @@ TEST(Pool, str_16_blocks_outlive_their_pool) {
 // What the strict host backend refuses to take away goes back later.
 TEST(Pool, str_16_memory_of_a_destroyed_pool_goes_back_later) {
   if (!on_host()) SKIP_RULE("only the strict host backend refuses to free what nobody has observed complete");
+  enum class By { kFree, kNewPool, kClose };
   for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
-    for (const bool at_close : {false, true}) {
+    for (const By by : {By::kFree, By::kNewPool, By::kClose}) {
       SCOPED_TRACE(size);
-      SCOPED_TRACE(at_close);
+      SCOPED_TRACE(static_cast<int>(by));
       Instance instance = open_instance();
       const gpumem_stats before = stats(instance);
       {
@@ -926,8 +927,12 @@ TEST(Pool, str_16_memory_of_a_destroyed_pool_goes_back_later) {
         EXPECT_NE(report_of(instance).find("of a destroyed pool, and in use"), std::string::npos)
             << report_of(instance);
         stream.synchronize();
-        if (!at_close) {
+        if (by == By::kFree) {
           EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free_pointer(instance, block, nullptr, why()));
+        } else if (by == By::kNewPool) {
+          create_pool(instance.device());
+        }
+        if (by != By::kClose) {
           EXPECT_EQ(stats(instance).live_count, before.live_count);
         }
       }

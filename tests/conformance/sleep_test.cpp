@@ -894,6 +894,22 @@ CHILD(buf_16_no_permission) {
 
 TEST_F(Sleep, buf_16_no_permission) { EXPECT_CHILD_OK(run_child("buf_16_no_permission")); }
 
+// The first file that is opened has the number 0 then.
+CHILD(buf_16_without_standard_input) {
+  const Folder folder;
+  const Own own(1);
+  ASSERT_EQ(close(STDIN_FILENO), 0);
+  gpumem_sleep_desc desc = sleep_desc(GPUMEM_CONTENT_FILE);
+  desc.directory = folder.path();
+  EXPECT_OK(own.buffer.sleep(desc));
+  EXPECT_EQ(folder.open_files().size(), 1u);
+  EXPECT_OK(own.buffer.wake());
+  own.expect_kept();
+  EXPECT_TRUE(folder.open_files().empty());
+}
+
+TEST_F(Sleep, buf_16_without_standard_input) { EXPECT_CHILD_OK(run_child("buf_16_without_standard_input")); }
+
 CHILD(buf_16_a_limit_of_file_sizes) {
   const Folder folder;
   const Own own(4);
@@ -1926,6 +1942,7 @@ CHILD(buf_23_an_ordinary_allocation) {
   EXPECT_EQ(info.size, 100'000u);
   EXPECT_GE(info.capacity, 100'000u);
   EXPECT_EQ(info.block_count, 1u);
+  EXPECT_EQ(info.generation, 0u);
   const gpumem_pointer_info pointer = pointer_info(instance, buffer.base() + 7);
   EXPECT_EQ(pointer.kind, GPUMEM_KIND_DEVICE);
   EXPECT_EQ(pointer.buffer_id, info.buffer_id);

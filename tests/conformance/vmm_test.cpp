@@ -887,6 +887,12 @@ TEST_F(Vmm, vmm_13_a_larger_struct_of_a_newer_caller) {
     each.known.struct_size = sizeof each;
   EXPECT_OK(gpumem_range_set_access(range, 0, unit_, &both[0].known, both.size(), why()));
   EXPECT_EQ(device_access(instance_, range.base(), 0), GPUMEM_ACCESS_READ);
+  // A size at which the next entry would not be aligned.
+  both[0].known.struct_size = sizeof(gpumem_access_desc) + 1;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_range_set_access(range, 0, unit_, &both[0].known, 1, why()));
+  EXPECT_NE(std::strstr(last_error().message, "odd"), nullptr) << last_error().message;
+  both[0].known.struct_size = sizeof(Newer);
   both.back().unknown = 1;
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
                 gpumem_range_set_access(range, 0, unit_, &both[0].known, both.size(), why()));

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -156,6 +157,14 @@ TEST(ThreadRecord, AThreadThatCallsWhileItEndsLeavesNoRecordBehind) {
 }
 
 // ---- uses ----
+
+TEST(ThreadRecord, UsesOfOtherThreadsAreWaitedForWhateverTheyUse) {
+  Worker user;
+  std::optional<Use> use;
+  user.do_now([&] { use.emplace(thread_record(), object(0)); });
+  EXPECT_TRUE(waits([] { wait_for_others(120'000); }, [&] { user.do_now([&] { use.reset(); }); }));
+  wait_for_others(120'000);
+}
 
 TEST(ThreadRecord, AUseOfAnotherThreadIsWaitedFor) {
   ThreadRecord& record = thread_record();

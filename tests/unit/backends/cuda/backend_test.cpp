@@ -1308,6 +1308,10 @@ TEST_F(CudaFake, CapabilitiesFollowAttributesAndTrials) {
   EXPECT_EQ(refused_by_trial.value, uint64_t{GPUMEM_ANSWER_NO});
   EXPECT_EQ(refused_by_trial.status, GPUMEM_ERROR_PERMISSION_DENIED);
   EXPECT_EQ(refused_by_trial.native_code, 800);
+  FAKE(fake_cuda_fail)("cuMemExportToShareableHandle", 1, 0, CUDA_ERROR_NOT_SUPPORTED);
+  refused_by_trial = ask(GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD);
+  EXPECT_EQ(refused_by_trial.value, uint64_t{GPUMEM_ANSWER_NO});
+  EXPECT_EQ(refused_by_trial.source, GPUMEM_ANSWER_FROM_TRIAL);
   FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 0);
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).source, GPUMEM_ANSWER_FROM_ATTRIBUTE);
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).status, GPUMEM_ERROR_UNSUPPORTED);

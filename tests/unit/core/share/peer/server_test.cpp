@@ -49,6 +49,7 @@
 
 namespace {
 std::atomic<uint64_t> refusals_of_descriptors{0};  // because too many of the user's are not read
+std::atomic<int> no_sending{0};                    // the code that all threads but the first get
 std::atomic<bool> hold_answers{false};             // of all threads but the first
 std::atomic<bool> answer_is_held{false};
 }  // namespace
@@ -59,6 +60,10 @@ extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(int socket, co
   while (hold_answers && gettid() != getpid()) {
     answer_is_held = true;
     sched_yield();
+  }
+  if (const int code = gettid() != getpid() ? no_sending.load() : 0) {
+    errno = code;
+    return -1;
   }
   const long sent = syscall(SYS_sendmsg, socket, message, flags);
   if (sent < 0 && errno == ETOOMANYREFS) ++refusals_of_descriptors;
@@ -362,6 +367,32 @@ TEST_F(ShareServerTest, OnlyTheTokenOpensAHub) {
   EXPECT_EQ(link, nullptr);
   EXPECT_EQ(refused(hub), 2U);
   EXPECT_EQ(connect(&link, "secret"), GPUMEM_SUCCESS);
+}
+
+TEST_F(ShareServerTest, AHubHasNoFlagsThatNobodyKnows) {
+  gpumem_hub_desc desc = hub_desc();
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  gpumem_hub hub = nullptr;
+  for (unsigned bit = 0; bit < 64; ++bit) {
+    desc.flags = uint64_t{1} << bit;
+    if ((desc.flags & (GPUMEM_HUB_KEEPER | GPUMEM_HUB_STORE)) != 0) continue;
+    EXPECT_EQ(gpumem_hub_open(instance, &desc, &hub, &error), GPUMEM_ERROR_INVALID_ARGUMENT) << bit;
+    EXPECT_NE(std::strstr(error.message, "flags"), nullptr) << error.message;
+  }
+  EXPECT_EQ(hub, nullptr);
+}
+
+TEST_F(ShareServerTest, AHubThatHasGoneCountsNothing) {
+  gpumem_link link = nullptr;
+  gpumem_hub const hub = open_hub(hub_desc());
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  const ShareServer& server = inside(instance)->share_server();
+  uint64_t id = 0;
+  while (server.counts(id).links == 0)
+    ASSERT_LT(++id, 1000U);
+  ASSERT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
+  const HubCounts none = server.counts(id);
+  EXPECT_EQ(none.links + none.names + none.versions + none.descriptors + none.refused, 0U);
 }
 
 // In a forked child: tells that it is there, and lives until the other end is closed.
@@ -1613,6 +1644,10 @@ TEST_F(ShareServerTest, NoMessageHasControlCharactersOfAPath) {
   };
   gpumem_hub other_hub = nullptr;
   refused(GPUMEM_ERROR_ALREADY_EXISTS, gpumem_hub_open(instance, &desc, &other_hub, &error));
+  const std::string only_a_folder = std::string(folder) + "/";
+  desc.path = link_desc.path = only_a_folder.c_str();
+  refused(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_hub_open(instance, &desc, &other_hub, &error));
+  refused(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_link_connect(other, &link_desc, &link, &error));
   desc.path = missing.c_str();
   refused(GPUMEM_ERROR_NOT_FOUND, gpumem_hub_open(instance, &desc, &other_hub, &error));
   link_desc.path = missing.c_str();
@@ -2764,6 +2799,43 @@ TEST_F(ShareServerTest, hub_3_a_wait_that_cannot_be_sent_is_not_over_in_time) {
   EXPECT_NE(std::strstr(error.message, "has not answered or read 409"), nullptr) << error.message;
   over.count_down();
   EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
+// Half of what it was sent makes no sense to the other side.
+TEST_F(ShareServerTest, AConnectionEndsWithWhatCannotBeSent) {
+  std::latch reads(1);
+  const Impostor hub(address(), [&](Raw& raw) {
+    const Descriptor holder = welcome(raw);
+    reads.wait();
+    raw.ends();
+  });
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  for (int i = 0; i < 1000; ++i)  // more than the socket takes
+    ASSERT_EQ(gpumem_link_wait(link, "n", 0, 1, nullptr, nullptr), GPUMEM_NOT_READY);
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  Sleeper waiting([&] {
+    constexpr uint64_t kMinutes = 120'000'000'000;
+    EXPECT_EQ(gpumem_link_wait(link, "n", 0, kMinutes, nullptr, &error), GPUMEM_ERROR_PERMISSION_DENIED);
+  });
+  no_sending = EPERM;
+  reads.count_down();
+  waiting.join();
+  no_sending = 0;
+  EXPECT_EQ(error.native_code, EPERM) << error.message;
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
+// The sharing thread may see it a little later.
+TEST_F(ShareServerTest, WhoHasHungUpIsKnownBeforeItIsServed) {
+  auto ends = platform::socket_pair();
+  ASSERT_TRUE(ends);
+  ShareServer& server = inside(instance)->share_server();
+  const ShareClient client(server, std::move(ends->ours), Origin(), 0);  // which the thread does not know
+  EXPECT_FALSE(client.has_hung_up());
+  ends->theirs = Descriptor();
+  EXPECT_TRUE(client.has_hung_up());
+  EXPECT_FALSE(client.gone());
 }
 
 TEST_F(ShareServerTest, AKeeperThatPublishesAnotherVersionIsHungUpOn) {
