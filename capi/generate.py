@@ -571,7 +571,7 @@ CSHARP_MEMBERS = {
     "GpuMemLibrary": "version=Version version_text=VersionText feature_supported=Supports table_get=Load",
     "StatusInfo": "status_name=NameOf status_get_info=Of status_enumerate=All",
     "GpuDevice": "device_get_capability=GetCapability capability_enumerate=Capabilities device_get_info=Info device_get_memory=GetMemory "
-                 "device_can_access_peer=CanAccessPeer device_enable_peer_access=EnablePeerAccess "
+                 "device_trim_graphs=TrimGraphs device_can_access_peer=CanAccessPeer device_enable_peer_access=EnablePeerAccess "
                  "device_disable_peer_access=DisablePeerAccess memory_create=Create memory_register=Register malloc=Allocate "
                  "register=RegisterPointer pointer_get_device_pointer=GetDevicePointer stream_create=CreateStream "
                  "stream_wrap=WrapStream event_create=CreateEvent event_wrap=WrapEvent "

@@ -92,6 +92,17 @@ gpumem_status gpumem_device_get_memory(gpumem_device device, uint64_t* out_free,
   });
 }
 
+gpumem_status gpumem_device_trim_graphs(gpumem_device device, uint64_t* out_released, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    GPUMEM_TRY(decode.done());
+    auto released = object->device().trim_graphs();
+    if (!released) return released.error();
+    if (out_released != nullptr) *out_released = *released;
+    return GPUMEM_SUCCESS;
+  });
+}
+
 gpumem_status gpumem_device_can_access_peer(gpumem_device device, gpumem_device peer, uint32_t* out_possible,
                                             gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {

@@ -53,6 +53,8 @@ class Device {
   // Whether a call has found the device unusable; from then on for ever. Not virtual, as every call asks.
   bool lost() const { return lost_.load(std::memory_order_acquire); }
   virtual Result<MemoryAvailable> memory_available() = 0;
+  // Gives back what is kept for graphs with nodes that allocate; answers the bytes.
+  virtual Result<uint64_t> trim_graphs() { return uint64_t{0}; }
 
   virtual Result<std::unique_ptr<Memory>> create_memory(const MemoryRequest& request) = 0;
   virtual Result<std::unique_ptr<Memory>> register_memory(const RegistrationRequest& request) = 0;

@@ -285,6 +285,7 @@ CHILD(com_15_late_code) {
   EXPECT_EQ(info.lost, 1u);
   // For this device it is for good; other devices go on.
   EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_device_get_memory(device, nullptr, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_device_trim_graphs(device, nullptr, why()));
   const Memory theirs = alloc_device(instance.device(1), kSize);
   EXPECT_OK(gpumem_fill(instance, theirs.device(), kSize, 1, 1, why()));
 }
@@ -873,6 +874,7 @@ class EveryCall {
     call("device_get", gpumem_device_get(instance_, 0, &found, why()));
     call("device_get_info", gpumem_device_get_info(device_, &info, why()));
     call("device_get_memory", gpumem_device_get_memory(device_, nullptr, nullptr, why()));
+    call("device_trim_graphs", gpumem_device_trim_graphs(device_, nullptr, why()));
     gpumem_capability what = 0;
     for (uint32_t i = 0; gpumem_capability_enumerate(i, &what, nullptr) == GPUMEM_SUCCESS; ++i) {
       const bool of_pair = what == GPUMEM_CAPABILITY_PEER_ACCESS || what == GPUMEM_CAPABILITY_PEER_ATOMICS;

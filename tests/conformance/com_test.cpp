@@ -1952,6 +1952,7 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
          gpumem_group created = nullptr;
          return gpumem_group_create(instance_, nullptr, &created, nullptr);
        }},
+      {"device_trim_graphs", [&] { return gpumem_device_trim_graphs(device_, nullptr, nullptr); }},
       {"stream_create",
        [&] {
          gpumem_stream created = nullptr;

@@ -23,6 +23,7 @@ namespace conformance {
   X(cuStreamIsCapturing) X(cuGraphDestroy) X(cuGraphGetNodes) X(cuGraphInstantiate) X(cuGraphLaunch)                \
   X(cuGraphExecDestroy) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) X(cuStreamWaitEvent)                    \
   X(cuMemsetD8Async) X(cuMemcpyDtoDAsync) X(cuMemcpyDtoHAsync)                                                      \
+  X(cuMemAllocAsync) X(cuMemFreeAsync)                                                                              \
   X(cuMemGetAllocationPropertiesFromHandle) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap)    \
   X(cuMemSetAccess)
 // clang-format on

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda_raw.h"
 #include "pools.h"
 
 namespace conformance {
@@ -2040,6 +2041,60 @@ TEST(Pool, pool_13_its_memory_is_not_listed_beside_it) {
     EXPECT_OK(gpumem_pool_free_pointer(instance, small, nullptr, why()));
     EXPECT_EQ(report_of(instance), "nothing lives");
   }
+}
+
+// ---- what the driver keeps for graphs ----
+
+uint64_t trim_graphs(gpumem_device device) {
+  uint64_t released = UINT64_MAX;
+  EXPECT_OK(gpumem_device_trim_graphs(device, &released, why()));
+  return released;
+}
+
+TEST(Pool, pool_20_there_may_be_nothing) {
+  const Instance instance = open_instance();
+  EXPECT_EQ(trim_graphs(instance.device()), 0u);
+  EXPECT_OK(gpumem_device_trim_graphs(instance.device(), nullptr, why()));
+}
+
+CHILD(pool_20_what_graphs_keep_on_the_fake_driver) {
+  const Instance instance = open_instance();
+  EXPECT_EQ(trim_graphs(instance.device()), 3 * kMiB);
+  EXPECT_EQ(trim_graphs(instance.device()), 0u);
+}
+
+TEST(Pool, pool_20_what_graphs_keep) {
+  if (on_host()) SKIP_RULE("graphs allocate nothing on the host backend");
+  if (on_fake_cuda()) {
+    EXPECT_CHILD_OK(
+        run_child("pool_20_what_graphs_keep_on_the_fake_driver", {"FAKE_CUDA_GRAPH_MEMORY=3145728"}));
+  }
+  REQUIRE_FOREIGN();
+#ifdef HAVE_CUDA_HEADERS
+  if (raw().cuMemAllocAsync == nullptr) return;
+  constexpr uint64_t kSize = 64 * kMiB;
+  const Instance instance = open_instance();
+  const NativeStream native(instance.device());
+  {
+    const PrimaryContext context(0);
+    const auto stream = static_cast<CUstream>(native.get());
+    CUdeviceptr bytes = 0;
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    EXPECT_EQ(raw().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuMemAllocAsync(&bytes, kSize, stream), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuMemsetD8Async(bytes, 1, kSize, stream), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuMemFreeAsync(bytes, stream), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuGraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuGraphLaunch(executable, stream), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuStreamSynchronize(stream), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuGraphExecDestroy(executable), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuGraphDestroy(graph), CUDA_SUCCESS);
+  }
+  EXPECT_GE(trim_graphs(instance.device()), kSize);
+  EXPECT_EQ(trim_graphs(instance.device()), 0u);
+#endif
 }
 
 }  // namespace

@@ -136,6 +136,7 @@ bool set_option(Driver& d, const std::string& name, const std::string& value) {
     if (!number || *number < kPage || (*number & (*number - 1)) != 0) return false;
     return count(config.granularity);
   }
+  if (name == "FAKE_CUDA_GRAPH_MEMORY") return count(config.graph_memory);
   if (name == "FAKE_CUDA_REGISTRATIONS") return count(config.registrations);
   if (name == "FAKE_CUDA_WRITE_COMBINED_DIFFERS") return flag(config.write_combined_differs);
   if (name == "FAKE_CUDA_NEEDS_CONTEXT") return flag(config.needs_context);

@@ -261,6 +261,18 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
+  require(value != nullptr && attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+  const uint64_t kept = driver().config.graph_memory;
+  *static_cast<cuuint64_t*>(value) = kept - std::min(kept, find_device(device).trimmed);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device) {
+  find_device(device).trimmed = driver().config.graph_memory;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
   require(text != nullptr && length > 0);
   std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", find_device(device).ordinal + 1);

@@ -66,6 +66,7 @@ struct Config {
   uint64_t memory = uint64_t{256} << 20;
   uint64_t granularity = kSlab;
   uint64_t registrations = UINT64_MAX;
+  uint64_t graph_memory = 0;  // of each device, used by no graph
   bool write_combined_differs = false;
   bool reuse_streams = false;
   bool numa_advice = false;
@@ -235,6 +236,7 @@ void charge(Device& device, uint64_t size);
 struct Device {
   int ordinal;
   uint64_t used = 0;
+  uint64_t trimmed = 0;  // of Config::graph_memory
   CUresult sticky = CUDA_SUCCESS;
   std::shared_ptr<Context> primary;
   unsigned primary_retains = 0;

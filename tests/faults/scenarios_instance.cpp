@@ -203,6 +203,7 @@ std::vector<Scenario> instance_scenarios() {
                  {},
                  {get_device(1), CALL(gpumem_device_get_info, w.out.device[0], &w.out.device_info),
                   DEVICE_CALL(gpumem_device_get_memory, w.out.device[1], &w.out.number[0], &w.out.number[1]),
+                  DEVICE_CALL(gpumem_device_trim_graphs, w.out.device[1], &w.out.number[0]),
                   DEVICE_CALL(gpumem_device_can_access_peer, w.out.device[0], w.out.device[1], &w.out.word)},
                  [](World& w) { EXPECT_EQ(w.out.word, 1u); }});
   const Step enable = DEVICE_CALL(gpumem_device_enable_peer_access, w.out.device[0], w.out.device[1]);

@@ -78,6 +78,7 @@ void try_device(const Refused& refused, gpumem_device device, void* address) {
   void* pointer = nullptr;
   refused("device_get_info", api.gpumem_device_get_info(device, &info, nullptr));
   refused("device_get_memory", api.gpumem_device_get_memory(device, &bytes, nullptr, nullptr));
+  refused("device_trim_graphs", api.gpumem_device_trim_graphs(device, &bytes, nullptr));
   refused("device_can_access_peer", api.gpumem_device_can_access_peer(device, device, &possible, nullptr));
   refused("device_enable_peer_access", api.gpumem_device_enable_peer_access(device, device, nullptr));
   refused("device_disable_peer_access", api.gpumem_device_disable_peer_access(device, device, nullptr));

@@ -367,6 +367,19 @@ void Player::step_device_get_info(Choice& choice) {
           "a device tells something else than before");
 }
 
+void Player::step_device_trim_graphs(Choice& choice) {
+  Call call(*this, choice, "gpumem_device_trim_graphs");
+  const Picked chosen = pick_device(choice);
+  Out<uint64_t> released(choice, Out<uint64_t>::Null::kGood);
+  call.text("%s, %s", chosen.text.c_str(), released.text());
+  Expect expect = chosen.wrong;
+  if (expect.empty()) expect = {model_.lost(chosen.index) ? GPUMEM_ERROR_DEVICE_LOST : GPUMEM_SUCCESS};
+  const gpumem_status status = call.check(
+      expect, gpumem_device_trim_graphs(as<gpumem_device>(chosen.value), released.pointer(), call.error()),
+      released);
+  require(status != GPUMEM_SUCCESS || released.is_null() || released.get() == 0, "no graph allocated");
+}
+
 void Player::step_device_get_memory(Choice& choice) {
   Call call(*this, choice, "gpumem_device_get_memory");
   const Picked chosen = pick_device(choice);

@@ -23,6 +23,7 @@ namespace sequences {
   X(device_get, 2)                         \
   X(device_get_info, 2)                    \
   X(device_get_memory, 3)                  \
+  X(device_trim_graphs, 1)                 \
   X(device_can_access_peer, 2)             \
   X(device_enable_peer_access, 4)          \
   X(device_disable_peer_access, 3)         \

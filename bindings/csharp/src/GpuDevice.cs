@@ -77,6 +77,18 @@ namespace GpuMem
       total = Sizes.FromNative(nativeTotal);
     }
 
+    /// <summary>Gives back the memory that the device keeps for graphs, such as those that captured cudaMallocAsync, and that no
+    /// graph uses.</summary>
+    /// <returns>The bytes; 0 on the host backend.</returns>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public long TrimGraphs()
+    {
+      ulong released;
+      gpumem_error* error = Error.Detail;
+      Instance.Handle.Check(Native.gpumem_device_trim_graphs(Value, &released, error), error);
+      return Sizes.FromNative(released);
+    }
+
     /// <summary>Queries a capability. The first query may run a trial.</summary>
     /// <param name="capability">Capability to query.</param>
     /// <param name="peer">The other device, for the capabilities of a pair; otherwise null.</param>

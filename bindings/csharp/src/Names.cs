@@ -371,6 +371,7 @@ namespace GpuMem
       { "gpumem_device_get", "GpuInstance.GetDevice()" },
       { "gpumem_device_get_info", "GpuDevice.Info" },
       { "gpumem_device_get_memory", "GpuDevice.GetMemory()" },
+      { "gpumem_device_trim_graphs", "GpuDevice.TrimGraphs()" },
       { "gpumem_device_can_access_peer", "GpuDevice.CanAccessPeer()" },
       { "gpumem_device_enable_peer_access", "GpuDevice.EnablePeerAccess()" },
       { "gpumem_device_disable_peer_access", "GpuDevice.DisablePeerAccess()" },

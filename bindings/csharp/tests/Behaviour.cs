@@ -1342,6 +1342,7 @@ namespace GpuMem.Tests
       long free, total;
       first.GetMemory(out free, out total);
       Check.That(free <= total && total == first.Info.TotalBytes, "memory");
+      Check.Equal(0L, first.TrimGraphs(), "memory of graphs");
       Check.That(first.CanAccessPeer(second), "no link");
       first.EnablePeerAccess(second);
       first.DisablePeerAccess(second);

@@ -366,6 +366,10 @@ static inline gpumem_go_result gpumem_go_device_get_memory(uintptr_t device, uin
   GPUMEM_GO_RETURN(gpumem_device_get_memory, (gpumem_device)device, out_free, out_total);
 }
 
+static inline gpumem_go_result gpumem_go_device_trim_graphs(uintptr_t device) {
+  GPUMEM_GO_RETURN_NUMBER(uint64_t, 0, gpumem_device_trim_graphs, (gpumem_device)device, &output);
+}
+
 static inline gpumem_go_result gpumem_go_device_can_access_peer(uintptr_t device, uintptr_t peer) {
   GPUMEM_GO_RETURN_NUMBER(
       uint32_t, 0, gpumem_device_can_access_peer, (gpumem_device)device, (gpumem_device)peer, &output);

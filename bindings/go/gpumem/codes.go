@@ -687,6 +687,7 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_device_get", "Instance.Device"},
 	{"gpumem_device_get_info", "Device.Info"},
 	{"gpumem_device_get_memory", "Device.Memory"},
+	{"gpumem_device_trim_graphs", "Device.TrimGraphs"},
 	{"gpumem_device_can_access_peer", "Device.CanAccessPeer"},
 	{"gpumem_device_enable_peer_access", "Device.EnablePeerAccess"},
 	{"gpumem_device_disable_peer_access", "Device.DisablePeerAccess"},

@@ -85,6 +85,14 @@ func (d *Device) Memory() (free, total uint64, err error) {
 	return uint64(freeBytes), uint64(totalBytes), err
 }
 
+// TrimGraphs gives back the memory that the device keeps for graphs, such as those that captured cudaMallocAsync, and that no
+// graph uses. It returns the bytes; 0 on the host backend.
+func (d *Device) TrimGraphs() (uint64, error) {
+	result := C.gpumem_go_device_trim_graphs(d.id())
+	runtime.KeepAlive(d)
+	return uint64(result.value), failure(result)
+}
+
 // CanAccessPeer reports whether this device could access the memory of a peer directly.
 func (d *Device) CanAccessPeer(peer *Device) (bool, error) {
 	result := C.gpumem_go_device_can_access_peer(d.id(), peer.id())

@@ -66,6 +66,7 @@
   X(gpumem_device_get)                         \
   X(gpumem_device_get_info)                    \
   X(gpumem_device_get_memory)                  \
+  X(gpumem_device_trim_graphs)                 \
   X(gpumem_device_can_access_peer)             \
   X(gpumem_device_enable_peer_access)          \
   X(gpumem_device_disable_peer_access)         \

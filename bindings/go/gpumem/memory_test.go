@@ -121,6 +121,11 @@ func TestHostOptions(t *testing.T) {
 	if info.DeviceCount != 3 || info.Strict || len(devices) != 3 {
 		t.Errorf("the instance is %+v", info)
 	}
+	released, err := devices[0].TrimGraphs()
+	must(t, err)
+	if released != 0 {
+		t.Errorf("%d bytes came back, and no graph allocated", released)
+	}
 	there, err := devices[0].CanAccessPeer(devices[1])
 	must(t, err)
 	back, err := devices[1].CanAccessPeer(devices[0])

@@ -655,6 +655,13 @@ class Device(Unique):
         call(c.gpumem_device_get_memory, self._handle, free, total)
         return free.value, total.value
 
+    def trim_graphs(self) -> int:
+        """Gives back the memory that the device keeps for graphs (of ``cudaMallocAsync()`` in captures, say) and that no graph
+        uses. Returns the bytes; 0 on the host backend."""
+        released = c_uint64()
+        call(c.gpumem_device_trim_graphs, self._handle, released)
+        return released.value
+
     def capability(self, capability: Union[Capability, str, int], peer: Optional[Device] = None) -> CapabilityInfo:
         """Whether the device has a :class:`Capability`, how the library found out, and why not. ``capability`` can be its
         name: ``device.capability("pin_register")``. The answer is false if it is no."""

@@ -224,6 +224,7 @@ class DeviceTest(Case):
         self.assertEqual((info.ordinal, info.lost, len(info.uuid)), (0, False, 16))
         free, total = self.device.memory_info()
         self.assertTrue(0 < free <= total)
+        self.assertEqual(self.device.trim_graphs(), 0)
 
     def test_one_object(self):
         self.assertIs(self.instance.device(0), self.device)

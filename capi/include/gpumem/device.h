@@ -81,6 +81,27 @@ GPUMEM_API gpumem_status gpumem_device_get_info(gpumem_device device, gpumem_dev
 GPUMEM_API gpumem_status gpumem_device_get_memory(gpumem_device device, uint64_t *out_free,
                                                   uint64_t *out_total, gpumem_error *error);
 
+/** Gives back the memory that a device keeps for graphs and that no graph uses.
+ *
+ * A graph with nodes that allocate, such as those of `cudaMallocAsync()` in a capture, has its memory from a cache of the driver,
+ * one for each device and process. The cache keeps it when the graph has run and even when it is destroyed: only this call, or
+ * `cuDeviceGraphMemTrim()`, gives it back. Memory of gpumem never comes from there.
+ *
+ * \param device device that keeps the memory
+ * \param[out] out_released receives the bytes that the cache is smaller now, less what graphs of other threads took meanwhile;
+ *             0 on the host backend, where graphs allocate nothing; or NULL
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the memory was given back, if there was any
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver is older than CUDA 11.4
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{for driver calls that free memory}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_device_trim_graphs(gpumem_device device, uint64_t *out_released,
+                                                   gpumem_error *error);
+
 /** Finds out whether a device could access the memory of a peer directly.
  *
  * \param device device that would access

@@ -1356,6 +1356,9 @@ class Device : public detail::Reference<gpumem_device>, public detail::ByHand<De
   /// Gets information about a device. gpumem_device_get_info()
   [[nodiscard]] gpumem_device_info info(OnError on_error = {}) const;
 
+  /// Gives back the memory that a device keeps for graphs and that no graph uses. gpumem_device_trim_graphs()
+  [[nodiscard]] uint64_t trim_graphs(OnError on_error = {}) const;
+
   /// Finds out whether a device could access the memory of a peer directly. gpumem_device_can_access_peer()
   [[nodiscard]] uint32_t can_access_peer(Handle<gpumem_device> peer, OnError on_error = {}) const;
 
@@ -2241,6 +2244,13 @@ inline gpumem_device_info Device::info(OnError on_error) const {
   gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
   attempt.done(gpumem_device_get_info(handle_, &info, attempt.error()));
   return info;
+}
+
+inline uint64_t Device::trim_graphs(OnError on_error) const {
+  detail::Attempt attempt(on_error);
+  uint64_t released{};
+  attempt.done(gpumem_device_trim_graphs(handle_, &released, attempt.error()));
+  return released;
 }
 
 inline uint32_t Device::can_access_peer(Handle<gpumem_device> peer, OnError on_error) const {

@@ -233,6 +233,9 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_get_info)(
 /** Type of gpumem_device_get_memory(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_get_memory)(
     gpumem_device device, uint64_t *out_free, uint64_t *out_total, gpumem_error *error);
+/** Type of gpumem_device_trim_graphs(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_trim_graphs)(
+    gpumem_device device, uint64_t *out_released, gpumem_error *error);
 /** Type of gpumem_device_can_access_peer(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_can_access_peer)(
     gpumem_device device, gpumem_device peer, uint32_t *out_possible, gpumem_error *error);
@@ -738,6 +741,8 @@ typedef struct gpumem_table {
   PFN_gpumem_device_get_info gpumem_device_get_info;
   /** gpumem_device_get_memory(). */
   PFN_gpumem_device_get_memory gpumem_device_get_memory;
+  /** gpumem_device_trim_graphs(). */
+  PFN_gpumem_device_trim_graphs gpumem_device_trim_graphs;
   /** gpumem_device_can_access_peer(). */
   PFN_gpumem_device_can_access_peer gpumem_device_can_access_peer;
   /** gpumem_device_enable_peer_access(). */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "backends/cuda/device.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -182,6 +183,22 @@ Result<backend::MemoryAvailable> Device::memory_available() {
   GPUMEM_TRY(check(cu_.MemGetInfo(&free, &total), Place::kDevice, "cannot query the free memory of device %u",
                    facts_.ordinal));
   return backend::MemoryAvailable{free, total};
+}
+
+Result<uint64_t> Device::trim_graphs() {
+  RelaxedScope scope(*this);
+  GPUMEM_TRY(scope.entered());
+  uint64_t before = 0;
+  uint64_t after = 0;
+  const auto reserved = [&](uint64_t* bytes) {
+    return cu_.DeviceGetGraphMemAttribute(handle_, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes);
+  };
+  Outcome outcome = reserved(&before);
+  if (outcome.ok()) outcome = cu_.DeviceGraphMemTrim(handle_);
+  if (outcome.ok()) outcome = reserved(&after);
+  GPUMEM_TRY(
+      check(outcome, Place::kDevice, "cannot give back what device %u keeps for graphs", facts_.ordinal));
+  return before - std::min(before, after);
 }
 
 Result<void> Device::synchronize() {

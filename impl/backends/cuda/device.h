@@ -79,6 +79,7 @@ class Device final : public backend::Device {
   Result<void> check_release(Outcome outcome, const char* what);
 
   Result<backend::MemoryAvailable> memory_available() override;
+  Result<uint64_t> trim_graphs() override;
   Result<void> synchronize() override;
   Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
   Result<std::unique_ptr<backend::Memory>> register_memory(

@@ -90,6 +90,8 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(CtxGetDevice, 2000, "")                          \
   OPTIONAL(DeviceCanAccessPeer, 4000, "")                   \
   OPTIONAL(DeviceGetP2PAttribute, 8000, "")                 \
+  OPTIONAL(DeviceGetGraphMemAttribute, 11040, "")           \
+  OPTIONAL(DeviceGraphMemTrim, 11040, "")                   \
   OPTIONAL(CtxEnablePeerAccess, 4000, "")                   \
   OPTIONAL(CtxDisablePeerAccess, 4000, "")                  \
   OPTIONAL(CtxSynchronize, 2000, "")                        \

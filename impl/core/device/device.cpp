@@ -25,6 +25,12 @@ Result<backend::MemoryAvailable> Device::memory_available() {
   return backend_.memory_available();
 }
 
+Result<uint64_t> Device::trim_graphs() {
+  GPUMEM_TRY(usable());
+  GPUMEM_TRY(outside_host_function());
+  return backend_.trim_graphs();
+}
+
 Result<void> Device::charge_managed(uint64_t bytes, bool oversubscribe) {
   const uint64_t total = facts().total_bytes;
   uint64_t used = managed_bytes_.load(std::memory_order_relaxed);

@@ -35,6 +35,8 @@ class Device {
   }
 
   Result<backend::MemoryAvailable> memory_available();
+  // Answers the bytes given back.
+  Result<uint64_t> trim_graphs();
 
   // Managed bytes against the memory of the device; only with `oversubscribe` may they exceed it, as far as
   // the host has room for the rest.

@@ -205,6 +205,8 @@ namespace GpuMem.Interop
     public static extern int gpumem_device_get_memory(
         IntPtr device, ulong* out_free, ulong* out_total, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_device_trim_graphs(IntPtr device, ulong* out_released, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_device_can_access_peer(
         IntPtr device, IntPtr peer, uint* out_possible, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]

@@ -1272,6 +1272,7 @@ namespace GpuMem.Interop
     public IntPtr gpumem_device_get;
     public IntPtr gpumem_device_get_info;
     public IntPtr gpumem_device_get_memory;
+    public IntPtr gpumem_device_trim_graphs;
     public IntPtr gpumem_device_can_access_peer;
     public IntPtr gpumem_device_enable_peer_access;
     public IntPtr gpumem_device_disable_peer_access;

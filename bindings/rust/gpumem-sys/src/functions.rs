@@ -240,6 +240,9 @@ functions! {
         PFN_gpumem_device_get_memory, gpumem_device_get_memory(
             device: gpumem_device, out_free: *mut u64, out_total: *mut u64,
             error: *mut gpumem_error) -> gpumem_status;
+        /// Gives back the memory that a device keeps for graphs and that no graph uses.
+        PFN_gpumem_device_trim_graphs, gpumem_device_trim_graphs(
+            device: gpumem_device, out_released: *mut u64, error: *mut gpumem_error) -> gpumem_status;
         /// Finds out whether a device could access the memory of a peer directly.
         PFN_gpumem_device_can_access_peer, gpumem_device_can_access_peer(
             device: gpumem_device, peer: gpumem_device, out_possible: *mut u32,

@@ -71,6 +71,18 @@ impl Device {
         Ok(bytes)
     }
 
+    /// Gives back the memory that the device keeps for graphs, such as those that captured `cudaMallocAsync()`, and that no
+    /// graph uses. Returns the bytes; 0 on the host backend.
+    ///
+    /// # Errors
+    /// If the device is lost, the driver is older than CUDA 11.4, or the call comes from a host function.
+    pub fn trim_graphs(&self) -> Result<u64, Error> {
+        let mut released = 0;
+        // SAFETY: the output is writable.
+        unsafe { call!(gpumem_device_trim_graphs(self.handle, &mut released)) }?;
+        Ok(released)
+    }
+
     /// Queries a capability of the device, or of a pair of devices, which needs `peer`.
     ///
     /// # Errors

@@ -18,9 +18,11 @@ fn use_after_close_is_refused() {
 fn an_instance_that_is_closed() {
     let instance = Instance::open(backend()).unwrap();
     let (device, copy) = (instance.device(0).unwrap(), instance.clone());
+    assert_eq!(device.trim_graphs().unwrap(), 0);
     std::thread::spawn(move || instance.close().unwrap()).join().unwrap();
     assert_eq!(copy.info().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(device.memory().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(device.trim_graphs().unwrap_err().kind(), ErrorKind::Closed);
     // The failure of a batch need not belong to one of its regions.
     let error = copy.copy_regions([Region::new(&mut [0u8], &[1u8], 1)]).unwrap_err();
     assert_eq!((error.kind(), error.region()), (ErrorKind::Closed, None));

@@ -31,6 +31,7 @@ pub(super) const FUNCTIONS: &[(&str, &str)] = &[
     ("gpumem_device_get_capability", "Device::capability"),
     ("gpumem_device_get_info", "Device::info"),
     ("gpumem_device_get_memory", "Device::memory"),
+    ("gpumem_device_trim_graphs", "Device::trim_graphs"),
     ("gpumem_event_create", "Event::new"),
     ("gpumem_event_destroy", "Event::close"),
     ("gpumem_event_export", "Event::export"),

@@ -806,6 +806,8 @@ GPUMEM_API gpumem_status gpumem_device_get_info(gpumem_device device, gpumem_dev
                                                 gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_device_get_memory(gpumem_device device, uint64_t *out_free,
                                                   uint64_t *out_total, gpumem_error *error);
+GPUMEM_API gpumem_status gpumem_device_trim_graphs(gpumem_device device, uint64_t *out_released,
+                                                   gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_device_can_access_peer(gpumem_device device, gpumem_device peer,
                                                        uint32_t *out_possible, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_device_enable_peer_access(gpumem_device device, gpumem_device peer,
@@ -1927,6 +1929,8 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_get_info)(
     gpumem_device device, gpumem_device_info *out_info, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_get_memory)(
     gpumem_device device, uint64_t *out_free, uint64_t *out_total, gpumem_error *error);
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_trim_graphs)(
+    gpumem_device device, uint64_t *out_released, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_can_access_peer)(
     gpumem_device device, gpumem_device peer, uint32_t *out_possible, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_enable_peer_access)(
@@ -2247,6 +2251,7 @@ typedef struct gpumem_table {
   PFN_gpumem_device_get gpumem_device_get;
   PFN_gpumem_device_get_info gpumem_device_get_info;
   PFN_gpumem_device_get_memory gpumem_device_get_memory;
+  PFN_gpumem_device_trim_graphs gpumem_device_trim_graphs;
   PFN_gpumem_device_can_access_peer gpumem_device_can_access_peer;
   PFN_gpumem_device_enable_peer_access gpumem_device_enable_peer_access;
   PFN_gpumem_device_disable_peer_access gpumem_device_disable_peer_access;
