@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -41,7 +42,11 @@ thread_local Section t_section;
 std::optional<uint64_t> to_number(const std::string& text) {
   if (text.empty() || text.size() > 19 || text.find_first_not_of("0123456789") != std::string::npos)
     return {};
-  return std::stoull(text);
+  // strtoull() needs tables that the C library makes after a program has been bound: see environment().
+  uint64_t number = 0;
+  for (const char digit : text)
+    number = number * 10 + static_cast<uint64_t>(digit - '0');
+  return number;
 }
 
 std::optional<CUresult> to_result(const std::string& text) {
@@ -95,7 +100,7 @@ bool set_rules(Driver& d, const std::string& value) {
     if (parts.size() != 4 || (parts[2] != "once" && parts[2] != "always")) return false;
     auto k = to_number(parts[1]);
     auto code = to_result(parts[3]);
-    if (!k || *k == 0 || !code) return false;
+    if (!k || *k == 0 || !code || (parts[0] != "*" && !is_entry_point(parts[0]))) return false;
     rules.push_back({parts[0], *k, parts[2] == "always", *code});
   }
   d.rules.insert(d.rules.end(), rules.begin(), rules.end());
@@ -163,6 +168,25 @@ bool set_option(Driver& d, const std::string& name, const std::string& value) {
   return false;
 }
 
+// A program that is bound as a whole at its start (-z now) looks symbols up before the C library sets
+// environ.
+std::vector<std::string> environment() {
+  std::vector<std::string> variables;
+  if (environ != nullptr) {
+    for (char** variable = environ; *variable != nullptr; ++variable)
+      variables.emplace_back(*variable);
+    return variables;
+  }
+  const int file = open("/proc/self/environ", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return variables;
+  std::string text;
+  char piece[4096];
+  for (ssize_t size; (size = read(file, piece, sizeof piece)) > 0;)
+    text.append(piece, static_cast<size_t>(size));
+  close(file);
+  return split(text, '\0');
+}
+
 void report_leaks_at_exit() {
   if (g_forked) return;  // the lock may be held by a thread that the child has not got
   std::unique_lock lock(driver().mutex);
@@ -194,13 +218,21 @@ void violation(const std::string& kind, const std::string& text) {
 }
 
 void read_environment(Driver& d) {
-  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
-    std::string text = *variable;
+  std::vector<std::string> variables = environment();
+  // The report comes first, to have what is wrong with the others.
+  std::stable_partition(variables.begin(), variables.end(),
+                        [](const std::string& text) { return text.starts_with("FAKE_CUDA_REPORT="); });
+  for (const std::string& text : variables) {
     if (!text.starts_with("FAKE_CUDA_")) continue;
     size_t equals = text.find('=');
     if (equals == std::string::npos) continue;
     std::string name = text.substr(0, equals);
-    if (!set_option(d, name, text.substr(equals + 1))) violation("bad-setting", text);
+    if (set_option(d, name, text.substr(equals + 1))) continue;
+    violation("bad-setting", text);
+    const std::string line =
+        "fake_cuda: " + text + " is ignored: no such variable, or not a value that it can have\n";
+    const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+    (void)written;
   }
 }
 

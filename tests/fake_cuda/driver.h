@@ -426,6 +426,7 @@ struct Driver {
 Driver& driver();
 void read_environment(Driver& driver);
 uint64_t calls_of(const std::string& function);
+bool is_entry_point(const std::string& function);
 
 inline uint64_t next_id() { return driver().next_id++; }
 template <class Handle>

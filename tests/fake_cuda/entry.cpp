@@ -3,6 +3,7 @@
 // cuGetProcAddress.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -225,6 +226,11 @@ uint64_t calls_of(const std::string& function) {
     }
   }
   return sum;
+}
+
+bool is_entry_point(const std::string& function) {
+  return std::any_of(std::begin(kEntries), std::end(kEntries),
+                     [&](const Entry& one) { return function == one.base || function == one.symbol; });
 }
 
 CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {

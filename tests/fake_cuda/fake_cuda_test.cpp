@@ -1333,6 +1333,7 @@ TEST_F(FakeCuda, TheKthCallFails) {
   EXPECT_EQ(CALL(cuMemFree, 3020, 0), CUDA_SUCCESS);
   EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "cuMemFree:0:once:1"), -1);
   EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "cuMemFree:1:twice:1"), -1);
+  EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "cuMemFre:1:once:1"), -1);
 }
 
 TEST_F(FakeCuda, ALostDeviceRefusesEverythingButGivingBack) {
@@ -1408,12 +1409,16 @@ TEST_F(FakeCuda, TheEnvironmentIsReadAtAReset) {
   setenv("FAKE_CUDA_DEVICES", "2", 1);
   setenv("FAKE_CUDA_NONSENSE", "1", 1);
   setenv("FAKE_CUDA_INIT", "no such code", 1);
+  testing::internal::CaptureStderr();
   FAKE(fake_cuda_reset)();
+  const std::string said = testing::internal::GetCapturedStderr();
   for (const char* name : {"FAKE_CUDA_REPORT", "FAKE_CUDA_DEVICES", "FAKE_CUDA_NONSENSE", "FAKE_CUDA_INIT"})
     unsetenv(name);
   EXPECT_EQ(occurrences("bad-setting: FAKE_CUDA_NONSENSE=1\n"), 1u);
   EXPECT_EQ(occurrences("bad-setting: FAKE_CUDA_INIT=no such code\n"), 1u);
   EXPECT_EQ(occurrences("bad-setting"), 2u);
+  EXPECT_NE(said.find("fake_cuda: FAKE_CUDA_NONSENSE=1 is ignored: "), std::string::npos) << said;
+  EXPECT_NE(said.find("fake_cuda: FAKE_CUDA_INIT=no such code is ignored: "), std::string::npos) << said;
   init();
   int count = 0;
   EXPECT_EQ(CALL(cuDeviceGetCount, 2000, &count), CUDA_SUCCESS);
