@@ -9,6 +9,7 @@ of wheels, packages_nuget.py those of NuGet.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -115,14 +116,23 @@ EXPECTED = {
     "deb": {"libgpumem0": {"libc6", "libgcc-s1", "libstdc++6"},
             "libgpumem-dev": {"libgpumem0"},
             "gpumem-tools": {"libc6", "libgcc-s1", "libstdc++6", "libgpumem0", "libxxhash0"},
+            "gpumem-fakecuda": {"libc6", "libgcc-s1"},
             "python3-gpumem": {"python3:any", "libgpumem0"}},
     "rpm": {"gpumem-libs": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "ld-linux-x86-64.so.2",
                             "rtld"},
             "gpumem-devel": {"gpumem-libs", "libgpumem.so.0", "/usr/bin/pkg-config"},
             "gpumem": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "libxxhash.so.0",
                        "gpumem-libs", "rtld"},
+            "gpumem-fakecuda": {"libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "rtld"},
             "python3-gpumem": {"python", "gpumem-libs"}},
 }
+
+
+def cuda_include():
+    """Where packaging/build finds the headers of CUDA, without which there is no gpumem-fakecuda; or None."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    return next((folder for folder in (Path(home) / "include", Path("/usr/local/cuda/include"), Path("/usr/include"))
+                 if (folder / "cudaTypedefs.h").is_file()), None)
 
 
 def ordinary_user(*more):
@@ -152,7 +162,10 @@ def build(tap, kind, source, folder):
     checker = "lintian" if kind.name == "deb" else "rpmlint"
     if not make(tap, kind.name, source, folder, f"{kind.name}: built by an ordinary user, without error or warning from {checker}"):
         return False
-    expected, found = EXPECTED[kind.name], kind.packages()
+    expected, found = dict(EXPECTED[kind.name]), kind.packages()
+    if cuda_include() is None:
+        del expected["gpumem-fakecuda"]
+        tap.skip(f"{kind.name}: gpumem-fakecuda", "the headers of CUDA are not here")
     tap.check(f"{kind.name}: the packages that there should be",
               [f"missing: {name}" for name in expected.keys() - found.keys()] +
               [f"too much: {name}" for name in found.keys() - expected.keys()])
@@ -243,7 +256,48 @@ def use(tap, kind, root, source):
             lambda: [] if "host" in (said := run(*enter, "gpumem", "info")) else [said])
     attempt(tap, f"{kind.name}: gpumem bench measures",
             lambda: [] if "ratio" in (said := run(*enter, "gpumem", "bench", "--group", "call", "--quick")) else [said])
+    if cuda_include() is not None:
+        use_fake_driver(tap, kind, root, source, enter)
     shutil.rmtree(work)
+
+
+def refused(text, *command):
+    """Whether a command fails and says this."""
+    try:
+        run(*command)
+    except Failed as problem:
+        return [] if text in str(problem) else [str(problem)]
+    return ["it succeeded"]
+
+
+def use_fake_driver(tap, kind, root, source, enter):
+    """What the page of the fake driver shows, and the program gpumem over it; and that nobody gets it by accident."""
+    name, copy = f"{kind.name}: the fake driver", root / "tmp" / "consumer" / "source"
+    (library,) = root.rglob("libcuda.so.1")
+    folder = f"/{library.parent.relative_to(root)}"
+    page = source / "docs" / "fake-driver.md"
+    tap.check(f"{name} is where its page says", [] if re.search(rf"(?<=[`=]){folder}(?=[`\n])", page.read_text(encoding="utf-8")) else [folder])
+    if kind.name == "deb":
+        given = [path.name for path in root.glob("var/lib/dpkg/info/gpumem-fakecuda*.shlibs")]
+    else:
+        given = re.findall("libcuda.*", run("rpm", "--query", "--package", "--provides", kind.packages()["gpumem-fakecuda"]))
+    tap.check(f"{name} is no package's driver", given)
+    attempt(tap, f"{name} is not found by default",
+            lambda: refused("GPUMEM_ERROR_DRIVER_NOT_FOUND", *enter, "gpumem", "move", "/tmp/consumer/basic.py", "--backend", "cuda"))
+
+    fake = source / "tests" / "fake_cuda"
+    for path in (page, source / "docs" / "examples" / "fake_driver.c", source / "tests" / "tap.py", fake / "fake_driver.py", *fake.glob("*.cpp")):
+        (copy / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy / path.relative_to(source))
+    shutil.copy(cuda_include() / "cuda.h", copy)
+    inside = f"/{copy.relative_to(root)}"
+    attempt(tap, f"{name}: a program is compiled, runs, and has its calls fail", lambda: run(
+        *enter, f"PYTHONPATH={inside}/tests", "python3", f"{inside}/tests/fake_cuda/fake_driver.py", inside, folder, inside, "gcc") and None)
+    found = ":".join([folder] + [RPM_PATHS["LD_LIBRARY_PATH"]] * (kind.name == "rpm"))
+    over_it = [*enter, f"LD_LIBRARY_PATH={found}", "gpumem", "move", "/tmp/consumer/basic.py", "--backend", "cuda"]
+    attempt(tap, f"{name}: gpumem moves a file", lambda: [] if "Device 0 of cuda: Fake CUDA device 0" in (said := run(*over_it)) else [said])
+    attempt(tap, f"{name}: gpumem reports a failure of the driver", lambda: refused(
+        "GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY", *over_it[:-5], "FAKE_CUDA_FAIL=cuMemAlloc:1:always:CUDA_ERROR_OUT_OF_MEMORY", *over_it[-5:]))
 
 
 def cycle(tap, kind, root, source):

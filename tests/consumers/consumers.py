@@ -67,6 +67,8 @@ def wrong_files(root, source, options):
         expected |= {f"{options['bindir']}/gpumem", f"{options['mandir']}/man1/gpumem.1"}
         expected |= {f"{options['datadir']}/{name}" for name in (
             "bash-completion/completions/gpumem", "zsh/site-functions/_gpumem", "fish/vendor_completions.d/gpumem.fish")}
+    if options["fake_driver"]:
+        expected |= {f"{library}/gpumem/fake-cuda/{name}" for name in ("libcuda.so", "libcuda.so.1", "fake_cuda.h")}
     if options["bench"]:
         expected.add(f"{options['libexecdir']}/gpumem/gpumem_bench")
     html = f"{options['datadir']}/doc/gpumem/html"
@@ -227,9 +229,10 @@ def options(tap, source, build, c_compiler, cpp_compiler, folder):
     environment = {"CC": shlex.join(c_compiler), "CXX": shlex.join(cpp_compiler)}
     # As tests/run sets it.
     os.environ.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
+    fake_driver = (build / "tests" / "fake_cuda" / "libcuda.so.1").exists()
     for number, chosen in enumerate((
-            {"default_library": "shared", "cli": True},
-            {"default_library": "shared", "cli": False, "adapters": False},
+            {"default_library": "shared", "cli": True, "fake_driver": fake_driver},
+            {"default_library": "shared", "cli": False, "adapters": False, "fake_driver": False},
             {"default_library": "static", "cli": True})):
         name = "installed with " + ", ".join(f"{key}={str(value).lower()}" for key, value in chosen.items())
         try:
@@ -272,7 +275,7 @@ def subproject(tap, source, folder):
     case(tap, "C, with gpumem as a Meson subproject", steps)
     if (folder / "build" / "build.ninja").exists():
         root = install(folder / "build", folder / "root")
-        chosen = options_of(folder / "build") | {"adapters": False, "cli": False, "docs": False, "bench": False}
+        chosen = options_of(folder / "build") | {"adapters": False, "cli": False, "docs": False, "bench": False, "fake_driver": False}
         tap.check("a subproject installs the library without cuda and without the program", wrong_files(root, source, chosen))
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What tests may ask of the fake CUDA driver beyond the CUDA driver API. Obtain each function with dlsym on
-// the library that was loaded as libcuda.so.1; its type is decltype(&fake_cuda_...). None needs cuInit or a
-// context.
+// What tests may ask of the fake CUDA driver beyond the CUDA driver API: see docs/fake-driver.md. Link it, or
+// obtain each function with dlsym on the library that was loaded as libcuda.so.1; its type is
+// decltype(&fake_cuda_...). None needs cuInit or a context.
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -34,8 +34,8 @@ enum fake_cuda_object {
 // the library had just been loaded. No other thread may be in a call and no host function may be running.
 void fake_cuda_reset(void);
 
-// Changes one setting, named and written as its environment variable (see README.md). 0 when accepted; the
-// number of devices is fixed by cuInit. "FAKE_CUDA_FAIL" adds rules, and an empty value removes all rules.
+// Changes one setting, named and written as its environment variable. 0 when accepted; the number of devices
+// is fixed by cuInit. "FAKE_CUDA_FAIL" adds rules, and an empty value removes all rules.
 int fake_cuda_configure(const char* name, const char* value);
 
 // From now on the k-th call (1 is the next) of `function` answers `code`, and with `persistent` every later
