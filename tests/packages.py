@@ -25,7 +25,7 @@ MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/lib/dpkg/", "var/
                 "dev/")
 FEDORAS_OWN = ("/site-packages", "usr/lib64/cmake", "usr/lib64/pkgconfig", "usr/share/licenses", "usr/share/bash-completion",
                "usr/share/bash-completion/completions", "usr/share/fish", "usr/share/fish/vendor_completions.d", "usr/share/zsh",
-               "usr/share/zsh/site-functions")
+               "usr/share/zsh/site-functions", "usr/lib/systemd/user")
 # Where what an RPM package brings is not where Debian looks.
 RPM_PATHS = {"LD_LIBRARY_PATH": "/usr/lib64", "LIBRARY_PATH": "/usr/lib64", "PKG_CONFIG_PATH": "/usr/lib64/pkgconfig"}
 
@@ -256,9 +256,16 @@ def use(tap, kind, root, source):
             lambda: [] if "host" in (said := run(*enter, "gpumem", "info")) else [said])
     attempt(tap, f"{kind.name}: gpumem bench measures",
             lambda: [] if "ratio" in (said := run(*enter, "gpumem", "bench", "--group", "call", "--quick")) else [said])
+    attempt(tap, f"{kind.name}: the unit of the keeper names a program, and is off", lambda: keeper_unit(root))
     if cuda_include() is not None:
         use_fake_driver(tap, kind, root, source, enter)
     shutil.rmtree(work)
+
+
+def keeper_unit(root):
+    unit = (root / "usr" / "lib" / "systemd" / "user" / "gpumem-keeper.service").read_text(encoding="utf-8")
+    program = re.search(r"^ExecStart=/(\S+)", unit, re.MULTILINE)[1]
+    return [f"no program: {program}"][:not (root / program).exists()] + [f"on: {link}" for link in root.rglob("*.wants/gpumem-keeper.*")]
 
 
 def refused(text, *command):
@@ -273,7 +280,7 @@ def refused(text, *command):
 def use_fake_driver(tap, kind, root, source, enter):
     """What the page of the fake driver shows, and the program gpumem over it; and that nobody gets it by accident."""
     name, copy = f"{kind.name}: the fake driver", root / "tmp" / "consumer" / "source"
-    (library,) = root.rglob("libcuda.so.1")
+    (library,) = root.glob("usr/lib*/**/fake-cuda/libcuda.so.1")
     folder = f"/{library.parent.relative_to(root)}"
     page = source / "docs" / "fake-driver.md"
     tap.check(f"{name} is where its page says", [] if re.search(rf"(?<=[`=]){folder}(?=[`\n])", page.read_text(encoding="utf-8")) else [folder])

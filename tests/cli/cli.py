@@ -36,6 +36,7 @@ FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
 KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range", "buffer"]
 COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "bench", "why", "errors", "help"]
 COMPLETIONS = Path(__file__).resolve().parents[2] / "bindings" / "cli" / "completions"
+KEEPER_UNIT = Path(__file__).resolve().parents[2] / "packaging" / "systemd" / "gpumem-keeper.service.in"
 MIB = 1 << 20
 
 
@@ -1393,7 +1394,7 @@ class ServiceManager:
         return sorted(name.rpartition("-")[0] for name, _ in self.store)
 
     @contextlib.contextmanager
-    def keeper(self, hub, taken="", says_size=True, more=None):
+    def keeper(self, hub, taken="", says_size=True, more=None, program=(PROGRAM,)):
         self.names()  # what the last keeper sent has come
         # systemd hands out what was stored last first.
         store = list(reversed(self.store))
@@ -1402,7 +1403,7 @@ class ServiceManager:
         if says_size:
             variables["FDSTORE"] = self.size
         self.ready.clear()
-        program = (sys.executable, "-c", AS_A_SERVICE, ",".join(map(str, fds)), PROGRAM)
+        program = (sys.executable, "-c", AS_A_SERVICE, ",".join(map(str, fds)), *program)
         with staying("keep", "--store", "--hub", hub, variables=variables, program=program, pass_fds=fds) as (process, line):
             for fd in fds:
                 os.close(fd)
@@ -1532,6 +1533,83 @@ def case_a_store_needs_a_service_manager():
             variables = {"NOTIFY_SOCKET": address} if address else {}
             require_failure(run("keep", "--store", "--hub", hub, variables=variables), 1, status, text)
             require(not Path(hub).exists(), "the socket file is left")
+
+
+def case_the_unit_of_the_keeper_is_valid_and_hardened():
+    if not shutil.which("systemd-analyze"):
+        raise Skipped("systemd-analyze is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        unit = Path(folder) / "gpumem-keeper.service"
+        unit.write_text(KEEPER_UNIT.read_text(encoding="utf-8").replace("@bindir@/gpumem", os.path.abspath(PROGRAM)), encoding="utf-8")
+
+        def analyze(*words):
+            return subprocess.run(["systemd-analyze", *words, unit], env=environment(XDG_RUNTIME_DIR=folder), text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+
+        outcome = analyze("verify", "--user", "--man=no")
+        if outcome.returncode != 0 and unit.name not in outcome.stdout:
+            raise Skipped(f"systemd-analyze cannot verify units here: {words_of(outcome.stdout)}")
+        require(outcome.returncode == 0 and unit.name not in outcome.stdout, outcome.stdout)
+        # As of a service of the system: a user's has no capabilities anyway, and no namespaces.
+        outcome = analyze("security", "--offline=yes", "--threshold=63")
+        require(outcome.returncode == 0, outcome.stdout)
+
+
+@contextlib.contextmanager
+def traced(folder, calls):
+    """Yields how to start the program so that `calls` has each of its system calls in the end, a line each."""
+    pipe = f"{folder}/trace"
+    os.mkfifo(pipe)
+
+    def read():
+        with open(pipe, encoding="utf-8", errors="replace") as lines:
+            calls.extend(lines)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    yield (shutil.which("strace"), "-D", "-f", "-qq", "-s", "0", "-o", pipe, PROGRAM)
+    thread.join()
+    os.unlink(pipe)
+
+
+def system_calls(sets):
+    """The names in systemd's sets of system calls."""
+    said = subprocess.run(["systemd-analyze", "syscall-filter", *sets], text=True, stdout=subprocess.PIPE, check=True).stdout
+    words = set(re.findall(r"^ +(@?\w[\w-]*)$", said, re.MULTILINE))
+    more = {word for word in words if word.startswith("@")}
+    return (words - more) | (system_calls(more) if more else set())
+
+
+def case_the_unit_of_the_keeper_allows_what_the_keeper_does():
+    for program in ("systemd-analyze", "strace"):
+        if not shutil.which(program):
+            raise Skipped(f"{program} is not installed")
+    if SHORT_OF_MEMORY == "-":
+        raise Skipped("a sanitizer's own calls are not the keeper's")
+    if subprocess.run(["strace", "-o", "/dev/null", "true"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        raise Skipped("strace may not trace here")
+    unit = dict(re.findall(r"^(\w+)=(.*)$", KEEPER_UNIT.read_text(encoding="utf-8"), re.MULTILINE))
+    calls = []
+    with tempfile.TemporaryDirectory() as folder, ServiceManager(f"{folder}/notify") as manager:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        with traced(folder, calls) as program, manager.keeper(hub, program=program) as keeper:
+            for name in ("n", "m"):
+                require(run_host("share", path, "--name", name, "--keep", hub).status == 0, "cannot share")
+            keeper.kill()
+            keeper.wait()
+        with traced(folder, calls) as program, manager.keeper(hub, ", took back 2 versions", program=program) as keeper:
+            require(run_host("attach", "--name", "n", "--hub", hub).status == 0, "cannot attach")
+            require(run("hub", "withdraw", "n", "--hub", hub).status == 0, "cannot withdraw")
+            require_end(keeper)
+    made = {match[1] for line in calls if (match := re.match(r"\d+ +(?:<\.\.\. )?([a-z]\w*)(?:\(| resumed>)", line))}
+    require({"execve", "accept4", "sendmsg", "kcmp"} <= made, f"only these were seen: {sorted(made)}")
+    require(made <= system_calls(unit["SystemCallFilter"].split()), f"refused: {sorted(made - system_calls(unit['SystemCallFilter'].split()))}")
+    families = set(re.findall(r"\bsocket(?:pair)?\((AF_\w+)", "".join(calls)))
+    require(families == set(unit["RestrictAddressFamilies"].split()), f"these families are used: {families}")
+    if unit["MemoryDenyWriteExecute"] == "yes":
+        executable = [line for line in calls if "PROT_EXEC" in line and ("PROT_WRITE" in line or "mprotect(" in line)]
+        require(not executable, "".join(executable))
+    require(int(unit["LimitNOFILE"]) > int(unit["FileDescriptorStoreMax"]), "a keeper cannot begin with a full store")
 
 
 def case_sharing_says_what_is_missing():
