@@ -3,7 +3,7 @@
 """Compares the README and the guide with what they speak of.
 Usage: guide.py SOURCE_ROOT PROGRAM [--update]
 
---update writes the table of statuses in docs/errors.md anew and tests nothing.
+--update writes the tables of statuses in docs/errors.md and of variables in docs/host-backend.md anew, and tests nothing.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 import description
 from tap import Tap
 
-TABLE = re.compile(r"(<!-- status table: begin -->\n)(.*?)(<!-- status table: end -->)", re.DOTALL)
+READ = r"\bread_\w+\(\s*\"(\w+)\"[^;]*?&([\w.]+)\)"
 
 
 def code_blocks(text, language):
@@ -40,6 +40,36 @@ def setups_that_differ(pages):
             if known.setdefault(folder, options) != options:
                 problems.append(f"{path.name}: {folder} with {options}, elsewhere with {known[folder]}")
     return problems if known else ["no page sets up a build"]
+
+
+def with_table(text, name, table):
+    """The page with another table between its marks."""
+    return re.sub(f"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)", lambda match: match[1] + table + match[2], text,
+                  flags=re.DOTALL)
+
+
+def variables_of_default_instance(root):
+    """Their tables, from the comment and the field of each in the code, by what they set; their names; and what has no comment."""
+    code = (root / "impl" / "core" / "instance" / "default.cpp").read_text(encoding="utf-8")
+    rows = {"request": "", "host": ""}
+    names = set()
+    for comment, name, field in re.findall(rf"((?:^ *// .*\n)+).*?{READ}", code, re.MULTILINE):
+        default, _, meaning = " ".join(line.strip(" /") for line in comment.splitlines()).partition(" | ")
+        of, _, field = field.partition(".")
+        if of in rows and meaning:
+            rows[of] += f"| `{field.replace('.', '_')}` | `{name}` | {default} | {meaning} |\n"
+            names.add(name)
+    head = "| Field | Variable | Default | Meaning |\n|---|---|---|---|\n"
+    tables = {"host options": head + rows["host"], "instance options": head + rows["request"]}
+    read = {name for name, _ in re.findall(READ, code)}
+    return tables, read, read - names
+
+
+def variables_read(folder, constants):
+    """Every text that can be only the name of a variable of gpumem, however it is read, and what is read of others."""
+    code = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("**/*")) if path.suffix in (".cpp", ".h"))
+    own = set(re.findall(r'"(GPUMEM_\w*[A-Z])"', code)) - constants
+    return own | set(re.findall(r'\b(?:environment|getenv|number_of)\("(\w+)"\)', code))
 
 
 def host_function_list(root, page):
@@ -71,11 +101,12 @@ def main():
     def output(*arguments):
         return subprocess.run([program, *arguments], text=True, stdout=subprocess.PIPE, check=True).stdout
 
-    errors = docs / "errors.md"
-    table = output("errors", "--markdown")
+    tables, variables, without_comment = variables_of_default_instance(root)
+    errors, host = docs / "errors.md", docs / "host-backend.md"
+    generated = [(errors, "status table", output("errors", "--markdown")), *((host, name, text) for name, text in tables.items())]
     if sys.argv[3:] == ["--update"]:
-        text = errors.read_text(encoding="utf-8")
-        errors.write_text(TABLE.sub(lambda match: match[1] + table + match[3], text), encoding="utf-8")
+        for path, name, table in generated:
+            path.write_text(with_table(path.read_text(encoding="utf-8"), name, table), encoding="utf-8")
         return
 
     tap = Tap()
@@ -83,9 +114,9 @@ def main():
         *(root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(docs.glob("*.md"))]}
     examples = {path.name: path.read_text(encoding="utf-8") for path in (docs / "examples").glob("*.c*")}
 
-    match = TABLE.search(pages[errors])
-    tap.check("errors.md has the statuses of the library",
-              "" if match and match[2] == table else "out of date: run this program with --update")
+    for path, name, table in generated:
+        up_to_date = f"<!-- {name}: begin -->\n{table}<!-- {name}: end -->" in pages[path]
+        tap.check(f"the {name} of {path.name} is that of the code", "" if up_to_date else "out of date: run this program with --update")
 
     # Only the lines that name licence and purpose are left out.
     program_text = "".join(examples["readme.c"].splitlines(True)[2:])
@@ -114,9 +145,18 @@ def main():
 
     headers = "".join((root / "capi" / "include" / "gpumem" / name).read_text(encoding="utf-8")
                       for name in ("instance.h", "host.h"))
-    variables = set(re.findall(r"`(GPUMEM_(?:HOST_[A-Z_]+|BACKEND|PIN_BUDGET|TRANSFER_[A-Z]+))`", headers))
-    tap.check("host-backend.md has each variable of the environment",
-              [name for name in sorted(variables) if f"`{name}`" not in pages[docs / "host-backend.md"]])
+    in_headers = set(re.findall(r"`(GPUMEM_(?:HOST_[A-Z_]+|BACKEND|PIN_BUDGET|TRANSFER_[A-Z]+))`", headers))
+    tap.check("the headers have each variable of the default instance", sorted(in_headers ^ variables))
+    tap.check("each variable of the default instance has a comment: its default and meaning, with | between", sorted(without_comment))
+    constants = set(re.findall(r"^#define (GPUMEM_\w+)", "".join(
+        path.read_text(encoding="utf-8") for path in (root / "capi" / "include" / "gpumem").glob("*.h")), re.MULTILINE))
+    by_library, by_program = (variables_read(root / folder, constants) for folder in ("impl", "bindings/cli"))
+    manual = (docs / "man" / "gpumem.1").read_text(encoding="utf-8")
+    in_manual = set(re.findall(r"(?:^\.Ev |\$)(\w*[A-Z])\b", manual, re.MULTILINE))
+    tap.check("only the default instance reads GPUMEM_ variables in the library",
+              sorted({name for name in by_library if name.startswith("GPUMEM_")} - variables))
+    tap.check("gpumem(1) or host-backend.md has each other variable that is read", sorted((by_library | by_program) - variables - in_manual))
+    tap.check("gpumem(1) has no variable that nothing reads", sorted(in_manual - by_library - by_program))
 
     masked = re.search(r"entry points to treat as missing: ((?:.|\n)*?)NULL means", headers)[1]
     tap.check("host-backend.md has each entry point that can be masked",
