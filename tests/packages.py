@@ -115,7 +115,7 @@ class Kind:
 EXPECTED = {
     "deb": {"libgpumem0": {"libc6", "libgcc-s1", "libstdc++6"},
             "libgpumem-dev": {"libgpumem0"},
-            "gpumem-tools": {"libc6", "libgcc-s1", "libstdc++6", "libgpumem0", "libxxhash0"},
+            "gpumem-tools": {"init-system-helpers", "libc6", "libgcc-s1", "libstdc++6", "libgpumem0", "libxxhash0"},
             "gpumem-fakecuda": {"libc6", "libgcc-s1"},
             "python3-gpumem": {"python3:any", "libgpumem0"}},
     "rpm": {"gpumem-libs": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "ld-linux-x86-64.so.2",
