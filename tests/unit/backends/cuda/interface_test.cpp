@@ -142,8 +142,8 @@ TEST_F(CudaInterface, WhatIsKeptForCopiesMakesRoom) {
     SCOPED_TRACE(addresses);
     CALL(gpumem_copy, instance(), address(on_device), ours.get(), kLarge, nullptr);
     const uint64_t given_back = calls("cuMemHostUnregister");
-    FAKE(fake_cuda_fail)
-    (addresses ? "cuMemAddressReserve" : "cuMemHostAlloc", 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
+    const char* const lacking = addresses ? "cuMemAddressReserve" : "cuMemHostAlloc";
+    FAKE(fake_cuda_fail)(lacking, 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
     if (addresses) {
       gpumem_range_desc desc = GPUMEM_RANGE_DESC_INIT;
       desc.size = 2 * kMiB;
