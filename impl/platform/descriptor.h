@@ -13,19 +13,30 @@
 namespace gpumem::platform {
 
 void close_descriptor(int file_descriptor) noexcept;
+// As close_descriptor(), and hangs up. Does not wait, however a socket that came from another process is set,
+// and whatever lies in it unread.
+void close_foreign(int file_descriptor) noexcept;
 
 // A file descriptor that is closed with it.
 class Descriptor {
  public:
   Descriptor() = default;
   explicit Descriptor(int file_descriptor) : value_(file_descriptor) {}
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  // One that another process has sent, or a connection over which it sends.
+  static Descriptor foreign(int file_descriptor) {
+    Descriptor made(file_descriptor);
+    made.foreign_ = true;
+    return made;
+  }
+  Descriptor(Descriptor&& other) noexcept
+      : value_(std::exchange(other.value_, -1)), foreign_(other.foreign_) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
     std::swap(value_, other.value_);
+    std::swap(foreign_, other.foreign_);
     return *this;
   }
   ~Descriptor() {
-    if (value_ >= 0) close_descriptor(value_);
+    if (value_ >= 0) (foreign_ ? close_foreign : close_descriptor)(value_);
   }
 
   int get() const { return value_; }
@@ -34,6 +45,7 @@ class Descriptor {
 
  private:
   int value_ = -1;
+  bool foreign_ = false;
 };
 using Descriptors = std::vector<Descriptor>;
 

@@ -4,22 +4,27 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <new>
 #include <thread>
 
 #include "base/text.h"
 #include "platform/pages.h"
+#include "platform/thread.h"
 
 namespace gpumem::platform {
 namespace {
@@ -93,7 +98,8 @@ Error socket_error(int error, const char* entry_point, const char* what) {
 }
 
 Result<Descriptor> new_socket(int type = SOCK_SEQPACKET) {
-  Descriptor made(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int opened = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  Descriptor made = type == SOCK_SEQPACKET ? Descriptor::foreign(opened) : Descriptor(opened);
   if (!made) return socket_error(errno, "socket", "cannot make a Unix socket");
   return made;
 }
@@ -160,7 +166,7 @@ Result<SocketPair> socket_pair() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
     return socket_error(errno, "socketpair", "cannot make a connection");
-  return SocketPair{Descriptor(ends[0]), Descriptor(ends[1])};
+  return SocketPair{Descriptor::foreign(ends[0]), Descriptor(ends[1])};
 }
 
 Listener& Listener::operator=(Listener&& other) noexcept {
@@ -196,7 +202,7 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
     }
     return socket_error(errno, "bind", ("cannot make the socket " + quoted(text)).c_str());
   }
-  listener.socket_ = OwnDescriptor(std::move(*made));
+  listener.socket_ = OwnDescriptor(Descriptor(made->release()));
   listener.address_ = text;
   if (has_file) {
     struct stat status {};
@@ -216,7 +222,7 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
 
 Result<Descriptor> Listener::accept() {
   for (;;) {
-    Descriptor made(accept4(get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Descriptor made = Descriptor::foreign(accept4(get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (made || errno == EAGAIN) return made;
     if (errno == EINTR || errno == ECONNABORTED) continue;
     return socket_error(errno, "accept4", "cannot accept a connection");
@@ -232,8 +238,8 @@ void Listener::close() noexcept {
   }
   hang_up(socket_.get());
   // Those that nobody has accepted: nobody else connects now.
-  for (auto left = accept(); left && *left; left = accept())
-    drop_unread(left->get());
+  for (auto left = accept(); left && *left; left = accept()) {
+  }
   socket_ = OwnDescriptor();
 }
 
@@ -353,13 +359,6 @@ size_t unread_packets(int socket) {
 
 namespace {
 
-// A socket can be set to hold up its last close() until its peer has taken what was sent: whoever sent it
-// would choose how long.
-void close_without_waiting(int file_descriptor) {
-  const linger none{};
-  (void)setsockopt(file_descriptor, SOL_SOCKET, SO_LINGER, &none, sizeof none);
-}
-
 // Room for a packet with all that can come with it.
 struct Packet {
   alignas(cmsghdr)
@@ -374,8 +373,8 @@ struct Packet {
     message.msg_controllen = control.size();
   }
   ssize_t receive(int socket) { return recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); }
-  // Closes them if `into` is null; else that has room for them.
-  void take_descriptors(Descriptors* into) {
+  // `into` has room for them.
+  void take_descriptors(Descriptors& into) {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
          header = CMSG_NXTHDR(&message, header)) {
       if (header->cmsg_level != SOL_SOCKET) continue;
@@ -385,9 +384,8 @@ struct Packet {
       for (size_t i = 0; i < count; ++i, at += sizeof(int)) {
         int value = -1;
         std::memcpy(&value, at, sizeof value);
-        Descriptor received(value);
-        close_without_waiting(value);
-        if (header->cmsg_type == SCM_RIGHTS && into != nullptr) into->push_back(std::move(received));
+        Descriptor received = Descriptor::foreign(value);
+        if (header->cmsg_type == SCM_RIGHTS) into.push_back(std::move(received));
       }
     }
   }
@@ -414,7 +412,7 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
     result.state = Received::State::kHungUp;
     return result;
   }
-  packet.take_descriptors(&result.descriptors);
+  packet.take_descriptors(result.descriptors);
   result.size = static_cast<size_t>(got);
   result.truncated = (packet.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
   // An empty packet carries no message, so treat it as the end, as on a stream.
@@ -422,23 +420,78 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
   return result;
 }
 
-void drop_unread(int socket) noexcept {
-  int type = 0;
-  socklen_t size = sizeof type;
-  if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET) return;
-  hang_up(socket);
-  // With this each packet brings something, also an empty one, which is not the end then.
+namespace {
+
+// With room for nothing, the kernel keeps descriptors back and says so; with credentials wanted, it says so
+// of each packet, also of an empty one, which is not the end then.
+bool has_unread(int socket) {
   const int on = 1;
   (void)setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   for (bool reset = false;;) {
-    Packet packet({});
-    if (packet.receive(socket) < 0) {
-      if (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))) continue;
-      return;
-    }
-    if (CMSG_FIRSTHDR(&packet.message) == nullptr) return;
-    packet.take_descriptors(nullptr);
+    msghdr message{};
+    if (recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT) >= 0)
+      return (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+    if (errno == ECONNRESET && !std::exchange(reset, true)) continue;
+    if (errno != EINTR) return errno != EAGAIN && errno != ENOTCONN;
   }
+}
+
+// A connection of packets that nobody can send over any more, and over which nothing came.
+bool is_drained(int socket) {
+  int type = 0;
+  int listens = 1;
+  socklen_t size = sizeof type;
+  (void)getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size);
+  (void)getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size);
+  return type == SOCK_SEQPACKET && listens == 0 && !has_unread(socket);
+}
+
+// As after fork(), the calling thread has copies of all descriptors. False if the system refuses.
+bool copy_descriptors() {
+  // As Docker's default filter refuses unshare(): closes none, because none has that number.
+  constexpr unsigned kNone = UINT_MAX;
+  constexpr unsigned kUnshare = 1U << 1U;  // CLOSE_RANGE_UNSHARE, of Linux 5.9
+  return syscall(SYS_close_range, kNone, kNone, kUnshare) == 0 || unshare(CLONE_FILES) == 0;
+}
+
+// The last close(2) of a socket with SO_LINGER waits until its peer has taken what was sent, also of one that
+// lies unread in another socket: whoever made it chooses how long. The kernel does not wait in a thread that
+// ends (PF_EXITING in Linux's inet_release()), so the last copy is that of a short-lived thread.
+bool close_in_ending_thread(int file_descriptor) noexcept {
+  try {
+    std::atomic<int> copied = -1;
+    std::atomic<bool> closed = false;
+    std::thread last = start_thread([&] {
+      copied = copy_descriptors() ? 1 : 0;
+      copied.notify_one();
+      closed.wait(false);
+    });
+    copied.wait(-1);
+    const bool done = copied == 1;
+    if (done) close(file_descriptor);
+    closed = true;
+    closed.notify_one();
+    last.join();
+    return done;
+  } catch (...) {
+    return false;  // no thread, or no memory for one
+  }
+}
+
+}  // namespace
+
+void close_foreign(int file_descriptor) noexcept {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  if (getsockopt(file_descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0) {
+    if (domain == AF_UNIX) hang_up(file_descriptor);
+    if (domain != AF_UNIX || !is_drained(file_descriptor)) {
+      if (close_in_ending_thread(file_descriptor)) return;
+      const linger none{};
+      (void)setsockopt(file_descriptor, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    }
+  }
+  close_descriptor(file_descriptor);
 }
 
 void hang_up(int socket) noexcept { (void)shutdown(socket, SHUT_RDWR); }

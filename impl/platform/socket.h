@@ -98,11 +98,6 @@ struct Received {
 // On OUT_OF_HOST_MEMORY, nothing was received.
 Result<Received> receive_some(int socket, std::span<uint8_t> room);
 
-// Reads and closes what was sent over a connection of packets and not received, which nothing else can be
-// over now. To be called before it is closed: else the kernel closes what is unread, and can wait for its
-// sender.
-void drop_unread(int socket) noexcept;
-
 // Shuts the connection down, so that the other end notices even if a forked child has a copy.
 void hang_up(int socket) noexcept;
 // Whether the other end has done so, even if what it sent before was not received yet.

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "platform/descriptor.h"
+#include "platform/socket.h"
 
 namespace gpumem::test {
 
@@ -66,6 +67,18 @@ class Lingering {
     platform::Descriptors taken;
     taken.push_back(std::move(made_));
     return taken;
+  }
+
+  // The same inside a Unix socket, which nobody reads.
+  platform::Descriptors take_nested(int type = SOCK_SEQPACKET) {
+    std::array<int, 2> ends{-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends.data()), 0);
+    const platform::Descriptor sender(ends[0]);
+    constexpr std::array<uint8_t, 1> kByte{};
+    EXPECT_TRUE(platform::send_some(sender.get(), kByte, take()));
+    platform::Descriptors nested;
+    nested.emplace_back(ends[1]);
+    return nested;
   }
 
   std::atomic<bool> late{false};

@@ -123,28 +123,56 @@ TEST_F(SocketTest, WhatTheKernelAddsToAPacketIsClosed) {
 }
 
 TEST_F(SocketTest, NothingThatWasSentMakesItsReceiverWait) {
-  std::array<test::Lingering, 3> lingering;
-  for (const test::Lingering& one : lingering) {
-    if (!one) GTEST_SKIP() << "there is no network";
+  const uint64_t before = test::open_files();
+  for (const int nested : {0, int{SOCK_SEQPACKET}, int{SOCK_STREAM}, int{SOCK_DGRAM}}) {
+    SCOPED_TRACE(nested);
+    std::array<test::Lingering, 4> lingering;
+    for (const test::Lingering& one : lingering) {
+      if (!one) GTEST_SKIP() << "there is no network";
+    }
+    const auto take = [&](size_t i) {
+      return nested == 0 ? lingering.at(i).take() : lingering.at(i).take_nested(nested);
+    };
+    {
+      const SocketPair ends = pair();
+      ASSERT_TRUE(send_some(ends.ours.get(), kBytes, take(0)));
+      std::array<uint8_t, 16> room{};
+      EXPECT_EQ(receive_some(ends.theirs.get(), room)->descriptors.size(), 1U);
+    }
+    {
+      const SocketPair ends = pair();
+      ASSERT_TRUE(send_some(ends.theirs.get(), {}, {})) << "an empty packet is not the end";
+      ASSERT_TRUE(send_some(ends.theirs.get(), {}, take(1)));
+    }
+    {
+      auto listener = Listener::open(path(), 0600);
+      ASSERT_TRUE(listener);
+      auto connected = connect_to(path(), soon());
+      ASSERT_TRUE(connected);
+      ASSERT_TRUE(send_some(connected->get(), kBytes, take(2)));
+    }
+    {
+      const SocketPair ends = pair();
+      Descriptors listens;
+      listens.emplace_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+      sockaddr_un name{};
+      name.sun_family = AF_UNIX;
+      socklen_t size = sizeof name.sun_family;  // for an address that the kernel chooses
+      auto* const address = reinterpret_cast<sockaddr*>(&name);
+      ASSERT_EQ(bind(listens.front().get(), address, size), 0);
+      ASSERT_EQ(listen(listens.front().get(), 1), 0);
+      size = sizeof name;
+      ASSERT_EQ(getsockname(listens.front().get(), address, &size), 0);
+      const Descriptor connected(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+      ASSERT_EQ(connect(connected.get(), address, size), 0);
+      ASSERT_TRUE(send_some(connected.get(), kBytes, take(3)));
+      ASSERT_TRUE(send_some(ends.ours.get(), kBytes, listens));
+      listens.clear();
+      std::array<uint8_t, 16> room{};
+      EXPECT_EQ(receive_some(ends.theirs.get(), room)->descriptors.size(), 1U);
+    }
   }
-  {
-    const SocketPair ends = pair();
-    ASSERT_TRUE(send_some(ends.ours.get(), kBytes, lingering[0].take()));
-    std::array<uint8_t, 16> room{};
-    EXPECT_EQ(receive_some(ends.theirs.get(), room)->descriptors.size(), 1U);
-  }
-  {
-    const SocketPair ends = pair();
-    ASSERT_TRUE(send_some(ends.ours.get(), {}, {})) << "an empty packet is not the end";
-    ASSERT_TRUE(send_some(ends.ours.get(), kBytes, lingering[1].take()));
-    drop_unread(ends.theirs.get());
-  }
-  auto listener = Listener::open(path(), 0600);
-  ASSERT_TRUE(listener);
-  auto connected = connect_to(path(), soon());
-  ASSERT_TRUE(connected);
-  ASSERT_TRUE(send_some(connected->get(), kBytes, lingering[2].take()));
-  listener->close();
+  EXPECT_EQ(test::open_files(), before);
 }
 
 TEST_F(SocketTest, SaysWhenTheProcessHasNoRoomForDescriptors) {

@@ -515,7 +515,6 @@ void ShareServer::accept_all(Listening& listening) {
       if (Hub* const hub = find_hub(listening.hub)) ++hub->refused;
       note("refused", facts.process, facts.user, admitted.error().message);
       (void)platform::send_some(socket->get(), encode_message(refusal_of(admitted.error())), {});
-      platform::drop_unread(socket->get());
       continue;
     }
     auto added = add_connection(std::move(*socket), Role::kGreeted, listening.hub);

@@ -21,11 +21,6 @@ inline constexpr int kAtOnce = 32;
 class Channel {
  public:
   explicit Channel(platform::Descriptor socket) : socket_(std::move(socket)) {}
-  Channel(Channel&&) = default;
-  Channel& operator=(Channel&&) = default;
-  ~Channel() {
-    if (socket_) platform::drop_unread(socket_.get());
-  }
 
   int socket() const { return socket_.get(); }
 
