@@ -300,6 +300,21 @@ Result<PeerFacts> peer_of(int socket) {
   return facts;
 }
 
+Result<bool> peer_lives(int socket) {
+  constexpr int kPeerPidFd = 77;  // SO_PEERPIDFD
+  int process = -1;
+  socklen_t size = sizeof process;
+  if (getsockopt(socket, SOL_SOCKET, kPeerPidFd, &process, &size) == 0) {
+    const Descriptor owned(process);
+    // Readable once it has ended. Later kernels also give a descriptor of one that has been waited for.
+    pollfd watched{process, POLLIN, 0};
+    const timespec at_once{};
+    return ppoll(&watched, 1, &at_once, nullptr) <= 0;
+  }
+  if (errno == EMFILE || errno == ENFILE) return no_descriptor(errno, "getsockopt");
+  return errno != ESRCH && errno != EINVAL;
+}
+
 uint32_t own_user() { return geteuid(); }
 
 SocketType socket_type(int socket) {

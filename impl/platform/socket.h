@@ -69,6 +69,9 @@ struct PeerFacts {
 };
 // Who was at the other end when it connected.
 Result<PeerFacts> peer_of(int socket);
+// Whether that process still runs: then its number stood for no other one until now. True where the system
+// does not tell (before Linux 6.5). LIMIT_EXCEEDED if there is no free descriptor to ask with.
+Result<bool> peer_lives(int socket);
 uint32_t own_user();
 
 enum class SocketType { kNone, kStream, kPackets };

@@ -427,6 +427,39 @@ TEST_F(SocketTest, BadAddressesAreRefused) {
   EXPECT_EQ(Listener::open(path("no/such/folder"), 0600).error().status, GPUMEM_ERROR_NOT_FOUND);
 }
 
+// What a process leaves to others must not stand for another one that gets its number.
+TEST_F(SocketTest, KnowsWhetherTheProcessAtTheOtherEndHasEnded) {
+  auto listener = Listener::open(path(), 0600);
+  ASSERT_TRUE(listener);
+  const SocketPair told = pair();
+  const std::string address = path();
+  const pid_t child = test::quiet_fork();
+  if (child == 0) {
+    auto made = connect_to(address, soon());
+    if (!made || !send_some(told.theirs.get(), kBytes, std::span(&*made, 1))) _exit(1);
+    (void)wait_for(told.theirs.get(), false, soon());
+    _exit(0);
+  }
+  ASSERT_EQ(*wait_for(told.ours.get(), false, soon()), Waited::kReady);
+  const Descriptor accepted = std::move(*listener->accept());
+  ASSERT_TRUE(accepted);
+  EXPECT_EQ(peer_of(accepted.get())->process, child);
+  EXPECT_TRUE(*peer_lives(accepted.get()));
+  ASSERT_TRUE(send_some(told.ours.get(), kBytes, {}));
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  std::array<uint8_t, 16> room{};
+  const auto left = receive_some(told.ours.get(), room);  // a copy of the other end, so it is not closed
+  ASSERT_TRUE(left);
+  EXPECT_EQ(peer_of(accepted.get())->process, child);
+  int option = 0;
+  socklen_t size = sizeof option;
+  if (getsockopt(accepted.get(), SOL_SOCKET, 77, &option, &size) != 0 && errno == ENOPROTOOPT)
+    GTEST_SKIP() << "the kernel has no SO_PEERPIDFD";
+  EXPECT_FALSE(*peer_lives(accepted.get()));
+}
+
 TEST_F(SocketTest, KnowsWhatIsAConnectedUnixSocket) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);

@@ -40,6 +40,9 @@ Result<void> Link::connect(const LinkRequest& request) {
   auto facts = platform::peer_of(socket->get());
   if (!facts) return facts.error();
   hub_ = std::move(*facts);
+  auto lives = platform::peer_lives(socket->get());
+  if (!lives) return lives.error();
+  if (!*lives) hub_.process = 0;  // another one may have the number by now
   // Check the user, because anyone can listen at a hub's address.
   const bool trusted = hub_.user == platform::own_user() || hub_.user == kRoot;
   if (!request.secret.empty() && !trusted) {

@@ -52,8 +52,11 @@ Result<Origin> SharePeer::origin_of(int socket) {
   std::memcpy(&origin.connection, random.data(), sizeof origin.connection);
   auto began = platform::start_time_of(facts->process);
   if (!began) return began.error();
+  // Only now, since a number that is free is given to another process.
+  auto lives = platform::peer_lives(socket);
+  if (!lives) return lives.error();
   origin.process = {facts->process, facts->user, *began};
-  if (facts->process == 0 || *began == 0) origin.process = {0, facts->user, origin.connection};
+  if (facts->process == 0 || *began == 0 || !*lives) origin.process = {0, facts->user, origin.connection};
   return origin;
 }
 
@@ -80,6 +83,9 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
   // Anyone can listen at an abstract address, and who has seen the handle knows this one.
   auto origin = origin_of(socket->get());
   if (!origin) return origin.error();
+  auto lives = platform::peer_lives(socket->get());
+  if (!lives) return lives.error();
+  if (!*lives) return not_there(exporter);
   const ProcessId& process = origin->process;
   const bool shown = process.pid != 0 && process.start_time != 0 &&
                      exporter.process_namespace == platform::process_namespace();

@@ -16,8 +16,8 @@ class Instance;
 class SharePeer {
  public:
   // Who is at the other end of a connected socket. Trusts only the system, not that process: two connections
-  // have the same process only if the system says so. A process that it does not show counts as another one
-  // for each connection.
+  // have the same process only if the system says so. A process that it does not show, or that has ended,
+  // counts as another one for each connection.
   static Result<Origin> origin_of(int socket);
   // To an exporter, by its abstract address; the same connection for all that comes from it. PEER_GONE if the
   // process has ended, STALE_HANDLE if it lives but its instance is closed, UNSUPPORTED if it cannot be

@@ -31,19 +31,24 @@ constexpr uint64_t kWakeId = 0;
 constexpr uint32_t kNever = 0;  // epoll reports a hang-up all the same
 constexpr uint32_t kToRead = EPOLLIN;
 constexpr uint32_t kToWrite = EPOLLOUT;
+// There is room all the time; this tells when some of what was sent has been read.
+constexpr uint32_t kToGoOn = EPOLLOUT | EPOLLET;
 constexpr size_t kConnectionsMax = 1024;  // besides those of hubs
 constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
 constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
 constexpr int kLanesMax = 16;             // of a user
 constexpr size_t kLinesMax = 16;
-constexpr uint64_t kOtherDescriptors = 64;  // of the process, beside those of its hubs
-constexpr uint64_t kLinkDescriptors = 3;    // of a link, with its holder and an answer
-constexpr size_t kReserve = 3;              // what a link takes until it is welcome
-constexpr size_t kRecentMax = 8;            // connections that are kept for the next import
+constexpr uint64_t kOtherDescriptors = 64;    // of the process, beside those of its hubs
+constexpr uint64_t kUsualDescriptors = 1024;  // that a process may have, unless somebody raises that
+constexpr uint64_t kLinkDescriptors = 3;      // of a link, with its holder and an answer
+constexpr size_t kReserve = 3;                // what a link takes until it is welcome
+constexpr size_t kRecentMax = 8;              // connections that are kept for the next import
 constexpr auto kRecentTime = std::chrono::seconds(1);
 constexpr auto kSoon = std::chrono::milliseconds(5);
 constexpr auto kPauseTime = std::chrono::milliseconds(100);
+constexpr auto kDrainTime =
+    std::chrono::milliseconds(100);  // how often to ask for what ended peers have read
 
 Error violation(const char* what) {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
@@ -366,8 +371,8 @@ void ShareServer::look_at_times() {
                      !waits ? "it took too long for a message"
                      : late.channel.unread() != 0
                          ? "it does not read the descriptors that it asked for"
-                         : "no descriptors can be sent to it, because its user has not read those that "
-                           "ended links had asked for");
+                         : "no descriptors can be sent to it, because ended links of its user, or peers of "
+                           "other processes of this one's user, have not read what they asked for");
       doom(late, &why);
       if (&late == connection.get()) continue;
       connection->output_until = platform::deadline_after(connection->time_ns);
@@ -384,6 +389,8 @@ void ShareServer::look_at_times() {
   for (const Recent& one : recent_) {
     if (one.until > now) look_until(one.until);
   }
+  drop_drained();
+  if (!undrained_.empty()) look_until(now + kDrainTime);
   warnings_.add_left_out(now, lines_);
   look_until(warnings_.next());
 }
@@ -581,9 +588,11 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
     if (hub == nullptr && links.own() >= links.of(most)) {
       return make_error(
           GPUMEM_ERROR_LIMIT_EXCEEDED,
-          "process %d has %" PRIu64
+          "%s %" PRIu64
           " connections to the exporter, which takes %zu of all processes; close some instances",
-          facts.process, links.own(), most);
+          facts.process != 0 ? ("process " + std::to_string(facts.process) + " has").c_str()
+                             : "processes that the exporter does not see (of other namespaces) have",
+          links.own(), most);
     }
     if (hub == nullptr || !is_shared(hub->request)) return {};
     return links.check("links_max", most, 1, 0, "close a link, free what was imported by closed ones");
@@ -682,7 +691,7 @@ void ShareServer::update(Connection& connection) noexcept {
   if (channel.is_held_up()) look_until(Clock::now() + kSoon);
   look_until(std::min(connection.message_until, connection.output_until));
   // Do not read from a connection that does not read its answers.
-  const uint32_t wanted = !channel.has_output() ? kToRead : channel.is_held_up() ? kNever : kToWrite;
+  const uint32_t wanted = !channel.has_output() ? kToRead : channel.is_held_up() ? kToGoOn : kToWrite;
   if (std::exchange(connection.interest, wanted) == wanted) return;
   epoll_event event{};
   event.events = wanted;
@@ -694,9 +703,10 @@ void ShareServer::drop_drained() noexcept {
   std::erase_if(undrained_, [](Undrained& one) { return one.channel.unread() == 0; });
 }
 
-// The kernel limits unread descriptors of this process's user. Half of that limit is for all connections, a
-// fair share of it for each user, and of that a fair share for each process. The first one of a connection
-// does not count, while there is room: whatever others leave unread, who reads can connect and goes on.
+// The kernel limits the unread descriptors of all processes of this user together, and looks at the limit of
+// each that sends. So only an eighth of what a process usually may have is for all connections, a fair share
+// of it for each user, and of that a fair share for each process. The first one of a connection does not
+// count, while there is room: whatever others leave unread, who reads can connect and goes on.
 size_t ShareServer::window_of(Connection& connection) {
   drop_drained();
   FairShare of_users(connection.user);
@@ -713,9 +723,9 @@ size_t ShareServer::window_of(Connection& connection) {
   }
   for (Undrained& one : undrained_)
     add(one.user, one.process, one.channel.unread());
-  const uint64_t limit = platform::descriptor_limit();
-  const uint64_t share = of_processes.of(of_users.of(limit / 2));
-  return share - std::min(of_processes.own(), share) + (all < limit / 4 * 3 ? 1 : 0);
+  const uint64_t limit = std::min(platform::descriptor_limit(), kUsualDescriptors);
+  const uint64_t share = of_processes.of(of_users.of(limit / 8));
+  return share - std::min(of_processes.own(), share) + (all < limit / 4 ? 1 : 0);
 }
 
 // The connection with the most unread descriptors, among those of the user of `waiting`.
@@ -1150,7 +1160,17 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   }
   // What a handle says of its exporter can be forged; the system is believed, where it knows the process.
   if (connection.process > 0) {
+    auto began = platform::start_time_of(connection.process);
+    if (!began) return began.error();
+    auto lives = platform::peer_lives(connection.channel.socket());
+    if (!lives) return lives.error();
+    if (!*lives) {
+      return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                        "process %d, which made the link, has ended; connect again to publish",
+                        connection.process);
+    }
     handle.exporter.pid = connection.process;
+    handle.exporter.start_time = *began;
     handle.exporter.process_namespace = platform::process_namespace();
   }
   if (instance_.exports().has(handle.token) && connection.process != platform::process_id()) {
@@ -1325,6 +1345,7 @@ void ShareServer::leave_undrained(Connection& connection) noexcept {
     connection.channel.drop();
     undrained_.push_back(
         {std::move(connection.channel), connection.hub, connection.process, connection.user});
+    look_until(Clock::now() + kDrainTime);
   } catch (const std::bad_alloc&) {
     // Its descriptors are no longer counted; the kernel's own limit still holds.
   }
