@@ -3,7 +3,8 @@
 """Compares the README and the guide with what they speak of.
 Usage: guide.py SOURCE_ROOT PROGRAM [--update]
 
---update writes the tables of statuses in docs/errors.md and of variables in docs/host-backend.md anew, and tests nothing.
+--update writes the tables of statuses in docs/errors.md, of capabilities in docs/capabilities.md and of variables in
+docs/host-backend.md anew, and tests nothing.
 """
 
 import json
@@ -16,6 +17,8 @@ import description
 from tap import Tap
 
 READ = r"\bread_\w+\(\s*\"(\w+)\"[^;]*?&([\w.]+)\)"
+YES_OR_NO = "yes or no"
+ANSWERS = {"GPUMEM_ANSWER_TYPE_INT": "number", "GPUMEM_ANSWER_TYPE_BYTES": "bytes", "GPUMEM_ANSWER_EMULATED": "yes, no or emulated"}
 
 
 def code_blocks(text, language):
@@ -65,6 +68,42 @@ def variables_of_default_instance(root):
     return tables, read, read - names
 
 
+def answers_of(root, backend):
+    """What a backend can answer, by capability: from the case of each in its code, and the functions that this calls."""
+    code = (root / "impl" / "backends" / backend / "capability.cpp").read_text(encoding="utf-8")
+    functions = dict(re.findall(r"^Capability (\w+)(\(.*?^}$)", code, re.DOTALL | re.MULTILINE))
+    answers = {}
+    for labels, body in re.findall(r"((?:^    case GPUMEM_CAPABILITY_\w+:(?: {)?\n)+)(.*?)(?=^    (?:case|default)\b|^  })", code,
+                                   re.DOTALL | re.MULTILINE):
+        body += "".join(text for name, text in functions.items() if re.search(rf"\b{name}\(", body))
+        answer = next((text for word, text in ANSWERS.items() if word in body), YES_OR_NO)
+        for constant in re.findall(r"case (\w+)", labels):
+            # One that has two cases, because the first hands on to the second, has the answers of both.
+            answers[constant] = answers.get(constant, answer) if answer == YES_OR_NO else answer
+    return answers
+
+
+def capabilities(root):
+    """Their table, from the library's list, the comments in the header and the code of the backends; their names; and what is wrong."""
+    listed = dict(re.findall(r'CapabilityName{(\w+), "([^"]+)"}',
+                             (root / "impl" / "core" / "device" / "capability.cpp").read_text(encoding="utf-8")))
+    header = description.Description([root / "capi" / "include" / "gpumem" / "capability.h"])
+    known = {"the header": {constant.name: constant.text for constant in header.constants if constant.type == "gpumem_capability"},
+             **{f"the {backend} backend": answers_of(root, backend) for backend in ("cuda", "host")}}
+    problems = [f"{constant}: {place} {'lacks it' if constant in listed else 'has it, the list of the library lacks it'}"
+                for place, constants in known.items() for constant in sorted(listed.keys() ^ constants.keys())]
+    comments, *answers = known.values()
+    table = "| Name | Constant | Answer | Question |\n|---|---|---|---|\n"
+    for constant, name in listed.items():
+        begin, _, question = comments.get(constant, "").partition(": ")
+        if begin != f"`{name}`" or "?" not in question:
+            problems.append(f"the comment of {constant} must be its name, `{name}`, a colon, and a question")
+        question = re.sub(r"#(GPUMEM_\w+)", r"`\1`", question)
+        answer = next((each[constant] for each in answers if each.get(constant, YES_OR_NO) != YES_OR_NO), YES_OR_NO)
+        table += f"| `{name}` | `{constant.replace('GPUMEM_CAPABILITY_', '')}` | {answer} | {question} |\n"
+    return table, set(listed.values()), problems
+
+
 def variables_read(folder, constants):
     """Every text that can be only the name of a variable of gpumem, however it is read, and what is read of others."""
     code = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("**/*")) if path.suffix in (".cpp", ".h"))
@@ -102,8 +141,10 @@ def main():
         return subprocess.run([program, *arguments], text=True, stdout=subprocess.PIPE, check=True).stdout
 
     tables, variables, without_comment = variables_of_default_instance(root)
+    capability_table, capability_names, wrong_capabilities = capabilities(root)
     errors, host = docs / "errors.md", docs / "host-backend.md"
-    generated = [(errors, "status table", output("errors", "--markdown")), *((host, name, text) for name, text in tables.items())]
+    generated = [(errors, "status table", output("errors", "--markdown")), *((host, name, text) for name, text in tables.items()),
+                 (docs / "capabilities.md", "capability table", capability_table)]
     if sys.argv[3:] == ["--update"]:
         for path, name, table in generated:
             path.write_text(with_table(path.read_text(encoding="utf-8"), name, table), encoding="utf-8")
@@ -171,8 +212,8 @@ def main():
 
     devices = json.loads(output("info", "--backend", "host", "--json"))["devices"]
     found = {capability["name"].split()[0] for capability in devices[0]["capabilities"]}
-    listed = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", pages[docs / "capabilities.md"], re.MULTILINE))
-    tap.check("capabilities.md has each capability", [str(sorted(found ^ listed))] if found ^ listed else [])
+    tap.check("each capability has its name and a question in the header, and an answer in each backend", wrong_capabilities)
+    tap.check("the library answers each capability that it lists, and no other", sorted(found ^ capability_names))
     table = pages[docs / "contract.md"].split("| capability | type |")[1].split("\n\n")[0]
     ruled = set(re.findall(r"^\| ([a-z_]+\.[a-z0-9_]+|uva)", table, re.MULTILINE))
     tap.check("contract.md has no capability that does not exist", [str(sorted(ruled - found))] if ruled - found or len(ruled) < 20 else [])

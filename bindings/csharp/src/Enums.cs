@@ -340,100 +340,111 @@ namespace GpuMem
   /// <summary>Something that a device may be able to do.</summary>
   public enum Capability
   {
-    /// <summary><c>uva</c>: one address space for host and devices.</summary>
+    /// <summary><c>uva</c>: do host and devices share one address space?</summary>
     Uva = Constants.GPUMEM_CAPABILITY_UVA,
-    /// <summary><c>device.count</c>: devices of the instance.</summary>
+    /// <summary><c>device.count</c>: how many devices does the instance have?</summary>
     DeviceCount = Constants.GPUMEM_CAPABILITY_DEVICE_COUNT,
-    /// <summary><c>device.bytes</c>: memory of the device.</summary>
+    /// <summary><c>device.bytes</c>: how much memory does the device have?</summary>
     DeviceBytes = Constants.GPUMEM_CAPABILITY_DEVICE_BYTES,
-    /// <summary><c>dev.cpu_access</c>: the CPU can access device memory.</summary>
+    /// <summary><c>dev.cpu_access</c>: may the CPU touch device memory?</summary>
     DeviceCpuAccess = Constants.GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS,
-    /// <summary><c>pin.map_host</c>: the device can use pinned memory in place.</summary>
+    /// <summary><c>pin.map_host</c>: can the device use pinned memory in place?</summary>
     PinMapHost = Constants.GPUMEM_CAPABILITY_PIN_MAP_HOST,
-    /// <summary><c>pin.page_locked</c>: pinned pages are really locked.</summary>
+    /// <summary><c>pin.page_locked</c>: are pinned pages really locked?</summary>
     PinPageLocked = Constants.GPUMEM_CAPABILITY_PIN_PAGE_LOCKED,
-    /// <summary><c>pin.write_combined</c>: write-combined pinned memory.</summary>
+    /// <summary><c>pin.write_combined</c>: is there write-combined pinned memory?</summary>
     PinWriteCombined = Constants.GPUMEM_CAPABILITY_PIN_WRITE_COMBINED,
-    /// <summary><c>pin.register</c>: pinning of existing memory.</summary>
+    /// <summary><c>pin.register</c>: can existing memory be pinned?</summary>
     PinRegister = Constants.GPUMEM_CAPABILITY_PIN_REGISTER,
     /// <summary>
-    /// <c>pin.register_same_pointer</c>: registered memory has the same address for the CPU and for devices.
+    /// <c>pin.register_same_pointer</c>: does registered memory have the same address for CPU and devices?
     /// </summary>
     PinRegisterSamePointer = Constants.GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER,
-    /// <summary><c>pin.register_read_only</c>: registering memory for reading only.</summary>
+    /// <summary><c>pin.register_read_only</c>: can memory be registered for reading only?</summary>
     PinRegisterReadOnly = Constants.GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY,
-    /// <summary><c>pin.register_iomemory</c>: registering memory-mapped I/O.</summary>
+    /// <summary><c>pin.register_iomemory</c>: can memory-mapped I/O be registered?</summary>
     PinRegisterIoMemory = Constants.GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY,
-    /// <summary><c>pin.max_single</c>: largest number of bytes that is locked in one piece.</summary>
+    /// <summary><c>pin.max_single</c>: what is the largest range that is locked in one piece?</summary>
     PinMaxSingle = Constants.GPUMEM_CAPABILITY_PIN_MAX_SINGLE,
-    /// <summary><c>pin.max_count</c>: pieces that can be locked at once.</summary>
+    /// <summary><c>pin.max_count</c>: how many pieces can be locked at once?</summary>
     PinMaxCount = Constants.GPUMEM_CAPABILITY_PIN_MAX_COUNT,
-    /// <summary><c>pin.numa</c>: pinned memory can be placed on a NUMA node.</summary>
+    /// <summary><c>pin.numa</c>: can pinned memory be placed on a NUMA node?</summary>
     PinNuma = Constants.GPUMEM_CAPABILITY_PIN_NUMA,
-    /// <summary><c>host.atomics</c>: atomics work between CPU and device.</summary>
+    /// <summary><c>host.atomics</c>: do atomics work between CPU and device?</summary>
     HostAtomics = Constants.GPUMEM_CAPABILITY_HOST_ATOMICS,
-    /// <summary><c>man.pageable</c>: the device can access pageable memory.</summary>
+    /// <summary><c>man.pageable</c>: can the device access ordinary memory?</summary>
     Pageable = Constants.GPUMEM_CAPABILITY_PAGEABLE,
-    /// <summary><c>man.pageable_host_tables</c>: it does so through the host's page tables.</summary>
+    /// <summary>
+    /// <c>man.pageable_host_tables</c>: does the device access ordinary memory through the host's page tables?
+    /// </summary>
     PageableHostTables = Constants.GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES,
-    /// <summary><c>man.alloc</c>: managed memory.</summary>
+    /// <summary><c>man.alloc</c>: is there managed memory?</summary>
     Managed = Constants.GPUMEM_CAPABILITY_MANAGED,
-    /// <summary><c>man.concurrent</c>: the CPU and the device may use managed memory at the same time.</summary>
+    /// <summary><c>man.concurrent</c>: may the CPU and the device use managed memory at the same time?</summary>
     ManagedConcurrent = Constants.GPUMEM_CAPABILITY_MANAGED_CONCURRENT,
-    /// <summary><c>man.direct_from_host</c>: the CPU reaches managed pages on the device without moving them.</summary>
+    /// <summary>
+    /// <c>man.direct_from_host</c>: does the CPU reach managed pages on the device without moving them?
+    /// </summary>
     ManagedDirectFromHost = Constants.GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST,
     /// <summary>
-    /// <c>man.numa_locations</c>: prefetches and advice can name a NUMA node. Drivers may ignore the node in advice,
+    /// <c>man.numa_locations</c>: can prefetches and advice name a NUMA node? Drivers may ignore the node in advice,
     /// which is then <see cref="Status.NoEffect"/>.
     /// </summary>
     ManagedNumaLocations = Constants.GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS,
-    /// <summary><c>man.batch</c>: prefetches of many ranges in one driver call.</summary>
+    /// <summary><c>man.batch</c>: is a batch of prefetches one driver call?</summary>
     ManagedBatch = Constants.GPUMEM_CAPABILITY_MANAGED_BATCH,
-    /// <summary><c>man.discard</c>: contents can be discarded.</summary>
+    /// <summary><c>man.discard</c>: can the contents of managed memory be discarded?</summary>
     ManagedDiscard = Constants.GPUMEM_CAPABILITY_MANAGED_DISCARD,
-    /// <summary><c>stream.value32</c>: value writes and waits on 4 bytes.</summary>
+    /// <summary><c>stream.value32</c>: can a stream write a 4-byte value, and wait for one?</summary>
     StreamValue32 = Constants.GPUMEM_CAPABILITY_STREAM_VALUE32,
-    /// <summary><c>stream.value64</c>: value writes and waits on 8 bytes.</summary>
+    /// <summary><c>stream.value64</c>: can a stream write an 8-byte value, and wait for one?</summary>
     StreamValue64 = Constants.GPUMEM_CAPABILITY_STREAM_VALUE64,
-    /// <summary><c>stream.value_nor</c>: value waits with <see cref="WaitCondition.Nor"/>.</summary>
+    /// <summary><c>stream.value_nor</c>: can a stream wait with <see cref="WaitCondition.Nor"/>?</summary>
     StreamValueNor = Constants.GPUMEM_CAPABILITY_STREAM_VALUE_NOR,
-    /// <summary><c>copy.engines</c>: copies that can run at the same time.</summary>
+    /// <summary><c>copy.engines</c>: how many copies can run at the same time?</summary>
     CopyEngines = Constants.GPUMEM_CAPABILITY_COPY_ENGINES,
     /// <summary>
-    /// <c>copy.batch</c>: the small copies of a batch are handed over together, see <c>gpumem_copy_regions()</c>.
+    /// <c>copy.batch</c>: are the small copies of a batch handed over together, not one by one? See
+    /// <c>gpumem_copy_regions()</c>.
     /// </summary>
     CopyBatch = Constants.GPUMEM_CAPABILITY_COPY_BATCH,
-    /// <summary><c>peer.access</c>: queried for a pair of devices.</summary>
+    /// <summary><c>peer.access</c>: can this device access the memory of the other one?</summary>
     PeerAccess = Constants.GPUMEM_CAPABILITY_PEER_ACCESS,
-    /// <summary><c>peer.atomics</c>: queried for a pair of devices.</summary>
+    /// <summary><c>peer.atomics</c>: do atomics work between this device and the other one?</summary>
     PeerAtomics = Constants.GPUMEM_CAPABILITY_PEER_ATOMICS,
-    /// <summary><c>vmm.device</c>: physical memory of the device can be mapped.</summary>
+    /// <summary><c>vmm.device</c>: can physical memory of the device be mapped?</summary>
     VmmDevice = Constants.GPUMEM_CAPABILITY_VMM_DEVICE,
-    /// <summary><c>vmm.host</c>: physical memory of the host can be mapped.</summary>
+    /// <summary><c>vmm.host</c>: can physical memory of the host be mapped?</summary>
     VmmHost = Constants.GPUMEM_CAPABILITY_VMM_HOST,
-    /// <summary><c>vmm.host_numa</c>: the same of a NUMA node.</summary>
+    /// <summary><c>vmm.host_numa</c>: can physical memory of a NUMA node be mapped?</summary>
     VmmHostNuma = Constants.GPUMEM_CAPABILITY_VMM_HOST_NUMA,
-    /// <summary><c>vmm.granularity_min</c>: unit of physical memory of the device.</summary>
+    /// <summary><c>vmm.granularity_min</c>: in which unit is physical memory made and mapped?</summary>
     VmmGranularityMin = Constants.GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN,
-    /// <summary><c>vmm.granularity_rec</c>: the unit for best performance.</summary>
+    /// <summary><c>vmm.granularity_rec</c>: which unit of physical memory gives the best performance?</summary>
     VmmGranularityRecommended = Constants.GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED,
-    /// <summary><c>vmm.handle_posix_fd</c>: physical memory can be shared by file descriptor.</summary>
+    /// <summary><c>vmm.handle_posix_fd</c>: can physical memory be shared by file descriptor?</summary>
     VmmHandlePosixFd = Constants.GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD,
-    /// <summary><c>vmm.handle_fabric</c>: it can be shared over the fabric.</summary>
+    /// <summary><c>vmm.handle_fabric</c>: can physical memory be shared over the fabric?</summary>
     VmmHandleFabric = Constants.GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC,
-    /// <summary><c>vmm.compressible</c>: compressible physical memory.</summary>
+    /// <summary><c>vmm.compressible</c>: can physical memory be compressible?</summary>
     VmmCompressible = Constants.GPUMEM_CAPABILITY_VMM_COMPRESSIBLE,
-    /// <summary><c>vmm.rdma</c>: physical memory for network cards.</summary>
+    /// <summary><c>vmm.rdma</c>: can network cards access physical memory?</summary>
     VmmRdma = Constants.GPUMEM_CAPABILITY_VMM_RDMA,
-    /// <summary><c>share.legacy</c>: device memory can be shared by handles of the driver.</summary>
+    /// <summary>
+    /// <c>share.legacy</c>: can device memory be shared with other processes by handles of the driver?
+    /// </summary>
     ShareLegacy = Constants.GPUMEM_CAPABILITY_SHARE_LEGACY,
-    /// <summary><c>share.events</c>: events can be shared.</summary>
+    /// <summary><c>share.events</c>: can events be shared?</summary>
     ShareEvents = Constants.GPUMEM_CAPABILITY_SHARE_EVENTS,
-    /// <summary><c>share.channel</c>: processes can talk over Unix sockets, which all sharing needs.</summary>
+    /// <summary>
+    /// <c>share.channel</c>: can processes send each other file descriptors, which all sharing needs?
+    /// </summary>
     ShareChannel = Constants.GPUMEM_CAPABILITY_SHARE_CHANNEL,
-    /// <summary><c>share.dma_buf</c>: device memory can be exported as a dma-buf.</summary>
+    /// <summary><c>share.dma_buf</c>: can device memory be exported as a dma-buf?</summary>
     ShareDmaBuf = Constants.GPUMEM_CAPABILITY_SHARE_DMA_BUF,
-    /// <summary><c>share.dma_buf_pcie</c>: the same with the mapping over PCIe.</summary>
+    /// <summary>
+    /// <c>share.dma_buf_pcie</c>: can device memory be exported as a dma-buf that is mapped over PCIe?
+    /// </summary>
     ShareDmaBufPcie = Constants.GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
   }
 

@@ -13,68 +13,76 @@ extern "C" {
 
 /** Something that a device may be able to do: one of the GPUMEM_CAPABILITY_ values. */
 typedef int32_t gpumem_capability;
-#define GPUMEM_CAPABILITY_UVA 1               /**< `uva`: one address space for host and devices. */
-#define GPUMEM_CAPABILITY_DEVICE_COUNT 2      /**< `device.count`: devices of the instance. */
-#define GPUMEM_CAPABILITY_DEVICE_BYTES 3      /**< `device.bytes`: memory of the device. */
-#define GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS 4 /**< `dev.cpu_access`: the CPU can access device memory. */
-#define GPUMEM_CAPABILITY_PIN_MAP_HOST 10 /**< `pin.map_host`: the device can use pinned memory in place. */
-#define GPUMEM_CAPABILITY_PIN_PAGE_LOCKED 11    /**< `pin.page_locked`: pinned pages are really locked. */
-#define GPUMEM_CAPABILITY_PIN_WRITE_COMBINED 12 /**< `pin.write_combined`: write-combined pinned memory. */
-#define GPUMEM_CAPABILITY_PIN_REGISTER 13       /**< `pin.register`: pinning of existing memory. */
-/** `pin.register_same_pointer`: registered memory has the same address for the CPU and for devices. */
+#define GPUMEM_CAPABILITY_UVA 1               /**< `uva`: do host and devices share one address space? */
+#define GPUMEM_CAPABILITY_DEVICE_COUNT 2      /**< `device.count`: how many devices does the instance have? */
+#define GPUMEM_CAPABILITY_DEVICE_BYTES 3      /**< `device.bytes`: how much memory does the device have? */
+#define GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS 4 /**< `dev.cpu_access`: may the CPU touch device memory? */
+#define GPUMEM_CAPABILITY_PIN_MAP_HOST 10 /**< `pin.map_host`: can the device use pinned memory in place? */
+#define GPUMEM_CAPABILITY_PIN_PAGE_LOCKED 11 /**< `pin.page_locked`: are pinned pages really locked? */
+/** `pin.write_combined`: is there write-combined pinned memory? */
+#define GPUMEM_CAPABILITY_PIN_WRITE_COMBINED 12
+#define GPUMEM_CAPABILITY_PIN_REGISTER 13 /**< `pin.register`: can existing memory be pinned? */
+/** `pin.register_same_pointer`: does registered memory have the same address for CPU and devices? */
 #define GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER 14
-/** `pin.register_read_only`: registering memory for reading only. */
+/** `pin.register_read_only`: can memory be registered for reading only? */
 #define GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY 15
-/** `pin.register_iomemory`: registering memory-mapped I/O. */
+/** `pin.register_iomemory`: can memory-mapped I/O be registered? */
 #define GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY 16
-/** `pin.max_single`: largest number of bytes that is locked in one piece. */
+/** `pin.max_single`: what is the largest range that is locked in one piece? */
 #define GPUMEM_CAPABILITY_PIN_MAX_SINGLE 17
-#define GPUMEM_CAPABILITY_PIN_MAX_COUNT 18 /**< `pin.max_count`: pieces that can be locked at once. */
-#define GPUMEM_CAPABILITY_PIN_NUMA 19      /**< `pin.numa`: pinned memory can be placed on a NUMA node. */
-#define GPUMEM_CAPABILITY_HOST_ATOMICS 20  /**< `host.atomics`: atomics work between CPU and device. */
-#define GPUMEM_CAPABILITY_PAGEABLE 30      /**< `man.pageable`: the device can access pageable memory. */
-/** `man.pageable_host_tables`: it does so through the host's page tables. */
+#define GPUMEM_CAPABILITY_PIN_MAX_COUNT 18 /**< `pin.max_count`: how many pieces can be locked at once? */
+#define GPUMEM_CAPABILITY_PIN_NUMA 19      /**< `pin.numa`: can pinned memory be placed on a NUMA node? */
+#define GPUMEM_CAPABILITY_HOST_ATOMICS 20  /**< `host.atomics`: do atomics work between CPU and device? */
+#define GPUMEM_CAPABILITY_PAGEABLE 30      /**< `man.pageable`: can the device access ordinary memory? */
+/** `man.pageable_host_tables`: does the device access ordinary memory through the host's page tables? */
 #define GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES 31
-#define GPUMEM_CAPABILITY_MANAGED 32 /**< `man.alloc`: managed memory. */
-/** `man.concurrent`: the CPU and the device may use managed memory at the same time. */
+#define GPUMEM_CAPABILITY_MANAGED 32 /**< `man.alloc`: is there managed memory? */
+/** `man.concurrent`: may the CPU and the device use managed memory at the same time? */
 #define GPUMEM_CAPABILITY_MANAGED_CONCURRENT 33
-/** `man.direct_from_host`: the CPU reaches managed pages on the device without moving them. */
+/** `man.direct_from_host`: does the CPU reach managed pages on the device without moving them? */
 #define GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST 34
-/** `man.numa_locations`: prefetches and advice can name a NUMA node. Drivers may ignore the node in advice, which is then
+/** `man.numa_locations`: can prefetches and advice name a NUMA node? Drivers may ignore the node in advice, which is then
  * #GPUMEM_NO_EFFECT. */
 #define GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS 35
-#define GPUMEM_CAPABILITY_MANAGED_BATCH 36 /**< `man.batch`: prefetches of many ranges in one driver call. */
-#define GPUMEM_CAPABILITY_MANAGED_DISCARD 37 /**< `man.discard`: contents can be discarded. */
-#define GPUMEM_CAPABILITY_STREAM_VALUE32 40  /**< `stream.value32`: value writes and waits on 4 bytes. */
-#define GPUMEM_CAPABILITY_STREAM_VALUE64 41  /**< `stream.value64`: value writes and waits on 8 bytes. */
-/** `stream.value_nor`: value waits with #GPUMEM_WAIT_NOR. */
+#define GPUMEM_CAPABILITY_MANAGED_BATCH 36 /**< `man.batch`: is a batch of prefetches one driver call? */
+/** `man.discard`: can the contents of managed memory be discarded? */
+#define GPUMEM_CAPABILITY_MANAGED_DISCARD 37
+/** `stream.value32`: can a stream write a 4-byte value, and wait for one? */
+#define GPUMEM_CAPABILITY_STREAM_VALUE32 40
+/** `stream.value64`: can a stream write an 8-byte value, and wait for one? */
+#define GPUMEM_CAPABILITY_STREAM_VALUE64 41
+/** `stream.value_nor`: can a stream wait with #GPUMEM_WAIT_NOR? */
 #define GPUMEM_CAPABILITY_STREAM_VALUE_NOR 42
-#define GPUMEM_CAPABILITY_COPY_ENGINES 50 /**< `copy.engines`: copies that can run at the same time. */
-/** `copy.batch`: the small copies of a batch are handed over together, see gpumem_copy_regions(). */
+#define GPUMEM_CAPABILITY_COPY_ENGINES 50 /**< `copy.engines`: how many copies can run at the same time? */
+/** `copy.batch`: are the small copies of a batch handed over together, not one by one? See gpumem_copy_regions(). */
 #define GPUMEM_CAPABILITY_COPY_BATCH 51
-#define GPUMEM_CAPABILITY_PEER_ACCESS 60  /**< `peer.access`: queried for a pair of devices. */
-#define GPUMEM_CAPABILITY_PEER_ATOMICS 61 /**< `peer.atomics`: queried for a pair of devices. */
+/** `peer.access`: can this device access the memory of the other one? */
+#define GPUMEM_CAPABILITY_PEER_ACCESS 60
+/** `peer.atomics`: do atomics work between this device and the other one? */
+#define GPUMEM_CAPABILITY_PEER_ATOMICS 61
 
-#define GPUMEM_CAPABILITY_VMM_DEVICE 70    /**< `vmm.device`: physical memory of the device can be mapped. */
-#define GPUMEM_CAPABILITY_VMM_HOST 71      /**< `vmm.host`: physical memory of the host can be mapped. */
-#define GPUMEM_CAPABILITY_VMM_HOST_NUMA 72 /**< `vmm.host_numa`: the same of a NUMA node. */
-#define GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN \
-  73 /**< `vmm.granularity_min`: unit of physical memory of the device. */
-#define GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED \
-  74 /**< `vmm.granularity_rec`: the unit for best performance. */
-/** `vmm.handle_posix_fd`: physical memory can be shared by file descriptor. */
+#define GPUMEM_CAPABILITY_VMM_DEVICE 70 /**< `vmm.device`: can physical memory of the device be mapped? */
+#define GPUMEM_CAPABILITY_VMM_HOST 71   /**< `vmm.host`: can physical memory of the host be mapped? */
+/** `vmm.host_numa`: can physical memory of a NUMA node be mapped? */
+#define GPUMEM_CAPABILITY_VMM_HOST_NUMA 72
+/** `vmm.granularity_min`: in which unit is physical memory made and mapped? */
+#define GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN 73
+/** `vmm.granularity_rec`: which unit of physical memory gives the best performance? */
+#define GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED 74
+/** `vmm.handle_posix_fd`: can physical memory be shared by file descriptor? */
 #define GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD 75
-#define GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC 76 /**< `vmm.handle_fabric`: it can be shared over the fabric. */
-#define GPUMEM_CAPABILITY_VMM_COMPRESSIBLE 77  /**< `vmm.compressible`: compressible physical memory. */
-#define GPUMEM_CAPABILITY_VMM_RDMA 78          /**< `vmm.rdma`: physical memory for network cards. */
-/** `share.legacy`: device memory can be shared by handles of the driver. */
+/** `vmm.handle_fabric`: can physical memory be shared over the fabric? */
+#define GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC 76
+#define GPUMEM_CAPABILITY_VMM_COMPRESSIBLE 77 /**< `vmm.compressible`: can physical memory be compressible? */
+#define GPUMEM_CAPABILITY_VMM_RDMA 78         /**< `vmm.rdma`: can network cards access physical memory? */
+/** `share.legacy`: can device memory be shared with other processes by handles of the driver? */
 #define GPUMEM_CAPABILITY_SHARE_LEGACY 80
-#define GPUMEM_CAPABILITY_SHARE_EVENTS 81 /**< `share.events`: events can be shared. */
-/** `share.channel`: processes can talk over Unix sockets, which all sharing needs. */
+#define GPUMEM_CAPABILITY_SHARE_EVENTS 81 /**< `share.events`: can events be shared? */
+/** `share.channel`: can processes send each other file descriptors, which all sharing needs? */
 #define GPUMEM_CAPABILITY_SHARE_CHANNEL 82
-#define GPUMEM_CAPABILITY_SHARE_DMA_BUF \
-  83 /**< `share.dma_buf`: device memory can be exported as a dma-buf. */
-/** `share.dma_buf_pcie`: the same with the mapping over PCIe. */
+/** `share.dma_buf`: can device memory be exported as a dma-buf? */
+#define GPUMEM_CAPABILITY_SHARE_DMA_BUF 83
+/** `share.dma_buf_pcie`: can device memory be exported as a dma-buf that is mapped over PCIe? */
 #define GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE 84
 
 /** Type of `value` in a gpumem_capability_info: one of the GPUMEM_ANSWER_TYPE_ values. */

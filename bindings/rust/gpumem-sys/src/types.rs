@@ -415,96 +415,97 @@ constants! {
     /// All work on the buffers was observed complete: wait for nothing.
     GPUMEM_SLEEP_IDLE: gpumem_sleep_flags = 0x1;
     // ---- capability.h
-    /// `uva`: one address space for host and devices.
+    /// `uva`: do host and devices share one address space?
     GPUMEM_CAPABILITY_UVA: gpumem_capability = 1;
-    /// `device.count`: devices of the instance.
+    /// `device.count`: how many devices does the instance have?
     GPUMEM_CAPABILITY_DEVICE_COUNT: gpumem_capability = 2;
-    /// `device.bytes`: memory of the device.
+    /// `device.bytes`: how much memory does the device have?
     GPUMEM_CAPABILITY_DEVICE_BYTES: gpumem_capability = 3;
-    /// `dev.cpu_access`: the CPU can access device memory.
+    /// `dev.cpu_access`: may the CPU touch device memory?
     GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS: gpumem_capability = 4;
-    /// `pin.map_host`: the device can use pinned memory in place.
+    /// `pin.map_host`: can the device use pinned memory in place?
     GPUMEM_CAPABILITY_PIN_MAP_HOST: gpumem_capability = 10;
-    /// `pin.page_locked`: pinned pages are really locked.
+    /// `pin.page_locked`: are pinned pages really locked?
     GPUMEM_CAPABILITY_PIN_PAGE_LOCKED: gpumem_capability = 11;
-    /// `pin.write_combined`: write-combined pinned memory.
+    /// `pin.write_combined`: is there write-combined pinned memory?
     GPUMEM_CAPABILITY_PIN_WRITE_COMBINED: gpumem_capability = 12;
-    /// `pin.register`: pinning of existing memory.
+    /// `pin.register`: can existing memory be pinned?
     GPUMEM_CAPABILITY_PIN_REGISTER: gpumem_capability = 13;
-    /// `pin.register_same_pointer`: registered memory has the same address for the CPU and for
-    /// devices.
+    /// `pin.register_same_pointer`: does registered memory have the same address for CPU and
+    /// devices?
     GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER: gpumem_capability = 14;
-    /// `pin.register_read_only`: registering memory for reading only.
+    /// `pin.register_read_only`: can memory be registered for reading only?
     GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY: gpumem_capability = 15;
-    /// `pin.register_iomemory`: registering memory-mapped I/O.
+    /// `pin.register_iomemory`: can memory-mapped I/O be registered?
     GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY: gpumem_capability = 16;
-    /// `pin.max_single`: largest number of bytes that is locked in one piece.
+    /// `pin.max_single`: what is the largest range that is locked in one piece?
     GPUMEM_CAPABILITY_PIN_MAX_SINGLE: gpumem_capability = 17;
-    /// `pin.max_count`: pieces that can be locked at once.
+    /// `pin.max_count`: how many pieces can be locked at once?
     GPUMEM_CAPABILITY_PIN_MAX_COUNT: gpumem_capability = 18;
-    /// `pin.numa`: pinned memory can be placed on a NUMA node.
+    /// `pin.numa`: can pinned memory be placed on a NUMA node?
     GPUMEM_CAPABILITY_PIN_NUMA: gpumem_capability = 19;
-    /// `host.atomics`: atomics work between CPU and device.
+    /// `host.atomics`: do atomics work between CPU and device?
     GPUMEM_CAPABILITY_HOST_ATOMICS: gpumem_capability = 20;
-    /// `man.pageable`: the device can access pageable memory.
+    /// `man.pageable`: can the device access ordinary memory?
     GPUMEM_CAPABILITY_PAGEABLE: gpumem_capability = 30;
-    /// `man.pageable_host_tables`: it does so through the host's page tables.
+    /// `man.pageable_host_tables`: does the device access ordinary memory through the host's page
+    /// tables?
     GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES: gpumem_capability = 31;
-    /// `man.alloc`: managed memory.
+    /// `man.alloc`: is there managed memory?
     GPUMEM_CAPABILITY_MANAGED: gpumem_capability = 32;
-    /// `man.concurrent`: the CPU and the device may use managed memory at the same time.
+    /// `man.concurrent`: may the CPU and the device use managed memory at the same time?
     GPUMEM_CAPABILITY_MANAGED_CONCURRENT: gpumem_capability = 33;
-    /// `man.direct_from_host`: the CPU reaches managed pages on the device without moving them.
+    /// `man.direct_from_host`: does the CPU reach managed pages on the device without moving them?
     GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST: gpumem_capability = 34;
-    /// `man.numa_locations`: prefetches and advice can name a NUMA node. Drivers may ignore the
+    /// `man.numa_locations`: can prefetches and advice name a NUMA node? Drivers may ignore the
     /// node in advice, which is then [`GPUMEM_NO_EFFECT`](crate::GPUMEM_NO_EFFECT).
     GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS: gpumem_capability = 35;
-    /// `man.batch`: prefetches of many ranges in one driver call.
+    /// `man.batch`: is a batch of prefetches one driver call?
     GPUMEM_CAPABILITY_MANAGED_BATCH: gpumem_capability = 36;
-    /// `man.discard`: contents can be discarded.
+    /// `man.discard`: can the contents of managed memory be discarded?
     GPUMEM_CAPABILITY_MANAGED_DISCARD: gpumem_capability = 37;
-    /// `stream.value32`: value writes and waits on 4 bytes.
+    /// `stream.value32`: can a stream write a 4-byte value, and wait for one?
     GPUMEM_CAPABILITY_STREAM_VALUE32: gpumem_capability = 40;
-    /// `stream.value64`: value writes and waits on 8 bytes.
+    /// `stream.value64`: can a stream write an 8-byte value, and wait for one?
     GPUMEM_CAPABILITY_STREAM_VALUE64: gpumem_capability = 41;
-    /// `stream.value_nor`: value waits with [`GPUMEM_WAIT_NOR`](crate::GPUMEM_WAIT_NOR).
+    /// `stream.value_nor`: can a stream wait with [`GPUMEM_WAIT_NOR`](crate::GPUMEM_WAIT_NOR)?
     GPUMEM_CAPABILITY_STREAM_VALUE_NOR: gpumem_capability = 42;
-    /// `copy.engines`: copies that can run at the same time.
+    /// `copy.engines`: how many copies can run at the same time?
     GPUMEM_CAPABILITY_COPY_ENGINES: gpumem_capability = 50;
-    /// `copy.batch`: the small copies of a batch are handed over together, see
+    /// `copy.batch`: are the small copies of a batch handed over together, not one by one? See
     /// `gpumem_copy_regions()`.
     GPUMEM_CAPABILITY_COPY_BATCH: gpumem_capability = 51;
-    /// `peer.access`: queried for a pair of devices.
+    /// `peer.access`: can this device access the memory of the other one?
     GPUMEM_CAPABILITY_PEER_ACCESS: gpumem_capability = 60;
-    /// `peer.atomics`: queried for a pair of devices.
+    /// `peer.atomics`: do atomics work between this device and the other one?
     GPUMEM_CAPABILITY_PEER_ATOMICS: gpumem_capability = 61;
-    /// `vmm.device`: physical memory of the device can be mapped.
+    /// `vmm.device`: can physical memory of the device be mapped?
     GPUMEM_CAPABILITY_VMM_DEVICE: gpumem_capability = 70;
-    /// `vmm.host`: physical memory of the host can be mapped.
+    /// `vmm.host`: can physical memory of the host be mapped?
     GPUMEM_CAPABILITY_VMM_HOST: gpumem_capability = 71;
-    /// `vmm.host_numa`: the same of a NUMA node.
+    /// `vmm.host_numa`: can physical memory of a NUMA node be mapped?
     GPUMEM_CAPABILITY_VMM_HOST_NUMA: gpumem_capability = 72;
-    /// `vmm.granularity_min`: unit of physical memory of the device.
+    /// `vmm.granularity_min`: in which unit is physical memory made and mapped?
     GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN: gpumem_capability = 73;
-    /// `vmm.granularity_rec`: the unit for best performance.
+    /// `vmm.granularity_rec`: which unit of physical memory gives the best performance?
     GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED: gpumem_capability = 74;
-    /// `vmm.handle_posix_fd`: physical memory can be shared by file descriptor.
+    /// `vmm.handle_posix_fd`: can physical memory be shared by file descriptor?
     GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD: gpumem_capability = 75;
-    /// `vmm.handle_fabric`: it can be shared over the fabric.
+    /// `vmm.handle_fabric`: can physical memory be shared over the fabric?
     GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC: gpumem_capability = 76;
-    /// `vmm.compressible`: compressible physical memory.
+    /// `vmm.compressible`: can physical memory be compressible?
     GPUMEM_CAPABILITY_VMM_COMPRESSIBLE: gpumem_capability = 77;
-    /// `vmm.rdma`: physical memory for network cards.
+    /// `vmm.rdma`: can network cards access physical memory?
     GPUMEM_CAPABILITY_VMM_RDMA: gpumem_capability = 78;
-    /// `share.legacy`: device memory can be shared by handles of the driver.
+    /// `share.legacy`: can device memory be shared with other processes by handles of the driver?
     GPUMEM_CAPABILITY_SHARE_LEGACY: gpumem_capability = 80;
-    /// `share.events`: events can be shared.
+    /// `share.events`: can events be shared?
     GPUMEM_CAPABILITY_SHARE_EVENTS: gpumem_capability = 81;
-    /// `share.channel`: processes can talk over Unix sockets, which all sharing needs.
+    /// `share.channel`: can processes send each other file descriptors, which all sharing needs?
     GPUMEM_CAPABILITY_SHARE_CHANNEL: gpumem_capability = 82;
-    /// `share.dma_buf`: device memory can be exported as a dma-buf.
+    /// `share.dma_buf`: can device memory be exported as a dma-buf?
     GPUMEM_CAPABILITY_SHARE_DMA_BUF: gpumem_capability = 83;
-    /// `share.dma_buf_pcie`: the same with the mapping over PCIe.
+    /// `share.dma_buf_pcie`: can device memory be exported as a dma-buf that is mapped over PCIe?
     GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE: gpumem_capability = 84;
     /// [`GPUMEM_ANSWER_NO`](crate::GPUMEM_ANSWER_NO),
     /// [`GPUMEM_ANSWER_YES`](crate::GPUMEM_ANSWER_YES) or

@@ -119,96 +119,101 @@ codes! {
     }
     /// Something that a device may be able to do.
     Capability: i32 {
-        /// `uva`: one address space for host and devices.
+        /// `uva`: do host and devices share one address space?
         UVA = GPUMEM_CAPABILITY_UVA,
-        /// `device.count`: devices of the instance.
+        /// `device.count`: how many devices does the instance have?
         DEVICE_COUNT = GPUMEM_CAPABILITY_DEVICE_COUNT,
-        /// `device.bytes`: memory of the device.
+        /// `device.bytes`: how much memory does the device have?
         DEVICE_BYTES = GPUMEM_CAPABILITY_DEVICE_BYTES,
-        /// `dev.cpu_access`: the CPU can access device memory.
+        /// `dev.cpu_access`: may the CPU touch device memory?
         DEVICE_CPU_ACCESS = GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS,
-        /// `pin.map_host`: the device can use pinned memory in place.
+        /// `pin.map_host`: can the device use pinned memory in place?
         PIN_MAP_HOST = GPUMEM_CAPABILITY_PIN_MAP_HOST,
-        /// `pin.page_locked`: pinned pages are really locked.
+        /// `pin.page_locked`: are pinned pages really locked?
         PIN_PAGE_LOCKED = GPUMEM_CAPABILITY_PIN_PAGE_LOCKED,
-        /// `pin.write_combined`: write-combined pinned memory.
+        /// `pin.write_combined`: is there write-combined pinned memory?
         PIN_WRITE_COMBINED = GPUMEM_CAPABILITY_PIN_WRITE_COMBINED,
-        /// `pin.register`: pinning of existing memory.
+        /// `pin.register`: can existing memory be pinned?
         PIN_REGISTER = GPUMEM_CAPABILITY_PIN_REGISTER,
-        /// `pin.register_same_pointer`: registered memory has the same address for the CPU and for
-        /// devices.
+        /// `pin.register_same_pointer`: does registered memory have the same address for CPU and
+        /// devices?
         PIN_REGISTER_SAME_POINTER = GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER,
-        /// `pin.register_read_only`: registering memory for reading only.
+        /// `pin.register_read_only`: can memory be registered for reading only?
         PIN_REGISTER_READ_ONLY = GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY,
-        /// `pin.register_iomemory`: registering memory-mapped I/O.
+        /// `pin.register_iomemory`: can memory-mapped I/O be registered?
         PIN_REGISTER_IOMEMORY = GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY,
-        /// `pin.max_single`: largest number of bytes that is locked in one piece.
+        /// `pin.max_single`: what is the largest range that is locked in one piece?
         PIN_MAX_SINGLE = GPUMEM_CAPABILITY_PIN_MAX_SINGLE,
-        /// `pin.max_count`: pieces that can be locked at once.
+        /// `pin.max_count`: how many pieces can be locked at once?
         PIN_MAX_COUNT = GPUMEM_CAPABILITY_PIN_MAX_COUNT,
-        /// `pin.numa`: pinned memory can be placed on a NUMA node.
+        /// `pin.numa`: can pinned memory be placed on a NUMA node?
         PIN_NUMA = GPUMEM_CAPABILITY_PIN_NUMA,
-        /// `host.atomics`: atomics work between CPU and device.
+        /// `host.atomics`: do atomics work between CPU and device?
         HOST_ATOMICS = GPUMEM_CAPABILITY_HOST_ATOMICS,
-        /// `man.pageable`: the device can access pageable memory.
+        /// `man.pageable`: can the device access ordinary memory?
         PAGEABLE = GPUMEM_CAPABILITY_PAGEABLE,
-        /// `man.pageable_host_tables`: it does so through the host's page tables.
+        /// `man.pageable_host_tables`: does the device access ordinary memory through the host's
+        /// page tables?
         PAGEABLE_HOST_TABLES = GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES,
-        /// `man.alloc`: managed memory.
+        /// `man.alloc`: is there managed memory?
         MANAGED = GPUMEM_CAPABILITY_MANAGED,
-        /// `man.concurrent`: the CPU and the device may use managed memory at the same time.
+        /// `man.concurrent`: may the CPU and the device use managed memory at the same time?
         MANAGED_CONCURRENT = GPUMEM_CAPABILITY_MANAGED_CONCURRENT,
-        /// `man.direct_from_host`: the CPU reaches managed pages on the device without moving them.
+        /// `man.direct_from_host`: does the CPU reach managed pages on the device without moving
+        /// them?
         MANAGED_DIRECT_FROM_HOST = GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST,
-        /// `man.numa_locations`: prefetches and advice can name a NUMA node. Drivers may ignore the
+        /// `man.numa_locations`: can prefetches and advice name a NUMA node? Drivers may ignore the
         /// node in advice, which is then [`Status::NO_EFFECT`].
         MANAGED_NUMA_LOCATIONS = GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS,
-        /// `man.batch`: prefetches of many ranges in one driver call.
+        /// `man.batch`: is a batch of prefetches one driver call?
         MANAGED_BATCH = GPUMEM_CAPABILITY_MANAGED_BATCH,
-        /// `man.discard`: contents can be discarded.
+        /// `man.discard`: can the contents of managed memory be discarded?
         MANAGED_DISCARD = GPUMEM_CAPABILITY_MANAGED_DISCARD,
-        /// `stream.value32`: value writes and waits on 4 bytes.
+        /// `stream.value32`: can a stream write a 4-byte value, and wait for one?
         STREAM_VALUE32 = GPUMEM_CAPABILITY_STREAM_VALUE32,
-        /// `stream.value64`: value writes and waits on 8 bytes.
+        /// `stream.value64`: can a stream write an 8-byte value, and wait for one?
         STREAM_VALUE64 = GPUMEM_CAPABILITY_STREAM_VALUE64,
-        /// `stream.value_nor`: value waits with [`WaitCondition::NOR`].
+        /// `stream.value_nor`: can a stream wait with [`WaitCondition::NOR`]?
         STREAM_VALUE_NOR = GPUMEM_CAPABILITY_STREAM_VALUE_NOR,
-        /// `copy.engines`: copies that can run at the same time.
+        /// `copy.engines`: how many copies can run at the same time?
         COPY_ENGINES = GPUMEM_CAPABILITY_COPY_ENGINES,
-        /// `copy.batch`: the small copies of a batch are handed over together, see
+        /// `copy.batch`: are the small copies of a batch handed over together, not one by one? See
         /// `gpumem_copy_regions()`.
         COPY_BATCH = GPUMEM_CAPABILITY_COPY_BATCH,
-        /// `peer.access`: queried for a pair of devices.
+        /// `peer.access`: can this device access the memory of the other one?
         PEER_ACCESS = GPUMEM_CAPABILITY_PEER_ACCESS,
-        /// `peer.atomics`: queried for a pair of devices.
+        /// `peer.atomics`: do atomics work between this device and the other one?
         PEER_ATOMICS = GPUMEM_CAPABILITY_PEER_ATOMICS,
-        /// `vmm.device`: physical memory of the device can be mapped.
+        /// `vmm.device`: can physical memory of the device be mapped?
         VMM_DEVICE = GPUMEM_CAPABILITY_VMM_DEVICE,
-        /// `vmm.host`: physical memory of the host can be mapped.
+        /// `vmm.host`: can physical memory of the host be mapped?
         VMM_HOST = GPUMEM_CAPABILITY_VMM_HOST,
-        /// `vmm.host_numa`: the same of a NUMA node.
+        /// `vmm.host_numa`: can physical memory of a NUMA node be mapped?
         VMM_HOST_NUMA = GPUMEM_CAPABILITY_VMM_HOST_NUMA,
-        /// `vmm.granularity_min`: unit of physical memory of the device.
+        /// `vmm.granularity_min`: in which unit is physical memory made and mapped?
         VMM_GRANULARITY_MIN = GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN,
-        /// `vmm.granularity_rec`: the unit for best performance.
+        /// `vmm.granularity_rec`: which unit of physical memory gives the best performance?
         VMM_GRANULARITY_RECOMMENDED = GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED,
-        /// `vmm.handle_posix_fd`: physical memory can be shared by file descriptor.
+        /// `vmm.handle_posix_fd`: can physical memory be shared by file descriptor?
         VMM_HANDLE_POSIX_FD = GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD,
-        /// `vmm.handle_fabric`: it can be shared over the fabric.
+        /// `vmm.handle_fabric`: can physical memory be shared over the fabric?
         VMM_HANDLE_FABRIC = GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC,
-        /// `vmm.compressible`: compressible physical memory.
+        /// `vmm.compressible`: can physical memory be compressible?
         VMM_COMPRESSIBLE = GPUMEM_CAPABILITY_VMM_COMPRESSIBLE,
-        /// `vmm.rdma`: physical memory for network cards.
+        /// `vmm.rdma`: can network cards access physical memory?
         VMM_RDMA = GPUMEM_CAPABILITY_VMM_RDMA,
-        /// `share.legacy`: device memory can be shared by handles of the driver.
+        /// `share.legacy`: can device memory be shared with other processes by handles of the
+        /// driver?
         SHARE_LEGACY = GPUMEM_CAPABILITY_SHARE_LEGACY,
-        /// `share.events`: events can be shared.
+        /// `share.events`: can events be shared?
         SHARE_EVENTS = GPUMEM_CAPABILITY_SHARE_EVENTS,
-        /// `share.channel`: processes can talk over Unix sockets, which all sharing needs.
+        /// `share.channel`: can processes send each other file descriptors, which all sharing
+        /// needs?
         SHARE_CHANNEL = GPUMEM_CAPABILITY_SHARE_CHANNEL,
-        /// `share.dma_buf`: device memory can be exported as a dma-buf.
+        /// `share.dma_buf`: can device memory be exported as a dma-buf?
         SHARE_DMA_BUF = GPUMEM_CAPABILITY_SHARE_DMA_BUF,
-        /// `share.dma_buf_pcie`: the same with the mapping over PCIe.
+        /// `share.dma_buf_pcie`: can device memory be exported as a dma-buf that is mapped over
+        /// PCIe?
         SHARE_DMA_BUF_PCIE = GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
     }
     /// Type of `value` in a gpumem_capability_info.
