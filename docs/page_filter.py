@@ -96,6 +96,8 @@ def prepare(page, text):
     # Code is left out of what is done to text.
     pieces = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
     for number in range(0, len(pieces), 2):
+        # What was measured is in the source, and not a page.
+        pieces[number] = re.sub(r"(?<!!)\[([^\]]+)\]\(measured/[^)]*\)", r"\1", pieces[number])
         pieces[number] = LINK.sub(link, pieces[number])
         if page != "index":
             pieces[number] = re.sub(r"^(#+) (.*)$", heading, pieces[number], flags=re.MULTILINE)

@@ -33,6 +33,17 @@ def leads_somewhere(page, target, anchor):
     return not anchor or anchor in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
+def numbers_not_measured(docs, text):
+    """The times and rates of a row that are in none of the files of docs/measured that it links to."""
+    missing = []
+    for row in re.findall(r"^\|.*\]\(measured/.*\|$", text, re.MULTILINE):
+        files = [docs / name for name in re.findall(r"\]\((measured/[^)]*)\)", row)]
+        there = "".join(file.read_text(encoding="utf-8") for file in files if file.exists())
+        numbers = set(re.findall(r"([\d.]+(?: to [\d.]+)?) (?:ns|us|ms|GB/s)\b", row))
+        missing += [f"{number}: {row}" for number in sorted(numbers) if not re.search(rf"(?<![\d.,]){re.escape(number)}(?![.,]?\d)", there)]
+    return missing
+
+
 def setups_that_differ(pages):
     """Meson ignores the options of a second setup of a folder, so a page must not name it with others."""
     known = {}
@@ -181,6 +192,7 @@ def main():
                    if not any(f"{name}(" in header.read_text(encoding="utf-8")
                               for header in (root / "capi" / "include" / "gpumem").glob("*.h"))])
 
+    tap.check("choosing.md has only costs that were measured", numbers_not_measured(docs, pages[docs / "choosing.md"]))
     for name in ("architecture.md", "add-a-function.md", "testing.md"):
         tap.check(f"{name} names no file that does not exist", paths_that_lead_nowhere(root, pages[docs / name]))
 
