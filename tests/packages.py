@@ -115,12 +115,14 @@ class Kind:
 EXPECTED = {
     "deb": {"libgpumem0": {"libc6", "libgcc-s1", "libstdc++6"},
             "libgpumem-dev": {"libgpumem0"},
+            "libgpumem-doc": set(),
             "gpumem-tools": {"init-system-helpers", "libc6", "libgcc-s1", "libstdc++6", "libgpumem0", "libxxhash0"},
             "gpumem-fakecuda": {"libc6", "libgcc-s1"},
             "python3-gpumem": {"python3:any", "libgpumem0"}},
     "rpm": {"gpumem-libs": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "ld-linux-x86-64.so.2",
                             "rtld"},
             "gpumem-devel": {"gpumem-libs", "libgpumem.so.0", "/usr/bin/pkg-config"},
+            "gpumem-doc": set(),
             "gpumem": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "libxxhash.so.0",
                        "gpumem-libs", "rtld"},
             "gpumem-fakecuda": {"libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "rtld"},
@@ -244,6 +246,14 @@ def use(tap, kind, root, source):
         expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
         return [] if said == expected else [said]
 
+    def documentation():
+        (folder,) = (path.parent for path in root.glob("usr/share/doc/*gpumem*/html"))
+        pages = ["index.html", "memory_8h.html", *(f"{path.stem}.html" for path in (source / "docs").glob("*.md"))]
+        program = f"/{folder.relative_to(root)}/examples/basic.c"
+        said = run(*enter, "sh", "-c", f"cd /tmp/consumer && gcc {program} $(pkg-config --cflags --libs gpumem) && ./a.out")
+        expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
+        return [f"missing: {name}" for name in pages if not (folder / "html" / name).is_file()] + [said] * (said != expected)
+
     def completion():
         said = run(*enter, "bash", "-c", "source /usr/share/bash-completion/completions/gpumem && COMP_WORDS=(gpumem b) && COMP_CWORD=1 && "
                    '_gpumem gpumem && echo "${COMPREPLY[@]}"')
@@ -251,6 +261,7 @@ def use(tap, kind, root, source):
 
     attempt(tap, f"{kind.name}: a C program is compiled and runs", linked)
     attempt(tap, f"{kind.name}: a Python program runs", module)
+    attempt(tap, f"{kind.name}: the pages are there, and a program of them runs", documentation)
     attempt(tap, f"{kind.name}: bash completes a command", completion)
     attempt(tap, f"{kind.name}: the program gpumem runs",
             lambda: [] if "host" in (said := run(*enter, "gpumem", "info")) else [said])
