@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from packages import Failed, attempt, run, works
+from packages import Failed, attempt, blocks, run, works
 from tap import Tap
 
 ALONE = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--net"]
@@ -132,10 +132,6 @@ class Stranger:
 def archives(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*")
             if path.suffix in {".crate", ".zip", ".mod", ".info"}}
-
-
-def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def crates(user):

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tap import Tap
 
-# What a root needs so that every package can be installed and a C program compiled.
-IN_ROOT = ["gcc", "libc6-dev", "libstdc++6", "libxxhash0", "pkg-config", "python3"]
+# What a root needs so that every package can be installed, and programs in C, Go and Rust compiled.
+IN_ROOT = ["cargo", "gcc", "golang-go", "libc6-dev", "libstdc++6", "libxxhash0", "pkg-config", "python3"]
 # What both kinds of package managers keep for themselves.
 MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/lib/dpkg/", "var/lib/rpm/", "root/.rpmdb/", "var/log/", "proc/",
                 "dev/")
@@ -118,6 +118,9 @@ EXPECTED = {
             "libgpumem-doc": set(),
             "gpumem-tools": {"init-system-helpers", "libc6", "libgcc-s1", "libstdc++6", "libgpumem0", "libxxhash0"},
             "gpumem-fakecuda": {"libc6", "libgcc-s1"},
+            "golang-gpumem-dev": {"libgpumem-dev", "pkg-config"},
+            "librust-gpumem-dev": {"librust-gpumem-sys-dev"},
+            "librust-gpumem-sys-dev": {"libgpumem-dev", "pkg-config"},
             "python3-gpumem": {"python3:any", "libgpumem0"}},
     "rpm": {"gpumem-libs": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "ld-linux-x86-64.so.2",
                             "rtld"},
@@ -268,6 +271,9 @@ def use(tap, kind, root, source):
     attempt(tap, f"{kind.name}: gpumem bench measures",
             lambda: [] if "ratio" in (said := run(*enter, "gpumem", "bench", "--group", "call", "--quick")) else [said])
     attempt(tap, f"{kind.name}: the unit of the keeper names a program, and is off", lambda: keeper_unit(root))
+    if kind.name == "deb":
+        attempt(tap, "deb: a Go program is built from the package", lambda: go_program(root, source, enter))
+        attempt(tap, "deb: a Rust program is built from the packages", lambda: rust_program(root, source, enter))
     if cuda_include() is not None:
         use_fake_driver(tap, kind, root, source, enter)
     shutil.rmtree(work)
@@ -277,6 +283,36 @@ def keeper_unit(root):
     unit = (root / "usr" / "lib" / "systemd" / "user" / "gpumem-keeper.service").read_text(encoding="utf-8")
     program = re.search(r"^ExecStart=/(\S+)", unit, re.MULTILINE)[1]
     return [f"no program: {program}"][:not (root / program).exists()] + [f"on: {link}" for link in root.rglob("*.wants/gpumem-keeper.*")]
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def go_program(root, source, enter):
+    """As docs/go.md has it."""
+    page, folder = source / "docs" / "go.md", root / "tmp" / "consumer" / "go"
+    folder.mkdir()
+    (program, *_) = (block for block in blocks(page, "go") if block.startswith("package main"))
+    (folder / "program.go").write_text(program, encoding="utf-8")
+    (command,) = (block for block in blocks(page, "sh") if "/usr/share/gocode" in block)
+    said = run(*enter, "GOCACHE=/tmp/consumer/go/cache", "sh", "-ec", f"cd /tmp/consumer/go\n{command}")
+    return [] if said == "to the device and back\n" else [said]
+
+
+def rust_program(root, source, enter):
+    """As docs/rust.md has it."""
+    page, folder = source / "docs" / "rust.md", root / "tmp" / "consumer" / "rust"
+    (folder / "src").mkdir(parents=True)
+    (folder / ".cargo").mkdir()
+    (folder / "src" / "main.rs").write_text(blocks(page, "rust")[0], encoding="utf-8")
+    (folder / "Cargo.toml").write_text(
+        '[package]\nname = "program"\nversion = "0.1.0"\nedition = "2021"\n\n[dependencies]\ngpumem = "0.1"\n', encoding="utf-8")
+    (config,) = (block for block in blocks(page, "toml") if "/usr/share/cargo/registry" in block)
+    (folder / ".cargo" / "config.toml").write_text(config, encoding="utf-8")
+    said = run(*enter, "CARGO_HOME=/tmp/consumer/rust/home", "sh", "-ec", "cd /tmp/consumer/rust && cargo run --offline --quiet")
+    expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
+    return [] if said == expected else [said]
 
 
 def refused(text, *command):
