@@ -274,9 +274,40 @@ def use(tap, kind, root, source):
     if kind.name == "deb":
         attempt(tap, "deb: a Go program is built from the package", lambda: go_program(root, source, enter))
         attempt(tap, "deb: a Rust program is built from the packages", lambda: rust_program(root, source, enter))
+        autopkgtests(tap, kind, root, enter)
     if cuda_include() is not None:
         use_fake_driver(tap, kind, root, source, enter)
     shutil.rmtree(work)
+
+
+def autopkgtests(tap, kind, root, enter):
+    """The scripts of debian/tests as autopkgtest runs them: in the unpacked source, where output on stderr is a failure."""
+    folder = root / "tmp" / "consumer" / "package"
+    folder.mkdir()
+    for pattern, *options in (("*.orig.tar.xz", "--strip-components=1"), ("*.debian.tar.xz",)):
+        (archive,) = kind.folder.glob(pattern)
+        run("tar", "--extract", f"--file={archive}", f"--directory={folder}", "--no-same-owner", *options)
+    scripts = folder / "debian" / "tests"
+    stanzas = [dict(re.findall(r"^([\w-]+): (.*)$", stanza, re.MULTILINE))
+               for stanza in (scripts / "control").read_text(encoding="utf-8").split("\n\n")]
+    stanzas = [stanza for stanza in stanzas if "Tests" in stanza]
+    tap.check("deb: each script of debian/tests is run",
+              sorted({path.name for path in scripts.iterdir()} ^ {"control", *(stanza["Tests"] for stanza in stanzas)}))
+
+    def script(stanza):
+        run("dpkg", f"--root={root}", "--status", *stanza["Depends"].split(", "))
+        scratch = Path(tempfile.mkdtemp(dir=root / "tmp" / "consumer"))
+        # Not with the backend that the other cases have chosen.
+        result = subprocess.run([*enter, f"AUTOPKGTEST_TMP=/{scratch.relative_to(root)}", "env", "--unset=GPUMEM_BACKEND",
+                                 f"--chdir=/{folder.relative_to(root)}", f"debian/tests/{stanza['Tests']}"],
+                                text=True, capture_output=True, check=False)
+        return [result.stdout, result.stderr, f"exit status {result.returncode}"] if result.returncode or result.stderr else []
+
+    for stanza in stanzas:
+        if "gpumem-fakecuda" in stanza["Depends"] and cuda_include() is None:
+            tap.skip(f"deb: debian/tests/{stanza['Tests']}", "the headers of CUDA are not here")
+        else:
+            attempt(tap, f"deb: debian/tests/{stanza['Tests']}", lambda stanza=stanza: script(stanza))
 
 
 def keeper_unit(root):
