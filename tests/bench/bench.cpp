@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "access.h"
 #include "calls.h"
 #include "fence.h"
 #include "file.h"
@@ -999,6 +1000,8 @@ constexpr Group kGroups[] = {
      [](Bench& bench, const Options& options) { traces(bench.scene(), options.traces); }},
     {"copy", "copies between any two kinds of memory, by size",
      [](Bench& bench, const Options&) { copies(bench); }},
+    {"access", "a kernel that reads or writes memory of each kind in place",
+     [](Bench& bench, const Options&) { access(bench.scene()); }},
     {"pieces", "batches of 1,000 small copies",
      [](Bench& bench, const Options&) { pieces(bench.scene(), bench.stream); }},
     {"pageable", "copies of ordinary memory, by size",

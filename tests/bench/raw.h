@@ -101,6 +101,10 @@ class Raw {
   virtual Call enqueue_prefetch(void* /*pointer*/, uint64_t /*size*/, bool /*to_device*/) { return {}; }
   virtual Call advise(void* /*pointer*/, uint64_t /*size*/) { return {}; }
 
+  // Whether run_kernel() works: device 0 reads or writes memory in place, done on return.
+  virtual bool has_kernels() { return false; }
+  virtual void run_kernel(void* /*pointer*/, uint64_t /*size*/, bool /*write*/) {}
+
   // Memory for another process, until this ends; and what that does with it. Nothing where there is no such
   // thing.
   virtual void share(uint64_t /*size*/, RawShare* /*out*/) {}

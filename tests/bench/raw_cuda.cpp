@@ -26,7 +26,8 @@ namespace {
   X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle) X(cuStreamWaitEvent)
 // Of drivers from 12.2 on.
 #define RAW_NEWER_FUNCTIONS(X) X(cuMemPrefetchAsync_v2) X(cuMemAdvise_v2) X(cuMemAllocAsync) X(cuMemFreeAsync) \
-  X(cuDeviceGetDefaultMemPool) X(cuMemPoolSetAttribute) X(cuMemcpyBatchAsync_v2)
+  X(cuDeviceGetDefaultMemPool) X(cuMemPoolSetAttribute) X(cuMemcpyBatchAsync_v2) X(cuModuleLoadData) \
+  X(cuModuleGetFunction) X(cuLaunchKernel)
 // clang-format on
 
 struct Driver {
@@ -142,6 +143,72 @@ class RawCudaRange : public RawRange {
   CUdeviceptr base_ = 0;
 };
 
+// 16 bytes a thread at a time. What is read is added up, and stored where the sum is one that no memory of
+// the benchmarks has: else the compiler would leave the loads out.
+constexpr char kKernels[] = R"(
+.version 6.0
+.target sm_50
+.address_size 64
+
+.visible .entry bench_read(.param .u64 pointer, .param .u64 size)
+{
+  .reg .pred %done, %odd;
+  .reg .b32 %block, %blocks, %threads, %thread, %a, %b, %c, %d, %sum;
+  .reg .b64 %base, %end, %at, %step, %from;
+  ld.param.u64 %base, [pointer];
+  ld.param.u64 %end, [size];
+  mov.u32 %block, %ctaid.x;
+  mov.u32 %blocks, %nctaid.x;
+  mov.u32 %threads, %ntid.x;
+  mov.u32 %thread, %tid.x;
+  mad.lo.u32 %block, %block, %threads, %thread;
+  mul.lo.u32 %blocks, %blocks, %threads;
+  mul.wide.u32 %at, %block, 16;
+  mul.wide.u32 %step, %blocks, 16;
+  mov.u32 %sum, 0;
+read_next:
+  setp.ge.u64 %done, %at, %end;
+  @%done bra read_end;
+  add.u64 %from, %base, %at;
+  ld.global.v4.u32 {%a, %b, %c, %d}, [%from];
+  add.u32 %a, %a, %b;
+  add.u32 %c, %c, %d;
+  add.u32 %a, %a, %c;
+  add.u32 %sum, %sum, %a;
+  add.u64 %at, %at, %step;
+  bra read_next;
+read_end:
+  setp.eq.u32 %odd, %sum, 0x9e3779b9;
+  @%odd st.global.u32 [%base], %sum;
+  ret;
+}
+
+.visible .entry bench_write(.param .u64 pointer, .param .u64 size)
+{
+  .reg .pred %done;
+  .reg .b32 %block, %blocks, %threads, %thread, %one;
+  .reg .b64 %base, %end, %at, %step, %to;
+  ld.param.u64 %base, [pointer];
+  ld.param.u64 %end, [size];
+  mov.u32 %block, %ctaid.x;
+  mov.u32 %blocks, %nctaid.x;
+  mov.u32 %threads, %ntid.x;
+  mov.u32 %thread, %tid.x;
+  mad.lo.u32 %block, %block, %threads, %thread;
+  mul.lo.u32 %blocks, %blocks, %threads;
+  mul.wide.u32 %at, %block, 16;
+  mul.wide.u32 %step, %blocks, 16;
+  mov.u32 %one, 1;
+write_next:
+  setp.ge.u64 %done, %at, %end;
+  @%done ret;
+  add.u64 %to, %base, %at;
+  st.global.v4.u32 [%to], {%one, %one, %one, %one};
+  add.u64 %at, %at, %step;
+  bra write_next;
+}
+)";
+
 class RawCuda : public Raw {
  public:
   RawCuda() {
@@ -165,6 +232,24 @@ class RawCuda : public Raw {
     int version = 0;
     CHECK(cuDriverGetVersion(&version));
     return "CUDA driver API " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  }
+
+  bool has_kernels() override {
+    CUmodule module = nullptr;
+    if (read_ == nullptr && driver_.cuModuleLoadData != nullptr &&
+        driver_.cuModuleLoadData(&module, kKernels) == CUDA_SUCCESS) {
+      CHECK(cuModuleGetFunction(&read_, module, "bench_read"));
+      CHECK(cuModuleGetFunction(&write_, module, "bench_write"));
+    }
+    return read_ != nullptr;
+  }
+  void run_kernel(void* pointer, uint64_t size, bool write) override {
+    constexpr unsigned kBlocks = 2048;
+    constexpr unsigned kThreads = 256;
+    void* arguments[] = {&pointer, &size};
+    CHECK(cuLaunchKernel(write ? write_ : read_, kBlocks, 1, 1, kThreads, 1, 1, 0, stream_, arguments,
+                         nullptr));
+    synchronize();
   }
 
   void share(uint64_t size, RawShare* out) override {
@@ -396,6 +481,8 @@ class RawCuda : public Raw {
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
+  CUfunction read_ = nullptr;  // once there are kernels
+  CUfunction write_ = nullptr;
   CUevent event_ = nullptr;
 };
 
