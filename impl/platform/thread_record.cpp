@@ -4,12 +4,12 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -18,6 +18,7 @@ namespace gpumem::platform {
 
 constinit thread_local ThreadRecord* thread_record_or_null = nullptr;
 constinit thread_local uint32_t host_function_process = 0;
+constinit Fencing fencing;
 
 namespace {
 
@@ -144,7 +145,7 @@ ThreadRecord& make_thread_record() {
     }
   }
   record->process.store(process, std::memory_order_release);
-  record->fences = !has_membarrier();
+  if (!has_membarrier()) fencing.by_threads = true;
   release_at_exit(*record);
   thread_record_or_null = record;
   return *record;
@@ -169,17 +170,18 @@ void Use::withdraw_beyond(uint64_t place) noexcept {
 
 void fence_all_threads() noexcept {
   full_fence();
+  if (fencing.known_to_all.load(std::memory_order_acquire)) return;
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
   // A forked child has to register again.
   if (has_membarrier() && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
-  // Refused from the beginning, and then every thread fences itself; or by a filter that was installed later.
-  // Taking a right from a page interrupts every processor that runs a thread of this process, which is a
-  // fence on x86. A thread that is not running has passed one.
-  void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return;
-  *static_cast<volatile char*>(page) = 1;
-  mprotect(page, 4096, PROT_READ);
-  munmap(page, 4096);
+  // Refused, perhaps by a filter that was installed when threads were running already. Taking a right from a
+  // page would interrupt them on x86, but processors of arm64 learn that without an interrupt. So wait, once,
+  // for far longer than a processor holds back a store or keeps what it loaded early.
+  fencing.by_threads = true;
+  timespec left{0, 10'000'000};
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+  fencing.known_to_all.store(true, std::memory_order_release);
 }
 
 UsedBy used_by(const void* object) noexcept {
@@ -276,7 +278,7 @@ Question::Question(ThreadRecord& record, const void* address)
     : record_(record), before_(record.question.load(std::memory_order_relaxed)) {
   const auto asked = reinterpret_cast<uint64_t>(address);
   record_.question.store(asked, std::memory_order_relaxed);
-  order_announcement(record_);
+  order_announcement();
   if (freeing_now.load(std::memory_order_acquire) == 0) return;
   Freed* const all = freed.find();
   if (all == nullptr) return;

@@ -30,7 +30,6 @@ struct alignas(128) ThreadRecord {
 
   // The thread's own.
   uint32_t free_uses = (uint32_t{1} << kUses) - 1;  // bits of `uses`
-  bool fences = false;                              // membarrier(2) is refused, so the thread fences itself
 
   // What another layer keeps for the thread, and how to end it with the thread.
   void* attachment = nullptr;
@@ -46,6 +45,12 @@ struct alignas(128) ThreadRecord {
 // Epoch of the process in which a function of the caller runs on this thread, or 0. Not in the record,
 // because a thread of a driver may have none, and cannot report that there is no memory for one.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local uint32_t host_function_process;
+// Every call reads it, so it has a cache line of its own. Neither is ever taken back.
+struct alignas(128) Fencing {
+  std::atomic<bool> by_threads{false};  // membarrier(2) is refused, so threads fence their own announcements
+  std::atomic<bool> known_to_all{false};
+};
+extern constinit Fencing fencing;
 
 // Makes the record of a thread that has none in this process. Throws std::bad_alloc.
 ThreadRecord& make_thread_record();
@@ -63,9 +68,9 @@ inline ThreadRecord& thread_record() {
 inline void full_fence() { __sync_synchronize(); }
 
 // Orders an announcement before the loads that follow it. The other half is in the functions that wait.
-inline void order_announcement(const ThreadRecord& record) {
+inline void order_announcement() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (record.fences) [[unlikely]]
+  if (fencing.by_threads.load(std::memory_order_relaxed)) [[unlikely]]
     full_fence();
 }
 
@@ -89,7 +94,7 @@ class Use {
     } else {
       place_ = announce_beyond(record, announced);
     }
-    order_announcement(record);
+    order_announcement();
   }
   Use(Use&& other) noexcept : record_(other.record_), place_(other.place_) { other.record_ = nullptr; }
   Use& operator=(Use&& other) noexcept {
@@ -171,7 +176,7 @@ class Look {
   explicit Look(ThreadRecord& record)
       : record_(record), before_(record.looking.load(std::memory_order_relaxed)) {
     record_.looking.store(before_ | 1, std::memory_order_relaxed);
-    order_announcement(record_);
+    order_announcement();
   }
   Look(const Look&) = delete;
   Look& operator=(const Look&) = delete;

@@ -408,8 +408,9 @@ WRAP(long, syscall, (long number, ...)) {
     argument = va_arg(arguments, long);
   va_end(arguments);
   if (number == SYS_mlock && fails("mlock", {ENOMEM, EAGAIN, EPERM})) return -1;
-  // The library does without.
-  if (number == SYS_membarrier && fails("membarrier", {ENOSYS, EPERM})) return -1;
+  // The library does without. It does not ask again once that is refused for good, so later calls would get
+  // other numbers.
+  if (number == SYS_membarrier && !plan.forever && fails("membarrier", {ENOSYS, EPERM})) return -1;
   if (number == SYS_mbind && fails("mbind", {ENOMEM, EPERM, ENOSYS})) return -1;
   return __real_syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
 }
