@@ -10,6 +10,7 @@
 #include <new>
 
 #include "platform/descriptor.h"
+#include "platform/pages.h"
 
 namespace gpumem::platform {
 
@@ -43,7 +44,7 @@ std::atomic<uint32_t>* map_epoch_word() {
   const auto size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* page = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return keep(&no_word);
-  if (madvise(page, size, MADV_WIPEONFORK) != 0) {
+  if (advise(page, size, MADV_WIPEONFORK) != 0) {
     munmap(page, size);
     return keep(&no_word);
   }

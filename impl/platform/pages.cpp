@@ -73,7 +73,7 @@ bool every_page(const void* address, uint64_t size, int populate_advice, F allow
   const uint64_t page = page_size();
   const uint64_t begin = round_down(address_of(address), page);
   const uint64_t last = round_down(address_of(address) + size - 1, page);
-  if (begin != last && madvise(pointer_to(begin), last - begin + page, populate_advice) == 0) return true;
+  if (begin != last && advise(pointer_to(begin), last - begin + page, populate_advice) == 0) return true;
   for (uint64_t at = begin;; at += page) {
     if (!allowed(at)) return false;
     if (at == last) return true;
@@ -138,6 +138,12 @@ uint64_t page_size() {
   size = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   known.store(size, std::memory_order_relaxed);
   return size;
+}
+
+int advise(void* address, uint64_t size, int advice) {
+  constexpr int kUnknownAdvice = -1;
+  if (madvise(address, size, advice) != 0) return errno;
+  return madvise(nullptr, 0, kUnknownAdvice) == 0 ? EINVAL : 0;
 }
 
 Error system_error(Status status, int error_number, const char* entry_point, const char* what) {
@@ -302,7 +308,7 @@ bool set_accessible(void* address, uint64_t size, bool accessible) {
   return mprotect(address, size, accessible ? PROT_READ | PROT_WRITE : PROT_NONE) == 0;
 }
 
-bool discard(void* address, uint64_t size) { return madvise(address, size, MADV_REMOVE) == 0; }
+bool discard(void* address, uint64_t size) { return advise(address, size, MADV_REMOVE) == 0; }
 
 namespace {
 
@@ -354,8 +360,8 @@ Result<void> populate(void* address, uint64_t size, uint32_t threads) {
   in_parallel(size, threads, [&](uint64_t offset, uint64_t length) {
     if (error != 0) return;
     void* const part = pointer_to(address_of(address) + offset);
-    if (madvise(part, length, MADV_POPULATE_WRITE) == 0) return;
-    const int reason = errno;
+    const int reason = advise(part, length, MADV_POPULATE_WRITE);
+    if (reason == 0) return;
     // Older kernels lack the advice; the probe writes without changing bytes.
     if (reason != EINVAL || !writable(part, length)) error = reason;
   });

@@ -11,6 +11,9 @@ namespace gpumem::platform {
 
 uint64_t page_size();
 
+// madvise(): 0, or the errno. EINVAL too where advice does nothing: qemu-user accepts any, and ignores it.
+int advise(void* address, uint64_t size, int advice);
+
 // Error of class `status` with errno, its name, and the entry point.
 Error system_error(Status status, int error_number, const char* entry_point, const char* what);
 

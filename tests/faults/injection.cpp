@@ -196,6 +196,8 @@ WRAP(int, madvise, (void* address, size_t size, int advice)) {
   // Those that came with a kernel newer than the oldest that the library knows.
   constexpr int kPopulateRead = 22;
   constexpr int kPopulateWrite = 23;
+  constexpr int kUnknown = -1;  // asks whether the system knows what it accepts
+  if (advice == kUnknown) return __real_madvise(address, size, advice);
   const bool newer = advice == kPopulateRead || advice == kPopulateWrite || advice == MADV_WIPEONFORK ||
                      advice == MADV_HUGEPAGE;
   if (newer ? fails("madvise", {EINVAL, ENOMEM, EAGAIN}) : fails("madvise", {ENOMEM, EAGAIN})) return -1;

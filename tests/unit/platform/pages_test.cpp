@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,6 +25,7 @@
 namespace gpumem::platform {
 namespace {
 
+using test::exit_code_of;
 using test::faults;
 using test::has_flag;
 using test::mapping_flags;
@@ -138,6 +140,25 @@ TEST(Pages, DiscardedPagesAreGone) {
   EXPECT_EQ(*static_cast<char*>(at(*view, kPage)), 'x');
   unmap(*view, 2 * kPage);
   close_file(*file);
+}
+
+// As in qemu-user. Here a filter answers for the system.
+TEST(Pages, AdviceThatIsIgnoredIsNotBelieved) {
+  constexpr int kNoFilter = 7;
+  const auto range = reserve(2 * kPage, kPage);
+  ASSERT_TRUE(range);
+  EXPECT_EQ(advise(*range, kPage, MADV_NORMAL), 0);
+  EXPECT_EQ(advise(*range, kPage, -1), EINVAL);
+  const int code = exit_code_of([&] {
+    if (!test::refuse_system_call(SYS_madvise, 0)) return kNoFilter;
+    if (advise(*range, kPage, MADV_WIPEONFORK) != EINVAL) return 1;
+    if (readable(*range, 2 * kPage)) return 2;
+    if (populate(*range, 2 * kPage, 1)) return 3;
+    return discard(*range, kPage) ? 4 : 5;
+  });
+  unmap(*range, 2 * kPage);
+  if (code == kNoFilter) GTEST_SKIP() << "this system takes no filter of system calls";
+  EXPECT_EQ(code, 5);
 }
 
 TEST(Pages, ReserveIsAlignedInaccessibleAndNotInherited) {
