@@ -24,6 +24,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -726,7 +727,18 @@ pid_t start_child(const std::string& name, const std::vector<std::string>& envir
                   const std::vector<std::string>& arguments, const Output& output, int passed,
                   std::string* problem) {
   std::vector<std::string> variables = changed_environment(environment);
-  std::vector<std::string> words = {"gpumem_conformance", "--backend", backend_name(), "--child", name};
+  std::vector<std::string> words;
+  std::string program = "/proc/self/exe";
+  // A program that runs in an emulator starts its children in it too.
+  if (const char* const emulator = std::getenv("GPUMEM_TEST_EMULATOR")) {
+    std::istringstream text(emulator);
+    words.assign(std::istream_iterator<std::string>(text), {});
+    words.push_back(std::filesystem::read_symlink(program));
+    program = words.front();
+  } else {
+    words.push_back("gpumem_conformance");
+  }
+  words.insert(words.end(), {"--backend", backend_name(), "--child", name});
   words.insert(words.end(), arguments.begin(), arguments.end());
 
   posix_spawn_file_actions_t actions;
@@ -735,8 +747,8 @@ pid_t start_child(const std::string& name, const std::vector<std::string>& envir
   posix_spawn_file_actions_adddup2(&actions, output.err(), STDERR_FILENO);
   if (passed >= 0) posix_spawn_file_actions_adddup2(&actions, passed, kPassedDescriptor);
   pid_t pid = -1;
-  const int failure = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, pointers(words).data(),
-                                  pointers(variables).data());
+  const int failure = posix_spawnp(&pid, program.c_str(), &actions, nullptr, pointers(words).data(),
+                                   pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   if (failure == 0) return pid;
   *problem = std::string("cannot start: ") + std::strerror(failure);
