@@ -732,7 +732,7 @@ namespace GpuMem
       Path = Text.Read(info->path, 108);
     }
 
-    /// <summary>Process of the hub, as this process counts; 0 if it is not visible here.</summary>
+    /// <summary>Process of the hub, as this process counts; 0 if not visible here, or ended.</summary>
     public int Process { get; private set; }
 
     /// <summary>Its user.</summary>

@@ -361,7 +361,7 @@ class HubInfo(NamedTuple):
 
 
 class LinkInfo(NamedTuple):
-    """Information about a link. ``pid`` is the process of the hub, or 0 if it is not visible here."""
+    """Information about a link. ``pid`` is the process of the hub, or 0 if it is not visible here, or has ended."""
 
     pid: int
     uid: int

@@ -1664,7 +1664,7 @@ structs! {
     growing gpumem_link_info {
         /// `sizeof(gpumem_link_info)` of the caller.
         struct_size: usize,
-        /// Process of the hub, as this process counts; 0 if it is not visible here.
+        /// Process of the hub, as this process counts; 0 if not visible here, or ended.
         pid: i32,
         /// Its user.
         uid: u32,

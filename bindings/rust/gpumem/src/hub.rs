@@ -748,7 +748,7 @@ impl fmt::Debug for Link {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LinkInfo {
-    /// Process of the hub, as this process counts; `None` if it is not visible here.
+    /// Process of the hub, as this process counts; `None` if it is not visible here, or has ended.
     pub pid: Option<u32>,
     /// Its user.
     pub uid: u32,
