@@ -19,10 +19,12 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <thread>
 
 #include "base/text.h"
+#include "platform/fork.h"
 #include "platform/pages.h"
 #include "platform/thread.h"
 
@@ -34,6 +36,9 @@ constexpr auto kPause = std::chrono::milliseconds(2);
 // SCM_PIDFD, of Linux 6.5: a descriptor of the sending process, which comes with each packet if whoever made
 // the socket has asked for that.
 constexpr int kPidFd = 4;
+
+// While a thread has copies of all descriptors.
+constinit PerProcess<std::mutex> copying;
 
 struct Address {
   sockaddr_un bytes{};
@@ -240,7 +245,12 @@ void Listener::close() noexcept {
   // Those that nobody has accepted: nobody else connects now.
   for (auto left = accept(); left && *left; left = accept()) {
   }
-  socket_ = OwnDescriptor();
+  try {
+    const std::lock_guard lock(copying.get());
+    socket_ = OwnDescriptor();  // the last copy, so that the address is free
+  } catch (const std::bad_alloc&) {
+    socket_ = OwnDescriptor();
+  }
 }
 
 Result<Descriptor> connect_to(const std::string& text, Deadline deadline) {
@@ -455,18 +465,30 @@ bool has_unread(int socket) {
 bool is_drained(int socket) {
   int type = 0;
   int listens = 1;
+  int bytes = 1;
   socklen_t size = sizeof type;
   (void)getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size);
   (void)getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size);
-  return type == SOCK_SEQPACKET && listens == 0 && !has_unread(socket);
+  (void)ioctl(socket, FIONREAD, &bytes);
+  // Whoever sent the socket can have set from where on others peek.
+  const int from_the_first = -1;
+  (void)setsockopt(socket, SOL_SOCKET, SO_PEEK_OFF, &from_the_first, sizeof from_the_first);
+  return type == SOCK_SEQPACKET && listens == 0 && bytes == 0 && !has_unread(socket);
 }
 
-// As after fork(), the calling thread has copies of all descriptors. False if the system refuses.
-bool copy_descriptors() {
+// Gives the calling thread a table of its own, which has a copy of this descriptor alone. False if the system
+// refuses.
+bool copy_alone(int file_descriptor) {
   // As Docker's default filter refuses unshare(): closes none, because none has that number.
   constexpr unsigned kNone = UINT_MAX;
   constexpr unsigned kUnshare = 1U << 1U;  // CLOSE_RANGE_UNSHARE, of Linux 5.9
-  return syscall(SYS_close_range, kNone, kNone, kUnshare) == 0 || unshare(CLONE_FILES) == 0;
+  if (syscall(SYS_close_range, kNone, kNone, kUnshare) != 0 && unshare(CLONE_FILES) != 0) return false;
+  // For a moment it has copies of all, as a forked child; where the system has no close_range(), until it
+  // ends.
+  const auto kept = static_cast<unsigned>(file_descriptor);
+  if (kept != 0) (void)syscall(SYS_close_range, 0U, kept - 1, 0U);
+  (void)syscall(SYS_close_range, kept + 1, kNone, 0U);
+  return true;
 }
 
 // The last close(2) of a socket with SO_LINGER waits until its peer has taken what was sent, also of one that
@@ -474,10 +496,11 @@ bool copy_descriptors() {
 // ends (PF_EXITING in Linux's inet_release()), so the last copy is that of a short-lived thread.
 bool close_in_ending_thread(int file_descriptor) noexcept {
   try {
+    const std::lock_guard lock(copying.get());
     std::atomic<int> copied = -1;
     std::atomic<bool> closed = false;
     std::thread last = start_thread([&] {
-      copied = copy_descriptors() ? 1 : 0;
+      copied = copy_alone(file_descriptor) ? 1 : 0;
       copied.notify_one();
       closed.wait(false);
     });

@@ -175,6 +175,38 @@ TEST_F(SocketTest, NothingThatWasSentMakesItsReceiverWait) {
   EXPECT_EQ(test::open_files(), before);
 }
 
+TEST_F(SocketTest, NobodyHidesWhatLiesInASocketThatWasSent) {
+  test::Lingering lingering;
+  if (!lingering) GTEST_SKIP() << "there is no network";
+  const SocketPair ends = pair();
+  {
+    const Descriptors nested = lingering.take_nested();
+    const int offset = 1 << 30;
+    ASSERT_EQ(setsockopt(nested[0].get(), SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset), 0);
+    ASSERT_TRUE(send_some(ends.ours.get(), kBytes, nested));
+  }
+  std::array<uint8_t, 16> room{};
+  EXPECT_EQ(receive_some(ends.theirs.get(), room)->descriptors.size(), 1U);
+}
+
+// What closes without waiting has copies of all descriptors for a moment.
+TEST_F(SocketTest, AnAddressIsFreeOnceItsListenerIsClosed) {
+  const std::string address = "@gpumem-free-test-" + std::to_string(getpid());
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    for (int i = 0; i < 1000; ++i) {
+      const SocketPair ends = pair();
+      EXPECT_TRUE(send_some(ends.theirs.get(), kBytes, {}));  // unread when the first end is closed
+    }
+    over = true;
+  });
+  while (!over && !HasFailure()) {
+    auto listener = Listener::open(address, 0600);
+    EXPECT_TRUE(listener) << listener.error().message;
+  }
+  other.join();
+}
+
 TEST_F(SocketTest, SaysWhenTheProcessHasNoRoomForDescriptors) {
   const SocketPair ends = pair();
   const Descriptors files = SocketTest::files(3);
