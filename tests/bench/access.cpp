@@ -21,6 +21,12 @@ struct Way {
   Pair (*make)(const Scene& scene, uint64_t size);
 };
 
+void* device_pointer_of(gpumem_memory memory) {
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  must(gpumem_memory_get_info, memory, &info);
+  return info.device_pointer;
+}
+
 Pair allocated(const Scene& scene, uint64_t size, gpumem_kind kind, gpumem_memory_flags flags = 0) {
   gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
   desc.kind = kind;
@@ -28,10 +34,8 @@ Pair allocated(const Scene& scene, uint64_t size, gpumem_kind kind, gpumem_memor
   desc.size = size;
   gpumem_memory memory = nullptr;
   must(gpumem_memory_create, scene.device, &desc, &memory);
-  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
-  must(gpumem_memory_get_info, memory, &info);
   void* const raw = scene.raw.allocate(kind, flags, size);
-  return {info.device_pointer, raw, [memory, raw, kind, size, &scene] {
+  return {device_pointer_of(memory), raw, [memory, raw, kind, size, &scene] {
             scene.raw.free(kind, raw, size);
             must(gpumem_memory_destroy, memory);
           }};
@@ -49,10 +53,8 @@ Pair registered(const Scene& scene, uint64_t size) {
   desc.size = size;
   gpumem_memory memory = nullptr;
   must(gpumem_memory_register, scene.device, &desc, &memory);
-  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
-  must(gpumem_memory_get_info, memory, &info);
   scene.raw.pin(raw, size);
-  return {info.device_pointer, raw, [=, &scene] {
+  return {device_pointer_of(memory), raw, [=, &scene] {
             scene.raw.unpin(raw, size);
             must(gpumem_memory_destroy, memory);
             std::free(ours);

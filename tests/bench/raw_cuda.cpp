@@ -145,16 +145,12 @@ class RawCudaRange : public RawRange {
 
 // 16 bytes a thread at a time. What is read is added up, and stored where the sum is one that no memory of
 // the benchmarks has: else the compiler would leave the loads out.
-constexpr char kKernels[] = R"(
-.version 6.0
-.target sm_50
-.address_size 64
-
-.visible .entry bench_read(.param .u64 pointer, .param .u64 size)
+std::string kernel(const char* name, const char* body) {
+  return std::string(".visible .entry ") + name + R"((.param .u64 pointer, .param .u64 size)
 {
   .reg .pred %done, %odd;
   .reg .b32 %block, %blocks, %threads, %thread, %a, %b, %c, %d, %sum;
-  .reg .b64 %base, %end, %at, %step, %from;
+  .reg .b64 %base, %end, %at, %step, %place;
   ld.param.u64 %base, [pointer];
   ld.param.u64 %end, [size];
   mov.u32 %block, %ctaid.x;
@@ -165,49 +161,33 @@ constexpr char kKernels[] = R"(
   mul.lo.u32 %blocks, %blocks, %threads;
   mul.wide.u32 %at, %block, 16;
   mul.wide.u32 %step, %blocks, 16;
-  mov.u32 %sum, 0;
-read_next:
+  mov.u32 %sum, 1;
+next:
   setp.ge.u64 %done, %at, %end;
-  @%done bra read_end;
-  add.u64 %from, %base, %at;
-  ld.global.v4.u32 {%a, %b, %c, %d}, [%from];
-  add.u32 %a, %a, %b;
-  add.u32 %c, %c, %d;
-  add.u32 %a, %a, %c;
-  add.u32 %sum, %sum, %a;
+  @%done bra end;
+  add.u64 %place, %base, %at;
+)" + body +
+         R"(
   add.u64 %at, %at, %step;
-  bra read_next;
-read_end:
+  bra next;
+end:
   setp.eq.u32 %odd, %sum, 0x9e3779b9;
   @%odd st.global.u32 [%base], %sum;
   ret;
 }
-
-.visible .entry bench_write(.param .u64 pointer, .param .u64 size)
-{
-  .reg .pred %done;
-  .reg .b32 %block, %blocks, %threads, %thread, %one;
-  .reg .b64 %base, %end, %at, %step, %to;
-  ld.param.u64 %base, [pointer];
-  ld.param.u64 %end, [size];
-  mov.u32 %block, %ctaid.x;
-  mov.u32 %blocks, %nctaid.x;
-  mov.u32 %threads, %ntid.x;
-  mov.u32 %thread, %tid.x;
-  mad.lo.u32 %block, %block, %threads, %thread;
-  mul.lo.u32 %blocks, %blocks, %threads;
-  mul.wide.u32 %at, %block, 16;
-  mul.wide.u32 %step, %blocks, 16;
-  mov.u32 %one, 1;
-write_next:
-  setp.ge.u64 %done, %at, %end;
-  @%done ret;
-  add.u64 %to, %base, %at;
-  st.global.v4.u32 [%to], {%one, %one, %one, %one};
-  add.u64 %at, %at, %step;
-  bra write_next;
-}
 )";
+}
+
+std::string kernels() {
+  return ".version 6.0\n.target sm_50\n.address_size 64\n" + kernel("bench_read", R"(
+  ld.global.v4.u32 {%a, %b, %c, %d}, [%place];
+  add.u32 %a, %a, %b;
+  add.u32 %c, %c, %d;
+  add.u32 %a, %a, %c;
+  add.u32 %sum, %sum, %a;)") +
+         kernel("bench_write", R"(
+  st.global.v4.u32 [%place], {%sum, %sum, %sum, %sum};)");
+}
 
 class RawCuda : public Raw {
  public:
@@ -237,7 +217,7 @@ class RawCuda : public Raw {
   bool has_kernels() override {
     CUmodule module = nullptr;
     if (read_ == nullptr && driver_.cuModuleLoadData != nullptr &&
-        driver_.cuModuleLoadData(&module, kKernels) == CUDA_SUCCESS) {
+        driver_.cuModuleLoadData(&module, kernels().c_str()) == CUDA_SUCCESS) {
       CHECK(cuModuleGetFunction(&read_, module, "bench_read"));
       CHECK(cuModuleGetFunction(&write_, module, "bench_write"));
     }

@@ -47,8 +47,8 @@ constexpr size_t kRecentMax = 8;              // connections that are kept for t
 constexpr auto kRecentTime = std::chrono::seconds(1);
 constexpr auto kSoon = std::chrono::milliseconds(5);
 constexpr auto kPauseTime = std::chrono::milliseconds(100);
-constexpr auto kDrainTime =
-    std::chrono::milliseconds(100);  // how often to ask for what ended peers have read
+// How often to ask whether what ended connections have left unread has been read.
+constexpr auto kDrainTime = std::chrono::milliseconds(100);
 
 Error violation(const char* what) {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
