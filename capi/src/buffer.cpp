@@ -4,7 +4,7 @@
 #include "call.h"
 #include "core/buffer/group.h"
 #include "core/buffer/sleep.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "decode/sleep.h"
 #include "decode/vmm.h"
 #include "gpumem/buffer.h"
@@ -39,7 +39,7 @@ core::BufferRequest decode_request(capi::Decoder& decode, const core::DeviceObje
   request.reserve = desc.reserve;
   request.flags = desc.flags;
   if (desc.accesses != nullptr || desc.access_count != 0) {
-    request.accesses = capi::decode_accesses(decode, device != nullptr ? &device->instance() : nullptr,
+    request.accesses = capi::decode_accesses(decode, device != nullptr ? &device->context() : nullptr,
                                              desc.accesses, desc.access_count);
   }
   return request;
@@ -63,7 +63,7 @@ gpumem_status gpumem_buffer_create(gpumem_device device, const gpumem_buffer_des
     core::Ref<core::Group> group;
     if (given.group != nullptr) {
       group = decode.object<core::Group>(given.group);
-      if (group && object && &group->instance() != &object->instance())
+      if (group && object && &group->context() != &object->context())
         decode.refuse("the group belongs to another instance");
     } else if (given.tag != nullptr) {
       decode.refuse("the tag says what the buffer is in a group; pass a group too");
@@ -127,7 +127,7 @@ gpumem_status gpumem_buffer_set_access(gpumem_buffer buffer, const gpumem_access
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Buffer>(buffer);
     const std::vector<core::AccessRequest> changes =
-        capi::decode_accesses(decode, object ? &object->instance() : nullptr, accesses, count);
+        capi::decode_accesses(decode, object ? &object->context() : nullptr, accesses, count);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(object->set_access(changes));
     return GPUMEM_SUCCESS;
@@ -148,9 +148,9 @@ gpumem_status gpumem_buffer_sleep(gpumem_buffer buffer, const gpumem_sleep_desc*
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     auto object = decode.object<core::Buffer>(buffer);
     const capi::DecodedSleep sleep =
-        capi::decode_sleep(decode, object ? &object->instance() : nullptr, desc, false);
+        capi::decode_sleep(decode, object ? &object->context() : nullptr, desc, false);
     GPUMEM_TRY(decode.done());
-    core::Instance& instance = object->instance();
+    core::Context& instance = object->context();
     GPUMEM_TRY(core::sleep_buffers(instance, alone(std::move(object)), false, sleep.request));
     return GPUMEM_SUCCESS;
   });
@@ -161,7 +161,7 @@ gpumem_status gpumem_buffer_wake(gpumem_buffer buffer, const gpumem_wake_desc* d
     auto object = decode.object<core::Buffer>(buffer);
     const capi::DecodedWake wake = capi::decode_wake(decode, desc, false);
     GPUMEM_TRY(decode.done());
-    core::Instance& instance = object->instance();
+    core::Context& instance = object->context();
     GPUMEM_TRY(core::wake_buffers(instance, alone(std::move(object)), false, wake.request));
     return GPUMEM_SUCCESS;
   });
@@ -173,7 +173,7 @@ gpumem_status gpumem_buffer_prepare(gpumem_buffer buffer, const gpumem_prepare_d
     auto object = decode.object<core::Buffer>(buffer);
     const capi::DecodedPrepare prepare = capi::decode_prepare(decode, desc, false);
     GPUMEM_TRY(decode.done());
-    core::Instance& instance = object->instance();
+    core::Context& instance = object->context();
     GPUMEM_TRY(core::prepare_buffers(instance, alone(std::move(object)), false, prepare.store,
                                      prepare.bytes_per_second));
     return GPUMEM_SUCCESS;

@@ -3,7 +3,8 @@
 
 #include "call.h"
 #include "core/device/capability.h"
-#include "core/instance/instance.h"
+#include "core/device/device.h"
+#include "core/object/context.h"
 
 using namespace gpumem;
 
@@ -23,7 +24,7 @@ gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capabili
         decode.refuse("this capability belongs to a pair of devices; pass the other one as peer");
       other = decode.object<core::DeviceObject>(peer);
       if (object && other) {
-        if (&object->instance() != &other->instance()) {
+        if (&object->context() != &other->context()) {
           decode.refuse("the devices belong to different instances");
         }
         if (&object->device() == &other->device()) decode.refuse("the two devices are the same");

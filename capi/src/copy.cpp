@@ -8,7 +8,7 @@
 
 #include "base/cleanup.h"
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "gpumem/copy.h"
 
 using namespace gpumem;
@@ -126,7 +126,7 @@ gpumem_status do_copy(const char* function, Handle where, const Rectangle& recta
     arguments.source_order = given.source_order;
     GPUMEM_TRY(decode.done());
     if (extents.empty()) return GPUMEM_SUCCESS;
-    GPUMEM_TRY(core::copy(place->instance(), PlaceOf<Handle>::stream(*place), arguments));
+    GPUMEM_TRY(core::copy(place->context(), PlaceOf<Handle>::stream(*place), arguments));
     return GPUMEM_SUCCESS;
   });
 }
@@ -135,7 +135,7 @@ gpumem_status do_copy(const char* function, Handle where, const Rectangle& recta
 using Held = std::vector<core::Ref<core::Memory>>;
 
 // `instance` is null if the call's own handle is bad.
-void decode_operand(capi::Decoder& decode, const core::Instance* instance, const gpumem_copy_operand& given,
+void decode_operand(capi::Decoder& decode, core::Context* instance, const gpumem_copy_operand& given,
                     const Extents& extents, const char* what, Held& held, core::CopySide* out) {
   core::CopySide& side = *out;
   if ((given.memory != nullptr) == (given.pointer != nullptr)) {
@@ -147,7 +147,7 @@ void decode_operand(capi::Decoder& decode, const core::Instance* instance, const
   }
   if (given.memory != nullptr) {
     auto memory = decode.object<core::Memory>(given.memory);
-    if (memory && instance != nullptr && &memory->instance() != instance) {
+    if (memory && instance != nullptr && &memory->context() != instance) {
       decode.refuse("the memory of the %s belongs to another instance", what);
     }
     side.memory = memory.get();
@@ -163,7 +163,7 @@ void decode_operand(capi::Decoder& decode, const core::Instance* instance, const
   side.extent = decode_extent(decode, given.pointer, side.pitch, side.slice_pitch, extents, what);
 }
 
-core::CopyArguments decode_region(capi::Decoder& decode, const core::Instance* instance,
+core::CopyArguments decode_region(capi::Decoder& decode, core::Context* instance,
                                   const gpumem_copy_region* region, uint64_t index, size_t stride,
                                   Held& held) {
   char name[32] = "regions[";
@@ -200,7 +200,7 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
                               uint64_t count, uint64_t* out_failed, gpumem_error* error) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto place = decode.object_briefly<typename PlaceOf<Handle>::Object>(where);
-    const core::Instance* const instance = place ? &place->instance() : nullptr;
+    core::Context* const instance = place ? &place->context() : nullptr;
     core::Stream* const stream = place ? PlaceOf<Handle>::stream(*place) : nullptr;
     if (count != 0) {
       decode.not_null(regions, "regions");
@@ -234,7 +234,7 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
     const Cleanup name_entry([&] {
       if (index < count && out_failed != nullptr) *out_failed = index;
     });
-    GPUMEM_TRY(core::copy_all(place->instance(), stream, entries, &index));
+    GPUMEM_TRY(core::copy_all(place->context(), stream, entries, &index));
     return GPUMEM_SUCCESS;
   });
 }
@@ -266,7 +266,7 @@ gpumem_status do_fill(const char* function, Handle where, core::FillArguments ar
         decode_extent(decode, arguments.destination, arguments.pitch, 0, extents, "destination");
     GPUMEM_TRY(decode.done());
     if (extents.empty()) return GPUMEM_SUCCESS;
-    GPUMEM_TRY(core::fill(place->instance(), PlaceOf<Handle>::stream(*place), arguments));
+    GPUMEM_TRY(core::fill(place->context(), PlaceOf<Handle>::stream(*place), arguments));
     return GPUMEM_SUCCESS;
   });
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "gpumem/device.h"
 
 using namespace gpumem;
@@ -19,7 +19,7 @@ struct DevicePair {
 DevicePair decode_pair(capi::Decoder& decode, gpumem_device device, gpumem_device peer) {
   DevicePair pair{decode.object<core::DeviceObject>(device), decode.object<core::DeviceObject>(peer)};
   if (pair.device && pair.peer) {
-    if (&pair.device->instance() != &pair.peer->instance()) {
+    if (&pair.device->context() != &pair.peer->context()) {
       decode.refuse("the devices belong to different instances");
     }
     if (&pair.device->device() == &pair.peer->device()) decode.refuse("the two devices are the same");
@@ -33,9 +33,9 @@ gpumem_status gpumem_device_get(gpumem_instance instance, uint32_t ordinal, gpum
                                 gpumem_error* error) {
   const bool answered = capi::look(error, [&](uint32_t process) {
     const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
-    if (known == nullptr || out_device == nullptr || ordinal >= known->instance().devices().size())
+    if (known == nullptr || out_device == nullptr || ordinal >= core::Devices::of(known->context()).size())
       return false;
-    *out_device = capi::make_handle<gpumem_device>(known->instance().device_handle(ordinal));
+    *out_device = capi::make_handle<gpumem_device>(core::Devices::of(known->context())[ordinal].handle());
     return true;
   });
   if (answered) return GPUMEM_SUCCESS;
@@ -43,13 +43,13 @@ gpumem_status gpumem_device_get(gpumem_instance instance, uint32_t ordinal, gpum
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(out_device, "out_device");
     if (object) {
-      const size_t count = object->instance().devices().size();
+      const size_t count = core::Devices::of(object->context()).size();
       if (ordinal >= count) {
         decode.refuse("there is no device %u; the instance has %zu devices, numbered from 0", ordinal, count);
       }
     }
     GPUMEM_TRY(decode.done());
-    *out_device = capi::make_handle<gpumem_device>(object->instance().device_handle(ordinal));
+    *out_device = capi::make_handle<gpumem_device>(core::Devices::of(object->context())[ordinal].handle());
     return GPUMEM_SUCCESS;
   });
 }

@@ -4,7 +4,7 @@
 #include <cinttypes>
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/destroy.h"
 #include "core/stream/event.h"
 #include "core/stream/stream.h"
 
@@ -59,7 +59,7 @@ gpumem_status gpumem_event_destroy(gpumem_event event, gpumem_error* error) {
     if (event == nullptr) return GPUMEM_SUCCESS;
     auto object = decode.object<core::Event>(event);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::destroy_event(std::move(object)));
+    GPUMEM_TRY(core::destroy_object(std::move(object)));
     return GPUMEM_SUCCESS;
   });
 }

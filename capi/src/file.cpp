@@ -5,7 +5,7 @@
 
 #include "call.h"
 #include "core/buffer/file_copy.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 
 using namespace gpumem;
 
@@ -50,7 +50,7 @@ gpumem_status gpumem_copy_file(gpumem_instance instance, const gpumem_copy_file_
     GPUMEM_TRY(decode.done());
     core::FileCopyAnswer made;
     const Result<void> done =
-        request.size != 0 ? core::copy_file(object->instance(), request, &made) : Result<void>();
+        request.size != 0 ? core::copy_file(object->context(), request, &made) : Result<void>();
     if (out_info != nullptr && (done || made.begun)) {
       gpumem_copy_file_info info = GPUMEM_COPY_FILE_INFO_INIT;
       info.copied = made.copied;

@@ -2,7 +2,8 @@
 #include "core/buffer/group.h"
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "decode/sleep.h"
 #include "gpumem/group.h"
 
@@ -16,7 +17,7 @@ gpumem_status gpumem_group_create(gpumem_instance instance, const gpumem_group_d
     const gpumem_group_desc given = decode.optional_input(desc, "desc");
     std::string name = decode.name(given.name);
     GPUMEM_TRY(decode.done());
-    auto handle = core::create_group(object->shared_instance(), std::move(name));
+    auto handle = core::create_group(object->shared_context(), std::move(name));
     if (!handle) return handle.error();
     *out_group = capi::make_handle<gpumem_group>(*handle);
     return GPUMEM_SUCCESS;
@@ -28,7 +29,7 @@ gpumem_status gpumem_group_destroy(gpumem_group group, gpumem_error* error) {
     if (group == nullptr) return GPUMEM_SUCCESS;
     auto object = decode.object<core::Group>(group);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::destroy_group(std::move(object)));
+    GPUMEM_TRY(core::destroy_object(std::move(object)));
     return GPUMEM_SUCCESS;
   });
 }
@@ -52,7 +53,7 @@ gpumem_status gpumem_group_sleep(gpumem_group group, const gpumem_sleep_desc* de
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Group>(group);
     const capi::DecodedSleep sleep =
-        capi::decode_sleep(decode, object ? &object->instance() : nullptr, desc, true);
+        capi::decode_sleep(decode, object ? &object->context() : nullptr, desc, true);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(object->sleep(sleep.tag, sleep.request));
     return GPUMEM_SUCCESS;

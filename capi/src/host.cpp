@@ -91,7 +91,7 @@ gpumem_status gpumem_host_fail_step(gpumem_instance instance, uint64_t step, uin
     const auto object = decode.object<core::InstanceObject>(instance);
     if (repeat > 1) decode.refuse("repeat is %u; it must be 0 or 1", repeat);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(simulation::fail_step(object->instance(), step, repeat == 1));
+    GPUMEM_TRY(simulation::fail_step(object->context(), step, repeat == 1));
     return GPUMEM_SUCCESS;
   });
 }
@@ -129,7 +129,7 @@ gpumem_status gpumem_host_foreign_peer_access(gpumem_device device, gpumem_devic
     const auto other = decode.object<core::DeviceObject>(peer);
     if (enabled > 1) decode.refuse("enabled is %u; it must be 0 or 1", enabled);
     if (object && other) {
-      if (&object->instance() != &other->instance()) {
+      if (&object->context() != &other->context()) {
         decode.refuse("the devices belong to different instances");
       }
       if (&object->device() == &other->device()) decode.refuse("the two devices are the same");

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 #include "core/share/link/hub.h"
 #include "core/share/link/link.h"
@@ -179,7 +180,7 @@ gpumem_status gpumem_hub_open(gpumem_instance instance, const gpumem_hub_desc* d
     request.limits.descriptors = given.fds_max;
     set_limit(request.limits.bytes, given.bytes_max);
     set_limit(request.limits.timeout_ns, given.timeout_ns);
-    auto handle = core::open_hub(object->shared_instance(), std::move(name), std::move(request));
+    auto handle = core::open_hub(object->shared_context(), std::move(name), std::move(request));
     if (!handle) return handle.error();
     *out_hub = capi::make_handle<gpumem_hub>(*handle);
     return GPUMEM_SUCCESS;
@@ -191,7 +192,7 @@ gpumem_status gpumem_hub_close(gpumem_hub hub, gpumem_error* error) {
     if (hub == nullptr) return GPUMEM_SUCCESS;
     auto object = decode.object<core::Hub>(hub);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::close_hub(std::move(object)));
+    GPUMEM_TRY(core::destroy_object(std::move(object)));
     return GPUMEM_SUCCESS;
   });
 }
@@ -230,7 +231,7 @@ gpumem_status gpumem_link_connect(gpumem_instance instance, const gpumem_link_de
     if (!address) return address.error();
     request.address = std::move(*address);
     request.timeout_ns = given.timeout_ns;
-    auto handle = core::connect_link(object->shared_instance(), request);
+    auto handle = core::connect_link(object->shared_context(), request);
     if (!handle) return handle.error();
     *out_link = capi::make_handle<gpumem_link>(*handle);
     return GPUMEM_SUCCESS;
@@ -242,7 +243,7 @@ gpumem_status gpumem_link_close(gpumem_link link, gpumem_error* error) {
     if (link == nullptr) return GPUMEM_SUCCESS;
     auto object = decode.object<core::Link>(link);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::close_link(std::move(object)));
+    GPUMEM_TRY(core::destroy_object(std::move(object)));
     return GPUMEM_SUCCESS;
   });
 }
@@ -318,7 +319,7 @@ gpumem_status gpumem_link_get_way(gpumem_link link, const void* pointer, gpumem_
     capi::decode_way(decode, pointer, way, peer, out_info);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::outside_host_function());
-    capi::answer(out_info, core::share_way(object->instance(), pointer, way, peer, object.get()));
+    capi::answer(out_info, core::share_way(object->context(), pointer, way, peer, object.get()));
     return GPUMEM_SUCCESS;
   });
 }

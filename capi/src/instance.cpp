@@ -139,7 +139,7 @@ gpumem_status gpumem_instance_get_info(gpumem_instance instance, gpumem_instance
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    const core::Instance& opened = object->instance();
+    core::Instance& opened = core::Instance::of(object->context());
     gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
     info.backend = opened.backend().kind();
     info.driver_version = opened.backend().driver_version();

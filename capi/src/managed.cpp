@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "gpumem/managed.h"
 
 using namespace gpumem;
@@ -19,11 +19,11 @@ void decode_range(capi::Decoder& decode, const void* pointer, uint64_t size) {
 }
 
 // Where advice or a prefetch is to send pages. `instance` is null if the call's own handle is bad.
-backend::Location decode_location(capi::Decoder& decode, const core::Instance* instance,
-                                  gpumem_location location, int32_t id, bool nodes) {
+backend::Location decode_location(capi::Decoder& decode, core::Context* instance, gpumem_location location,
+                                  int32_t id, bool nodes) {
   if (location == GPUMEM_LOCATION_HOST) return {location, -1};
   if (location == GPUMEM_LOCATION_DEVICE) {
-    const size_t count = instance != nullptr ? instance->devices().size() : INT32_MAX;
+    const size_t count = instance != nullptr ? core::Devices::of(*instance).size() : INT32_MAX;
     if (id < 0 || static_cast<size_t>(id) >= count) {
       decode.refuse("there is no device %d; the instance has %zu devices, numbered from 0", id, count);
     }
@@ -42,7 +42,7 @@ backend::Location decode_location(capi::Decoder& decode, const core::Instance* i
   return {GPUMEM_LOCATION_HOST_NUMA, id};
 }
 
-backend::Location decode_advice(capi::Decoder& decode, const core::Instance* instance, gpumem_advice advice,
+backend::Location decode_advice(capi::Decoder& decode, core::Context* instance, gpumem_advice advice,
                                 gpumem_location location, int32_t id) {
   switch (advice) {
     case GPUMEM_ADVICE_SET_READ_MOSTLY:
@@ -60,7 +60,7 @@ backend::Location decode_advice(capi::Decoder& decode, const core::Instance* ins
   }
 }
 
-core::RangeArguments decode_batch_range(capi::Decoder& decode, const core::Instance* instance,
+core::RangeArguments decode_batch_range(capi::Decoder& decode, core::Context* instance,
                                         const gpumem_managed_range* range, uint64_t index, size_t stride,
                                         core::Batch what) {
   char name[32];
@@ -92,7 +92,7 @@ gpumem_status move_batch(const char* function, gpumem_stream stream, core::Batch
                          const gpumem_managed_range* ranges, uint64_t count, gpumem_error* error) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);
-    const core::Instance* const instance = object ? &object->instance() : nullptr;
+    core::Context* const instance = object ? &object->context() : nullptr;
     if (count != 0) decode.not_null(ranges, "ranges");
     if (count != 0 && object && object->is_default())
       decode.refuse("the stream is the default stream, which takes no batches; use a stream of your own");
@@ -142,9 +142,9 @@ gpumem_status gpumem_managed_advise(gpumem_instance instance, const void* pointe
     const auto object = decode.object<core::InstanceObject>(instance);
     decode_range(decode, pointer, size);
     const backend::Location where =
-        decode_advice(decode, object ? &object->instance() : nullptr, advice, location, location_id);
+        decode_advice(decode, object ? &object->context() : nullptr, advice, location, location_id);
     GPUMEM_TRY(decode.done());
-    return core::advise(object->instance(), pointer, size, advice, where);
+    return core::advise(object->context(), pointer, size, advice, where);
   });
 }
 
@@ -154,7 +154,7 @@ gpumem_status gpumem_managed_prefetch(gpumem_stream stream, const void* pointer,
     const auto object = decode.object<core::Stream>(stream);
     decode_range(decode, pointer, size);
     const backend::Location where =
-        decode_location(decode, object ? &object->instance() : nullptr, location, location_id, true);
+        decode_location(decode, object ? &object->context() : nullptr, location, location_id, true);
     GPUMEM_TRY(decode.done());
     return core::prefetch(*object, {const_cast<void*>(pointer), size, where});
   });
@@ -183,7 +183,7 @@ gpumem_status gpumem_managed_get_info(gpumem_instance instance, const void* poin
     decode_range(decode, pointer, size);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    auto facts = core::managed_facts(object->instance(), pointer, size);
+    auto facts = core::managed_facts(object->context(), pointer, size);
     if (!facts) return facts.error();
     gpumem_managed_info info = GPUMEM_MANAGED_INFO_INIT;
     info.read_mostly = facts->read_mostly ? 1 : 0;
@@ -204,7 +204,7 @@ namespace {
 bool unguarded(gpumem_instance instance, const void* pointer, gpumem_error* error) {
   return capi::look(error, [&](uint32_t process) {
     const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
-    return known != nullptr && pointer != nullptr && core::needs_no_guard(known->instance(), pointer);
+    return known != nullptr && pointer != nullptr && core::needs_no_guard(known->context(), pointer);
   });
 }
 
@@ -217,7 +217,7 @@ gpumem_status gpumem_managed_begin_host_access(gpumem_instance instance, const v
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(pointer, "pointer");
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::begin_host_access(object->instance(), pointer));
+    GPUMEM_TRY(core::begin_host_access(object->context(), pointer));
     return GPUMEM_SUCCESS;
   });
 }
@@ -229,7 +229,7 @@ gpumem_status gpumem_managed_end_host_access(gpumem_instance instance, const voi
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(pointer, "pointer");
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::end_host_access(object->instance(), pointer));
+    GPUMEM_TRY(core::end_host_access(object->context(), pointer));
     return GPUMEM_SUCCESS;
   });
 }

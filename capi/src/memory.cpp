@@ -4,7 +4,7 @@
 #include <array>
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "gpumem/memory.h"
 
 using namespace gpumem;
@@ -174,7 +174,7 @@ gpumem_status gpumem_free(gpumem_instance instance, void* pointer, gpumem_error*
     const auto object = decode.object<core::InstanceObject>(instance);
     GPUMEM_TRY(decode.done());
     if (pointer == nullptr) return GPUMEM_SUCCESS;
-    GPUMEM_TRY(core::free_pointer(object->instance(), pointer));
+    GPUMEM_TRY(core::free_pointer(object->context(), pointer));
     return GPUMEM_SUCCESS;
   });
 }
@@ -200,7 +200,7 @@ gpumem_status gpumem_unregister(gpumem_instance instance, void* pointer, gpumem_
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(pointer, "pointer");
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::unregister_pointer(object->instance(), pointer));
+    GPUMEM_TRY(core::unregister_pointer(object->context(), pointer));
     return GPUMEM_SUCCESS;
   });
 }

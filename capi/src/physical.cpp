@@ -2,7 +2,9 @@
 #include "core/memory/physical.h"
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/memory/mapping.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "decode/vmm.h"
 #include "gpumem/physical.h"
 
@@ -47,7 +49,7 @@ gpumem_status gpumem_physical_release(gpumem_physical physical, gpumem_error* er
     if (physical == nullptr) return GPUMEM_SUCCESS;
     auto object = decode.object<core::Physical>(physical);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::release_physical(std::move(object)));
+    GPUMEM_TRY(core::destroy_object(std::move(object)));
     return GPUMEM_SUCCESS;
   });
 }
@@ -77,7 +79,7 @@ gpumem_status gpumem_physical_retain(gpumem_instance instance, const void* point
     decode.not_null(pointer, "pointer");
     decode.not_null(out_physical, "out_physical");
     GPUMEM_TRY(decode.done());
-    auto handle = core::retain_physical(object->instance(), pointer);
+    auto handle = core::retain_physical(object->context(), pointer);
     if (!handle) return handle.error();
     *out_physical = capi::make_handle<gpumem_physical>(*handle);
     return GPUMEM_SUCCESS;

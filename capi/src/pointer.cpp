@@ -16,7 +16,7 @@ gpumem_status gpumem_pointer_get_info(gpumem_instance instance, const void* poin
   const bool answered = capi::look(error, [&](uint32_t process) {
     const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
     if (known == nullptr || pointer == nullptr || !capi::has_own_size(out_info)) return false;
-    return core::own_pointer_info(known->instance().page_map(), pointer, out_info);
+    return core::own_pointer_info(core::Instance::of(known->context()).page_map(), pointer, out_info);
   });
   if (answered) return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
@@ -24,7 +24,7 @@ gpumem_status gpumem_pointer_get_info(gpumem_instance instance, const void* poin
     decode.not_null(pointer, "pointer");
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    auto info = core::pointer_info(object->instance(), pointer);
+    auto info = core::pointer_info(object->context(), pointer);
     if (!info) return info.error();
     capi::answer(out_info, *info);
     return GPUMEM_SUCCESS;
@@ -47,16 +47,16 @@ gpumem_status gpumem_pointer_get_access(gpumem_instance instance, const void* po
       decode.refuse("location_id is %d; it must be 0 or -1 for the CPU", location_id);
     }
     if (object && device) {
-      const size_t count = object->instance().devices().size();
+      const size_t count = core::Devices::of(object->context()).size();
       if (location_id < 0 || static_cast<size_t>(location_id) >= count) {
         decode.refuse("there is no device %d; the instance has %zu devices, numbered from 0", location_id,
                       count);
       }
     }
     GPUMEM_TRY(decode.done());
-    core::Instance& opened = object->instance();
+    core::Context& opened = object->context();
     auto access = core::pointer_access(
-        opened, pointer, device ? opened.devices()[static_cast<size_t>(location_id)].get() : nullptr);
+        opened, pointer, device ? &core::Devices::of(opened)[static_cast<size_t>(location_id)] : nullptr);
     if (!access) return access.error();
     *out_access = *access;
     return GPUMEM_SUCCESS;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "core/object/host_function_guard.h"
 #include "core/pool/pool.h"
 #include "core/stream/stream.h"
@@ -66,7 +66,7 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
   order.pool = decode.object<core::Pool>(pool);
   if (stream != nullptr) {
     order.stream = decode.object<core::Stream>(stream);
-    if (order.pool && order.stream && &order.pool->instance() != &order.stream->instance())
+    if (order.pool && order.stream && &order.pool->context() != &order.stream->context())
       decode.refuse("the stream belongs to another instance than the pool");
   }
   return order;
@@ -116,7 +116,7 @@ constexpr uint64_t kNoKey = core::PoolCore::kNoKey;
 // if only the driver knows whether it is being captured: no driver call is allowed during a look.
 [[gnu::noinline]] uint64_t peek_key(gpumem_stream stream, const core::Pool& pool, uint32_t process) {
   const auto* const object = capi::peek<core::Stream>(stream, process);
-  if (object == nullptr || &object->instance() != &pool.instance() || object->backend().may_be_captured() ||
+  if (object == nullptr || &object->context() != &pool.context() || object->backend().may_be_captured() ||
       object->device().backend().lost())
     return kNoKey;
   return object->order_key();
@@ -302,14 +302,14 @@ gpumem_status gpumem_pool_free_pointer(gpumem_instance instance, void* pointer, 
     core::Ref<core::Stream> in_stream;
     if (stream != nullptr) {
       in_stream = decode.object<core::Stream>(stream);
-      if (object && in_stream && &object->instance() != &in_stream->instance())
+      if (object && in_stream && &object->context() != &in_stream->context())
         decode.refuse("the stream belongs to another instance");
     }
     GPUMEM_TRY(decode.done());
     if (pointer == nullptr) return GPUMEM_SUCCESS;
     GPUMEM_TRY(core::outside_host_function());
     if (in_stream) order = core::captured_pool_stream(*in_stream);
-    GPUMEM_TRY(core::free_pool_block(object->instance(), order, pointer));
+    GPUMEM_TRY(core::free_pool_block(object->context(), order, pointer));
     return GPUMEM_SUCCESS;
   });
 }
@@ -320,7 +320,7 @@ gpumem_status gpumem_pool_record_use(gpumem_pool pool, void* pointer, gpumem_str
     const auto object = decode.object<core::Pool>(pool);
     decode.not_null(pointer, "pointer");
     const auto in_stream = decode.object<core::Stream>(stream);
-    if (object && in_stream && &object->instance() != &in_stream->instance())
+    if (object && in_stream && &object->context() != &in_stream->context())
       decode.refuse("the stream belongs to another instance than the pool");
     GPUMEM_TRY(decode.done());
     const auto capture = in_stream->capture();

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "call.h"
-#include "core/instance/instance.h"
 #include "core/memory/kind.h"
+#include "core/object/context.h"
 #include "core/object/host_function_guard.h"
 #include "core/pool/pool.h"
 #include "decode/vmm.h"
@@ -63,7 +63,7 @@ core::PoolRequest decode_request(capi::Decoder& decode, const core::DeviceObject
   }
   if (desc.accesses != nullptr || desc.access_count != 0) {
     if (served && !kind->on_device) decode.refuse("accesses belong to a pool of device memory only");
-    request.memory.accesses = capi::decode_accesses(decode, device != nullptr ? &device->instance() : nullptr,
+    request.memory.accesses = capi::decode_accesses(decode, device != nullptr ? &device->context() : nullptr,
                                                     desc.accesses, desc.access_count);
   }
   return request;
@@ -190,7 +190,7 @@ gpumem_status gpumem_pool_get_block_info(gpumem_instance instance, const void* p
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
     gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
-    if (!core::find_pool_block(object->instance(), pointer, &info)) {
+    if (!core::find_pool_block(object->context(), pointer, &info)) {
       return make_error(GPUMEM_ERROR_NOT_FOUND, "no pool of this instance has a live block at %p", pointer);
     }
     capi::answer(out_info, info);

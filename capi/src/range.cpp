@@ -2,7 +2,9 @@
 #include "core/memory/range.h"
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/memory/mapping.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "decode/vmm.h"
 #include "gpumem/range.h"
 
@@ -49,7 +51,7 @@ gpumem_status gpumem_range_reserve(gpumem_instance instance, const gpumem_range_
     const backend::ReservationRequest request = decode_request(decode, given);
     std::string name = decode.name(given.name);
     GPUMEM_TRY(decode.done());
-    auto handle = core::reserve_range(object->shared_instance(), request, std::move(name));
+    auto handle = core::reserve_range(object->shared_context(), request, std::move(name));
     if (!handle) return handle.error();
     *out_range = capi::make_handle<gpumem_range>(*handle);
     return GPUMEM_SUCCESS;
@@ -62,7 +64,7 @@ gpumem_status gpumem_range_release(gpumem_range range, gpumem_error* error) {
     auto object = decode.object<core::Range>(range);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(check_not_owned(*object));
-    GPUMEM_TRY(core::destroy_range(std::move(object)));
+    GPUMEM_TRY(core::destroy_object(std::move(object)));
     return GPUMEM_SUCCESS;
   });
 }
@@ -124,7 +126,7 @@ gpumem_status gpumem_range_set_access(gpumem_range range, uint64_t offset, uint6
     auto object = decode.object<core::Range>(range);
     decode.size(size);
     const std::vector<core::AccessRequest> changes =
-        capi::decode_accesses(decode, object ? &object->instance() : nullptr, accesses, count);
+        capi::decode_accesses(decode, object ? &object->context() : nullptr, accesses, count);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(check_not_owned(*object));
     GPUMEM_TRY(core::set_range_access(std::move(object), offset, size, changes));
@@ -139,7 +141,7 @@ gpumem_status gpumem_range_get_mapping(gpumem_instance instance, const void* poi
     decode.not_null(pointer, "pointer");
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    auto info = core::mapping_info(object->instance(), pointer);
+    auto info = core::mapping_info(object->context(), pointer);
     if (!info) return info.error();
     capi::answer(out_info, *info);
     return GPUMEM_SUCCESS;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "core/share/ring/ring.h"
 #include "core/stream/stream.h"
 #include "decode/share.h"
@@ -110,7 +110,7 @@ gpumem_status gpumem_ring_open(gpumem_instance instance, const gpumem_share_hand
     auto given = capi::decode_share(decode, handle);
     GPUMEM_TRY(decode.done());
     if (!given) return given.error();
-    auto opened = core::open_ring(object->shared_instance(), *given, options.timeout_ns, std::move(name));
+    auto opened = core::open_ring(object->shared_context(), *given, options.timeout_ns, std::move(name));
     if (!opened) return opened.error();
     *out_ring = capi::make_handle<gpumem_ring>(*opened);
     return GPUMEM_SUCCESS;

@@ -4,10 +4,12 @@
 #include <cinttypes>
 
 #include "call.h"
-#include "core/instance/instance.h"
 #include "core/memory/memory.h"
+#include "core/object/context.h"
 #include "core/object/host_function_guard.h"
+#include "core/share/link/imports.h"
 #include "core/share/link/ways.h"
+#include "core/share/peer/exports.h"
 #include "core/stream/event.h"
 #include "decode/share.h"
 
@@ -49,7 +51,7 @@ gpumem_status gpumem_share_export(gpumem_instance instance, const void* pointer,
     request.way = given.way;
     if (given.access != GPUMEM_ACCESS_NONE) request.access = given.access;
     request.flags = given.flags;
-    auto handle = object->instance().exports().export_memory(pointer, request);
+    auto handle = core::Exports::of(object->context()).export_memory(pointer, request);
     if (!handle) return handle.error();
     *out_handle = core::encode(*handle);
     return GPUMEM_SUCCESS;
@@ -63,7 +65,7 @@ gpumem_status gpumem_share_revoke(gpumem_instance instance, const gpumem_share_h
     auto given = capi::decode_share(decode, handle);
     GPUMEM_TRY(decode.done());
     if (!given) return given.error();
-    GPUMEM_TRY(object->instance().exports().revoke(given->token));
+    GPUMEM_TRY(core::Exports::of(object->context()).revoke(given->token));
     return GPUMEM_SUCCESS;
   });
 }
@@ -103,7 +105,7 @@ gpumem_status gpumem_share_get_fds(gpumem_instance instance, const gpumem_share_
     auto given = capi::decode_share(decode, handle);
     GPUMEM_TRY(decode.done());
     if (!given) return given.error();
-    core::Exports& exports = object->instance().exports();
+    core::Exports& exports = core::Exports::of(object->context());
     auto known = exports.find(given->token);
     if (!known) return known.error();
     if (capacity != 0 && capacity < known->fd_count) {
@@ -135,7 +137,7 @@ gpumem_status gpumem_share_import(gpumem_instance instance, const gpumem_share_h
                        given.address == nullptr && given.reserved == 0 && given.name == nullptr &&
                        fds == nullptr && fd_count == 0;
     if (plain && handle != nullptr && decode.done()) {
-      if (const auto again = object->instance().imports().import_again(*handle)) {
+      if (const auto again = core::Imports::of(object->context()).import_again(*handle)) {
         if (out_pointer != nullptr) *out_pointer = again->pointer;
         *out_memory = capi::make_handle<gpumem_memory>(again->handle);
         return GPUMEM_SUCCESS;
@@ -144,7 +146,7 @@ gpumem_status gpumem_share_import(gpumem_instance instance, const gpumem_share_h
     core::Ref<core::DeviceObject> device;
     if (given.device != nullptr) {
       device = decode.object<core::DeviceObject>(given.device);
-      if (device && object && &device->instance() != &object->instance())
+      if (device && object && &device->context() != &object->context())
         decode.refuse("the device is one of another instance");
     }
     require_access(decode, given.access);
@@ -164,7 +166,7 @@ gpumem_status gpumem_share_import(gpumem_instance instance, const gpumem_share_h
     request.unverified = (given.flags & GPUMEM_IMPORT_UNVERIFIED) != 0;
     request.address = const_cast<void*>(given.address);
     request.timeout_ns = given.timeout_ns != 0 ? given.timeout_ns : capi::kAnswerTimeout;
-    auto imported = object->instance().imports().import_memory(request, plain ? handle : nullptr);
+    auto imported = core::Imports::of(object->context()).import_memory(request, plain ? handle : nullptr);
     if (!imported) return imported.error();
     if (out_pointer != nullptr) *out_pointer = imported->pointer;
     *out_memory = capi::make_handle<gpumem_memory>(imported->handle);
@@ -178,7 +180,7 @@ gpumem_status gpumem_memory_get_import_info(gpumem_memory memory, gpumem_import_
     const auto object = decode.object<core::Memory>(memory);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    auto info = object->instance().imports().info(*object);
+    auto info = core::Imports::of(object->context()).info(*object);
     if (!info) return info.error();
     capi::answer(out_info, *info);
     return GPUMEM_SUCCESS;
@@ -191,7 +193,7 @@ gpumem_status gpumem_share_set_cache(gpumem_instance instance, const gpumem_impo
     const auto object = decode.object<core::InstanceObject>(instance);
     const gpumem_import_cache_desc given = decode.optional_input(desc, "desc");
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(object->instance().imports().set_cache(given.idle_ns, given.bytes_max));
+    GPUMEM_TRY(core::Imports::of(object->context()).set_cache(given.idle_ns, given.bytes_max));
     return GPUMEM_SUCCESS;
   });
 }
@@ -200,7 +202,7 @@ gpumem_status gpumem_share_flush_cache(gpumem_instance instance, gpumem_error* e
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(object->instance().imports().flush_for_user());
+    GPUMEM_TRY(core::Imports::of(object->context()).flush_for_user());
     return GPUMEM_SUCCESS;
   });
 }
@@ -212,7 +214,7 @@ gpumem_status gpumem_share_get_way(gpumem_instance instance, const void* pointer
     capi::decode_way(decode, pointer, way, peer, out_info);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::outside_host_function());
-    capi::answer(out_info, core::share_way(object->instance(), pointer, way, peer, nullptr));
+    capi::answer(out_info, core::share_way(object->context(), pointer, way, peer, nullptr));
     return GPUMEM_SUCCESS;
   });
 }
@@ -227,7 +229,7 @@ gpumem_status gpumem_share_export_dma_buf(gpumem_instance instance, const void* 
     decode.not_null(out_fd, "out_fd");
     GPUMEM_TRY(decode.done());
     auto made =
-        core::export_dma_buf(object->instance(), pointer, size, (flags & GPUMEM_DMA_BUF_PREFER_PCIE) != 0);
+        core::export_dma_buf(object->context(), pointer, size, (flags & GPUMEM_DMA_BUF_PREFER_PCIE) != 0);
     if (!made) return made.error();
     *out_fd = *made;
     return GPUMEM_SUCCESS;
@@ -239,7 +241,7 @@ gpumem_status gpumem_event_export(gpumem_event event, gpumem_share_handle* out_h
     const auto object = decode.object<core::Event>(event);
     decode.not_null(out_handle, "out_handle");
     GPUMEM_TRY(decode.done());
-    auto handle = object->instance().exports().export_event(*object);
+    auto handle = core::Exports::of(object->context()).export_event(*object);
     if (!handle) return handle.error();
     *out_handle = core::encode(*handle);
     return GPUMEM_SUCCESS;
@@ -258,7 +260,7 @@ gpumem_status gpumem_event_import(gpumem_device device, const gpumem_share_handl
     if (!given) return given.error();
     request.handle = *given;
     request.timeout_ns = capi::kAnswerTimeout;
-    auto imported = object->instance().imports().import_event(*object, request);
+    auto imported = core::Imports::of(object->context()).import_event(*object, request);
     if (!imported) return imported.error();
     *out_event = capi::make_handle<gpumem_event>(*imported);
     return GPUMEM_SUCCESS;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/share/peer/transport.h"
+#include "core/share/link/transport.h"
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "decode/share.h"
 #include "gpumem/share.h"
 
@@ -16,7 +16,7 @@ gpumem_status gpumem_share_send(gpumem_instance instance, const gpumem_share_han
     const gpumem_send_desc given = decode.optional_input(desc, "desc");
     GPUMEM_TRY(decode.done());
     if (!sent) return sent.error();
-    GPUMEM_TRY(core::send_handle(object->instance(), *sent, socket_fd, given.lease_ns, given.timeout_ns));
+    GPUMEM_TRY(core::send_handle(object->context(), *sent, socket_fd, given.lease_ns, given.timeout_ns));
     return GPUMEM_SUCCESS;
   });
 }
@@ -28,7 +28,7 @@ gpumem_status gpumem_share_receive(gpumem_instance instance, int32_t socket_fd, 
     decode.not_null(out_handle, "out_handle");
     GPUMEM_TRY(decode.done());
     core::ShareHandle handle;
-    auto received = core::receive_handle(object->instance(), socket_fd, timeout_ns, &handle);
+    auto received = core::receive_handle(object->context(), socket_fd, timeout_ns, &handle);
     if (!received || *received != GPUMEM_SUCCESS) return received;
     *out_handle = core::encode(handle);
     return GPUMEM_SUCCESS;

@@ -16,7 +16,7 @@ gpumem_status write_text(const char* function, gpumem_instance instance, char* b
     const auto object = decode.object<core::InstanceObject>(instance);
     if (buffer == nullptr && capacity != 0) decode.refuse("buffer is NULL, but capacity is not 0");
     GPUMEM_TRY(decode.done());
-    const std::string text = make(object->instance());
+    const std::string text = make(core::Instance::of(object->context()));
     if (capacity != 0) {
       const uint64_t length =
           text.size() < capacity ? text.size() : whole_characters(text.data(), capacity - 1);
@@ -33,15 +33,14 @@ gpumem_status write_text(const char* function, gpumem_instance instance, char* b
 gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats* out_stats, gpumem_error* error) {
   const bool answered = capi::look(error, [&](uint32_t process) {
     const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
-    return known != nullptr && capi::has_own_size(out_stats) &&
-           known->instance().statistics().look(out_stats);
+    return known != nullptr && capi::has_own_size(out_stats) && known->context().statistics().look(out_stats);
   });
   if (answered) return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.output(out_stats, "out_stats");
     GPUMEM_TRY(decode.done());
-    capi::answer(out_stats, object->instance().statistics().read());
+    capi::answer(out_stats, object->context().statistics().read());
     return GPUMEM_SUCCESS;
   });
 }
@@ -59,7 +58,7 @@ gpumem_status gpumem_stats_get_kind(gpumem_instance instance, gpumem_kind kind, 
                          "GPUMEM_KIND_IMPORTED");
     }
     GPUMEM_TRY(decode.done());
-    capi::answer(out_stats, object->instance().statistics().read_kind(*traits));
+    capi::answer(out_stats, object->context().statistics().read_kind(*traits));
     return GPUMEM_SUCCESS;
   });
 }
@@ -68,7 +67,7 @@ gpumem_status gpumem_stats_reset_peaks(gpumem_instance instance, gpumem_error* e
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
     GPUMEM_TRY(decode.done());
-    object->instance().statistics().reset_peaks();
+    object->context().statistics().reset_peaks();
     return GPUMEM_SUCCESS;
   });
 }

@@ -2,7 +2,7 @@
 #include "core/stream/stream.h"
 
 #include "call.h"
-#include "core/instance/instance.h"
+#include "core/object/destroy.h"
 #include "core/stream/event.h"
 #include "gpumem/stream.h"
 
@@ -42,7 +42,7 @@ gpumem_status gpumem_stream_destroy(gpumem_stream stream, gpumem_error* error) {
     if (stream == nullptr) return GPUMEM_SUCCESS;
     auto object = decode.object<core::Stream>(stream);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::destroy_stream(std::move(object)));
+    GPUMEM_TRY(core::destroy_object(std::move(object)));
     return GPUMEM_SUCCESS;
   });
 }

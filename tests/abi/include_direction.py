@@ -22,22 +22,12 @@ ALLOWED = {
 # The rooms of core, from the ground up. A room includes itself and those before it.
 ROOMS = ["object", "device", "memory", "stream", "copy", "buffer", "pool", "share/wire", "share/peer", "share/link",
          "share/ring", "instance"]
-# What runs upwards all the same, by target and who includes it: the end of what is shared asks who shares it, and
-# everybody asks the instance.
-UPWARDS = {
-    "instance/instance.h": None,
-    "share/peer/exports.h": {"device/lifecycle.h", "memory/memory.cpp", "stream/event.cpp"},
-    "share/peer/peer.h": {"memory/region.cpp"},
-    "share/link/imports.h": {"memory/memory.cpp", "stream/event.cpp"},
-}
 # The circles that there are, each within a room.
 CIRCLES = [
     {"memory/page_map", "memory/region"},
-    {"memory/physical", "memory/pointer", "memory/range"},
-    {"stream/event", "stream/managed", "stream/stream"},
     {"buffer/abandoned", "buffer/buffer", "buffer/group", "buffer/sleep"},
     {"pool/cache", "pool/capture", "pool/core", "pool/pools"},
-    {"share/peer/client", "share/peer/peer", "share/peer/server", "share/peer/trial"},
+    {"share/peer/client", "share/peer/exports", "share/peer/peer", "share/peer/server"},
 ]
 SUFFIXES = {".h", ".hpp", ".cpp", ".c"}
 
@@ -96,29 +86,22 @@ def core_includes(root):
 
 
 def wrong_rooms(root):
-    problems, used = [], set()
+    problems = []
     for where, target in core_includes(root):
         rooms = [name.rpartition("/")[0] for name in (where, target)]
         unknown = [room for room in rooms if room not in ROOMS]
         if unknown:
             problems.append(f"core/{where}: includes core/{target}, and no room is called {unknown[0]!r}")
         elif floor(target) > floor(where):
-            if target in UPWARDS and (UPWARDS[target] is None or where in UPWARDS[target]):
-                used.add((where, target))
-            else:
-                problems.append(f"core/{where}: {rooms[0]} must not include core/{target}")
-    listed = {(where, target) for target, users in UPWARDS.items() for where in users or ()}
-    problems += [f"core/{where} does not include core/{target} any more: take it off the list"
-                 for where, target in sorted(listed - used)]
+            problems.append(f"core/{where}: {rooms[0]} must not include core/{target}")
     return problems
 
 
 def circles(root):
-    """The sets of modules that reach each other, without the includes that run upwards."""
+    """The sets of modules that reach each other."""
     below = {}
     for where, target in core_includes(root):
-        if floor(target) <= floor(where) or target not in UPWARDS:
-            below.setdefault(where.rpartition(".")[0], set()).add(target.rpartition(".")[0])
+        below.setdefault(where.rpartition(".")[0], set()).add(target.rpartition(".")[0])
 
     def reach(module):
         seen, new = set(), [module]
@@ -181,7 +164,6 @@ def self_check():
         problems += [f"not noticed: {line}" for line in (
             "core/memory/a.h: memory must not include core/copy/b.h",
             "core/cellar/c.h: includes core/memory/a.h, and no room is called 'cellar'",
-            "core/memory/region.cpp does not include core/share/peer/peer.h any more: take it off the list",
             "a new circle: copy/b, memory/a") if line not in found]
         if not any("a circle is gone" in line for line in found):
             problems.append("not noticed: a circle that is gone")

@@ -65,7 +65,7 @@ class Work final : public TransferBench {
   }
 
  private:
-  backend::Device& device() { return instance_.devices().front()->backend(); }
+  backend::Device& device() { return instance_.devices()[0].backend(); }
 
   core::Instance instance_;
   std::unique_ptr<backend::Memory> memory_;

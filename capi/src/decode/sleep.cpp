@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "sleep.h"
 
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 
 namespace gpumem::capi {
 namespace {
@@ -31,7 +31,7 @@ core::StoreRequest decode_store(Decoder& decode, gpumem_content content, uint32_
 
 }  // namespace
 
-DecodedSleep decode_sleep(Decoder& decode, const core::Instance* instance, const gpumem_sleep_desc* desc,
+DecodedSleep decode_sleep(Decoder& decode, core::Context* instance, const gpumem_sleep_desc* desc,
                           bool group) {
   const gpumem_sleep_desc given = decode.optional_input(desc, "desc");
   DecodedSleep sleep;
@@ -48,7 +48,7 @@ DecodedSleep decode_sleep(Decoder& decode, const core::Instance* instance, const
     decode.refuse("GPUMEM_SLEEP_IDLE waits for nothing; pass no stream and no event with it");
   }
   const auto check_instance = [&](const auto& object, const char* what) {
-    if (object && instance != nullptr && &object->instance() != instance)
+    if (object && instance != nullptr && &object->context() != instance)
       decode.refuse("the %s belongs to another instance", what);
   };
   check_instance(sleep.stream, "stream");

@@ -28,7 +28,7 @@ struct DecodedPrepare {
 };
 
 // `instance` is null if the call's own handle is bad. A tag is allowed for groups.
-DecodedSleep decode_sleep(Decoder& decode, const core::Instance* instance, const gpumem_sleep_desc* desc,
+DecodedSleep decode_sleep(Decoder& decode, core::Context* instance, const gpumem_sleep_desc* desc,
                           bool group);
 DecodedWake decode_wake(Decoder& decode, const gpumem_wake_desc* desc, bool group);
 DecodedPrepare decode_prepare(Decoder& decode, const gpumem_prepare_desc* desc, bool group);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "vmm.h"
 
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "gpumem/range.h"
 
 namespace gpumem::capi {
@@ -44,8 +44,7 @@ backend::PhysicalRequest decode_physical(Decoder& decode, const core::DeviceObje
 
 namespace {
 
-core::AccessRequest decode_access(Decoder& decode, const core::Instance* instance,
-                                  const gpumem_access_desc& given) {
+core::AccessRequest decode_access(Decoder& decode, core::Context* instance, const gpumem_access_desc& given) {
   core::AccessRequest request;
   request.access = given.access;
   if (given.access != GPUMEM_ACCESS_NONE && given.access != GPUMEM_ACCESS_READ &&
@@ -65,13 +64,13 @@ core::AccessRequest decode_access(Decoder& decode, const core::Instance* instanc
     return request;
   }
   if (instance == nullptr) return request;
-  const size_t devices = instance->devices().size();
+  const size_t devices = core::Devices::of(*instance).size();
   if (given.location_id < 0 || static_cast<size_t>(given.location_id) >= devices) {
     decode.refuse("there is no device %d; the instance has %zu devices, numbered from 0", given.location_id,
                   devices);
     return request;
   }
-  request.device = instance->devices()[static_cast<size_t>(given.location_id)].get();
+  request.device = &core::Devices::of(*instance)[static_cast<size_t>(given.location_id)];
   return request;
 }
 
@@ -87,7 +86,7 @@ void decode_array(Decoder& decode, const void* first, uint64_t count, uint64_t s
   }
 }
 
-std::vector<core::AccessRequest> decode_accesses(Decoder& decode, const core::Instance* instance,
+std::vector<core::AccessRequest> decode_accesses(Decoder& decode, core::Context* instance,
                                                  const gpumem_access_desc* accesses, uint64_t count) {
   const size_t stride = accesses != nullptr ? accesses->struct_size : 0;
   decode_array(decode, accesses, count, stride, "accesses");

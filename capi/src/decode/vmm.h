@@ -15,7 +15,7 @@ backend::PhysicalRequest decode_physical(Decoder& decode, const core::DeviceObje
                                          const gpumem_physical_desc& desc);
 // Whether an array of `count` entries of `stride` bytes can be there.
 void decode_array(Decoder& decode, const void* first, uint64_t count, uint64_t stride, const char* name);
-std::vector<core::AccessRequest> decode_accesses(Decoder& decode, const core::Instance* instance,
+std::vector<core::AccessRequest> decode_accesses(Decoder& decode, core::Context* instance,
                                                  const gpumem_access_desc* accesses, uint64_t count);
 
 }  // namespace gpumem::capi

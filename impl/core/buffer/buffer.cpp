@@ -15,10 +15,13 @@
 #include "core/buffer/abandoned.h"
 #include "core/buffer/group.h"
 #include "core/copy/copy.h"
-#include "core/device/lifecycle.h"
-#include "core/instance/instance.h"
+#include "core/memory/mapping.h"
 #include "core/memory/memory.h"
+#include "core/memory/statistics.h"
+#include "core/object/background.h"
 #include "core/object/callback.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/held.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"
@@ -39,8 +42,8 @@ std::vector<AccessRequest> default_accesses(Device& device, gpumem_location loca
 
 }  // namespace
 
-Buffer::Buffer(std::shared_ptr<Instance> instance, Device& device, BufferRequest request)
-    : Object(kType, std::move(instance)),
+Buffer::Buffer(std::shared_ptr<Context> context, Device& device, BufferRequest request)
+    : Object(kType, std::move(context)),
       device_(device),
       request_(std::move(request)),
       accesses_(request_.accesses.empty() ? default_accesses(device, request_.physical.location)
@@ -54,7 +57,7 @@ gpumem_buffer_info Buffer::info() const {
   info.location_id = -1;
   if (info.location == GPUMEM_LOCATION_DEVICE) info.location_id = static_cast<int32_t>(device_.ordinal());
   if (info.location == GPUMEM_LOCATION_HOST_NUMA) info.location_id = request_.physical.numa_node;
-  info.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
+  info.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
   info.device_ordinal = device_.ordinal();
   if (group_ != nullptr) info.group = reinterpret_cast<gpumem_group>(pointer_to(group_->handle()));
   std::snprintf(info.name, sizeof info.name, "%s", name().c_str());
@@ -94,7 +97,7 @@ Result<Buffer::Change> Buffer::begin_change() {
   auto turn = changes_.enter();
   if (!turn) return turn.error();
   if (cleared_) return ended_meanwhile(kType);
-  end_abandoned(instance());
+  end_abandoned(context());
   return Change(*this, std::move(*turn));
 }
 
@@ -117,7 +120,7 @@ Result<Buffer::Place> Buffer::reserve(uint64_t wanted, uint64_t least) {
     backend::ReservationRequest request;
     request.size = size;
     request.alignment = reserve_unit_;
-    auto range = reserve_range(shared_instance(), request, name());
+    auto range = reserve_range(shared_context(), request, name());
     if (range) {
       auto made = held<Range>(*range);
       if (!made) return made.error();
@@ -131,7 +134,7 @@ Result<Buffer::Place> Buffer::reserve(uint64_t wanted, uint64_t least) {
 
 Result<void> Buffer::release(const Place& place) {
   if (place.memory != 0) return give_back<Memory>(place.memory, destroy_memory);
-  return place.range != 0 ? give_back<Range>(place.range, destroy_range) : Result<void>();
+  return place.range != 0 ? give_back<Range>(place.range, destroy_object) : Result<void>();
 }
 
 // Calls `use` with the region of a place, if there is one.
@@ -170,7 +173,7 @@ Result<void> Buffer::unmap_rest(const Place& place, uint64_t known) {
 
 // Releases addresses that nothing needs any more, or has the instance do so later.
 void Buffer::abandon(const Place& place) noexcept {
-  core::abandon(instance(), place.memory != 0 ? place.memory : place.range);
+  core::abandon(context(), place.memory != 0 ? place.memory : place.range);
 }
 
 Result<void> Buffer::grant(const Place& place, uint64_t offset, uint64_t size,
@@ -186,13 +189,13 @@ Result<void> Buffer::grant(const Place& place, uint64_t offset, uint64_t size,
 // Makes a block, and maps it with access.
 Result<void> Buffer::map_block(const Place& place, uint64_t offset, uint64_t size,
                                const std::vector<AccessRequest>& accesses) {
-  auto root = held<DeviceObject>(instance().device_handle(device_.ordinal()));
+  auto root = held<DeviceObject>(device_.handle());
   if (!root) return root.error();
   backend::PhysicalRequest request = request_.physical;
   request.size = size;
   auto made = create_physical(**root, request, name());
   if (!made) return made.error();
-  const Cleanup handle([&] { core::abandon(instance(), *made); });  // the mapping keeps the memory
+  const Cleanup handle([&] { core::abandon(context(), *made); });  // the mapping keeps the memory
   {
     auto physical = held<Physical>(*made);
     if (!physical) return physical.error();
@@ -268,7 +271,7 @@ Result<void> Buffer::retain(std::vector<uint64_t>& handles) const {
   handles.reserve(blocks_.size());
   uint64_t offset = 0;
   for (const uint64_t size : blocks_) {
-    auto handle = retain_physical(instance(), pointer_behind(place_.base, offset));
+    auto handle = retain_physical(context(), pointer_behind(place_.base, offset));
     if (!handle) return handle.error();
     handles.push_back(*handle);
     offset += size;
@@ -278,7 +281,7 @@ Result<void> Buffer::retain(std::vector<uint64_t>& handles) const {
 
 void Buffer::abandon(std::vector<uint64_t>& handles) noexcept {
   for (const uint64_t handle : handles)
-    core::abandon(instance(), handle);
+    core::abandon(context(), handle);
   handles.clear();
 }
 
@@ -344,7 +347,7 @@ Result<void> Buffer::move(uint64_t capacity) {
 
 Result<Buffer::Place> Buffer::allocate(uint64_t capacity) {
   if (capacity == 0) return Place{};
-  auto root = held<DeviceObject>(instance().device_handle(device_.ordinal()));
+  auto root = held<DeviceObject>(device_.handle());
   if (!root) return root.error();
   const bool on_device = request_.physical.location == GPUMEM_LOCATION_DEVICE;
   backend::MemoryRequest request;
@@ -372,7 +375,7 @@ Result<void> Buffer::reallocate(uint64_t capacity) {
     // Close first, so that no stream writes after the copy.
     GPUMEM_TRY(close({this}));
     GPUMEM_TRY(finish_work({this}));
-    GPUMEM_TRY(copy(instance(), nullptr, copy_of_bytes(other->base, place_.base, kept, true)));
+    GPUMEM_TRY(copy(context(), nullptr, copy_of_bytes(other->base, place_.base, kept, true)));
   }
   GPUMEM_TRY(release(place_));
   undo.dismiss();
@@ -422,7 +425,7 @@ bool Buffer::begins_to_grow() noexcept {
 // Has the background thread provide the memory ahead.
 void Buffer::notice_growth() noexcept {
   try {
-    instance().background().add([handle = handle()]() -> std::optional<std::chrono::nanoseconds> {
+    context().background().add([handle = handle()]() -> std::optional<std::chrono::nanoseconds> {
       if (const auto buffer = acquire<Buffer>(platform::thread_record(), handle)) buffer->grow_ahead();
       return {};
     });
@@ -506,7 +509,7 @@ Result<void> Buffer::set_ahead(uint64_t bytes) {
         GPUMEM_ERROR_UNSUPPORTED,
         "the buffer is an ordinary allocation, which moves when it grows; nothing can be made ahead");
   }
-  if (bytes != 0) instance().background().start();
+  if (bytes != 0) context().background().start();
   {
     const auto change = begin_change();
     if (!change) return change.error();
@@ -763,12 +766,12 @@ Result<void> Buffer::open() {
       (!virtual_memory_of(device_) || !device_.need(GPUMEM_CAPABILITY_VMM_DEVICE))) {
     return open_ordinary();
   }
-  auto root = held<DeviceObject>(instance().device_handle(device_.ordinal()));
+  auto root = held<DeviceObject>(device_.handle());
   if (!root) return root.error();
   auto unit = physical_granularity(**root, request_.physical);
   if (!unit) return unit.error();
   unit_ = unit->minimum;
-  auto reserve_unit = range_granularity(instance());
+  auto reserve_unit = range_granularity(context());
   if (!reserve_unit) return reserve_unit.error();
   reserve_unit_ = std::max(*reserve_unit, unit_);
 
@@ -778,7 +781,7 @@ Result<void> Buffer::open() {
   if (wanted == 0) {
     // Limit the reservation, so that the process has addresses left with many buffers.
     wanted = std::min(on_device ? device_.facts().total_bytes : platform::host_memory(),
-                      instance().statistics().free_addresses() / 64);
+                      context().statistics().free_addresses() / 64);
   }
   const bool all = (request_.flags & GPUMEM_BUFFER_RESERVE_ALL) != 0;
   auto place = reserve(wanted, all ? std::max(wanted, request_.size) : request_.size);
@@ -812,7 +815,7 @@ Result<void> Buffer::clear() {
   if (!turn) return turn.error();
   if (cleared_) return {};  // by a destroy call that could not wait for the last users
   const Change change(*this, std::move(*turn));
-  end_abandoned(instance());
+  end_abandoned(context());
   GPUMEM_TRY(unmap_rest(place_, asleep() ? 0 : capacity_));
   if (!asleep()) GPUMEM_TRY(drop_memory());
   abandon(held_);
@@ -835,12 +838,12 @@ Result<void> Buffer::clear() {
 }
 
 Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest request, Ref<Group> group) {
-  Instance& instance = device_object.instance();
+  Context& context = device_object.context();
   Device& device = device_object.device();
   GPUMEM_TRY(device.usable());
   GPUMEM_TRY(outside_host_function());
-  end_abandoned(instance);
-  auto buffer = std::make_unique<Buffer>(device_object.shared_instance(), device, std::move(request));
+  end_abandoned(context);
+  auto buffer = std::make_unique<Buffer>(device_object.shared_context(), device, std::move(request));
   auto handle = handles::reserve(*buffer);
   if (!handle) return handle.error();
   Cleanup undo([&] { handles::cancel(*buffer); });
@@ -849,14 +852,14 @@ Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest reques
     if (group) group->cancel_place();
   });
   GPUMEM_TRY(buffer->open());
-  const auto open = instance.stay_open();
+  const auto open = context.stay_open();
   if (!open) {
     (void)buffer->clear();
     return open.error();
   }
   undo_place.dismiss();
   undo.dismiss();
-  instance.add_object(*buffer);
+  context.add_object(*buffer);
   Buffer* const made = buffer.release();
   made->group_ = group.get();
   handles::publish(made);
@@ -894,7 +897,7 @@ void Buffer::list(Fields& fields) const noexcept {
 // Its range and blocks are released on their own.
 Result<void> Buffer::release() {
   if (group_ != nullptr) group_->leave(*this);
-  return Object::release();
+  return {};
 }
 
 }  // namespace gpumem::core

@@ -41,7 +41,7 @@ struct BufferCallbacks {
 class Buffer final : public Object {
  public:
   static constexpr Type kType = Type::kBuffer;
-  Buffer(std::shared_ptr<Instance> instance, Device& device, BufferRequest request);
+  Buffer(std::shared_ptr<Context> context, Device& device, BufferRequest request);
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
   Result<void> release() override;

@@ -8,8 +8,8 @@
 #include "base/arithmetic.h"
 #include "core/copy/copy.h"
 #include "core/device/transfer.h"
-#include "core/instance/instance.h"
 #include "core/object/callback.h"
+#include "core/object/context.h"
 #include "platform/file.h"
 
 namespace gpumem::core {
@@ -54,9 +54,9 @@ Result<void> check_extent(const platform::ProgramFile& file, const FileCopyReque
 
 class FileCopy {
  public:
-  FileCopy(Instance& instance, const FileCopyRequest& request, platform::ProgramFile& file,
+  FileCopy(Context& context, const FileCopyRequest& request, platform::ProgramFile& file,
            const FileMemory& memory)
-      : instance_(instance),
+      : context_(context),
         request_(request),
         file_(file),
         memory_(memory),
@@ -124,9 +124,9 @@ class FileCopy {
     if (request_.to_memory) {
       if (is_in_place()) return file_.read(offset, here, bytes, bytes);
       GPUMEM_TRY(file_.read(offset, here, bytes, round_up(bytes, platform::ProgramFile::kUnit)));
-      return copy(instance_, nullptr, copy_of_bytes(there, here, bytes, true));
+      return copy(context_, nullptr, copy_of_bytes(there, here, bytes, true));
     }
-    if (!is_in_place()) GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(here, there, bytes, true)));
+    if (!is_in_place()) GPUMEM_TRY(copy(context_, nullptr, copy_of_bytes(here, there, bytes, true)));
     return file_.write(offset, here, bytes);
   }
 
@@ -147,7 +147,7 @@ class FileCopy {
   void* view_at(uint64_t offset) const { return pointer_to(address_of(view_) + offset); }
   void* at(uint64_t offset) const { return pointer_to(address_of(request_.pointer) + offset); }
 
-  Instance& instance_;
+  Context& context_;
   const FileCopyRequest& request_;
   platform::ProgramFile& file_;
   const FileMemory& memory_;
@@ -158,16 +158,16 @@ class FileCopy {
 
 }  // namespace
 
-Result<void> copy_file(Instance& instance, const FileCopyRequest& request, FileCopyAnswer* answer) {
+Result<void> copy_file(Context& context, const FileCopyRequest& request, FileCopyAnswer* answer) {
   platform::ProgramFile file;
   const Result<void> opened = file.open(request.file_descriptor, !request.to_memory);
   const Result<void> extent = opened ? check_extent(file, request) : Result<void>();
   FileMemory memory;
   GPUMEM_TRY(
-      check_file_memory(instance, request.pointer, request.size, request.to_memory, opened, extent, &memory));
+      check_file_memory(context, request.pointer, request.size, request.to_memory, opened, extent, &memory));
   if (request.direct) file.prefer_direct();
   answer->begun = true;
-  FileCopy work(instance, request, file, memory);
+  FileCopy work(context, request, file, memory);
   auto done = work.run(&answer->copied);
   answer->direct = file.direct_bytes();
   return done;

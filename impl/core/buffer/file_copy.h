@@ -26,6 +26,6 @@ struct FileCopyAnswer {
 };
 
 // Returns when all is done. The result is valid for a failed call too.
-Result<void> copy_file(Instance& instance, const FileCopyRequest& request, FileCopyAnswer* answer);
+Result<void> copy_file(Context& context, const FileCopyRequest& request, FileCopyAnswer* answer);
 
 }  // namespace gpumem::core

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/cleanup.h"
-#include "core/device/lifecycle.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 
 namespace gpumem::core {
@@ -78,31 +78,31 @@ Result<void> Group::sleep(const std::string& tag, const SleepRequest& request) {
   GPUMEM_TRY(outside_host_function());
   const auto turn = calls_.enter();
   if (!turn) return turn.error();
-  return sleep_buffers(instance(), members(tag), true, request);
+  return sleep_buffers(context(), members(tag), true, request);
 }
 
 Result<void> Group::wake(const std::string& tag, const WakeRequest& request) {
   GPUMEM_TRY(outside_host_function());
   const auto turn = calls_.enter();
   if (!turn) return turn.error();
-  return wake_buffers(instance(), members(tag), true, request);
+  return wake_buffers(context(), members(tag), true, request);
 }
 
 Result<void> Group::prepare(const std::string& tag, const StoreRequest& request, uint64_t bytes_per_second) {
   GPUMEM_TRY(outside_host_function());
   const auto turn = calls_.enter();
   if (!turn) return turn.error();
-  return prepare_buffers(instance(), members(tag), true, request, bytes_per_second);
+  return prepare_buffers(context(), members(tag), true, request, bytes_per_second);
 }
 
-Result<uint64_t> create_group(const std::shared_ptr<Instance>& instance, std::string name) {
+Result<uint64_t> create_group(const std::shared_ptr<Context>& context, std::string name) {
   GPUMEM_TRY(outside_host_function());
-  const auto open = instance->stay_open();
+  const auto open = context->stay_open();
   if (!open) return open.error();
-  auto group = std::make_unique<Group>(instance, std::move(name));
+  auto group = std::make_unique<Group>(context, std::move(name));
   auto handle = handles::reserve(*group);
   if (!handle) return handle.error();
-  instance->add_object(*group);
+  context->add_object(*group);
   handles::publish(group.release());
   return *handle;
 }
@@ -113,9 +113,7 @@ void Group::list(Fields& fields) const noexcept { fields.add("name", name_); }
 
 Result<void> Group::release() {
   if (!is_empty()) return make_error(GPUMEM_ERROR_BUSY, "the group still has buffers; destroy them first");
-  return Object::release();
+  return {};
 }
-
-Result<void> destroy_group(Ref<Group> group) { return destroy_object(std::move(group)); }
 
 }  // namespace gpumem::core

@@ -16,8 +16,8 @@ namespace gpumem::core {
 class Group final : public Object {
  public:
   static constexpr Type kType = Type::kGroup;
-  Group(std::shared_ptr<Instance> instance, std::string name)
-      : Object(kType, std::move(instance)), name_(std::move(name)) {}
+  Group(std::shared_ptr<Context> context, std::string name)
+      : Object(kType, std::move(context)), name_(std::move(name)) {}
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
   Result<void> release() override;
@@ -47,7 +47,6 @@ class Group final : public Object {
   size_t reserved_ = 0;               // places for buffers that are being made
 };
 
-Result<uint64_t> create_group(const std::shared_ptr<Instance>& instance, std::string name);
-Result<void> destroy_group(Ref<Group> group);
+Result<uint64_t> create_group(const std::shared_ptr<Context>& context, std::string name);
 
 }  // namespace gpumem::core

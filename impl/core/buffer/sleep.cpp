@@ -17,9 +17,10 @@
 #include "core/buffer/abandoned.h"
 #include "core/copy/copy.h"
 #include "core/device/borrowed_streams.h"
-#include "core/instance/instance.h"
 #include "core/memory/memory.h"
+#include "core/object/background.h"
 #include "core/object/callback.h"
+#include "core/object/context.h"
 #include "core/object/held.h"
 #include "platform/pages.h"
 
@@ -118,7 +119,7 @@ class Counter {
 class Mover {
  public:
   enum class Way { kSave, kLoad };
-  Mover(Instance& instance, Way way) : instance_(instance), way_(way) {}
+  Mover(Context& context, Way way) : context_(context), way_(way) {}
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
   ~Mover() { drop_staging(); }
@@ -138,7 +139,7 @@ class Mover {
       const size_t place = (first_ + in_flight_++) % kLanes;
       BorrowedStreams& lane = lanes_.at(place);
       flights_.at(place) = {&buffer, bytes, offset + bytes == buffer.size()};
-      GPUMEM_TRY(copy_later(instance_, lane,
+      GPUMEM_TRY(copy_later(context_, lane,
                             way_ == Way::kSave ? copy_of_bytes(piece.bytes, there, bytes, true)
                                                : copy_of_bytes(there, piece.bytes, bytes, true)));
       offset += bytes;
@@ -192,11 +193,11 @@ class Mover {
       const uint64_t bytes = std::min(staging_size_, buffer.size() - offset);
       void* const there = pointer_behind(buffer.base(), offset);
       if (way_ == Way::kSave) {
-        GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(staging_bytes_, there, bytes, true)));
+        GPUMEM_TRY(copy(context_, nullptr, copy_of_bytes(staging_bytes_, there, bytes, true)));
         GPUMEM_TRY(in_buffer(buffer, buffer.store().write(offset, staging_bytes_, bytes)));
       } else {
         GPUMEM_TRY(in_buffer(buffer, buffer.store().read(offset, staging_bytes_, bytes)));
-        GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(there, staging_bytes_, bytes, true)));
+        GPUMEM_TRY(copy(context_, nullptr, copy_of_bytes(there, staging_bytes_, bytes, true)));
       }
       offset += bytes;
       GPUMEM_TRY(passed(buffer, bytes, offset == buffer.size()));
@@ -208,7 +209,7 @@ class Mover {
     const uint64_t size = std::min(round_up(buffer.size(), platform::page_size()), kStaging);
     if (size <= staging_size_) return {};
     drop_staging();
-    auto root = held<DeviceObject>(instance_.device_handle(buffer.device().ordinal()));
+    auto root = held<DeviceObject>(buffer.device().handle());
     if (!root) return root.error();
     backend::MemoryRequest request;
     request.size = size;
@@ -222,11 +223,11 @@ class Mover {
   }
 
   void drop_staging() {
-    if (staging_ != 0) abandon(instance_, staging_);
+    if (staging_ != 0) abandon(context_, staging_);
     staging_ = staging_size_ = 0;
   }
 
-  Instance& instance_;
+  Context& context_;
   const Way way_;
   std::array<BorrowedStreams, kLanes> lanes_;
   std::array<Flight, kLanes> flights_;  // of the lanes: a ring
@@ -239,7 +240,7 @@ class Mover {
 
 // Copies the content back, or makes it what it is after waking.
 template <class F>
-Result<void> load(Instance& instance, Mover& mover, Buffer& buffer, F passed) {
+Result<void> load(Context& context, Mover& mover, Buffer& buffer, F passed) {
   const gpumem_content content = buffer.store().content();
   if (buffer.size() == 0) return passed(buffer, 0, true);
   if (buffer.holds_memory()) return passed(buffer, buffer.size(), true);
@@ -248,7 +249,7 @@ Result<void> load(Instance& instance, Mover& mover, Buffer& buffer, F passed) {
     zeros.destination = buffer.base();
     zeros.pitch = zeros.extent = zeros.width = buffer.size();
     zeros.admitted = true;
-    GPUMEM_TRY(fill(instance, nullptr, zeros));
+    GPUMEM_TRY(fill(context, nullptr, zeros));
   }
   if (content == GPUMEM_CONTENT_ZERO || content == GPUMEM_CONTENT_DROP)
     return passed(buffer, buffer.size(), true);
@@ -261,7 +262,7 @@ Result<void> go_on(Buffer& /*buffer*/, uint64_t /*bytes*/, bool /*last*/) { retu
 
 class Sleep {
  public:
-  Sleep(Instance& instance, const SleepRequest& request) : instance_(instance), request_(request) {}
+  Sleep(Context& context, const SleepRequest& request) : context_(context), request_(request) {}
 
   Result<void> run(const std::vector<Ref<Buffer>>& buffers, bool many) {
     GPUMEM_TRY(members_.take(buffers, many, false, many));
@@ -301,7 +302,7 @@ class Sleep {
  private:
   // Wakes the buffers that an earlier sleep failed to wake. They are told, since they were asked then.
   Result<void> wake_holders() {
-    Mover mover(instance_, Mover::Way::kLoad);
+    Mover mover(context_, Mover::Way::kLoad);
     for (Buffer* const buffer : members_.buffers()) {
       if (!buffer->asleep()) continue;
       GPUMEM_TRY(in_buffer(*buffer, wake_again(mover, *buffer)));
@@ -339,7 +340,7 @@ class Sleep {
   Result<void> provide_store(Buffer& buffer) {
     (void)buffer.begin_preparing();
     rooms_.push_back(buffer.store().fits(request_.store, 0) ? buffer.store().capacity() : 0);
-    auto provided = buffer.store().provide(instance_, request_.store, buffer.size());
+    auto provided = buffer.store().provide(request_.store, buffer.size());
     buffer.show_store();
     return in_buffer(buffer, provided);
   }
@@ -347,7 +348,7 @@ class Sleep {
   Result<void> save() {
     Counter counter(request_.progress, members_.buffers());
     GPUMEM_TRY(counter.add(0));
-    Mover mover(instance_, Mover::Way::kSave);
+    Mover mover(context_, Mover::Way::kSave);
     const auto passed = [&](Buffer& buffer, uint64_t bytes, bool last) -> Result<void> {
       if (last) GPUMEM_TRY(drop(buffer));
       return counter.add(bytes);
@@ -387,7 +388,7 @@ class Sleep {
     uint64_t failed = 0;
     uint64_t emptied = 0;
     bool lost = false;
-    Mover mover(instance_, Mover::Way::kLoad);
+    Mover mover(context_, Mover::Way::kLoad);
     for (Buffer* const buffer : asleep_) {
       const bool empty = !request_.store.keeps() && !buffer->holds_memory() && buffer->size() != 0;
       emptied += empty ? 1 : 0;
@@ -427,7 +428,7 @@ class Sleep {
 
   Result<void> wake_again(Mover& mover, Buffer& buffer) {
     GPUMEM_TRY(buffer.take_memory());
-    auto loaded = load(instance_, mover, buffer, go_on);
+    auto loaded = load(context_, mover, buffer, go_on);
     if (auto complete = mover.wait_for_all(); loaded) loaded = complete;
     if (loaded) loaded = buffer.share_memory();
     if (!loaded) {
@@ -438,7 +439,7 @@ class Sleep {
     return {};
   }
 
-  Instance& instance_;
+  Context& context_;
   const SleepRequest& request_;
   Members members_;
   size_t told_ = 0;              // how many have been asked, and agreed
@@ -450,7 +451,7 @@ class Sleep {
 
 class Wake {
  public:
-  Wake(Instance& instance, const WakeRequest& request) : instance_(instance), request_(request) {}
+  Wake(Context& context, const WakeRequest& request) : context_(context), request_(request) {}
 
   Result<void> run(const std::vector<Ref<Buffer>>& buffers, bool many) {
     GPUMEM_TRY(members_.take(buffers, many, true));
@@ -478,13 +479,13 @@ class Wake {
   Result<void> load_all() {
     Counter counter(request_.progress, members_.buffers());
     GPUMEM_TRY(counter.add(0));
-    Mover mover(instance_, Mover::Way::kLoad);
+    Mover mover(context_, Mover::Way::kLoad);
     const auto passed = [&](Buffer& /*buffer*/, uint64_t bytes, bool /*last*/) { return counter.add(bytes); };
     auto loaded = [&]() -> Result<void> {
       for (Buffer* const buffer : members_.buffers()) {
         GPUMEM_TRY(in_buffer(*buffer, buffer->take_memory()));
         mapped_.push_back(buffer);
-        GPUMEM_TRY(load(instance_, mover, *buffer, passed));
+        GPUMEM_TRY(load(context_, mover, *buffer, passed));
       }
       return mover.finish(passed);
     }();
@@ -496,7 +497,7 @@ class Wake {
     return {};
   }
 
-  Instance& instance_;
+  Context& context_;
   const WakeRequest& request_;
   Members members_;
   std::vector<Buffer*> mapped_;
@@ -525,7 +526,7 @@ std::optional<std::chrono::nanoseconds> prepare_piece(const std::vector<Prepared
     Store& store = buffer->store();
     if (store.fits(request, buffer->size())) continue;
     const uint64_t before = store.capacity();
-    auto provided = store.provide(buffer->instance(), request, buffer->size(), step);
+    auto provided = store.provide(request, buffer->size(), step);
     buffer->show_store();
     if (!provided) {
       log(GPUMEM_LOG_WARNING, "buffer %s could not be prepared: %s", shown(buffer->name()),
@@ -541,24 +542,24 @@ std::optional<std::chrono::nanoseconds> prepare_piece(const std::vector<Prepared
 
 }  // namespace
 
-Result<void> sleep_buffers(Instance& instance, const std::vector<Ref<Buffer>>& buffers, bool many,
+Result<void> sleep_buffers(Context& context, const std::vector<Ref<Buffer>>& buffers, bool many,
                            const SleepRequest& request) {
-  return Sleep(instance, request).run(buffers, many);
+  return Sleep(context, request).run(buffers, many);
 }
 
-Result<void> wake_buffers(Instance& instance, const std::vector<Ref<Buffer>>& buffers, bool many,
+Result<void> wake_buffers(Context& context, const std::vector<Ref<Buffer>>& buffers, bool many,
                           const WakeRequest& request) {
-  return Wake(instance, request).run(buffers, many);
+  return Wake(context, request).run(buffers, many);
 }
 
-Result<void> prepare_buffers(Instance& instance, const std::vector<Ref<Buffer>>& buffers, bool many,
+Result<void> prepare_buffers(Context& context, const std::vector<Ref<Buffer>>& buffers, bool many,
                              const StoreRequest& request, uint64_t bytes_per_second) {
   Members members;
   GPUMEM_TRY(members.take(buffers, many, false));
   if (bytes_per_second == 0) {
     for (Buffer* const buffer : members.buffers()) {
       (void)buffer->begin_preparing();
-      auto provided = buffer->store().provide(instance, request, buffer->size());
+      auto provided = buffer->store().provide(request, buffer->size());
       buffer->show_store();
       GPUMEM_TRY(provided);
     }
@@ -566,10 +567,10 @@ Result<void> prepare_buffers(Instance& instance, const std::vector<Ref<Buffer>>&
   }
   std::vector<Prepared> prepared;
   prepared.reserve(members.buffers().size());
-  instance.background().start();
+  context.background().start();
   for (Buffer* const buffer : members.buffers())
     prepared.push_back({buffer->handle(), buffer->begin_preparing()});
-  instance.background().add([prepared = std::move(prepared), request, bytes_per_second] {
+  context.background().add([prepared = std::move(prepared), request, bytes_per_second] {
     return prepare_piece(prepared, request, bytes_per_second);
   });
   return {};

@@ -34,12 +34,12 @@ struct WakeRequest {
 
 // The caller holds the buffers. Each call does all or nothing. Of `many`, those that are there already are
 // left as they are; one alone is refused.
-Result<void> sleep_buffers(Instance& instance, const std::vector<Ref<Buffer>>& buffers, bool many,
+Result<void> sleep_buffers(Context& context, const std::vector<Ref<Buffer>>& buffers, bool many,
                            const SleepRequest& request);
-Result<void> wake_buffers(Instance& instance, const std::vector<Ref<Buffer>>& buffers, bool many,
+Result<void> wake_buffers(Context& context, const std::vector<Ref<Buffer>>& buffers, bool many,
                           const WakeRequest& request);
 // At a pace if it is not 0: then in the background.
-Result<void> prepare_buffers(Instance& instance, const std::vector<Ref<Buffer>>& buffers, bool many,
+Result<void> prepare_buffers(Context& context, const std::vector<Ref<Buffer>>& buffers, bool many,
                              const StoreRequest& request, uint64_t bytes_per_second);
 
 }  // namespace gpumem::core

@@ -6,7 +6,6 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
-#include "core/instance/instance.h"
 #include "core/memory/memory.h"
 #include "core/object/held.h"
 #include "platform/file.h"
@@ -27,7 +26,7 @@ bool Store::fits(const StoreRequest& request, uint64_t bytes) const {
   return request == request_ && capacity_ >= bytes;
 }
 
-Result<void> Store::provide(Instance& instance, const StoreRequest& request, uint64_t bytes, uint64_t most) {
+Result<void> Store::provide(const StoreRequest& request, uint64_t bytes, uint64_t most) {
   if (!(request == request_) || !request.keeps()) {
     GPUMEM_TRY(trim(0));
     request_ = request;
@@ -41,7 +40,7 @@ Result<void> Store::provide(Instance& instance, const StoreRequest& request, uin
   const uint64_t before = capacity_;
   Cleanup undo([&] { (void)trim(before); });
   while (capacity_ < wanted)
-    GPUMEM_TRY(add_piece(instance, std::min(wanted - capacity_, kPiece)));
+    GPUMEM_TRY(add_piece(std::min(wanted - capacity_, kPiece)));
   undo.dismiss();
   return {};
 }
@@ -59,12 +58,12 @@ Result<void> Store::trim(uint64_t keep) {
   return {};
 }
 
-Result<void> Store::add_piece(Instance& instance, uint64_t size) {
+Result<void> Store::add_piece(uint64_t size) {
   pieces_.reserve(pieces_.size() + 1);
   Piece piece;
   piece.size = round_up(size, platform::page_size());
   if (request_.content == GPUMEM_CONTENT_PINNED) {
-    auto root = held<DeviceObject>(instance.device_handle(device_.ordinal()));
+    auto root = held<DeviceObject>(device_.handle());
     if (!root) return root.error();
     backend::MemoryRequest request;
     request.size = piece.size;

@@ -49,8 +49,7 @@ class Store {
   // Whether there is room for so many bytes, kept as requested. If nothing is kept, there must be none.
   bool fits(const StoreRequest& request, uint64_t bytes) const;
   // Makes room, at most `most` bytes in this call. A store of another sort is given back first.
-  Result<void> provide(Instance& instance, const StoreRequest& request, uint64_t bytes,
-                       uint64_t most = UINT64_MAX);
+  Result<void> provide(const StoreRequest& request, uint64_t bytes, uint64_t most = UINT64_MAX);
   // Releases what lies behind so many bytes, in whole pieces.
   Result<void> trim(uint64_t keep);
 
@@ -59,7 +58,7 @@ class Store {
   Result<void> read(uint64_t offset, void* bytes, uint64_t size);
 
  private:
-  Result<void> add_piece(Instance& instance, uint64_t size);
+  Result<void> add_piece(uint64_t size);
   Result<void> drop_piece();
   Result<void> set_file_size(uint64_t size);
 

@@ -13,9 +13,9 @@
 #include "core/device/borrowed_streams.h"
 #include "core/device/host_function.h"
 #include "core/device/transfer.h"
-#include "core/instance/instance.h"
 #include "core/memory/range.h"
 #include "core/memory/span.h"
+#include "core/object/context.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"
 #include "core/object/precedence.h"
@@ -125,12 +125,12 @@ Result<void> check_pitch(const Device& device, const CopyArguments& arguments) {
 }
 
 // Where work without a stream runs: at the memory it writes, else at the memory it reads.
-Device& choose_device(Instance& instance, const FoundSpan& destination, const FoundSpan* source) {
+Device& choose_device(Context& context, const FoundSpan& destination, const FoundSpan* source) {
   if (destination.span.on_device) return *destination.device;
   if (source != nullptr && source->span.on_device) return *source->device;
   if (destination.device != nullptr) return *destination.device;
   if (source != nullptr && source->device != nullptr) return *source->device;
-  return *instance.devices().front();
+  return Devices::of(context)[0];
 }
 
 // Which sides access managed operands (MAN-32). Notes what is wrong with that.
@@ -309,7 +309,7 @@ Result<void> check_source_order_in(gpumem_source_order order, const RangeSide& s
 
 // The device of work without a stream: as choose_device(), if it has the access that the ranges need, else
 // the first one that has.
-Device& choose_device_for(Instance& instance, const std::optional<RangeSide>& destination,
+Device& choose_device_for(Context& context, const std::optional<RangeSide>& destination,
                           const FoundSpan& written, const std::optional<RangeSide>& source,
                           const FoundSpan* read) {
   const auto may = [&](const Device& device) {
@@ -324,9 +324,9 @@ Device& choose_device_for(Instance& instance, const std::optional<RangeSide>& de
   if (first == nullptr || (!destination && !written.span.on_device)) {
     if (Device* const reads = home_of(source, read)) first = reads;
   }
-  if (first == nullptr) first = instance.devices().front().get();
+  if (first == nullptr) first = &Devices::of(context)[0];
   if (may(*first)) return *first;
-  for (const auto& device : instance.devices()) {
+  for (const auto& device : Devices::of(context)) {
     if (may(*device)) return *device;
   }
   return *first;
@@ -341,7 +341,7 @@ struct CheckedCopy {
   uint64_t index = 0;  // among the entries of the call
 };
 
-Result<void> find_side(Instance& instance, const CopySide& side, const char* what, Use use, bool passing,
+Result<void> find_side(Context& context, const CopySide& side, const char* what, Use use, bool passing,
                        FoundSpan* out) {
   SpanRequest request;
   request.address = side.address;
@@ -351,7 +351,7 @@ Result<void> find_side(Instance& instance, const CopySide& side, const char* wha
   request.what = what;
   request.use = use;
   request.passing = passing;
-  return find_span(instance, request, out);
+  return find_span(context, request, out);
 }
 
 Error overlapping() {
@@ -360,7 +360,7 @@ Error overlapping() {
 }
 
 // The checks of a copy with an operand in a range, once both are found.
-[[gnu::noinline]] Result<void> check_copy_in_ranges(Instance& instance, Stream* stream,
+[[gnu::noinline]] Result<void> check_copy_in_ranges(Context& context, Stream* stream,
                                                     const Result<void>& usable,
                                                     const CopyArguments& arguments, CheckedCopy* out) {
   CheckedCopy& checked = *out;
@@ -397,7 +397,7 @@ Error overlapping() {
   verdict.note(check_stated_direction(box.direction, destination ? nullptr : &checked.destination,
                                       source ? nullptr : &checked.source));
   checked.device = stream != nullptr ? &stream->device()
-                                     : &choose_device_for(instance, destination, checked.destination, source,
+                                     : &choose_device_for(context, destination, checked.destination, source,
                                                           &checked.source);
   if (checked.destination.span.managed || checked.source.span.managed)
     settle_sides(*checked.device, stream, arguments, &checked.destination, &checked.source, &verdict);
@@ -414,12 +414,12 @@ Error overlapping() {
 }
 
 // The checks once both sides are found. Inlined into the way of every copy.
-[[gnu::always_inline]] inline Result<void> check_found(Instance& instance, Stream* stream,
+[[gnu::always_inline]] inline Result<void> check_found(Context& context, Stream* stream,
                                                        const Result<void>& usable,
                                                        const CopyArguments& arguments, CheckedCopy* out) {
   CheckedCopy& checked = *out;
   if (checked.destination.span.in_range || checked.source.span.in_range) [[unlikely]]
-    return check_copy_in_ranges(instance, stream, usable, arguments, out);
+    return check_copy_in_ranges(context, stream, usable, arguments, out);
 
   Verdict verdict;
   if (overlap(arguments, checked.destination, checked.source)) {
@@ -427,7 +427,7 @@ Error overlapping() {
   }
   verdict.note(check_stated_direction(arguments.direction, &checked.destination, &checked.source));
   checked.device =
-      stream != nullptr ? &stream->device() : &choose_device(instance, checked.destination, &checked.source);
+      stream != nullptr ? &stream->device() : &choose_device(context, checked.destination, &checked.source);
   if (checked.destination.span.managed || checked.source.span.managed) [[unlikely]]
     settle_sides(*checked.device, stream, arguments, &checked.destination, &checked.source, &verdict);
   verdict.note(check_source_order(arguments.source_order, checked.source));
@@ -446,19 +446,19 @@ Error overlapping() {
 }
 
 // `usable` says whether the stream is; a check may be one of many on it.
-Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& usable,
+Result<void> check_copy(Context& context, Stream* stream, const Result<void>& usable,
                         const CopyArguments& arguments, CheckedCopy* out) {
   const bool passing = stream == nullptr;
   CheckedCopy& checked = *out;
   checked.arguments = &arguments;
   Verdict verdict;
-  verdict.note(find_side(instance, arguments.destination, "the destination", Use::kWrites, passing,
+  verdict.note(find_side(context, arguments.destination, "the destination", Use::kWrites, passing,
                          &checked.destination),
                Found::kByBounds);
-  verdict.note(find_side(instance, arguments.source, "the source", Use::kReads, passing, &checked.source),
+  verdict.note(find_side(context, arguments.source, "the source", Use::kReads, passing, &checked.source),
                Found::kByBounds);
   if (!verdict) return verdict.error();
-  return check_found(instance, stream, usable, arguments, out);
+  return check_found(context, stream, usable, arguments, out);
 }
 
 // Stands for the file in a copy between memory and a file: ordinary memory without an address.
@@ -999,8 +999,8 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
 }
 
 // A fill in a range: each mapping is filled as its place demands.
-[[gnu::noinline]] Result<void> fill_in_range(Instance& instance, Stream* stream,
-                                             const FillArguments& arguments, const FoundSpan& destination) {
+[[gnu::noinline]] Result<void> fill_in_range(Context& context, Stream* stream, const FillArguments& arguments,
+                                             const FoundSpan& destination) {
   CopyArguments box;
   box.destination.pitch = arguments.pitch;
   box.destination.extent = arguments.extent;
@@ -1010,7 +1010,7 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
   const std::optional<RangeSide> side(std::in_place,
                                       RangeSide{box, box.destination, destination, Use::kWrites});
   Device& device = stream != nullptr ? stream->device()
-                                     : choose_device_for(instance, side, destination, std::nullopt, nullptr);
+                                     : choose_device_for(context, side, destination, std::nullopt, nullptr);
   Verdict verdict;
   verdict.note(stream != nullptr ? stream->usable() : device.usable());
   side->check(device, &verdict);
@@ -1123,26 +1123,26 @@ Error in_region(uint64_t index, const Error& failure) {
 }  // namespace
 
 // Flattened: without, the calls between these small functions are a third of the time.
-[[gnu::flatten]] Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& arguments) {
+[[gnu::flatten]] Result<void> copy(Context& context, Stream* stream, const CopyArguments& arguments) {
   GPUMEM_TRY(outside_host_function());
   const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
   CheckedCopy checked;
-  GPUMEM_TRY(check_copy(instance, stream, usable, arguments, &checked));
+  GPUMEM_TRY(check_copy(context, stream, usable, arguments, &checked));
   return stream != nullptr ? enqueue_copy(stream->backend(), checked, &stream->backend())
                            : complete_copy(checked);
 }
 
-Result<void> copy_later(Instance& instance, BorrowedStreams& streams, const CopyArguments& arguments) {
+Result<void> copy_later(Context& context, BorrowedStreams& streams, const CopyArguments& arguments) {
   GPUMEM_TRY(outside_host_function());
   CheckedCopy checked;
-  GPUMEM_TRY(check_copy(instance, nullptr, {}, arguments, &checked));
+  GPUMEM_TRY(check_copy(context, nullptr, {}, arguments, &checked));
   if (is_for_cpu(checked)) return copy_by_cpu(checked);
   auto stream = streams.of(*checked.device);
   if (!stream) return stream.error();
   return enqueue_copy(**stream, checked, nullptr);
 }
 
-Result<void> check_file_memory(Instance& instance, void* first, uint64_t size, bool to_memory,
+Result<void> check_file_memory(Context& context, void* first, uint64_t size, bool to_memory,
                                const Result<void>& file, const Result<void>& extent, FileMemory* out) {
   GPUMEM_TRY(outside_host_function());
   CopyArguments arguments = copy_of_bytes(first, first, size);
@@ -1152,8 +1152,8 @@ Result<void> check_file_memory(Instance& instance, void* first, uint64_t size, b
   FoundSpan& own = to_memory ? checked.destination : checked.source;
   FoundSpan& other = to_memory ? checked.source : checked.destination;
   const Result<void> found =
-      to_memory ? find_side(instance, arguments.destination, "the destination", Use::kWrites, true, &own)
-                : find_side(instance, arguments.source, "the source", Use::kReads, true, &own);
+      to_memory ? find_side(context, arguments.destination, "the destination", Use::kWrites, true, &own)
+                : find_side(context, arguments.source, "the source", Use::kReads, true, &own);
   Verdict verdict;
   verdict.note(file);
   verdict.note(extent, Found::kByBounds);
@@ -1161,7 +1161,7 @@ Result<void> check_file_memory(Instance& instance, void* first, uint64_t size, b
   if (found) {
     other.span.pageable = true;
     other.span.address = to_memory ? arguments.source.address : arguments.destination.address;
-    verdict.note(check_found(instance, nullptr, {}, arguments, &checked));
+    verdict.note(check_found(context, nullptr, {}, arguments, &checked));
   }
   if (!verdict) return verdict.error();
   out->found = std::move(own);
@@ -1183,7 +1183,7 @@ Result<void> enqueue_file_piece(backend::Stream& stream, const backend::CopySegm
   return {};
 }
 
-Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<CopyArguments>& entries,
+Result<void> copy_all(Context& context, Stream* stream, const std::vector<CopyArguments>& entries,
                       uint64_t* index) {
   const uint64_t count = entries.size();
   *index = count;
@@ -1196,7 +1196,7 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
   for (*index = 0; *index < count; ++*index) {
     if (entries[*index].width == 0) continue;
     CheckedCopy& entry = checked.emplace_back();
-    if (auto good = check_copy(instance, stream, usable, entries[*index], &entry); !good)
+    if (auto good = check_copy(context, stream, usable, entries[*index], &entry); !good)
       return in_region(*index, good.error());
     entry.index = *index;
     hold_once(entry.destination, &destination);
@@ -1247,7 +1247,7 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
   return enqueued ? complete : enqueued;
 }
 
-[[gnu::flatten]] Result<void> fill(Instance& instance, Stream* stream, const FillArguments& arguments) {
+[[gnu::flatten]] Result<void> fill(Context& context, Stream* stream, const FillArguments& arguments) {
   GPUMEM_TRY(outside_host_function());
   SpanRequest request;
   request.address = arguments.destination;
@@ -1256,10 +1256,10 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
   request.use = Use::kWrites;
   request.passing = stream == nullptr;
   FoundSpan destination;
-  GPUMEM_TRY(find_span(instance, request, &destination));
+  GPUMEM_TRY(find_span(context, request, &destination));
   if (destination.span.in_range) [[unlikely]]
-    return fill_in_range(instance, stream, arguments, destination);
-  Device& device = stream != nullptr ? stream->device() : choose_device(instance, destination, nullptr);
+    return fill_in_range(context, stream, arguments, destination);
+  Device& device = stream != nullptr ? stream->device() : choose_device(context, destination, nullptr);
   Verdict verdict;
   verdict.note(check_device(destination));
   verdict.note(stream != nullptr ? stream->usable() : device.usable());

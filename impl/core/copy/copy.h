@@ -60,12 +60,12 @@ struct FillArguments {
 };
 
 // With a null stream they return when the work is done.
-Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& arguments);
+Result<void> copy(Context& context, Stream* stream, const CopyArguments& arguments);
 // Enqueues in one of the given streams. The operands must live until it is waited for.
-Result<void> copy_later(Instance& instance, BorrowedStreams& streams, const CopyArguments& arguments);
+Result<void> copy_later(Context& context, BorrowedStreams& streams, const CopyArguments& arguments);
 // Checks all before it enqueues any. `index` is that of the entry in work: on failure, of the one that
 // failed, and the number of entries if the failure belongs to none.
-Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<CopyArguments>& entries,
+Result<void> copy_all(Context& context, Stream* stream, const std::vector<CopyArguments>& entries,
                       uint64_t* index);
 
 // The memory of a copy between it and a file, and what keeps it.
@@ -75,11 +75,11 @@ struct FileMemory {
 };
 // As for a copy between it and ordinary memory. `file` says what is wrong with the file, and `extent` with
 // the place in it.
-Result<void> check_file_memory(Instance& instance, void* first, uint64_t size, bool to_memory,
+Result<void> check_file_memory(Context& context, void* first, uint64_t size, bool to_memory,
                                const Result<void>& file, const Result<void>& extent, FileMemory* out);
 // Enqueues a copy between page-locked memory of the library and such memory, split at its borders.
 Result<void> enqueue_file_piece(backend::Stream& stream, const backend::CopySegment& segment);
 
-Result<void> fill(Instance& instance, Stream* stream, const FillArguments& arguments);
+Result<void> fill(Context& context, Stream* stream, const FillArguments& arguments);
 
 }  // namespace gpumem::core

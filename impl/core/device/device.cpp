@@ -6,6 +6,8 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "core/object/context.h"
+#include "core/object/handles.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"
 #include "platform/host_budget.h"
@@ -166,6 +168,74 @@ void Device::release_streams() noexcept {
     }
   }
   idle_streams_.clear();
+}
+
+Devices::Devices(Context& owner, const backend::Backend& backend, const TransferOptions& transfer) {
+  for (const auto& device : backend.devices())
+    devices_.push_back(std::make_unique<Device>(*device, owner, transfer));
+  has_exclusive_ = std::any_of(backend.devices().begin(), backend.devices().end(), [](const auto& device) {
+    const backend::Managed* const managed = device->managed();
+    return managed != nullptr && !managed->concurrent();
+  });
+}
+
+Device* Devices::find(const std::array<uint8_t, 16>& uuid) const {
+  const auto found = std::find_if(devices_.begin(), devices_.end(),
+                                  [&](const auto& device) { return device->facts().uuid == uuid; });
+  return found != devices_.end() ? found->get() : nullptr;
+}
+
+Result<void> Devices::make_objects(const std::shared_ptr<Context>& owner) {
+  objects_.reserve(devices_.size());
+  for (const auto& device : devices_) {
+    auto object = std::make_unique<DeviceObject>(owner, *device);
+    auto handle = handles::reserve(*object);
+    if (!handle) return handle.error();
+    device->handle_ = *handle;
+    objects_.push_back(object.release());
+  }
+  return {};
+}
+
+void Devices::publish_objects() noexcept {
+  for (DeviceObject* const object : objects_)
+    handles::publish(object);
+}
+
+void Devices::cancel_objects() noexcept {
+  for (const DeviceObject* const object : std::exchange(objects_, {})) {
+    handles::cancel(*object);
+    delete object;
+  }
+}
+
+bool Devices::flush_transfers() noexcept {
+  bool any = false;
+  for (const auto& device : devices_)
+    any = device->transfer().flush() || any;
+  return any;
+}
+
+void Devices::end_handles() noexcept {
+  for (DeviceObject* const object : objects_)
+    handles::end(*object, End::kClosed);
+}
+
+void Devices::await_uses() noexcept {
+  for (DeviceObject* const object : objects_)
+    platform::wait_for_uses(object);
+}
+
+void Devices::clear() noexcept {
+  for (const auto& device : devices_) {
+    device->forget_peers();
+    device->transfer().stop();
+    device->release_streams();
+  }
+  for (DeviceObject* const object : objects_)
+    handles::remove(object);
+  objects_.clear();
+  devices_.clear();
 }
 
 }  // namespace gpumem::core

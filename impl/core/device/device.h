@@ -2,6 +2,7 @@
 // A device of an instance: its capabilities, its peers, and streams for calls that wait for their work.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "contract/backend.h"
 #include "contract/device.h"
 #include "core/device/transfer.h"
 #include "core/object/object.h"
@@ -19,14 +21,15 @@ namespace gpumem::core {
 
 class Device {
  public:
-  Device(backend::Device& backend, Instance& owner, const TransferOptions& transfer)
+  Device(backend::Device& backend, Context& owner, const TransferOptions& transfer)
       : backend_(backend), owner_(owner), transfer_(owner, backend, transfer) {}
 
   backend::Device& backend() const { return backend_; }
   Transfer& transfer() { return transfer_; }
-  const Instance* owner() const { return &owner_; }
+  const Context* owner() const { return &owner_; }
   const backend::DeviceFacts& facts() const { return backend_.facts(); }
   uint32_t ordinal() const { return facts().ordinal; }
+  uint64_t handle() const { return handle_; }
   // DEVICE_LOST once the device is lost.
   Result<void> usable() const {
     if (!backend_.lost()) [[likely]]
@@ -68,6 +71,7 @@ class Device {
   void release_streams() noexcept;
 
  private:
+  friend class Devices;
   Error lost_error() const;
 
   struct Peer {
@@ -76,7 +80,8 @@ class Device {
   };
 
   backend::Device& backend_;
-  const Instance& owner_;
+  const Context& owner_;
+  uint64_t handle_ = 0;
   mutable std::mutex mutex_;
   std::map<std::pair<gpumem_capability, const Device*>, backend::Capability> capabilities_;
   std::set<std::pair<gpumem_capability, const Device*>> trials_;  // that run now
@@ -94,12 +99,47 @@ class Device {
 class DeviceObject final : public Object {
  public:
   static constexpr Type kType = Type::kDevice;
-  DeviceObject(std::shared_ptr<Instance> instance, Device& device)
-      : Object(kType, std::move(instance)), device_(device) {}
+  DeviceObject(std::shared_ptr<Context> context, Device& device)
+      : Object(kType, std::move(context)), device_(device) {}
   Device& device() const { return device_; }
 
  private:
   Device& device_;
+};
+
+// The devices of an instance, by their ordinals, and the objects that their handles point to.
+class Devices {
+ public:
+  // Of the instance.
+  static Devices& of(Context& context);
+
+  Devices(Context& owner, const backend::Backend& backend, const TransferOptions& transfer);
+
+  size_t size() const { return devices_.size(); }
+  auto begin() const { return devices_.begin(); }
+  auto end() const { return devices_.end(); }
+  Device& operator[](size_t ordinal) const { return *devices_[ordinal]; }
+  DeviceObject& object(size_t ordinal) const { return *objects_[ordinal]; }
+  // Null if there is none.
+  Device* find(const std::array<uint8_t, 16>& uuid) const;
+  // Whether some device shares managed memory with the CPU in turns only.
+  bool has_exclusive() const { return has_exclusive_; }
+
+  // Makes the objects. They hold the instance, so publish them, after which clear() removes them, or cancel.
+  Result<void> make_objects(const std::shared_ptr<Context>& owner);
+  void publish_objects() noexcept;
+  void cancel_objects() noexcept;
+  // Frees the page-locked memory that is kept for copies. Whether there was any.
+  bool flush_transfers() noexcept;
+  // In this order, when the instance closes.
+  void end_handles() noexcept;
+  void await_uses() noexcept;
+  void clear() noexcept;
+
+ private:
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<DeviceObject*> objects_;
+  bool has_exclusive_ = false;
 };
 
 }  // namespace gpumem::core

@@ -10,8 +10,8 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "contract/host_function_mark.h"
 #include "core/device/device.h"
-#include "core/instance/instance.h"
 #include "platform/fork.h"
 #include "platform/thread.h"
 
@@ -19,7 +19,7 @@ namespace gpumem::core {
 namespace {
 
 struct Entry {
-  const Instance* owner = nullptr;
+  const Context* owner = nullptr;
   const Device* device = nullptr;  // of the stream; for what writes
   const Region* writes = nullptr;
   std::optional<sigset_t> mask;  // of the thread that enqueued a function of the caller
@@ -111,10 +111,10 @@ bool wait_for(backend::Stream& stream) noexcept {
 
 }  // namespace
 
-Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem_host_function function,
+Result<void> launch_for_user(Context& context, backend::Stream& stream, gpumem_host_function function,
                              void* user_data) {
   Entry entry;
-  entry.owner = &instance;
+  entry.owner = &context;
   entry.mask = platform::SignalMask::of_this_thread();
   entry.function = [function, user_data] { function(user_data); };
   const Id id = add_function(std::move(entry));
@@ -147,8 +147,8 @@ void end_functions_writing(const Region& region) noexcept {
   });
 }
 
-void end_functions_of(const Instance& instance) noexcept {
-  end_where([&](const Entry& entry) { return entry.owner == &instance; });
+void end_functions_of(const Context& context) noexcept {
+  end_where([&](const Entry& entry) { return entry.owner == &context; });
 }
 
 }  // namespace gpumem::core

@@ -11,11 +11,11 @@
 namespace gpumem::core {
 
 class Device;
-class Instance;
+class Context;
 class Region;
 
 // Enqueues a function of the caller.
-Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem_host_function function,
+Result<void> launch_for_user(Context& context, backend::Stream& stream, gpumem_host_function function,
                              void* user_data);
 // Enqueues one of the library, which must not call the driver. `writes` is the region that it writes to, if
 // any.
@@ -26,6 +26,6 @@ Result<void> launch_internal(Device& device, backend::Stream& stream, const Regi
 // dropped if they have not begun, and waited for if they run.
 void end_functions_writing(const Region& region) noexcept;
 // The same for all functions of an instance with lost devices.
-void end_functions_of(const Instance& instance) noexcept;
+void end_functions_of(const Context& context) noexcept;
 
 }  // namespace gpumem::core

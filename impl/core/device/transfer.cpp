@@ -10,7 +10,7 @@
 
 #include "base/arithmetic.h"
 #include "base/caught.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "core/object/log.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
@@ -167,7 +167,7 @@ struct Transfer::Job {
 
 Result<void> Transfer::open(Lane& lane) {
   const uint64_t size = tuning_.slot * tuning_.slots;
-  GPUMEM_TRY(instance_.charge_pinned(size));
+  GPUMEM_TRY(context_.charge_pinned(size));
   lane.charged = size;
   backend::MemoryRequest request;
   request.sort = backend::MemorySort::kPinned;
@@ -214,7 +214,7 @@ void Transfer::close(Lane& lane) noexcept {
   if (lane.memory != nullptr) note(lane.memory->release());
   lane.memory.reset();
   lane.stream.reset();
-  instance_.refund_pinned(lane.charged);
+  context_.refund_pinned(lane.charged);
   lane.charged = 0;
   if (lane.open) --open_lanes_;
   lane.open = false;
@@ -452,9 +452,9 @@ void Transfer::run(Worker& worker) {
 
 // ---- starting and ending ----
 
-Transfer::Transfer(Instance& instance, backend::Device& device, const TransferOptions& options,
+Transfer::Transfer(Context& context, backend::Device& device, const TransferOptions& options,
                    const TransferTuning& tuning)
-    : instance_(instance),
+    : context_(context),
       device_(device),
       tuning_([&] {
         TransferTuning fitting = tuning;

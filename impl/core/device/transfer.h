@@ -19,7 +19,7 @@
 
 namespace gpumem::core {
 
-class Instance;
+class Context;
 
 // Slices of rows. One side is ordinary memory; the other lies on a device, and inside one object.
 struct TransferBox {
@@ -102,7 +102,7 @@ Result<void> check_rows(const void* first, uint64_t pitch, uint64_t width, uint6
 
 class Transfer {
  public:
-  Transfer(Instance& instance, backend::Device& device, const TransferOptions& options,
+  Transfer(Context& context, backend::Device& device, const TransferOptions& options,
            const TransferTuning& tuning = {});
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
@@ -156,7 +156,7 @@ class Transfer {
   void close(Lane& lane) noexcept;
   bool close_all() noexcept;
 
-  Instance& instance_;
+  Context& context_;
   backend::Device& device_;
   const TransferTuning tuning_;
   const bool at_once_;  // the number of threads was asked for

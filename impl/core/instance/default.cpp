@@ -159,7 +159,7 @@ Result<uint64_t> Instance::open_default() {
   {
     const platform::Look look(platform::thread_record());
     if (Object* const root = handles::look_up(*handle, Type::kInstance, epoch))
-      root->instance().is_default_ = true;
+      Instance::of(root->context()).is_default_ = true;
   }
   default_instance.handle.store(*handle);
   default_instance.epoch.store(epoch, std::memory_order_release);

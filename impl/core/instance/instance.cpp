@@ -21,18 +21,18 @@
 namespace gpumem::core {
 
 Instance::Instance(const OpenRequest& request, std::unique_ptr<backend::Backend> backend, Fallback fallback)
-    : name_(request.name),
+    : Context(std::move(backend), page_map_, statistics_, background_),
+      name_(request.name),
       pin_budget_(request.pin_budget),
       fallback_(std::move(fallback)),
-      backend_(std::move(backend)) {
-  for (const auto& device : backend_->devices())
-    devices_.push_back(std::make_unique<Device>(*device, *this, request.transfer));
-  has_exclusive_devices_ =
-      std::any_of(backend_->devices().begin(), backend_->devices().end(), [](const auto& device) {
-        const backend::Managed* const managed = device->managed();
-        return managed != nullptr && !managed->concurrent();
-      });
-}
+      devices_(*this, *backend_, request.transfer) {}
+
+// Services are found here, so that the rooms below need not know all of them.
+Devices& Devices::of(Context& context) { return Instance::of(context).devices(); }
+Pools& Pools::of(Context& context) { return Instance::of(context).pools(); }
+Exports& Exports::of(Context& context) { return Instance::of(context).exports(); }
+Imports& Imports::of(Context& context) { return Instance::of(context).imports(); }
+ShareServer& ShareServer::of(Context& context) { return Instance::of(context).share_server(); }
 
 Result<uint64_t> Instance::open(const OpenRequest& request) {
   GPUMEM_TRY(outside_host_function());
@@ -46,83 +46,25 @@ Result<uint64_t> Instance::open(const OpenRequest& request) {
   auto handle = handles::reserve(*root);
   if (!handle) return handle.error();
   Cleanup undo_root([&] { handles::cancel(*root); });
-  std::vector<std::unique_ptr<DeviceObject>> objects;
-  Cleanup undo_devices([&] {
-    for (const auto& object : objects)
-      handles::cancel(*object);
-  });
-  const size_t count = instance->devices_.size();
-  objects.reserve(count);
-  instance->device_handles_.reserve(count);
-  instance->device_objects_.reserve(count);
-  for (const auto& device : instance->devices_) {
-    auto object = std::make_unique<DeviceObject>(instance, *device);
-    auto device_handle = handles::reserve(*object);
-    if (!device_handle) return device_handle.error();
-    instance->device_handles_.push_back(*device_handle);
-    instance->device_objects_.push_back(object.get());
-    objects.push_back(std::move(object));
-  }
+  Devices& devices = instance->devices_;
+  Cleanup undo_devices([&] { devices.cancel_objects(); });
+  GPUMEM_TRY(devices.make_objects(instance));
   undo_root.dismiss();
   undo_devices.dismiss();
-  for (auto& object : objects)
-    handles::publish(object.release());
+  devices.publish_objects();
   handles::publish(root.release());
   log(GPUMEM_LOG_INFO, "opened the %s backend with %zu devices",
-      instance->backend().kind() == GPUMEM_BACKEND_CUDA ? "cuda" : "host", count);
+      instance->backend().kind() == GPUMEM_BACKEND_CUDA ? "cuda" : "host", devices.size());
   return *handle;
 }
 
-Error instance_closed() {
-  return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+void Instance::count(const Object& object, int64_t difference) noexcept {
+  if (!is_region(object.type())) statistics_.add_object(object.type(), difference);
 }
 
-Result<std::shared_lock<std::shared_mutex>> Instance::stay_open() {
-  if (!closing_) {
-    std::shared_lock lock(lifecycle_, std::try_to_lock);
-    // Retry: a close that will fail holds the lock only for a moment.
-    for (; !lock && !closing_; (void)lock.try_lock())
-      std::this_thread::yield();
-    if (!closing_) return lock;
-  }
-  return instance_closed();
-}
-
-Device* Instance::find_device(const std::array<uint8_t, 16>& uuid) const {
-  const auto found = std::find_if(devices_.begin(), devices_.end(),
-                                  [&](const auto& device) { return device->facts().uuid == uuid; });
-  return found != devices_.end() ? found->get() : nullptr;
-}
-
-void Instance::add_object(Object& object) noexcept {
-  if (!is_region(object.type())) statistics_.add_object(object.type(), 1);
-  std::lock_guard lock(objects_mutex_);
-  objects_.add(object);
-}
-
-void Instance::remove_object(Object& object) noexcept {
-  if (!is_region(object.type())) statistics_.add_object(object.type(), -1);
-  (void)take_abandoned(object);
-  std::lock_guard lock(objects_mutex_);
-  objects_.remove(object);
-}
-
-void Instance::note_abandoned(Object& object) noexcept {
-  object.set_abandoned();
-  abandoned_.fetch_add(1, std::memory_order_relaxed);
-}
-
-bool Instance::flush_transfers() noexcept {
-  bool any = false;
-  for (const auto& device : devices_)
-    any = device->transfer().flush() || any;
-  return any;
-}
-
-bool Instance::take_abandoned(Object& object) noexcept {
-  if (!object.take_abandoned()) return false;
-  abandoned_.fetch_sub(1, std::memory_order_relaxed);
-  return true;
+bool Instance::make_room() noexcept {
+  const bool flushed = devices_.flush_transfers();
+  return imports_.flush_cache() || flushed;
 }
 
 Result<void> Instance::charge_pinned(uint64_t bytes) {
@@ -133,7 +75,7 @@ Result<void> Instance::charge_pinned(uint64_t bytes) {
       continue;
     }
     // Give up the memory that is kept for copies before refusing.
-    if (std::exchange(flushed, true) || !flush_transfers()) {
+    if (std::exchange(flushed, true) || !devices_.flush_transfers()) {
       return make_error(
           GPUMEM_ERROR_LIMIT_EXCEEDED,
           "of the pin budget of %" PRIu64 " bytes, %" PRIu64 " are in use; %" PRIu64
@@ -143,11 +85,6 @@ Result<void> Instance::charge_pinned(uint64_t bytes) {
     }
     used = pinned_bytes_.load(std::memory_order_relaxed);
   }
-}
-
-uint64_t Instance::live_count() const {
-  std::lock_guard lock(objects_mutex_);
-  return objects_.count();
 }
 
 // Makes the calling thread the one that closes.
@@ -213,21 +150,13 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   await_streams();
   imports_.stop();
   destroy_objects();
-  for (const auto& device : devices_) {
-    device->forget_peers();
-    device->transfer().stop();
-    device->release_streams();
-  }
-  for (Object* device : device_objects_)
-    handles::remove(device);
-  device_objects_.clear();
   devices_.clear();
   backend_.reset();
   return count;
 }
 
 Result<uint64_t> close_instance(Ref<InstanceObject> root, gpumem_close_mode mode) {
-  auto destroyed = root->instance().close(*root, mode);
+  auto destroyed = Instance::of(root->context()).close(*root, mode);
   if (!destroyed) return destroyed;
   InstanceObject* const gone = root.get();
   root = {};
@@ -238,8 +167,7 @@ Result<uint64_t> close_instance(Ref<InstanceObject> root, gpumem_close_mode mode
 // Ends every handle before anything is waited for, so that no work comes after the wait. The objects are kept
 // until they are released.
 void Instance::end_handles() noexcept {
-  for (Object* device : device_objects_)
-    handles::end(*device, End::kClosed);
+  devices_.end_handles();
   const auto for_all = [this](auto is_meant, auto function) {
     for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object)) {
       if (is_meant(object->type())) function(*object);
@@ -254,8 +182,7 @@ void Instance::end_handles() noexcept {
   end_all([](Type type) { return !is_region(type); });
   for_all(is_region, [](Object& object) { static_cast<Region&>(object).set_state(Region::State::kLeaving); });
   end_all(is_region);
-  for (Object* device : device_objects_)
-    platform::wait_for_uses(device);
+  devices_.await_uses();
 }
 
 void Instance::await_streams() noexcept {
@@ -296,6 +223,7 @@ void Instance::destroy_objects() noexcept {
             done.error().message);
         object->forget();
       }
+      remove_object(*object);
       handles::remove(object);
     }
     if (type == Type::kMemory) pools_.clear();

@@ -48,7 +48,7 @@ std::string Instance::report(uint64_t most, const char* separator) const {
   for (const auto& section : kSections) {
     bool listed = false;
     const auto see = [&](const Object& object) {
-      listed = &object.instance() == this && std::count(section.begin(), section.end(), object.type()) != 0 &&
+      listed = &object.context() == this && std::count(section.begin(), section.end(), object.type()) != 0 &&
                !is_of_listed_pool(object);
       if (listed) line = object.describe();
     };
@@ -128,7 +128,7 @@ std::string Instance::snapshot() const {
   Fields fields;
   bool listed = false;
   const auto see = [&](const Object& object) {
-    listed = &object.instance() == this && object.type() != Type::kInstance && object.type() != Type::kDevice;
+    listed = &object.context() == this && object.type() != Type::kInstance && object.type() != Type::kDevice;
     if (!listed) return;
     fields = {};
     fields.add("type", type_name(object.type()));
@@ -149,7 +149,7 @@ std::string Instance::snapshot() const {
 Instance::OfPools Instance::of_pools() const {
   OfPools result;
   const auto see = [&](const Object& object) {
-    if (&object.instance() != this || !is_of_listed_pool(object)) return;
+    if (&object.context() != this || !is_of_listed_pool(object)) return;
     const auto& region = static_cast<const Region&>(object);
     ++result.count;
     gpumem_kind_stats& counts = result.kinds.at(region.traits().counters);

@@ -7,19 +7,19 @@
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/device/host_function.h"
-#include "core/instance/instance.h"
 #include "core/memory/pointer.h"
 #include "core/memory/range.h"
+#include "core/memory/statistics.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
-#include "core/share/link/imports.h"
-#include "core/share/peer/exports.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
 
-Memory::Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
+Memory::Memory(std::shared_ptr<Context> context, Device& device, const KindTraits& traits,
                const backend::MemoryRequest& asked, std::string name)
-    : Region(kType, std::move(instance), device, traits, asked.size, std::move(name)), asked_(asked) {
+    : Region(kType, std::move(context), device, traits, asked.size, std::move(name)), asked_(asked) {
   if (traits.managed) make_managed(((asked.require | asked.prefer) & GPUMEM_MEMORY_ATTACH_HOST) != 0);
 }
 
@@ -29,16 +29,16 @@ class NewMemory {
  public:
   NewMemory(DeviceObject& device, const KindTraits& kind, const backend::MemoryRequest& asked,
             std::string name)
-      : instance_(device.instance()),
-        room_(instance_.page_map()),
-        memory_(std::make_unique<Memory>(device.shared_instance(), device.device(), kind, asked,
+      : context_(device.context()),
+        room_(context_.page_map()),
+        memory_(std::make_unique<Memory>(device.shared_context(), device.device(), kind, asked,
                                          std::move(name))) {}
   NewMemory(const NewMemory&) = delete;
   NewMemory& operator=(const NewMemory&) = delete;
   ~NewMemory() {
     if (memory_ == nullptr) return;
-    memory_->cancel_range(instance_.page_map());
-    if (charged_ != 0) refund(instance_, *memory_, charged_);
+    memory_->cancel_range(context_.page_map());
+    if (charged_ != 0) refund(context_, *memory_, charged_);
     if (memory_->handle() != 0) handles::cancel(*memory_);
   }
 
@@ -52,12 +52,12 @@ class NewMemory {
 
   // Reserves the range of a registration now, so that only one of two overlapping ones calls the driver.
   const RegionRange* reserve_range(const void* pointer) noexcept {
-    return memory_->reserve_range(instance_.page_map(), pointer);
+    return memory_->reserve_range(context_.page_map(), pointer);
   }
 
   Result<void> charge(gpumem_memory_flags wanted = 0) {
     const KindTraits& kind = memory_->traits();
-    if (kind.charged_as_pinned) GPUMEM_TRY(instance_.charge_pinned(memory_->size()));
+    if (kind.charged_as_pinned) GPUMEM_TRY(context_.charge_pinned(memory_->size()));
     if (kind.managed)
       GPUMEM_TRY(
           memory_->device().charge_managed(memory_->size(), (wanted & GPUMEM_MEMORY_OVERSUBSCRIBE) != 0));
@@ -65,17 +65,17 @@ class NewMemory {
     return {};
   }
   // Returns what charge() has taken.
-  static void refund(Instance& instance, const Memory& memory, uint64_t bytes) noexcept {
-    if (memory.traits().charged_as_pinned) instance.refund_pinned(bytes);
+  static void refund(Context& context, const Memory& memory, uint64_t bytes) noexcept {
+    if (memory.traits().charged_as_pinned) context.refund_pinned(bytes);
     if (memory.traits().managed) memory.device().refund_managed(bytes);
   }
 
   CreatedMemory finish(std::unique_ptr<backend::Memory> made) noexcept {
     Memory* const memory = memory_.release();
-    memory->record(instance_.page_map(), std::move(made));
+    memory->record(context_.page_map(), std::move(made));
     fill_info(*memory);
-    instance_.statistics().add(memory->traits(), memory->size());
-    instance_.add_object(*memory);
+    context_.statistics().add(memory->traits(), memory->size());
+    context_.add_object(*memory);
     const backend::MemoryFacts& facts = memory->facts();
     const CreatedMemory created{memory->handle(),
                                 facts.host_pointer != nullptr ? facts.host_pointer : facts.device_pointer};
@@ -91,7 +91,7 @@ class NewMemory {
     gpumem_memory_info& info = memory.memory_info_;
     info.kind = memory.kind();
     info.numa_node = facts.numa_node;
-    info.device = reinterpret_cast<gpumem_device>(pointer_to(memory.instance().device_handle(ordinal)));
+    info.device = reinterpret_cast<gpumem_device>(pointer_to(memory.device().handle()));
     info.device_ordinal = ordinal;
     info.host_pointer = facts.host_pointer;
     info.device_pointer = facts.device_pointer;
@@ -104,7 +104,7 @@ class NewMemory {
     std::snprintf(info.name, sizeof info.name, "%s", memory.name().c_str());
   }
 
-  Instance& instance_;
+  Context& context_;
   PageMap::Room room_;
   std::unique_ptr<Memory> memory_;
   uint64_t charged_ = 0;
@@ -139,12 +139,12 @@ Error range_taken(const KindTraits& kind) {
 }
 
 // Refuses memory that other code registered; `usable` says whether the device is usable.
-Result<void> check_not_foreign(Instance& instance, const backend::RegistrationRequest& request,
+Result<void> check_not_foreign(Context& context, const backend::RegistrationRequest& request,
                                const Result<void>& usable) {
   const uint64_t first = address_of(request.pointer);
   bool pinned = false;
   for (const uint64_t address : {first, first + request.size - 1}) {
-    auto facts = instance.backend().pointer_facts(pointer_to(address));
+    auto facts = context.backend().pointer_facts(pointer_to(address));
     if (!facts) return facts.error();
     if (!facts->known) continue;
     if (facts->location == GPUMEM_LOCATION_DEVICE) return range_taken(kinds::device);
@@ -159,15 +159,15 @@ Result<void> check_not_foreign(Instance& instance, const backend::RegistrationRe
 
 Result<CreatedMemory> create_memory(DeviceObject& device_object, const KindTraits& kind,
                                     backend::MemoryRequest request, std::string name, bool closed) {
-  Instance& instance = device_object.instance();
+  Context& context = device_object.context();
   Device& device = device_object.device();
 
   GPUMEM_TRY(device.usable());
   GPUMEM_TRY(outside_host_function());
-  const auto open = instance.stay_open();
+  const auto open = context.stay_open();
   if (!open) return open.error();
   if (((request.require | request.prefer) & GPUMEM_MEMORY_NUMA_NODE) != 0 &&
-      !instance.backend().has_numa_node(request.numa_node)) {
+      !context.backend().has_numa_node(request.numa_node)) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no NUMA node %d", request.numa_node);
   }
   NewMemory memory(device_object, kind, request, std::move(name));
@@ -177,19 +177,19 @@ Result<CreatedMemory> create_memory(DeviceObject& device_object, const KindTrait
   GPUMEM_TRY(memory.charge(request.require | request.prefer));
   memory.memory().set_closed(closed);
   request.sort = kind.sort;
-  auto made = with_room(instance, [&] { return device.backend().create_memory(request); });
+  auto made = with_room(context, [&] { return device.backend().create_memory(request); });
   if (!made) return made.error();
   return memory.finish(std::move(*made));
 }
 
 Result<CreatedMemory> register_memory(DeviceObject& device_object, backend::RegistrationRequest request,
                                       std::string name) {
-  Instance& instance = device_object.instance();
+  Context& context = device_object.context();
   Device& device = device_object.device();
 
   const auto usable = device.usable();
   if (auto outside = outside_host_function(); !outside) return usable ? outside.error() : usable.error();
-  const auto open = instance.stay_open();
+  const auto open = context.stay_open();
   if (!open) return open.error();
   backend::MemoryRequest asked;
   asked.size = request.size;
@@ -207,7 +207,7 @@ Result<CreatedMemory> register_memory(DeviceObject& device_object, backend::Regi
     if (why.status != GPUMEM_ERROR_WRONG_KIND) GPUMEM_TRY(usable);
     return why;
   }
-  GPUMEM_TRY(check_not_foreign(instance, request, usable));
+  GPUMEM_TRY(check_not_foreign(context, request, usable));
   GPUMEM_TRY(usable);
   GPUMEM_TRY(settle_flags(device, kinds::registered, request.require, &request.prefer));
   GPUMEM_TRY(memory.charge());
@@ -216,15 +216,15 @@ Result<CreatedMemory> register_memory(DeviceObject& device_object, backend::Regi
   return memory.finish(std::move(*made));
 }
 
-Result<AdoptedMemory> adopt_memory(DeviceObject& device_object, NewImport wanted,
-                                   const std::function<Result<std::unique_ptr<backend::Memory>>()>& make) {
+Result<AdoptedMemory> adopt_memory(DeviceObject& device_object, NewImport wanted, const MakeMapping& make) {
   backend::MemoryRequest asked;
   asked.size = wanted.size;
   NewMemory memory(device_object, wanted.on_device ? kinds::imported : kinds::imported_host, asked,
                    std::move(wanted.name));
   GPUMEM_TRY(memory.reserve());
   memory.memory().set_peer(std::move(wanted.peer));
-  auto made = with_room(device_object.instance(), make);
+  memory.memory().importer_ = &wanted.importer;
+  auto made = with_room(device_object.context(), make);
   if (!made) return made.error();
   Memory* const adopted = &memory.memory();
   return AdoptedMemory{adopted, memory.finish(std::move(*made))};
@@ -249,8 +249,7 @@ void Memory::list(Fields& fields) const noexcept {
 
 Result<void> Memory::release() {
   set_state(State::kLeaving);
-  Imports& imports = instance().imports();
-  const bool kept = traits().imported && imports.keep_mapped(*this);
+  const bool kept = importer_ != nullptr && importer_->keep_mapped(*this);
   if (!kept) {
     set_state(State::kReleasing);
     if (auto released = backend().release(); !released) {
@@ -259,17 +258,15 @@ Result<void> Memory::release() {
     }
   }
   forget();
-  if (traits().imported) imports.forget(*this);
-  instance().exports().end(*this);
+  if (importer_ != nullptr) importer_->forget(*this);
   end_functions_writing(*this);
   return {};
 }
 
 void Memory::forget() noexcept {
-  erase(instance().page_map());
-  NewMemory::refund(instance(), *this, size());
-  instance().statistics().remove(traits(), size());
-  Object::forget();
+  erase(context().page_map());
+  NewMemory::refund(context(), *this, size());
+  context().statistics().remove(traits(), size());
 }
 
 namespace {
@@ -283,47 +280,18 @@ Result<void> check_not_accessed(const Memory& memory) {
 
 }  // namespace
 
-Result<void> destroy_memory(Ref<Memory> memory) {
-  if (!memory->traits().imported) return destroy_mapping(std::move(memory));
-  GPUMEM_TRY(outside_host_function());
-  Imports& imports = memory->instance().imports();
-  return imports.destroy(std::move(memory));
+Result<void> Memory::may_end() {
+  GPUMEM_TRY(check_not_accessed(*this));
+  return check_unused(*this, [this] { return backend().check_unused(); });
 }
 
-Result<void> destroy_mapping(Ref<Memory> memory) {
+Result<void> Memory::may_end_unused() { return check_not_accessed(*this); }
+
+Result<void> destroy_memory(Ref<Memory> memory) {
+  if (memory->importer_ == nullptr) return destroy_object(std::move(memory));
   GPUMEM_TRY(outside_host_function());
-  Instance& instance = memory->instance();
-  const auto open = instance.stay_open();
-  if (!open) return open.error();
-  GPUMEM_TRY(uses_will_end(*memory));
-  // Check before ending the handle, so that memory in use never looks destroyed to other threads.
-  GPUMEM_TRY(check_not_accessed(*memory));
-  GPUMEM_TRY(check_unused(*memory, [&] { return memory->backend().check_unused(); }));
-  GPUMEM_TRY(instance.exports().begin_end(*memory));
-  Cleanup still_shared([&, object = memory.get()] { instance.exports().cancel_end(*object); });
-  if (!handles::end(*memory, End::kDestroyed)) {
-    still_shared.dismiss();  // the call that destroys it decides that
-    return ended_meanwhile(memory->type());
-  }
-  memory->set_state(Region::State::kLeaving);
-  platform::fence_all_threads();
-  auto released = wait_for_uses(*memory);
-  if (released) released = check_not_accessed(*memory);
-  if (released) released = instance.exports().begin_end(*memory);  // it may have been exported meanwhile
-  if (released) {
-    released = memory->release();
-  } else {
-    memory->set_state(Region::State::kLive);
-  }
-  if (!released) {
-    handles::revive(*memory);
-    return released;
-  }
-  still_shared.dismiss();
-  Memory* const gone = memory.get();
-  memory = {};
-  handles::remove(gone);
-  return {};
+  Importer& importer = *memory->importer_;
+  return importer.destroy(std::move(memory));
 }
 
 namespace {
@@ -360,10 +328,10 @@ Result<void> destroy_for_user(Ref<Memory> memory) {
   return destroy_memory(std::move(memory));
 }
 
-Result<void> free_pointer(Instance& instance, const void* pointer) {
-  FoundRegion found = find_region(instance, pointer);
+Result<void> free_pointer(Context& context, const void* pointer) {
+  FoundRegion found = find_region(context, pointer);
   if (!found.region) {
-    if (is_of_another_instance(instance, pointer)) {
+    if (is_of_another_instance(context, pointer)) {
       return make_error(GPUMEM_ERROR_NOT_FOUND,
                         "%p is memory of another instance of this process; free it there", pointer);
     }
@@ -387,8 +355,8 @@ Result<void> free_pointer(Instance& instance, const void* pointer) {
   return destroy_found(std::move(memory), pointer);
 }
 
-Result<void> unregister_pointer(Instance& instance, const void* pointer) {
-  FoundRegion found = find_region(instance, pointer);
+Result<void> unregister_pointer(Context& context, const void* pointer) {
+  FoundRegion found = find_region(context, pointer);
   if (!found.region) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has registered nothing at %p", pointer);
   }

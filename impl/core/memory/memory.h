@@ -13,15 +13,35 @@
 
 namespace gpumem::core {
 
+class Memory;
+
+// What counts how often a memory was imported, and holds it in the other process.
+class Importer {
+ public:
+  virtual ~Importer() = default;
+  // Counts down, or ends the last one.
+  virtual Result<void> destroy(Ref<Memory> memory) = 0;
+  // Caches the mapping of a memory that ends, instead of releasing it; false if it cannot be cached.
+  virtual bool keep_mapped(Memory& memory) noexcept = 0;
+  // Drops the record of a memory whose mapping is gone, or kept.
+  virtual void forget(const Memory& memory) noexcept = 0;
+};
+
+struct AdoptedMemory;
+struct NewImport;
+using MakeMapping = std::function<Result<std::unique_ptr<backend::Memory>>()>;
+
 class Memory final : public Region {
  public:
   static constexpr Type kType = Type::kMemory;
-  Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
+  Memory(std::shared_ptr<Context> context, Device& device, const KindTraits& traits,
          const backend::MemoryRequest& asked, std::string name);
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
   Result<void> release() override;
   void forget() noexcept override;
+  Result<void> may_end() override;
+  Result<void> may_end_unused() override;
 
   // Takes the mapping of an import to cache it, so that nothing is left to release.
   std::unique_ptr<backend::Memory> take_backend() noexcept { return Region::take_backend(); }
@@ -35,10 +55,13 @@ class Memory final : public Region {
 
  private:
   friend class NewMemory;
+  friend Result<AdoptedMemory> adopt_memory(DeviceObject& device, NewImport wanted, const MakeMapping& make);
+  friend Result<void> destroy_memory(Ref<Memory> memory);
 
   const backend::MemoryRequest asked_;
   gpumem_memory_info memory_info_ = GPUMEM_MEMORY_INFO_INIT;
   std::atomic<bool> owned_{false};
+  Importer* importer_ = nullptr;  // of what is imported
 };
 
 // A new memory: its handle, and its pointer for callers that need only that.
@@ -55,26 +78,24 @@ Result<CreatedMemory> register_memory(DeviceObject& device, backend::Registratio
                                       std::string name);
 // For adopt_memory(). The mapping is a cached one, or null.
 struct NewImport {
+  Importer& importer;
   uint64_t size = 0;
   bool on_device = true;
   std::string name;
-  std::shared_ptr<SharePeer> peer;  // without which the memory cannot be used; or null
+  std::shared_ptr<const OtherProcess> peer;  // without which the memory cannot be used; or null
 };
 struct AdoptedMemory {
   Memory* memory = nullptr;
   CreatedMemory created;
 };
-// Memory of another process. Once `make` has succeeded, nothing can fail. Needs Instance::stay_open().
-Result<AdoptedMemory> adopt_memory(DeviceObject& device, NewImport wanted,
-                                   const std::function<Result<std::unique_ptr<backend::Memory>>()>& make);
-// Counts an import down.
+// Memory of another process. Once `make` has succeeded, nothing can fail. Needs Context::stay_open().
+Result<AdoptedMemory> adopt_memory(DeviceObject& device, NewImport wanted, const MakeMapping& make);
+// Counts an import down; destroy_object() ends it however often it is imported.
 Result<void> destroy_memory(Ref<Memory> memory);
-// Ends the memory, however often it is imported.
-Result<void> destroy_mapping(Ref<Memory> memory);
 // destroy_memory() for the caller: INVALID_STATE if a buffer or a ring owns it.
 Result<void> destroy_for_user(Ref<Memory> memory);
 // Frees an allocation or ends a registration, by pointer.
-Result<void> free_pointer(Instance& instance, const void* pointer);
-Result<void> unregister_pointer(Instance& instance, const void* pointer);
+Result<void> free_pointer(Context& context, const void* pointer);
+Result<void> unregister_pointer(Context& context, const void* pointer);
 
 }  // namespace gpumem::core

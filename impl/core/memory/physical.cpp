@@ -6,10 +6,9 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
-#include "core/device/lifecycle.h"
-#include "core/instance/instance.h"
-#include "core/memory/pointer.h"
-#include "core/memory/range.h"
+#include "core/memory/statistics.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/precedence.h"
 
@@ -20,7 +19,7 @@ void Physical::set_backend(std::unique_ptr<backend::Physical> made) noexcept {
   const backend::PhysicalFacts& known = facts();
   info_.location = known.location;
   info_.location_id = known.location_id;
-  info_.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
+  info_.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
   info_.device_ordinal = device_.ordinal();
   info_.imported = known.imported ? 1 : 0;
   info_.size = known.size;
@@ -40,8 +39,8 @@ Result<backend::VirtualMemory*> virtual_memory_of(Device& device) {
 
 namespace {
 
-Result<void> check_node(const Instance& instance, const backend::PhysicalRequest& request) {
-  if (request.location != GPUMEM_LOCATION_HOST_NUMA || instance.backend().has_numa_node(request.numa_node))
+Result<void> check_node(const Context& context, const backend::PhysicalRequest& request) {
+  if (request.location != GPUMEM_LOCATION_HOST_NUMA || context.backend().has_numa_node(request.numa_node))
     return {};
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no NUMA node %d", request.numa_node);
 }
@@ -102,11 +101,11 @@ Result<void> check_plain_size(Device& device, const backend::PhysicalRequest& re
   return unknown ? Result<void>() : unit.error();
 }
 
-// Calls `make` for the backend's object, and publishes ours.
-template <class Make>
-Result<uint64_t> make_physical(const std::shared_ptr<Instance>& instance, Device& device, std::string name,
-                               Make make) {
-  auto object = std::make_unique<Physical>(instance, device, std::move(name));
+}  // namespace
+
+Result<uint64_t> make_physical(const std::shared_ptr<Context>& context, Device& device, std::string name,
+                               const MakePhysical& make) {
+  auto object = std::make_unique<Physical>(context, device, std::move(name));
   auto handle = handles::reserve(*object);
   if (!handle) return handle.error();
   Cleanup undo([&] { handles::cancel(*object); });
@@ -115,26 +114,28 @@ Result<uint64_t> make_physical(const std::shared_ptr<Instance>& instance, Device
   if (!made) return made.error();
   undo.dismiss();
   object->set_backend(std::move(*made));
-  instance->statistics().keep_block(std::move(room), object->facts().block_id, object->facts().size);
-  instance->add_object(*object);
+  context->statistics().keep_block(std::move(room), object->facts().block_id, object->facts().size);
+  context->add_object(*object);
   handles::publish(object.release());
   return *handle;
 }
+
+namespace {
 
 // Creates or imports. Either way, the size can be checked only with the device's unit.
 template <class Make>
 Result<uint64_t> make_checked(DeviceObject& object, backend::PhysicalRequest request, std::string name,
                               Make make) {
-  Instance& instance = object.instance();
+  Context& context = object.context();
   Device& device = object.device();
   Verdict verdict;
-  verdict.note(check_node(instance, request));
+  verdict.note(check_node(context, request));
   const auto outside = outside_host_function();
   if (outside) verdict.note(check_plain_size(device, request));
   verdict.note(device.usable());
   verdict.note(outside);
   if (!verdict) return verdict.error();
-  const auto open = instance.stay_open();
+  const auto open = context.stay_open();
   if (!open) return open.error();
   auto facet = virtual_memory_of(device);
   if (!facet) return facet.error();
@@ -142,7 +143,7 @@ Result<uint64_t> make_checked(DeviceObject& object, backend::PhysicalRequest req
   auto unit = (*facet)->granularity(request);
   if (!unit) return unit.error();
   GPUMEM_TRY(check_size(request.size, *unit));
-  return make_physical(object.shared_instance(), device, std::move(name),
+  return make_physical(object.shared_context(), device, std::move(name),
                        [&] { return make(**facet, request); });
 }
 
@@ -151,7 +152,7 @@ Result<uint64_t> make_checked(DeviceObject& object, backend::PhysicalRequest req
 Result<backend::Granularity> physical_granularity(DeviceObject& object, backend::PhysicalRequest request) {
   Device& device = object.device();
   Verdict verdict;
-  verdict.note(check_node(object.instance(), request));
+  verdict.note(check_node(object.context(), request));
   verdict.note(device.usable());
   verdict.note(outside_host_function());
   if (!verdict) return verdict.error();
@@ -164,7 +165,7 @@ Result<backend::Granularity> physical_granularity(DeviceObject& object, backend:
 Result<uint64_t> create_physical(DeviceObject& device, backend::PhysicalRequest request, std::string name) {
   return make_checked(device, request, std::move(name),
                       [&](backend::VirtualMemory& facet, const backend::PhysicalRequest& wanted) {
-                        return with_room(device.instance(), [&] { return facet.create(wanted); });
+                        return with_room(device.context(), [&] { return facet.create(wanted); });
                       });
 }
 
@@ -185,21 +186,6 @@ Result<uint64_t> import_fabric(DeviceObject& device, const backend::PhysicalRequ
                         GPUMEM_TRY(device.device().need(GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC));
                         return facet.import_fabric(wanted, handle);
                       });
-}
-
-Result<uint64_t> retain_physical(Instance& instance, const void* pointer) {
-  FoundMapping found;
-  GPUMEM_TRY(find_mapping(instance, pointer, &found));
-  GPUMEM_TRY(found.mapping->device.usable());
-  GPUMEM_TRY(outside_host_function());
-  const auto open = instance.stay_open();
-  if (!open) return open.error();
-  using Made = Result<std::unique_ptr<backend::Physical>>;
-  return make_physical(found.range->shared_instance(), found.mapping->device, {}, [&]() -> Made {
-    const HeldMapping held(*found.range, *found.mapping);
-    if (!held.holds()) return make_error(GPUMEM_ERROR_INVALID_STATE, "another thread unmaps the block");
-    return found.range->reservation().retain(found.mapping->offset, found.mapping->facts);
-  });
 }
 
 namespace {
@@ -228,8 +214,6 @@ Result<gpumem_fabric_handle> export_fabric(Physical& physical) {
   return physical.backend().export_fabric();
 }
 
-Result<void> release_physical(Ref<Physical> physical) { return destroy_object(std::move(physical)); }
-
 Line Physical::describe() const {
   return line_of("physical memory %s: %" PRIu64 " bytes, device %u%s", shown(name()), facts().size,
                  device().ordinal(), facts().on_device() ? "" : ", on the host");
@@ -244,8 +228,8 @@ void Physical::list(Fields& fields) const noexcept {
 
 Result<void> Physical::release() {
   GPUMEM_TRY(backend().release());
-  instance().statistics().drop_block(facts().block_id);
-  return Object::release();
+  context().statistics().drop_block(facts().block_id);
+  return {};
 }
 
 }  // namespace gpumem::core

@@ -2,6 +2,7 @@
 // Handles of physical memory.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,8 +16,8 @@ namespace gpumem::core {
 class Physical final : public Object {
  public:
   static constexpr Type kType = Type::kPhysical;
-  Physical(std::shared_ptr<Instance> instance, Device& device, std::string name)
-      : Object(kType, std::move(instance)), device_(device), name_(std::move(name)) {}
+  Physical(std::shared_ptr<Context> context, Device& device, std::string name)
+      : Object(kType, std::move(context)), device_(device), name_(std::move(name)) {}
 
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
@@ -50,8 +51,10 @@ Result<uint64_t> import_physical(DeviceObject& device, const backend::PhysicalRe
                                  int file_descriptor, std::string name);
 Result<uint64_t> import_fabric(DeviceObject& device, const backend::PhysicalRequest& request,
                                const gpumem_fabric_handle& handle, std::string name);
-Result<uint64_t> retain_physical(Instance& instance, const void* pointer);
-Result<void> release_physical(Ref<Physical> physical);
+// What the functions above are made of: calls `make` for the backend's object, and publishes ours.
+using MakePhysical = std::function<Result<std::unique_ptr<backend::Physical>>()>;
+Result<uint64_t> make_physical(const std::shared_ptr<Context>& context, Device& device, std::string name,
+                               const MakePhysical& make);
 // A new file descriptor.
 Result<int> export_physical(Physical& physical);
 Result<gpumem_fabric_handle> export_fabric(Physical& physical);

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "base/arithmetic.h"
-#include "core/instance/instance.h"
 #include "core/memory/range.h"
+#include "core/object/context.h"
 #include "core/object/host_function_guard.h"
 #include "platform/pages.h"
 #include "platform/thread.h"
@@ -36,7 +36,8 @@ gpumem_access access_in_range(const Region& range, uint64_t offset, const Device
 
 gpumem_access cpu_access(const Region& region, uint64_t offset) {
   // Do not probe managed memory: that would move the page, and the CPU may touch it at any time.
-  if (region.traits().managed && !region.instance().has_exclusive_devices()) return GPUMEM_ACCESS_READWRITE;
+  if (region.traits().managed && !Devices::of(region.context()).has_exclusive())
+    return GPUMEM_ACCESS_READWRITE;
   if (region.facts().host_pointer != nullptr)
     return mapped_access(advance(region.facts().host_pointer, offset));
   // This needs no driver call in either backend.
@@ -46,59 +47,59 @@ gpumem_access cpu_access(const Region& region, uint64_t offset) {
 
 }  // namespace
 
-void detail::look_after_release(Instance& instance, const void* pointer, bool passing, FoundRegion* found) {
+void detail::look_after_release(Context& context, const void* pointer, bool passing, FoundRegion* found) {
   if (backend::HostFunctionMark::is_set()) return;
   const platform::CancellationHeld held;
   while (found->releasing) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
-    *found = look_up(instance, pointer, passing);
+    *found = look_up(context, pointer, passing);
   }
 }
 
-bool is_of_another_instance(const Instance& instance, const void* pointer) noexcept {
+bool is_of_another_instance(const Context& context, const void* pointer) noexcept {
   bool found = false;
   const auto see = [&](const Object& object) {
     if (object.type() != Type::kInstance) return;  // a device does not hold its instance
-    Instance& other = object.instance();
-    found = &other != &instance && other.page_map().find(address_of(pointer)) != nullptr;
+    Context& other = object.context();
+    found = &other != &context && other.page_map().find(address_of(pointer)) != nullptr;
   };
   for (uint32_t slot = 0; !found && handles::see_next(&slot, see);) {
   }
   return found;
 }
 
-Error nothing_at(const Instance& instance, const void* pointer, const FoundRegion& found) {
+Error nothing_at(const Context& context, const void* pointer, const FoundRegion& found) {
   const char* why = "has no memory of this instance; it may be freed already";
   if (found.in_pool) {
     why = "is in a pool, but in no live block of it";
   } else if (found.released) {
     why = "has memory that another thread is freeing";
-  } else if (is_of_another_instance(instance, pointer)) {
+  } else if (is_of_another_instance(context, pointer)) {
     why = "is memory of another instance of this process; make the call there";
   }
   return make_error(GPUMEM_ERROR_NOT_FOUND, "%p %s", pointer, why);
 }
 
-Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer) {
+Result<backend::PointerFacts> find_foreign(Context& context, const void* pointer) {
   GPUMEM_TRY(outside_host_function());
-  auto facts = instance.backend().pointer_facts(pointer);
+  auto facts = context.backend().pointer_facts(pointer);
   if (!facts || !facts->known || facts->base == nullptr || facts->base == pointer) return facts;
   // Do not trust the driver about the bytes granted beyond the size of our allocation.
-  const FoundRegion owner = find_region(instance, facts->base);
+  const FoundRegion owner = find_region(context, facts->base);
   if (owner.region || owner.covered) return backend::PointerFacts();
   return facts;
 }
 
-Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer) {
+Result<gpumem_pointer_info> pointer_info(Context& context, const void* pointer) {
   gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
   {
     const platform::Look look(platform::thread_record());
-    if (own_pointer_info(instance.page_map(), pointer, &info)) return info;
+    if (own_pointer_info(context.page_map(), pointer, &info)) return info;
   }
   info.location_id = -1;
   info.device_ordinal = -1;
-  if (!find_region(instance, pointer).covered) {
-    auto facts = find_foreign(instance, pointer);
+  if (!find_region(context, pointer).covered) {
+    auto facts = find_foreign(context, pointer);
     if (!facts) return facts.error();
     if (facts->known) {
       info.kind = kinds::foreign.kind;
@@ -117,20 +118,20 @@ Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer
   info.kind = kinds::pageable.kind;
   info.location = GPUMEM_LOCATION_HOST;
   info.host_pointer = const_cast<void*>(pointer);
-  for (const auto& device : instance.devices()) {
+  for (const auto& device : Devices::of(context)) {
     if (device->capability(GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_ANSWER_YES) continue;
     info.device_pointer = const_cast<void*>(pointer);
   }
   return info;
 }
 
-Result<gpumem_access> pointer_access(Instance& instance, const void* pointer, Device* device) {
-  const FoundRegion found = find_region(instance, pointer);
+Result<gpumem_access> pointer_access(Context& context, const void* pointer, Device* device) {
+  const FoundRegion found = find_region(context, pointer);
   if (found.region && found.region->in_parts()) return access_in_range(*found.region, found.offset, device);
   if (found.region)
     return device != nullptr ? found.region->access_of(*device) : cpu_access(*found.region, found.offset);
   if (!found.covered) {
-    auto facts = find_foreign(instance, pointer);
+    auto facts = find_foreign(context, pointer);
     if (!facts) return facts.error();
     if (facts->known) return GPUMEM_ACCESS_UNKNOWN;
   }
@@ -142,8 +143,8 @@ Result<gpumem_access> pointer_access(Instance& instance, const void* pointer, De
 
 Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
   Device& device = device_object.device();
-  Instance& instance = device_object.instance();
-  const FoundRegion found = find_region(instance, pointer);
+  Context& context = device_object.context();
+  const FoundRegion found = find_region(context, pointer);
   if (found.region && found.region->in_parts()) {
     if (mapping_at(*found.region, found.offset) != nullptr) return const_cast<void*>(pointer);
     return not_mapped(static_cast<const Range&>(*found.region), found.offset, "the address",
@@ -158,20 +159,32 @@ Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
     return advance(region.facts().device_pointer, found.offset);
   }
   if (!found.covered) {
-    auto facts = find_foreign(instance, pointer);
+    auto facts = find_foreign(context, pointer);
     if (!facts) return facts.error();
     if (facts->known) return device.backend().foreign_device_pointer(pointer);
   }
-  if (!is_readable(pointer)) return nothing_at(instance, pointer, found);
+  if (!is_readable(pointer)) return nothing_at(context, pointer, found);
   if (const auto reached = device.need(GPUMEM_CAPABILITY_PAGEABLE); !reached) {
-    if (found.covered || is_of_another_instance(instance, pointer))
-      return reworded(reached.error(), "%s", nothing_at(instance, pointer, found).message);
+    if (found.covered || is_of_another_instance(context, pointer))
+      return reworded(reached.error(), "%s", nothing_at(context, pointer, found).message);
     return reworded(reached.error(),
                     "%p is ordinary memory, which has no device pointer; register it with "
                     "gpumem_memory_register(): %s",
                     pointer, reached.error().message);
   }
   return const_cast<void*>(pointer);
+}
+
+void describe_part(const Region& region, uint64_t offset, gpumem_pointer_info* out) noexcept {
+  const auto& range = static_cast<const Range&>(region);
+  const Mapping* const mapping = range.mappings().find(offset);
+  if (mapping == nullptr || mapping->leaving()) return;
+  void* const address = pointer_to(range.address() + offset);
+  out->location = mapping->facts.location;
+  out->location_id = mapping->facts.location_id;
+  out->device_ordinal = static_cast<int32_t>(mapping->device.ordinal());
+  out->device_pointer = address;
+  if (mapping->access_of(nullptr) != GPUMEM_ACCESS_NONE) out->host_pointer = address;
 }
 
 }  // namespace gpumem::core

@@ -4,8 +4,8 @@
 
 #include "base/arithmetic.h"
 #include "contract/backend.h"
-#include "core/instance/instance.h"
 #include "core/memory/region.h"
+#include "core/object/context.h"
 #include "core/object/handles.h"
 
 namespace gpumem::core {
@@ -25,11 +25,11 @@ struct FoundRegion {
 
 namespace detail {
 
-inline FoundRegion look_up(Instance& instance, const void* pointer, bool passing) {
+inline FoundRegion look_up(Context& context, const void* pointer, bool passing) {
   FoundRegion found;
   platform::ThreadRecord& record = platform::thread_record();
   const platform::Look look(record);
-  const RegionRange* const range = instance.page_map().find(address_of(pointer));
+  const RegionRange* const range = context.page_map().find(address_of(pointer));
   if (range == nullptr) return found;
   Region* const region = range->region;
   platform::Use use(record, region, passing);
@@ -59,27 +59,27 @@ inline FoundRegion look_up(Instance& instance, const void* pointer, bool passing
 
 // Looks again until the release is over, because only then the owner of the address is known. Gives up in a
 // host function, for which the release may wait.
-void look_after_release(Instance& instance, const void* pointer, bool passing, FoundRegion* found);
+void look_after_release(Context& context, const void* pointer, bool passing, FoundRegion* found);
 
 }  // namespace detail
 
 // No driver call. A passing use is one that ends with the call. Inline for the sake of find_span().
-inline FoundRegion find_region(Instance& instance, const void* pointer, bool passing = false) {
-  FoundRegion found = detail::look_up(instance, pointer, passing);
+inline FoundRegion find_region(Context& context, const void* pointer, bool passing = false) {
+  FoundRegion found = detail::look_up(context, pointer, passing);
   if (found.releasing) [[unlikely]]
-    detail::look_after_release(instance, pointer, passing, &found);
+    detail::look_after_release(context, pointer, passing, &found);
   return found;
 }
 
 // Whether another instance of this process has it. For messages: it goes through all objects.
-bool is_of_another_instance(const Instance& instance, const void* pointer) noexcept;
+bool is_of_another_instance(const Context& context, const void* pointer) noexcept;
 // NOT_FOUND, and why no live memory of the instance has an address.
-Error nothing_at(const Instance& instance, const void* pointer, const FoundRegion& found);
+Error nothing_at(const Context& context, const void* pointer, const FoundRegion& found);
 
 // What the driver knows of an address outside all regions. Refused in a host function.
-Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer);
+Result<backend::PointerFacts> find_foreign(Context& context, const void* pointer);
 
-// In range.h: what is not the same everywhere in a range.
+// What is not the same everywhere in a range.
 void describe_part(const Region& range, uint64_t offset, gpumem_pointer_info* out) noexcept;
 
 inline void* advance(void* base, uint64_t offset) {
@@ -114,9 +114,9 @@ inline void* advance(void* base, uint64_t offset) {
   return true;
 }
 // gpumem_pointer_get_info() for any address.
-Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer);
+Result<gpumem_pointer_info> pointer_info(Context& context, const void* pointer);
 // What a device, or the CPU if `device` is null, may do at an address.
-Result<gpumem_access> pointer_access(Instance& instance, const void* pointer, Device* device);
+Result<gpumem_access> pointer_access(Context& context, const void* pointer, Device* device);
 Result<void*> device_pointer(DeviceObject& device, const void* pointer);
 
 }  // namespace gpumem::core

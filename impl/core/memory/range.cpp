@@ -5,10 +5,11 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "base/arithmetic.h"
 #include "base/cleanup.h"
-#include "core/instance/instance.h"
-#include "core/memory/pointer.h"
+#include "core/memory/statistics.h"
 #include "core/object/callback.h"
+#include "core/object/context.h"
 #include "core/object/held.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/precedence.h"
@@ -45,8 +46,8 @@ void Mappings::set(const Mapping& mapping, Mapping* value) noexcept {
     entries_[unit].store(value, std::memory_order_release);
 }
 
-Range::Range(std::shared_ptr<Instance> instance, Device& device, uint64_t size, std::string name)
-    : Region(kType, std::move(instance), device, kinds::reserved, size, std::move(name)) {}
+Range::Range(std::shared_ptr<Context> context, Device& device, uint64_t size, std::string name)
+    : Region(kType, std::move(context), device, kinds::reserved, size, std::move(name)) {}
 
 gpumem_range_info Range::range_info() const {
   gpumem_range_info info = info_;
@@ -61,10 +62,10 @@ gpumem_range_info Range::range_info() const {
 // A range under construction. Allocates its records before the backend is called (COM-8).
 class NewRange {
  public:
-  NewRange(const std::shared_ptr<Instance>& instance, Device& device, uint64_t size, std::string name)
-      : instance_(*instance),
-        room_(instance_.page_map()),
-        range_(std::make_unique<Range>(instance, device, size, std::move(name))) {}
+  NewRange(const std::shared_ptr<Context>& context, Device& device, uint64_t size, std::string name)
+      : context_(*context),
+        room_(context_.page_map()),
+        range_(std::make_unique<Range>(context, device, size, std::move(name))) {}
   NewRange(const NewRange&) = delete;
   NewRange& operator=(const NewRange&) = delete;
   ~NewRange() {
@@ -81,7 +82,7 @@ class NewRange {
   uint64_t finish(std::unique_ptr<backend::Reservation> made) noexcept {
     Range* const range = range_.release();
     made->set_layout(range->mappings_);
-    range->record(instance_.page_map(), std::move(made));
+    range->record(context_.page_map(), std::move(made));
     // What lies at one of its addresses depends on what is mapped there.
     gpumem_pointer_info& shown = range->unfinished_info();
     shown.location = GPUMEM_LOCATION_NONE;
@@ -94,8 +95,8 @@ class NewRange {
     info.granularity = range->mappings().granularity();
     info.buffer_id = range->buffer_id();
     std::snprintf(info.name, sizeof info.name, "%s", range->name().c_str());
-    instance_.statistics().add(range->traits(), range->size());
-    instance_.add_object(*range);
+    context_.statistics().add(range->traits(), range->size());
+    context_.add_object(*range);
     const uint64_t handle = range->handle();
     handles::publish(range);
     range->set_state(Region::State::kLive);
@@ -103,7 +104,7 @@ class NewRange {
   }
 
  private:
-  Instance& instance_;
+  Context& context_;
   PageMap::Room room_;
   std::unique_ptr<Range> range_;
 };
@@ -116,10 +117,10 @@ struct CommonUnit {
   uint64_t granularity = 0;
 };
 
-Result<CommonUnit> common_unit(Instance& instance) {
+Result<CommonUnit> common_unit(Context& context) {
   CommonUnit unit;
   Result<void> why;
-  for (const auto& device : instance.devices()) {
+  for (const auto& device : Devices::of(context)) {
     Result<void> able = device->usable();
     if (able) able = device->need(GPUMEM_CAPABILITY_VMM_DEVICE);
     if (!able) {
@@ -161,24 +162,24 @@ Result<void> check_place(backend::ReservationRequest* request, uint64_t granular
 
 }  // namespace
 
-Result<uint64_t> range_granularity(Instance& instance) {
-  auto unit = common_unit(instance);
+Result<uint64_t> range_granularity(Context& context) {
+  auto unit = common_unit(context);
   if (!unit) return unit.error();
   return unit->granularity;
 }
 
-Result<uint64_t> reserve_range(const std::shared_ptr<Instance>& shared, backend::ReservationRequest request,
+Result<uint64_t> reserve_range(const std::shared_ptr<Context>& shared, backend::ReservationRequest request,
                                std::string name) {
-  Instance& instance = *shared;
+  Context& context = *shared;
   GPUMEM_TRY(outside_host_function());
-  const auto open = instance.stay_open();
+  const auto open = context.stay_open();
   if (!open) return open.error();
-  auto unit = common_unit(instance);
+  auto unit = common_unit(context);
   if (!unit) return unit.error();
   GPUMEM_TRY(check_place(&request, unit->granularity));
   NewRange range(shared, *unit->device, request.size, std::move(name));
   GPUMEM_TRY(range.reserve(unit->granularity));
-  auto made = with_room(instance, [&] { return unit->device->backend().vmm()->reserve(request); });
+  auto made = with_room(context, [&] { return unit->device->backend().vmm()->reserve(request); });
   if (!made) return made.error();
   return range.finish(std::move(*made));
 }
@@ -261,7 +262,7 @@ class RangeChange {
     for (const auto& [offset, mapping] : fresh) {
       range_.mappings_.enter(*mapping);
       range_.mapped_.fetch_add(range_.share_of(*mapping));
-      range_.instance().statistics().keep_block(mapping->facts.block_id);
+      range_.context().statistics().keep_block(mapping->facts.block_id);
     }
     range_.by_offset_.merge(fresh);
   }
@@ -272,7 +273,7 @@ class RangeChange {
          next != range_.by_offset_.end() && next->first < offset + size;) {
       range_.mappings_.erase(*next->second);
       range_.mapped_.fetch_sub(range_.share_of(*next->second));
-      range_.instance().statistics().drop_block(next->second->facts.block_id);
+      range_.context().statistics().drop_block(next->second->facts.block_id);
       range_.unmapped_.insert(range_.by_offset_.extract(next++));
     }
   }
@@ -336,7 +337,7 @@ Result<uint64_t> check_blocks(const Range& range, uint64_t offset,
   for (size_t index = 0; index < physicals.size(); ++index) {
     const Physical& physical = *physicals[index];
     const backend::PhysicalFacts& facts = physical.facts();
-    if (&physical.instance() != &range.instance()) {
+    if (&physical.context() != &range.context()) {
       return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "physicals[%zu] belongs to another instance", index);
     }
     if (at % unit != 0 || at % facts.granularity != 0 || facts.size % unit != 0) {
@@ -367,8 +368,8 @@ Result<void> map_range(Ref<Range> range, uint64_t offset, const std::vector<Ref<
   }
   verdict.note(outside_host_function());
   if (!verdict) return verdict.error();
-  Instance& instance = range->instance();
-  const auto open = instance.stay_open();
+  Context& context = range->context();
+  const auto open = context.stay_open();
   if (!open) return open.error();
   RangeChange change(std::move(range));
   GPUMEM_TRY(change.alive());
@@ -382,7 +383,8 @@ Result<void> map_range(Ref<Range> range, uint64_t offset, const std::vector<Ref<
   std::vector<backend::Physical*> blocks;
   uint64_t at = offset;
   for (const Ref<Physical>& physical : physicals) {
-    fresh.emplace_hint(fresh.end(), at, std::make_unique<Mapping>(at, *physical, instance.devices().size()));
+    fresh.emplace_hint(fresh.end(), at,
+                       std::make_unique<Mapping>(at, *physical, Devices::of(context).size()));
     blocks.push_back(&physical->backend());
     at += physical->facts().size;
   }
@@ -394,8 +396,8 @@ Result<void> map_range(Ref<Range> range, uint64_t offset, const std::vector<Ref<
 Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size) {
   GPUMEM_TRY(check_part(*range, offset, size));
   GPUMEM_TRY(outside_host_function());
-  Instance& instance = range->instance();
-  const auto open = instance.stay_open();
+  Context& context = range->context();
+  const auto open = context.stay_open();
   if (!open) return open.error();
   GPUMEM_TRY(changes_allowed(*range));
   RangeChange change(std::move(range));
@@ -418,7 +420,7 @@ Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size) {
   GPUMEM_TRY(reservation.unmap(offset, size, home->backend()));
   undo.dismiss();
   change.remove(offset, size);
-  instance.exports().end_blocks(change.range(), offset, size);
+  context.sharing().end_blocks(change.range(), offset, size);
   return {};
 }
 
@@ -537,8 +539,8 @@ Result<void> set_range_access(Ref<Range> range, uint64_t offset, uint64_t size,
   }
   verdict.note(outside_host_function());
   if (!verdict) return verdict.error();
-  Instance& instance = range->instance();
-  const auto open = instance.stay_open();
+  Context& context = range->context();
+  const auto open = context.stay_open();
   if (!open) return open.error();
   GPUMEM_TRY(changes_allowed(*range));
   RangeChange change(std::move(range));
@@ -596,7 +598,7 @@ Result<void> Range::release() {
     GPUMEM_TRY(reservation().unmap(mapping.offset, mapping.size, mapping.device.backend()));
     mappings_.erase(mapping);
     mapped_.fetch_sub(share_of(mapping));
-    instance().statistics().drop_block(mapping.facts.block_id);
+    context().statistics().drop_block(mapping.facts.block_id);
     platform::wait_for_looks();
     by_offset_.erase(first);
   }
@@ -607,10 +609,8 @@ Result<void> Range::release() {
 }
 
 void Range::forget() noexcept {
-  erase(instance().page_map());
-  instance().exports().end(*this);
-  instance().statistics().remove(traits(), size());
-  Object::forget();
+  erase(context().page_map());
+  context().statistics().remove(traits(), size());
 }
 
 namespace {
@@ -623,78 +623,18 @@ Error still_mapped(const Range& range) {
 
 }  // namespace
 
-Result<void> destroy_range(Ref<Range> range) {
-  GPUMEM_TRY(outside_host_function());
-  Instance& instance = range->instance();
-  const auto open = instance.stay_open();
-  if (!open) return open.error();
-  GPUMEM_TRY(uses_will_end(*range));
-  if (range->mapping_count() != 0) return still_mapped(*range);
-  if (!handles::end(*range, End::kDestroyed)) return ended_meanwhile(Type::kRange);
-  Range* const gone = range.get();
-  range = {};  // end this use: a thread that changes the range waits for it
-  gone->set_state(Region::State::kLeaving);
-  platform::fence_all_threads();
-  auto released = wait_for_uses(*gone);
-  if (released) released = wait_for_uses(*gone, &gone->changes_);
-  // A change that began earlier may have mapped memory meanwhile.
-  if (released) released = gone->mapping_count() == 0 ? gone->release() : Result<void>(still_mapped(*gone));
-  if (!released) {
-    gone->set_state(Region::State::kLive);
-    handles::revive(*gone);
-    return released;
-  }
-  handles::remove(gone);
-  return {};
-}
+Result<void> Range::may_end() { return mapping_count() == 0 ? Result<void>() : still_mapped(*this); }
 
-// ---- questions ----
+Result<void> Range::may_end_unused() {
+  GPUMEM_TRY(wait_for_uses(*this, &changes_));
+  return may_end();  // a change that began earlier may have mapped memory meanwhile
+}
 
 Error not_mapped(const Range& range, uint64_t offset, const char* what, Status status) {
   return make_error(status, "%s has no memory: nothing is mapped at %p, offset %" PRIu64 " of its range; %s",
                     what, pointer_to(range.address() + offset), offset,
                     range.owned() ? "wake the buffer, or resize it to reach that far"
                                   : "map some there with gpumem_range_map()");
-}
-
-Result<void> find_mapping(Instance& instance, const void* pointer, FoundMapping* out) {
-  FoundRegion found = find_region(instance, pointer);
-  if (!found.region) return nothing_at(instance, pointer, found);
-  if (!found.region->in_parts()) {
-    return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is %s memory, and not in a range", pointer,
-                      found.region->traits().name);
-  }
-  out->range = std::move(found.region).as<Range>();
-  out->offset = found.offset;
-  out->mapping = out->range->mappings().find(found.offset);
-  if (out->mapping != nullptr && !out->mapping->leaving()) return {};
-  return not_mapped(*out->range, found.offset);
-}
-
-Result<gpumem_mapping_info> mapping_info(Instance& instance, const void* pointer) {
-  FoundMapping found;
-  GPUMEM_TRY(find_mapping(instance, pointer, &found));
-  const Mapping& mapping = *found.mapping;
-  gpumem_mapping_info info = GPUMEM_MAPPING_INFO_INIT;
-  info.range = reinterpret_cast<gpumem_range>(pointer_to(found.range->handle()));
-  info.base = pointer_to(found.range->address() + mapping.offset);
-  info.size = mapping.size;
-  info.block_id = mapping.facts.block_id;
-  info.location = mapping.facts.location;
-  info.location_id = mapping.facts.location_id;
-  return info;
-}
-
-void describe_part(const Region& region, uint64_t offset, gpumem_pointer_info* out) noexcept {
-  const auto& range = static_cast<const Range&>(region);
-  const Mapping* const mapping = range.mappings().find(offset);
-  if (mapping == nullptr || mapping->leaving()) return;
-  void* const address = pointer_to(range.address() + offset);
-  out->location = mapping->facts.location;
-  out->location_id = mapping->facts.location_id;
-  out->device_ordinal = static_cast<int32_t>(mapping->device.ordinal());
-  out->device_pointer = address;
-  if (mapping->access_of(nullptr) != GPUMEM_ACCESS_NONE) out->host_pointer = address;
 }
 
 }  // namespace gpumem::core

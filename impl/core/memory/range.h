@@ -101,9 +101,11 @@ class HeldMapping {
 class Range final : public Region {
  public:
   static constexpr Type kType = Type::kRange;
-  Range(std::shared_ptr<Instance> instance, Device& device, uint64_t size, std::string name);
+  Range(std::shared_ptr<Context> context, Device& device, uint64_t size, std::string name);
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
+  Result<void> may_end() override;
+  Result<void> may_end_unused() override;
   Result<void> release() override;
   void forget() noexcept override;
 
@@ -121,7 +123,6 @@ class Range final : public Region {
  private:
   friend class NewRange;
   friend class RangeChange;
-  friend Result<void> destroy_range(Ref<Range> range);
 
   Mappings mappings_;
   std::atomic<bool> owned_{false};
@@ -140,10 +141,9 @@ class Range final : public Region {
 };
 
 // The unit of reservations: that of every device of the instance.
-Result<uint64_t> range_granularity(Instance& instance);
-Result<uint64_t> reserve_range(const std::shared_ptr<Instance>& instance, backend::ReservationRequest request,
+Result<uint64_t> range_granularity(Context& context);
+Result<uint64_t> reserve_range(const std::shared_ptr<Context>& context, backend::ReservationRequest request,
                                std::string name);
-Result<void> destroy_range(Ref<Range> range);
 Result<void> map_range(Ref<Range> range, uint64_t offset, const std::vector<Ref<Physical>>& physicals);
 Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size);
 // Unmaps all that is mapped behind the first `known` bytes, which must be mapped or no longer be used. For a
@@ -162,17 +162,8 @@ struct AccessRequest {
 Result<void> set_range_access(Ref<Range> range, uint64_t offset, uint64_t size,
                               const std::vector<AccessRequest>& changes);
 
-// A mapping, and the range that keeps it.
-struct FoundMapping {
-  Ref<Range> range;
-  uint64_t offset = 0;
-  const Mapping* mapping = nullptr;
-};
 // The failure of a call on addresses that are reserved and have no memory.
 Error not_mapped(const Range& range, uint64_t offset, const char* what = "the address",
                  Status status = GPUMEM_ERROR_INVALID_STATE);
-// NOT_FOUND, WRONG_KIND, or INVALID_STATE where nothing is mapped.
-Result<void> find_mapping(Instance& instance, const void* pointer, FoundMapping* out);
-Result<gpumem_mapping_info> mapping_info(Instance& instance, const void* pointer);
 
 }  // namespace gpumem::core

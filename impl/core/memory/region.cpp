@@ -2,7 +2,6 @@
 #include "core/memory/region.h"
 
 #include "base/arithmetic.h"
-#include "core/share/peer/peer.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
@@ -23,9 +22,9 @@ Result<void> managed_reachable(const Region& region, const Device& device) {
 
 }  // namespace
 
-Region::Region(Type type, std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
+Region::Region(Type type, std::shared_ptr<Context> context, Device& device, const KindTraits& traits,
                uint64_t size, std::string name)
-    : Object(type, std::move(instance)),
+    : Object(type, std::move(context)),
       in_parts_(traits.in_parts),
       size_(size),
       traits_(traits),

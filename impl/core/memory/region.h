@@ -14,11 +14,10 @@
 #include "core/memory/page_map.h"
 #include "core/memory/pool_blocks.h"
 #include "core/object/object.h"
+#include "core/object/sharing.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
-
-class SharePeer;
 
 class Region : public Object {
  public:
@@ -66,10 +65,13 @@ class Region : public Object {
   // The same as an answer to questions (UVA-5).
   gpumem_access access_of(const Device& device) const;
 
+  void handle_ended() noexcept override { set_state(State::kLeaving); }
+  void handle_revived() noexcept override { set_state(State::kLive); }
+
   // The answer of gpumem_pointer_get_info() for its first byte.
   const gpumem_pointer_info& info() const { return info_; }
   // The process on which the memory depends; null if there is none.
-  void set_peer(std::shared_ptr<SharePeer> peer) { peer_ = std::move(peer); }
+  void set_peer(std::shared_ptr<const OtherProcess> peer) { peer_ = std::move(peer); }
   // PEER_GONE if that has ended (IPC-17).
   Result<void> check_peer() const {
     if (peer_ == nullptr) [[likely]]
@@ -80,8 +82,8 @@ class Region : public Object {
   ManagedState* managed() const { return managed_.get(); }
 
  protected:
-  Region(Type type, std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
-         uint64_t size, std::string name);
+  Region(Type type, std::shared_ptr<Context> context, Device& device, const KindTraits& traits, uint64_t size,
+         std::string name);
 
   // Enters a range whose address is known before the backend is called. Null if it was free, else the range
   // in the way.
@@ -118,7 +120,7 @@ class Region : public Object {
   const std::string name_;
   std::unique_ptr<backend::Memory> backend_;
   std::unique_ptr<ManagedState> managed_;
-  std::shared_ptr<SharePeer> peer_;
+  std::shared_ptr<const OtherProcess> peer_;
 };
 
 // BUSY if `ask` says that work which was left to a stream uses the region. Calls that use it only until they

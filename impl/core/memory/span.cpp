@@ -4,7 +4,7 @@
 #include <cinttypes>
 
 #include "base/arithmetic.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "platform/pages.h"
 #include "platform/thread.h"
 
@@ -49,8 +49,8 @@ bool both_ends(const void* address, uint64_t size, bool (*ask)(const void*, uint
   return ask(address, 1) && (one_page || ask(pointer_to(last), 1));
 }
 
-Result<void> foreign_span(const Instance& instance, const SpanRequest& request,
-                          const backend::PointerFacts& facts, FoundSpan* out) {
+Result<void> foreign_span(Context& context, const SpanRequest& request, const backend::PointerFacts& facts,
+                          FoundSpan* out) {
   if (facts.base != nullptr && facts.size != 0) {
     const uint64_t offset = address_of(request.address) - address_of(facts.base);
     if (offset >= facts.size || request.size > facts.size - offset) {
@@ -61,16 +61,16 @@ Result<void> foreign_span(const Instance& instance, const SpanRequest& request,
   out->span.address = const_cast<void*>(request.address);
   out->span.on_device = facts.location == GPUMEM_LOCATION_DEVICE;
   if (facts.device_ordinal >= 0) {
-    out->device = instance.devices()[static_cast<size_t>(facts.device_ordinal)].get();
+    out->device = &Devices::of(context)[static_cast<size_t>(facts.device_ordinal)];
   }
   return {};
 }
 
-Result<void> pageable_span(const Instance& instance, const SpanRequest& request, FoundSpan* out) {
+Result<void> pageable_span(const Context& context, const SpanRequest& request, FoundSpan* out) {
   const bool writes = request.use == Use::kWrites;
   const bool writable = writes && both_ends(request.address, request.size, platform::writable);
   if (!writable && !both_ends(request.address, request.size, platform::readable)) {
-    if (is_of_another_instance(instance, request.address)) {
+    if (is_of_another_instance(context, request.address)) {
       return make_error(GPUMEM_ERROR_NOT_FOUND,
                         "%s, %" PRIu64
                         " bytes at %p, is memory of another instance of this process; make the "
@@ -88,7 +88,7 @@ Result<void> pageable_span(const Instance& instance, const SpanRequest& request,
 
 }  // namespace
 
-Result<void> detail::find_other_span(Instance& instance, const SpanRequest& request, const FoundRegion& own,
+Result<void> detail::find_other_span(Context& context, const SpanRequest& request, const FoundRegion& own,
                                      FoundSpan* out) {
   const platform::CancellationHeld held;  // the driver is asked, or the system
   if (own.in_pool) {
@@ -98,16 +98,15 @@ Result<void> detail::find_other_span(Instance& instance, const SpanRequest& requ
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is being freed by another thread", request.what);
   }
   if (!own.covered) {
-    auto facts = find_foreign(instance, request.address);
+    auto facts = find_foreign(context, request.address);
     if (!facts) return facts.error();
-    if (facts->known) return foreign_span(instance, request, *facts, out);
+    if (facts->known) return foreign_span(context, request, *facts, out);
   }
   {
     // Ignore a region that was created at the first byte after the lookup: the call may count as earlier.
     const auto runs_into_region = [&] {
       const platform::Look look(platform::thread_record());
-      const RegionRange* const next =
-          instance.page_map().find_live(address_of(request.address), request.size);
+      const RegionRange* const next = context.page_map().find_live(address_of(request.address), request.size);
       return next != nullptr && next->begin > address_of(request.address);
     };
     // If the first byte is unmapped, what follows does not matter (COM-17).
@@ -118,7 +117,7 @@ Result<void> detail::find_other_span(Instance& instance, const SpanRequest& requ
           request.what);
     }
   }
-  return pageable_span(instance, request, out);
+  return pageable_span(context, request, out);
 }
 
 }  // namespace gpumem::core

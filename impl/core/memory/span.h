@@ -37,7 +37,7 @@ struct SpanRequest {
 
 // NOT_FOUND if nothing is there, INVALID_ARGUMENT if the bytes leave their object (UVA-8): a matter of bounds
 // for the order of failures. `out` is written on success.
-inline Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out);
+inline Result<void> find_span(Context& context, const SpanRequest& request, FoundSpan* out);
 
 // INVALID_STATE: a buffer has closed its memory. Check closed() only while using the region.
 [[gnu::cold, gnu::noinline]] Error closed_span(const char* what);
@@ -77,12 +77,12 @@ inline Result<void> span_of(const SpanRequest& request, Region& region, uint64_t
 }
 
 // Where no live region has the address. `covered` and `released` as in FoundRegion.
-Result<void> find_other_span(Instance& instance, const SpanRequest& request, const FoundRegion& own,
+Result<void> find_other_span(Context& context, const SpanRequest& request, const FoundRegion& own,
                              FoundSpan* out);
 
 }  // namespace detail
 
-inline Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out) {
+inline Result<void> find_span(Context& context, const SpanRequest& request, FoundSpan* out) {
   if (request.region != nullptr) {
     GPUMEM_TRY(detail::span_of(request, *request.region, request.offset, out));
     if (request.passing) {
@@ -91,9 +91,9 @@ inline Result<void> find_span(Instance& instance, const SpanRequest& request, Fo
     }
     return {};
   }
-  FoundRegion own = find_region(instance, request.address, request.passing);
+  FoundRegion own = find_region(context, request.address, request.passing);
   if (!own.region) [[unlikely]]
-    return detail::find_other_span(instance, request, own, out);
+    return detail::find_other_span(context, request, own, out);
   if (own.region->pool_blocks() != nullptr) [[unlikely]]
     GPUMEM_TRY(detail::check_in_block(request, *own.region, own.offset));
   GPUMEM_TRY(detail::span_of(request, *own.region, own.offset, out));

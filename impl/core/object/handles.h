@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <concepts>
 #include <cstdint>
 #include <utility>
 
@@ -150,6 +151,9 @@ class Ref {
  public:
   Ref() = default;
   Ref(T* object, platform::Use use) : object_(object), use_(std::move(use)) {}
+  template <std::derived_from<T> U>
+  Ref(Ref<U>&& other) noexcept  // NOLINT(google-explicit-constructor): as a pointer to a base
+      : object_(std::exchange(other.object_, nullptr)), use_(std::move(other.use_)) {}
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)), use_(std::move(other.use_)) {}
   Ref& operator=(Ref&& other) noexcept {
     std::swap(object_, other.object_);
@@ -169,6 +173,8 @@ class Ref {
   }
 
  private:
+  template <class U>
+  friend class Ref;
   T* object_ = nullptr;
   platform::Use use_;
 };

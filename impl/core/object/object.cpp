@@ -4,8 +4,6 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "core/instance/instance.h"
-
 namespace gpumem::core {
 
 Line line_of(const char* format, ...) noexcept {
@@ -21,11 +19,8 @@ Line Object::describe() const { return line_of("%s", type_name(type_)); }
 
 void Object::list(Fields& /*fields*/) const noexcept {}
 
-Result<void> Object::release() {
-  instance_->remove_object(*this);
-  return {};
-}
+Result<void> Object::release() { return {}; }
 
-void Object::forget() noexcept { instance_->remove_object(*this); }
+void Object::forget() noexcept {}
 
 }  // namespace gpumem::core

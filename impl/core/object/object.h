@@ -14,7 +14,7 @@
 
 namespace gpumem::core {
 
-class Instance;
+class Context;
 
 enum class Type : uint8_t {
   kInstance = 1,
@@ -46,7 +46,7 @@ inline const char* shown(const std::string& name) { return name.empty() ? "(no n
 
 class Object {
  public:
-  Object(Type type, std::shared_ptr<Instance> instance) : type_(type), instance_(std::move(instance)) {}
+  Object(Type type, std::shared_ptr<Context> context) : type_(type), context_(std::move(context)) {}
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
   virtual ~Object() = default;
@@ -54,17 +54,23 @@ class Object {
   virtual Line describe() const;
   // The same for programs, without its type.
   virtual void list(Fields& fields) const noexcept;
-  // Releases what the object holds and leaves the instance's list; after a failure, call it again. The handle
-  // must be ended, and no thread may use the object. It lives until handles::remove().
+  // Why it must not end; asked before its handle ends, and again once no other thread uses it.
+  virtual Result<void> may_end() { return {}; }
+  virtual Result<void> may_end_unused() { return {}; }
+  // Its handle has ended, and calls that use it may still run; or the handle is good again after a failure.
+  virtual void handle_ended() noexcept {}
+  virtual void handle_revived() noexcept {}
+  // Releases what the object holds; after a failure, call it again. The handle must be ended, and no thread
+  // may use the object. It lives until handles::remove().
   virtual Result<void> release();
-  // Leaves the list unreleased: the instance ends, and release() has failed.
+  // Drops the records of what release() could not release: the instance ends.
   virtual void forget() noexcept;
 
   Type type() const { return type_; }
   uint64_t handle() const { return handle_; }
   uint32_t epoch() const { return epoch_; }
-  Instance& instance() const { return *instance_; }
-  const std::shared_ptr<Instance>& shared_instance() const { return instance_; }
+  Context& context() const { return *context_; }
+  const std::shared_ptr<Context>& shared_context() const { return context_; }
   // Whether it is no longer needed, but the backend refused to release it.
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
   void set_abandoned() noexcept { abandoned_.store(true, std::memory_order_relaxed); }
@@ -78,7 +84,7 @@ class Object {
   const uint32_t epoch_ = platform::process_epoch();
   std::atomic<bool> abandoned_{false};
   uint64_t handle_ = 0;
-  std::shared_ptr<Instance> instance_;
+  std::shared_ptr<Context> context_;
   Object* previous_ = nullptr;
   Object* next_ = nullptr;
 };

@@ -42,7 +42,7 @@ struct PoolRequest {
 
 class PoolCore {
  public:
-  PoolCore(std::shared_ptr<Instance> instance, Device& device, PoolRequest request);
+  PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request);
   PoolCore(const PoolCore&) = delete;
   PoolCore& operator=(const PoolCore&) = delete;
   ~PoolCore();
@@ -288,7 +288,7 @@ class PoolCore {
   };
   Counts counts_of(uint32_t index) const noexcept;
 
-  const std::shared_ptr<Instance> instance_;
+  const std::shared_ptr<Context> context_;
   Device& device_;
   const PoolRequest request_;
   const PoolClasses classes_;

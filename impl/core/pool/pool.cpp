@@ -6,9 +6,10 @@
 
 #include "base/cleanup.h"
 #include "core/buffer/abandoned.h"
-#include "core/instance/instance.h"
 #include "core/object/callback.h"
+#include "core/object/context.h"
 #include "core/object/host_function_guard.h"
+#include "core/pool/pools.h"
 #include "core/stream/stream.h"
 
 namespace gpumem::core {
@@ -71,23 +72,23 @@ void Pool::list(Fields& fields) const noexcept { core_->list(fields); }
 // The regions of the pool are released on their own.
 Result<void> Pool::release() {
   core_->retire();
-  return Object::release();
+  return {};
 }
 
 Result<uint64_t> create_pool(DeviceObject& device, PoolRequest request) {
-  Instance& instance = device.instance();
+  Context& context = device.context();
   GPUMEM_TRY(device.device().usable());
   GPUMEM_TRY(outside_host_function());
   const KindTraits& kind = *request.memory.kind;
   if (kind.capability != 0) GPUMEM_TRY(device.device().need(kind.capability));
   if ((request.memory.flags & GPUMEM_MEMORY_NUMA_NODE) != 0 &&
-      !instance.backend().has_numa_node(request.memory.numa_node)) {
+      !context.backend().has_numa_node(request.memory.numa_node)) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no NUMA node %d", request.memory.numa_node);
   }
-  end_abandoned(instance);
-  end_left_pools(instance, false);
-  auto core = std::make_shared<PoolCore>(device.shared_instance(), device.device(), std::move(request));
-  auto pool = std::make_unique<Pool>(device.shared_instance(), core);
+  end_abandoned(context);
+  end_left_pools(context, false);
+  auto core = std::make_shared<PoolCore>(device.shared_context(), device.device(), std::move(request));
+  auto pool = std::make_unique<Pool>(device.shared_context(), core);
   auto handle = handles::reserve(*pool);
   if (!handle) return handle.error();
   Cleanup undo([&] {
@@ -97,25 +98,25 @@ Result<uint64_t> create_pool(DeviceObject& device, PoolRequest request) {
   });
   GPUMEM_TRY(core->open());
   core->set_handle(*handle);
-  const auto open = instance.stay_open();
+  const auto open = context.stay_open();
   if (!open) return open.error();
-  instance.pools().add(core);
+  Pools::of(context).add(core);
   undo.dismiss();
-  instance.add_object(*pool);
+  context.add_object(*pool);
   handles::publish(pool.release());
   return *handle;
 }
 
 Result<void> destroy_pool(Ref<Pool> pool) {
   GPUMEM_TRY(outside_host_function());
-  Instance& instance = pool->instance();
+  Context& context = pool->context();
   const std::shared_ptr<PoolCore> core = pool->shared_core();
   if (core->in_callback()) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the pool's callback is running; destroy it when that has returned");
   }
   {
-    const auto open = instance.stay_open();
+    const auto open = context.stay_open();
     if (!open) return open.error();
     GPUMEM_TRY(uses_will_end(*pool));
     if (!handles::end(*pool, End::kDestroyed)) return ended_meanwhile(Pool::kType);
@@ -133,10 +134,10 @@ Result<void> destroy_pool(Ref<Pool> pool) {
     }
     core->set_handle(0);
     core->log_blocks();
-    if (*released) instance.pools().remove(*core);
-    instance.remove_object(*pool);
+    if (*released) Pools::of(context).remove(*core);
+    context.remove_object(*pool);
     // Retry pool memory that the driver refused to free. Not in a callback, because it may wait.
-    if (!Callback::runs_here()) end_abandoned(instance);
+    if (!Callback::runs_here()) end_abandoned(context);
   }
   Pool* const gone = pool.get();
   pool = {};
@@ -144,35 +145,35 @@ Result<void> destroy_pool(Ref<Pool> pool) {
   return {};
 }
 
-Result<void> free_pool_block(Instance& instance, const PoolStream& stream, const void* pointer) {
+Result<void> free_pool_block(Context& context, const PoolStream& stream, const void* pointer) {
   GPUMEM_TRY(outside_host_function());
-  end_left_pools(instance, false);
-  for (const auto& core : instance.pools().all()) {
+  end_left_pools(context, false);
+  for (const auto& core : Pools::of(context).all()) {
     if (core->blocks().run_at(address_of(pointer)) == nullptr) continue;
     GPUMEM_TRY(core->free(stream, pointer, 0));
     const bool last = core->handle() == 0 && core->live().count == 0;
     const auto released = release_quietly(*core, last);  // if it fails, the pool is left
-    if (released && *released) instance.pools().remove(*core);
+    if (released && *released) Pools::of(context).remove(*core);
     return {};
   }
   return make_error(GPUMEM_ERROR_NOT_FOUND,
                     "no pool of this instance has a live block at %p; it may be freed already", pointer);
 }
 
-void end_left_pools(Instance& instance, bool wait) noexcept {
+void end_left_pools(Context& context, bool wait) noexcept {
   try {
-    for (const auto& core : instance.pools().all()) {
+    for (const auto& core : Pools::of(context).all()) {
       if (!core->left()) continue;
       const auto released = release_quietly(*core, wait);
-      if (released && *released) instance.pools().remove(*core);
+      if (released && *released) Pools::of(context).remove(*core);
     }
   } catch (const std::bad_alloc&) {
     // The next call sees to them.
   }
 }
 
-bool find_pool_block(Instance& instance, const void* pointer, gpumem_pool_block_info* out) {
-  const auto pools = instance.pools().all();
+bool find_pool_block(Context& context, const void* pointer, gpumem_pool_block_info* out) {
+  const auto pools = Pools::of(context).all();
   return std::any_of(pools.begin(), pools.end(),
                      [&](const auto& core) { return core->block_info(pointer, out); });
 }

@@ -13,8 +13,8 @@ namespace gpumem::core {
 class Pool final : public Object {
  public:
   static constexpr Type kType = Type::kPool;
-  Pool(std::shared_ptr<Instance> instance, std::shared_ptr<PoolCore> core)
-      : Object(kType, std::move(instance)), core_(std::move(core)) {}
+  Pool(std::shared_ptr<Context> context, std::shared_ptr<PoolCore> core)
+      : Object(kType, std::move(context)), core_(std::move(core)) {}
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
   Result<void> release() override;
@@ -29,11 +29,11 @@ class Pool final : public Object {
 Result<uint64_t> create_pool(DeviceObject& device, PoolRequest request);
 Result<void> destroy_pool(Ref<Pool> pool);
 // By pointer alone.
-Result<void> free_pool_block(Instance& instance, const PoolStream& stream, const void* pointer);
+Result<void> free_pool_block(Context& context, const PoolStream& stream, const void* pointer);
 // Tries again to release the memory of destroyed pools without blocks. `wait`: for the work before the frees.
-void end_left_pools(Instance& instance, bool wait) noexcept;
+void end_left_pools(Context& context, bool wait) noexcept;
 // False if no pool has a live block there.
-bool find_pool_block(Instance& instance, const void* pointer, gpumem_pool_block_info* out);
+bool find_pool_block(Context& context, const void* pointer, gpumem_pool_block_info* out);
 
 PoolStream pool_stream(const Stream& stream);
 // The same with the capture that it may be part of, for a free.

@@ -9,10 +9,14 @@
 
 namespace gpumem::core {
 
+class Context;
 class PoolCore;
 
 class Pools {
  public:
+  // Of the instance.
+  static Pools& of(Context& context);
+
   void add(std::shared_ptr<PoolCore> core);
   void remove(const PoolCore& core) noexcept;
   std::vector<std::shared_ptr<PoolCore>> all() const;

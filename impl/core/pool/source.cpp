@@ -8,10 +8,11 @@
 
 #include "base/cleanup.h"
 #include "core/buffer/abandoned.h"
-#include "core/instance/instance.h"
 #include "core/memory/memory.h"
 #include "core/memory/physical.h"
 #include "core/memory/pool_classes.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/held.h"
 #include "platform/pages.h"
 
@@ -46,13 +47,13 @@ backend::PhysicalRequest PoolSource::piece_of(uint64_t size) const {
 }
 
 Result<void> PoolSource::reserve_addresses(const PoolBlocks& blocks) {
-  auto root = held<DeviceObject>(instance_->device_handle(device_.ordinal()));
+  auto root = held<DeviceObject>(device_.handle());
   if (!root) return root.error();
   for (const AccessRequest& access : memory_.accesses)
     GPUMEM_TRY(check_can_have(device_, access.device));
   auto unit = physical_granularity(**root, piece_of(0));
   if (!unit) return unit.error();
-  auto least = range_granularity(*instance_);
+  auto least = range_granularity(*context_);
   if (!least) return least.error();
   const uint64_t alignment = std::max(*least, std::max(unit->recommended, PoolClasses::kPage));
   granularity_ = std::max(unit->recommended, PoolClasses::kPage);
@@ -62,7 +63,7 @@ Result<void> PoolSource::reserve_addresses(const PoolBlocks& blocks) {
     backend::ReservationRequest request;
     request.size = size;
     request.alignment = alignment;
-    auto range = reserve_range(instance_, request, memory_.name);
+    auto range = reserve_range(context_, request, memory_.name);
     if (!range && range.error().status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE && size / 2 >= smallest) {
       size = round_up(size / 2, alignment);
       continue;
@@ -95,11 +96,11 @@ Result<void> PoolSource::map(uint64_t base, uint64_t size) {
   GPUMEM_TRY(unmap_left());
   const auto [piece, added] = pieces_.try_emplace(base);
   Cleanup drop([&, place = piece] { pieces_.erase(place); });
-  auto root = held<DeviceObject>(instance_->device_handle(device_.ordinal()));
+  auto root = held<DeviceObject>(device_.handle());
   if (!root) return root.error();
   auto made = create_physical(**root, piece_of(size), memory_.name);
   if (!made) return made.error();
-  const Cleanup handle([&] { core::abandon(*instance_, *made); });  // the mapping keeps the memory
+  const Cleanup handle([&] { core::abandon(*context_, *made); });  // the mapping keeps the memory
   {
     auto physical = held<Physical>(*made);
     if (!physical) return physical.error();
@@ -145,7 +146,7 @@ Result<uint64_t> PoolSource::allocate(uint64_t size) {
     if (base != address_of(pages)) munmap(pages, base - address_of(pages));
     munmap(pointer_to(base + size), address_of(pages) + kPage - base);
   } else {
-    auto root = held<DeviceObject>(instance_->device_handle(device_.ordinal()));
+    auto root = held<DeviceObject>(device_.handle());
     if (!root) return root.error();
     backend::MemoryRequest request;
     request.size = size;
@@ -189,7 +190,7 @@ Result<void> PoolSource::release(uint64_t base) {
 Result<void> PoolSource::close() {
   if (range_ == 0) return {};
   GPUMEM_TRY(unmap_left());
-  GPUMEM_TRY(give_back<Range>(range_, [](Ref<Range> range) { return destroy_range(std::move(range)); }));
+  GPUMEM_TRY(give_back<Range>(range_, destroy_object));
   range_ = 0;
   return {};
 }
@@ -197,7 +198,7 @@ Result<void> PoolSource::close() {
 void PoolSource::abandon() noexcept {
   const auto leave = [&]<class T>(T* /*type*/, uint64_t handle) {
     if (auto found = held<T>(handle)) (*found)->set_pool_blocks(nullptr);
-    core::abandon(*instance_, handle);
+    core::abandon(*context_, handle);
   };
   for (const auto& [base, piece] : pieces_) {
     if (piece.handle != 0) leave(static_cast<Memory*>(nullptr), piece.handle);

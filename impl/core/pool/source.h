@@ -29,8 +29,8 @@ struct PoolMemory {
 // Not thread-safe: guarded by the pool's lock.
 class PoolSource {
  public:
-  PoolSource(std::shared_ptr<Instance> instance, Device& device, PoolMemory memory)
-      : instance_(std::move(instance)), device_(device), memory_(std::move(memory)) {}
+  PoolSource(std::shared_ptr<Context> context, Device& device, PoolMemory memory)
+      : context_(std::move(context)), device_(device), memory_(std::move(memory)) {}
 
   // Pointer queries use `blocks`, which must outlive this.
   Result<void> open(const PoolBlocks& blocks);
@@ -67,7 +67,7 @@ class PoolSource {
   backend::PhysicalRequest piece_of(uint64_t size) const;
   bool wants_range() const;
 
-  const std::shared_ptr<Instance> instance_;
+  const std::shared_ptr<Context> context_;
   Device& device_;
   const PoolMemory memory_;
   const PoolBlocks* blocks_ = nullptr;

@@ -4,28 +4,26 @@
 #include <cstdio>
 
 #include "base/arithmetic.h"
-#include "core/device/lifecycle.h"
-#include "core/instance/instance.h"
-#include "core/share/link/imports.h"
-#include "core/share/peer/exports.h"
+#include "core/object/destroy.h"
+#include "core/stream/make_object.h"
 #include "core/stream/stream.h"
 
 namespace gpumem::core {
 
-void Event::set_claim(std::shared_ptr<Claim> claim) {
-  claim_ = std::move(claim);
+void Event::set_exporter(std::shared_ptr<const OtherProcess> exporter) {
+  exporter_ = std::move(exporter);
   set_recorded();  // by the other process, perhaps
 }
 
 Result<void> Event::check_peer() const {
-  if (claim_->state() != GPUMEM_IMPORT_PEER_GONE) return {};
+  if (!exporter_->gone()) return {};
   return make_error(GPUMEM_ERROR_PEER_GONE,
                     "the process that exported the event has ended; destroy the import");
 }
 
 void Event::set_backend(std::shared_ptr<backend::Event> made) {
   backend_ = std::move(made);
-  info_.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
+  info_.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
   info_.device_ordinal = device_.ordinal();
   info_.wrapped = wrapped_ ? 1 : 0;
   info_.flags = flags_;
@@ -51,8 +49,6 @@ Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_fla
   });
 }
 
-Result<void> destroy_event(Ref<Event> event) { return destroy_object(std::move(event)); }
-
 Line Event::describe() const {
   return line_of("event %s: device %u%s", shown(name_), device_.ordinal(), wrapped_ ? ", wrapped" : "");
 }
@@ -65,18 +61,27 @@ void Event::list(Fields& fields) const noexcept {
 
 Result<void> Event::release() {
   GPUMEM_TRY(backend().release());
-  instance().exports().end(*this);
-  return Object::release();
+  return {};
 }
 
 Error of_other_device(const Event& event, const Stream& stream) {
-  if (&event.instance() != &stream.instance())
+  if (&event.context() != &stream.context())
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       "the event and the stream belong to different instances");
   return make_error(
       GPUMEM_ERROR_INVALID_ARGUMENT,
       "the event belongs to device %u and the stream to device %u; use an event of the stream's device",
       event.device().ordinal(), stream.device().ordinal());
+}
+
+Result<void> wait_event(Stream& stream, Event& event) {
+  if (&stream.context() != &event.context()) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "stream and event belong to different instances");
+  }
+  GPUMEM_TRY(event.device().usable());
+  GPUMEM_TRY(stream.usable());
+  if (event.imported()) GPUMEM_TRY(event.usable());
+  return stream.backend().wait_event(event.backend());
 }
 
 Result<Status> synchronize_event(Event& event, uint64_t timeout_ns) {
@@ -87,7 +92,7 @@ Result<Status> synchronize_event(Event& event, uint64_t timeout_ns) {
 Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end) {
   if (&start.device() != &end.device()) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the events belong to different %s",
-                      &start.instance() == &end.instance() ? "devices" : "instances");
+                      &start.context() == &end.context() ? "devices" : "instances");
   }
   GPUMEM_TRY(start.usable());
   for (const Event* event : {&start, &end}) {

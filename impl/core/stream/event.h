@@ -12,17 +12,16 @@
 #include "core/object/handles.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/object.h"
+#include "core/object/sharing.h"
 #include "core/stream/stream.h"
 
 namespace gpumem::core {
 
-class Claim;
-
 class Event final : public Object {
  public:
   static constexpr Type kType = Type::kEvent;
-  Event(std::shared_ptr<Instance> instance, Device& device, bool wrapped, std::string name)
-      : Object(kType, std::move(instance)),
+  Event(std::shared_ptr<Context> context, Device& device, bool wrapped, std::string name)
+      : Object(kType, std::move(context)),
         device_(device),
         wrapped_(wrapped),
         recorded_(wrapped),
@@ -45,9 +44,9 @@ class Event final : public Object {
   void set_recorded() {
     if (!recorded()) recorded_.store(true, std::memory_order_relaxed);  // most of the time nothing is written
   }
-  // Whether another process owns the event; a claim holds it there.
-  bool imported() const { return claim_ != nullptr; }
-  void set_claim(std::shared_ptr<Claim> claim);
+  // Whether another process owns the event, which holds it for this one until the event ends.
+  bool imported() const { return exporter_ != nullptr; }
+  void set_exporter(std::shared_ptr<const OtherProcess> exporter);
   Result<void> usable() const {
     GPUMEM_TRY(device_.usable());
     if (imported()) [[unlikely]]
@@ -68,13 +67,12 @@ class Event final : public Object {
   gpumem_event_flags flags_ = 0;
   const std::string name_;
   std::shared_ptr<backend::Event> backend_;
-  std::shared_ptr<Claim> claim_;
+  std::shared_ptr<const OtherProcess> exporter_;
   gpumem_event_info info_ = GPUMEM_EVENT_INFO_INIT;
 };
 
 Result<uint64_t> create_event(DeviceObject& device, gpumem_event_flags flags, std::string name);
 Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_flags flags);
-Result<void> destroy_event(Ref<Event> event);
 Error of_other_device(const Event& event, const Stream& stream);
 inline Result<void> record_event(Event& event, Stream& stream) {
   if (&event.device() != &stream.device()) return of_other_device(event, stream);
@@ -88,6 +86,7 @@ inline Result<Status> query_event(Event& event) {
   GPUMEM_TRY(event.usable());
   return ready(event.backend().query());
 }
+Result<void> wait_event(Stream& stream, Event& event);
 Result<Status> synchronize_event(Event& event, uint64_t timeout_ns);
 // In nanoseconds; no value when one of them is not complete.
 Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end);

@@ -9,6 +9,7 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "core/memory/statistics.h"
 #include "core/object/callback.h"
 #include "core/object/handles.h"
 #include "core/object/host_function_guard.h"
@@ -33,22 +34,22 @@ Error wrong_kind(const void* pointer, const char* kind) {
 }
 
 // Finds what is at the first byte: NOT_FOUND or WRONG_KIND if it is of no use here.
-Result<FoundRegion> find_start(Instance& instance, const void* pointer) {
-  FoundRegion found = find_region(instance, pointer);
+Result<FoundRegion> find_start(Context& context, const void* pointer) {
+  FoundRegion found = find_region(context, pointer);
   if (found.region) {
     if (!found.region->traits().managed) return wrong_kind(pointer, found.region->traits().name);
     return found;
   }
-  if (found.covered) return nothing_at(instance, pointer, found);
-  auto facts = find_foreign(instance, pointer);
+  if (found.covered) return nothing_at(context, pointer, found);
+  auto facts = find_foreign(context, pointer);
   if (!facts) return facts.error();
   if (facts->known) return wrong_kind(pointer, kinds::foreign.name);
   if (platform::readable(pointer, 1)) return found;
-  return nothing_at(instance, pointer, found);
+  return nothing_at(context, pointer, found);
 }
 
 // INVALID_ARGUMENT if the bytes leave what they begin in (MAN-28).
-Result<void> check_bounds(Instance& instance, const FoundRegion& found, const void* pointer, uint64_t size) {
+Result<void> check_bounds(Context& context, const FoundRegion& found, const void* pointer, uint64_t size) {
   if (found.region) {
     if (size <= found.region->size() - found.offset) return {};
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
@@ -58,7 +59,7 @@ Result<void> check_bounds(Instance& instance, const FoundRegion& found, const vo
   }
   const auto meets_region = [&] {
     const platform::Look look(platform::thread_record());
-    return instance.page_map().find_live(address_of(pointer), size) != nullptr;
+    return context.page_map().find_live(address_of(pointer), size) != nullptr;
   };
   if (meets_region()) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
@@ -82,10 +83,10 @@ backend::Span span_of(const FoundRegion& found, const void* pointer) {
   return span;
 }
 
-Result<void> find_range(Instance& instance, const RangeArguments& asked, FoundRange* out) {
-  auto found = find_start(instance, asked.pointer);
+Result<void> find_range(Context& context, const RangeArguments& asked, FoundRange* out) {
+  auto found = find_start(context, asked.pointer);
   if (!found) return found.error();
-  GPUMEM_TRY(check_bounds(instance, *found, asked.pointer, asked.size));
+  GPUMEM_TRY(check_bounds(context, *found, asked.pointer, asked.size));
   out->range = {span_of(*found, asked.pointer), asked.size, asked.location};
   out->region = std::move(found->region);
   return {};
@@ -99,15 +100,15 @@ backend::Managed* concurrent_facet(const Device& device) {
 }
 
 // Whether pages can be sent to a location, or be meant to lie there.
-bool usable_location(const Instance& instance, Device& asked, const backend::Location& location) {
+bool usable_location(Context& context, Device& asked, const backend::Location& location) {
   if (location.type == GPUMEM_LOCATION_DEVICE)
-    return concurrent_facet(*instance.devices()[static_cast<size_t>(location.id)]) != nullptr;
+    return concurrent_facet(Devices::of(context)[static_cast<size_t>(location.id)]) != nullptr;
   if (location.type != GPUMEM_LOCATION_HOST_NUMA) return true;
   return asked.capability(GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS).value != GPUMEM_ANSWER_NO;
 }
 
-bool all_concurrent(const Instance& instance) {
-  return std::all_of(instance.devices().begin(), instance.devices().end(),
+bool all_concurrent(Context& context) {
+  return std::all_of(Devices::of(context).begin(), Devices::of(context).end(),
                      [](const auto& device) { return concurrent_facet(*device) != nullptr; });
 }
 
@@ -134,16 +135,9 @@ Error accessed_by_cpu(const void* pointer) {
 
 }  // namespace
 
-StreamKey key_of(const Stream* stream) {
-  constexpr StreamKey kByHandle = StreamKey{1} << 62;
-  if (stream == nullptr) return 0;
-  const uint64_t identity = stream->backend().identity();
-  return identity != 0 ? identity : stream->handle() | kByHandle;
-}
-
-int32_t current_node(const Instance& instance) {
+int32_t current_node(const Context& context) {
   const int32_t node = platform::current_numa_node();
-  return instance.backend().has_numa_node(node) ? node : 0;
+  return context.backend().has_numa_node(node) ? node : 0;
 }
 
 // ---- attachment ----
@@ -167,12 +161,12 @@ Result<void> check_whole(const FoundRegion& found, const void* pointer, uint64_t
 }  // namespace
 
 Result<void> attach(Stream& stream, void* pointer, uint64_t size, gpumem_attach attach) {
-  Instance& instance = stream.instance();
+  Context& context = stream.context();
   GPUMEM_TRY(outside_host_function());
-  auto found = find_start(instance, pointer);
+  auto found = find_start(context, pointer);
   if (!found) return found.error();
   GPUMEM_TRY(check_whole(*found, pointer, size));
-  if (size != 0) GPUMEM_TRY(check_bounds(instance, *found, pointer, size));
+  if (size != 0) GPUMEM_TRY(check_bounds(context, *found, pointer, size));
   if (found->region) GPUMEM_TRY(found->region->device().usable());
   GPUMEM_TRY(stream.usable());
   backend::Managed* const managed = stream.device().backend().managed();
@@ -182,13 +176,13 @@ Result<void> attach(Stream& stream, void* pointer, uint64_t size, gpumem_attach 
     GPUMEM_TRY(stream.device().need(GPUMEM_CAPABILITY_MANAGED));
     return make_error(GPUMEM_ERROR_UNSUPPORTED, "device %u has no managed memory", stream.device().ordinal());
   }
-  if (!found->region || !instance.has_exclusive_devices())
+  if (!found->region || !Devices::of(context).has_exclusive())
     return managed->attach(stream.backend(), span, size, attach);
 
   ManagedState& state = *found->region->managed();
   if (!state.begin_work()) return accessed_by_cpu(pointer);
   const ManagedWork work(state);
-  const StreamKey key = key_of(&stream);
+  const StreamKey key = stream.order_key();
   auto fence = stream.backend().fence();
   if (!fence) return fence.error();
   const auto lock = state.lock();
@@ -209,66 +203,32 @@ Result<void> attach(Stream& stream, void* pointer, uint64_t size, gpumem_attach 
   return {};
 }
 
-// A stream goes on without a handle that wraps it.
-StreamEnd::StreamEnd(Stream& stream)
-    : StreamEnd(stream.instance(), stream.backend(), stream.wrapped() ? 0 : key_of(&stream)) {}
-
-StreamEnd::StreamEnd(Instance& instance, backend::Stream& stream, StreamKey key)
-    : instance_(instance), key_(instance.guarded_memories() != 0 ? key : 0) {
-  if (key_ == 0) return;
-  // Work that is complete needs no mark, which would itself take a moment.
-  const auto capturing = stream.is_capturing();
-  if (capturing && !*capturing) {
-    const auto complete = stream.observe(0);
-    if (complete && *complete) return;
-  }
-  try {
-    auto fence = stream.fence();
-    if (!fence) return;
-    auto mark = (*fence)->mark(stream, true);
-    if (!mark) return;  // of a lost device, say
-    fence_ = std::move(*fence);
-    mark_ = *mark;
-  } catch (const std::bad_alloc&) {
-    // As in ManagedState::stream_ends(): a stream can always be destroyed.
-  }
-}
-
-void StreamEnd::finish() noexcept {
-  if (key_ == 0) return;
-  instance_.for_each_object([this](Object& object) {
-    if (object.type() != Type::kMemory) return;
-    if (ManagedState* const state = static_cast<Region&>(object).managed())
-      state->stream_ends(key_, fence_, mark_);
-  });
-}
-
 // ---- hints ----
 
-Result<Status> advise(Instance& instance, const void* pointer, uint64_t size, gpumem_advice advice,
+Result<Status> advise(Context& context, const void* pointer, uint64_t size, gpumem_advice advice,
                       backend::Location location) {
   GPUMEM_TRY(outside_host_function());
   FoundRange found;
-  GPUMEM_TRY(find_range(instance, {const_cast<void*>(pointer), size, location}, &found));
+  GPUMEM_TRY(find_range(context, {const_cast<void*>(pointer), size, location}, &found));
   Device* device = found.region ? &found.region->device() : nullptr;
   if (device == nullptr) {
     const auto reaches = [](const auto& each) {
       return each->capability(GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_ANSWER_NO;
     };
-    const auto first = std::find_if(instance.devices().begin(), instance.devices().end(), reaches);
-    if (first == instance.devices().end())
-      return instance.devices().front()->need(GPUMEM_CAPABILITY_PAGEABLE).error();
+    const auto first = std::find_if(Devices::of(context).begin(), Devices::of(context).end(), reaches);
+    if (first == Devices::of(context).end())
+      return Devices::of(context)[0].need(GPUMEM_CAPABILITY_PAGEABLE).error();
     device = first->get();
   }
   GPUMEM_TRY(device->usable());
   // The advice of one device's memory may be for another one.
   if (concurrent_facet(*device) == nullptr) {
-    for (const auto& other : instance.devices()) {
+    for (const auto& other : Devices::of(context)) {
       if (concurrent_facet(*other) != nullptr && other->usable()) device = other.get();
     }
   }
   backend::Managed* const managed = concurrent_facet(*device);
-  if (managed == nullptr || !usable_location(instance, *device, location)) return GPUMEM_NO_EFFECT;
+  if (managed == nullptr || !usable_location(context, *device, location)) return GPUMEM_NO_EFFECT;
   auto given = managed->advise(found.range.span, size, advice, location);
   if (!given) return hinted(given.error());
   if (!*given) return GPUMEM_NO_EFFECT;
@@ -280,15 +240,15 @@ Result<Status> advise(Instance& instance, const void* pointer, uint64_t size, gp
 }
 
 Result<Status> prefetch(Stream& stream, const RangeArguments& range) {
-  Instance& instance = stream.instance();
+  Context& context = stream.context();
   GPUMEM_TRY(outside_host_function());
   FoundRange found;
-  GPUMEM_TRY(find_range(instance, range, &found));
+  GPUMEM_TRY(find_range(context, range, &found));
   GPUMEM_TRY(check_own_device(found));
   GPUMEM_TRY(stream.usable());
   if (!found.region) GPUMEM_TRY(stream.device().need(GPUMEM_CAPABILITY_PAGEABLE));
   backend::Managed* const managed = concurrent_facet(stream.device());
-  if (managed == nullptr || !usable_location(instance, stream.device(), range.location))
+  if (managed == nullptr || !usable_location(context, stream.device(), range.location))
     return GPUMEM_NO_EFFECT;
   return hinted(managed->prefetch(stream.backend(), found.range));
 }
@@ -298,14 +258,14 @@ namespace {
 // Finds all ranges of a batch before anything is enqueued.
 Result<void> find_ranges(Stream& stream, Batch what, const std::vector<RangeArguments>& ranges,
                          std::vector<FoundRange>* out) {
-  Instance& instance = stream.instance();
+  Context& context = stream.context();
   out->reserve(ranges.size());
   const Result<void> usable = stream.usable();
   Verdict later;  // failures that come behind those of any range (COM-17)
   later.note(usable);
   for (uint64_t index = 0; index < ranges.size(); ++index) {
     FoundRange& found = out->emplace_back();
-    if (auto good = find_range(instance, ranges[index], &found); !good) return in_range(index, good.error());
+    if (auto good = find_range(context, ranges[index], &found); !good) return in_range(index, good.error());
     if (!found.region && what != Batch::kPrefetch)
       return in_range(index, wrong_kind(ranges[index].pointer, kinds::pageable.name));
     if (auto good = check_own_device(found); !good) later.note(in_range(index, good.error()));
@@ -346,12 +306,12 @@ Split split_at_pages(const backend::ManagedRange& range) {
 }  // namespace
 
 Result<Status> move_batch(Stream& stream, Batch what, const std::vector<RangeArguments>& ranges) {
-  Instance& instance = stream.instance();
+  Context& context = stream.context();
   GPUMEM_TRY(outside_host_function());
   std::vector<FoundRange> found;
   GPUMEM_TRY(find_ranges(stream, what, ranges, &found));
   const bool usable = std::all_of(ranges.begin(), ranges.end(), [&](const RangeArguments& range) {
-    return usable_location(instance, stream.device(), range.location);
+    return usable_location(context, stream.device(), range.location);
   });
   backend::Managed* const managed = concurrent_facet(stream.device());
   if (managed == nullptr || !usable) return GPUMEM_NO_EFFECT;
@@ -364,7 +324,7 @@ Result<Status> move_batch(Stream& stream, Batch what, const std::vector<RangeArg
       all.push_back(each.range);
     return hinted(managed->prefetch_batch(stream.backend(), all));
   }
-  if (!all_concurrent(instance) ||
+  if (!all_concurrent(context) ||
       stream.device().capability(GPUMEM_CAPABILITY_MANAGED_DISCARD).value == GPUMEM_ANSWER_NO) {
     return GPUMEM_NO_EFFECT;
   }
@@ -392,12 +352,12 @@ Result<Status> move_batch(Stream& stream, Batch what, const std::vector<RangeArg
   return done;
 }
 
-Result<backend::ManagedFacts> managed_facts(Instance& instance, const void* pointer, uint64_t size) {
+Result<backend::ManagedFacts> managed_facts(Context& context, const void* pointer, uint64_t size) {
   GPUMEM_TRY(outside_host_function());
-  auto found = find_start(instance, pointer);
+  auto found = find_start(context, pointer);
   if (!found) return found.error();
   if (!found->region) return wrong_kind(pointer, kinds::pageable.name);
-  GPUMEM_TRY(check_bounds(instance, *found, pointer, size));
+  GPUMEM_TRY(check_bounds(context, *found, pointer, size));
   const Device& device = found->region->device();
   GPUMEM_TRY(device.usable());
   return device.backend().managed()->facts(span_of(*found, pointer), size);
@@ -424,7 +384,8 @@ Result<void> settle_side(Device& device, const Stream* stream, ManagedSide wante
   Coherence coherence;
   if (concurrent_facet(device) == nullptr) {
     coherence = {true, false};
-    if (device.backend().managed() != nullptr) coherence = state.coherence(key_of(stream));
+    if (device.backend().managed() != nullptr)
+      coherence = state.coherence(stream != nullptr ? stream->order_key() : 0);
   }
   bool on_device = true;
   switch (wanted) {
@@ -453,9 +414,9 @@ Result<void> settle_side(Device& device, const Stream* stream, ManagedSide wante
 
 namespace {
 
-Result<FoundRegion> find_own(Instance& instance, const void* pointer) {
-  FoundRegion found = find_region(instance, pointer);
-  if (!found.region) return nothing_at(instance, pointer, found);
+Result<FoundRegion> find_own(Context& context, const void* pointer) {
+  FoundRegion found = find_region(context, pointer);
+  if (!found.region) return nothing_at(context, pointer, found);
   if (!found.region->traits().managed) return wrong_kind(pointer, found.region->traits().name);
   return found;
 }
@@ -480,14 +441,14 @@ Result<void> await_stream(Stream& stream) {
 
 // Waits for the streams of an instance on devices that are not concurrent, and that `chosen` wants.
 template <class Chosen>
-Result<void> await_streams(Instance& instance, Chosen chosen) {
+Result<void> await_streams(Context& context, Chosen chosen) {
   std::vector<uint64_t> handles;
   uint64_t handle = 0;
   const auto see = [&](const Object& object) {
     handle = 0;
-    if (&object.instance() != &instance || object.type() != Type::kStream) return;
+    if (&object.context() != &context || object.type() != Type::kStream) return;
     const auto& stream = static_cast<const Stream&>(object);
-    if (is_exclusive(stream.device()) && chosen(key_of(&stream))) handle = object.handle();
+    if (is_exclusive(stream.device()) && chosen(stream.order_key())) handle = object.handle();
   };
   for (uint32_t slot = 0; handles::see_next(&slot, see);) {
     if (handle != 0) handles.push_back(handle);
@@ -499,8 +460,8 @@ Result<void> await_streams(Instance& instance, Chosen chosen) {
   return {};
 }
 
-Result<void> await_released_streams(Instance& instance) {
-  for (const auto& device : instance.devices()) {
+Result<void> await_released_streams(Context& context) {
+  for (const auto& device : Devices::of(context)) {
     if (!is_exclusive(*device)) continue;
     GPUMEM_TRY(device->usable());
     GPUMEM_TRY(device->backend().await_released_streams());
@@ -508,41 +469,41 @@ Result<void> await_released_streams(Instance& instance) {
   return {};
 }
 
-Result<void> await_cpu_access(Instance& instance, ManagedState& state) {
+Result<void> await_cpu_access(Context& context, ManagedState& state) {
   // Wait first for streams that still attach it, then for the one that it is attached to.
   for (;;) {
     const ManagedState::Waits waits = state.waits();
     if (waits.streams.empty() && !waits.ended) break;
-    GPUMEM_TRY(await_streams(instance, [&](StreamKey key) {
+    GPUMEM_TRY(await_streams(context, [&](StreamKey key) {
       return std::find(waits.streams.begin(), waits.streams.end(), key) != waits.streams.end();
     }));
-    if (waits.ended) GPUMEM_TRY(await_released_streams(instance));
+    if (waits.ended) GPUMEM_TRY(await_released_streams(context));
     // A fence may report late.
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   const Association held = state.settled();
   if (held.attach == GPUMEM_ATTACH_HOST) return {};
   if (held.attach == GPUMEM_ATTACH_SINGLE)
-    return await_streams(instance, [&](StreamKey key) { return key == held.stream; });
-  GPUMEM_TRY(await_streams(instance, [](StreamKey) { return true; }));
-  return await_released_streams(instance);
+    return await_streams(context, [&](StreamKey key) { return key == held.stream; });
+  GPUMEM_TRY(await_streams(context, [](StreamKey) { return true; }));
+  return await_released_streams(context);
 }
 
 }  // namespace
 
-bool needs_no_guard(Instance& instance, const void* pointer) noexcept {
-  if (instance.has_exclusive_devices() || backend::HostFunctionMark::is_set()) return false;
-  const RegionRange* const range = instance.page_map().find(address_of(pointer));
+bool needs_no_guard(Context& context, const void* pointer) noexcept {
+  if (Devices::of(context).has_exclusive() || backend::HostFunctionMark::is_set()) return false;
+  const RegionRange* const range = context.page_map().find(address_of(pointer));
   if (range == nullptr) return false;
   const Region& region = *range->region;
   return region.traits().managed && region.live() && address_of(pointer) - range->base < region.size();
 }
 
-Result<void> begin_host_access(Instance& instance, const void* pointer) {
-  auto found = find_own(instance, pointer);
+Result<void> begin_host_access(Context& context, const void* pointer) {
+  auto found = find_own(context, pointer);
   if (!found) return found.error();
   GPUMEM_TRY(outside_host_function());
-  if (!instance.has_exclusive_devices()) return {};
+  if (!Devices::of(context).has_exclusive()) return {};
   ManagedState& state = *found->region->managed();
   if (!Callback::runs_here()) {
     const platform::Waiting waiting;
@@ -554,15 +515,15 @@ Result<void> begin_host_access(Instance& instance, const void* pointer) {
     }
   }
   Cleanup undo([&] { state.end_access(); });
-  GPUMEM_TRY(await_cpu_access(instance, state));
+  GPUMEM_TRY(await_cpu_access(context, state));
   undo.dismiss();
   return {};
 }
 
-Result<void> end_host_access(Instance& instance, const void* pointer) {
-  auto found = find_own(instance, pointer);
+Result<void> end_host_access(Context& context, const void* pointer) {
+  auto found = find_own(context, pointer);
   if (!found) return found.error();
-  if (!instance.has_exclusive_devices()) return {};  // nothing was counted
+  if (!Devices::of(context).has_exclusive()) return {};  // nothing was counted
   if (found->region->managed()->end_access()) return {};
   return make_error(
       GPUMEM_ERROR_INVALID_STATE,

@@ -6,19 +6,16 @@
 #include <vector>
 
 #include "contract/managed.h"
-#include "core/instance/instance.h"
 #include "core/memory/region.h"
 #include "core/memory/span.h"
+#include "core/object/context.h"
 #include "core/stream/stream.h"
 
 namespace gpumem::core {
 
-// The key of a stream; 0 for none.
-StreamKey key_of(const Stream* stream);
-
 Result<void> attach(Stream& stream, void* pointer, uint64_t size, gpumem_attach attach);
 // The location is one that the advice takes, or NONE.
-Result<Status> advise(Instance& instance, const void* pointer, uint64_t size, gpumem_advice advice,
+Result<Status> advise(Context& context, const void* pointer, uint64_t size, gpumem_advice advice,
                       backend::Location location);
 
 struct RangeArguments {
@@ -29,35 +26,20 @@ struct RangeArguments {
 Result<Status> prefetch(Stream& stream, const RangeArguments& range);
 enum class Batch { kPrefetch, kDiscard, kDiscardAndPrefetch };
 Result<Status> move_batch(Stream& stream, Batch what, const std::vector<RangeArguments>& ranges);
-Result<backend::ManagedFacts> managed_facts(Instance& instance, const void* pointer, uint64_t size);
+Result<backend::ManagedFacts> managed_facts(Context& context, const void* pointer, uint64_t size);
 
-Result<void> begin_host_access(Instance& instance, const void* pointer);
-Result<void> end_host_access(Instance& instance, const void* pointer);
+Result<void> begin_host_access(Context& context, const void* pointer);
+Result<void> end_host_access(Context& context, const void* pointer);
 // Whether an access needs no guard, because all devices are concurrent. Writes nothing. Needs a Look.
-bool needs_no_guard(Instance& instance, const void* pointer) noexcept;
+bool needs_no_guard(Context& context, const void* pointer) noexcept;
 
 // The node of the calling thread, as far as the backend knows it.
-int32_t current_node(const Instance& instance);
+int32_t current_node(const Context& context);
 
 // Which side accesses a managed operand of work on a device, and whether it may (MAN-32).
 // Where it matters, the operand holds off the CPU's guard from then on.
 enum class ManagedSide { kHost, kDevice, kInfer };
 Result<void> settle_side(Device& device, const Stream* stream, ManagedSide wanted, uint64_t extent,
                          FoundSpan* found);
-
-// Encloses the release of a stream, which resets the attachment of memory attached to it (MAN-13).
-class StreamEnd {
- public:
-  explicit StreamEnd(Stream& stream);
-  // Of a stream that is none of the instance's.
-  StreamEnd(Instance& instance, backend::Stream& stream, StreamKey key);
-  void finish() noexcept;  // the stream is released
-
- private:
-  Instance& instance_;
-  const StreamKey key_;  // 0: nothing is attached to it
-  std::shared_ptr<backend::Fence> fence_;
-  uint64_t mark_ = 0;
-};
 
 }  // namespace gpumem::core

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "core/device/device.h"
-#include "core/instance/instance.h"
 #include "core/memory/kind.h"
+#include "core/object/context.h"
 #include "core/stream/stream.h"
 
 namespace gpumem::core::simulation {
@@ -14,7 +14,7 @@ Result<void*> create_native_stream(DeviceObject& device);
 Result<void> destroy_native_stream(DeviceObject& device, void* native);
 Result<void> set_capturing(Stream& stream, bool capturing);
 Result<void> lose(DeviceObject& device);
-Result<void> fail_step(Instance& instance, uint64_t step, bool repeat);
+Result<void> fail_step(Context& context, uint64_t step, bool repeat);
 Result<void*> allocate_foreign(DeviceObject& device, const KindTraits& kind, uint64_t size);
 Result<void> free_foreign(DeviceObject& device, void* pointer);
 Result<void> set_foreign_peer_access(DeviceObject& device, DeviceObject& peer, bool enabled);

@@ -5,18 +5,18 @@
 
 #include "base/arithmetic.h"
 #include "core/device/host_function.h"
-#include "core/device/lifecycle.h"
-#include "core/instance/instance.h"
 #include "core/memory/range.h"
 #include "core/memory/span.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/precedence.h"
-#include "core/stream/event.h"
-#include "core/stream/managed.h"
+#include "core/stream/make_object.h"
+#include "core/stream/stream_end.h"
 
 namespace gpumem::core {
 void Stream::set_backend(std::shared_ptr<backend::Stream> made) {
   backend_ = std::move(made);
-  info_.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
+  info_.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
   info_.device_ordinal = device_.ordinal();
   info_.wrapped = wrapped_ ? 1 : 0;
   info_.priority = backend_->priority();
@@ -54,8 +54,6 @@ Result<uint64_t> wrap_stream(DeviceObject& device, void* native) {
                              [&](backend::Device& backend, Stream&) { return backend.wrap_stream(native); });
 }
 
-Result<void> destroy_stream(Ref<Stream> stream) { return destroy_object(std::move(stream)); }
-
 Line Stream::describe() const {
   return line_of("stream %s: device %u%s", shown(name_), device_.ordinal(), wrapped_ ? ", wrapped" : "");
 }
@@ -67,11 +65,12 @@ void Stream::list(Fields& fields) const noexcept {
 }
 
 Result<void> Stream::release() {
-  StreamEnd end(*this);
-  instance().pools().end_stream(order_key(), backend().native());
+  // A stream goes on without a handle that wraps it.
+  StreamEnd end(context(), backend(), wrapped() ? 0 : order_key());
+  context().end_stream(order_key(), backend().native());
   GPUMEM_TRY(backend().release());
   end.finish();
-  return Object::release();
+  return {};
 }
 
 Result<Status> synchronize_stream(Stream& stream, uint64_t timeout_ns) {
@@ -79,19 +78,9 @@ Result<Status> synchronize_stream(Stream& stream, uint64_t timeout_ns) {
   return ready(timeout_ns == 0 ? stream.backend().query() : stream.backend().synchronize(timeout_ns));
 }
 
-Result<void> wait_event(Stream& stream, Event& event) {
-  if (&stream.instance() != &event.instance()) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "stream and event belong to different instances");
-  }
-  GPUMEM_TRY(event.device().usable());
-  GPUMEM_TRY(stream.usable());
-  if (event.imported()) GPUMEM_TRY(event.usable());
-  return stream.backend().wait_event(event.backend());
-}
-
 Result<void> launch_host_function(Stream& stream, gpumem_host_function function, void* user_data) {
   GPUMEM_TRY(stream.usable());
-  return launch_for_user(stream.instance(), stream.backend(), function, user_data);
+  return launch_for_user(stream.context(), stream.backend(), function, user_data);
 }
 
 namespace {
@@ -140,11 +129,11 @@ Result<void> find_word(Stream& stream, void* address, uint32_t value_size, Use u
   request.address = address;
   request.size = value_size;
   request.what = "the word";
-  if (auto found = find_span(stream.instance(), request, out); !found) {
+  if (auto found = find_span(stream.context(), request, out); !found) {
     // Find one byte first: WRONG_KIND ranks before a word that leaves the memory (COM-17).
     request.size = 1;
     FoundSpan first;
-    if (find_span(stream.instance(), request, &first)) GPUMEM_TRY(check_kind(first));
+    if (find_span(stream.context(), request, &first)) GPUMEM_TRY(check_kind(first));
     return found;
   }
   GPUMEM_TRY(check_kind(*out));

@@ -13,13 +13,11 @@
 
 namespace gpumem::core {
 
-class Event;
-
 class Stream final : public Object {
  public:
   static constexpr Type kType = Type::kStream;
-  Stream(std::shared_ptr<Instance> instance, Device& device, bool wrapped, std::string name)
-      : Object(kType, std::move(instance)), device_(device), wrapped_(wrapped), name_(std::move(name)) {}
+  Stream(std::shared_ptr<Context> context, Device& device, bool wrapped, std::string name)
+      : Object(kType, std::move(context)), device_(device), wrapped_(wrapped), name_(std::move(name)) {}
 
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
@@ -81,7 +79,6 @@ class Stream final : public Object {
 
 Result<uint64_t> create_stream(DeviceObject& device, int32_t priority, std::string name);
 Result<uint64_t> wrap_stream(DeviceObject& device, void* native);
-Result<void> destroy_stream(Ref<Stream> stream);
 // What a wait or query answers.
 inline Result<Status> ready(const Result<bool>& complete) {
   if (!complete) return complete.error();
@@ -92,7 +89,6 @@ inline Result<Status> query_stream(Stream& stream) {
   return ready(stream.backend().query());
 }
 Result<Status> synchronize_stream(Stream& stream, uint64_t timeout_ns);
-Result<void> wait_event(Stream& stream, Event& event);
 Result<void> launch_host_function(Stream& stream, gpumem_host_function function, void* user_data);
 Result<void> write_value(Stream& stream, void* address, uint64_t value, uint32_t value_size);
 Result<void> wait_value(Stream& stream, void* address, uint64_t value, uint32_t value_size,

@@ -6,9 +6,11 @@
 
 #include "base/cleanup.h"
 #include "base/text.h"
-#include "core/device/lifecycle.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
+#include "core/share/peer/exports.h"
+#include "core/share/peer/server.h"
 #include "platform/environment.h"
 #include "platform/folder.h"
 #include "platform/socket.h"
@@ -70,7 +72,7 @@ Result<gpumem_access> published_access(const ShareHandle& exported, gpumem_acces
 }
 
 gpumem_hub_info Hub::info() const {
-  const HubCounts counts = instance().share_server().counts(id_);
+  const HubCounts counts = ShareServer::of(context()).counts(id_);
   gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
   info.link_count = counts.links;
   info.name_count = counts.names;
@@ -84,7 +86,7 @@ gpumem_hub_info Hub::info() const {
 
 Result<uint64_t> Hub::publish(const PublishRequest& request) {
   GPUMEM_TRY(outside_host_function());
-  auto exported = instance().exports().find(request.handle.token);
+  auto exported = Exports::of(context()).find(request.handle.token);
   if (!exported) return exported.error();
   auto access = published_access(*exported, request.access);
   if (!access) return access.error();
@@ -96,35 +98,35 @@ Result<uint64_t> Hub::publish(const PublishRequest& request) {
   entry.published.handle.access = *access;
   if (request.handle.offset < exported->size) entry.published.handle.offset = request.handle.offset;
   entry.published.fingerprint = request.fingerprint;
-  auto version = instance().share_server().publish(id_, std::move(entry));
+  auto version = ShareServer::of(context()).publish(id_, std::move(entry));
   // Withdraw an export that ended meanwhile: its end came before this version was published.
-  if (version && !instance().exports().find(request.handle.token))
-    instance().share_server().withdrawn(request.handle.token);
+  if (version && !Exports::of(context()).find(request.handle.token))
+    ShareServer::of(context()).withdrawn(request.handle.token);
   return version;
 }
 
 Result<void> Hub::withdraw(const std::string& name, uint64_t version) {
   GPUMEM_TRY(outside_host_function());
-  return instance().share_server().withdraw(id_, name, version);
+  return ShareServer::of(context()).withdraw(id_, name, version);
 }
 
 void Hub::close() noexcept {
-  if (const uint64_t id = std::exchange(id_, 0); id != 0) instance().share_server().close_hub(id);
+  if (const uint64_t id = std::exchange(id_, 0); id != 0) ShareServer::of(context()).close_hub(id);
 }
 
-Result<uint64_t> open_hub(const std::shared_ptr<Instance>& instance, std::string name, HubRequest request) {
+Result<uint64_t> open_hub(const std::shared_ptr<Context>& context, std::string name, HubRequest request) {
   GPUMEM_TRY(outside_host_function());
-  const auto open = instance->stay_open();
+  const auto open = context->stay_open();
   if (!open) return open.error();
-  auto hub = std::make_unique<Hub>(instance, std::move(name), request.address);
+  auto hub = std::make_unique<Hub>(context, std::move(name), request.address);
   auto handle = handles::reserve(*hub);
   if (!handle) return handle.error();
   Cleanup undo([&] { handles::cancel(*hub); });
-  auto id = instance->share_server().open_hub(std::move(request));
+  auto id = ShareServer::of(*context).open_hub(std::move(request));
   if (!id) return id.error();
   undo.dismiss();
   hub->id_ = *id;
-  instance->add_object(*hub);
+  context->add_object(*hub);
   handles::publish(hub.release());
   return *handle;
 }
@@ -138,9 +140,7 @@ void Hub::list(Fields& fields) const noexcept {
 
 Result<void> Hub::release() {
   close();
-  return Object::release();
+  return {};
 }
-
-Result<void> close_hub(Ref<Hub> hub) { return destroy_object(std::move(hub)); }
 
 }  // namespace gpumem::core

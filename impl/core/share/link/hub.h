@@ -31,8 +31,8 @@ Result<gpumem_access> published_access(const ShareHandle& exported, gpumem_acces
 class Hub final : public Object {
  public:
   static constexpr Type kType = Type::kHub;
-  Hub(std::shared_ptr<Instance> instance, std::string name, std::string address)
-      : Object(kType, std::move(instance)), name_(std::move(name)), address_(std::move(address)) {}
+  Hub(std::shared_ptr<Context> context, std::string name, std::string address)
+      : Object(kType, std::move(context)), name_(std::move(name)), address_(std::move(address)) {}
   ~Hub() override { close(); }
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
@@ -47,14 +47,13 @@ class Hub final : public Object {
   void close() noexcept;
 
  private:
-  friend Result<uint64_t> open_hub(const std::shared_ptr<Instance>& instance, std::string name,
+  friend Result<uint64_t> open_hub(const std::shared_ptr<Context>& context, std::string name,
                                    HubRequest request);
   const std::string name_;
   const std::string address_;
   uint64_t id_ = 0;  // in the server; 0 while it is not open
 };
 
-Result<uint64_t> open_hub(const std::shared_ptr<Instance>& instance, std::string name, HubRequest request);
-Result<void> close_hub(Ref<Hub> hub);
+Result<uint64_t> open_hub(const std::shared_ptr<Context>& context, std::string name, HubRequest request);
 
 }  // namespace gpumem::core

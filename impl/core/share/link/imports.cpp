@@ -10,12 +10,14 @@
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/buffer/abandoned.h"
-#include "core/device/lifecycle.h"
-#include "core/instance/instance.h"
 #include "core/memory/range.h"
+#include "core/object/background.h"
 #include "core/object/callback.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"
+#include "core/stream/make_object.h"
 #include "platform/file.h"
 #include "platform/identity.h"
 #include "platform/thread.h"
@@ -54,12 +56,6 @@ Error untrue_descriptors() {
       "trust the process that sent them");
 }
 
-Error bad_blocks() {
-  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                    "the sizes of the blocks do not match the share handle; it is damaged, or the file "
-                    "descriptors are of other memory");
-}
-
 Result<bool> is_own(const ExporterId& exporter) {
   const int32_t process = platform::process_id();
   auto boot = platform::boot_id();
@@ -70,7 +66,7 @@ Result<bool> is_own(const ExporterId& exporter) {
          exporter.process_namespace == platform::process_namespace();
 }
 
-Result<void> check_origin(const ImportRequest& request, const Instance& instance, gpumem_share_type type) {
+Result<void> check_origin(const ImportRequest& request, const Context& context, gpumem_share_type type) {
   const ShareHandle& handle = request.handle;
   if (handle.type != type) {
     const bool event = handle.type == GPUMEM_SHARE_TYPE_EVENT;
@@ -83,7 +79,7 @@ Result<void> check_origin(const ImportRequest& request, const Instance& instance
                       : ring ? "gpumem_ring_open()"
                              : "gpumem_share_import()");
   }
-  if (handle.backend != instance.backend().kind()) {
+  if (handle.backend != context.backend().kind()) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       "the share handle was made by the %s backend, and this instance is of the other",
                       handle.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host");
@@ -143,26 +139,6 @@ const char* why_not_seen(const ShareHandle& handle) {
 
 }  // namespace
 
-Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors) {
-  std::vector<uint64_t> sizes = read_blocks(handle);
-  if (sizes.empty()) {
-    const int file = descriptors->back();
-    const size_t count = descriptors->size() - 1;
-    const platform::DescriptorFacts facts = platform::describe(file);
-    if (!facts.sealed || count == 0 || facts.size != count * sizeof(uint64_t)) return bad_blocks();
-    sizes.resize(count);
-    GPUMEM_TRY(platform::read_file(file, 0, sizes.data(), facts.size));
-    descriptors->pop_back();
-  }
-  uint64_t left = handle.size;
-  for (const uint64_t size : sizes) {
-    if (size == 0 || size > left) return bad_blocks();
-    left -= size;
-  }
-  if (left != 0 || sizes.size() != descriptors->size()) return bad_blocks();
-  return sizes;
-}
-
 // An import is live while any of its claims is.
 gpumem_import_state Imports::Import::state() const {
   gpumem_import_state best = GPUMEM_IMPORT_UNKNOWN;
@@ -179,13 +155,13 @@ Imports::Key Imports::key_of(const ShareHandle& handle, uint32_t ordinal, gpumem
 }
 
 Result<DeviceObject*> Imports::device_of(const ShareHandle& handle) const {
-  if (Device* const home = instance_.find_device(handle.device_uuid))
-    return &instance_.device_object(home->ordinal());
+  if (Device* const home = Devices::of(context_).find(handle.device_uuid))
+    return &Devices::of(context_).object(home->ordinal());
   return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", why_not_seen(handle));
 }
 
 Result<DeviceObject*> Imports::device_for(const ImportRequest& request) const {
-  Device* const home = instance_.find_device(request.handle.device_uuid);
+  Device* const home = Devices::of(context_).find(request.handle.device_uuid);
   if (request.device == nullptr) return device_of(request.handle);
   Device& device = request.device->device();
   if (&device == home || request.handle.location != GPUMEM_LOCATION_DEVICE) return request.device;
@@ -254,7 +230,7 @@ const Claim* Imports::Import::claim_for(const ShareHandle& handle, bool from_pee
 // Both backends refuse the same addresses in the same way.
 Result<void> Imports::check_address(const ImportRequest& request) const {
   if (request.address == nullptr) return {};
-  auto unit = range_granularity(instance_);
+  auto unit = range_granularity(context_);
   if (!unit) return unit.error();
   const uint64_t begin = address_of(request.address);
   if (begin % *unit != 0) {
@@ -412,7 +388,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
   const bool complete = !source.descriptors.empty() || given.fd_count == 0;
   if (peer == nullptr && !(blocks && complete)) {
-    auto connected = SharePeer::connect(instance_, given.exporter, request.timeout_ns);
+    auto connected = SharePeer::connect(context_, given.exporter, request.timeout_ns);
     if (!connected) {
       const bool unreachable = connected.error().status == GPUMEM_ERROR_UNSUPPORTED;
       if (!(unreachable && request.unverified && complete)) return connected.error();
@@ -458,14 +434,13 @@ bool Imports::received(const ShareHandle& handle) const {
 Error Imports::unreached(const ShareHandle& handle, const Error& error) const {
   std::vector<uint64_t> others;
   const auto see = [&](const Object& object) {
-    if (object.type() == Type::kInstance && &object.instance() != &instance_)
-      others.push_back(object.handle());
+    if (object.type() == Type::kInstance && &object.context() != &context_) others.push_back(object.handle());
   };
   for (uint32_t slot = 0; handles::see_next(&slot, see);) {
   }
   for (const uint64_t each : others) {
     const auto other = acquire<InstanceObject>(platform::thread_record(), each);
-    if (!other || !other->instance().imports().received(handle)) continue;
+    if (!other || !Imports::of(other->context()).received(handle)) continue;
     return make_error(
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "the handle came over a link or socket of another instance of this process; import it by "
@@ -527,20 +502,19 @@ Result<std::unique_ptr<backend::Memory>> Imports::open_mapping(const ImportReque
   blocks.numa_node = recorded.numa_node;
   blocks.access = access;
   blocks.address = request.address;
-  if (Device* const home = instance_.find_device(recorded.device_uuid); home != nullptr && home != &device)
+  if (Device* const home = Devices::of(context_).find(recorded.device_uuid);
+      home != nullptr && home != &device)
     blocks.home = &home->backend();
   return (*facet)->import_blocks(blocks);
 }
 
 namespace {
 
-NewImport import_of(const ShareHandle& recorded, const ImportRequest& request, const Claim& claim) {
-  NewImport wanted;
-  wanted.size = recorded.size;
-  wanted.on_device = recorded.location == GPUMEM_LOCATION_DEVICE;
-  wanted.name = request.name;
-  if (recorded.way == GPUMEM_SHARE_WAY_LEGACY) wanted.peer = claim.peer();
-  return wanted;
+NewImport import_of(Importer& importer, const ShareHandle& recorded, const ImportRequest& request,
+                    const Claim& claim) {
+  const bool legacy = recorded.way == GPUMEM_SHARE_WAY_LEGACY;
+  return {importer, recorded.size, recorded.location == GPUMEM_LOCATION_DEVICE, request.name,
+          legacy ? claim.peer() : nullptr};
 }
 
 }  // namespace
@@ -548,7 +522,7 @@ NewImport import_of(const ShareHandle& recorded, const ImportRequest& request, c
 Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request, DeviceObject& device,
                                    gpumem_access access, ImportSource source) {
   const ShareHandle& recorded = source.recorded;
-  NewImport wanted = import_of(recorded, request, source.claim);
+  NewImport wanted = import_of(*this, recorded, request, source.claim);
   std::list<Kept> kept = take_kept(key, source, request.address);  // the cached mapping, or empty
   // Unmap cached imports, so that the requested address is free.
   if (request.address != nullptr && kept.empty()) flush_cache();
@@ -586,7 +560,7 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
 }
 
 Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const gpumem_share_handle* given) {
-  GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_MEMORY));
+  GPUMEM_TRY(check_origin(request, context_, GPUMEM_SHARE_TYPE_MEMORY));
   auto device = device_for(request);
   if (!device) return device.error();
   auto access = access_for(request);
@@ -601,7 +575,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   GPUMEM_TRY(check_not_own(request.handle));
   GPUMEM_TRY((*device)->device().usable());
   GPUMEM_TRY(outside_host_function());
-  const auto open = instance_.stay_open();
+  const auto open = context_.stay_open();
   if (!open) return open.error();
   std::optional<Received> received = take_received(request.handle);
   Cleanup again([&] { put_back(std::move(received)); });
@@ -630,7 +604,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
 }
 
 Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_type type) {
-  GPUMEM_TRY(check_origin(request, instance_, type));
+  GPUMEM_TRY(check_origin(request, context_, type));
   GPUMEM_TRY(check_not_own(request.handle));
   std::optional<Received> received = take_received(request.handle);
   Cleanup again([&] { put_back(std::move(received)); });
@@ -643,7 +617,7 @@ Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_t
 Result<void> Imports::try_import(const ImportRequest& request, platform::Descriptors descriptors,
                                  std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
                                  const std::function<Result<void>(void*)>& use) {
-  GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_MEMORY));
+  GPUMEM_TRY(check_origin(request, context_, GPUMEM_SHARE_TYPE_MEMORY));
   auto device = device_for(request);
   if (!device) return device.error();
   auto access = access_for(request);
@@ -659,7 +633,7 @@ Result<void> Imports::try_import(const ImportRequest& request, platform::Descrip
                       bytes_max);
   CreatedMemory made;
   {
-    const auto open = instance_.stay_open();
+    const auto open = context_.stay_open();
     if (!open) return open.error();
     const auto changes = lock_unless_in_callback(changes_);
     if (!changes) return changed_elsewhere("imports of the instance");
@@ -668,16 +642,16 @@ Result<void> Imports::try_import(const ImportRequest& request, platform::Descrip
     if (!mapped) return mapped.error();
     made = *mapped;
   }
-  const Cleanup end([&] { abandon(instance_, made.handle); });
+  const Cleanup end([&] { abandon(context_, made.handle); });
   return use(made.pointer);
 }
 
 Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest& request) {
-  GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_EVENT));
+  GPUMEM_TRY(check_origin(request, context_, GPUMEM_SHARE_TYPE_EVENT));
   if (device.device().facts().uuid != request.handle.device_uuid) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "device %u is not the device of the event; %s",
                       device.device().ordinal(),
-                      instance_.find_device(request.handle.device_uuid) != nullptr
+                      Devices::of(context_).find(request.handle.device_uuid) != nullptr
                           ? "find that by its UUID"
                           : why_not_seen(request.handle));
   }
@@ -695,7 +669,7 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
                                source->descriptors.empty() ? -1 : source->descriptors.front().get()};
   auto made = make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {
     event.set_flags(GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
-    event.set_claim(std::make_shared<Claim>(std::move(source->claim)));
+    event.set_exporter(std::make_shared<Claim>(std::move(source->claim)));
     return (*facet)->import_event(ticket);
   });
   if (made) again.dismiss();
@@ -764,7 +738,7 @@ Result<void> Imports::destroy(Ref<Memory> memory) {
   };
   if (count_down(false)) return {};
   // Holds no use while it waits for the lock, whose holder may wait for the uses of this memory.
-  const std::shared_ptr<Instance> instance = memory->shared_instance();
+  const std::shared_ptr<Context> context = memory->shared_context();
   const uint64_t handle = memory->handle();
   memory = {};
   const auto changes = lock_unless_in_callback(changes_);
@@ -773,7 +747,7 @@ Result<void> Imports::destroy(Ref<Memory> memory) {
   if (!memory) return handles::refusal(handle, Memory::kType);
   if (count_down(true)) return {};
   const Memory* const ended = memory.get();
-  auto destroyed = destroy_mapping(std::move(memory));
+  auto destroyed = destroy_object(std::move(memory));
   if (destroyed) return destroyed;
   const std::lock_guard lock(mutex_);
   if (const auto place = places_.find(ended); place != places_.end()) place->second->second.ending = false;
@@ -946,8 +920,8 @@ void Imports::tidy_later() {
     tidying_ = true;
   }
   try {
-    instance_.background().start();
-    instance_.background().add([this] { return tidy(); });
+    context_.background().start();
+    context_.background().add([this] { return tidy(); });
   } catch (...) {
     const std::lock_guard lock(mutex_);
     tidying_ = false;
@@ -956,7 +930,7 @@ void Imports::tidy_later() {
 
 Result<void> Imports::set_cache(uint64_t idle_ns, uint64_t bytes_max) {
   GPUMEM_TRY(outside_host_function());
-  const auto open = instance_.stay_open();
+  const auto open = context_.stay_open();
   if (!open) return open.error();
   std::list<Kept> too_much;
   {
@@ -982,7 +956,7 @@ Result<void> Imports::set_cache(uint64_t idle_ns, uint64_t bytes_max) {
 
 Result<void> Imports::flush_for_user() {
   GPUMEM_TRY(outside_host_function());
-  const auto open = instance_.stay_open();
+  const auto open = context_.stay_open();
   if (!open) return open.error();
   flush_cache();
   return {};

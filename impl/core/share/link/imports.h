@@ -39,7 +39,7 @@ struct ImportRequest {
 };
 
 // An export that is held in another process, until this is destroyed.
-class Claim {
+class Claim final : public OtherProcess {
  public:
   Claim() = default;
   Claim(std::shared_ptr<SharePeer> peer, const Token& token) : peer_(std::move(peer)), token_(token) {}
@@ -49,15 +49,16 @@ class Claim {
     std::swap(token_, other.token_);
     return *this;
   }
-  ~Claim() {
+  ~Claim() override {
     if (peer_ != nullptr) peer_->release(token_);
   }
 
   const std::shared_ptr<SharePeer>& peer() const { return peer_; }
   const Token& token() const { return token_; }
+  bool gone() const noexcept override { return peer_ != nullptr && peer_->gone(); }
   gpumem_import_state state() const {
     if (peer_ == nullptr) return GPUMEM_IMPORT_UNKNOWN;
-    if (peer_->gone()) return GPUMEM_IMPORT_PEER_GONE;
+    if (gone()) return GPUMEM_IMPORT_PEER_GONE;
     return peer_->withdrawn(token_) ? GPUMEM_IMPORT_WITHDRAWN : GPUMEM_IMPORT_LIVE;
   }
 
@@ -74,13 +75,12 @@ struct ImportSource {
   std::optional<ProcessId> granter;  // of the claim, if that was granted
 };
 
-// The sizes of the blocks; Removes the file of sizes from `descriptors`. INVALID_ARGUMENT if the two do not
-// match.
-Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors);
-
-class Imports {
+class Imports final : public Importer {
  public:
-  explicit Imports(Instance& instance) : instance_(instance) {}
+  // Of the instance.
+  static Imports& of(Context& context);
+
+  explicit Imports(Context& context) : context_(context) {}
 
   // Returns the memory's handle and the exported byte. `given` is the handle that the request was read from,
   // if the other options are defaults.
@@ -104,12 +104,9 @@ class Imports {
   void list_kept(Fields& fields) const;
   // Whether this token is imported and alive, or was received.
   bool has(const Token& token) const;
-  // Counts down, or ends the last one.
-  Result<void> destroy(Ref<Memory> memory);
-  // Caches the mapping of a memory that ends, instead of releasing it; false if it cannot be cached.
-  bool keep_mapped(Memory& memory) noexcept;
-  // Drops the record of a memory whose mapping is gone, or kept.
-  void forget(const Memory& memory) noexcept;
+  Result<void> destroy(Ref<Memory> memory) override;
+  bool keep_mapped(Memory& memory) noexcept override;
+  void forget(const Memory& memory) noexcept override;
 
   // Reserves room for a handle to receive; then keep it or give it up. LIMIT_EXCEEDED if too many wait.
   Result<void> reserve_received();
@@ -212,7 +209,7 @@ class Imports {
   void tidy_later();
   std::optional<std::chrono::nanoseconds> tidy() noexcept;
 
-  Instance& instance_;
+  Context& context_;
   std::mutex changes_;        // while a mapping is made or ended. Before mutex_
   mutable std::mutex mutex_;  // guards the rest
   Table imports_;

@@ -7,10 +7,13 @@
 
 #include "base/cleanup.h"
 #include "base/text.h"
-#include "core/device/lifecycle.h"
-#include "core/instance/instance.h"
 #include "core/object/callback.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
+#include "core/share/link/imports.h"
+#include "core/share/peer/exports.h"
+#include "core/share/peer/server.h"
 #include "platform/identity.h"
 #include "platform/socket.h"
 
@@ -35,7 +38,7 @@ Error with_remedy(const Error& error) {
 
 Result<void> Link::connect(const LinkRequest& request) {
   const platform::Deadline deadline = answer_deadline(timeout_ns_);
-  auto socket = instance().share_server().connect(request.address, deadline);
+  auto socket = ShareServer::of(context()).connect(request.address, deadline);
   if (!socket) return with_remedy(socket.error());
   auto facts = platform::peer_of(socket->get());
   if (!facts) return facts.error();
@@ -52,7 +55,7 @@ Result<void> Link::connect(const LinkRequest& request) {
         "or of root; pass none",
         Quoted(address_.c_str()).text(), hub_.user);
   }
-  auto client = ShareClient::open(instance().share_server(), std::move(*socket), timeout_ns_);
+  auto client = ShareClient::open(ShareServer::of(context()), std::move(*socket), timeout_ns_);
   if (!client) return client.error();
   Message hello = message_of(MessageType::kHello);
   hello.secret = request.secret;
@@ -67,7 +70,7 @@ Result<void> Link::connect(const LinkRequest& request) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s is no hub",
                       Quoted(address_.c_str()).text());
   auto holder =
-      ShareClient::open(instance().share_server(), std::move(welcome->descriptors.front()), timeout_ns_);
+      ShareClient::open(ShareServer::of(context()), std::move(welcome->descriptors.front()), timeout_ns_);
   if (!holder) return holder.error();
   keeper_ = welcome->message.keeper;
   client_ = std::move(*client);
@@ -131,8 +134,8 @@ Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const
   request.fingerprint = fingerprint;
   auto answer = call(std::move(request), MessageType::kGranted);
   if (!answer) return answer.error();
-  return instance().imports().keep(answer->message.handle, std::move(answer->descriptors), holder_,
-                                   platform::deadline_after(kKeepTime));
+  return Imports::of(context()).keep(answer->message.handle, std::move(answer->descriptors), holder_,
+                                     platform::deadline_after(kKeepTime));
 }
 
 Result<void> Link::need_keeper() const {
@@ -146,8 +149,8 @@ Result<void> Link::need_keeper() const {
 Result<uint64_t> Link::publish(const PublishRequest& request) {
   GPUMEM_TRY(outside_host_function());
   GPUMEM_TRY(need_keeper());
-  if (auto known = instance().exports().find(request.handle.token); !known) return known.error();
-  auto grant = instance().exports().grant(request.handle.token);
+  if (auto known = Exports::of(context()).find(request.handle.token); !known) return known.error();
+  auto grant = Exports::of(context()).grant(request.handle.token);
   if (!grant) return grant.error();
   if (grant->handle.way != GPUMEM_SHARE_WAY_POSIX_FD) {
     return make_error(
@@ -177,8 +180,8 @@ Result<void> Link::withdraw(const std::string& name, uint64_t version) {
 }
 
 Result<TrialResult> Link::make_trial(const TrialRequest& request) {
-  ShareServer& server = instance().share_server();
-  auto block = TrialBlock::make(instance(), request);
+  ShareServer& server = ShareServer::of(context());
+  auto block = TrialBlock::make(context(), request);
   if (!block) return block.error();
   Message message = message_of(MessageType::kTrial);
   message.token = platform::random_id();
@@ -187,7 +190,7 @@ Result<TrialResult> Link::make_trial(const TrialRequest& request) {
   GPUMEM_TRY((*block)->write(message.token));
   ExportRequest wanted;
   wanted.way = request.way;
-  auto handle = instance().exports().export_memory((*block)->pointer(), wanted);
+  auto handle = Exports::of(context()).export_memory((*block)->pointer(), wanted);
   if (!handle) return handle.error();
   auto lent = server.lend(handle->token, 0);
   if (!lent) return lent.error();
@@ -217,7 +220,7 @@ Result<TrialResult> Link::try_way(const TrialRequest& request) {
   const auto lock = lock_unless_in_callback(trials_mutex_);
   if (!lock) return changed_elsewhere("trials of the link");
   if (const auto known = trials_.find(request); known != trials_.end()) return known->second;
-  GPUMEM_TRY(instance().share_server().may_wait());
+  GPUMEM_TRY(ShareServer::of(context()).may_wait());
   // One that was not answered keeps its block, which the other side may have open, and its descriptors.
   if (!unanswered_.empty() && client_->owes_answer_to(MessageType::kTrial)) {
     return name_hub(make_error(GPUMEM_ERROR_BUSY,
@@ -242,20 +245,18 @@ Result<TrialResult> Link::try_way(const TrialRequest& request) {
   return result;
 }
 
-void Link::drop_trials() noexcept { unanswered_.clear(); }
+void Link::handle_ended() noexcept { client_->abandon(ended_meanwhile(kType)); }
 
-void Link::interrupt() noexcept { client_->abandon(ended_meanwhile(kType)); }
-
-Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request) {
+Result<uint64_t> connect_link(const std::shared_ptr<Context>& context, const LinkRequest& request) {
   GPUMEM_TRY(outside_host_function());
-  auto link = std::make_unique<Link>(instance, request);
+  auto link = std::make_unique<Link>(context, request);
   // Connecting waits for another process, so do not block closing meanwhile.
   GPUMEM_TRY(link->connect(request));
-  const auto open = instance->stay_open();
+  const auto open = context->stay_open();
   if (!open) return open.error();
   auto handle = handles::reserve(*link);
   if (!handle) return handle.error();
-  instance->add_object(*link);
+  context->add_object(*link);
   handles::publish(link.release());
   return *handle;
 }
@@ -264,24 +265,8 @@ Line Link::describe() const { return line_of("link: %s", address().c_str()); }
 
 void Link::list(Fields& fields) const noexcept { fields.add("address", address()); }
 
-// Like destroy_object(), but does not wait for calls that wait for the hub.
-Result<void> close_link(Ref<Link> link) {
-  GPUMEM_TRY(outside_host_function());
-  const auto open = link->instance().stay_open();
-  if (!open) return open.error();
-  GPUMEM_TRY(uses_will_end(*link));
-  if (!handles::end(*link, End::kDestroyed)) return ended_meanwhile(Link::kType);
-  link->interrupt();
-  platform::fence_all_threads();
-  if (auto unused = wait_for_uses(*link); !unused) {
-    handles::revive(*link);  // the link can now only be closed
-    return unused;
-  }
-  (void)link->release();  // does not fail
-  Link* const gone = link.get();
-  link->drop_trials();
-  link = {};
-  handles::remove(gone);
+Result<void> Link::release() {
+  unanswered_.clear();
   return {};
 }
 

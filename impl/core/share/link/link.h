@@ -12,8 +12,8 @@
 #include "core/object/handles.h"
 #include "core/object/object.h"
 #include "core/share/link/hub.h"
+#include "core/share/link/trial.h"
 #include "core/share/peer/client.h"
-#include "core/share/peer/trial.h"
 
 namespace gpumem::core {
 
@@ -26,8 +26,8 @@ struct LinkRequest {
 class Link final : public Object {
  public:
   static constexpr Type kType = Type::kLink;
-  Link(std::shared_ptr<Instance> instance, const LinkRequest& request)
-      : Object(kType, std::move(instance)), address_(request.address), timeout_ns_(request.timeout_ns) {}
+  Link(std::shared_ptr<Context> context, const LinkRequest& request)
+      : Object(kType, std::move(context)), address_(request.address), timeout_ns_(request.timeout_ns) {}
 
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
@@ -43,13 +43,13 @@ class Link final : public Object {
   Result<void> withdraw(const std::string& name, uint64_t version);
   // Whether the hub's process can use such memory. Caches the answer, unless it may change.
   Result<TrialResult> try_way(const TrialRequest& request);
-  // Frees trial blocks that a process which did not answer may still have open.
-  void drop_trials() noexcept;
-  // Calls that wait fail from now on.
-  void interrupt() noexcept;
+  // Also frees the blocks of trials that a process which did not answer may still have open.
+  Result<void> release() override;
+  // Calls that wait for the hub fail from now on. If the link stays, it can only be closed.
+  void handle_ended() noexcept override;
 
  private:
-  friend Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request);
+  friend Result<uint64_t> connect_link(const std::shared_ptr<Context>& context, const LinkRequest& request);
   Result<void> connect(const LinkRequest& request);
   Result<void> need_keeper() const;
   Result<TrialResult> make_trial(const TrialRequest& request);
@@ -69,7 +69,6 @@ class Link final : public Object {
   std::vector<std::unique_ptr<TrialBlock>> unanswered_;
 };
 
-Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request);
-Result<void> close_link(Ref<Link> link);
+Result<uint64_t> connect_link(const std::shared_ptr<Context>& context, const LinkRequest& request);
 
 }  // namespace gpumem::core

@@ -12,6 +12,7 @@
 #include "core/memory/range.h"
 #include "core/object/host_function_guard.h"
 #include "core/share/link/link.h"
+#include "core/share/peer/exports.h"
 #include "platform/pages.h"
 
 namespace gpumem::core {
@@ -19,9 +20,9 @@ namespace gpumem::core {
 namespace {
 
 // The device that has what is at an address.
-Result<Device*> home_of(Instance& instance, const void* pointer, FoundRegion* found) {
-  *found = find_region(instance, pointer);
-  if (!found->region) return nothing_at(instance, pointer, *found);
+Result<Device*> home_of(Context& context, const void* pointer, FoundRegion* found) {
+  *found = find_region(context, pointer);
+  if (!found->region) return nothing_at(context, pointer, *found);
   const Region& region = *found->region;
   if (!region.in_parts()) {
     if (region.traits().on_device && !region.traits().imported) return &region.device();
@@ -38,9 +39,9 @@ Result<Device*> home_of(Instance& instance, const void* pointer, FoundRegion* fo
 }
 
 // Where exportable memory lies.
-TrialRequest place_of(Instance& instance, const void* pointer) {
+TrialRequest place_of(Context& context, const void* pointer) {
   TrialRequest place;
-  const FoundRegion found = find_region(instance, pointer);
+  const FoundRegion found = find_region(context, pointer);
   if (!found.region) return place;  // it has just been freed
   const Region& region = *found.region;
   place.device = region.device().ordinal();
@@ -54,10 +55,10 @@ TrialRequest place_of(Instance& instance, const void* pointer) {
 }
 
 // Why a peer cannot use memory that can be exported.
-Result<void> check_peer(Instance& instance, const void* pointer, gpumem_share_way way, gpumem_share_peer peer,
+Result<void> check_peer(Context& context, const void* pointer, gpumem_share_way way, gpumem_share_peer peer,
                         gpumem_way_info* info) {
   const bool legacy = way == GPUMEM_SHARE_WAY_LEGACY;
-  const bool driver = instance.backend().kind() == GPUMEM_BACKEND_CUDA;
+  const bool driver = context.backend().kind() == GPUMEM_BACKEND_CUDA;
   switch (peer) {
     case GPUMEM_PEER_SAME_PROCESS:
       if (!legacy) return {};
@@ -73,15 +74,15 @@ Result<void> check_peer(Instance& instance, const void* pointer, gpumem_share_wa
           "GPUMEM_SHARE_WAY_POSIX_FD",
           peer == GPUMEM_PEER_OTHER_USER ? "another user" : "another container");
     case GPUMEM_PEER_OTHER_DEVICE: {
-      if (place_of(instance, pointer).location != GPUMEM_LOCATION_DEVICE) {
+      if (place_of(context, pointer).location != GPUMEM_LOCATION_DEVICE) {
         // No device needs a link to it.
-        if (instance.devices().size() > 1) return {};
+        if (Devices::of(context).size() > 1) return {};
         return make_error(GPUMEM_ERROR_UNSUPPORTED, "this instance has no other device");
       }
       FoundRegion found;
-      auto home = home_of(instance, pointer, &found);
+      auto home = home_of(context, pointer, &found);
       if (!home) return home.error();
-      for (const auto& device : instance.devices()) {
+      for (const auto& device : Devices::of(context)) {
         if (device.get() == *home) continue;
         auto linked = device->has_link_to(**home);
         if (linked && *linked) return {};
@@ -96,8 +97,8 @@ Result<void> check_peer(Instance& instance, const void* pointer, gpumem_share_wa
 
 }  // namespace
 
-gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_way way,
-                          gpumem_share_peer peer, Link* link) {
+gpumem_way_info share_way(Context& context, const void* pointer, gpumem_share_way way, gpumem_share_peer peer,
+                          Link* link) {
   gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
   std::string slow;
   const auto decide = [&]() -> Result<void> {
@@ -106,7 +107,7 @@ gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_
         return make_error(GPUMEM_ERROR_UNSUPPORTED,
                           "a dma-buf is for drivers of other devices; a process of this library opens none");
       FoundRegion found;
-      auto home = home_of(instance, pointer, &found);
+      auto home = home_of(context, pointer, &found);
       if (!home) return home.error();
       GPUMEM_TRY((*home)->need(GPUMEM_CAPABILITY_SHARE_DMA_BUF));
       info.fd_count = 1;
@@ -115,15 +116,15 @@ gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_
     }
     ExportRequest request;
     request.way = way;
-    auto count = instance.exports().try_memory(pointer, request);
+    auto count = Exports::of(context).try_memory(pointer, request);
     if (!count) return count.error();
     info.fd_count = *count;
-    TrialRequest trial = place_of(instance, pointer);
+    TrialRequest trial = place_of(context, pointer);
     trial.way = way;
     trial.other_device = peer == GPUMEM_PEER_OTHER_DEVICE;
     if (link == nullptr) {
       slow = why_slow(trial.location, trial.other_device);
-      return check_peer(instance, pointer, way, peer, &info);
+      return check_peer(context, pointer, way, peer, &info);
     }
     info.needs_socket = peer == GPUMEM_PEER_OTHER_USER || peer == GPUMEM_PEER_CONTAINER ? 1 : 0;
     auto tried = link->try_way(trial);
@@ -154,9 +155,9 @@ gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_
   return info;
 }
 
-Result<int> export_dma_buf(Instance& instance, const void* pointer, uint64_t size, bool prefer_pcie) {
+Result<int> export_dma_buf(Context& context, const void* pointer, uint64_t size, bool prefer_pcie) {
   FoundRegion found;
-  auto home = home_of(instance, pointer, &found);
+  auto home = home_of(context, pointer, &found);
   if (!home) return home.error();
   const Region& region = *found.region;
   const uint64_t page = platform::page_size();
@@ -181,7 +182,7 @@ Result<int> export_dma_buf(Instance& instance, const void* pointer, uint64_t siz
   GPUMEM_TRY((*home)->usable());
   GPUMEM_TRY(outside_host_function());
   GPUMEM_TRY((*home)->need(GPUMEM_CAPABILITY_SHARE_DMA_BUF));
-  const auto open = instance.stay_open();
+  const auto open = context.stay_open();
   if (!open) return open.error();
   return (*home)->backend().sharing()->export_dma_buf(pointer, size, prefer_pcie);
 }

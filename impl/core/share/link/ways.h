@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "gpumem/share.h"
 
 namespace gpumem::core {
@@ -11,9 +11,9 @@ namespace gpumem::core {
 class Link;
 
 // With a link: what a trial with the process at its other end says.
-gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_way way,
-                          gpumem_share_peer peer, Link* link);
+gpumem_way_info share_way(Context& context, const void* pointer, gpumem_share_way way, gpumem_share_peer peer,
+                          Link* link);
 // Of whole pages inside one memory.
-Result<int> export_dma_buf(Instance& instance, const void* pointer, uint64_t size, bool prefer_pcie);
+Result<int> export_dma_buf(Context& context, const void* pointer, uint64_t size, bool prefer_pcie);
 
 }  // namespace gpumem::core

@@ -6,10 +6,11 @@
 #include <set>
 
 #include "base/cleanup.h"
-#include "core/instance/instance.h"
 #include "core/memory/pointer.h"
 #include "core/memory/range.h"
+#include "core/object/context.h"
 #include "core/object/host_function_guard.h"
+#include "core/share/peer/server.h"
 #include "platform/file.h"
 #include "platform/identity.h"
 #include "platform/pages.h"
@@ -98,10 +99,10 @@ class Exports::Plan {
   uint64_t begin() const { return blocks.front()->offset; }
   uint64_t end() const { return blocks.back()->end(); }
 
-  Result<void> make(Instance& instance, const void* pointer, const ExportRequest& request) {
+  Result<void> make(Context& context, const void* pointer, const ExportRequest& request) {
     neighbours = (request.flags & GPUMEM_EXPORT_NEIGHBOURS) != 0;
-    found = find_region(instance, pointer);
-    if (!found.region) return not_here(instance, pointer);
+    found = find_region(context, pointer);
+    if (!found.region) return not_here(context, pointer);
     const KindTraits& kind = region().traits();
     if (kind.imported) {
       return make_error(
@@ -159,12 +160,12 @@ class Exports::Plan {
   }
 
  private:
-  Result<void> not_here(Instance& instance, const void* pointer) const {
-    if (!found.in_pool && !is_of_another_instance(instance, pointer) && platform::readable(pointer, 1)) {
+  Result<void> not_here(Context& context, const void* pointer) const {
+    if (!found.in_pool && !is_of_another_instance(context, pointer) && platform::readable(pointer, 1)) {
       return make_error(GPUMEM_ERROR_WRONG_KIND,
                         "%p is not memory of this instance, and ordinary memory cannot be shared", pointer);
     }
-    return nothing_at(instance, pointer, found);
+    return nothing_at(context, pointer, found);
   }
 
   Result<void> check_whole(const ExportRequest& request) const {
@@ -180,7 +181,7 @@ class Exports::Plan {
     }
     if (!neighbours && !(*facet)->is_alone(region().backend())) {
       // There only memory that is alone has a file.
-      const bool on_host = region().instance().backend().kind() == GPUMEM_BACKEND_HOST;
+      const bool on_host = region().context().backend().kind() == GPUMEM_BACKEND_HOST;
       return make_error(GPUMEM_ERROR_UNSUPPORTED,
                         "other memory may lie in the same block of the driver, and importers would see it; "
                         "create the memory with GPUMEM_MEMORY_SHAREABLE%s",
@@ -202,7 +203,7 @@ class Exports::Plan {
     if (!region().pool_blocks()->find(address_of(pointer), &block)) {
       FoundRegion freed;  // since it was found
       freed.in_pool = true;
-      return nothing_at(region().instance(), pointer, freed);
+      return nothing_at(region().context(), pointer, freed);
     }
     *least = block.base - region().address();
     *most = *least + block.size;
@@ -247,7 +248,8 @@ class Exports::Plan {
   }
 };
 
-Exports::Exports(Instance& instance) : instance_(instance), instance_id_(platform::random_id()) {}
+Exports::Exports(Context& context, std::function<bool(const Token&)> imported)
+    : context_(context), imported_(std::move(imported)), instance_id_(platform::random_id()) {}
 
 // Fail instead of leaving a field out of the handle: the next try may be able to read it.
 Result<ExporterId> Exports::exporter() {
@@ -273,7 +275,7 @@ Result<ShareHandle> Exports::new_handle(gpumem_share_type type, gpumem_share_way
   ShareHandle handle;
   handle.type = type;
   handle.way = way;
-  handle.backend = instance_.backend().kind();
+  handle.backend = context_.backend().kind();
   handle.device_uuid = device.facts().uuid;
   handle.exporter = *own;
   handle.token = platform::random_id();
@@ -293,7 +295,7 @@ Exports::Exported Exports::find_same(const Object& object, const ShareHandle& li
 
 // Adds an export, unless another thread has added the same meanwhile.
 Result<ShareHandle> Exports::add(Exported made, uint64_t offset) {
-  GPUMEM_TRY(instance_.share_server().start());
+  GPUMEM_TRY(ShareServer::of(context_).start());
   ShareHandle handle;
   {
     const std::lock_guard lock(mutex_);
@@ -443,10 +445,10 @@ Result<void> Exports::check_no_part(const Object& object) const {
 }
 
 Result<ShareHandle> Exports::export_memory(const void* pointer, const ExportRequest& request) {
-  const auto open = instance_.stay_open();
+  const auto open = context_.stay_open();
   if (!open) return open.error();
   Plan plan;
-  GPUMEM_TRY(plan.make(instance_, pointer, request));
+  GPUMEM_TRY(plan.make(context_, pointer, request));
   GPUMEM_TRY(outside_host_function());
   GPUMEM_TRY(check_no_part(plan.region()));
   return plan.blocks.empty() ? export_whole(plan) : export_blocks(plan, request);
@@ -454,9 +456,9 @@ Result<ShareHandle> Exports::export_memory(const void* pointer, const ExportRequ
 
 Result<uint32_t> Exports::try_memory(const void* pointer, const ExportRequest& request) {
   Plan plan;
-  GPUMEM_TRY(plan.make(instance_, pointer, request));
+  GPUMEM_TRY(plan.make(context_, pointer, request));
   GPUMEM_TRY(check_no_part(plan.region()));
-  if (plan.blocks.empty()) return uint32_t{instance_.backend().kind() == GPUMEM_BACKEND_HOST ? 1U : 0U};
+  if (plan.blocks.empty()) return uint32_t{context_.backend().kind() == GPUMEM_BACKEND_HOST ? 1U : 0U};
   std::vector<uint64_t> sizes;
   for (const Mapping* mapping : plan.blocks)
     sizes.push_back(mapping->size);
@@ -465,7 +467,7 @@ Result<uint32_t> Exports::try_memory(const void* pointer, const ExportRequest& r
 }
 
 Result<ShareHandle> Exports::export_event(Event& event) {
-  const auto open = instance_.stay_open();
+  const auto open = context_.stay_open();
   if (!open) return open.error();
   GPUMEM_TRY(event.usable());
   if ((event.flags() & GPUMEM_EVENT_INTERPROCESS) == 0 || event.wrapped() || event.imported()) {
@@ -501,7 +503,7 @@ Result<ShareHandle> Exports::export_event(Event& event) {
 
 Result<ShareHandle> Exports::export_part(const Object& object, const Device& device, PartRequest request) {
   platform::Descriptor descriptor(request.ticket.file_descriptor);
-  GPUMEM_TRY(instance_.share_server().start());
+  GPUMEM_TRY(ShareServer::of(context_).start());
   auto made = std::make_shared<Export>();
   auto handle = new_handle(request.type, GPUMEM_SHARE_WAY_LEGACY, device);
   if (!handle) return handle.error();
@@ -557,7 +559,7 @@ Exports::Exported Exports::find_open(const Token& token) const {
 
 // Without the lock, because it asks the imports.
 Error Exports::no_export(const Token& token) const {
-  if (instance_.imports().has(token)) {
+  if (imported_(token)) {
     return make_error(
         GPUMEM_ERROR_NOT_FOUND,
         "the instance has only received or imported what the handle is of, or its export has ended; pass on "
@@ -611,7 +613,7 @@ void Exports::end_all(Which which) noexcept {
       ended = std::move(found->second);
       exports_.erase(found);
     }
-    instance_.share_server().withdrawn(ended->handle.token);
+    ShareServer::of(context_).withdrawn(ended->handle.token);
   }
 }
 
@@ -636,7 +638,7 @@ Result<void> Exports::revoke(const Token& token) {
     exports_.erase(known);
   }
   lock.unlock();
-  instance_.share_server().withdrawn(token);
+  ShareServer::of(context_).withdrawn(token);
   return {};
 }
 
@@ -656,7 +658,7 @@ uint64_t Exports::claims_on(const Object& object) const {
 
 Result<void> Exports::begin_end(const Object& object) {
   if (unused()) return {};
-  if (claims_on(object) != 0) instance_.share_server().catch_up();
+  if (claims_on(object) != 0) ShareServer::of(context_).catch_up();
   const std::lock_guard lock(mutex_);
   if (const uint64_t claims = count_claims(object); claims != 0) {
     return make_error(GPUMEM_ERROR_BUSY,
@@ -707,7 +709,7 @@ void Exports::list(const Holders& holders, const std::function<void(const Fields
 }
 
 // Always takes the lock, so that an export added later sees that its blocks are gone.
-void Exports::end_blocks(const Range& range, uint64_t offset, uint64_t size) noexcept {
+void Exports::end_blocks(const Object& range, uint64_t offset, uint64_t size) noexcept {
   const uint64_t end = offset + size;
   end_all(
       [&](const Export& known) { return known.object == &range && known.begin < end && offset < known.end; });

@@ -13,13 +13,13 @@
 
 #include "contract/sharing.h"
 #include "core/object/fields.h"
+#include "core/object/sharing.h"
 #include "core/share/wire/handle.h"
 #include "core/stream/event.h"
 #include "platform/descriptor.h"
 
 namespace gpumem::core {
 
-class Range;
 class Region;
 
 struct ExportRequest {
@@ -52,10 +52,14 @@ struct PartRequest {
   bool exclusive = false;  // one importer at a time: a claim of another one is ALREADY_EXISTS
 };
 
-class Exports {
+class Exports final : public Sharing {
  public:
-  explicit Exports(Instance& instance);
-  ~Exports();
+  // Of the instance.
+  static Exports& of(Context& context);
+
+  // `imported` says whether the instance has imported or received what a token is of, for messages.
+  Exports(Context& context, std::function<bool(const Token&)> imported);
+  ~Exports() override;
 
   // Of this instance. It does not change.
   const Token& instance_id() const { return instance_id_; }
@@ -85,13 +89,10 @@ class Exports {
   Result<Grant> claim(const Token& token);
   void unclaim(const Token& token) noexcept;
 
-  // To free memory or an event, first call begin_end(), which refuses new importers and fails with BUSY while
-  // a LEGACY importer holds the object; then end(), or cancel_end() if freeing failed.
-  Result<void> begin_end(const Object& object);
-  void cancel_end(const Object& object) noexcept;
-  void end(const Object& object) noexcept;
-  // Ends the exports of these blocks, which are being unmapped.
-  void end_blocks(const Range& range, uint64_t offset, uint64_t size) noexcept;
+  Result<void> begin_end(const Object& object) override;
+  void cancel_end(const Object& object) noexcept override;
+  void end(const Object& object) noexcept override;
+  void end_blocks(const Object& range, uint64_t offset, uint64_t size) noexcept override;
 
   // For snapshots: each export that is no part of another. `holders` are the processes that hold an export.
   using Holders = std::multimap<Token, int32_t>;
@@ -121,7 +122,8 @@ class Exports {
   template <class Which>
   void end_all(Which which) noexcept;
 
-  Instance& instance_;
+  Context& context_;
+  const std::function<bool(const Token&)> imported_;
   std::atomic<bool> used_{false};
   const Token instance_id_;
   std::atomic<uint64_t> start_time_{0};  // of the process, once it is known

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "core/share/peer/client.h"
 #include "core/share/peer/server.h"
 #include "platform/identity.h"
@@ -60,9 +60,9 @@ Result<Origin> SharePeer::origin_of(int socket) {
   return origin;
 }
 
-Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const ExporterId& exporter,
+Result<std::shared_ptr<SharePeer>> SharePeer::connect(Context& context, const ExporterId& exporter,
                                                       uint64_t timeout_ns) {
-  ShareServer& server = instance.share_server();
+  ShareServer& server = ShareServer::of(context);
   if (auto known = server.find_peer(exporter.instance)) return known;
   auto boot = platform::boot_id();
   if (!boot) return boot.error();

@@ -5,15 +5,16 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/object/sharing.h"
 #include "core/share/wire/handle.h"
 #include "core/share/wire/protocol.h"
 #include "platform/descriptor.h"
 
 namespace gpumem::core {
 
-class Instance;
+class Context;
 
-class SharePeer {
+class SharePeer : public OtherProcess {
  public:
   // Who is at the other end of a connected socket. Trusts only the system, not that process: two connections
   // have the same process only if the system says so. A process that it does not show, or that has ended,
@@ -23,10 +24,9 @@ class SharePeer {
   // process has ended, STALE_HANDLE if it lives but its instance is closed, UNSUPPORTED if it cannot be
   // reached from here (another network namespace), PERMISSION_DENIED if it refuses this user, BUSY after the
   // timeout.
-  static Result<std::shared_ptr<SharePeer>> connect(Instance& instance, const ExporterId& exporter,
+  static Result<std::shared_ptr<SharePeer>> connect(Context& context, const ExporterId& exporter,
                                                     uint64_t timeout_ns);
   explicit SharePeer(const Origin& origin) : origin_(origin) {}
-  virtual ~SharePeer() = default;
 
   const Origin& origin() const { return origin_; }
   // The instance at whose own address this connection was made; else zero.
@@ -38,8 +38,6 @@ class SharePeer {
   // Without waiting for an answer.
   virtual void release(const Token& token) noexcept = 0;
 
-  // What is known without asking.
-  virtual bool gone() const noexcept = 0;
   // Asks the system too, so that nothing that the process did after hanging up is seen before.
   virtual bool has_hung_up() const noexcept = 0;
   virtual bool withdrawn(const Token& token) const noexcept = 0;

@@ -15,10 +15,9 @@
 
 #include "base/caught.h"
 #include "base/cleanup.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "core/object/log.h"
 #include "core/share/peer/client.h"
-#include "core/share/peer/trial.h"
 #include "platform/identity.h"
 #include "platform/pages.h"
 #include "platform/shared_word.h"
@@ -113,7 +112,7 @@ Message refusal_of(const Error& error) {
 // Whether a device shares anything. The capability says why not.
 Result<void> ShareServer::can_share() const {
   Result<void> why;
-  for (const auto& device : instance_.devices()) {
+  for (const auto& device : Devices::of(context_)) {
     if (device->backend().sharing() != nullptr) return {};
     if (why) why = device->need(GPUMEM_CAPABILITY_SHARE_CHANNEL);
   }
@@ -132,7 +131,7 @@ Result<void> ShareServer::start() {
   if (!wake_event) return wake_event.error();
   auto stop_event = checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
   if (!stop_event) return stop_event.error();
-  auto listener = platform::Listener::open(abstract_address(instance_.exports().instance_id()), 0600);
+  auto listener = platform::Listener::open(abstract_address(Exports::of(context_).instance_id()), 0600);
   if (!listener) return listener.error();
   poll_ = std::move(*poll);
   wake_event_ = std::move(*wake_event);
@@ -379,7 +378,7 @@ void ShareServer::look_at_times() {
     }
     if (connection->lease_until <= now) {
       connection->lease_until = platform::Deadline::max();
-      if (connection->lent) instance_.exports().unclaim(*std::exchange(connection->lent, std::nullopt));
+      if (connection->lent) Exports::of(context_).unclaim(*std::exchange(connection->lent, std::nullopt));
       if (connection->claims.empty()) doom(*connection, nullptr);
     }
     look_until(std::min({connection->message_until, connection->output_until, connection->lease_until}));
@@ -826,7 +825,7 @@ Result<void> ShareServer::take_hello(Connection& connection, const Message& mess
   Message welcome = message_of(MessageType::kWelcome);
   welcome.number = message.number;
   Hub* const hub = find_hub(connection.hub);
-  const Token& own = instance_.exports().instance_id();
+  const Token& own = Exports::of(context_).instance_id();
   platform::Descriptors ends;
   if (hub == nullptr) {
     if (message.token != own) {
@@ -885,7 +884,7 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
   gpumem_access access = GPUMEM_ACCESS_READWRITE;
   if (Hub* const hub = find_hub(connection.hub); hub != nullptr) {
     // A part of a ring is published with the ring.
-    const Token published = instance_.exports().whole_of(token);
+    const Token published = Exports::of(context_).whole_of(token);
     const HubTable::Version* const version = hub->table.find(published);
     const auto fetched = connection.fetched.find(published);
     if (version == nullptr || fetched == connection.fetched.end())
@@ -904,7 +903,7 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
   }
   Claim& claim = connection.claims[token];
   if (exported) {
-    auto claimed = instance_.exports().claim(token);
+    auto claimed = Exports::of(context_).claim(token);
     if (!claimed) {
       if (claim.empty()) connection.claims.erase(token);
       return refused(claimed.error());
@@ -915,7 +914,7 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
   ++(exported ? claim.exported : claim.kept);
   claim.told = false;
   if (connection.lent == token) {
-    instance_.exports().unclaim(token);
+    Exports::of(context_).unclaim(token);
     connection.lent.reset();
     connection.lease_until = platform::Deadline::max();
   }
@@ -935,7 +934,7 @@ Result<void> ShareServer::take_release(Connection& connection, const Token& toke
     --claim.kept;
   } else {
     --claim.exported;
-    instance_.exports().unclaim(token);
+    Exports::of(context_).unclaim(token);
   }
   if (claim.empty()) connection.claims.erase(claimed);
   if (connection.claims.empty() && connection.partner != 0 && !connections_.contains(connection.partner)) {
@@ -1053,7 +1052,7 @@ Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) 
                      waiting = std::weak_ptr(trial)]() -> std::optional<std::chrono::nanoseconds> {
       Message reply = message_of(MessageType::kTried);
       try {
-        if (const auto mine = waiting.lock()) reply = answer_trial(instance_, *mine);
+        if (const auto mine = waiting.lock()) reply = answer_trial_(context_, *mine);
       } catch (const std::bad_alloc&) {
         reply.status = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
       }
@@ -1121,7 +1120,7 @@ Result<Message> ShareServer::fetch(Connection& connection, Hub& hub, const Messa
     let_claim(connection, reply.handle);
     return reply;
   }
-  auto grant = instance_.exports().grant(version->handle.token);
+  auto grant = Exports::of(context_).grant(version->handle.token);
   if (!grant && grant.error().status != GPUMEM_ERROR_NOT_FOUND) return grant.error();
   if (!grant) return nothing();  // it has ended just now
   *descriptors = std::move(grant->descriptors);
@@ -1173,7 +1172,7 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
     handle.exporter.start_time = *began;
     handle.exporter.process_namespace = platform::process_namespace();
   }
-  if (instance_.exports().has(handle.token) && connection.process != platform::process_id()) {
+  if (Exports::of(context_).has(handle.token) && connection.process != platform::process_id()) {
     return make_error(
         GPUMEM_ERROR_PERMISSION_DENIED,
         "the process of the hub exported the handle, and process %d publishes it; copy the bytes "
@@ -1329,7 +1328,7 @@ void ShareServer::doom(Connection& connection, const Error* error) noexcept {
 }
 
 void ShareServer::unclaim(Connection& connection) noexcept {
-  Exports& exports = instance_.exports();
+  Exports& exports = Exports::of(context_);
   for (const auto& [token, claim] : connection.claims) {
     for (uint64_t i = 0; i < claim.exported; ++i)
       exports.unclaim(token);
@@ -1429,9 +1428,9 @@ Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_n
   GPUMEM_TRY(start());
   const std::lock_guard lock(mutex_);
   if (stopped_) return instance_closed();
-  auto grant = instance_.exports().claim(token);
+  auto grant = Exports::of(context_).claim(token);
   if (!grant) return grant.error();
-  Cleanup give_back([&] { instance_.exports().unclaim(token); });
+  Cleanup give_back([&] { Exports::of(context_).unclaim(token); });
   Connection* ours = nullptr;
   auto end = hand_out(Role::kHolder, 0, &ours);
   if (!end) return end.error();
@@ -1447,7 +1446,7 @@ void ShareServer::end_leases(const Token& token) noexcept {
   for (const auto& [id, connection] : connections_) {
     if (connection->lent != token) continue;
     connection->lent.reset();
-    instance_.exports().unclaim(token);
+    Exports::of(context_).unclaim(token);
   }
 }
 

@@ -26,7 +26,7 @@
 
 namespace gpumem::core {
 
-class Instance;
+class Context;
 class ShareClient;
 
 constexpr uint64_t kLeaseTime =
@@ -56,7 +56,12 @@ struct HubCounts {
 
 class ShareServer {
  public:
-  explicit ShareServer(Instance& instance) : instance_(instance) {}
+  // Of the instance.
+  static ShareServer& of(Context& context);
+
+  // Answers a TRIAL with a TRIED. Called on a thread that may wait.
+  using AnswerTrial = Message (*)(Context& context, Incoming& trial);
+  ShareServer(Context& context, AnswerTrial answer_trial) : context_(context), answer_trial_(answer_trial) {}
   ShareServer(const ShareServer&) = delete;
   ShareServer& operator=(const ShareServer&) = delete;
   ~ShareServer() { stop(); }
@@ -267,7 +272,8 @@ class ShareServer {
   void note(const char* cause, int32_t process, uint32_t user, const char* why);
   void drop_drained() noexcept;
 
-  Instance& instance_;
+  Context& context_;
+  const AnswerTrial answer_trial_;
   platform::Descriptor poll_;
   platform::Descriptor wake_event_;
   platform::Descriptor stop_event_;

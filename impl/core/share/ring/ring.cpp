@@ -11,13 +11,16 @@
 
 #include "base/cleanup.h"
 #include "core/buffer/abandoned.h"
-#include "core/device/lifecycle.h"
-#include "core/instance/instance.h"
 #include "core/memory/memory.h"
+#include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/held.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"
+#include "core/share/link/imports.h"
 #include "core/share/peer/client.h"
+#include "core/share/peer/exports.h"
+#include "core/share/peer/server.h"
 #include "core/stream/event.h"
 #include "core/stream/stream.h"
 #include "platform/descriptor.h"
@@ -143,8 +146,8 @@ class Ring::Turn {
   const bool taken_;
 };
 
-Ring::Ring(std::shared_ptr<Instance> instance, Device& device, bool producer, std::string name)
-    : Object(kType, std::move(instance)), device_(device), producer_(producer), name_(std::move(name)) {}
+Ring::Ring(std::shared_ptr<Context> context, Device& device, bool producer, std::string name)
+    : Object(kType, std::move(context)), device_(device), producer_(producer), name_(std::move(name)) {}
 
 Ring::~Ring() { close(); }
 
@@ -161,9 +164,9 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
   if (!made) return made.error();
   slot_count_ = shape.slot_count;
   consumers_first_ = request.consumers_first;
-  Exports& exports = instance().exports();
-  GPUMEM_TRY(instance().share_server().start());
-  instance().share_server().add_sleeper((*made)->signals().released);
+  Exports& exports = Exports::of(context());
+  GPUMEM_TRY(ShareServer::of(context()).start());
+  ShareServer::of(context()).add_sleeper((*made)->signals().released);
   control_ = std::move(*made);
 
   watcher_ = std::make_shared<Places>(control_);
@@ -227,8 +230,8 @@ namespace {
 
 // On host the producer has one descriptor of each event and of the memory, and one of its export; on cuda, of
 // neither. The ring has one of each of its own files.
-Error explain_limit(Instance& instance, const RingShape& shape, const Error& error) {
-  const bool on_host = instance.backend().kind() == GPUMEM_BACKEND_HOST;
+Error explain_limit(Context& context, const RingShape& shape, const Error& error) {
+  const bool on_host = context.backend().kind() == GPUMEM_BACKEND_HOST;
   if (!on_host || error.status != GPUMEM_ERROR_LIMIT_EXCEEDED || !platform::out_of_descriptors())
     return error;
   const uint32_t count = 2 * shape.slot_count * (shape.place_count + 1) + 4;
@@ -243,24 +246,24 @@ Error explain_limit(Instance& instance, const RingShape& shape, const Error& err
 }  // namespace
 
 Result<uint64_t> create_ring(DeviceObject& device, RingRequest request) {
-  Instance& instance = device.instance();
+  Context& context = device.context();
   GPUMEM_TRY(device.device().usable());
   GPUMEM_TRY(outside_host_function());
-  const auto open = instance.stay_open();
+  const auto open = context.stay_open();
   if (!open) return open.error();
-  end_abandoned(instance);
-  auto ring = std::make_unique<Ring>(device.shared_instance(), device.device(), true, request.name);
+  end_abandoned(context);
+  auto ring = std::make_unique<Ring>(device.shared_context(), device.device(), true, request.name);
   auto handle = handles::reserve(*ring);
   if (!handle) return handle.error();
   Cleanup undo([&] {
     handles::cancel(*ring);
     ring->close();
-    abandon(instance, ring->memory_);
+    abandon(context, ring->memory_);
   });
   if (const auto made = ring->create(device, request); !made)
-    return explain_limit(instance, request.shape, made.error());
+    return explain_limit(context, request.shape, made.error());
   undo.dismiss();
-  instance.add_object(*ring);
+  context.add_object(*ring);
   handles::publish(ring.release());
   return *handle;
 }
@@ -289,7 +292,7 @@ Result<void> Ring::import_event(const gpumem_share_handle& bytes, uint64_t timeo
   request.handle = *handle;
   request.timeout_ns = timeout_ns;
   request.peer = peer_;
-  auto source = instance().imports().claim(request, GPUMEM_SHARE_TYPE_EVENT);
+  auto source = Imports::of(context()).claim(request, GPUMEM_SHARE_TYPE_EVENT);
   if (!source) return source.error();
   const backend::Ticket ticket{source->recorded.payload,
                                source->descriptors.empty() ? -1 : source->descriptors.front().get()};
@@ -375,7 +378,7 @@ Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t time
   exported_ = source.recorded;
   auto control = RingControl::open(source.descriptors);
   if (!control) return control.error();
-  instance().share_server().add_sleeper((*control)->signals().published);
+  ShareServer::of(context()).add_sleeper((*control)->signals().published);
   control_ = std::move(*control);
   slot_count_ = control_->shape().slot_count;
   const auto check_open = [&]() -> Result<void> {
@@ -399,7 +402,7 @@ Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t time
   request.name = name_;
   request.peer = peer_;
   request.for_ring = true;
-  auto memory = instance().imports().import_memory(request, nullptr);
+  auto memory = Imports::of(context()).import_memory(request, nullptr);
   if (!memory) return memory.error();
   memory_ = memory->handle;
   base_ = memory->pointer;
@@ -429,33 +432,33 @@ Error Ring::explain(const Error& error) const {
   }
 }
 
-Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const ShareHandle& handle,
+Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareHandle& handle,
                            uint64_t timeout_ns, std::string name) {
   GPUMEM_TRY(outside_host_function());
-  end_abandoned(*instance);
+  end_abandoned(*context);
   ImportRequest request;
   request.handle = handle;
   request.timeout_ns = timeout_ns;
-  auto source = instance->imports().claim(request, GPUMEM_SHARE_TYPE_RING);
+  auto source = Imports::of(*context).claim(request, GPUMEM_SHARE_TYPE_RING);
   if (!source) return source.error();
-  auto device = instance->imports().device_of(source->recorded);
+  auto device = Imports::of(*context).device_of(source->recorded);
   if (!device) return device.error();
   GPUMEM_TRY((*device)->device().usable());
   if (auto facet = (*device)->device().sharing(); !facet) return facet.error();
-  auto ring = std::make_unique<Ring>(instance, (*device)->device(), false, std::move(name));
+  auto ring = std::make_unique<Ring>(context, (*device)->device(), false, std::move(name));
   Cleanup undo([&] {
-    abandon(*instance, ring->memory_);  // first, because closing says that it has left
+    abandon(*context, ring->memory_);  // first, because closing says that it has left
     ring->close();
   });
   // Opening waits for another process, so do not block closing meanwhile.
   if (auto opened = ring->open(std::move(*source), **device, timeout_ns); !opened)
     return ring->explain(opened.error());
-  const auto open = instance->stay_open();
+  const auto open = context->stay_open();
   if (!open) return open.error();
   auto reserved = handles::reserve(*ring);
   if (!reserved) return reserved.error();
   undo.dismiss();
-  instance->add_object(*ring);
+  context->add_object(*ring);
   handles::publish(ring.release());
   return *reserved;
 }
@@ -486,19 +489,19 @@ void Ring::list(Fields& fields) const noexcept {
 
 Result<void> Ring::release() {
   close();
-  return Object::release();
+  return {};
 }
 
 void Ring::close() noexcept {
   if (control_ == nullptr) return;
   RingControl::Signals& signals = control_->signals();
-  instance().share_server().remove_sleeper(producer_ ? signals.released : signals.published);
+  ShareServer::of(context()).remove_sleeper(producer_ ? signals.released : signals.published);
   auto released = release_events();
   if (!released) released = release_events();  // the first call may report an earlier failure
   if (!released)
     log(GPUMEM_LOG_WARNING, "could not destroy an event of a ring: %s", released.error().message);
   if (producer_) {
-    instance().exports().end(*this);
+    Exports::of(context()).end(*this);
   } else {
     if (word_ != 0) {
       control_->place(place_).word.compare_exchange_strong(word_,
@@ -535,7 +538,7 @@ Result<void> Ring::check_unused() {
   auto memory = held<Memory>(memory_);
   if (!memory) return memory.error();
   if (!producer_) {
-    auto import = instance().imports().info(**memory);
+    auto import = Imports::of(context()).info(**memory);
     if (import && import->count > 1) return {};
   }
   return core::check_unused(**memory, [&] { return (*memory)->backend().check_unused(); });
@@ -551,13 +554,13 @@ Result<void> Ring::close_memory() {
 
 Result<void> destroy_ring(Ref<Ring> ring) {
   GPUMEM_TRY(outside_host_function());
-  Instance& instance = ring->instance();
-  const auto open = instance.stay_open();
+  Context& context = ring->context();
+  const auto open = context.stay_open();
   if (!open) return open.error();
   GPUMEM_TRY(uses_will_end(*ring));
-  Exports& exports = instance.exports();
+  Exports& exports = Exports::of(context);
   if (ring->producer_) {
-    if (ring->finished_) instance.share_server().end_leases(ring->exported_.token);
+    if (ring->finished_) ShareServer::of(context).end_leases(ring->exported_.token);
     if (auto begun = exports.begin_end(*ring); !begun) {
       return reworded(
           begun.error(),
@@ -594,6 +597,7 @@ Result<void> destroy_ring(Ref<Ring> ring) {
   }
   still_shared.dismiss();
   (void)ring->release();  // does not fail
+  context.remove_object(*ring);
   Ring* const gone = ring.get();
   ring = {};
   handles::remove(gone);
@@ -629,7 +633,7 @@ Result<void> Ring::check_stream(const Stream* stream) const {
 }
 
 Result<void> Ring::check_running() const {
-  if (instance().share_server().is_running()) [[likely]]
+  if (ShareServer::of(context()).is_running()) [[likely]]
     return {};
   return instance_closed();
 }
@@ -755,8 +759,8 @@ void Ring::drop(uint32_t place, uint64_t word) noexcept {
   if (!control_->place(place).word.compare_exchange_strong(word, dropped)) return;
   control_->wake_consumers();
   // Name no process, because any consumer may have written it.
-  instance().share_server().warn("dropped a consumer of a ring", 0, Warnings::kUnknown,
-                                 "it says that it released what it cannot have");
+  ShareServer::of(context()).warn("dropped a consumer of a ring", 0, Warnings::kUnknown,
+                                  "it says that it released what it cannot have");
 }
 
 // Whether all consumers have released the next slot.
@@ -935,7 +939,7 @@ Result<Status> Ring::finish(uint64_t timeout_ns) {
   control_->facts().finished.store(1);
   control_->wake_consumers();
   // End leases: processes that have not opened the handle by now no longer can.
-  instance().share_server().end_leases(exported_.token);
+  ShareServer::of(context()).end_leases(exported_.token);
   const auto have_left = [&]() -> Result<bool> {
     GPUMEM_TRY(check_waiting());
     return !watcher_->any();
@@ -947,7 +951,7 @@ Result<Status> Ring::finish(uint64_t timeout_ns) {
 gpumem_ring_info Ring::info() const {
   gpumem_ring_info info = GPUMEM_RING_INFO_INIT;
   const RingShape& shape = control_->shape();
-  info.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
+  info.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
   info.device_ordinal = device_.ordinal();
   info.is_producer = producer_ ? 1 : 0;
   info.base = base_;

@@ -44,7 +44,7 @@ struct RingSlot {
 class Ring final : public Object {
  public:
   static constexpr Type kType = Type::kRing;
-  Ring(std::shared_ptr<Instance> instance, Device& device, bool producer, std::string name);
+  Ring(std::shared_ptr<Context> context, Device& device, bool producer, std::string name);
   ~Ring() override;
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
@@ -64,7 +64,7 @@ class Ring final : public Object {
 
  private:
   friend Result<uint64_t> create_ring(DeviceObject& device, RingRequest request);
-  friend Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const ShareHandle& handle,
+  friend Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareHandle& handle,
                                     uint64_t timeout_ns, std::string name);
   friend Result<void> destroy_ring(Ref<Ring> ring);
 
@@ -153,7 +153,7 @@ class Ring final : public Object {
 };
 
 Result<uint64_t> create_ring(DeviceObject& device, RingRequest request);
-Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const ShareHandle& handle,
+Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareHandle& handle,
                            uint64_t timeout_ns, std::string name);
 Result<void> destroy_ring(Ref<Ring> ring);
 

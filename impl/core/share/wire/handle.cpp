@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "platform/file.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -82,6 +84,12 @@ bool is_plausible(const Bytes& bytes) {
 Error no_handle() {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                     "the share handle is damaged or is none; pass its 256 bytes on as they are");
+}
+
+Error bad_blocks() {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the sizes of the blocks do not match the share handle; it is damaged, or the file "
+                    "descriptors are of other memory");
 }
 
 }  // namespace
@@ -189,6 +197,26 @@ std::vector<uint64_t> read_blocks(const ShareHandle& handle) {
     left -= run.count;
     sizes.insert(sizes.end(), run.count, run.units * kUnit);
   }
+  return sizes;
+}
+
+Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors) {
+  std::vector<uint64_t> sizes = read_blocks(handle);
+  if (sizes.empty()) {
+    const int file = descriptors->back();
+    const size_t count = descriptors->size() - 1;
+    const platform::DescriptorFacts facts = platform::describe(file);
+    if (!facts.sealed || count == 0 || facts.size != count * sizeof(uint64_t)) return bad_blocks();
+    sizes.resize(count);
+    GPUMEM_TRY(platform::read_file(file, 0, sizes.data(), facts.size));
+    descriptors->pop_back();
+  }
+  uint64_t left = handle.size;
+  for (const uint64_t size : sizes) {
+    if (size == 0 || size > left) return bad_blocks();
+    left -= size;
+  }
+  if (left != 0 || sizes.size() != descriptors->size()) return bad_blocks();
   return sizes;
 }
 

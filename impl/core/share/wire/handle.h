@@ -81,4 +81,8 @@ bool write_blocks(std::span<const uint64_t> sizes, ShareHandle& handle);
 // The sizes of blocks as the payload has them; empty if they are in a file.
 std::vector<uint64_t> read_blocks(const ShareHandle& handle);
 
+// The sizes of the blocks; removes the file of sizes from `descriptors`. INVALID_ARGUMENT if the two do not
+// match.
+Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors);
+
 }  // namespace gpumem::core

@@ -43,7 +43,7 @@ class CudaTransfer : public CudaFake {
     instance_.reset();
     CudaFake::TearDown();
   }
-  backend::Device& device() { return instance_->devices().front()->backend(); }
+  backend::Device& device() { return instance_->devices()[0].backend(); }
 
   Result<bool> copy(bool to_device, std::vector<uint8_t>& host) {
     TransferBox box;

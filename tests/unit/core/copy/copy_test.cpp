@@ -21,6 +21,7 @@
 #include "core/memory/page_map.h"
 #include "core/memory/range.h"
 #include "core/memory/region.h"
+#include "core/object/destroy.h"
 #include "core/object/held.h"
 #include "stub_stream.h"
 
@@ -260,7 +261,7 @@ class TestRegion final : public Region {
   // Its own bytes, or those at `given`.
   TestRegion(const std::shared_ptr<Instance>& instance, const KindTraits& kind, uint64_t size, uint64_t piece,
              void* given = nullptr)
-      : Region(Type::kMemory, instance, *instance->devices().front(), kind, size, {}),
+      : Region(Type::kMemory, instance, instance->devices()[0], kind, size, {}),
         bytes_(size),
         map_(instance->page_map()) {
     PageMap::Room room(map_);
@@ -507,7 +508,7 @@ TEST_F(Planner, BytesWhereARangeIsBeingReleased) {
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   };
-  ASSERT_TRUE(destroy_range(std::move(*range)));
+  ASSERT_TRUE(destroy_object(std::move(*range)));
   other.join();
   ASSERT_TRUE(copied) << copied.error().message;
   EXPECT_TRUE(record_.copies.back().source.pageable);
@@ -516,7 +517,7 @@ TEST_F(Planner, BytesWhereARangeIsBeingReleased) {
 // ---- the library's own streams ----
 
 TEST_F(Planner, LendingStreamsTakesNoMoreMemoryEachTime) {
-  Device& device = *instance_->devices().front();
+  Device& device = instance_->devices()[0];
   const auto used = [] {
     const auto now = mallinfo2();
     return now.uordblks + now.hblkhd;

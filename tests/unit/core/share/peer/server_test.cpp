@@ -33,6 +33,7 @@
 
 #include "asleep.h"
 #include "core/instance/instance.h"
+#include "core/object/destroy.h"
 #include "core/object/warnings.h"
 #include "core/share/link/imports.h"
 #include "core/share/peer/client.h"
@@ -149,7 +150,8 @@ class Opened {
 
 std::shared_ptr<Instance> inside(gpumem_instance instance) {
   const auto handle = reinterpret_cast<uintptr_t>(instance);
-  return acquire<InstanceObject>(platform::thread_record(), handle)->shared_instance();
+  return std::static_pointer_cast<Instance>(
+      acquire<InstanceObject>(platform::thread_record(), handle)->shared_context());
 }
 
 // The address of a buffer that can be shared by descriptors. It ends with its instance.
@@ -3737,7 +3739,7 @@ TEST_F(ForgedHandleTest, ARingOwnsNothingThatWasImportedAsSomethingElse) {
   const Imported made = import(genuine.handles.memory);
   Ref<Memory> memory = memory_of(reinterpret_cast<uintptr_t>(made.memory));
   ASSERT_TRUE(memory);
-  const std::shared_ptr<Instance> owner = memory->shared_instance();
+  const auto owner = std::static_pointer_cast<Instance>(memory->shared_context());
   memory = {};
   auto owned = owner->imports().import_memory(request, nullptr);
   ASSERT_FALSE(owned);
@@ -3855,7 +3857,7 @@ class EventThatEnds : public ShareServerTest {
 
 TEST_F(EventThatEnds, IsKeptForWhoClaimsItMeanwhile) {
   Ref<Event> used = use();
-  Exports& exports = used->instance().exports();
+  Exports& exports = Exports::of(used->context());
   ASSERT_EQ(gpumem_share_revoke(instance, &exported, nullptr), GPUMEM_SUCCESS);
   std::thread destroyer([&] { EXPECT_EQ(gpumem_event_destroy(event, nullptr), GPUMEM_ERROR_BUSY); });
   ASSERT_TRUE(is_ending());
@@ -3870,7 +3872,7 @@ TEST_F(EventThatEnds, IsKeptForWhoClaimsItMeanwhile) {
 
 TEST_F(EventThatEnds, IsClaimedByNobodyWhenASecondDestroyerLoses) {
   Ref<Event> used = use();
-  Exports& exports = used->instance().exports();
+  Exports& exports = Exports::of(used->context());
   std::atomic<bool> may_lose{false};
   std::atomic<bool> uses{false};
   std::thread loser([&] {
@@ -3878,7 +3880,7 @@ TEST_F(EventThatEnds, IsClaimedByNobodyWhenASecondDestroyerLoses) {
     uses = true;
     while (!may_lose)
       std::this_thread::yield();
-    EXPECT_EQ(destroy_event(std::move(own)).error().status, GPUMEM_ERROR_STALE_HANDLE);
+    EXPECT_EQ(destroy_object(std::move(own)).error().status, GPUMEM_ERROR_STALE_HANDLE);
   });
   while (!uses)
     std::this_thread::yield();

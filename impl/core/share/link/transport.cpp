@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/share/peer/transport.h"
+#include "core/share/link/transport.h"
 
 #include <algorithm>
 #include <array>
@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "base/cleanup.h"
-#include "core/instance/instance.h"
+#include "core/object/context.h"
 #include "core/object/host_function_guard.h"
+#include "core/share/link/imports.h"
 #include "core/share/peer/client.h"
+#include "core/share/peer/exports.h"
 #include "core/share/peer/server.h"
 #include "core/share/wire/protocol.h"
 #include "platform/socket.h"
@@ -154,13 +156,13 @@ class StreamReader {
 
 }  // namespace
 
-Result<void> send_handle(Instance& instance, const ShareHandle& handle, int socket, uint64_t lease_ns,
+Result<void> send_handle(Context& context, const ShareHandle& handle, int socket, uint64_t lease_ns,
                          uint64_t timeout_ns) {
   GPUMEM_TRY(outside_host_function());
   if (auto type = check_socket(socket); !type) return type.error();
   const platform::Deadline deadline = answer_deadline(timeout_ns);
-  ShareServer& server = instance.share_server();
-  auto known = instance.exports().find(handle.token);
+  ShareServer& server = ShareServer::of(context);
+  auto known = Exports::of(context).find(handle.token);
   if (!known) return known.error();
   auto lent = server.lend(handle.token, lease_ns);
   if (!lent) {
@@ -186,14 +188,14 @@ Result<void> send_handle(Instance& instance, const ShareHandle& handle, int sock
   return {};
 }
 
-Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_ns, ShareHandle* handle) {
+Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns, ShareHandle* handle) {
   GPUMEM_TRY(outside_host_function());
   auto type = check_socket(socket);
   if (!type) return type.error();
-  ShareServer& server = instance.share_server();
+  ShareServer& server = ShareServer::of(context);
   GPUMEM_TRY(server.start());
   // Reserve room first, because what is read cannot be put back into the socket.
-  Imports& imports = instance.imports();
+  Imports& imports = Imports::of(context);
   GPUMEM_TRY(imports.reserve_received());
   Cleanup room([&] { imports.give_up_received(); });
   StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.stop_event());

@@ -11,7 +11,7 @@
 
 namespace gpumem::core {
 
-class Instance;
+class Context;
 class Link;
 
 // What a trial takes at most.
@@ -36,8 +36,8 @@ struct TrialResult {
 // The block that the other side is given, until this is destroyed.
 class TrialBlock {
  public:
-  static Result<std::unique_ptr<TrialBlock>> make(Instance& instance, const TrialRequest& request);
-  explicit TrialBlock(Instance& instance) : instance_(instance) {}
+  static Result<std::unique_ptr<TrialBlock>> make(Context& context, const TrialRequest& request);
+  explicit TrialBlock(Context& context) : context_(context) {}
   TrialBlock(const TrialBlock&) = delete;
   TrialBlock& operator=(const TrialBlock&) = delete;
   ~TrialBlock();
@@ -47,7 +47,7 @@ class TrialBlock {
   void* pointer() const { return pointer_; }
 
  private:
-  Instance& instance_;
+  Context& context_;
   uint64_t buffer_ = 0;
   uint64_t memory_ = 0;
   void* pointer_ = nullptr;
@@ -57,7 +57,7 @@ class TrialBlock {
 Token answer_to(const Token& pattern);
 
 // At the importer: opens what came with a TRIAL, and answers with a TRIED. Not on the sharing thread.
-Message answer_trial(Instance& instance, Incoming& incoming);
+Message answer_trial(Context& context, Incoming& incoming);
 
 // Why memory at a place is slow for a device; empty if it is not.
 std::string why_slow(gpumem_location location, bool other_device);

@@ -9,11 +9,11 @@
 
 namespace gpumem::core {
 
-class Instance;
+class Context;
 
-Result<void> send_handle(Instance& instance, const ShareHandle& handle, int socket, uint64_t lease_ns,
+Result<void> send_handle(Context& context, const ShareHandle& handle, int socket, uint64_t lease_ns,
                          uint64_t timeout_ns);
 // NOT_READY without a handle, if nothing came in time.
-Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_ns, ShareHandle* handle);
+Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns, ShareHandle* handle);
 
 }  // namespace gpumem::core

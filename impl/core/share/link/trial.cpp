@@ -1,48 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/share/peer/trial.h"
+#include "core/share/link/trial.h"
 
 #include <utility>
 
 #include "core/buffer/abandoned.h"
 #include "core/copy/copy.h"
-#include "core/instance/instance.h"
 #include "core/memory/kind.h"
+#include "core/object/context.h"
+#include "core/share/link/imports.h"
 #include "core/share/peer/client.h"
+#include "core/share/peer/server.h"
 #include "platform/socket.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
 namespace {
 
-Result<void> copy_bytes(Instance& instance, void* destination, void* source) {
-  return copy(instance, nullptr, copy_of_bytes(destination, source, sizeof(Token)));
+Result<void> copy_bytes(Context& context, void* destination, void* source) {
+  return copy(context, nullptr, copy_of_bytes(destination, source, sizeof(Token)));
 }
 
 // Reads what the exporter wrote, and writes what it expects.
-Result<void> use(Instance& instance, void* pointer, const Token& pattern) {
+Result<void> use(Context& context, void* pointer, const Token& pattern) {
   Token found{};
-  GPUMEM_TRY(copy_bytes(instance, found.data(), pointer));
+  GPUMEM_TRY(copy_bytes(context, found.data(), pointer));
   if (found != pattern) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
                       "the memory was opened, but other bytes were there than the exporter wrote");
   }
   Token answer = answer_to(pattern);
-  return copy_bytes(instance, pointer, answer.data());
+  return copy_bytes(context, pointer, answer.data());
 }
 
 // A device that does not have the memory, if possible one with a link to the one that has.
-DeviceObject* other_device(Instance& instance, const std::array<uint8_t, 16>& home_uuid) {
-  Device* const home = instance.find_device(home_uuid);
+DeviceObject* other_device(Context& context, const std::array<uint8_t, 16>& home_uuid) {
+  Device* const home = Devices::of(context).find(home_uuid);
   Device* chosen = nullptr;
-  for (const auto& device : instance.devices()) {
+  for (const auto& device : Devices::of(context)) {
     if (device.get() == home) continue;
     const auto linked = home != nullptr ? device->has_link_to(*home) : Result<bool>(false);
     if (chosen == nullptr || (linked && *linked)) chosen = device.get();
   }
-  return chosen != nullptr ? &instance.device_object(chosen->ordinal()) : nullptr;
+  return chosen != nullptr ? &Devices::of(context).object(chosen->ordinal()) : nullptr;
 }
 
-Result<void> try_import(Instance& instance, Incoming& incoming) {
+Result<void> try_import(Context& context, Incoming& incoming) {
   const Message& message = incoming.message;
   platform::Descriptor end = std::move(incoming.descriptors.front());
   incoming.descriptors.erase(incoming.descriptors.begin());
@@ -54,15 +56,15 @@ Result<void> try_import(Instance& instance, Incoming& incoming) {
   request.name = "trial";
   request.for_trial = true;
   if (message.other_device) {
-    request.device = other_device(instance, message.handle.device_uuid);
+    request.device = other_device(context, message.handle.device_uuid);
     if (request.device == nullptr)
       return make_error(GPUMEM_ERROR_UNSUPPORTED, "the other process has only one device");
   }
-  auto client = ShareClient::open(instance.share_server(), std::move(end));
+  auto client = ShareClient::open(ShareServer::of(context), std::move(end));
   if (!client) return client.error();
-  return instance.imports().try_import(request, std::move(incoming.descriptors), std::move(*client),
-                                       kTrialSizeMax,
-                                       [&](void* pointer) { return use(instance, pointer, message.token); });
+  return Imports::of(context).try_import(request, std::move(incoming.descriptors), std::move(*client),
+                                         kTrialSizeMax,
+                                         [&](void* pointer) { return use(context, pointer, message.token); });
 }
 
 }  // namespace
@@ -81,11 +83,11 @@ std::string why_slow(gpumem_location location, bool other_device) {
   return {};
 }
 
-Message answer_trial(Instance& instance, Incoming& incoming) {
+Message answer_trial(Context& context, Incoming& incoming) {
   Message reply;
   reply.type = MessageType::kTried;
   const gpumem_location location = incoming.message.handle.location;
-  const auto tried = try_import(instance, incoming);
+  const auto tried = try_import(context, incoming);
   reply.status = tried ? GPUMEM_SUCCESS : tried.error().status;
   reply.text = tried ? why_slow(location, incoming.message.other_device) : tried.error().message;
   reply.slow = tried && !reply.text.empty();
@@ -94,9 +96,9 @@ Message answer_trial(Instance& instance, Incoming& incoming) {
 
 // ---- the block ----
 
-Result<std::unique_ptr<TrialBlock>> TrialBlock::make(Instance& instance, const TrialRequest& request) {
-  DeviceObject& device = instance.device_object(request.device);
-  auto block = std::make_unique<TrialBlock>(instance);
+Result<std::unique_ptr<TrialBlock>> TrialBlock::make(Context& context, const TrialRequest& request) {
+  DeviceObject& device = Devices::of(context).object(request.device);
+  auto block = std::make_unique<TrialBlock>(context);
   if (request.way == GPUMEM_SHARE_WAY_LEGACY) {
     backend::MemoryRequest wanted;
     wanted.sort = backend::MemorySort::kDevice;
@@ -123,16 +125,16 @@ Result<std::unique_ptr<TrialBlock>> TrialBlock::make(Instance& instance, const T
   return block;
 }
 
-TrialBlock::~TrialBlock() { abandon(instance_, buffer_ != 0 ? buffer_ : memory_); }
+TrialBlock::~TrialBlock() { abandon(context_, buffer_ != 0 ? buffer_ : memory_); }
 
 Result<void> TrialBlock::write(const Token& bytes) {
   Token source = bytes;
-  return copy_bytes(instance_, pointer_, source.data());
+  return copy_bytes(context_, pointer_, source.data());
 }
 
 Result<Token> TrialBlock::read() {
   Token bytes{};
-  GPUMEM_TRY(copy_bytes(instance_, bytes.data(), pointer_));
+  GPUMEM_TRY(copy_bytes(context_, bytes.data(), pointer_));
   return bytes;
 }
 
