@@ -1174,6 +1174,17 @@ TEST(Pool, str_16_a_limit_below_one_piece_is_named) {
         const std::string named = limit == 1 ? "limit of 1 byte is" : "limit of 32768 bytes is";
         EXPECT_NE(message.find(named + " below one piece"), std::string::npos) << message;
         EXPECT_NE(message.find("no block would have fitted"), std::string::npos) << message;
+        if (size < kMiB) continue;
+        // What it advises is enough.
+        const size_t advised = message.find("raise it to ");
+        ASSERT_NE(advised, std::string::npos) << message;
+        const char* const number = message.c_str() + advised + std::strlen("raise it to ");
+        const uint64_t enough = std::strtoull(number, nullptr, 10);
+        ASSERT_GE(enough, size) << message;
+        EXPECT_OK(gpumem_pool_set_limit(pool, enough, why()));
+        give(pool, take(pool, size));
+        EXPECT_OK(gpumem_pool_set_limit(pool, limit, why()));
+        EXPECT_OK(gpumem_pool_trim(pool, 0, nullptr, why()));
       }
       EXPECT_EQ(info_of(pool).reserved_bytes, 0U);
       EXPECT_OK(gpumem_pool_set_limit(pool, kind == GPUMEM_KIND_DEVICE ? 2 * kMiB : 64 * kKiB, why()));

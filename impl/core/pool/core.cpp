@@ -13,8 +13,8 @@
 #include "base/cleanup.h"
 #include "base/text.h"
 #include "core/buffer/abandoned.h"
-#include "core/instance/instance.h"
 #include "core/object/callback.h"
+#include "core/object/context.h"
 #include "core/object/log.h"
 #include "core/object/status_list.h"
 #include "core/pool/pools.h"
@@ -44,13 +44,13 @@ constexpr uint64_t granule_of(const KindTraits& kind) { return kind.on_device ||
 
 }  // namespace
 
-PoolCore::PoolCore(std::shared_ptr<Instance> instance, Device& device, PoolRequest request)
-    : instance_(std::move(instance)),
+PoolCore::PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request)
+    : context_(std::move(context)),
       device_(device),
       request_(std::move(request)),
       classes_(granule_of(*request_.memory.kind)),
       number_(next_number()),
-      source_(instance_, device, request_.memory),
+      source_(context_, device, request_.memory),
       limit_(request_.limit),
       release_threshold_(request_.release_threshold) {}
 
@@ -507,8 +507,8 @@ Error PoolCore::over_limit(uint64_t piece, uint64_t more) const {
   if (limit_ < piece) {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                       "the pool's limit of %" PRIu64 " byte%s is below one piece of its memory, %" PRIu64
-                      " bytes; raise it to that with gpumem_pool_set_limit()",
-                      limit_, plural(limit_), piece);
+                      " bytes; raise it to %" PRIu64 " or more with gpumem_pool_set_limit()",
+                      limit_, plural(limit_), piece, source_.bytes() + more);
   }
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
@@ -866,7 +866,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
     {
       lock.unlock();
       const Cleanup again([&] { lock.lock(); });
-      released = instance_->pools().trim_others(*this) != 0;
+      released = Pools::of(*context_).trim_others(*this) != 0;
     }
     tier = released ? "other pools" : tier;
     if (released) block = try_allocate(order, size, alignment);
@@ -905,7 +905,7 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
   // callback, because a retry may wait.
   bool grew = false;
   const Cleanup later([&] {
-    if (grew && !Callback::runs_here()) end_abandoned(*instance_);
+    if (grew && !Callback::runs_here()) end_abandoned(*context_);
   });
   Lock lock(mutex_, std::defer_lock);
   if (!at_once) {
@@ -1402,7 +1402,7 @@ gpumem_pool_info PoolCore::info() {
   gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
   const Totals totals = live();
   const Lock lock(mutex_);
-  info.device = reinterpret_cast<gpumem_device>(pointer_to(instance_->device_handle(device_.ordinal())));
+  info.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
   info.device_ordinal = device_.ordinal();
   info.kind = request_.memory.kind->kind;
   info.flags = request_.flags;
