@@ -140,10 +140,11 @@ class Region(Unique):
 
     def _held(self, done: str, function: str) -> NoReturn:
         """Raises because of what holds the memory."""
-        if any(map(queue_of, self._holds.copy())):
+        holds = self._holds.copy()
+        if any(map(queue_of, holds)):
             raise Busy("work in a stream uses the memory and was not observed complete; synchronize the stream first",
                        function=function)
-        if not all(isinstance(hold(), View) for hold in self._holds.copy()):
+        if not any(isinstance(hold(), View) for hold in holds):  # a call that held it may have ended meanwhile
             raise BufferError(f"the memory cannot be {done} while another thread copies or fills it")
         raise BufferError(f"the memory cannot be {done} while views of it are alive: arrays, memoryviews or tensors of other "
                           "libraries; drop them first, for example with del")
