@@ -320,7 +320,7 @@ namespace GpuMem
     {
       get
       {
-        if (ended) throw new ObjectDisposedException(nameof(RingSlot));
+        if (ended) throw new ObjectDisposedException(nameof(RingSlot), "the slot was published or disposed; acquire another one");
         return new GpuRange(ring.Handle, 0, native.pointer, Size);
       }
     }
@@ -359,7 +359,7 @@ namespace GpuMem
     /// <param name="tag">A number for the consumers.</param>
     public void Publish(long size, ulong tag = 0)
     {
-      if (ended) throw new ObjectDisposedException(nameof(RingSlot));
+      if (ended) throw new ObjectDisposedException(nameof(RingSlot), "the slot was published or disposed; acquire another one");
       ring.Publish(stream, Sizes.ToNative(size, nameof(size)), tag);
       End();
     }

@@ -140,7 +140,8 @@ namespace GpuMem.Tests
           instance.Fill(kept, 1);
           slot.Publish(number);
           Check.Throws<InvalidOperationException>(() => instance.Fill(kept, 2));
-          Check.Throws<ObjectDisposedException>(() => slot.Publish(number));
+          string message = Check.Throws<ObjectDisposedException>(() => slot.Publish(number)).Message;
+          Check.That(message.Contains("was published or disposed"), message);
           Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(slot.Range));
         }
         using (GpuStream stream = device.CreateStream())
