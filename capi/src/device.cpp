@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "call.h"
-#include "core/object/context.h"
+#include "core/instance/instance.h"
 #include "gpumem/device.h"
 
 using namespace gpumem;
@@ -33,9 +33,10 @@ gpumem_status gpumem_device_get(gpumem_instance instance, uint32_t ordinal, gpum
                                 gpumem_error* error) {
   const bool answered = capi::look(error, [&](uint32_t process) {
     const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
-    if (known == nullptr || out_device == nullptr || ordinal >= core::Devices::of(known->context()).size())
-      return false;
-    *out_device = capi::make_handle<gpumem_device>(core::Devices::of(known->context())[ordinal].handle());
+    if (known == nullptr || out_device == nullptr) return false;
+    const core::Devices& devices = core::Instance::of(known->context()).devices();
+    if (ordinal >= devices.size()) return false;
+    *out_device = capi::make_handle<gpumem_device>(devices[ordinal].handle());
     return true;
   });
   if (answered) return GPUMEM_SUCCESS;
