@@ -2,6 +2,8 @@
 // File descriptors that come from the program or go to it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -16,6 +18,25 @@ void close_descriptor(int file_descriptor) noexcept;
 // As close_descriptor(), and hangs up. Does not wait, however a socket that came from another process is set,
 // and whatever lies in it unread.
 void close_foreign(int file_descriptor) noexcept;
+
+// While one lives, close_foreign() on its thread keeps those descriptors open whose closing may take long,
+// and they are closed together: by close(), by its end, or when there are many. Each such closing takes a
+// thread.
+class ClosingTogether {
+ public:
+  ClosingTogether() noexcept;
+  ClosingTogether(const ClosingTogether&) = delete;
+  ClosingTogether& operator=(const ClosingTogether&) = delete;
+  ~ClosingTogether();
+  // Whether there were any.
+  bool close() noexcept;
+
+ private:
+  friend void close_foreign(int file_descriptor) noexcept;
+  static constexpr size_t kMost = 32;
+  std::array<int, kMost> waiting_{};
+  size_t count_ = 0;
+};
 
 // A file descriptor that is closed with it.
 class Descriptor {

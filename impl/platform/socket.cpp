@@ -21,7 +21,9 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <span>
 #include <thread>
+#include <utility>
 
 #include "base/text.h"
 #include "platform/fork.h"
@@ -476,37 +478,45 @@ bool is_drained(int socket) {
   return type == SOCK_SEQPACKET && listens == 0 && bytes == 0 && !has_unread(socket);
 }
 
-// Gives the calling thread a table of its own, which has a copy of this descriptor alone. False if the system
-// refuses.
-bool copy_alone(int file_descriptor) {
+// Gives the calling thread a table of its own, which has copies of these descriptors alone. They are in
+// order. False if the system refuses.
+bool copy_alone(std::span<const int> descriptors) {
   // As Docker's default filter refuses unshare(): closes none, because none has that number.
   constexpr unsigned kNone = UINT_MAX;
   constexpr unsigned kUnshare = 1U << 1U;  // CLOSE_RANGE_UNSHARE, of Linux 5.9
   if (syscall(SYS_close_range, kNone, kNone, kUnshare) != 0 && unshare(CLONE_FILES) != 0) return false;
   // For a moment it has copies of all, as a forked child; where the system has no close_range(), until it
   // ends.
-  const auto kept = static_cast<unsigned>(file_descriptor);
-  if (kept != 0) (void)syscall(SYS_close_range, 0U, kept - 1, 0U);
-  (void)syscall(SYS_close_range, kept + 1, kNone, 0U);
+  unsigned next = 0;
+  for (const int descriptor : descriptors) {
+    const auto kept = static_cast<unsigned>(descriptor);
+    if (kept != next) (void)syscall(SYS_close_range, next, kept - 1, 0U);
+    next = kept + 1;
+  }
+  (void)syscall(SYS_close_range, next, kNone, 0U);
   return true;
 }
 
 // The last close(2) of a socket with SO_LINGER waits until its peer has taken what was sent, also of one that
 // lies unread in another socket: whoever made it chooses how long. The kernel does not wait in a thread that
-// ends (PF_EXITING in Linux's inet_release()), so the last copy is that of a short-lived thread.
-bool close_in_ending_thread(int file_descriptor) noexcept {
+// ends (PF_EXITING in Linux's inet_release()), so the last copy is that of a short-lived thread. What the
+// kernel does wait for there, nobody here waits for: joining a thread does not wait for its descriptors.
+bool close_in_ending_thread(std::span<const int> descriptors) noexcept {
   try {
     const std::lock_guard lock(copying.get());
     std::atomic<int> copied = -1;
     std::atomic<bool> closed = false;
     std::thread last = start_thread([&] {
-      copied = copy_alone(file_descriptor) ? 1 : 0;
+      copied = copy_alone(descriptors) ? 1 : 0;
       copied.notify_one();
       closed.wait(false);
     });
     copied.wait(-1);
     const bool done = copied == 1;
-    if (done) close(file_descriptor);
+    if (done) {
+      for (const int descriptor : descriptors)
+        close(descriptor);
+    }
     closed = true;
     closed.notify_one();
     last.join();
@@ -516,20 +526,58 @@ bool close_in_ending_thread(int file_descriptor) noexcept {
   }
 }
 
-}  // namespace
+void close_all(std::span<const int> descriptors) noexcept {
+  if (close_in_ending_thread(descriptors)) return;
+  for (const int descriptor : descriptors) {
+    const linger none{};
+    (void)setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    close_descriptor(descriptor);
+  }
+}
 
-void close_foreign(int file_descriptor) noexcept {
+// Hangs up, and says whether the last close(2) may take long: of a socket that lingers, or has one in it; of
+// a file without a type, such as inotify's, which waits for all processors.
+bool may_take_long(int file_descriptor) {
   int domain = 0;
   socklen_t size = sizeof domain;
   if (getsockopt(file_descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0) {
     if (domain == AF_UNIX) hang_up(file_descriptor);
-    if (domain != AF_UNIX || !is_drained(file_descriptor)) {
-      if (close_in_ending_thread(file_descriptor)) return;
-      const linger none{};
-      (void)setsockopt(file_descriptor, SOL_SOCKET, SO_LINGER, &none, sizeof none);
-    }
+    return domain != AF_UNIX || !is_drained(file_descriptor);
   }
-  close_descriptor(file_descriptor);
+  struct stat status {};
+  return fstat(file_descriptor, &status) == 0 && (status.st_mode & S_IFMT) == 0;
+}
+
+constinit thread_local ClosingTogether* together = nullptr;
+
+}  // namespace
+
+ClosingTogether::ClosingTogether() noexcept {
+  if (together == nullptr) together = this;
+}
+
+ClosingTogether::~ClosingTogether() {
+  (void)close();
+  if (together == this) together = nullptr;
+}
+
+bool ClosingTogether::close() noexcept {
+  if (count_ == 0) return false;
+  const std::span<int> all(waiting_.data(), std::exchange(count_, 0));
+  std::sort(all.begin(), all.end());
+  close_all(all);
+  return true;
+}
+
+void close_foreign(int file_descriptor) noexcept {
+  if (!may_take_long(file_descriptor)) {
+    close_descriptor(file_descriptor);
+  } else if (together == nullptr) {
+    close_all({&file_descriptor, 1});
+  } else {
+    together->waiting_[together->count_++] = file_descriptor;
+    if (together->count_ == ClosingTogether::kMost) (void)together->close();
+  }
 }
 
 void hang_up(int socket) noexcept { (void)shutdown(socket, SHUT_RDWR); }

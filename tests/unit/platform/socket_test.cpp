@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -187,6 +188,37 @@ TEST_F(SocketTest, NobodyHidesWhatLiesInASocketThatWasSent) {
   }
   std::array<uint8_t, 16> room{};
   EXPECT_EQ(receive_some(ends.theirs.get(), room)->descriptors.size(), 1U);
+}
+
+// A thread for each would hold up who closes them, as long as others use the processors.
+TEST_F(SocketTest, WhatMayTakeLongIsClosedTogether) {
+  const uint64_t before = test::open_files();
+  const auto hang_up_unread = [this] {
+    SocketPair ends = pair();
+    EXPECT_TRUE(send_some(ends.theirs.get(), kBytes, {}));  // unread when the first end is closed
+    return std::move(ends.theirs);
+  };
+  {
+    std::vector<Descriptor> others;
+    ClosingTogether together;
+    for (int i = 0; i < 5; ++i)
+      others.push_back(hang_up_unread());
+    (void)Descriptor::foreign(inotify_init1(IN_CLOEXEC));
+    EXPECT_EQ(test::open_files(), before + 11) << "nothing is closed yet";
+    for (const Descriptor& other : others)
+      EXPECT_TRUE(has_hung_up(other.get()));
+    (void)Descriptor::foreign(memfd_create("test", MFD_CLOEXEC));
+    EXPECT_EQ(test::open_files(), before + 11) << "that takes no time";
+    EXPECT_TRUE(together.close());
+    EXPECT_EQ(test::open_files(), before + 5);
+    EXPECT_FALSE(together.close());
+    for (int i = 0; i < 100; ++i)
+      others.push_back(hang_up_unread());
+    EXPECT_LT(test::open_files(), before + 105 + 100) << "many are closed earlier";
+  }
+  EXPECT_EQ(test::open_files(), before);
+  (void)hang_up_unread();
+  EXPECT_EQ(test::open_files(), before) << "without one, at once";
 }
 
 // What closes without waiting has copies of all descriptors for a moment.

@@ -194,6 +194,7 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   if (!type) return type.error();
   ShareServer& server = ShareServer::of(context);
   GPUMEM_TRY(server.start());
+  const platform::ClosingTogether together;
   // Reserve room first, because what is read cannot be put back into the socket.
   Imports& imports = Imports::of(context);
   GPUMEM_TRY(imports.reserve_received());

@@ -153,6 +153,7 @@ Result<void> ShareServer::start() {
 }
 
 void ShareServer::stop() noexcept {
+  const platform::ClosingTogether together;
   std::vector<Recent> recent;  // released after unlocking
   {
     const std::lock_guard lock(mutex_);
@@ -243,6 +244,7 @@ void ShareServer::run() noexcept {
       }
     }
     const int count = epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+    platform::ClosingTogether together;  // without the lock, and in one thread what many others have sent
     std::vector<std::shared_ptr<ShareClient>> clients;  // released after unlocking
     std::vector<std::string> lines;
     {
@@ -269,6 +271,10 @@ void ShareServer::run() noexcept {
       bury();
       fill_reserve();
       lines.swap(lines_);
+    }
+    if (together.close()) {
+      const std::lock_guard lock(mutex_);
+      fill_reserve();  // with what is free now
     }
     for (const auto& client : clients)
       client->serve();
@@ -1551,6 +1557,7 @@ void ShareServer::tell_all_withdrawn(Connection& connection) noexcept {
 }
 
 void ShareServer::close_hub(uint64_t id) noexcept {
+  const platform::ClosingTogether together;
   const std::lock_guard lock(mutex_);
   for (auto at = listeners_.begin(); at != listeners_.end();)
     at = at->second.hub == id ? listeners_.erase(at) : std::next(at);
