@@ -452,6 +452,23 @@ TEST_F(Ipc, ipc_10) {
   EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, import_status(freed));
 }
 
+// Such memory does not need its exporter.
+TEST_F(Ipc, ipc_10_memory_by_descriptors_is_imported_again) {
+  Exporter exporter;
+  const uint64_t number = exporter.buffer(kSize);
+  exporter.put(number, 0, kSize, 28);
+  const gpumem_share_handle handle = exporter.share(number);
+  {
+    const Import made = import(handle);
+    exporter.kill();
+    EXPECT_TRUE(has_state(made.memory, GPUMEM_IMPORT_PEER_GONE));
+    const Import again = import(handle);
+    EXPECT_EQ(again.pointer, made.pointer);
+    EXPECT_TRUE(holds_pattern(instance_, again.pointer, kSize, 28));
+  }
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, import_status(handle));
+}
+
 TEST_F(Ipc, ipc_11) {
   const gpumem_device second = second_device();
   if (second == nullptr) SKIP_RULE("there is no second device");
