@@ -1930,7 +1930,8 @@ CHILD(buf_23_an_ordinary_allocation) {
   desc.size = 100'000;
   gpumem_buffer none = nullptr;
   EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_buffer_create(instance.device(), &desc, &none, why()));
-  EXPECT_NE(std::strstr(last_error().message, "vmm.device"), nullptr) << last_error().message;
+  for (const char* const named : {"vmm.device", "GPUMEM_BUFFER_COPYABLE"})
+    EXPECT_NE(std::strstr(last_error().message, named), nullptr) << last_error().message;
   desc.flags = GPUMEM_BUFFER_COPYABLE;
   desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
   EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_buffer_create(instance.device(), &desc, &none, why()));
@@ -1953,6 +1954,11 @@ CHILD(buf_23_an_ordinary_allocation) {
   EXPECT_TRUE(holds_pattern(instance, buffer.base(), 100'000, 1));
   EXPECT_OK(gpumem_buffer_set_capacity(buffer, 400'000, why()));
   info = buffer.info();
+  put_pattern(instance, buffer.base(), info.capacity, 4);  // also behind the size
+  EXPECT_TRUE(holds_pattern(instance, buffer.base(), info.capacity, 4));
+  std::vector<uint8_t> beyond(info.capacity + 1);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_copy(instance, beyond.data(), buffer.base(), beyond.size(), nullptr, why()));
   EXPECT_OK(buffer.resize(400'000));
   EXPECT_EQ(buffer.info().base, info.base) << "the memory was there";
   EXPECT_EQ(buffer.info().generation, info.generation);

@@ -762,9 +762,14 @@ void Buffer::show_store() {
 
 Result<void> Buffer::open() {
   const bool on_device = request_.physical.location == GPUMEM_LOCATION_DEVICE;
-  if ((request_.flags & GPUMEM_BUFFER_COPYABLE) != 0 &&
-      (!virtual_memory_of(device_) || !device_.need(GPUMEM_CAPABILITY_VMM_DEVICE))) {
-    return open_ordinary();
+  auto facet = virtual_memory_of(device_);
+  const Result<void> usable = facet ? device_.need(GPUMEM_CAPABILITY_VMM_DEVICE) : facet.error();
+  if (!usable && (request_.flags & GPUMEM_BUFFER_COPYABLE) != 0) return open_ordinary();
+  if (!usable && on_device) {
+    return make_error(
+        usable.error().status,
+        "%s; with GPUMEM_BUFFER_COPYABLE the buffer is an ordinary allocation, which moves when it grows",
+        usable.error().message);
   }
   auto root = held<DeviceObject>(device_.handle());
   if (!root) return root.error();

@@ -7,7 +7,6 @@
 
 #include "base/cleanup.h"
 #include "core/object/context.h"
-#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 
 namespace gpumem::core {

@@ -8,7 +8,6 @@
 #include "base/cleanup.h"
 #include "core/memory/statistics.h"
 #include "core/object/context.h"
-#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/precedence.h"
 

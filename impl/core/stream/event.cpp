@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "base/arithmetic.h"
-#include "core/object/destroy.h"
 #include "core/stream/make_object.h"
 #include "core/stream/stream.h"
 

@@ -8,7 +8,6 @@
 #include "core/memory/range.h"
 #include "core/memory/span.h"
 #include "core/object/context.h"
-#include "core/object/destroy.h"
 #include "core/object/precedence.h"
 #include "core/stream/make_object.h"
 #include "core/stream/stream_end.h"

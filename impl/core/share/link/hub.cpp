@@ -7,7 +7,6 @@
 #include "base/cleanup.h"
 #include "base/text.h"
 #include "core/object/context.h"
-#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 #include "core/share/peer/exports.h"
 #include "core/share/peer/server.h"

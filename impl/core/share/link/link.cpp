@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "core/object/callback.h"
 #include "core/object/context.h"
-#include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 #include "core/share/link/imports.h"
 #include "core/share/peer/exports.h"

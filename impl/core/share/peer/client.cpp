@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/cleanup.h"
-#include "core/object/context.h"
 #include "core/share/peer/server.h"
 
 namespace gpumem::core {

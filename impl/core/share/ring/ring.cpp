@@ -13,7 +13,6 @@
 #include "core/buffer/abandoned.h"
 #include "core/memory/memory.h"
 #include "core/object/context.h"
-#include "core/object/destroy.h"
 #include "core/object/held.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"

@@ -2062,6 +2062,36 @@ TEST_F(ShareServerTest, OneThatReadsNothingTakesNoDescriptorsFromOthers) {
   EXPECT_TRUE(eventually(fetch)) << "all has been read";
 }
 
+// The link that waits is late, and another one is ended for it.
+TEST_F(ShareServerTest, TheConnectionThatReadsLeastIsEnded) {
+  gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
+  gpumem_hub_desc desc = hub_desc();
+  desc.timeout_ns = 500'000'000;
+  gpumem_hub const hub = open_hub(desc);
+  ASSERT_EQ(gpumem_hub_publish(hub, "n", &handle, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  const DescriptorLimit limit(800);  // so at most 25 unread ones for the first process of a user
+  const auto fetch = [](Raw& raw, uint64_t count) {
+    Message message = message_of(MessageType::kFetch, "n");
+    for (message.number = 100; message.number < 100 + count; ++message.number)
+      raw.send(message);
+  };
+  const auto connected = [&] {
+    for (;;) {
+      Raw raw(address());
+      // On a busy machine it may say so too late.
+      if (raw.hello().type == MessageType::kWelcome) return raw;
+    }
+  };
+  Raw hog = connected();
+  fetch(hog, 20);
+  for (int taken = 0; taken < 20; ++taken)
+    inside(instance)->share_server().catch_up();
+  Raw late = connected();
+  fetch(late, 10);
+  EXPECT_TRUE(eventually([&] { return platform::has_hung_up(hog.socket()); }))
+      << "nothing waits to be sent to it";
+}
+
 // A keeper with a name of many blocks, which several links fetch and do not read.
 class UnreadAnswersTest : public ShareServerTest {
  public:
@@ -3515,6 +3545,47 @@ TEST_F(ForgedHandleTest, TheIdOfAnotherExporterGivesNobodyItsImports) {
   }
 }
 
+// The exporter, the hub and the importer are three processes.
+TEST_F(ForgedHandleTest, AHubElsewhereGivesNobodyTheImportsOfAnotherExporter) {
+  const GenuineExporter genuine;
+  for (const gpumem_share_handle& handle : {genuine.handles.inside, genuine.handles.blocks}) {
+    const bool blocks = decode(handle)->way == GPUMEM_SHARE_WAY_POSIX_FD;
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    Descriptor ours(ends[0]);
+    Descriptor theirs(ends[1]);
+    const pid_t child = test::quiet_fork();
+    if (child == 0) {
+      ours = Descriptor();
+      {
+        const Opened own;
+        LyingHub hub(address(), share_bytes(own, blocks ? kLarge : 4096, kForged, blocks).whole);
+        forge(hub, handle, true);
+        char byte = 0;
+        // Serves until the test has ended.
+        if (write(theirs.get(), &byte, 1) != 1 || read(theirs.get(), &byte, 1) != 0) _exit(1);
+      }
+      _exit(HasFailure() ? 1 : 0);
+    }
+    theirs = Descriptor();
+    char byte = 0;
+    ASSERT_EQ(read(ours.get(), &byte, 1), 1);
+    gpumem_link const hub_link = link();
+    const Imported forged = import(fetch(hub_link));
+    const Imported made = import(handle);
+    EXPECT_EQ(byte_of(forged), kForged);
+    EXPECT_EQ(byte_of(made), kGenuine);
+    EXPECT_NE(made.memory, forged.memory);
+    for (const Imported& one : {made, forged})
+      EXPECT_EQ(gpumem_memory_destroy(one.memory, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_link_close(hub_link, nullptr), GPUMEM_SUCCESS);
+    ours = Descriptor();
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+}
+
 TEST_F(ForgedHandleTest, BlocksUnderTheTokenOfAnotherExporterAreNotMistakenForIts) {
   const GenuineExporter genuine;
   for (const bool genuine_first : {false, true}) {
@@ -3691,22 +3762,39 @@ TEST_F(ForgedHandleTest, OtherFilesUnderATokenThatIsImportedAreOtherMemory) {
 }
 
 TEST_F(ForgedHandleTest, SizesAndOffsetsAreTheExportersOnEveryPath) {
+  gpumem_import_cache_desc cache = GPUMEM_IMPORT_CACHE_DESC_INIT;
+  cache.idle_ns = 3600'000'000'000;
+  ASSERT_EQ(gpumem_share_set_cache(other, &cache, nullptr), GPUMEM_SUCCESS);
   const GenuineExporter genuine;
-  for (const gpumem_share_handle& given : {genuine.handles.memory, genuine.handles.blocks}) {
+  gpumem_hub const hub = open_hub(hub_desc());
+  gpumem_link const hub_link = link();
+  const auto expect_checked = [&](const gpumem_share_handle& given, int value, const char* way) {
     ShareHandle larger = *decode(given);
     larger.size *= 2;
-    ShareHandle beyond = larger;
-    beyond.offset = kLarge;
+    ShareHandle beyond = *decode(given);
+    beyond.offset = beyond.size;
     const auto refused = [&](const char* when) {
       for (const ShareHandle& handle : {larger, beyond})
-        EXPECT_EQ(import(encode(handle)).status, GPUMEM_ERROR_INVALID_ARGUMENT) << when;
+        EXPECT_EQ(import(encode(handle)).status, GPUMEM_ERROR_INVALID_ARGUMENT) << way << ", " << when;
     };
     refused("the first import");
     const Imported made = import(given);
-    EXPECT_EQ(byte_of(made), kGenuine);
+    EXPECT_EQ(byte_of(made), value) << way;
     refused("what is imported already");
-    EXPECT_EQ(info_of(made).count, 1U);
-  }
+    EXPECT_EQ(info_of(made).count, 1U) << way;
+    EXPECT_EQ(gpumem_memory_destroy(made.memory, nullptr), GPUMEM_SUCCESS);
+    refused("what is kept mapped");
+  };
+  for (const gpumem_share_handle& given : {genuine.handles.memory, genuine.handles.blocks})
+    expect_checked(given, kGenuine, "a handle");
+  genuine.send_blocks();
+  gpumem_share_handle received{};
+  ASSERT_EQ(gpumem_share_receive(other, genuine.socket(), GPUMEM_TIMEOUT_INFINITE, &received, nullptr),
+            GPUMEM_SUCCESS);
+  expect_checked(received, kGenuine, "a socket");
+  const gpumem_share_handle own = share_bytes(instance, kLarge, kForged, true).whole;
+  ASSERT_EQ(gpumem_hub_publish(hub, "n", &own, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  expect_checked(fetch(hub_link), kForged, "a link");
 }
 
 TEST_F(ForgedHandleTest, NobodyPublishesInTheNameOfAProcessThatTheKeeperSees) {
