@@ -599,7 +599,7 @@ CSHARP_MEMBERS = {
     "ShareHandle": "share_get_info=Info",
     "ImportedMemory": "memory_get_import_info=Info",
     "Hub": "hub_close=Dispose hub_get_info=Info hub_publish=Publish hub_withdraw=Withdraw",
-    "Link": "link_close=Dispose link_get_info=Info link_enumerate=GetEntries link_wait=Wait link_fetch=Fetch "
+    "Link": "link_close=Dispose link_get_info=Info link_enumerate=GetEntries link_wait=Wait link_import_next=ImportNext link_fetch=Fetch "
             "link_publish=Publish link_withdraw=Withdraw link_get_way=GetShareWay",
     "RingProducer": "ring_destroy=Dispose ring_get_info=Info ring_export=Export ring_acquire=Acquire ring_finish=Finish",
     "RingSlot": "ring_publish=Publish",

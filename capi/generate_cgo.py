@@ -12,7 +12,7 @@ import generate_cpp
 
 # Functions that bindings/go/gpumem/native.h has by hand: they register functions of Go, or do more than one call.
 BY_HAND = {f"gpumem_{name}" for name in (
-    "instance_open memory_create memory_register range_reserve share_import log_set_function stream_launch_host_function "
+    "instance_open memory_create memory_register range_reserve share_import link_import_next log_set_function stream_launch_host_function "
     "host_launch buffer_set_callbacks pool_set_callback table_get").split()}
 # They may call the callback of a pool, which may end without a return.
 ALLOCATING = {f"gpumem_{name}" for name in ("pool_alloc", "pool_alloc_aligned", "pool_alloc_native", "pool_alloc_batch")}

@@ -27,7 +27,7 @@ CLOSERS = {"instance": "gpumem_instance_close(handle, GPUMEM_CLOSE_CHECK, nullpt
 # Functions that are written by hand, or that C++ has no use for.
 BY_HAND = {f"gpumem_{name}" for name in (
     "version version_text feature_supported status_name instance_close instance_default physical_get_granularity device_get_memory "
-    "share_get_fds pool_alloc_batch stats_report stats_snapshot log_set_function table_get").split()}
+    "share_get_fds link_import_next pool_alloc_batch stats_report stats_snapshot log_set_function table_get").split()}
 # Outputs that a failing call may write, or that few ask for: they stay pointers, which may be null.
 POINTERS = {("gpumem_copy_regions", "out_failed"), ("gpumem_copy_regions_async", "out_failed"), ("gpumem_copy_file", "out_info"),
             ("gpumem_share_import", "out_pointer")}

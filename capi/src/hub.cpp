@@ -81,10 +81,7 @@ core::Fingerprint fingerprint_of(const uint8_t (&bytes)[32]) {
 core::PublishRequest decode_publish(capi::Decoder& decode, const char* name,
                                     const gpumem_publish_desc* desc) {
   const gpumem_publish_desc given = decode.optional_input(desc, "desc");
-  if (given.access != GPUMEM_ACCESS_NONE && given.access != GPUMEM_ACCESS_READ &&
-      given.access != GPUMEM_ACCESS_READWRITE)
-    decode.not_a_value("access", "GPUMEM_ACCESS_", given.access,
-                       "GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0");
+  capi::require_access(decode, given.access);
   if (given.version > core::kVersionMax) {
     decode.refuse("version is %" PRIu64 ", and at most %" PRIu64 " may be asked for; pass 0 for the next one",
                   given.version, core::kVersionMax);
@@ -282,6 +279,30 @@ gpumem_status gpumem_link_wait(gpumem_link link, const char* name, uint64_t afte
     auto waited = object->wait(wanted, after_version, timeout_ns, &entry);
     if (!waited || *waited != GPUMEM_SUCCESS) return waited;
     if (out_info != nullptr) capi::answer(out_info, info_of(entry));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_link_import_next(gpumem_link link, const char* name, uint64_t after_version,
+                                      uint64_t timeout_ns, const gpumem_import_desc* desc,
+                                      gpumem_entry_info* out_info, void** out_pointer,
+                                      gpumem_memory* out_memory, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Link>(link);
+    const std::string wanted = decode_entry_name(decode, name);
+    const gpumem_import_desc given = decode.optional_input(desc, "desc");
+    core::Ref<core::DeviceObject> device;
+    core::ImportRequest request = capi::decode_import(decode, given, object.get(), &device);
+    if (out_info != nullptr) decode.output(out_info, "out_info");
+    decode.not_null(out_memory, "out_memory");
+    GPUMEM_TRY(decode.done());
+    core::HubEntry entry;
+    core::CreatedMemory created;
+    auto done = object->import_next(wanted, after_version, timeout_ns, std::move(request), &entry, &created);
+    if (!done || *done != GPUMEM_SUCCESS) return done;
+    if (out_info != nullptr) capi::answer(out_info, info_of(entry));
+    if (out_pointer != nullptr) *out_pointer = created.pointer;
+    *out_memory = capi::make_handle<gpumem_memory>(created.handle);
     return GPUMEM_SUCCESS;
   });
 }

@@ -15,24 +15,6 @@
 
 using namespace gpumem;
 
-namespace {
-
-bool is_access(gpumem_access access) {
-  return access == GPUMEM_ACCESS_NONE || access == GPUMEM_ACCESS_READ || access == GPUMEM_ACCESS_READWRITE;
-}
-
-void require_access(capi::Decoder& decode, gpumem_access access) {
-  if (!is_access(access))
-    decode.not_a_value("access", "GPUMEM_ACCESS_", access,
-                       "GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0");
-}
-
-void require_flags(capi::Decoder& decode, uint64_t flags, uint64_t known) {
-  if ((flags & ~known) != 0) decode.refuse("the flags 0x%" PRIx64 " contain an unknown bit", flags);
-}
-
-}  // namespace
-
 gpumem_status gpumem_share_export(gpumem_instance instance, const void* pointer,
                                   const gpumem_export_desc* desc, gpumem_share_handle* out_handle,
                                   gpumem_error* error) {
@@ -44,8 +26,8 @@ gpumem_status gpumem_share_export(gpumem_instance instance, const void* pointer,
     if (given.way < GPUMEM_SHARE_WAY_ANY || given.way > GPUMEM_SHARE_WAY_FABRIC)
       decode.not_a_value("way", "GPUMEM_SHARE_WAY_", given.way,
                          "GPUMEM_SHARE_WAY_ANY, GPUMEM_SHARE_WAY_LEGACY or GPUMEM_SHARE_WAY_POSIX_FD");
-    require_access(decode, given.access);
-    require_flags(decode, given.flags, GPUMEM_EXPORT_NEIGHBOURS);
+    capi::require_access(decode, given.access);
+    capi::require_flags(decode, given.flags, GPUMEM_EXPORT_NEIGHBOURS);
     GPUMEM_TRY(decode.done());
     core::ExportRequest request;
     request.way = given.way;
@@ -144,28 +126,12 @@ gpumem_status gpumem_share_import(gpumem_instance instance, const gpumem_share_h
       }
     }
     core::Ref<core::DeviceObject> device;
-    if (given.device != nullptr) {
-      device = decode.object<core::DeviceObject>(given.device);
-      if (device && object && &device->context() != &object->context())
-        decode.refuse("the device is one of another instance");
-    }
-    require_access(decode, given.access);
-    require_flags(decode, given.flags, GPUMEM_IMPORT_UNVERIFIED);
-    if (given.reserved != 0) decode.refuse("desc->reserved is not 0");
-    core::ImportRequest request;
-    request.name = decode.name(given.name);
+    core::ImportRequest request = capi::decode_import(decode, given, object.get(), &device);
     auto share = capi::decode_share(decode, handle);
     request.file_descriptors = capi::decode_fds(decode, fds, fd_count);
-    if (given.address != nullptr && share && share->way == GPUMEM_SHARE_WAY_LEGACY)
-      decode.refuse("the driver chooses the address of memory that is shared by GPUMEM_SHARE_WAY_LEGACY");
     GPUMEM_TRY(decode.done());
     if (!share) return share.error();
     request.handle = *share;
-    request.device = device.get();
-    request.access = given.access;
-    request.unverified = (given.flags & GPUMEM_IMPORT_UNVERIFIED) != 0;
-    request.address = const_cast<void*>(given.address);
-    request.timeout_ns = given.timeout_ns != 0 ? given.timeout_ns : capi::kAnswerTimeout;
     auto imported = core::Imports::of(object->context()).import_memory(request, plain ? handle : nullptr);
     if (!imported) return imported.error();
     if (out_pointer != nullptr) *out_pointer = imported->pointer;
@@ -225,7 +191,7 @@ gpumem_status gpumem_share_export_dma_buf(gpumem_instance instance, const void* 
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(pointer, "pointer");
     decode.size(size);
-    require_flags(decode, flags, GPUMEM_DMA_BUF_PREFER_PCIE);
+    capi::require_flags(decode, flags, GPUMEM_DMA_BUF_PREFER_PCIE);
     decode.not_null(out_fd, "out_fd");
     GPUMEM_TRY(decode.done());
     auto made =

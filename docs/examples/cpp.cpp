@@ -240,13 +240,13 @@ bool follow(const gpumem::Instance& publisher, gpumem::Device device) {
     hub.publish("model", publisher.export_memory(version.info().base));
 
     // The new version is used from here on, and the import of the old one ends.
-    model = link.import_next(instance, "model", model.entry.version).value();
+    model = link.import_next("model", model.entry.version).value();
     int found = 0;
     instance.copy(&found, model.pointer, sizeof found);
     if (found != content) return false;
   }
   // None comes within a millisecond.
-  return !link.import_next(instance, "model", model.entry.version, 1'000'000);
+  return !link.import_next("model", model.entry.version, 1'000'000);
 }
 
 int main() {

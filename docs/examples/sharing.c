@@ -153,24 +153,13 @@ static void follow(gpumem_instance instance, int channel) {
     uint64_t seen = 0;
     while (used < 4) {
       gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
-      status = gpumem_link_wait(link, "model", seen, GPUMEM_TIMEOUT_INFINITE, &entry, &error);
+      void* table;
+      gpumem_memory next;
+      status = gpumem_link_import_next(link, "model", seen, GPUMEM_TIMEOUT_INFINITE, NULL, &entry, &table,
+                                       &next, &error);
       if (status == GPUMEM_ERROR_PEER_GONE) break;
       TRY(status);
       seen = entry.version;
-      gpumem_fetch_desc fetch_desc = GPUMEM_FETCH_DESC_INIT;
-      fetch_desc.version = seen;
-      gpumem_share_handle handle;
-      status = gpumem_link_fetch(link, "model", &fetch_desc, &handle, &error);
-      /* Newer ones have replaced it. */
-      if (status == GPUMEM_ERROR_NOT_FOUND) continue;
-      if (status == GPUMEM_ERROR_PEER_GONE) break;
-      TRY(status);
-      void* table;
-      gpumem_memory next;
-      status = gpumem_share_import(instance, &handle, NULL, 0, NULL, &table, &next, &error);
-      if (status == GPUMEM_ERROR_STALE_HANDLE) continue;
-      if (status == GPUMEM_ERROR_PEER_GONE) break;
-      TRY(status);
       /* From here on the new one is used, and the old one is not needed. */
       TRY(gpumem_memory_destroy(current, &error));
       current = next;

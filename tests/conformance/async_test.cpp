@@ -852,6 +852,10 @@ class EveryCall {
     gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
     called("link_enumerate", gpumem_link_enumerate(link, 0, &entry, why()));
     called("link_wait", gpumem_link_wait(link, "name", 0, GPUMEM_TIMEOUT_INFINITE, &entry, why()));
+    gpumem_memory next = nullptr;
+    called("link_import_next", gpumem_link_import_next(link, "name", 0, GPUMEM_TIMEOUT_INFINITE, nullptr,
+                                                       nullptr, nullptr, &next, why()));
+    EXPECT_OK(gpumem_memory_destroy(next, why()));
     gpumem_share_handle fetched{};
     called("link_fetch", gpumem_link_fetch(link, "name", nullptr, &fetched, why()));
     // What is fetched and never imported takes a place for a while.

@@ -1630,6 +1630,71 @@ TEST_F(Hub, hub_1_names_and_versions) {
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, connect(path(), {}, &none));
 }
 
+TEST_F(Hub, hub_3_the_next_version_is_imported) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
+  const Link link = connect();
+  const uint64_t number = exporter.buffer(kSize);
+  exporter.put(number, 0, kSize, 30);
+  const gpumem_share_handle handle = exporter.share(number, 4096);
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  void* pointer = this;
+  gpumem_memory memory = nullptr;
+  gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+  const auto next = [&](uint64_t after, uint64_t timeout_ns, const char* name = "weights") {
+    return gpumem_link_import_next(link, name, after, timeout_ns, &desc, &entry, &pointer, &memory, why());
+  };
+  EXPECT_STATUS(GPUMEM_NOT_READY, next(0, 0));
+  EXPECT_STATUS(GPUMEM_NOT_READY, next(0, 10'000'000));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, next(0, 0, nullptr));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, next(0, 0, "a/b"));
+  desc.access = 77;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, next(0, 0));
+  desc.access = 0;
+  desc.flags = 1 << 9;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, next(0, 0));
+  desc.flags = 0;
+  {
+    const Instance another = open_instance();
+    desc.device = another.device();
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, next(0, 0));
+    desc.device = nullptr;
+  }
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_link_import_next(link, "weights", 0, 0, nullptr, nullptr, nullptr, nullptr, why()));
+  entry.struct_size = 1;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, next(0, 0));
+  entry = GPUMEM_ENTRY_INFO_INIT;
+  EXPECT_EQ(pointer, this);
+  EXPECT_EQ(memory, nullptr);
+  EXPECT_EQ(entry.version, 0u);
+
+  gpumem_status waited = GPUMEM_ERROR_INTERNAL;
+  std::thread waiter([&] { waited = next(0, GPUMEM_TIMEOUT_INFINITE); });
+  EXPECT_EQ(exporter.publish("weights", handle), GPUMEM_SUCCESS);
+  waiter.join();
+  ASSERT_STATUS(GPUMEM_SUCCESS, waited);
+  const Memory first(memory);
+  EXPECT_STREQ(entry.name, "weights");
+  EXPECT_EQ(entry.version, 1u);
+  EXPECT_EQ(info_of(first).access, GPUMEM_ACCESS_READ);
+  EXPECT_TRUE(holds_pattern(instance_, static_cast<uint8_t*>(pointer) - 4096, kSize, 30))
+      << "an inner byte was published";
+  // The same memory again, as the import of it counts.
+  EXPECT_EQ(exporter.publish("weights", handle), GPUMEM_SUCCESS);
+  desc.name = "second";
+  ASSERT_STATUS(GPUMEM_SUCCESS, next(1, GPUMEM_TIMEOUT_INFINITE));
+  const Memory second(memory);
+  EXPECT_EQ(entry.version, 2u);
+  EXPECT_EQ(second.get(), first.get());
+  desc.access = GPUMEM_ACCESS_READWRITE;
+  EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, next(1, 0));
+  desc.access = 0;
+  EXPECT_EQ(exporter.close_hub(), GPUMEM_SUCCESS);
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, next(2, GPUMEM_TIMEOUT_INFINITE));
+  EXPECT_EQ(entry.version, 2u);
+}
+
 TEST_F(Hub, hub_1_published_again) {
   Exporter exporter;
   ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);

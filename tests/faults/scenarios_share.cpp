@@ -303,6 +303,11 @@ Step close_link(size_t slot) { return ENDING_CALL(gpumem_link_close, w.out.link[
 Step link_info() { return CALL(gpumem_link_get_info, w.out.link[0], &w.out.link_info); }
 Step enumerate() { return CALL(gpumem_link_enumerate, w.out.link[0], 0, &w.out.entry_info); }
 Step wait() { return CALL(gpumem_link_wait, w.out.link[0], kName, 0, 0, &w.out.entry_info); }
+Step import_next() {
+  return of_many(CALL(gpumem_link_import_next, w.out.link[0], kName, 0, 0, nullptr, &w.out.entry_info,
+                      &w.out.address[0], &w.out.memory[3]),
+                 GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE);
+}
 Step fetch() { return CALL(gpumem_link_fetch, w.out.link[0], kName, nullptr, &w.out.share[0]); }
 
 // Another connection to a hub is needed once a call over it has failed in the middle.
@@ -451,6 +456,8 @@ std::vector<Scenario> share_scenarios() {
   linked.push_back(connect(0, abstract()));
   add("a link is asked", linked, {again(enumerate(), abstract()), again(wait(), abstract())},
       [](World& w) { EXPECT_STREQ(w.out.entry_info.name, kName); });
+  add("following", linked, {again(import_next(), abstract()), import_info(3), destroy(3), close_link(0)},
+      fresh);
   add("fetching", linked, {again(fetch(), abstract()), import(), import_info(3), destroy(3), close_link(0)},
       fresh);
   add("a keeper",

@@ -136,28 +136,33 @@ namespace GpuMem
         GpuInstance instance, ShareHandle share, SafeHandle[] descriptors, ImportOptions options)
     {
       gpumem_share_handle native = ShareHandle.ToNative(share);
+      using (var held = new HeldDescriptors(descriptors))
+      {
+        return Import(instance, options, (handle, name) => ImportNative(instance, handle, native, held.Numbers, options, name));
+      }
+    }
+
+    /// <summary>Makes what <paramref name="import"/> attaches to the handle, whose exported byte it returns; null if it attaches nothing.</summary>
+    internal static ImportedMemory Import(GpuInstance instance, ImportOptions options, Func<AllocationHandle, IntPtr, IntPtr> import)
+    {
       Leftovers.Sweep();
       var handle = new AllocationHandle(instance.Handle, nameof(ImportedMemory));
       try
       {
         IntPtr pointer;
-        using (var held = new HeldDescriptors(descriptors))
-        using (var name = new CText(options.Name, nameof(options.Name)))
-        {
-          pointer = Forgotten.Retry(() => ImportNative(instance, handle, native, held.Numbers, options, name.Pointer));
-        }
-        return new ImportedMemory(instance, handle, pointer);
+        using (var name = new CText(options.Name, nameof(options.Name))) pointer = Forgotten.Retry(() => import(handle, name.Pointer));
+        if (!handle.IsInvalid) return new ImportedMemory(instance, handle, pointer);
       }
       catch
       {
         handle.Abandon();
         throw;
       }
+      handle.Abandon();
+      return null;
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static IntPtr ImportNative(GpuInstance instance, AllocationHandle handle, gpumem_share_handle share, int[] descriptors,
-                               ImportOptions options, IntPtr name)
+    internal static gpumem_import_desc Describe(ImportOptions options, IntPtr name)
     {
       gpumem_import_desc desc = gpumem_import_desc.Sized();
       desc.device = options.Device == null ? IntPtr.Zero : options.Device.Value;
@@ -166,6 +171,14 @@ namespace GpuMem
       desc.address = options.Address;
       desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
       desc.name = name;
+      return desc;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static IntPtr ImportNative(GpuInstance instance, AllocationHandle handle, gpumem_share_handle share, int[] descriptors,
+                               ImportOptions options, IntPtr name)
+    {
+      gpumem_import_desc desc = Describe(options, name);
       IntPtr pointer, value;
       gpumem_error* error = Error.Detail;
       fixed (int* first = descriptors)

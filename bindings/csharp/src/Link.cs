@@ -146,7 +146,7 @@ namespace GpuMem
     /// </summary>
     /// <param name="name">The name.</param>
     /// <param name="afterVersion">The version of the last entry; 0 at first, and after <see cref="Status.PeerGone"/>.</param>
-    /// <param name="timeout">How long to wait for each version that is tried.</param>
+    /// <param name="timeout">How long to wait for a version.</param>
     /// <param name="entry">What was imported; null if there was no such version in time.</param>
     /// <param name="options">Options for the import.</param>
     /// <returns>The memory; null if there was no such version in time.</returns>
@@ -154,22 +154,18 @@ namespace GpuMem
     public ImportedMemory ImportNext(string name, long afterVersion, TimeSpan timeout, [MaybeNull] out HubEntry entry,
                                      ImportOptions options = default(ImportOptions))
     {
-      bool limited = timeout != System.Threading.Timeout.InfiniteTimeSpan;
-      while ((entry = limited ? Wait(name, afterVersion, timeout) : Wait(name, afterVersion)) != null)
+      handle.Usable();
+      if (name == null) throw new ArgumentNullException(nameof(name));
+      ulong after = Sizes.ToNative(afterVersion, nameof(afterVersion)), limit = Timeout.ToNanoseconds(timeout, nameof(timeout));
+      HubEntry found = null;
+      ImportedMemory memory;
+      using (var text = new CText(name, nameof(name)))
       {
-        ShareHandle share = null;
-        try
-        {
-          share = Fetch(name, new FetchOptions { Version = entry.Version });
-          return instance.Import(share, options);
-        }
-        catch (GpuMemException problem)
-            when (problem.Status == (share == null ? Status.NotFound : Status.StaleHandle))
-        {
-          afterVersion = entry.Version;  // It is gone, and newer ones have replaced it.
-        }
+        memory = ImportedMemory.Import(instance, options, (made, memoryName) =>
+            ImportNextNative(made, text.Pointer, after, limit, options, memoryName, out found));
       }
-      return null;
+      entry = found;
+      return memory;
     }
 
     /// <summary>
@@ -293,6 +289,24 @@ namespace GpuMem
       GC.KeepAlive(this);
       handle.Check(status, error);
       return status == Constants.GPUMEM_NOT_READY ? null : new HubEntry(&info);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    IntPtr ImportNextNative(AllocationHandle made, IntPtr name, ulong after, ulong limit, ImportOptions options, IntPtr memoryName,
+                            out HubEntry entry)
+    {
+      entry = null;
+      gpumem_import_desc desc = ImportedMemory.Describe(options, memoryName);
+      gpumem_entry_info info = NewEntry();
+      IntPtr pointer, value;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_link_import_next(handle.Value, name, after, limit, &desc, &info, &pointer, &value, error);
+      GC.KeepAlive(this);
+      handle.Check(status, error);
+      if (status == Constants.GPUMEM_NOT_READY) return IntPtr.Zero;
+      made.Attach(value);
+      entry = new HubEntry(&info);
+      return pointer;
     }
 
     static gpumem_entry_info NewEntry()

@@ -742,6 +742,7 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_link_enumerate", "Link.Entries"},
 	{"gpumem_link_wait", "Link.Wait"},
 	{"gpumem_link_fetch", "Link.Fetch"},
+	{"gpumem_link_import_next", "Link.ImportNext"},
 	{"gpumem_link_publish", "Link.Publish"},
 	{"gpumem_link_withdraw", "Link.Withdraw"},
 	{"gpumem_link_get_way", "Link.ShareWay"},

@@ -121,6 +121,7 @@
   X(gpumem_link_enumerate)                     \
   X(gpumem_link_wait)                          \
   X(gpumem_link_fetch)                         \
+  X(gpumem_link_import_next)                   \
   X(gpumem_link_publish)                       \
   X(gpumem_link_withdraw)                      \
   X(gpumem_link_get_way)                       \

@@ -1287,6 +1287,10 @@ typedef struct gpumem_fetch_desc {
   }
 GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, const gpumem_fetch_desc *desc,
                                            gpumem_share_handle *out_handle, gpumem_error *error);
+GPUMEM_API gpumem_status gpumem_link_import_next(gpumem_link link, const char *name, uint64_t after_version,
+                                                 uint64_t timeout_ns, const gpumem_import_desc *desc,
+                                                 gpumem_entry_info *out_info, void **out_pointer,
+                                                 gpumem_memory *out_memory, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_link_publish(gpumem_link link, const char *name,
                                              const gpumem_share_handle *handle,
                                              const gpumem_publish_desc *desc, uint64_t *out_version,
@@ -2044,6 +2048,10 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_wait)(
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_fetch)(
     gpumem_link link, const char *name, const gpumem_fetch_desc *desc, gpumem_share_handle *out_handle,
     gpumem_error *error);
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_import_next)(
+    gpumem_link link, const char *name, uint64_t after_version, uint64_t timeout_ns,
+    const gpumem_import_desc *desc, gpumem_entry_info *out_info, void **out_pointer,
+    gpumem_memory *out_memory, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_publish)(
     gpumem_link link, const char *name, const gpumem_share_handle *handle, const gpumem_publish_desc *desc,
     uint64_t *out_version, gpumem_error *error);
@@ -2303,6 +2311,7 @@ typedef struct gpumem_table {
   PFN_gpumem_link_enumerate gpumem_link_enumerate;
   PFN_gpumem_link_wait gpumem_link_wait;
   PFN_gpumem_link_fetch gpumem_link_fetch;
+  PFN_gpumem_link_import_next gpumem_link_import_next;
   PFN_gpumem_link_publish gpumem_link_publish;
   PFN_gpumem_link_withdraw gpumem_link_withdraw;
   PFN_gpumem_link_get_way gpumem_link_get_way;

@@ -331,24 +331,40 @@ func (l *Link) Wait(ctx context.Context, name string, after uint64) (Entry, erro
 
 // ImportNext waits until a name has memory after a given version, and imports the newest, which the entry describes. One that
 // is replaced meanwhile is passed over. Otherwise it is Wait, Fetch and [Instance.Import]: to follow a name, pass the version
-// of the last entry, or 0 after ErrPeerGone and Connect.
+// of the last entry, or 0 after ErrPeerGone and Connect. It takes no Files.
 func (l *Link) ImportNext(ctx context.Context, name string, after uint64, options ImportOptions) (*Memory, Entry, error) {
-	for {
-		entry, err := l.Wait(ctx, name, after)
-		if err != nil {
-			return nil, Entry{}, err
-		}
-		handle, err := l.Fetch(name, FetchOptions{Version: entry.Version})
-		if err == nil {
-			memory, err := l.instance.Import(handle, options)
-			if !errors.Is(err, ErrStaleHandle) {
-				return memory, entry, err
-			}
-		} else if !errors.Is(err, ErrNotFound) {
-			return nil, Entry{}, err
-		}
-		after = entry.Version // It is gone, and newer ones have replaced it.
+	const function = "Link.ImportNext"
+	if err := checkTexts(function, name, options.Name); err != nil {
+		return nil, Entry{}, err
 	}
+	if err := checkLimits(function, options.Timeout); err != nil {
+		return nil, Entry{}, err
+	}
+	if len(options.Files) != 0 {
+		return nil, Entry{}, refusal(ErrInvalidArgument, function, "the descriptors come with what is fetched; pass no Files")
+	}
+	desc := options.native()
+	var info nativeEntryInfo
+	info.structSize = unsafe.Sizeof(info)
+	var made C.gpumem_go_import
+	wait := func(limit C.uint64_t) (found bool, err error) {
+		made = C.gpumem_go_link_import_next(l.id(), name, C.uint64_t(after), limit, (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name,
+			(*C.uint8_t)(unsafe.Pointer(&info)))
+		return Status(made.memory.result.status) == Success, failure(made.memory.result)
+	}
+	err := waitFor(ctx,
+		func() error { _, err := wait(timeoutInfinite); return err },
+		func(piece time.Duration) (bool, error) { return wait(nanoseconds(piece)) })
+	defer runtime.KeepAlive(l)
+	defer runtime.KeepAlive(options.Device)
+	if err != nil {
+		return nil, Entry{}, err
+	}
+	memory, err := l.instance.imported(made, options.Device)
+	if err != nil {
+		return nil, Entry{}, err
+	}
+	return memory, info.public(), nil
 }
 
 // FetchOptions are options for fetching. The zero value fetches the newest version.

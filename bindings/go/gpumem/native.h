@@ -342,22 +342,14 @@ typedef struct gpumem_go_import {
   uint32_t ordinal; /**< Of the device that uses it. */
 } gpumem_go_import;
 
-static inline gpumem_go_import gpumem_go_share_import(uintptr_t instance, const uint8_t* handle,
-                                                      const uint8_t* descriptors, uint32_t count,
-                                                      const uint8_t* given, _GoString_ name) {
+/** Adds addresses, size and device of imported memory to the result of the call that made it, if it did. */
+static inline gpumem_go_import gpumem_go_import_made(gpumem_go_result result, gpumem_memory memory,
+                                                     const void* exported) {
   gpumem_go_import made;
-  gpumem_go_result result;
-  gpumem_import_desc desc;
-  gpumem_memory memory = NULL;
   gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
-  void* exported = NULL;
-  gpumem_go_name text;
   memset(&made, 0, sizeof made);
-  memcpy(&desc, given, sizeof desc);
-  desc.name = gpumem_go_text(&text, name);
-  GPUMEM_GO_CALL(result, gpumem_share_import, (gpumem_instance)instance,
-                 (const gpumem_share_handle*)(const void*)handle, (const int32_t*)(const void*)descriptors,
-                 count, &desc, &exported, &memory);
+  made.memory.result = result;
+  if (result.status != GPUMEM_SUCCESS) return made;
   made.memory = gpumem_go_memory_made(result, memory);
   if (GPUMEM_FAILED(made.memory.result.status)) return made;
   GPUMEM_GO(gpumem_memory_get_info)(memory, &info, NULL);
@@ -365,6 +357,40 @@ static inline gpumem_go_import gpumem_go_share_import(uintptr_t instance, const 
   made.size = info.size;
   made.ordinal = info.device_ordinal;
   return made;
+}
+
+static inline gpumem_go_import gpumem_go_share_import(uintptr_t instance, const uint8_t* handle,
+                                                      const uint8_t* descriptors, uint32_t count,
+                                                      const uint8_t* given, _GoString_ name) {
+  gpumem_go_result result;
+  gpumem_import_desc desc;
+  gpumem_memory memory = NULL;
+  void* exported = NULL;
+  gpumem_go_name text;
+  memcpy(&desc, given, sizeof desc);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_CALL(result, gpumem_share_import, (gpumem_instance)instance,
+                 (const gpumem_share_handle*)(const void*)handle, (const int32_t*)(const void*)descriptors,
+                 count, &desc, &exported, &memory);
+  return gpumem_go_import_made(result, memory, exported);
+}
+
+/** Imports the next version of a name; its status is GPUMEM_NOT_READY if there was none in time. */
+static inline gpumem_go_import gpumem_go_link_import_next(uintptr_t link, _GoString_ name,
+                                                          uint64_t after_version, uint64_t timeout_ns,
+                                                          const uint8_t* given, _GoString_ memory_name,
+                                                          uint8_t* out_info) {
+  gpumem_go_result result;
+  gpumem_import_desc desc;
+  gpumem_memory memory = NULL;
+  void* exported = NULL;
+  gpumem_go_name name_text;
+  gpumem_go_name text;
+  memcpy(&desc, given, sizeof desc);
+  desc.name = gpumem_go_text(&text, memory_name);
+  GPUMEM_GO_CALL(result, gpumem_link_import_next, (gpumem_link)link, gpumem_go_word(&name_text, name),
+                 after_version, timeout_ns, &desc, (gpumem_entry_info*)(void*)out_info, &exported, &memory);
+  return gpumem_go_import_made(result, memory, exported);
 }
 
 /** A new range. */

@@ -231,14 +231,7 @@ func (i *Instance) Import(handle ShareHandle, options ImportOptions) (*Memory, e
 	if err := checkLimits(name, options.Timeout); err != nil {
 		return nil, err
 	}
-	desc := nativeImportDesc{
-		device:    uintptr(options.Device.id()),
-		access:    int32(options.Access),
-		flags:     uint64(options.Flags),
-		address:   options.Address,
-		timeoutNs: uint64(options.Timeout),
-	}
-	desc.structSize = unsafe.Sizeof(desc)
+	desc := options.native()
 	var made C.gpumem_go_import
 	err := withDescriptors(name, options.Files, func(first *C.uint8_t, count C.uint32_t) {
 		made = C.gpumem_go_share_import(i.id(), handle.native(), first, count, (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
@@ -248,10 +241,27 @@ func (i *Instance) Import(handle ShareHandle, options ImportOptions) (*Memory, e
 	if err != nil {
 		return nil, err
 	}
-	if err := failure(made.memory.result); err != nil {
+	return i.imported(made, options.Device)
+}
+
+func (o *ImportOptions) native() nativeImportDesc {
+	desc := nativeImportDesc{
+		device:    uintptr(o.Device.id()),
+		access:    int32(o.Access),
+		flags:     uint64(o.Flags),
+		address:   o.Address,
+		timeoutNs: uint64(o.Timeout),
+	}
+	desc.structSize = unsafe.Sizeof(desc)
+	return desc
+}
+
+// imported is the memory that a call has imported. Without a device it is that of the memory.
+func (i *Instance) imported(made C.gpumem_go_import, device *Device) (*Memory, error) {
+	err := failure(made.memory.result)
+	if err != nil {
 		return nil, err
 	}
-	device := options.Device
 	if device == nil {
 		if device, err = i.Device(int(made.ordinal)); err != nil {
 			_ = failure(C.gpumem_go_memory_destroy(C.uintptr_t(made.memory.result.value))) // The first failure is reported.

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import sys
 from ctypes import c_uint64
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union, overload
 
 from . import _library as c
-from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, encoded_path, finalizer, leave, leftovers, nanoseconds,
+from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, encoded_path, finalizer, leave, leftovers,
                      sweep, text, u32, u64)
 from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareType, ShareWay
 from ._enums import flags as flags_of
 from ._results import Entry, HubInfo, LinkInfo, WayInfo, known
-from ._share import ImportedMemory, ShareHandle, access_code, handle_struct, import_memory, numbers_of, seconds, token_of, ways_of
-from ._waits import on_main_thread
-from .errors import InvalidArgument, NotFound, StaleHandle
+from ._share import ImportedMemory, ShareHandle, access_code, handle_struct, import_desc, numbers_of, seconds, token_of, ways_of
+from ._waits import pieces
+from .errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from ._instance import Device, Instance
 
 _FINGERPRINT = 32
-_SLICE = 50_000_000
 
 
 def _entry(found: Any) -> Entry:
@@ -59,11 +57,6 @@ def _publish(function: Callable[..., int], owner: int, name: str, handle: Any, v
     published = c_uint64()
     call(function, owner, _name(name), handle_struct(handle), desc, published)
     return published.value
-
-
-def left(timeout: Optional[float], start: int) -> Optional[float]:
-    """What is left of a timeout that began at a time of monotonic_ns(), in seconds."""
-    return None if timeout is None else max(timeout - (monotonic_ns() - start) / 1e9, 0)
 
 
 class Opened(Unique):
@@ -256,17 +249,11 @@ class Link(Opened):
         Fetch the version that it found; if that raises NotFound, newer ones have replaced it, so wait again. The numbers only grow
         while the hub is open, and another hub counts anew: after PeerGone, connect again and begin with 0.
         """
-        limit, version, key = nanoseconds(timeout), u64(after, "after"), _name(name)
-        found, start = c.gpumem_entry_info(), monotonic_ns()
-        while True:
-            # Python runs signal handlers on the main thread, between calls.
-            piece = min(limit, _SLICE) if on_main_thread() else limit
+        version, key, found = u64(after, "after"), _name(name), c.gpumem_entry_info()
+        for piece in pieces(timeout):
             if call(c.gpumem_link_wait, self._handle, key, version, piece, found) != c.GPUMEM_NOT_READY:
                 return _entry(found)
-            if timeout is not None:
-                limit = max(nanoseconds(timeout) - (monotonic_ns() - start), 0)
-                if not limit:
-                    return None
+        return None
 
     def fetch(self, name: str, *, version: int = 0, fingerprint: Any = None) -> ShareHandle:
         """The handle of a name: of its newest version, of one version, or of the newest with a fingerprint. Its descriptors and
@@ -294,24 +281,13 @@ class Link(Opened):
         :meth:`wait`, :meth:`fetch` and :func:`import_memory`, which describes ``device``, ``access`` and ``flags``; ``memory_name``
         is the name of the memory here.
         """
-        start, limit = monotonic_ns(), timeout
-        while True:
-            entry = self.wait(name, after, limit)
-            if entry is None:
-                return None
-            after = entry.version  # if it is gone, newer ones have replaced it
-            try:
-                handle = self.fetch(name, version=after)
-            except NotFound:
-                pass
-            else:
-                try:
-                    return import_memory(handle, device=device, access=access, flags=flags, name=memory_name), entry
-                except StaleHandle:
-                    pass
-            limit = left(timeout, start)
-            if limit == 0:
-                return None
+        version, key, found = u64(after, "after"), _name(name), c.gpumem_entry_info()
+        desc = import_desc(device, access, flags, memory_name)
+        for piece in pieces(timeout):
+            memory = ImportedMemory._import(self.instance, device, c.gpumem_link_import_next, self._handle, key, version, piece, desc, found)
+            if memory is not None:
+                return memory, _entry(found)
+        return None
 
     def publish(self, name: str, handle: Union[ShareHandle, bytes], *, version: int = 0,
                 access: Union[Access, str, int, None] = None, keep: int = 0, fingerprint: Any = None) -> int:

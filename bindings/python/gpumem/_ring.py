@@ -8,16 +8,16 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type, Union, overload
 
 from . import _library as c
-from ._calls import (GONE, Made, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, nanoseconds, size64, sweep,
+from ._calls import (GONE, Made, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, size64, sweep,
                      text, u32, u64)
 from ._codes import Backend, EventFlags, Kind, MemoryFlags
 from ._dlpack import CUDA
-from ._hub import Opened, left
+from ._hub import Opened
 from ._memory import Ordered, queue_of
 from ._results import MemoryInfo, RingInfo
 from ._share import ShareHandle, handle_struct, instance_of, seconds
 from ._stream import Event
-from ._waits import on_main_thread
+from ._waits import pieces
 from .errors import Busy, Closed, DeviceLost, Error, StaleHandle
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ._instance import Device, Instance
     from ._stream import Queue, Stream
-
-_SLICE = 50_000_000
 
 
 def _order(stream: Optional[Stream]) -> Optional[int]:
@@ -297,7 +295,7 @@ class Ring(Opened):
 
     def _next(self, kind: Type[Slot], function: Callable[..., int], stream: Optional[Stream], timeout: Optional[float]) -> Any:
         """The next slot; None if none came in time."""
-        limit, order, start = nanoseconds(timeout), _order(stream), monotonic_ns()
+        order, start, limits = _order(stream), monotonic_ns(), pieces(timeout)
         if self._spare is not None and not self.info().held_count:
             self._spare = None  # it was passed on all the same, or the ring is finished
         found = self._spare or c.gpumem_ring_slot()
@@ -306,19 +304,15 @@ class Ring(Opened):
                 while self._before:
                     if stream is not None:
                         stream.wait_event(self._before[-1])
-                    elif not self._before[-1].synchronize(left(timeout, start)):
+                    elif not self._before[-1].synchronize(None if timeout is None else max(timeout - (monotonic_ns() - start) / 1e9, 0)):
                         return None
                     self._before.pop()
             else:
-                while True:
-                    # Python runs signal handlers on the main thread, between calls.
-                    piece = min(limit, _SLICE) if on_main_thread() else limit
+                for piece in limits:
                     if call(function, self._handle, order, piece, found) != c.GPUMEM_NOT_READY:
                         break
-                    if timeout is not None:
-                        limit = max(nanoseconds(timeout) - (monotonic_ns() - start), 0)
-                        if not limit:
-                            return None
+                else:
+                    return None
             slot = kind._of(self, found, stream)
             self._spare = None
             return slot
@@ -373,18 +367,10 @@ class RingProducer(Ring):
     def finish(self, timeout: Optional[float] = None) -> bool:
         """Says that no message will follow, and waits until all consumers have closed the ring. Returns whether they have. A slot
         that was not published is dropped."""
-        limit, start = nanoseconds(timeout), monotonic_ns()
+        limits = pieces(timeout)
         for slot in list(self._held):
             slot.drop()
-        while True:
-            piece = min(limit, _SLICE) if on_main_thread() else limit
-            status = call(c.gpumem_ring_finish, self._handle, piece)
-            if status != c.GPUMEM_NOT_READY:
-                return True
-            if timeout is not None:
-                limit = max(nanoseconds(timeout) - (monotonic_ns() - start), 0)
-                if not limit:
-                    return False
+        return any(call(c.gpumem_ring_finish, self._handle, piece) != c.GPUMEM_NOT_READY for piece in limits)
 
     def __enter__(self) -> Self:
         return self

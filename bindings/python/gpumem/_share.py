@@ -161,14 +161,17 @@ class ImportedMemory(Memory):
         raise TypeError("get imported memory from gpumem.import_memory()")
 
     @classmethod
-    def _import(cls, instance: Instance, handle: Any, desc: Any, fds: Iterable[int], device: Optional[Device]) -> ImportedMemory:
+    def _import(cls, instance: Instance, device: Optional[Device], function: Callable[..., int],
+                *arguments: Any) -> Optional[ImportedMemory]:
+        """Calls a function that imports; None if that has waited in vain."""
         if leftovers:
             sweep()
-        array, count = _descriptors(fds)
         pointer = c_void_p()
         self = cls.__new__(cls)
         self._release = _once()
-        made = create(c.gpumem_share_import, self._release, instance.handle, handle_struct(handle), array, count, desc, pointer)
+        made = create(function, self._release, *arguments, pointer)
+        if made.value is None:
+            return None
         info = ask(c.gpumem_memory_get_info, c.gpumem_memory_info(), made.handle)
         base = info.device_pointer or info.host_pointer or 0
         place = instance.pointer_info(base)
@@ -206,6 +209,12 @@ class ImportedMemory(Memory):
                           found.exporter_pid, found.count, found.exporter_buffer_id)
 
 
+def import_desc(device: Optional[Device], access: Union[Access, str, int, None], flags: Union[ImportFlags, str, int],
+                name: Optional[str], **more: int) -> Any:
+    return c.gpumem_import_desc(device=None if device is None else device.handle, access=access_code(access),
+                                flags=flags_of(ImportFlags, flags, "flags"), name=encoded(name), **more)
+
+
 def import_memory(handle: Union[ShareHandle, bytes], *, device: Optional[Device] = None, instance: Optional[Instance] = None,
                   fds: Iterable[int] = (), access: Union[Access, str, int, None] = None,
                   flags: Union[ImportFlags, str, int] = 0, address: int = 0, timeout: Optional[float] = None,
@@ -219,10 +228,10 @@ def import_memory(handle: Union[ShareHandle, bytes], *, device: Optional[Device]
     addresses are free.
     """
     where = instance_of(handle, device, instance)
-    desc = c.gpumem_import_desc(device=None if device is None else device.handle, access=access_code(access),
-                                flags=flags_of(ImportFlags, flags, "flags"), address=u64(address, "address"),
-                                timeout_ns=seconds(timeout), name=encoded(name))
-    return ImportedMemory._import(where, handle, desc, fds, device)
+    desc = import_desc(device, access, flags, name, address=u64(address, "address"), timeout_ns=seconds(timeout))
+    memory = ImportedMemory._import(where, device, c.gpumem_share_import, where.handle, handle_struct(handle), *_descriptors(fds), desc)
+    assert memory is not None
+    return memory
 
 
 def import_event(handle: Union[ShareHandle, bytes], *, device: Optional[Device] = None,

@@ -9,7 +9,7 @@ import os
 import threading
 from _thread import start_new_thread
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional
 
 from . import _library as c
 from ._calls import Made, call, create, nanoseconds
@@ -40,6 +40,21 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def on_main_thread() -> bool:
     return _ident() == _main[0]
+
+
+def pieces(timeout: Optional[float]) -> Iterator[int]:
+    """Nanoseconds for each call of a wait that other threads or processes end."""
+    limit, start = nanoseconds(timeout), monotonic_ns()
+
+    def each() -> Iterator[int]:
+        left = limit
+        while True:
+            yield min(left, _SLICE) if on_main_thread() else left
+            if timeout is not None:
+                left = limit - (monotonic_ns() - start)
+                if left <= 0:
+                    return
+    return each()
 
 
 def wait(device: Device, function: Callable[..., int], handle: int, timeout: Optional[float]) -> bool:

@@ -515,15 +515,12 @@ class ByHand<GroupRef> {
 template <>
 class ByHand<LinkRef> {
  public:
-  /// Waits until a name has memory after a given version, and imports the newest. One that is replaced meanwhile is passed over.
-  /// Otherwise it is wait(), fetch() and import_memory() of `instance`, which must be the one that connected the link. Empty if
-  /// the time is over. To follow a name, pass the version of the last entry, or 0 after GPUMEM_ERROR_PEER_GONE and
-  /// connect_link().
-  [[nodiscard]] std::optional<ImportedEntry> import_next(Handle<gpumem_instance> instance, const char *name,
-                                                         uint64_t after_version, uint64_t timeout_ns,
-                                                         const ImportDesc &desc, OnError on_error = {}) const;
-  [[nodiscard]] std::optional<ImportedEntry> import_next(Handle<gpumem_instance> instance, const char *name,
-                                                         uint64_t after_version,
+  /// Waits until a name has memory after a given version, and imports the newest: gpumem_link_import_next(). Empty if the time
+  /// is over. To follow a name, pass the version of the last entry, or 0 after GPUMEM_ERROR_PEER_GONE and connect_link().
+  [[nodiscard]] std::optional<ImportedEntry> import_next(const char *name, uint64_t after_version,
+                                                         uint64_t timeout_ns, const ImportDesc &desc,
+                                                         OnError on_error = {}) const;
+  [[nodiscard]] std::optional<ImportedEntry> import_next(const char *name, uint64_t after_version,
                                                          uint64_t timeout_ns = GPUMEM_TIMEOUT_INFINITE,
                                                          OnError on_error = {}) const;
 };
@@ -3325,51 +3322,25 @@ void ByHand<GroupRef>::wake(const WakeDesc &desc, Progress &&progress, OnError o
   });
 }
 
-inline uint64_t monotonic_ns() noexcept {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
-}
-
-inline std::optional<ImportedEntry> ByHand<LinkRef>::import_next(Handle<gpumem_instance> instance,
-                                                                 const char *name, uint64_t after_version,
+inline std::optional<ImportedEntry> ByHand<LinkRef>::import_next(const char *name, uint64_t after_version,
                                                                  uint64_t timeout_ns, const ImportDesc &desc,
                                                                  OnError on_error) const {
   Attempt attempt(on_error);
-  const gpumem_link link = static_cast<const LinkRef *>(this)->get();
   const gpumem_import_desc c_desc = desc.c();
-  const uint64_t begin = monotonic_ns();
   ImportedEntry next;
-  for (uint64_t left = timeout_ns;;) {
-    if (!attempt.ready(gpumem_link_wait(link, name, after_version, left, &next.entry, attempt.error())))
-      return std::nullopt;
-    gpumem_fetch_desc fetch = GPUMEM_FETCH_DESC_INIT;
-    fetch.version = after_version = next.entry.version;
-    gpumem_share_handle handle;
-    gpumem_memory made = nullptr;
-    gpumem_status status = gpumem_link_fetch(link, name, &fetch, &handle, attempt.error());
-    bool gone = status == GPUMEM_ERROR_NOT_FOUND;
-    if (!GPUMEM_FAILED(status)) {
-      status = gpumem_share_import(instance.get(), &handle, nullptr, 0, &c_desc, &next.pointer, &made,
-                                   attempt.error());
-      gone = status == GPUMEM_ERROR_STALE_HANDLE;
-    }
-    if (!gone) {
-      if (!attempt.done(status)) return std::nullopt;
-      next.memory.reset(made);
-      return next;
-    }
-    // Newer ones have replaced it.
-    const uint64_t passed = monotonic_ns() - begin;
-    if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) left = passed < timeout_ns ? timeout_ns - passed : 0;
-  }
+  gpumem_memory made = nullptr;
+  if (!attempt.ready(gpumem_link_import_next(static_cast<const LinkRef *>(this)->get(), name, after_version,
+                                             timeout_ns, &c_desc, &next.entry, &next.pointer, &made,
+                                             attempt.error())))
+    return std::nullopt;
+  next.memory.reset(made);
+  return next;
 }
 
-inline std::optional<ImportedEntry> ByHand<LinkRef>::import_next(Handle<gpumem_instance> instance,
-                                                                 const char *name, uint64_t after_version,
+inline std::optional<ImportedEntry> ByHand<LinkRef>::import_next(const char *name, uint64_t after_version,
                                                                  uint64_t timeout_ns,
                                                                  OnError on_error) const {
-  return import_next(instance, name, after_version, timeout_ns, ImportDesc(), on_error);
+  return import_next(name, after_version, timeout_ns, ImportDesc(), on_error);
 }
 
 inline void ByHand<PoolRef>::alloc_batch(span<const uint64_t> sizes, span<void *> pointers,

@@ -388,6 +388,50 @@ typedef struct gpumem_fetch_desc {
 GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, const gpumem_fetch_desc *desc,
                                            gpumem_share_handle *out_handle, gpumem_error *error);
 
+/** Waits until a name has memory after a given version, and imports the newest one.
+ *
+ * It is gpumem_link_wait(), gpumem_link_fetch() and gpumem_share_import() for the instance of the link. A version that
+ * newer ones have replaced meanwhile is passed over. To follow a name, pass the version of the last one; after
+ * #GPUMEM_ERROR_PEER_GONE, connect again and begin with 0.
+ *
+ * \param link link to the hub
+ * \param name the name
+ * \param after_version the newest version that this link has found; 0 waits for any
+ * \param timeout_ns how long to wait for a version, or #GPUMEM_TIMEOUT_INFINITE
+ * \param desc options of the import; NULL means all defaults
+ * \param[in,out] out_info receives what was imported; or NULL
+ * \param[out] out_pointer receives the byte that was published, as a device address; or NULL
+ * \param[out] out_memory receives the memory, of #GPUMEM_KIND_IMPORTED
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the memory was written to `*out_memory`
+ * \retval GPUMEM_NOT_READY there was none in time
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT a bad name, a wrong size of `out_info`, `out_memory` is NULL, the name is that of an
+ *         event or a ring, or as gpumem_share_import() has it
+ * \retval GPUMEM_ERROR_PEER_GONE the hub or the exporter has ended
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED 64 calls wait by this link already, the process has no free descriptor, or holds
+ *         4,096 exports of that exporter; or peer access is used up
+ * \retval GPUMEM_ERROR_BUSY the hub does not read, or refuses, before the time is over; the hub or the exporter did not answer in
+ *         time; or other code of this process has the memory open
+ * \retval GPUMEM_ERROR_INVALID_STATE this process published it by #GPUMEM_SHARE_WAY_LEGACY: use the memory itself; or
+ *         called from a host function
+ * \retval GPUMEM_ERROR_NO_ACCESS the publisher allows only reading
+ * \retval GPUMEM_ERROR_NOT_FOUND the instance does not see the device that has the memory
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED the exporter refuses this user; or the driver does
+ * \retval GPUMEM_ERROR_UNSUPPORTED as gpumem_share_import() has it
+ * \retval GPUMEM_ERROR_ALREADY_EXISTS the addresses asked for are taken, or the memory is imported already at others
+ * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no addresses for it, or none so high
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
+ * \handles
+ * \blocking{until there is such a version, the hub and the exporter have answered, and for driver calls}
+ * \threads{any thread; other calls for the link go on meanwhile}
+ * \owner{the caller destroys the memory}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_import_next(gpumem_link link, const char *name, uint64_t after_version,
+                                                 uint64_t timeout_ns, const gpumem_import_desc *desc,
+                                                 gpumem_entry_info *out_info, void **out_pointer,
+                                                 gpumem_memory *out_memory, gpumem_error *error);
+
 /** Publishes a handle in a keeper, under the rules of gpumem_hub_publish(). The keeper takes its descriptors. What was
  * imported cannot be published again; the keeper holds it already.
  *

@@ -2,8 +2,11 @@
 // Arguments of sharing that several functions take.
 #pragma once
 
+#include <cinttypes>
 #include <span>
 
+#include "core/device/device.h"
+#include "core/share/link/imports.h"
 #include "core/share/wire/handle.h"
 #include "decoder.h"
 #include "gpumem/share.h"
@@ -33,6 +36,20 @@ inline void decode_way(Decoder& decode, const void* pointer, gpumem_share_way wa
     decode.not_a_value("peer", "GPUMEM_PEER_", peer);
   decode.output(out_info, "out_info");
 }
+
+inline void require_access(Decoder& decode, gpumem_access access) {
+  if (access != GPUMEM_ACCESS_NONE && access != GPUMEM_ACCESS_READ && access != GPUMEM_ACCESS_READWRITE)
+    decode.not_a_value("access", "GPUMEM_ACCESS_", access,
+                       "GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0");
+}
+
+inline void require_flags(Decoder& decode, uint64_t flags, uint64_t known) {
+  if ((flags & ~known) != 0) decode.refuse("the flags 0x%" PRIx64 " contain an unknown bit", flags);
+}
+
+// Options of an import, without the handle. Holds the device, which `object`, if it is there, must have too.
+core::ImportRequest decode_import(Decoder& decode, const gpumem_import_desc& given,
+                                  const core::Object* object, core::Ref<core::DeviceObject>* device);
 
 inline std::span<const int32_t> decode_fds(Decoder& decode, const int32_t* fds, uint32_t count) {
   constexpr uint32_t kCountMax = 1U << 20;

@@ -968,12 +968,12 @@ TEST_F(Cpp, ALinkIsOfOneInstance) {
   }
   const gpumem::Link link = theirs.connect_link(link_desc);
   gpumem::Error error;
-  EXPECT_FALSE(link.import_next(instance_, "batch", 0, 120'000'000'000, gpumem::ImportDesc(), error));
+  (void)instance_.import_memory(link.fetch("batch"), {}, {}, nullptr, error);
   EXPECT_EQ(error.status(), GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.what()).find("another instance of this process; import it by that instance"),
             std::string::npos)
       << error.what();
-  const std::optional<gpumem::ImportedEntry> found = link.import_next(theirs, "batch", 0);
+  const std::optional<gpumem::ImportedEntry> found = link.import_next("batch", 0);
   int content = 0;
   theirs.copy(&content, found->pointer, sizeof content);
   EXPECT_EQ(content, 5);
@@ -1003,25 +1003,25 @@ TEST_F(Cpp, ALinkFollowsAName) {
   };
   // The version and the content of what comes next.
   const auto next = [&](uint64_t after) {
-    const std::optional<gpumem::ImportedEntry> found = link.import_next(theirs, "batch", after);
+    const std::optional<gpumem::ImportedEntry> found = link.import_next("batch", after);
     int content = 0;
     theirs.copy(&content, found->pointer, sizeof content);
     return std::pair(found->entry.version, content);
   };
   constexpr uint64_t kMoment = 5'000'000;
-  EXPECT_FALSE(link.import_next(theirs, "batch", 0, kMoment));
-  EXPECT_EQ(thrown_by([&] { (void)link.import_next(theirs, "a/b", 0); }), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_FALSE(link.import_next("batch", 0, kMoment));
+  EXPECT_EQ(thrown_by([&] { (void)link.import_next("a/b", 0); }), GPUMEM_ERROR_INVALID_ARGUMENT);
 
   publish(1);
   EXPECT_EQ(next(0), std::pair(uint64_t{1}, 1));
   gpumem_share_handle last = publish(2);
   EXPECT_EQ(next(0), std::pair(uint64_t{2}, 2));
   EXPECT_EQ(next(1), std::pair(uint64_t{2}, 2));
-  EXPECT_FALSE(link.import_next(theirs, "batch", 2, kMoment));
+  EXPECT_FALSE(link.import_next("batch", 2, kMoment));
   gpumem::ImportDesc reading;
   reading.access = GPUMEM_ACCESS_READ;
   gpumem::Error error;
-  EXPECT_EQ(link.import_next(theirs, "batch", 1, GPUMEM_TIMEOUT_INFINITE, reading, error)
+  EXPECT_EQ(link.import_next("batch", 1, GPUMEM_TIMEOUT_INFINITE, reading, error)
                 ->memory.import_info()
                 .access,
             GPUMEM_ACCESS_READ);
@@ -1044,11 +1044,11 @@ TEST_F(Cpp, ALinkFollowsAName) {
   reader.join();
 
   hub.close();
-  EXPECT_FALSE(link.import_next(theirs, "batch", kLast, GPUMEM_TIMEOUT_INFINITE, error));
+  EXPECT_FALSE(link.import_next("batch", kLast, GPUMEM_TIMEOUT_INFINITE, error));
   EXPECT_EQ(error.status(), GPUMEM_ERROR_PEER_GONE);
   const gpumem::LinkRef closed = link;
   link.close();
-  EXPECT_EQ(thrown_by([&] { (void)closed.import_next(theirs, "batch", 0); }), GPUMEM_ERROR_STALE_HANDLE);
+  EXPECT_EQ(thrown_by([&] { (void)closed.import_next("batch", 0); }), GPUMEM_ERROR_STALE_HANDLE);
 }
 
 TEST_F(Cpp, TheCpuAccessesManagedMemoryWhileItsTurnLasts) {

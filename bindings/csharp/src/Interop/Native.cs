@@ -355,6 +355,10 @@ namespace GpuMem.Interop
     public static extern int gpumem_link_fetch(
         IntPtr link, IntPtr name, gpumem_fetch_desc* desc, gpumem_share_handle* out_handle, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_import_next(
+        IntPtr link, IntPtr name, ulong after_version, ulong timeout_ns, gpumem_import_desc* desc,
+        gpumem_entry_info* out_info, IntPtr* out_pointer, IntPtr* out_memory, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_link_publish(
         IntPtr link, IntPtr name, gpumem_share_handle* handle, gpumem_publish_desc* desc, ulong* out_version,
         gpumem_error* error);

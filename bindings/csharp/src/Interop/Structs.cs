@@ -1327,6 +1327,7 @@ namespace GpuMem.Interop
     public IntPtr gpumem_link_enumerate;
     public IntPtr gpumem_link_wait;
     public IntPtr gpumem_link_fetch;
+    public IntPtr gpumem_link_import_next;
     public IntPtr gpumem_link_publish;
     public IntPtr gpumem_link_withdraw;
     public IntPtr gpumem_link_get_way;

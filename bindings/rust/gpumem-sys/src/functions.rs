@@ -446,6 +446,11 @@ functions! {
         PFN_gpumem_link_fetch, gpumem_link_fetch(
             link: gpumem_link, name: *const c_char, desc: *const gpumem_fetch_desc,
             out_handle: *mut gpumem_share_handle, error: *mut gpumem_error) -> gpumem_status;
+        /// Waits until a name has memory after a given version, and imports the newest one.
+        PFN_gpumem_link_import_next, gpumem_link_import_next(
+            link: gpumem_link, name: *const c_char, after_version: u64, timeout_ns: u64,
+            desc: *const gpumem_import_desc, out_info: *mut gpumem_entry_info, out_pointer: *mut *mut c_void,
+            out_memory: *mut gpumem_memory, error: *mut gpumem_error) -> gpumem_status;
         /// Publishes a handle in a keeper, under the rules of `gpumem_hub_publish()`.
         PFN_gpumem_link_publish, gpumem_link_publish(
             link: gpumem_link, name: *const c_char, handle: *const gpumem_share_handle,

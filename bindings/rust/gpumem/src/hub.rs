@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpumem_sys as sys;
 
@@ -578,7 +578,7 @@ impl Link {
         options: &ImportOptions,
     ) -> Result<(Imported, Entry), Error> {
         loop {
-            let found = self.import_within(name, after_version, || sys::GPUMEM_TIMEOUT_INFINITE, options);
+            let found = self.import_within(name, after_version, sys::GPUMEM_TIMEOUT_INFINITE, options);
             if let Some(next) = found.map_err(|error| error.called_as("Link::import_next"))? {
                 return Ok(next);
             }
@@ -596,33 +596,41 @@ impl Link {
         timeout: Duration,
         options: &ImportOptions,
     ) -> Result<Option<(Imported, Entry)>, Error> {
-        let begin = Instant::now();
-        let left = || nanoseconds(timeout.saturating_sub(begin.elapsed()));
-        self.import_within(name, after_version, left, options)
+        self.import_within(name, after_version, nanoseconds(timeout), options)
             .map_err(|error| error.called_as("Link::import_next_for"))
     }
 
     fn import_within(
         &self,
         name: &str,
-        mut after: u64,
-        left_ns: impl Fn() -> u64,
+        after: u64,
+        timeout_ns: u64,
         options: &ImportOptions,
     ) -> Result<Option<(Imported, Entry)>, Error> {
-        let instance = Instance { inner: self.instance.clone() };
-        while let Some(entry) = self.wait_within(name, after, left_ns())? {
-            // If it is gone, newer ones have replaced it.
-            after = entry.version;
-            let handle = match self.fetch_with_options(name, &FetchOptions::new().version(after)) {
-                Err(error) if error.status() == Status::NOT_FOUND => continue,
-                handle => handle?,
-            };
-            match Imported::with_options(&instance, &handle, options) {
-                Err(error) if error.status() == Status::STALE_HANDLE => {}
-                imported => return imported.map(|imported| Some((imported, entry))),
-            }
+        self.instance.retry();
+        let name = c_text(Some(name), "Link::import_next")?;
+        let memory_name = c_text(options.name.as_deref(), "ImportOptions::name")?;
+        let (text, desc) = (c_pointer(&name), options.to_c(c_pointer(&memory_name)));
+        let (mut info, mut pointer, mut memory) =
+            (sys::gpumem_entry_info::default(), ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the texts and the struct live during the call; the outputs are writable, and the struct has its own size.
+        let status = unsafe {
+            call!(gpumem_link_import_next(
+                self.handle,
+                text,
+                after,
+                timeout_ns,
+                &desc,
+                &mut info,
+                &mut pointer,
+                &mut memory
+            ))
+        }?;
+        if status != Status::SUCCESS {
+            return Ok(None);
         }
-        Ok(None)
+        let imported = Imported::of(self.instance.clone(), memory, pointer)?;
+        Ok(Some((imported, Entry::of(&info))))
     }
 
     /// Publishes a handle in a keeper, as [`Hub::publish`] does. The keeper takes its descriptors, so it must be shared by

@@ -5,9 +5,10 @@ use std::convert::TryFrom;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
-use std::os::raw::c_void;
+use std::os::raw::{c_char, c_void};
 use std::os::unix::io::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gpumem_sys as sys;
@@ -24,7 +25,7 @@ use crate::error::ErrorKind;
 use crate::error::{array_text, Error, Rejected, Status};
 #[cfg(doc)]
 use crate::hub::Link;
-use crate::instance::{c_pointer, c_text, Instance};
+use crate::instance::{c_pointer, c_text, Inner, Instance};
 use crate::library::{c, call};
 use crate::memory::{Memory, MemoryInfo};
 pub use crate::options::{ExportOptions, ImportOptions, SendOptions};
@@ -513,6 +514,18 @@ impl WayInfo {
 }
 
 impl ImportOptions {
+    pub(crate) fn to_c(&self, name: *const c_char) -> sys::gpumem_import_desc {
+        sys::gpumem_import_desc {
+            device: self.device.as_ref().map_or(ptr::null_mut(), |device| device.handle),
+            access: self.access.0,
+            flags: self.flags.0,
+            address: self.address as *const c_void,
+            timeout_ns: limit(self.timeout),
+            name,
+            ..Default::default()
+        }
+    }
+
     /// The device that will use the memory.
     #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
@@ -586,15 +599,7 @@ impl Imported {
     ) -> Result<Self, Error> {
         instance.inner.retry();
         let name = c_text(options.name.as_deref(), "ImportOptions::name")?;
-        let desc = sys::gpumem_import_desc {
-            device: options.device.as_ref().map_or(ptr::null_mut(), |device| device.handle),
-            access: options.access.0,
-            flags: options.flags.0,
-            address: options.address as *const c_void,
-            timeout_ns: limit(options.timeout),
-            name: c_pointer(&name),
-            ..Default::default()
-        };
+        let desc = options.to_c(c_pointer(&name));
         let numbers = numbers_of(fds);
         let (first, count) = (first_of(&numbers), numbers.len() as u32);
         let (mut pointer, mut memory) = (ptr::null_mut(), ptr::null_mut());
@@ -603,8 +608,17 @@ impl Imported {
         unsafe {
             call!(gpumem_share_import(inner.handle, &native, first, count, &desc, &mut pointer, &mut memory))
         }?;
+        Self::of(inner, memory, pointer)
+    }
+
+    /// The memory of a call that has imported it, and the byte that was exported.
+    pub(crate) fn of(
+        inner: Arc<Inner>,
+        memory: sys::gpumem_memory,
+        exported: *mut c_void,
+    ) -> Result<Self, Error> {
         let memory = Memory::imported(inner, memory)?;
-        let offset = (pointer as u64).wrapping_sub(memory.device_address()?);
+        let offset = (exported as u64).wrapping_sub(memory.device_address()?);
         Ok(Self { memory, offset })
     }
 

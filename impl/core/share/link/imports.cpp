@@ -230,6 +230,10 @@ const Claim* Imports::Import::claim_for(const ShareHandle& handle, bool from_pee
 // Both backends refuse the same addresses in the same way.
 Result<void> Imports::check_address(const ImportRequest& request) const {
   if (request.address == nullptr) return {};
+  if (request.handle.way == GPUMEM_SHARE_WAY_LEGACY) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the driver chooses the address of memory that is shared by GPUMEM_SHARE_WAY_LEGACY");
+  }
   auto unit = range_granularity(context_);
   if (!unit) return unit.error();
   const uint64_t begin = address_of(request.address);

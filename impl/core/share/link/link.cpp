@@ -10,7 +10,6 @@
 #include "core/object/callback.h"
 #include "core/object/context.h"
 #include "core/object/host_function_guard.h"
-#include "core/share/link/imports.h"
 #include "core/share/peer/exports.h"
 #include "core/share/peer/server.h"
 #include "platform/identity.h"
@@ -110,12 +109,15 @@ Result<HubEntry> Link::enumerate(uint32_t index) {
 }
 
 Result<Status> Link::wait(const std::string& name, uint64_t after, uint64_t timeout_ns, HubEntry* entry) {
+  return wait_until(name, after, timeout_ns == 0, platform::deadline_after(timeout_ns), entry);
+}
+
+Result<Status> Link::wait_until(const std::string& name, uint64_t after, bool once,
+                                platform::Deadline deadline, HubEntry* entry) {
   GPUMEM_TRY(outside_host_function());
   Message request = message_of(MessageType::kWait, name, after);
-  request.once = timeout_ns == 0;
-  const platform::Deadline deadline =
-      request.once ? answer_deadline(timeout_ns_) : platform::deadline_after(timeout_ns);
-  const bool once = request.once;
+  request.once = once;
+  if (once) deadline = answer_deadline(timeout_ns_);
   auto answer = client_->call(std::move(request), {}, MessageType::kEntry, deadline);
   if (!answer) {
     const Status status = answer.error().status;
@@ -125,6 +127,25 @@ Result<Status> Link::wait(const std::string& name, uint64_t after, uint64_t time
   }
   *entry = std::move(answer->message.entry);
   return GPUMEM_SUCCESS;
+}
+
+Result<Status> Link::import_next(const std::string& name, uint64_t after, uint64_t timeout_ns,
+                                 ImportRequest request, HubEntry* entry, CreatedMemory* created) {
+  const platform::Deadline deadline = platform::deadline_after(timeout_ns);
+  for (;;) {
+    auto waited = wait_until(name, after, timeout_ns == 0, deadline, entry);
+    if (!waited || *waited != GPUMEM_SUCCESS) return waited;
+    after = entry->version;  // if it is gone, newer ones have replaced it
+    auto handle = fetch(name, after, {});
+    if (!handle && handle.error().status == GPUMEM_ERROR_NOT_FOUND) continue;
+    if (!handle) return handle.error();
+    request.handle = *handle;
+    auto imported = Imports::of(context()).import_memory(request, nullptr);
+    if (!imported && imported.error().status == GPUMEM_ERROR_STALE_HANDLE) continue;
+    if (!imported) return imported.error();
+    *created = *imported;
+    return GPUMEM_SUCCESS;
+  }
 }
 
 Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {

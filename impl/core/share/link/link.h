@@ -12,6 +12,7 @@
 #include "core/object/handles.h"
 #include "core/object/object.h"
 #include "core/share/link/hub.h"
+#include "core/share/link/imports.h"
 #include "core/share/link/trial.h"
 #include "core/share/peer/client.h"
 
@@ -38,6 +39,9 @@ class Link final : public Object {
   Result<HubEntry> enumerate(uint32_t index);
   // NOT_READY if no entry came in time.
   Result<Status> wait(const std::string& name, uint64_t after, uint64_t timeout_ns, HubEntry* entry);
+  // Imports the next version, as `request` says, whose handle is found here. NOT_READY if none came in time.
+  Result<Status> import_next(const std::string& name, uint64_t after, uint64_t timeout_ns,
+                             ImportRequest request, HubEntry* entry, CreatedMemory* created);
   Result<ShareHandle> fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint);
   Result<uint64_t> publish(const PublishRequest& request);
   Result<void> withdraw(const std::string& name, uint64_t version);
@@ -51,6 +55,8 @@ class Link final : public Object {
  private:
   friend Result<uint64_t> connect_link(const std::shared_ptr<Context>& context, const LinkRequest& request);
   Result<void> connect(const LinkRequest& request);
+  Result<Status> wait_until(const std::string& name, uint64_t after, bool once, platform::Deadline deadline,
+                            HubEntry* entry);
   Result<void> need_keeper() const;
   Result<TrialResult> make_trial(const TrialRequest& request);
   Error name_hub(const Error& error) const;

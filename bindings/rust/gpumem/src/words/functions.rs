@@ -81,6 +81,7 @@ pub(super) const FUNCTIONS: &[(&str, &str)] = &[
     ("gpumem_link_fetch", "Link::fetch"),
     ("gpumem_link_get_info", "Link::info"),
     ("gpumem_link_get_way", "Link::share_way"),
+    ("gpumem_link_import_next", "Link::import_next"),
     ("gpumem_link_publish", "Link::publish"),
     ("gpumem_link_wait", "Link::wait"),
     ("gpumem_link_withdraw", "Link::withdraw"),

@@ -662,10 +662,9 @@ Raw connected_elsewhere(const std::string& address) {
   if (place.sun_path[0] == '@') place.sun_path[0] = '\0';
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size());
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(test::exit_code_of([&] {
-              return connect(socket.get(), reinterpret_cast<const sockaddr*>(&place), size) == 0 ? 0 : errno;
-            }),
-            0);
+  // The child makes a system call only, so it may be forked while other threads allocate memory.
+  const auto connect_it = [&] { return syscall(SYS_connect, socket.get(), &place, size) == 0 ? 0 : errno; };
+  EXPECT_EQ(test::exit_code_of(connect_it, fork), 0);
   EXPECT_EQ(fcntl(socket.get(), F_SETFL, O_NONBLOCK), 0);
   Raw raw(std::move(socket));
   EXPECT_EQ(raw.hello().type, MessageType::kWelcome);
@@ -2870,6 +2869,34 @@ TEST_F(ShareServerTest, AHubWhoseVersionsGoBackwardsIsHungUpOn) {
   EXPECT_EQ(entry.version, 8U) << "nothing was written";
 }
 
+TEST_F(ShareServerTest, hub_3_the_time_for_the_next_version_is_for_all_that_are_tried) {
+  std::atomic<uint64_t> tried{0};
+  const Impostor impostor(address(), [&](Raw& raw) {
+    const Descriptor holder = welcome(raw);
+    while (!raw.hung_up) {
+      const auto asked = raw.next(2ms);
+      if (!asked) continue;
+      Message answer = message_of(MessageType::kRefused);
+      answer.status = GPUMEM_ERROR_NOT_FOUND;
+      if (asked->message.type == MessageType::kWait) {
+        answer = message_of(MessageType::kEntry);
+        answer.entry.name = "n";
+        answer.entry.version = asked->message.version + 1;
+        ++tried;
+      }
+      reply(raw, asked->message, answer);
+    }
+  });
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  gpumem_memory memory = nullptr;
+  EXPECT_EQ(gpumem_link_import_next(link, "n", 0, 200'000'000, nullptr, nullptr, nullptr, &memory, nullptr),
+            GPUMEM_NOT_READY);
+  EXPECT_GT(tried, 1U);
+  EXPECT_EQ(memory, nullptr);
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
 TEST_F(ShareServerTest, hub_3_a_wait_that_the_hub_refuses_is_not_over_in_time) {
   const Impostor hub(address(), [&](Raw& raw) {
     const Descriptor holder = welcome(raw);
@@ -3521,6 +3548,58 @@ class ForgedHandleTest : public ShareServerTest {
     if (same_token) hub.said.token = handle.token;
   }
 };
+
+// Of each version it says that a newer one is there, and of the second that it is granted.
+TEST_F(ForgedHandleTest, hub_3_versions_that_are_replaced_meanwhile_are_passed_over) {
+  const gpumem_share_handle own = share_bytes(instance, kLarge, kGenuine, true).whole;
+  Raw exporter(abstract_address(decode(own)->exporter.instance));
+  ASSERT_EQ(exporter.hello(decode(own)->exporter.instance).type, MessageType::kWelcome);
+  Message claim = message_of(MessageType::kClaim);
+  claim.token = decode(own)->token;
+  const Message claimed = exporter.ask(claim);
+  std::vector<uint64_t> fetched;
+  uint64_t replaced = 2;
+  const Impostor impostor(address(), [&](Raw& raw) {
+    Raw holder(welcome(raw));
+    while (!(raw.hung_up && holder.hung_up)) {
+      for (Raw* const from : {&raw, &holder}) {
+        const auto asked = from->next(2ms);
+        if (!asked || asked->message.type == MessageType::kRelease) continue;
+        Message answer = message_of(MessageType::kRefused);
+        Descriptors copies;
+        if (asked->message.type == MessageType::kWait) {
+          answer = message_of(MessageType::kEntry);
+          answer.entry.name = "n";
+          answer.entry.version = asked->message.version + 1;
+        } else {
+          if (from == &raw) fetched.push_back(asked->message.version);
+          // The first is gone when it is fetched, the second when it is claimed.
+          answer.status = from == &raw ? GPUMEM_ERROR_NOT_FOUND : GPUMEM_ERROR_STALE_HANDLE;
+          const uint64_t kept = from == &raw ? replaced : replaced + 1;
+          if (fetched.back() >= kept) {
+            answer = message_of(MessageType::kGranted);
+            answer.handle = claimed.handle;
+            if (fetched.back() >= replaced + 1) {
+              for (const Descriptor& one : exporter.received)
+                copies.push_back(std::move(*platform::duplicate(one.get())));
+            }
+          }
+        }
+        reply(*from, asked->message, answer, std::move(copies));
+      }
+    }
+  });
+  gpumem_link const from = link();
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  Imported made;
+  made.status = gpumem_link_import_next(from, "n", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, &entry, &made.pointer,
+                                        &made.memory, nullptr);
+  EXPECT_EQ(byte_of(made), kGenuine);
+  EXPECT_EQ(entry.version, 3U);
+  EXPECT_EQ(fetched, (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(gpumem_memory_destroy(made.memory, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_link_close(from, nullptr), GPUMEM_SUCCESS);
+}
 
 // Its memory has 4 KiB, and the genuine handle is of a byte 2 MiB behind the first.
 TEST_F(ForgedHandleTest, TheIdOfAnotherExporterGivesNobodyItsImports) {
