@@ -372,14 +372,17 @@ func (b *GrowableBuffer) Group() *Group {
 	return b.group
 }
 
-// Size returns the number of bytes that may be used; of a closed buffer, that of before.
+// Size returns the number of bytes, as last asked for; of a closed buffer, that of before. There may be memory behind them; see
+// [GrowableBuffer.At].
 func (b *GrowableBuffer) Size() uint64 { return b.now().size }
 
 // Generation returns how often the buffer has woken or moved. What other code derived from it before is out of date.
 func (b *GrowableBuffer) Generation() uint64 { return b.now().generation }
 
-// At returns the address of the byte at an offset, for copies and fills. They refuse bytes behind the size. After a
-// movable buffer has moved, get its addresses again.
+// At returns the address of the byte at an offset, for copies and fills. They may use all that has memory, also behind the
+// size, up to Capacity of Info; the rest they refuse with ErrInvalidState. But only the bytes of the size are the content: what
+// is behind them is not kept by Sleep, nor by an ordinary allocation (BufferCopyable) that grows, and a smaller Resize may
+// free it. After a movable buffer has moved, get its addresses again.
 func (b *GrowableBuffer) At(offset uint64) Address {
 	if b == nil {
 		return Address{}
