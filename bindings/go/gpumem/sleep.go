@@ -22,7 +22,7 @@ type SleepOptions struct {
 	Content   Content    // What happens to the content.
 	Flags     SleepFlags // SleepIdle, or 0.
 	Directory string     // For ContentFile: directory of the file.
-	Tag       string     // For a Group: only the buffers with this tag; "" means all.
+	Tag       string     // For a Group: only the buffers with this tag, which may be none; "" means all.
 	// Work to wait for: all that is in this stream, and what this event marks. With neither, and without SleepIdle, the
 	// call waits for all work of the devices, whoever enqueued it.
 	Stream *Stream
