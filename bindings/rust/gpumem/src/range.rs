@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{align_of, size_of};
+use std::mem::size_of;
+use std::ops::RangeBounds;
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex};
@@ -24,7 +25,7 @@ use crate::managed::Place;
 use crate::memory::Remains;
 pub use crate::options::RangeOptions;
 use crate::physical::Physical;
-use crate::size::bytes_of;
+use crate::typed::part_of_bytes;
 use crate::uses::{busy, Parts, Use, Uses};
 
 /// A range of addresses, into which blocks of [`Physical`] memory are mapped.
@@ -47,9 +48,9 @@ use crate::uses::{busy, Parts, Use, Uses};
 /// range.map(0, &[Physical::new(&device, unit)?])?;
 /// range.set_access(0, unit, &[(Processor::Device(0), Access::READ_WRITE)])?;
 ///
-/// instance.copy(range.slice(0, 3)?, &[1u32, 2, 3])?;
+/// instance.copy(range.slice(..3)?, &[1u32, 2, 3])?;
 /// let mut back = [0u32; 2];
-/// instance.copy(&mut back, range.slice(4, 2)?)?;
+/// instance.copy(&mut back, range.slice(1..3)?)?;
 /// assert_eq!(back, [2, 3]);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
@@ -59,7 +60,7 @@ use crate::uses::{busy, Parts, Use, Uses};
 /// ```compile_fail,E0502
 /// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
 /// # let mut range = gpumem::AddressRange::reserve(&instance, 1 << 30)?;
-/// let part = range.slice::<u32>(0, 3)?;
+/// let part = range.slice::<u32>(..3)?;
 /// range.unmap(0, 1 << 21)?;
 /// instance.copy(part, &[1, 2, 3])?;
 /// # Ok::<(), gpumem::Error>(())
@@ -241,18 +242,10 @@ impl AddressRange {
     /// work has access; the library checks that.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if they do not lie within the range, or if the offset is not aligned for them.
-    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<RangeSlice<'_, T>, Error> {
-        const FUNCTION: &str = "AddressRange::slice";
-        let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
-        let range = self.inner.bytes;
-        if !matches!(offset.checked_add(bytes), Some(end) if end <= range) {
-            let message = format!("{bytes} bytes from offset {offset} on exceed the range of {range} bytes");
-            return Err(Error::invalid(FUNCTION, message));
-        }
-        if self.at(offset) as usize % align_of::<T>() != 0 {
-            return Err(Error::invalid(FUNCTION, "the offset is not aligned for the elements"));
-        }
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the addresses.
+    pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<RangeSlice<'_, T>, Error> {
+        let all = (self.inner.base as u64, self.inner.bytes);
+        let (offset, len) = part_of_bytes::<T>(all, &range, "AddressRange::slice")?;
         Ok(RangeSlice { range: self, offset, len, elements: PhantomData })
     }
 

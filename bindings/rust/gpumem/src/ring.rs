@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{align_of, ManuallyDrop};
+use std::mem::ManuallyDrop;
+use std::ops::RangeBounds;
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ use crate::library::{c, call};
 use crate::memory::Remains;
 pub use crate::options::{RingOpenOptions, RingOptions};
 use crate::share::{limit, ShareHandle};
-use crate::size::bytes_of;
 use crate::stream::{nanoseconds, Stream};
+use crate::typed::part_of_bytes;
 use crate::uses::busy;
 
 /// Information about a ring, as one side sees it.
@@ -156,21 +157,11 @@ impl Found {
     fn slice<'a, T: Element>(
         &self,
         ring: &'a Arc<Ring>,
-        offset: u64,
-        len: usize,
+        range: &impl RangeBounds<usize>,
         function: &'static str,
     ) -> Result<RingSlice<'a, T>, Error> {
-        let bytes = bytes_of::<T>(len, function)? as u64;
-        if !matches!(offset.checked_add(bytes), Some(end) if end <= self.size) {
-            let message =
-                format!("{bytes} bytes from offset {offset} on exceed the {} bytes here", self.size);
-            return Err(Error::invalid(function, message));
-        }
-        let start = self.pointer.wrapping_add(offset);
-        if start % align_of::<T>() as u64 != 0 {
-            return Err(Error::invalid(function, "the offset is not aligned for the elements"));
-        }
-        Ok(RingSlice { ring, start, len, elements: PhantomData })
+        let (offset, len) = part_of_bytes::<T>((self.pointer, self.size), range, function)?;
+        Ok(RingSlice { ring, start: self.pointer + offset, len, elements: PhantomData })
     }
 }
 
@@ -231,7 +222,7 @@ impl<T: Element> RingSlice<'_, T> {
 /// let handle = producer.export()?; // for other processes
 /// # let _ = handle;
 /// let slot = producer.acquire(None)?;
-/// instance.copy(slot.slice::<u32>(0, 3)?, &[1, 2, 3])?;
+/// instance.copy(slot.slice::<u32>(..3)?, &[1, 2, 3])?;
 /// slot.publish(12, 0)?;
 /// producer.finish()?;
 /// producer.close()?;
@@ -415,9 +406,9 @@ impl RingSlot<'_> {
     /// `len` elements from an offset in bytes on, as an operand of copies and fills.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if they do not lie within the slot, or if the offset is not aligned for them.
-    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<RingSlice<'_, T>, Error> {
-        self.found.slice(&self.producer.ring, offset, len, "RingSlot::slice")
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the slot.
+    pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<RingSlice<'_, T>, Error> {
+        self.found.slice(&self.producer.ring, &range, "RingSlot::slice")
     }
 
     /// Bytes that may be filled.
@@ -643,9 +634,9 @@ impl RingMessage<'_> {
     /// `len` elements from an offset in bytes on, as an operand of copies and fills.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if they do not lie within the message, or if the offset is not aligned for them.
-    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<RingSlice<'_, T>, Error> {
-        self.found.slice(&self.consumer.ring, offset, len, "RingMessage::slice")
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the message.
+    pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<RingSlice<'_, T>, Error> {
+        self.found.slice(&self.consumer.ring, &range, "RingMessage::slice")
     }
 
     /// Bytes of the message.

@@ -4,7 +4,8 @@
 use std::convert::TryFrom;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{align_of, size_of};
+use std::mem::size_of;
+use std::ops::RangeBounds;
 use std::os::raw::c_void;
 use std::os::unix::io::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -30,9 +31,8 @@ use crate::memory::{Memory, MemoryInfo};
 pub use crate::options::{ExportOptions, ImportOptions, SendOptions};
 use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
-use crate::size::bytes_of;
 use crate::stream::nanoseconds;
-use crate::typed::{DeviceMemory, DeviceSlice};
+use crate::typed::{part_of_bytes, DeviceMemory, DeviceSlice};
 use crate::words::translate;
 
 /// Nanoseconds of a limit for C, to which 0 means a default.
@@ -538,7 +538,7 @@ impl ImportOptions {
 /// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
 /// # let handle = gpumem::ShareHandle::from([0; 256]);
 /// let imported = gpumem::Imported::new(&instance, &handle)?;
-/// let part = imported.slice::<u32>(0, 3)?;
+/// let part = imported.slice::<u32>(..3)?;
 /// drop(imported);
 /// instance.copy(part, &[1, 2, 3])?;
 /// # Ok::<(), gpumem::Error>(())
@@ -611,19 +611,12 @@ impl Imported {
     /// `len` elements from an offset on, in bytes from the byte that was exported, as an operand of copies and fills.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if they do not lie within the memory, or if the offset is not aligned for them.
-    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<ImportedSlice<'_, T>, Error> {
-        const FUNCTION: &str = "Imported::slice";
-        let (bytes, whole) = (bytes_of::<T>(len, FUNCTION)? as u64, self.bytes());
-        if !matches!(offset.checked_add(bytes), Some(end) if end <= whole) {
-            let message = format!("{bytes} bytes from offset {offset} on exceed the import of {whole} bytes");
-            return Err(Error::invalid(FUNCTION, message));
-        }
-        let start = self.memory.device_address()?.wrapping_add(self.offset + offset);
-        if start % align_of::<T>() as u64 != 0 {
-            return Err(Error::invalid(FUNCTION, "the offset is not aligned for the elements"));
-        }
-        Ok(ImportedSlice { imported: self, start, offset: self.offset + offset, len, elements: PhantomData })
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the memory, or if that byte is not aligned for them.
+    pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<ImportedSlice<'_, T>, Error> {
+        let first = self.memory.device_address()?.wrapping_add(self.offset);
+        let (offset, len) = part_of_bytes::<T>((first, self.bytes()), &range, "Imported::slice")?;
+        let (start, offset) = (first.wrapping_add(offset), self.offset + offset);
+        Ok(ImportedSlice { imported: self, start, offset, len, elements: PhantomData })
     }
 
     /// Bytes from the one that was exported to the end of the memory.
