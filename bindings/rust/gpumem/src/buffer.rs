@@ -510,20 +510,24 @@ impl<T: Element> Buffer<T> {
     /// ([`COPYABLE`](BufferFlags::COPYABLE)) moves whenever its memory changes.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream was not observed complete that uses elements which are to go, or a buffer
-    /// which is to move, or while the group of the buffer sleeps or wakes; [`ErrorKind::InvalidState`] if the buffer is
-    /// asleep; and as `gpumem_buffer_resize()`.
+    /// [`ErrorKind::Busy`] if work in a stream was not observed complete that uses elements which are to go, or a
+    /// buffer which is to move, or while the group of the buffer sleeps or wakes; [`ErrorKind::InvalidState`] if the
+    /// buffer is asleep; otherwise [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or [`ErrorKind::Unsupported`].
     pub fn resize(&mut self, len: usize) -> Result<(), Error> {
-        const FUNCTION: &str = "Buffer::resize";
-        let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
+        self.resize_as(len, "Buffer::resize")
+    }
+
+    fn resize_as(&mut self, len: usize, function: &'static str) -> Result<(), Error> {
+        let bytes = bytes_of::<T>(len, function)? as u64;
         if bytes < self.bytes() {
-            self.shared().uses.refuse((bytes, u64::MAX), "buffer", FUNCTION)?;
+            self.shared().uses.refuse((bytes, u64::MAX), "buffer", function)?;
         }
         let handle = self.inner.handle;
         let fits = bytes >= self.bytes() && bytes <= self.shared().capacity.load(Ordering::Acquire);
         // SAFETY: no safe work uses what is given back, and all other access is unsafe.
-        self.provide(bytes, fits, FUNCTION, || unsafe {
-            call!(gpumem_buffer_resize(handle, bytes)).map(drop)
+        self.provide(bytes, fits, function, || unsafe {
+            call!(gpumem_buffer_resize(handle, bytes)).map(drop).map_err(|error| error.called_as(function))
         })?;
         self.len = len;
         Ok(())
@@ -921,13 +925,17 @@ impl<T: Element + Copy> Buffer<T> {
     /// # Errors
     /// As [`resize`](Self::resize) and [`Instance::copy`], and if so many elements cannot be addressed.
     pub fn extend_from_slice(&mut self, values: &[T]) -> Result<(), Error> {
+        const FUNCTION: &str = "Buffer::extend_from_slice";
         let before = self.len;
-        let len = before.checked_add(values.len()).ok_or_else(|| {
-            Error::invalid("Buffer::extend_from_slice", "the elements are more than can be counted")
-        })?;
-        self.resize(len)?;
+        let len = before
+            .checked_add(values.len())
+            .ok_or_else(|| Error::invalid(FUNCTION, "the elements are more than can be counted"))?;
+        self.resize_as(len, FUNCTION)?;
         let instance = Instance { inner: self.shared().instance.clone() };
-        let copied = self.slice(before..).and_then(|new| instance.copy(new, values).map(drop));
+        let copied = self
+            .slice(before..)
+            .and_then(|new| instance.copy(new, values).map(drop))
+            .map_err(|error| error.called_as(FUNCTION));
         if copied.is_err() {
             // Only the new elements go, which no work uses. If their memory stays, it is capacity.
             if self.resize(before).is_err() {

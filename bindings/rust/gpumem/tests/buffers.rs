@@ -114,6 +114,7 @@ fn values_are_appended() {
         // No addresses are left.
         let error = buffer.extend_from_slice(&vec![5; 2 * unit]).unwrap_err();
         assert_eq!(error.status(), Status::OUT_OF_ADDRESS_SPACE);
+        assert!(error.to_string().starts_with("Buffer::extend_from_slice: "), "{error}");
         assert_eq!(buffer.len(), unit + 3);
         assert_eq!(read(instance, &buffer, unit + 2, 1), [4]);
     });
@@ -130,7 +131,8 @@ fn an_append_that_cannot_copy_leaves_the_length() {
         buffer.reserve_exact(unit).unwrap();
         // The memory is there, so the first step that can fail is one of the copy.
         host::fail_step(instance, 1, false).unwrap();
-        buffer.extend_from_slice(&[1, 2]).unwrap_err();
+        let error = buffer.extend_from_slice(&[1, 2]).unwrap_err();
+        assert!(error.to_string().starts_with("Buffer::extend_from_slice: "), "{error}");
         host::fail_step(instance, 0, false).unwrap();
         assert_eq!(buffer.len(), 4);
         buffer.extend_from_slice(&[3]).unwrap();
