@@ -156,7 +156,7 @@ fn timing() -> Result<(), Error> {
 
     let (start, end) = (Event::new(&device)?, Event::new(&device)?);
     start.record(&stream)?;
-    stream.fill(&memory, 1u32)?;
+    drop(stream.fill(&memory, 1u32)?);
     end.record(&stream)?;
     end.synchronize()?;
     // None while one of the two is not complete.
@@ -336,7 +336,7 @@ fn pools() -> Result<(), Error> {
         sent.host_mut()?.fill(step);
         // Freed at once, while the copy may run: the next step gets the same memory behind it.
         let block = pool.alloc::<u32>(1000, Some(&stream))?;
-        stream.copy(&block, &sent)?;
+        drop(stream.copy(&block, &sent)?);
     }
     println!("{} blocks from {} bytes", pool.info()?.total_count, pool.info()?.reserved_bytes);
 

@@ -158,7 +158,7 @@ fn record(instance: &Instance) -> Result<(), Box<dyn Error>> {
     let mut channel = other.stdin.take().expect("it is piped");
 
     let filled = Event::with_options(&device, EventFlags::INTERPROCESS | EventFlags::DISABLE_TIMING, None)?;
-    stream.fill(&batch, 7u32)?;
+    drop(stream.fill(&batch, 7u32)?);
     filled.record(&stream)?;
     // The record is made, so now the other process may wait for it.
     channel.write_all(filled.export()?.as_ref())?;

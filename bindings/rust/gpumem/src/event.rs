@@ -251,7 +251,7 @@ impl Event {
     /// # let memory = gpumem::DeviceMemory::<u32>::new(&device, 1000)?;
     /// let (start, end) = (gpumem::Event::new(&device)?, gpumem::Event::new(&device)?);
     /// start.record(&stream)?;
-    /// stream.fill(&memory, 1u32)?;
+    /// drop(stream.fill(&memory, 1u32)?);
     /// end.record(&stream)?;
     /// end.synchronize()?;
     /// assert!(end.nanoseconds_since(&start)?.is_some());

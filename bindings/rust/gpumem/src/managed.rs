@@ -85,7 +85,7 @@ impl Place {
 /// # let memory = gpumem::DeviceMemory::<u32>::new(&device, 4)?;
 /// let numbers = gpumem::Managed::<u32>::zeroed(&device, 4)?;
 /// let seen = numbers.host()?;
-/// stream.copy(&memory, numbers)?;
+/// drop(stream.copy(&memory, numbers)?);
 /// assert_eq!(seen[0], 0);
 /// # Ok::<(), gpumem::Error>(())
 /// ```

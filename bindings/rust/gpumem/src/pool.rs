@@ -206,7 +206,7 @@ fn order(stream: Option<&Stream>) -> sys::gpumem_stream {
 /// let stream = Stream::new(&device)?;
 /// for step in 0..10u32 {
 ///     let block = pool.alloc::<u32>(1000, Some(&stream))?;
-///     stream.fill(&block, step)?;
+///     drop(stream.fill(&block, step)?);
 ///     // Dropped while the fill may run: the next step gets the same memory, in the order of the stream.
 /// }
 /// stream.synchronize()?;
@@ -794,10 +794,10 @@ impl fmt::Debug for Pool {
 ///
 /// let mut sent = staging.alloc::<u32>(3, Some(&stream))?;
 /// sent.host_mut()?.copy_from_slice(&[1, 2, 3]);
-/// stream.copy(&there, &sent)?;
+/// drop(stream.copy(&there, &sent)?);
 /// drop(sent);
 /// let mut received = staging.alloc::<u32>(2, Some(&stream))?;
-/// stream.copy(&received, there.slice(1..)?)?;
+/// drop(stream.copy(&received, there.slice(1..)?)?);
 /// // This waits for the work of the stream.
 /// assert_eq!(received.host()?, [2, 3]);
 /// # Ok::<(), gpumem::Error>(())
@@ -811,7 +811,7 @@ impl fmt::Debug for Pool {
 /// # let pool = gpumem::Pool::with_options(&device, &gpumem::PoolOptions::new().kind(gpumem::Kind::PINNED))?;
 /// let mut block = pool.alloc::<u32>(3, Some(&stream))?;
 /// let values = block.host_mut()?;
-/// stream.fill(&block, 7u32)?;
+/// drop(stream.fill(&block, 7u32)?);
 /// values[0] = 1;
 /// # Ok::<(), gpumem::Error>(())
 /// ```

@@ -46,7 +46,7 @@ use crate::typed::{DeviceMemory, Pinned, Registered};
 ///
 /// let stream = Stream::new(&device)?;
 /// let memory = DeviceMemory::<u8>::new(&device, 4096)?;
-/// stream.fill(&memory, 7)?;
+/// drop(stream.fill(&memory, 7)?);
 /// let pending = stream.copy(Pinned::<u8>::zeroed(&device, 4096)?, &memory)?;
 /// // The pinned array is returned once it is complete.
 /// let (back, _) = pending.wait()?;
@@ -73,7 +73,7 @@ use crate::typed::{DeviceMemory, Pinned, Registered};
 /// # let stream = gpumem::Stream::new(&device)?;
 /// # let memory = gpumem::DeviceMemory::<u8>::new(&device, 4096)?;
 /// let mut back = vec![0; 4096];
-/// stream.copy(&mut back[..], &memory)?;
+/// drop(stream.copy(&mut back[..], &memory)?);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
 pub struct Stream {
@@ -931,7 +931,22 @@ pub type PendingRegions<D, S> = Pending<Vec<Region<Returned<D>, Returned<S>>>>;
 /// Work that may not be complete, with its operands.
 ///
 /// [`wait`](Self::wait) returns them, and so does `await`: it is a future of what `wait` returns. Dropping or forgetting
-/// this does not wait, and is always safe: the stream keeps the memory alive as long as necessary.
+/// this is always safe: the stream keeps the memory alive as long as necessary. It does not wait, unless the [`Stream`] was
+/// dropped before: the last of them that is dropped waits for the work.
+///
+/// An array that was given away is lost with it, and a forgotten `await` waits for nothing. So one that is not used is a
+/// warning, and `drop` says that nothing is wanted back:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// # let stream = gpumem::Stream::new(&device)?;
+/// # let memory = gpumem::DeviceMemory::<u32>::new(&device, 3)?;
+/// # let array = gpumem::Pinned::<u32>::zeroed(&device, 3)?;
+/// drop(stream.fill(&memory, 7u32)?);
+/// stream.copy(&memory, array)?;
+/// # Ok::<(), gpumem::Error>(())
+/// ```
 ///
 /// The future needs no runtime of its own: a function in the stream, behind the work, wakes the task. So a task waits for
 /// what is in the stream when it is first polled. A waker is called on a thread of the library or the driver, where most
@@ -952,6 +967,7 @@ pub type PendingRegions<D, S> = Pending<Vec<Region<Returned<D>, Returned<S>>>>;
 /// }
 /// # Ok::<(), gpumem::Error>(())
 /// ```
+#[must_use = "wait for it, or drop it if you need neither the operands nor the end of the work"]
 pub struct Pending<B> {
     /// `None` once the future has returned them.
     operands: Option<B>,
