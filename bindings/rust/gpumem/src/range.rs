@@ -130,7 +130,9 @@ impl AddressRange {
     /// Reserves addresses, far more than there is memory if wished. Nobody can access them before something is mapped.
     ///
     /// # Errors
-    /// If the size is not a multiple of the granularity, and as `gpumem_range_reserve()`.
+    /// [`ErrorKind::InvalidArgument`] if the size is not a multiple of the granularity; otherwise
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn reserve(instance: &Instance, bytes: u64) -> Result<Self, Error> {
         Self::reserve_with_options(instance, bytes, &RangeOptions::new())
     }
@@ -169,7 +171,9 @@ impl AddressRange {
     /// mapping keeps its memory alive, so that the handles can be dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`] if something is mapped there, and as `gpumem_range_map()`.
+    /// [`ErrorKind::AlreadyExists`] if something is mapped there; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`], [`ErrorKind::InvalidState`], [`ErrorKind::Busy`] or
+    /// [`ErrorKind::Unsupported`].
     pub fn map<'a>(
         &mut self,
         offset: u64,
@@ -192,8 +196,8 @@ impl AddressRange {
     /// Unmaps whole mappings, one or several in a row. The addresses stay reserved.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete, and as
-    /// `gpumem_range_unmap()`.
+    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete; otherwise
+    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`].
     pub fn unmap(&mut self, offset: u64, bytes: u64) -> Result<(), Error> {
         self.inner.uses.refuse((offset, bytes), "range", "AddressRange::unmap")?;
         self.inner.unmap(offset, bytes)
@@ -203,8 +207,9 @@ impl AddressRange {
     /// are not named keep what they have.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete, unless everything that is set
-    /// is [`Access::READ_WRITE`]; and as `gpumem_range_set_access()`.
+    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete, unless everything that is
+    /// set is [`Access::READ_WRITE`]; otherwise [`ErrorKind::InvalidArgument`], [`ErrorKind::InvalidState`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::DeviceLost`].
     pub fn set_access(
         &mut self,
         offset: u64,
@@ -238,8 +243,8 @@ impl AddressRange {
         instance.mapping(self.at(offset)).map_err(|error| error.called_as(FUNCTION))
     }
 
-    /// `len` elements from an offset on, as an operand of copies and fills. They need memory to which the device of the
-    /// work has access; the library checks that.
+    /// Some of the elements, as an operand of copies and fills: the addresses count as an array of `T`. They need memory
+    /// to which the device of the work has access; the library checks that.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if they do not lie within the addresses.
@@ -403,7 +408,7 @@ impl Instance {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidState`] if nothing is mapped there, [`ErrorKind::WrongKind`] if the memory is not of
-    /// [`Kind::VIRTUAL`], and as `gpumem_range_get_mapping()`.
+    /// [`Kind::VIRTUAL`]; otherwise [`ErrorKind::InvalidArgument`] or [`ErrorKind::NotFound`].
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn mapping(&self, pointer: *const c_void) -> Result<MappingInfo, Error> {
         let mut info = sys::gpumem_mapping_info::default();

@@ -61,7 +61,7 @@ pub struct RingInfo {
     pub name: String,
 }
 
-/// The one owner of a `gpumem_ring`. Work in streams shares it, and so its memory stays until that is complete.
+/// The one owner of a ring. Work in streams shares it, and so its memory stays until that is complete.
 struct Ring {
     handle: sys::gpumem_ring,
     instance: Arc<Inner>,
@@ -260,7 +260,8 @@ impl RingProducer {
     /// Makes a ring, whose messages have up to `slot_size` bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the device shares no memory or no events, and as `gpumem_ring_create()`.
+    /// [`ErrorKind::Unsupported`] if the device shares no memory or no events; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::InvalidState`].
     pub fn new(device: &Device, slot_size: u64, options: &RingOptions) -> Result<Self, Error> {
         device.instance.retry();
         let name = c_text(options.name.as_deref(), "RingOptions::name")?;
@@ -281,7 +282,7 @@ impl RingProducer {
     /// Exports the ring, so that other processes can [open](RingConsumer::open) it. The handle travels like one of memory.
     ///
     /// # Errors
-    /// As `gpumem_ring_export()`.
+    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn export(&self) -> Result<ShareHandle, Error> {
         let mut handle = sys::gpumem_share_handle::default();
         // SAFETY: the output is writable.
@@ -293,7 +294,8 @@ impl RingProducer {
     /// stream, this waits for that.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidState`] if the ring is finished, and as `gpumem_ring_acquire()`.
+    /// [`ErrorKind::InvalidState`] if the ring is finished; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::PeerGone`], [`ErrorKind::Busy`] or [`ErrorKind::StaleHandle`].
     pub fn acquire<'a>(&'a mut self, stream: Option<&'a Stream>) -> Result<RingSlot<'a>, Error> {
         loop {
             if let Some(found) = self.next(stream, sys::GPUMEM_TIMEOUT_INFINITE)? {
@@ -344,7 +346,7 @@ impl RingProducer {
     /// and then get [`ErrorKind::Closed`].
     ///
     /// # Errors
-    /// As `gpumem_ring_finish()`.
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::Busy`] or [`ErrorKind::StaleHandle`], as the message says.
     pub fn finish(&mut self) -> Result<(), Error> {
         while !self.finish_within(sys::GPUMEM_TIMEOUT_INFINITE)? {}
         Ok(())
@@ -403,7 +405,7 @@ pub struct RingSlot<'a> {
 }
 
 impl RingSlot<'_> {
-    /// `len` elements from an offset in bytes on, as an operand of copies and fills.
+    /// Some of the elements, as an operand of copies and fills: the slot counts as an array of `T`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if they do not lie within the slot.
@@ -433,7 +435,8 @@ impl RingSlot<'_> {
     /// in the slot's stream now. Without consumers, the message is lost.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the slot has fewer bytes, and as `gpumem_ring_publish()`. The slot is dropped then.
+    /// [`ErrorKind::InvalidArgument`] if the slot has fewer bytes; otherwise [`ErrorKind::InvalidState`] or
+    /// [`ErrorKind::Busy`]. The slot is dropped then.
     pub fn publish(self, bytes: u64, tag: u64) -> Result<(), Error> {
         let ring = self.producer.ring.handle;
         // SAFETY: only handles.
@@ -470,8 +473,10 @@ impl RingConsumer {
     /// Opens a ring of another process. The consumer sees every message that is published after this has returned.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] if the ring has as many consumers as it may, [`ErrorKind::Closed`] if it is finished,
-    /// [`ErrorKind::PeerGone`] if the producer has ended, and as `gpumem_ring_open()`.
+    /// [`ErrorKind::LimitExceeded`] if the ring has as many consumers as it may, [`ErrorKind::Closed`] if it is
+    /// finished, [`ErrorKind::PeerGone`] if the producer has ended; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::StaleHandle`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::PermissionDenied`], [`ErrorKind::Busy`], [`ErrorKind::NotFound`] or [`ErrorKind::Unsupported`].
     pub fn open(instance: &Instance, handle: &ShareHandle, options: &RingOpenOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
@@ -491,8 +496,9 @@ impl RingConsumer {
     /// Without a stream, this waits for that.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] if the producer has finished the ring and this was all, [`ErrorKind::PeerGone`] if it has ended,
-    /// and as `gpumem_ring_wait()`.
+    /// [`ErrorKind::Closed`] if the producer has finished the ring and this was all, [`ErrorKind::PeerGone`] if it
+    /// has ended; otherwise [`ErrorKind::InvalidArgument`], [`ErrorKind::InvalidState`], [`ErrorKind::Busy`] or
+    /// [`ErrorKind::StaleHandle`].
     pub fn wait<'a>(&'a self, stream: Option<&'a Stream>) -> Result<RingMessage<'a>, Error> {
         loop {
             if let Some(message) = self.wait_within(stream, sys::GPUMEM_TIMEOUT_INFINITE)? {
@@ -631,7 +637,7 @@ pub struct RingMessage<'a> {
 }
 
 impl RingMessage<'_> {
-    /// `len` elements from an offset in bytes on, as an operand of copies and fills.
+    /// Some of the elements, as an operand of copies and fills: the message counts as an array of `T`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if they do not lie within the message.
@@ -666,7 +672,8 @@ impl RingMessage<'_> {
     /// Releases the message. The producer fills the slot again when the work is complete that is in the message's stream now.
     ///
     /// # Errors
-    /// [`ErrorKind::PeerGone`] if the producer has ended, and as `gpumem_ring_release()`.
+    /// [`ErrorKind::PeerGone`] if the producer has ended; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::InvalidState`] or [`ErrorKind::Busy`].
     pub fn release(self) -> Result<(), Error> {
         let message = ManuallyDrop::new(self);
         message.consumer.release(message.found.number, message.stream)

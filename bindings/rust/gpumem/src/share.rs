@@ -279,8 +279,10 @@ impl Instance {
     /// freed: closing it fails with [`ErrorKind::Busy`], and what is dropped stays with the instance.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the memory does not have this way, with what would give it, and as
-    /// `gpumem_share_export()`.
+    /// [`ErrorKind::Unsupported`] if the memory does not have this way, with what would give it; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::PermissionDenied`], [`ErrorKind::LimitExceeded`] or
+    /// [`ErrorKind::DeviceLost`].
     pub fn export(&self, memory: impl Share, options: &ExportOptions) -> Result<ShareHandle, Error> {
         let (pointer, _, _hold) = place_of(&memory, "Instance::export")?;
         self.export_at(pointer, options, "Instance::export")
@@ -380,7 +382,9 @@ impl Instance {
     /// Calls for one socket must not overlap.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if this instance has no such export, and as `gpumem_share_send()`.
+    /// [`ErrorKind::NotFound`] if this instance has no such export; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::PeerGone`], [`ErrorKind::Busy`], [`ErrorKind::LimitExceeded`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn send(&self, handle: &ShareHandle, socket: impl AsFd) -> Result<(), Error> {
         self.send_with_options(handle, socket, &SendOptions::new())
     }
@@ -410,7 +414,8 @@ impl Instance {
     /// it is imported, or for the sender's lease. Calls for one socket must not overlap.
     ///
     /// # Errors
-    /// [`ErrorKind::PeerGone`] if the sender has hung up, and as `gpumem_share_receive()`.
+    /// [`ErrorKind::PeerGone`] if the sender has hung up; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::Busy`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::InvalidState`].
     pub fn receive(&self, socket: impl AsFd) -> Result<ShareHandle, Error> {
         loop {
             if let Some(handle) = self.receive_within(&socket, sys::GPUMEM_TIMEOUT_INFINITE)? {
@@ -440,7 +445,9 @@ impl Instance {
     /// are multiples of the page size. A part of a range must be exported again after it was mapped anew.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] without [`Capability::SHARE_DMA_BUF`], and as `gpumem_share_export_dma_buf()`.
+    /// [`ErrorKind::Unsupported`] without [`Capability::SHARE_DMA_BUF`]; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::InvalidState`], [`ErrorKind::LimitExceeded`]
+    /// or [`ErrorKind::DeviceLost`].
     pub fn export_dma_buf(&self, memory: impl Share, flags: DmaBufFlags) -> Result<OwnedFd, Error> {
         const FUNCTION: &str = "Instance::export_dma_buf";
         let (pointer, bytes, _hold) = place_of(&memory, FUNCTION)?;
@@ -554,8 +561,12 @@ impl Imported {
     /// [`Link::fetch`](crate::Link::fetch); otherwise the exporter is asked for them.
     ///
     /// # Errors
-    /// [`ErrorKind::StaleHandle`] if the memory was freed or the export has ended, [`ErrorKind::PeerGone`] if the exporter
-    /// has, [`ErrorKind::InvalidState`] if this process exported it by [`ShareWay::LEGACY`], and as `gpumem_share_import()`.
+    /// [`ErrorKind::StaleHandle`] if the memory was freed or the export has ended, [`ErrorKind::PeerGone`] if the
+    /// exporter has, [`ErrorKind::InvalidState`] if this process exported it by [`ShareWay::LEGACY`]; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NoAccess`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::PermissionDenied`], [`ErrorKind::Busy`], [`ErrorKind::Unsupported`],
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::DeviceLost`].
     pub fn new(instance: &Instance, handle: &ShareHandle) -> Result<Self, Error> {
         Self::with_options(instance, handle, &ImportOptions::new())
     }
@@ -608,7 +619,8 @@ impl Imported {
         Ok(Self { memory, offset })
     }
 
-    /// `len` elements from an offset on, in bytes from the byte that was exported, as an operand of copies and fills.
+    /// Some of the elements, as an operand of copies and fills: the memory counts as an array of `T`, from the byte that
+    /// was exported on.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if they do not lie within the memory, or if that byte is not aligned for them.

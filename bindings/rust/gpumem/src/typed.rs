@@ -707,7 +707,10 @@ impl<T: Element> Registered<T> {
     /// Registers the elements of an array where they are; nothing is copied. Does nothing for an array without bytes.
     ///
     /// # Errors
-    /// As `gpumem_memory_register()`. The array is returned.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::AlreadyExists`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
+    /// The array is returned.
     pub fn new<V: OwnedArray<T>>(
         device: &Device,
         values: V,
