@@ -209,6 +209,23 @@ def translate(text, constant, function="`{}()`", code="`{}`"):
     return "".join(parts)
 
 
+# Parts of texts that are about C alone, and what is said in their place.
+OF_C = (
+    (r", (live objects at a close by force), or an `?error->struct_size`? that is no size of a gpumem_error", r" or \1"),
+    (r"`GPUMEM_ANSWER_NO`, `GPUMEM_ANSWER_YES` or `GPUMEM_ANSWER_EMULATED`\.", "No, yes or emulated."),
+    (r" Test it with `GPUMEM_FAILED`, because a note is not a failure\.", ""),
+    (r"`GPUMEM_CUDA_DRIVER_VERSION_MIN` or mismatched", "this library needs, or mismatched"),
+)
+
+
+def in_own_words(text, functions):
+    """A text whose names of constants are translated, with the other names of C as `functions` has them."""
+    for in_c, own in OF_C:
+        text = re.sub(in_c, own, text)
+    text = re.sub(r"\b(gpumem_\w+)\(\)", lambda match: functions[match[1]], text)
+    return re.sub(r"\bgpumem_\w+", lambda match: generate_infos.STRUCTS.get(match[0], match[0]), text)
+
+
 def comment(text, begin, width=100):
     """A text as lines that begin with `begin`."""
     return "".join(f"{begin}{line}\n" for line in textwrap.wrap(text, width - len(begin), break_long_words=False,
@@ -320,11 +337,16 @@ def rust_types(interface):
 def rust_codes(interface):
     names = {constant.name: f"[`{name}::{value_name(numbers, constant, 'Rust')}`]" for numbers, name in offered(interface, "Rust")
              for constant in numbers.constants}
+    functions = {function.name: f"`{rust_member(interface, function)}`" for function in interface.functions}
+
+    def words(text):
+        text = text.replace("gpumem_buffer_set_capacity() with 0", "`Buffer::shrink_to_fit`")
+        return in_own_words(translate(text, lambda name: names.get(name, f"`{name}`"), "{}()"), functions)
 
     def one(numbers, name, base):
-        text = comment(translate(purpose(numbers), lambda c: names.get(c, f"`{c}`")), "    /// ") + f"    {name}{base} {{\n"
+        text = comment(words(purpose(numbers)), "    /// ") + f"    {name}{base} {{\n"
         for constant in numbers.constants:
-            text += comment(translate(constant.text, lambda c: names.get(c, f"`{c}`")), "        /// ")
+            text += comment(words(constant.text), "        /// ")
             text += f"        {value_name(numbers, constant, 'Rust')} = {constant.name},\n"
         return text + "    }\n"
     types = offered(interface, "Rust")
@@ -352,6 +374,7 @@ def rust_names(interface):
 def rust_options(interface):
     names = {constant.name: f"[`{name}::{value_name(numbers, constant, 'Rust')}`]" for numbers, name in offered(interface, "Rust")
              for constant in numbers.constants}
+    names["GPUMEM_TRANSFER_OFF"] = "`u32::MAX`"
     kinds = {numbers.name: name for numbers, name in offered(interface, "Rust")}
     functions = {function.name: rust_member(interface, function) for function in interface.functions}
 
@@ -734,9 +757,11 @@ def go_structs(interface):
 
 def go_codes(interface):
     names = {constant.name: go_constant(interface, constant) for constant in interface.constants} | {"GPUMEM_FAILED": "Status.Failed"}
+    functions = {function.name: members.member(interface, function, "Go", lambda name: pascal(name, "Go")).removeprefix("gpumem.")
+                 for function in interface.functions}
 
     def words(text):
-        return translate(text, lambda name: names.get(name, name), "{}()", "{}").strip()
+        return in_own_words(translate(text, lambda name: names.get(name, name), "{}()", "{}").strip(), functions)
 
     def rows(constants, kind):
         return [[names[constant.name], *kind, f"= {hexadecimal(interface, constant)}",
@@ -830,13 +855,18 @@ def go_layout(interface):
 # The guide.
 
 
+def rust_kinds():
+    """The kind of error that Rust makes of a status; of others, Internal."""
+    rust = (ROOT / "bindings/rust/gpumem/src/error.rs").read_text(encoding="utf-8")
+    return {status: kind for arm, kind in re.findall(r"^ +(Status::[A-Z_:|a-z ]+?) => (?:{\s*)?Self::(\w+)", rust, re.MULTILINE)
+            for status in re.findall(r"[A-Z_]{2,}", arm)}
+
+
 def status_names(interface):
     """What each status is called in each language. Python's classes and Rust's kinds of errors are written by hand."""
     python = (ROOT / "bindings/python/gpumem/errors.py").read_text(encoding="utf-8")
     classes = {int(code): name for name, code in re.findall(r"^class (\w+)\(.*\n(?:(?!class ).*\n)*?    code = (-?\d+)$", python, re.MULTILINE)}
-    rust = (ROOT / "bindings/rust/gpumem/src/error.rs").read_text(encoding="utf-8")
-    kinds = {status: kind for arm, kind in re.findall(r"^ +(Status::[A-Z_:|a-z ]+?) => (?:{\s*)?Self::(\w+)", rust, re.MULTILINE)
-             for status in re.findall(r"[A-Z_]{2,}", arm)}
+    kinds = rust_kinds()
     statuses = next(numbers for numbers in interface.numbers if numbers.name == "gpumem_status")
     lines = []
     for constant in statuses.constants:

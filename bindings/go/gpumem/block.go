@@ -228,11 +228,11 @@ func (a Address) enter(function string, bytes uint64) error {
 		if at.asleep && at.ordinary {
 			return refusal(ErrInvalidState, function, "the buffer is asleep, and has no memory at %#x; wake it first", a.value)
 		}
-		// There may be memory behind the size of a GrowableBuffer, which the library does not refuse.
-		if offset := a.value - at.address; offset > at.size || bytes > at.size-offset {
+		// The library refuses what has no memory there.
+		if offset := a.value - at.address; offset > at.reserved || offset == at.reserved && bytes > 0 {
 			return refusal(ErrInvalidArgument, function,
-				"%d bytes at %#x are not inside the buffer, which has %d bytes at %#x now; resize it, or get the address again",
-				bytes, a.value, at.size, at.address)
+				"%#x is not inside the buffer, which has %d bytes of addresses at %#x now; get the address again", a.value,
+				at.reserved, at.address)
 		}
 		return a.owner.enter(function)
 	}

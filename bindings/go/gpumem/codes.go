@@ -22,7 +22,7 @@ type Feature int32
 // The values of Feature.
 const (
 	FeatureBackendHost      Feature = 1  // The host backend is compiled in.
-	FeatureBackendCUDA      Feature = 2  // The cuda backend is compiled in; gpumem_instance_probe() finds out whether it works here.
+	FeatureBackendCUDA      Feature = 2  // The cuda backend is compiled in; Probe finds out whether it works here.
 	FeatureMemoryDevice     Feature = 10 // Device memory.
 	FeatureMemoryPinned     Feature = 11 // Pinned and mapped host memory.
 	FeatureMemoryRegistered Feature = 12 // Pinning of existing memory.
@@ -260,7 +260,7 @@ const (
 	CapabilityShareDMABufPCIe           Capability = 84 // share.dma_buf_pcie: can device memory be exported as a dma-buf that is mapped over PCIe?
 )
 
-// AnswerType: type of value in a gpumem_capability_info.
+// AnswerType: type of value in a CapabilityInfo.
 type AnswerType int32
 
 // The values of AnswerType.
@@ -312,7 +312,7 @@ const (
 	ShareWayLegacy  ShareWay = 1 // An inter-process handle of the driver, for device memory and events.
 	ShareWayPOSIXFD ShareWay = 2 // File descriptors, for physical memory that was created with HandleTypePOSIXFD.
 	ShareWayFabric  ShareWay = 3 // Fabric handles, for physical memory that was created with HandleTypeFabric.
-	ShareWayDMABuf  ShareWay = 4 // A dma-buf, for other drivers: gpumem_share_export_dma_buf().
+	ShareWayDMABuf  ShareWay = 4 // A dma-buf, for other drivers: Instance.ExportDMABuf.
 )
 
 // ShareType: what a handle stands for.
@@ -320,9 +320,9 @@ type ShareType int32
 
 // The values of ShareType.
 const (
-	ShareTypeMemory ShareType = 1 // Memory, to be imported with gpumem_share_import().
-	ShareTypeEvent  ShareType = 2 // An event, to be imported with gpumem_event_import().
-	ShareTypeRing   ShareType = 3 // A ring, to be opened with gpumem_ring_open().
+	ShareTypeMemory ShareType = 1 // Memory, to be imported with Instance.Import.
+	ShareTypeEvent  ShareType = 2 // An event, to be imported with Device.ImportEvent.
+	ShareTypeRing   ShareType = 3 // A ring, to be opened with Instance.OpenRing.
 )
 
 // ExportFlags: how memory is exported.
@@ -378,7 +378,7 @@ type EventFlags uint64
 // The values of EventFlags.
 const (
 	EventDisableTiming EventFlags = 0x1 // The event takes no time stamp, which makes it cheaper.
-	EventBlockingSync  EventFlags = 0x2 // gpumem_event_synchronize() yields the processor while it waits without a limit.
+	EventBlockingSync  EventFlags = 0x2 // Event.Synchronize yields the processor while it waits without a limit.
 	EventInterprocess  EventFlags = 0x4 // The event can be exported to other processes.
 )
 
@@ -444,7 +444,7 @@ type LogLevel int32
 // The values of LogLevel.
 const (
 	LogError   LogLevel = 1 // Something was lost, such as memory that the driver refused to free.
-	LogWarning LogLevel = 2 // Something is probably not as intended, such as a fallback to the host backend, live objects at a close by force, or an error->struct_size that is no size of a gpumem_error.
+	LogWarning LogLevel = 2 // Something is probably not as intended, such as a fallback to the host backend or live objects at a close by force.
 	LogInfo    LogLevel = 3 // What was found and chosen when a backend was opened.
 	LogDebug   LogLevel = 4 // The reason of each failing call.
 )
@@ -478,8 +478,8 @@ type PoolFlags uint64
 // The values of PoolFlags.
 const (
 	PoolAllowInternalDependencies PoolFlags = 0x1 // An allocation of up to 1 MiB may let its stream wait for the work of another one, rather than take new memory.
-	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and poisoned where the CPU reaches them, and gpumem_pool_get_block_info() knows the requested size.
-	PoolTrustNativeStreams        PoolFlags = 0x4 // gpumem_pool_alloc_native() and gpumem_pool_free_native() do not ask the driver about the stream, which makes them as fast as in a stream of the library.
+	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and poisoned where the CPU reaches them, and Instance.BlockInfo knows the requested size.
+	PoolTrustNativeStreams        PoolFlags = 0x4 // Pool.AllocNative and PoolBlock.FreeNative do not ask the driver about the stream, which makes them as fast as in a stream of the library.
 )
 
 // WaitCondition: condition that ends a value wait.

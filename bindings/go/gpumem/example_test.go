@@ -433,6 +433,46 @@ func values(instance *gpumem.Instance, device *gpumem.Device) error {
 	return nil
 }
 
+func ExampleGrowableBuffer_Wait() {
+	onHost(leaves)
+	// Output: it can be used
+}
+
+func leaves(instance *gpumem.Instance, device *gpumem.Device) error {
+	buffer, err := device.NewGrowableBuffer(gpumem.BufferOptions{Size: 4096, Reserve: 4096})
+	if err != nil {
+		return err
+	}
+	defer buffer.Close()
+	stream, err := device.NewStream(gpumem.StreamOptions{})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	release := make(chan struct{})
+	if err := stream.Launch(func() { <-release }); err != nil {
+		return err
+	}
+	defer stream.Synchronize()
+
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	err = buffer.SleepContext(ctx, gpumem.SleepOptions{})
+	close(release)
+	if errors.Is(err, context.DeadlineExceeded) {
+		// The buffer stays awake. It can be used again when Wait returns.
+		err = buffer.Wait(context.Background())
+	}
+	if err != nil {
+		return err
+	}
+	if err := instance.Fill(buffer.At(0), 4096, 7, 1); err != nil {
+		return err
+	}
+	fmt.Println("it can be used")
+	return nil
+}
+
 func ExampleGroup() {
 	onHost(engine)
 	// Output:

@@ -43,7 +43,7 @@ func (i *Instance) ReadFileWith(destination Address, file *os.File, offset, size
 
 // ReadFileContext is ReadFileWith until the context is done. Then it returns the error of the context.
 func (i *Instance) ReadFileContext(ctx context.Context, destination Address, file *os.File, offset, size uint64, options FileOptions) (copied FileCopied, err error) {
-	err = untilDone(ctx, &options.Progress, false, func() error {
+	err = untilDone(ctx, &options.Progress, nil, func() error {
 		copied, err = i.copyFile("Instance.ReadFileContext", FileDirectionToMemory, destination, file, offset, size, options)
 		return err
 	})
@@ -64,7 +64,7 @@ func (i *Instance) WriteFileWith(file *os.File, offset uint64, source Address, s
 
 // WriteFileContext is WriteFileWith until the context is done. Then it returns the error of the context.
 func (i *Instance) WriteFileContext(ctx context.Context, file *os.File, offset uint64, source Address, size uint64, options FileOptions) (copied FileCopied, err error) {
-	err = untilDone(ctx, &options.Progress, false, func() error {
+	err = untilDone(ctx, &options.Progress, nil, func() error {
 		copied, err = i.copyFile("Instance.WriteFileContext", FileDirectionFromMemory, source, file, offset, size, options)
 		return err
 	})

@@ -28,6 +28,7 @@ type Group struct {
 	mutex    sync.Mutex
 	members  map[*growing]bool
 	changes  map[*groupChange]bool
+	left     leftCalls
 }
 
 // groupChange is a call that changes buffers of a group, and what it claims of each.
@@ -170,10 +171,35 @@ func (g *Group) Sleep(options SleepOptions) error {
 	})
 }
 
-// SleepContext is Sleep until the context is done. Then it undoes what it did, and returns the error of the context. If that
-// takes longer, because it waits for work, the call goes on alone; see [GrowableBuffer.SleepContext].
+// SleepContext is Sleep until the context is done. Then it undoes what it did, and returns the error of the context. If it is
+// waiting for work then, the rest of the call is left behind, and its buffers cannot be used until that is undone, although
+// they are BufferStateAwake: [Group.Wait] waits for that; see [GrowableBuffer.SleepContext].
 func (g *Group) SleepContext(ctx context.Context, options SleepOptions) error {
-	return untilDone(ctx, &options.Progress, true, func() error { return g.Sleep(options) })
+	var left *leftCalls
+	if g != nil {
+		left = &g.left
+	}
+	return untilDone(ctx, &options.Progress, left, func() error { return g.Sleep(options) })
+}
+
+// Wait is [GrowableBuffer.Wait] for the calls of the group and of all its buffers.
+func (g *Group) Wait(ctx context.Context) error {
+	const name = "Group.Wait"
+	if g == nil || g.handle == 0 {
+		return refusal(ErrInvalidArgument, name, "the group is nil")
+	}
+	g.mutex.Lock()
+	all := []*leftCalls{&g.left}
+	for member := range g.members {
+		all = append(all, &member.left)
+	}
+	g.mutex.Unlock()
+	for _, left := range all {
+		if err := left.wait(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Wake wakes the buffers as one; those that are awake stay as they are. If it fails, those that it woke sleep again, and
@@ -190,9 +216,15 @@ func (g *Group) Wake(options WakeOptions) error {
 	})
 }
 
-// WakeContext is Wake until the context is done. Then the buffers sleep on, and it returns the error of the context.
+// WakeContext is Wake until the context is done. Then the buffers sleep on, and it returns the error of the context. If a
+// SleepContext is left behind, it waits for that first.
 func (g *Group) WakeContext(ctx context.Context, options WakeOptions) error {
-	return untilDone(ctx, &options.Progress, false, func() error { return g.Wake(options) })
+	if g != nil && g.handle != 0 {
+		if err := g.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return untilDone(ctx, &options.Progress, nil, func() error { return g.Wake(options) })
 }
 
 // Prepare makes the stores of the buffers that are awake, as [GrowableBuffer.Prepare] does. With BytesPerSecond, the

@@ -49,6 +49,7 @@ type growing struct {
 	place      atomic.Pointer[place]
 	parts      partSet
 	refreshing sync.Mutex
+	left       leftCalls
 	shorter    atomic.Pointer[uint64] // Its size, if the library has a larger one that could not be undone; otherwise nil.
 }
 
@@ -285,10 +286,34 @@ func (b *GrowableBuffer) Sleep(options SleepOptions) error {
 }
 
 // SleepContext is Sleep until the context is done. Then the buffer stays awake, and it returns the error of the context. Once
-// all bytes are copied, the call ends by itself. If it cannot end soon, because it waits for work, it is left to be undone
-// alone: until then, other changes of the buffer wait.
+// all bytes are copied, the call ends by itself.
+//
+// If it cannot end soon, because it is waiting for work, it returns all the same, and the rest of the call is left behind: it
+// is undone when that work is complete. Until then State of Info is BufferStateAwake, but copies and fills are refused with
+// ErrInvalidState, and a View with ErrBusy. [GrowableBuffer.Wait] waits for the end. Calls that change the buffer, such as
+// another Sleep, wait for it by themselves.
 func (b *GrowableBuffer) SleepContext(ctx context.Context, options SleepOptions) error {
-	return untilDone(ctx, &options.Progress, true, func() error { return b.Sleep(options) })
+	var left *leftCalls
+	if b.id() != 0 {
+		left = &b.growing.left
+	}
+	return untilDone(ctx, &options.Progress, left, func() error { return b.Sleep(options) })
+}
+
+// Wait waits until no call of SleepContext, of the buffer or its [Group], is left behind, or until the context is done: then it
+// returns the error of the context. If it returns nil, the buffer can be used again; it is awake, unless it could not be woken
+// (BufferStateFailed). It returns at once if no call is left behind. A callback, Progress and a function of a stream, for
+// which the call may be waiting, must not wait for it: it fails with ErrInvalidState.
+func (b *GrowableBuffer) Wait(ctx context.Context) error {
+	const name = "GrowableBuffer.Wait"
+	if b.id() == 0 {
+		return refusal(ErrInvalidArgument, name, "the buffer is nil")
+	}
+	defer runtime.KeepAlive(b)
+	if err := b.growing.left.wait(ctx, name); err != nil || b.group == nil {
+		return err
+	}
+	return b.group.left.wait(ctx, name)
 }
 
 // Wake wakes the buffer at the same address, with its size, the access of each processor, and the content that was kept;
@@ -306,9 +331,16 @@ func (b *GrowableBuffer) Wake(options WakeOptions) error {
 	})
 }
 
-// WakeContext is Wake until the context is done. Then the buffer sleeps on, and it returns the error of the context.
+// WakeContext is Wake until the context is done. Then the buffer sleeps on, and it returns the error of the context. It waits for
+// no work, so it leaves nothing behind. If a SleepContext is left behind, it waits for that first; the buffer is awake then,
+// and it fails with ErrInvalidState as Wake does.
 func (b *GrowableBuffer) WakeContext(ctx context.Context, options WakeOptions) error {
-	return untilDone(ctx, &options.Progress, false, func() error { return b.Wake(options) })
+	if b.id() != 0 {
+		if err := b.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return untilDone(ctx, &options.Progress, nil, func() error { return b.Wake(options) })
 }
 
 // Prepare makes the store for the content ahead of Sleep, as large as the buffer is now, so that Sleep with the same
@@ -340,14 +372,17 @@ func (b *GrowableBuffer) Group() *Group {
 	return b.group
 }
 
-// Size returns the number of bytes that may be used; of a closed buffer, that of before.
+// Size returns the number of bytes, as last asked for; of a closed buffer, that of before. There may be memory behind them; see
+// [GrowableBuffer.At].
 func (b *GrowableBuffer) Size() uint64 { return b.now().size }
 
 // Generation returns how often the buffer has woken or moved. What other code derived from it before is out of date.
 func (b *GrowableBuffer) Generation() uint64 { return b.now().generation }
 
-// At returns the address of the byte at an offset, for copies and fills. They refuse bytes behind the size. After a
-// movable buffer has moved, get its addresses again.
+// At returns the address of the byte at an offset, for copies and fills. They may use all that has memory, also behind the
+// size, up to Capacity of Info; the rest they refuse with ErrInvalidState. But only the bytes of the size are the content: what
+// is behind them is not kept by Sleep, nor by an ordinary allocation (BufferCopyable) that grows, and a smaller Resize may
+// free it. After a movable buffer has moved, get its addresses again.
 func (b *GrowableBuffer) At(offset uint64) Address {
 	if b == nil {
 		return Address{}
@@ -492,7 +527,7 @@ func (g *growing) info() (nativeBufferInfo, error) {
 }
 
 // Info gets information about the buffer. It does not wait for a call that changes the buffer, and works after the
-// device was lost.
+// device was lost. State is that of before while a call puts the buffer to sleep or wakes it; see [GrowableBuffer.SleepContext].
 func (b *GrowableBuffer) Info() (BufferInfo, error) {
 	var state *growing
 	if b != nil {

@@ -5,6 +5,7 @@ package gpumem
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -52,7 +53,7 @@ func TestABufferThatGrows(t *testing.T) {
 	start := b.At(0)
 	other := newGrowable(t, d, BufferOptions{})
 	// In the size, and where nothing is mapped.
-	for _, at := range []Address{start, RawAddress(uint64(b.DevicePtr()) + 8*unit - 1)} {
+	for _, at := range []Address{start, b.At(100), b.At(8*unit - 1), b.DevicePtr().At(8*unit - 1)} {
 		pointer, err := i.Pointer(at)
 		must(t, err)
 		if !pointer.Owned || !pointer.IsIn(b) || pointer.IsIn(other) || pointer.IsIn(nil) {
@@ -62,11 +63,17 @@ func TestABufferThatGrows(t *testing.T) {
 	must(t, other.Close())
 	must(t, CopyFromSlice(i, start, []byte("begin")))
 	must(t, i.Fill(start, 100, 7, 1))
-	// There is memory behind the size, but it is not the buffer's.
-	expect(t, i.Fill(start, 101, 7, 1), ErrInvalidArgument)
-	expect(t, i.Fill(b.At(100), 1, 7, 1), ErrInvalidArgument)
-	expect(t, s.Fill(b.At(1), 100, 7, 1), ErrInvalidArgument)
-	must(t, i.Fill(b.At(100), 0, 7, 1))
+	// What has memory can be used, also behind the size, by any of its addresses.
+	for _, at := range []func(uint64) Address{b.At, start.Add, b.DevicePtr().At} {
+		must(t, i.Fill(at(unit-1), 1, 9, 1))
+		must(t, s.Fill(at(100), unit-100, 9, 1))
+		must(t, s.Synchronize())
+		expect(t, i.Fill(at(unit), 1, 7, 1), ErrInvalidState)
+		expect(t, i.Fill(at(100), unit, 7, 1), ErrInvalidState)
+		must(t, i.Fill(at(8*unit), 0, 7, 1))
+	}
+	expect(t, i.Fill(b.At(8*unit), 1, 7, 1), ErrInvalidArgument)
+	expect(t, i.Fill(b.At(math.MaxUint64), 1, 7, 1), ErrInvalidArgument)
 
 	must(t, CopyFromSliceAsync(s, b.At(90), []byte("1234567890")))
 	must(t, b.Resize(2*unit+1)) // While the stream works on it.
@@ -95,7 +102,7 @@ func TestABufferThatGrows(t *testing.T) {
 		t.Errorf("with more capacity the buffer is %+v", info)
 	}
 	expect(t, b.SetCapacity(unit), ErrInvalidArgument)
-	expect(t, i.Fill(b.At(4*unit), 1, 7, 1), ErrInvalidArgument)
+	must(t, i.Fill(b.At(4*unit), 1, 7, 1))
 	must(t, b.SetCapacity(0))
 	must(t, b.Resize(95))
 	want.Size, want.Capacity, want.BlockCount = 95, unit, 1
@@ -105,8 +112,8 @@ func TestABufferThatGrows(t *testing.T) {
 	if got := contentOf(t, b, 88, 7); got != "\a\a12345" {
 		t.Errorf("after shrinking there is %q", got)
 	}
-	expect(t, CopyToSlice(i, make([]byte, 6), b.At(90)), ErrInvalidArgument)
-	expect(t, i.Fill(start.Add(unit), 1, 1, 1), ErrInvalidArgument)
+	must(t, CopyToSlice(i, make([]byte, 6), b.At(90)))
+	expect(t, i.Fill(start.Add(unit), 1, 1, 1), ErrInvalidState)
 	message := expect(t, b.Resize(9*unit), ErrOutOfAddressSpace).Error()
 	if b.Size() != 95 {
 		t.Errorf("after %q the size is %d", message, b.Size())

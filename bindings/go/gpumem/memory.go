@@ -20,7 +20,8 @@ type MemoryOptions struct {
 	NUMANode  int32       // Node for MemoryNUMANode; otherwise 0.
 	Name      string      // For messages and reports, up to 63 bytes.
 
-	Uninitialized bool // NewPinned leaves the contents indeterminate. Zeroing them costs a pass over the memory.
+	// NewPinned does not zero the memory, which saves a pass over it. The others never do, so for them it means nothing.
+	Uninitialized bool
 }
 
 // RegisterOptions are options for registering existing memory.
@@ -48,7 +49,7 @@ func (m *Memory) id() C.uintptr_t {
 	return C.uintptr_t(m.handle)
 }
 
-// NewMemory allocates memory. Its contents are indeterminate.
+// NewMemory allocates memory. Its contents are indeterminate, also those of pinned memory; [NewPinned] zeroes it.
 func (d *Device) NewMemory(options MemoryOptions) (*Memory, error) {
 	if err := checkTexts("Device.NewMemory", options.Name); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"reflect"
@@ -404,6 +405,21 @@ func TestCopiesOfGoMemory(t *testing.T) {
 	must(t, CopyToSlice(i, []byte(nil), m.At(0)))
 	expect(t, CopyFromSlice(i, m.At(4090), []uint64{1}), ErrInvalidArgument)
 	expect(t, CopyToSlice(i, make([]byte, 4097), m.At(0)), ErrInvalidArgument)
+}
+
+func TestLengthsAreRefusedAlike(t *testing.T) {
+	d := device(t)
+	for _, length := range []int{0, -1, math.MinInt} {
+		_, pinned := NewPinned[int32](d, length, MemoryOptions{})
+		_, memory := NewDeviceMemory[int32](d, length, MemoryOptions{})
+		_, managed := NewManaged[int32](d, length, MemoryOptions{})
+		for _, err := range []error{pinned, memory, managed} {
+			want := fmt.Sprintf("the length is %d; ask for at least one value", length)
+			if got := expect(t, err, ErrInvalidArgument).Error(); !strings.Contains(got, want) {
+				t.Error(got)
+			}
+		}
+	}
 }
 
 // Another object may lie behind an object, so an address there is refused before the library looks it up.

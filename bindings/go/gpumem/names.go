@@ -119,6 +119,7 @@ func translateWith(text string, words map[string]string) string {
 // phrases has what this package says in other words.
 var phrases = strings.NewReplacer(
 	"its handle after", "it after",
+	"call HostAccess.Close first", "end its View or close its HostAccess first",
 	"stream of another thread", "stream of another thread", // The stream is that of a thread.
 	"another thread", "another goroutine",
 	"this thread", "this goroutine",

@@ -35,7 +35,8 @@ func (i PointerInfo) IsIn(buffer *GrowableBuffer) bool {
 	return id != 0 && id == i.buffer
 }
 
-// Pointer gets information about any address, whether the library made it or not.
+// Pointer gets information about any address, whether the library made it or not. That of an object must be inside it: of a
+// [GrowableBuffer], anywhere in the addresses that it has reserved, while it sleeps too.
 func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 	if err := address.enter("Instance.Pointer", 1); err != nil {
 		return PointerInfo{}, err
@@ -61,7 +62,7 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 		Size:          info.size,
 		BufferID:      info.bufferID,
 		GrantedFlags:  MemoryFlags(info.grantedFlags),
-		// A range and a block are no gpumem_memory.
+		// A range and a block have no handle of memory.
 		Owned:  info.memory != 0 || Kind(info.kind) == KindVirtual || Kind(info.kind) == KindPool,
 		buffer: info.buffer,
 	}, nil

@@ -47,7 +47,8 @@ func newHandle(call func(bytes *C.uint8_t) error) (ShareHandle, error) {
 	return ShareHandle{func() *[handleSize]byte { return bytes }}, nil
 }
 
-// Equal reports whether the handles have the same bytes.
+// Equal reports whether the handles have the same bytes, as those of one export have. A handle that was received or fetched is
+// not equal to the one that was sent or published: it says over which connection it came.
 func (h ShareHandle) Equal(other ShareHandle) bool { return *h.bytes() == *other.bytes() }
 
 // MarshalBinary returns the bytes, for channels such as encoding/gob.
@@ -434,7 +435,7 @@ func (i *Instance) Send(socket syscall.Conn, handle ShareHandle, options SendOpt
 
 // Receive waits for a handle that [Instance.Send] sent, on a Unix socket: a [*net.UnixConn] or an [*os.File]. Deadlines of
 // the socket hold: the error is then os.ErrDeadlineExceeded. Descriptors and connection are kept until the handle is
-// imported, or for the sender's lease.
+// imported, or for the sender's lease. The handle is not [ShareHandle.Equal] to the one that was sent.
 func (i *Instance) Receive(socket syscall.Conn) (ShareHandle, error) {
 	const name = "Instance.Receive"
 	defer runtime.KeepAlive(i)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"runtime"
 	"runtime/cgo"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -21,7 +22,7 @@ type SleepOptions struct {
 	Content   Content    // What happens to the content.
 	Flags     SleepFlags // SleepIdle, or 0.
 	Directory string     // For ContentFile: directory of the file.
-	Tag       string     // For a Group: only the buffers with this tag; "" means all.
+	Tag       string     // For a Group: only the buffers with this tag, which may be none; "" means all.
 	// Work to wait for: all that is in this stream, and what this event marks. With neither, and without SleepIdle, the
 	// call waits for all work of the devices, whoever enqueued it.
 	Stream *Stream
@@ -124,8 +125,9 @@ func (o *PrepareOptions) run(prepare func(directory *C.char) C.gpumem_go_result)
 const leaveAfter = 40 * time.Millisecond
 
 // untilDone makes a call with this progress function, and ends it once the context is done. One that may wait for work, which
-// a context cannot end, runs on a goroutine of its own; it is left there, until it asks the progress function.
-func untilDone(ctx context.Context, progress *func(done, total uint64) bool, mayWait bool, call func() error) error {
+// a context cannot end, runs on a goroutine of its own; it is left there, among those that are left, until it asks the progress
+// function. left is nil for a call that does not wait.
+func untilDone(ctx context.Context, progress *func(done, total uint64) bool, left *leftCalls, call func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -149,7 +151,7 @@ func untilDone(ctx context.Context, progress *func(done, total uint64) bool, may
 		}
 		return err
 	}
-	if !mayWait || ctx.Done() == nil || asideHere() != nil {
+	if left == nil || ctx.Done() == nil || asideHere() != nil {
 		return made()
 	}
 	var err error
@@ -167,6 +169,7 @@ func untilDone(ctx context.Context, progress *func(done, total uint64) bool, may
 		case <-finished:
 		case <-time.After(leaveAfter):
 			if state.CompareAndSwap(running, leaving) {
+				left.add(finished)
 				return ctx.Err()
 			}
 			<-finished
@@ -179,6 +182,49 @@ func untilDone(ctx context.Context, progress *func(done, total uint64) bool, may
 		runtime.Goexit()
 	}
 	return err
+}
+
+// leftCalls are calls of SleepContext that returned before they were undone.
+type leftCalls struct {
+	mutex sync.Mutex
+	all   []<-chan struct{} // Closed when the call is undone.
+}
+
+func (l *leftCalls) add(finished <-chan struct{}) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.all = append(l.all, finished)
+}
+
+// now returns those that are not undone yet.
+func (l *leftCalls) now() []<-chan struct{} {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	kept := l.all[:0]
+	for _, finished := range l.all {
+		select {
+		case <-finished:
+		default:
+			kept = append(kept, finished)
+		}
+	}
+	l.all = kept
+	return append([]<-chan struct{}(nil), kept...)
+}
+
+// wait waits until all of them are undone.
+func (l *leftCalls) wait(ctx context.Context, function string) error {
+	for _, finished := range l.now() {
+		if asideHere() != nil || calledByLibrary() {
+			return waitsForItself(function)
+		}
+		select {
+		case <-finished:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // BufferCallbacks are functions that are called when a buffer sleeps and wakes, alone or with its [Group]. They may ask

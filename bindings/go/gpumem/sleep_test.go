@@ -398,6 +398,62 @@ func TestSleepLeavesWorkWithItsContext(t *testing.T) {
 	must(t, g.Close())
 }
 
+func TestWaitEndsOnceASleepThatWasLeftIsUndone(t *testing.T) {
+	d, unit := rangeDevice(t)
+	g, err := d.Instance().NewGroup(GroupOptions{})
+	must(t, err)
+	b, err := d.NewGrowableBuffer(BufferOptions{Size: unit, Reserve: unit, Group: g})
+	must(t, err)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	fill := func() error { return d.Instance().Fill(b.At(0), unit, 'c', 1) }
+	for name, sleep := range map[string]func(context.Context, SleepOptions) error{"buffer": b.SleepContext, "group": g.SleepContext} {
+		s, open := newStream(t, d), make(chan struct{})
+		var inside error
+		must(t, s.Launch(func() {
+			<-open
+			inside = b.Wait(context.Background())
+		}))
+		ctx, cancel := context.WithCancel(context.Background())
+		result := make(chan error, 1)
+		go func() { result <- sleep(ctx, SleepOptions{}) }()
+		begin := time.Now()
+		for fill() == nil { // Until the call has begun.
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("%s: it has not begun", name)
+			}
+		}
+		cancel()
+		if err := <-result; err != context.Canceled {
+			t.Errorf("%s: %v", name, err)
+		}
+		if state := infoOf(t, b).State; state != BufferStateAwake {
+			t.Errorf("%s: while the call is left behind it is %v", name, state)
+		}
+		expect(t, fill(), ErrInvalidState)
+		waits := map[string]func(context.Context) error{"b.Wait": b.Wait, "g.Wait": g.Wait,
+			"b.WakeContext": func(ctx context.Context) error { return b.WakeContext(ctx, WakeOptions{}) },
+			"g.WakeContext": func(ctx context.Context) error { return g.WakeContext(ctx, WakeOptions{}) }}
+		for waited, wait := range waits {
+			limited, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+			if err := wait(limited); err != context.DeadlineExceeded {
+				t.Errorf("%s: %s returned %v although the work goes on", name, waited, err)
+			}
+			cancel()
+		}
+		close(open)
+		must(t, g.Wait(context.Background()))
+		must(t, fill())
+		must(t, b.Wait(ended)) // There is nothing to wait for.
+		must(t, s.Synchronize())
+		expect(t, inside, ErrInvalidState)
+	}
+	expect(t, (*GrowableBuffer)(nil).Wait(ended), ErrInvalidArgument)
+	expect(t, (*Group)(nil).Wait(ended), ErrInvalidArgument)
+	must(t, b.Close())
+	must(t, g.Close())
+}
+
 func TestCallbacksOfBuffers(t *testing.T) {
 	d, unit := rangeDevice(t)
 	before := setCallbacksCount()

@@ -247,11 +247,13 @@ func TestTextsHaveGoNames(t *testing.T) {
 		"":                             "",
 		"gpumem":                       "gpumem",
 		"use gpumem_memory_register()": "use Device.RegisterMemory",
-		"Query gpumem_device_get_capability first": "Query Device.Capability first",
-		"require GPUMEM_MEMORY_READ_ONLY":          "require MemoryReadOnly",
-		"no GPUMEM_KIND_ value (é)":                "no Kind value (é)",
-		"close with GPUMEM_CLOSE_FORCE: 1":         "close with Instance.CloseForce: 1",
-		"set GPUMEM_HOST_DEVICES, gpumem_new()":    "set GPUMEM_HOST_DEVICES, gpumem_new()",
+		"Query gpumem_device_get_capability first":            "Query Device.Capability first",
+		"require GPUMEM_MEMORY_READ_ONLY":                     "require MemoryReadOnly",
+		"no GPUMEM_KIND_ value (é)":                           "no Kind value (é)",
+		"close with GPUMEM_CLOSE_FORCE: 1":                    "close with Instance.CloseForce: 1",
+		"set GPUMEM_HOST_DEVICES, gpumem_new()":               "set GPUMEM_HOST_DEVICES, gpumem_new()",
+		"create it with GPUMEM_BUFFER_COPYABLE":               "create it with BufferCopyable",
+		"at 0x1; call gpumem_managed_end_host_access() first": "at 0x1; end its View or close its HostAccess first",
 	} {
 		if got := translate(inC); got != inGo {
 			t.Errorf("%q instead of %q", got, inGo)

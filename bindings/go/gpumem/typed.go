@@ -113,6 +113,12 @@ func (m *Memory) zero() error {
 
 // newTyped allocates memory for values.
 func newTyped[T any](function string, kind Kind, device *Device, length int, options MemoryOptions) (*Memory, error) {
+	if err := checkType[T](function); err != nil {
+		return nil, err
+	}
+	if length < 1 {
+		return nil, refusal(ErrInvalidArgument, function, "the length is %d; ask for at least one value", length)
+	}
 	size, err := sizeOf[T](function, length)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ fn streams() -> Result<(), Error> {
     // The copy takes the array, so that nothing can access it while the copy runs.
     let pending = stream.copy(&memory, array)?;
     // A slice that is read before the call returns may be borrowed.
-    stream.copy_from_slice(memory.slice(..2)?, &[8, 9])?;
+    drop(stream.copy_from_slice(memory.slice(..2)?, &[8, 9])?);
     // When the copy is complete, the array is returned.
     let (_, array) = pending.wait()?;
 
@@ -94,8 +94,8 @@ fn sharing_with_threads() -> Result<(), Error> {
     // Other threads may read an array of atomics while work writes it.
     let results = Pinned::<AtomicU32>::zeroed(&device, 1000)?;
     let arrived = Pinned::<AtomicU32>::zeroed(&device, 1)?;
-    stream.copy(&results, &memory)?;
-    stream.fill(results.slice(999..)?, 9u32)?;
+    drop(stream.copy(&results, &memory)?);
+    drop(stream.fill(results.slice(999..)?, 9u32)?);
     stream.write_value(&arrived, 0, 1)?;
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -156,7 +156,7 @@ fn timing() -> Result<(), Error> {
 
     let (start, end) = (Event::new(&device)?, Event::new(&device)?);
     start.record(&stream)?;
-    stream.fill(&memory, 1u32)?;
+    drop(stream.fill(&memory, 1u32)?);
     end.record(&stream)?;
     end.synchronize()?;
     // None while one of the two is not complete.
@@ -222,12 +222,13 @@ fn ranges() -> Result<(), Error> {
     range.map(0, [&first])?;
     let device_0 = (Processor::Device(0), Access::READ_WRITE);
     range.set_access(0, block, &[device_0])?;
-    instance.fill(range.slice(0, block as usize)?, 1u8)?;
+    instance.fill(range.slice(..block as usize)?, 1u8)?;
 
     // To grow, map one more behind it. The mapping keeps the memory alive.
     range.map(block, [&Physical::new(&device, block)?])?;
     range.set_access(block, block, &[device_0])?;
-    instance.copy(range.slice(block - 2, 4)?, &[2u8, 3, 4, 5])?;
+    let end = block as usize;
+    instance.copy(range.slice(end - 2..end + 2)?, &[2u8, 3, 4, 5])?;
 
     // Another process imports the descriptor, with the same size and options.
     let descriptor = first.export_fd()?;
@@ -236,7 +237,7 @@ fn ranges() -> Result<(), Error> {
     other.map(0, [&same])?;
     other.set_access(0, block, &[device_0])?;
     let mut seen = [0u8; 3];
-    instance.copy(&mut seen, other.slice(block - 3, 3)?)?;
+    instance.copy(&mut seen, other.slice(end - 3..)?)?;
     assert_eq!(seen, [1, 2, 3]);
 
     range.unmap(block, block)?;
@@ -335,7 +336,7 @@ fn pools() -> Result<(), Error> {
         sent.host_mut()?.fill(step);
         // Freed at once, while the copy may run: the next step gets the same memory behind it.
         let block = pool.alloc::<u32>(1000, Some(&stream))?;
-        stream.copy(&block, &sent)?;
+        drop(stream.copy(&block, &sent)?);
     }
     println!("{} blocks from {} bytes", pool.info()?.total_count, pool.info()?.reserved_bytes);
 

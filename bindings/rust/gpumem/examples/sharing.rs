@@ -47,7 +47,7 @@ fn attach(instance: &Instance, path: &str) -> Result<(), Box<dyn Error>> {
 
     // Its bytes may change at any time, so they are copied.
     let mut values = [0.0f32; 3];
-    instance.copy(&mut values, batch.slice(4, 3)?)?;
+    instance.copy(&mut values, batch.slice(1..4)?)?;
     println!("{values:?} of version {}, which is {:?}", entry.version, batch.info()?.state);
     assert_eq!(values, [0.5; 3]);
     Ok(())
@@ -102,7 +102,7 @@ fn follow(instance: &Instance, path: &str) -> Result<(), Box<dyn Error>> {
 
 fn used(instance: &Instance, model: &Imported) -> Result<bool, Box<dyn Error>> {
     let mut value = [0u32];
-    instance.copy(&mut value, model.slice(3996, 1)?)?;
+    instance.copy(&mut value, model.slice(999..1000)?)?;
     std::io::stdout().write_all(b"!")?;
     std::io::stdout().flush()?;
     Ok(value != [2])
@@ -129,8 +129,8 @@ fn run(instance: &Instance, path: &str, value: u32) -> Result<(), Box<dyn Error>
         Ok(handle) => {
             // What the last run left.
             let state = Imported::new(instance, &handle)?;
-            instance.copy(&mut found, state.slice(0, 1)?)?;
-            instance.copy(state.slice(0, 1)?, &[value])?;
+            instance.copy(&mut found, state.slice(..1)?)?;
+            instance.copy(state.slice(..1)?, &[value])?;
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             // The first run. The next one may write too.
@@ -158,7 +158,7 @@ fn record(instance: &Instance) -> Result<(), Box<dyn Error>> {
     let mut channel = other.stdin.take().expect("it is piped");
 
     let filled = Event::with_options(&device, EventFlags::INTERPROCESS | EventFlags::DISABLE_TIMING, None)?;
-    stream.fill(&batch, 7u32)?;
+    drop(stream.fill(&batch, 7u32)?);
     filled.record(&stream)?;
     // The record is made, so now the other process may wait for it.
     channel.write_all(filled.export()?.as_ref())?;
@@ -184,7 +184,7 @@ fn wait(instance: &Instance) -> Result<(), Box<dyn Error>> {
     stream.synchronize()?;
 
     let mut values = [0u32; 3];
-    instance.copy(&mut values, batch.slice(0, 3)?)?;
+    instance.copy(&mut values, batch.slice(..3)?)?;
     assert_eq!(values, [7; 3]);
     Ok(())
 }
@@ -224,7 +224,7 @@ fn produce(instance: &Instance) -> Result<(), Box<dyn Error>> {
     let stream = Stream::new(&device)?;
     for number in 0..8u32 {
         let slot = ring.acquire(Some(&stream))?;
-        drop(stream.fill(slot.slice::<u32>(0, 1000)?, number)?);
+        drop(stream.fill(slot.slice::<u32>(..1000)?, number)?);
         slot.publish(4000, number.into())?;
     }
     ring.finish()?; // waits until all consumers have closed it
@@ -243,7 +243,7 @@ fn consume(instance: &Instance) -> Result<(), Box<dyn Error>> {
     for message in &ring {
         let message = message?;
         let mut values = [0u32; 1000];
-        instance.copy(&mut values, message.slice(0, 1000)?)?;
+        instance.copy(&mut values, message.slice(..1000)?)?;
         println!("message {}: {}", message.number(), values[999]);
         assert!(values.iter().all(|value| u64::from(*value) == message.tag()));
     } // each is released when it is dropped

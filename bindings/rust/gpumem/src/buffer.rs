@@ -392,7 +392,9 @@ impl<T: Element> Buffer<T> {
     /// Makes a buffer of `len` elements on a device.
     ///
     /// # Errors
-    /// If `len` elements are more than can be addressed, and as `gpumem_buffer_create()`.
+    /// [`ErrorKind::InvalidArgument`] if `len` elements are more than can be addressed; otherwise
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub fn new(device: &Device, len: usize) -> Result<Self, Error> {
         Self::with_options(device, len, &BufferOptions::new())
     }
@@ -510,20 +512,24 @@ impl<T: Element> Buffer<T> {
     /// ([`COPYABLE`](BufferFlags::COPYABLE)) moves whenever its memory changes.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream was not observed complete that uses elements which are to go, or a buffer
-    /// which is to move, or while the group of the buffer sleeps or wakes; [`ErrorKind::InvalidState`] if the buffer is
-    /// asleep; and as `gpumem_buffer_resize()`.
+    /// [`ErrorKind::Busy`] if work in a stream was not observed complete that uses elements which are to go, or a
+    /// buffer which is to move, or while the group of the buffer sleeps or wakes; [`ErrorKind::InvalidState`] if the
+    /// buffer is asleep; otherwise [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or [`ErrorKind::Unsupported`].
     pub fn resize(&mut self, len: usize) -> Result<(), Error> {
-        const FUNCTION: &str = "Buffer::resize";
-        let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
+        self.resize_as(len, "Buffer::resize")
+    }
+
+    fn resize_as(&mut self, len: usize, function: &'static str) -> Result<(), Error> {
+        let bytes = bytes_of::<T>(len, function)? as u64;
         if bytes < self.bytes() {
-            self.shared().uses.refuse((bytes, u64::MAX), "buffer", FUNCTION)?;
+            self.shared().uses.refuse((bytes, u64::MAX), "buffer", function)?;
         }
         let handle = self.inner.handle;
         let fits = bytes >= self.bytes() && bytes <= self.shared().capacity.load(Ordering::Acquire);
         // SAFETY: no safe work uses what is given back, and all other access is unsafe.
-        self.provide(bytes, fits, FUNCTION, || unsafe {
-            call!(gpumem_buffer_resize(handle, bytes)).map(drop)
+        self.provide(bytes, fits, function, || unsafe {
+            call!(gpumem_buffer_resize(handle, bytes)).map(drop).map_err(|error| error.called_as(function))
         })?;
         self.len = len;
         Ok(())
@@ -603,7 +609,8 @@ impl<T: Element> Buffer<T> {
     /// nobody. 0 ends it, and leaves what is there.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the buffer is an ordinary allocation, and as `gpumem_buffer_set_ahead()`.
+    /// [`ErrorKind::Unsupported`] if the buffer is an ordinary allocation; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::OutOfMemory`] or [`ErrorKind::InvalidState`].
     pub fn set_ahead(&mut self, elements: usize) -> Result<(), Error> {
         let bytes = bytes_of::<T>(elements, "Buffer::set_ahead")? as u64;
         // SAFETY: only a handle and a number.
@@ -615,8 +622,9 @@ impl<T: Element> Buffer<T> {
     /// have.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses the buffer that was not observed complete, unless everything that is
-    /// set is [`Access::READ_WRITE`]; [`ErrorKind::InvalidState`] if it is asleep; and as `gpumem_buffer_set_access()`.
+    /// [`ErrorKind::Busy`] if work in a stream uses the buffer that was not observed complete, unless everything
+    /// that is set is [`Access::READ_WRITE`]; [`ErrorKind::InvalidState`] if it is asleep; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`] or [`ErrorKind::DeviceLost`].
     pub fn set_access(&mut self, accesses: &[(Processor, Access)]) -> Result<(), Error> {
         if takes_away(accesses) {
             self.shared().uses.refuse((0, u64::MAX), "buffer", "Buffer::set_access")?;
@@ -647,9 +655,11 @@ impl<T: Element> Buffer<T> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if registrations are noted, a callback refused, work uses the buffer that the options do not
-    /// wait for, or its group sleeps or wakes; [`ErrorKind::InvalidState`] if it is asleep already;
-    /// [`ErrorKind::Cancelled`] if the progress function broke; and as `gpumem_buffer_sleep()`.
+    /// [`ErrorKind::Busy`] if registrations are noted, a callback refused, work uses the buffer that the options do
+    /// not wait for, or its group sleeps or wakes; [`ErrorKind::InvalidState`] if it is asleep already;
+    /// [`ErrorKind::Cancelled`] if the progress function broke; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`], [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::PermissionDenied`] or [`ErrorKind::DeviceLost`].
     pub fn sleep<'a>(&mut self, options: impl Into<SleepOptions<'a>>) -> Result<(), Error> {
         const FUNCTION: &str = "Buffer::sleep";
         let options = options.into();
@@ -668,8 +678,10 @@ impl<T: Element> Buffer<T> {
     /// kept the content; [`wake_with_options`](Self::wake_with_options) can keep that.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidState`] if it is awake, where [`Group::wake`](crate::Group::wake) succeeds; and as
-    /// `gpumem_buffer_wake()`.
+    /// [`ErrorKind::InvalidState`] if it is awake, where [`Group::wake`](crate::Group::wake) succeeds; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::Busy`], [`ErrorKind::Cancelled`], [`ErrorKind::ContentLost`] or
+    /// [`ErrorKind::DeviceLost`].
     pub fn wake(&mut self) -> Result<(), Error> {
         self.wake_with_options(WakeOptions::new())
     }
@@ -708,7 +720,9 @@ impl<T: Element> Buffer<T> {
     /// Makes the store for the content ahead of a sleep with the same content, as large as the buffer is now.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidState`] if the buffer is asleep, and as `gpumem_buffer_prepare()`.
+    /// [`ErrorKind::InvalidState`] if the buffer is asleep; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::PermissionDenied`] or [`ErrorKind::DeviceLost`].
     pub fn prepare(&self, options: impl Into<PrepareOptions>) -> Result<(), Error> {
         let handle = self.inner.handle;
         // SAFETY: only a handle and a struct of its own size.
@@ -741,7 +755,8 @@ impl<T: Element> Buffer<T> {
     /// ```
     ///
     /// # Errors
-    /// As `gpumem_buffer_set_callbacks()`. The functions before stay.
+    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says. The functions before
+    /// stay.
     pub fn set_callbacks(&mut self, callbacks: BufferCallbacks) -> Result<(), Error> {
         let fresh = Callbacks::new(self.shared(), callbacks);
         let desc = fresh.to_c();
@@ -757,7 +772,8 @@ impl<T: Element> Buffer<T> {
     /// bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidState`] if the buffer is asleep, and as `gpumem_buffer_note_registration()`.
+    /// [`ErrorKind::InvalidState`] if the buffer is asleep; otherwise [`ErrorKind::InvalidArgument`] or
+    /// [`ErrorKind::OutOfMemory`].
     pub fn note_registration(&self, name: &str) -> Result<BufferRegistration, Error> {
         BufferRegistration::note(self.shared(), name)
     }
@@ -921,13 +937,17 @@ impl<T: Element + Copy> Buffer<T> {
     /// # Errors
     /// As [`resize`](Self::resize) and [`Instance::copy`], and if so many elements cannot be addressed.
     pub fn extend_from_slice(&mut self, values: &[T]) -> Result<(), Error> {
+        const FUNCTION: &str = "Buffer::extend_from_slice";
         let before = self.len;
-        let len = before.checked_add(values.len()).ok_or_else(|| {
-            Error::invalid("Buffer::extend_from_slice", "the elements are more than can be counted")
-        })?;
-        self.resize(len)?;
+        let len = before
+            .checked_add(values.len())
+            .ok_or_else(|| Error::invalid(FUNCTION, "the elements are more than can be counted"))?;
+        self.resize_as(len, FUNCTION)?;
         let instance = Instance { inner: self.shared().instance.clone() };
-        let copied = self.slice(before..).and_then(|new| instance.copy(new, values).map(drop));
+        let copied = self
+            .slice(before..)
+            .and_then(|new| instance.copy(new, values).map(drop))
+            .map_err(|error| error.called_as(FUNCTION));
         if copied.is_err() {
             // Only the new elements go, which no work uses. If their memory stays, it is capacity.
             if self.resize(before).is_err() {

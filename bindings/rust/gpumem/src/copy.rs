@@ -16,6 +16,8 @@ use gpumem_sys as sys;
 use crate::buffer::{Buffer, BufferSlice, Hold};
 use crate::codes::{Direction, SourceOrder};
 use crate::element::{Atomic, Element, FillValue};
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::error::{Error, Rejected};
 use crate::instance::Instance;
 use crate::library::{c, call};
@@ -288,7 +290,7 @@ macro_rules! host_arrays {
             /// A part of the array for work in a stream, whose wait returns the whole array.
             ///
             /// # Errors
-            /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the range exceeds the array. The array is
+            /// [`ErrorKind::InvalidArgument`] if the range exceeds the array. The array is
             /// returned.
             pub fn into_part(self, range: impl RangeBounds<usize>) -> Result<OwnedPart<Self>, Rejected<Self>> {
                 match part_of(self.len(), &range, concat!(stringify!($name), "::into_part")) {
@@ -1012,7 +1014,9 @@ impl Instance {
     /// ```
     ///
     /// # Errors
-    /// If the numbers of elements differ, or as `gpumem_copy()`.
+    /// [`ErrorKind::InvalidArgument`] if the numbers of elements differ; otherwise [`ErrorKind::NotFound`],
+    /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::OutOfMemory`].
     pub fn copy<T: Element + Copy>(
         &self,
         mut destination: impl Destination<T>,
@@ -1026,7 +1030,9 @@ impl Instance {
     /// Copies a rectangle of elements.
     ///
     /// # Errors
-    /// If it does not lie within its operands, or as `gpumem_copy_2d()`.
+    /// [`ErrorKind::InvalidArgument`] if it does not lie within its operands; otherwise [`ErrorKind::NotFound`],
+    /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`]
+    /// or [`ErrorKind::Unsupported`].
     pub fn copy_2d<T: Element + Copy>(
         &self,
         mut destination: impl Destination<T>,
@@ -1063,8 +1069,10 @@ impl Instance {
     /// ```
     ///
     /// # Errors
-    /// If a region does not lie within its operands, or as `gpumem_copy_regions()`. [`Error::region`] is the index of
-    /// the region that failed.
+    /// [`ErrorKind::InvalidArgument`] if a region does not lie within its operands; otherwise
+    /// [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`],
+    /// [`ErrorKind::OutOfMemory`] or [`ErrorKind::Unsupported`]. [`Error::region`] is the index of the region that
+    /// failed.
     pub fn copy_regions<T, D, S>(&self, regions: impl IntoIterator<Item = Region<D, S>>) -> Result<(), Error>
     where
         T: Element + Copy,
@@ -1081,7 +1089,8 @@ impl Instance {
     /// Fills memory with a number.
     ///
     /// # Errors
-    /// As `gpumem_fill()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub fn fill<T: FillValue>(&self, mut destination: impl Destination<T>, value: T) -> Result<(), Error> {
         let fill = CheckedFill::new(&mut destination, value, self, "Instance::fill")?;
         // SAFETY: the work is done when the call returns.
@@ -1091,7 +1100,8 @@ impl Instance {
     /// Fills memory with elements of any type with a byte.
     ///
     /// # Errors
-    /// As `gpumem_fill()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub fn fill_bytes<T: Element + Copy>(
         &self,
         mut destination: impl Destination<T>,
@@ -1105,7 +1115,9 @@ impl Instance {
     /// Fills a rectangle with a number.
     ///
     /// # Errors
-    /// If it does not lie within its operand, or as `gpumem_fill_2d()`.
+    /// [`ErrorKind::InvalidArgument`] if it does not lie within its operand; otherwise [`ErrorKind::NotFound`],
+    /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`]
+    /// or [`ErrorKind::Unsupported`].
     pub fn fill_2d<T: FillValue>(
         &self,
         mut destination: impl Destination<T>,
@@ -1117,14 +1129,15 @@ impl Instance {
         unsafe { fill.run(Target::Instance(self)) }
     }
 
-    /// Copies bytes by their addresses: `gpumem_copy()`.
+    /// Copies bytes by their addresses.
     ///
     /// # Safety
     /// `source` has `bytes` readable bytes and `destination` as many writable ones, and no Rust reference forbids the
     /// access.
     ///
     /// # Errors
-    /// As `gpumem_copy()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub unsafe fn copy_raw(
         &self,
         destination: *mut c_void,
@@ -1138,14 +1151,16 @@ impl Instance {
         Ok(())
     }
 
-    /// Copies a rectangle by addresses: `gpumem_copy_2d()`. Each address comes with its pitch in bytes; the width is
+    /// Copies a rectangle by addresses. Each address comes with its pitch in bytes; the width is
     /// in bytes, the height in rows.
     ///
     /// # Safety
     /// As [`copy_raw`](Self::copy_raw).
     ///
     /// # Errors
-    /// As `gpumem_copy_2d()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::Unsupported`], as the message says.
     pub unsafe fn copy_2d_raw(
         &self,
         (destination, destination_pitch): (*mut c_void, u64),
@@ -1170,7 +1185,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Copies regions of bytes by handles or addresses: `gpumem_copy_regions()`. [`Memory::handle`] has the handle of
+    /// Copies regions of bytes by handles or addresses. [`Memory::handle`] has the handle of
     /// a memory.
     ///
     /// [`Memory::handle`]: crate::Memory::handle
@@ -1179,7 +1194,9 @@ impl Instance {
     /// As [`copy_raw`](Self::copy_raw), for each region.
     ///
     /// # Errors
-    /// As `gpumem_copy_regions()`. [`Error::region`] is the index of the region that failed.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::Unsupported`], as the message says. [`Error::region`] is the index of the region that failed.
     pub unsafe fn copy_regions_raw(&self, regions: &[sys::gpumem_copy_region]) -> Result<(), Error> {
         let (first, count) = (first_region(regions), regions.len());
         let mut failed = u64::MAX;
@@ -1189,13 +1206,14 @@ impl Instance {
         Ok(())
     }
 
-    /// Fills bytes by their address: `gpumem_fill()`. The value has 1, 2 or 4 bytes, and comes with its size.
+    /// Fills bytes by their address. The value has 1, 2 or 4 bytes, and comes with its size.
     ///
     /// # Safety
     /// As [`copy_raw`](Self::copy_raw).
     ///
     /// # Errors
-    /// As `gpumem_fill()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub unsafe fn fill_raw(
         &self,
         destination: *mut c_void,
@@ -1207,14 +1225,16 @@ impl Instance {
         Ok(())
     }
 
-    /// Fills a rectangle by its address: `gpumem_fill_2d()`. The address comes with its pitch in bytes; the width is
+    /// Fills a rectangle by its address. The address comes with its pitch in bytes; the width is
     /// in bytes, the height in rows.
     ///
     /// # Safety
     /// As [`copy_raw`](Self::copy_raw).
     ///
     /// # Errors
-    /// As `gpumem_fill_2d()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::Unsupported`], as the message says.
     pub unsafe fn fill_2d_raw(
         &self,
         (destination, pitch): (*mut c_void, u64),
@@ -1231,13 +1251,14 @@ impl Instance {
 
 /// Copies and fills by addresses, in stream order. The safe ones are beside the other functions of streams.
 impl Stream {
-    /// Enqueues a copy of bytes by their addresses: `gpumem_copy_async()`.
+    /// Enqueues a copy of bytes by their addresses.
     ///
     /// # Safety
     /// As [`Instance::copy_raw`], until the work has been observed complete.
     ///
     /// # Errors
-    /// As `gpumem_copy_async()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub unsafe fn copy_raw(
         &self,
         destination: *mut c_void,
@@ -1251,14 +1272,16 @@ impl Stream {
         Ok(())
     }
 
-    /// Enqueues a copy of a rectangle by addresses: `gpumem_copy_2d_async()`. Each address comes with its pitch in
+    /// Enqueues a copy of a rectangle by addresses. Each address comes with its pitch in
     /// bytes; the width is in bytes, the height in rows.
     ///
     /// # Safety
     /// As [`copy_raw`](Self::copy_raw).
     ///
     /// # Errors
-    /// As `gpumem_copy_2d_async()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::Unsupported`], as the message says.
     pub unsafe fn copy_2d_raw(
         &self,
         (destination, destination_pitch): (*mut c_void, u64),
@@ -1283,7 +1306,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Enqueues copies of regions of bytes by handles or addresses: `gpumem_copy_regions_async()`. [`Memory::handle`]
+    /// Enqueues copies of regions of bytes by handles or addresses. [`Memory::handle`]
     /// has the handle of a memory.
     ///
     /// [`Memory::handle`]: crate::Memory::handle
@@ -1292,7 +1315,9 @@ impl Stream {
     /// As [`copy_raw`](Self::copy_raw), for each region. A call that fails may have enqueued some of them.
     ///
     /// # Errors
-    /// As `gpumem_copy_regions_async()`. [`Error::region`] is the index of the region that failed.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::Unsupported`], as the message says. [`Error::region`] is the index of the region that failed.
     pub unsafe fn copy_regions_raw(&self, regions: &[sys::gpumem_copy_region]) -> Result<(), Error> {
         let (first, count) = (first_region(regions), regions.len());
         let mut failed = u64::MAX;
@@ -1302,14 +1327,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Enqueues a fill of bytes by their address: `gpumem_fill_async()`. The value has 1, 2 or 4 bytes, and comes
+    /// Enqueues a fill of bytes by their address. The value has 1, 2 or 4 bytes, and comes
     /// with its size.
     ///
     /// # Safety
     /// As [`copy_raw`](Self::copy_raw).
     ///
     /// # Errors
-    /// As `gpumem_fill_async()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub unsafe fn fill_raw(
         &self,
         destination: *mut c_void,
@@ -1321,14 +1347,16 @@ impl Stream {
         Ok(())
     }
 
-    /// Enqueues a fill of a rectangle by its address: `gpumem_fill_2d_async()`. The address comes with its pitch in
+    /// Enqueues a fill of a rectangle by its address. The address comes with its pitch in
     /// bytes; the width is in bytes, the height in rows.
     ///
     /// # Safety
     /// As [`copy_raw`](Self::copy_raw).
     ///
     /// # Errors
-    /// As `gpumem_fill_2d_async()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::Unsupported`], as the message says.
     pub unsafe fn fill_2d_raw(
         &self,
         (destination, pitch): (*mut c_void, u64),

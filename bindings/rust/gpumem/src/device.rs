@@ -9,6 +9,8 @@ use std::sync::Arc;
 use gpumem_sys as sys;
 
 use crate::codes::{AnswerSource, AnswerType, Capability, Kind, MemoryFlags, NativeDomain};
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::error::{array_text, Error, Status};
 use crate::instance::{Inner, Instance};
 use crate::library::{c, call};
@@ -130,7 +132,7 @@ impl Device {
     /// Undoes one [`enable_peer_access`](Self::enable_peer_access).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState) if there is no enable to undo.
+    /// [`ErrorKind::InvalidState`] if there is no enable to undo.
     pub fn disable_peer_access(&self, peer: &Device) -> Result<(), Error> {
         // SAFETY: only handles.
         unsafe { call!(gpumem_device_disable_peer_access(self.handle, peer.handle)) }?;
@@ -154,7 +156,8 @@ impl Device {
     /// [`Managed`](crate::Managed) free themselves.
     ///
     /// # Errors
-    /// As `gpumem_malloc()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn malloc(&self, kind: Kind, bytes: u64) -> Result<*mut c_void, Error> {
         let mut pointer = ptr::null_mut();
         // SAFETY: the output is writable.
@@ -169,7 +172,9 @@ impl Device {
     /// The memory must stay mapped until it is unregistered.
     ///
     /// # Errors
-    /// As `gpumem_register()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::AlreadyExists`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn register(
         &self,
         pointer: *mut c_void,
@@ -234,7 +239,7 @@ pub struct CapabilityInfo {
     pub capability: Capability,
     /// Type of `value`.
     pub answer_type: AnswerType,
-    /// The answer: a number, or one of `GPUMEM_ANSWER_NO`, `YES` and `EMULATED`.
+    /// The answer: a number; or 0 for no, 1 for yes, 2 for emulated.
     pub value: u64,
     /// How the library found the answer.
     pub source: AnswerSource,

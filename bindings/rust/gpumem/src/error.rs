@@ -101,6 +101,9 @@ pub(crate) unsafe fn static_text(text: *const c_char) -> &'static str {
 }
 
 /// Kind of a failure, for `match`.
+///
+/// The documentation of a call lists its kinds. Any call with an object can also fail with [`Closed`](Self::Closed),
+/// [`StaleHandle`](Self::StaleHandle) or [`Forked`](Self::Forked), and the first ones with [`Library`](Self::Library).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -58,7 +58,8 @@ impl Event {
     /// Creates an event. It counts as complete until it is recorded.
     ///
     /// # Errors
-    /// As `gpumem_event_create()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn new(device: &Device) -> Result<Self, Error> {
         Self::with_options(device, EventFlags::NONE, None)
     }
@@ -66,7 +67,8 @@ impl Event {
     /// As [`new`](Self::new), with properties, and a name for messages and reports of up to 63 bytes.
     ///
     /// # Errors
-    /// As `gpumem_event_create()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn with_options(device: &Device, flags: EventFlags, name: Option<&str>) -> Result<Self, Error> {
         device.instance.retry();
         let name = c_text(name, "Event::with_options")?;
@@ -84,7 +86,8 @@ impl Event {
     /// dropped. No other code may record it.
     ///
     /// # Errors
-    /// As `gpumem_event_wrap()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn wrap(device: &Device, native: *mut c_void, flags: EventFlags) -> Result<Self, Error> {
         let mut handle = ptr::null_mut();
         // SAFETY: the output is writable; the rest is the caller's promise.
@@ -98,7 +101,9 @@ impl Event {
     ///
     /// # Errors
     /// [`ErrorKind::StaleHandle`] if the event was destroyed or the export has ended, [`ErrorKind::PeerGone`] if the
-    /// exporter has, [`ErrorKind::InvalidState`] if this process is the exporter, and as `gpumem_event_import()`.
+    /// exporter has, [`ErrorKind::InvalidState`] if this process is the exporter; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Busy`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::DeviceLost`].
     pub fn import(device: &Device, handle: &ShareHandle) -> Result<Self, Error> {
         Self::import_with_fds::<OwnedFd>(device, handle, &[])
     }
@@ -115,7 +120,9 @@ impl Event {
     /// The export ends when the event is closed or dropped, and with [`Instance::revoke`](crate::Instance::revoke).
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if it was created without that flag, or imported; and as `gpumem_event_export()`.
+    /// [`ErrorKind::Unsupported`] if it was created without that flag, or imported; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn export(&self) -> Result<ShareHandle, Error> {
         let mut handle = sys::gpumem_share_handle::default();
         // SAFETY: the output is writable.
@@ -251,7 +258,7 @@ impl Event {
     /// # let memory = gpumem::DeviceMemory::<u32>::new(&device, 1000)?;
     /// let (start, end) = (gpumem::Event::new(&device)?, gpumem::Event::new(&device)?);
     /// start.record(&stream)?;
-    /// stream.fill(&memory, 1u32)?;
+    /// drop(stream.fill(&memory, 1u32)?);
     /// end.record(&stream)?;
     /// end.synchronize()?;
     /// assert!(end.nanoseconds_since(&start)?.is_some());

@@ -93,7 +93,10 @@ impl Instance {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the file is shorter, or no file; and as `gpumem_copy_file()`.
+    /// [`ErrorKind::InvalidArgument`] if the file is shorter, or no file; otherwise [`ErrorKind::NotFound`],
+    /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::PermissionDenied`], [`ErrorKind::Cancelled`], [`ErrorKind::DeviceLost`],
+    /// [`ErrorKind::OutOfMemory`] or [`ErrorKind::Internal`].
     pub fn read_file<T: Element + Copy>(
         &self,
         destination: impl Destination<T>,
@@ -120,7 +123,10 @@ impl Instance {
     /// Writes the whole source to a file, from an offset on. What is written is with the system then, not yet on the disk.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] if the disk is full; and as `gpumem_copy_file()`.
+    /// [`ErrorKind::LimitExceeded`] if the disk is full; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`],
+    /// [`ErrorKind::PermissionDenied`], [`ErrorKind::Cancelled`], [`ErrorKind::DeviceLost`],
+    /// [`ErrorKind::OutOfMemory`] or [`ErrorKind::Internal`].
     pub fn write_file<T: Element + Copy>(
         &self,
         file: &File,

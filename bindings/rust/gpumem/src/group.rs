@@ -156,7 +156,8 @@ impl Group {
     /// Makes an empty group.
     ///
     /// # Errors
-    /// As `gpumem_group_create()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`] or [`ErrorKind::InvalidState`], as the message
+    /// says.
     pub fn new(instance: &Instance) -> Result<Self, Error> {
         Self::with_options(instance, &GroupOptions::new())
     }
@@ -164,7 +165,8 @@ impl Group {
     /// As [`new`](Self::new), with options.
     ///
     /// # Errors
-    /// As `gpumem_group_create()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`] or [`ErrorKind::InvalidState`], as the message
+    /// says.
     pub fn with_options(instance: &Instance, options: &GroupOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
@@ -234,8 +236,10 @@ impl Group {
     /// asleep with its content, [`BufferState::FAILED`](crate::BufferState::FAILED).
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if a buffer is in use (see [`Group`]), if registrations are noted, or if a callback refused;
-    /// [`ErrorKind::Cancelled`] if the progress function broke; and as `gpumem_group_sleep()`.
+    /// [`ErrorKind::Busy`] if a buffer is in use (see [`Group`]), if registrations are noted, or if a callback
+    /// refused; [`ErrorKind::Cancelled`] if the progress function broke; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::InvalidState`], [`ErrorKind::NoAccess`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::PermissionDenied`] or [`ErrorKind::DeviceLost`].
     pub fn sleep<'a>(&self, options: impl Into<SleepOptions<'a>>) -> Result<(), Error> {
         const FUNCTION: &str = "Group::sleep";
         let options = options.into();
@@ -253,8 +257,10 @@ impl Group {
     /// nothing is lost.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while another call makes the group sleep or wake, or changes one of its buffers; and as
-    /// `gpumem_group_wake()`.
+    /// [`ErrorKind::Busy`] while another call makes the group sleep or wake, or changes one of its buffers;
+    /// otherwise [`ErrorKind::InvalidArgument`], [`ErrorKind::InvalidState`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::Unsupported`], [`ErrorKind::Cancelled`],
+    /// [`ErrorKind::ContentLost`] or [`ErrorKind::DeviceLost`].
     pub fn wake(&self) -> Result<(), Error> {
         self.wake_with_options(WakeOptions::new())
     }
@@ -274,7 +280,9 @@ impl Group {
     /// Makes the stores for the content of the buffers that are awake, ahead of a sleep with the same content.
     ///
     /// # Errors
-    /// As `gpumem_group_prepare()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::InvalidState`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfMemory`], [`ErrorKind::PermissionDenied`] or
+    /// [`ErrorKind::DeviceLost`], as the message says.
     pub fn prepare(&self, options: impl Into<PrepareOptions>) -> Result<(), Error> {
         let handle = self.inner.handle;
         // SAFETY: only a handle and a struct of its own size.

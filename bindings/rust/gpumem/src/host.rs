@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! Functions that only the host backend has: stand-ins for kernels, and ways to bring a program into situations that
 //! are rare on a GPU. On the cuda backend every function that takes an object fails with
-//! [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+//! [`ErrorKind::Unsupported`].
 
 use std::marker::PhantomData;
 use std::os::raw::c_void;
@@ -15,6 +15,8 @@ use gpumem_sys as sys;
 use crate::codes::{Access, Kind};
 use crate::device::Device;
 use crate::element::Element;
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::error::{check, Error};
 use crate::instance::Instance;
 use crate::library::{c, call};
@@ -37,7 +39,7 @@ impl Kernel<'_> {
     /// live until the kernel ends.
     ///
     /// # Errors
-    /// [`ErrorKind::DeviceLost`](crate::ErrorKind::DeviceLost) if the device has no such right there.
+    /// [`ErrorKind::DeviceLost`] if the device has no such right there.
     pub unsafe fn view<T: Element>(&self, address: u64, len: usize) -> Result<&[T], Error> {
         let view = self.open::<T>(address, len, Access::READ)?;
         // SAFETY: the view lasts as long as the kernel runs; the rest is the caller's promise.
@@ -110,7 +112,8 @@ unsafe extern "C" fn run_kernel(handle: sys::gpumem_host_kernel, raw: *mut c_voi
 /// ```
 ///
 /// # Errors
-/// As `gpumem_host_launch()`.
+/// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::DeviceLost`],
+/// [`ErrorKind::InvalidState`] or [`ErrorKind::OutOfMemory`], as the message says.
 pub fn launch(stream: &Stream, kernel: impl FnOnce(&Kernel<'_>) + Send + 'static) -> Result<(), Error> {
     let launch = c!(gpumem_host_launch);
     let panics = stream.panics();
@@ -130,7 +133,8 @@ pub fn launch(stream: &Stream, kernel: impl FnOnce(&Kernel<'_>) + Send + 'static
 /// Creates a native stream, as other code would, to be wrapped with [`Stream::wrap`].
 ///
 /// # Errors
-/// As `gpumem_host_native_stream_create()`.
+/// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`]
+/// or [`ErrorKind::InvalidState`], as the message says.
 pub fn native_stream_create(device: &Device) -> Result<*mut c_void, Error> {
     let mut native = ptr::null_mut();
     // SAFETY: the output is writable.
@@ -144,7 +148,8 @@ pub fn native_stream_create(device: &Device) -> Result<*mut c_void, Error> {
 /// Nothing uses it any more.
 ///
 /// # Errors
-/// As `gpumem_host_native_stream_destroy()`.
+/// [`ErrorKind::NotFound`], [`ErrorKind::Busy`], [`ErrorKind::Unsupported`] or [`ErrorKind::InvalidState`], as the
+/// message says.
 pub unsafe fn native_stream_destroy(device: &Device, native: *mut c_void) -> Result<(), Error> {
     // SAFETY: the caller's promise.
     unsafe { call!(gpumem_host_native_stream_destroy(device.handle, native)) }?;
@@ -154,7 +159,7 @@ pub unsafe fn native_stream_destroy(device: &Device, native: *mut c_void) -> Res
 /// Marks a stream as being captured into a graph by other code, or removes the mark.
 ///
 /// # Errors
-/// As `gpumem_host_stream_set_capturing()`.
+/// [`ErrorKind::InvalidArgument`] or [`ErrorKind::Unsupported`], as the message says.
 pub fn stream_set_capturing(stream: &Stream, capturing: bool) -> Result<(), Error> {
     // SAFETY: only a handle.
     unsafe { call!(gpumem_host_stream_set_capturing(stream.handle(), capturing.into())) }?;
@@ -164,7 +169,7 @@ pub fn stream_set_capturing(stream: &Stream, capturing: bool) -> Result<(), Erro
 /// Loses a device, as a faulting kernel would.
 ///
 /// # Errors
-/// As `gpumem_host_device_lose()`.
+/// [`ErrorKind::Unsupported`].
 pub fn device_lose(device: &Device) -> Result<(), Error> {
     // SAFETY: only a handle.
     unsafe { call!(gpumem_host_device_lose(device.handle)) }?;
@@ -175,7 +180,7 @@ pub fn device_lose(device: &Device) -> Result<(), Error> {
 /// too.
 ///
 /// # Errors
-/// As `gpumem_host_fail_step()`.
+/// [`ErrorKind::InvalidArgument`] or [`ErrorKind::Unsupported`], as the message says.
 pub fn fail_step(instance: &Instance, step: u64, repeat: bool) -> Result<(), Error> {
     // SAFETY: only a handle.
     unsafe { call!(gpumem_host_fail_step(instance.inner.handle, step, repeat.into())) }?;
@@ -185,7 +190,8 @@ pub fn fail_step(instance: &Instance, step: u64, repeat: bool) -> Result<(), Err
 /// Allocates memory of [`Kind::DEVICE`] or [`Kind::PINNED`] as other code would through the driver.
 ///
 /// # Errors
-/// As `gpumem_host_foreign_alloc()`.
+/// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`]
+/// or [`ErrorKind::InvalidState`], as the message says.
 pub fn foreign_alloc(device: &Device, kind: Kind, bytes: u64) -> Result<*mut c_void, Error> {
     let mut pointer = ptr::null_mut();
     // SAFETY: the output is writable.
@@ -199,7 +205,8 @@ pub fn foreign_alloc(device: &Device, kind: Kind, bytes: u64) -> Result<*mut c_v
 /// Nothing uses it any more.
 ///
 /// # Errors
-/// As `gpumem_host_foreign_free()`.
+/// [`ErrorKind::NotFound`], [`ErrorKind::Busy`], [`ErrorKind::Unsupported`] or [`ErrorKind::InvalidState`], as the
+/// message says.
 pub unsafe fn foreign_free(device: &Device, pointer: *mut c_void) -> Result<(), Error> {
     // SAFETY: the caller's promise.
     unsafe { call!(gpumem_host_foreign_free(device.handle, pointer)) }?;
@@ -209,7 +216,7 @@ pub unsafe fn foreign_free(device: &Device, pointer: *mut c_void) -> Result<(), 
 /// Enables or disables peer access as other code of the process would.
 ///
 /// # Errors
-/// As `gpumem_host_foreign_peer_access()`.
+/// [`ErrorKind::InvalidArgument`] or [`ErrorKind::Unsupported`], as the message says.
 pub fn foreign_peer_access(device: &Device, peer: &Device, enabled: bool) -> Result<(), Error> {
     // SAFETY: only handles.
     unsafe { call!(gpumem_host_foreign_peer_access(device.handle, peer.handle, enabled.into())) }?;
@@ -219,7 +226,7 @@ pub fn foreign_peer_access(device: &Device, peer: &Device, enabled: bool) -> Res
 /// Sets the calling thread's current device, as other code would, and returns the previous one.
 ///
 /// # Errors
-/// As `gpumem_host_set_current_device()`.
+/// [`ErrorKind::InvalidArgument`].
 pub fn set_current_device(ordinal: Option<u32>) -> Result<Option<u32>, Error> {
     let ordinal = match ordinal {
         None => -1,

@@ -239,7 +239,9 @@ impl Hub {
     /// exports what is published.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`] if a living process has the address, and as `gpumem_hub_open()`.
+    /// [`ErrorKind::AlreadyExists`] if a living process has the address; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::PermissionDenied`], [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`],
+    /// [`ErrorKind::LimitExceeded`] or [`ErrorKind::InvalidState`].
     pub fn open(instance: &Instance, options: &HubOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
@@ -275,7 +277,9 @@ impl Hub {
     /// must be complete. A name has up to 63 bytes, without `/` and control characters.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the hub's instance has no such export, and as `gpumem_hub_publish()`.
+    /// [`ErrorKind::NotFound`] if the hub's instance has no such export; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::LimitExceeded`], [`ErrorKind::PermissionDenied`],
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::InvalidState`].
     pub fn publish(&self, name: &str, handle: &ShareHandle) -> Result<u64, Error> {
         self.publish_with_options(name, handle, &PublishOptions::new())
     }
@@ -454,8 +458,9 @@ impl Link {
     /// one that imports what is fetched.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if no hub is there, [`ErrorKind::PermissionDenied`] if it refuses this user or token, and as
-    /// `gpumem_link_connect()`.
+    /// [`ErrorKind::NotFound`] if no hub is there, [`ErrorKind::PermissionDenied`] if it refuses this user or token;
+    /// otherwise [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`], [`ErrorKind::Busy`],
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::InvalidState`].
     pub fn connect(instance: &Instance, options: &LinkOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
@@ -477,7 +482,8 @@ impl Link {
     /// All versions of all names in the hub, in their order. What is published or withdrawn meanwhile may be missing.
     ///
     /// # Errors
-    /// [`ErrorKind::PeerGone`] if the hub has ended, and as `gpumem_link_enumerate()`.
+    /// [`ErrorKind::PeerGone`] if the hub has ended; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Busy`] or [`ErrorKind::InvalidState`].
     pub fn entries(&self) -> Result<Vec<Entry>, Error> {
         let (mut found, mut known) = (Vec::new(), HashSet::new());
         for index in 0.. {
@@ -505,7 +511,8 @@ impl Link {
     /// begin with 0.
     ///
     /// # Errors
-    /// [`ErrorKind::PeerGone`] if the hub has ended, and as `gpumem_link_wait()`.
+    /// [`ErrorKind::PeerGone`] if the hub has ended; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::Busy`] or [`ErrorKind::InvalidState`].
     pub fn wait(&self, name: &str, after_version: u64) -> Result<Entry, Error> {
         loop {
             if let Some(entry) = self.wait_within(name, after_version, sys::GPUMEM_TIMEOUT_INFINITE)? {
@@ -540,7 +547,8 @@ impl Link {
     /// for 30 seconds.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the hub has no such name, and as `gpumem_link_fetch()`.
+    /// [`ErrorKind::NotFound`] if the hub has no such name; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::PeerGone`], [`ErrorKind::Busy`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::InvalidState`].
     pub fn fetch(&self, name: &str) -> Result<ShareHandle, Error> {
         self.fetch_with_options(name, &FetchOptions::new())
     }
@@ -637,8 +645,10 @@ impl Link {
     /// [`ShareWay::POSIX_FD`].
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the hub is no keeper or the handle is shared in another way, and as
-    /// `gpumem_link_publish()`.
+    /// [`ErrorKind::Unsupported`] if the hub is no keeper or the handle is shared in another way; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::PermissionDenied`], [`ErrorKind::PeerGone`], [`ErrorKind::Busy`]
+    /// or [`ErrorKind::InvalidState`].
     pub fn publish(&self, name: &str, handle: &ShareHandle) -> Result<u64, Error> {
         self.publish_with_options(name, handle, &PublishOptions::new())
     }
@@ -664,7 +674,9 @@ impl Link {
     /// Withdraws a name, with all its versions, from a keeper.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the keeper has no such name, and as `gpumem_link_withdraw()`.
+    /// [`ErrorKind::NotFound`] if the keeper has no such name; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::PeerGone`], [`ErrorKind::Busy`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn withdraw(&self, name: &str) -> Result<(), Error> {
         self.withdraw_as(name, 0, "Link::withdraw")
     }
@@ -672,7 +684,9 @@ impl Link {
     /// Withdraws one version of a name from a keeper.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the keeper has no such name or version, and as `gpumem_link_withdraw()`.
+    /// [`ErrorKind::NotFound`] if the keeper has no such name or version; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::PeerGone`], [`ErrorKind::Busy`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn withdraw_version(&self, name: &str, version: u64) -> Result<(), Error> {
         self.withdraw_as(name, version, "Link::withdraw_version")
     }

@@ -594,7 +594,8 @@ impl Instance {
     /// be the memory of an object of this crate.
     ///
     /// # Errors
-    /// As `gpumem_free()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::Busy`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free(&self, pointer: *mut c_void) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { call!(gpumem_free(self.inner.handle, pointer)) }?;
@@ -607,7 +608,8 @@ impl Instance {
     /// All device work on it must have been observed complete.
     ///
     /// # Errors
-    /// As `gpumem_unregister()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::Busy`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn unregister(&self, pointer: *mut c_void) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { call!(gpumem_unregister(self.inner.handle, pointer)) }?;

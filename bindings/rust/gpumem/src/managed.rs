@@ -85,7 +85,7 @@ impl Place {
 /// # let memory = gpumem::DeviceMemory::<u32>::new(&device, 4)?;
 /// let numbers = gpumem::Managed::<u32>::zeroed(&device, 4)?;
 /// let seen = numbers.host()?;
-/// stream.copy(&memory, numbers)?;
+/// drop(stream.copy(&memory, numbers)?);
 /// assert_eq!(seen[0], 0);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
@@ -565,7 +565,8 @@ impl Instance {
     /// ```
     ///
     /// # Errors
-    /// As `gpumem_managed_advise()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
     pub fn advise<'a>(
         &self,
         range: impl Into<ManagedRange<'a>>,
@@ -583,7 +584,8 @@ impl Instance {
     /// As [`advise`](Self::advise), by address: also for pageable memory, where devices access that.
     ///
     /// # Errors
-    /// As `gpumem_managed_advise()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn advise_raw(
         &self,
@@ -602,7 +604,8 @@ impl Instance {
     /// The advice and the last prefetch of a range.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a range without bytes, and as `gpumem_managed_get_info()`.
+    /// [`ErrorKind::InvalidArgument`] for a range without bytes; otherwise [`ErrorKind::WrongKind`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`].
     pub fn managed_info<'a>(&self, range: impl Into<ManagedRange<'a>>) -> Result<ManagedInfo, Error> {
         match range.into().parts(self, "Instance::managed_info")? {
             Some((_, pointer, bytes)) => self
@@ -615,7 +618,8 @@ impl Instance {
     /// As [`managed_info`](Self::managed_info), by address.
     ///
     /// # Errors
-    /// As `gpumem_managed_get_info()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn managed_info_raw(&self, pointer: *const c_void, bytes: u64) -> Result<ManagedInfo, Error> {
         let mut info = sys::gpumem_managed_info::default();
@@ -625,10 +629,11 @@ impl Instance {
         Ok(ManagedInfo::of_c(&info))
     }
 
-    /// Begins an access of the CPU by address: `gpumem_managed_begin_host_access()`. [`Managed::host`] does so safely.
+    /// Begins an access of the CPU by address. [`Managed::host`] does so safely.
     ///
     /// # Errors
-    /// As `gpumem_managed_begin_host_access()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn begin_host_access_raw(&self, pointer: *const c_void) -> Result<(), Error> {
         // SAFETY: any address may be given.
@@ -643,7 +648,8 @@ impl Instance {
     /// It must not be the access of a guard.
     ///
     /// # Errors
-    /// As `gpumem_managed_end_host_access()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn end_host_access_raw(&self, pointer: *const c_void) -> Result<(), Error> {
         // SAFETY: any address may be given; the rest is the caller's promise.
         unsafe { call!(gpumem_managed_end_host_access(self.inner.handle, pointer)) }?;
@@ -658,7 +664,9 @@ impl Stream {
     /// [`Attach::SINGLE`] this stream alone may use the memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while the CPU has access, and as `gpumem_managed_attach()`.
+    /// [`ErrorKind::Busy`] while the CPU has access; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`], [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`] or
+    /// [`ErrorKind::DeviceLost`].
     pub fn attach<T: Element>(&self, array: &Managed<T>, attach: Attach) -> Result<(), Error> {
         if let Some((memory, pointer, _)) =
             ManagedRange::from(array).parts(self.instance(), "Stream::attach")?
@@ -676,14 +684,16 @@ impl Stream {
         Ok(())
     }
 
-    /// As [`attach`](Self::attach), by address: `gpumem_managed_attach()`.
+    /// As [`attach`](Self::attach), by address.
     ///
     /// # Safety
     /// The memory lives until the work has been observed complete. Nothing accesses it that it then no longer belongs
     /// to.
     ///
     /// # Errors
-    /// As `gpumem_managed_attach()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`], [`ErrorKind::Busy`] or [`ErrorKind::DeviceLost`], as
+    /// the message says.
     pub unsafe fn attach_raw(&self, pointer: *mut c_void, bytes: u64, attach: Attach) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { call!(gpumem_managed_attach(self.handle(), pointer, bytes, attach.0)) }?;
@@ -708,7 +718,8 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// As `gpumem_managed_prefetch()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
     pub fn prefetch<'a>(&self, range: impl Into<ManagedRange<'a>>, place: Place) -> Result<bool, Error> {
         let (memory, pointer, bytes) = match range.into().parts(self.instance(), "Stream::prefetch")? {
             Some(parts) => parts,
@@ -728,7 +739,8 @@ impl Stream {
     /// The memory lives until the work has been observed complete.
     ///
     /// # Errors
-    /// As `gpumem_managed_prefetch()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
     pub unsafe fn prefetch_raw(
         &self,
         pointer: *const c_void,
@@ -744,7 +756,9 @@ impl Stream {
     /// before any is enqueued. Returns `false` as [`prefetch`](Self::prefetch).
     ///
     /// # Errors
-    /// As `gpumem_managed_prefetch_batch()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::OutOfMemory`], as the message says.
     pub fn prefetch_batch<'a, R: Into<ManagedRange<'a>>>(
         &self,
         ranges: impl IntoIterator<Item = (R, Place)>,
@@ -772,7 +786,9 @@ impl Stream {
     /// The memory lives until the work has been observed complete.
     ///
     /// # Errors
-    /// As `gpumem_managed_prefetch_batch()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::OutOfMemory`], as the message says.
     pub unsafe fn prefetch_batch_raw(&self, ranges: &[sys::gpumem_managed_range]) -> Result<bool, Error> {
         let (start, count) = (first(ranges), ranges.len() as u64);
         // SAFETY: there are as many ranges; the rest is the caller's promise.
@@ -793,7 +809,9 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// As `gpumem_managed_discard_batch()`. The arrays are returned.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
+    /// The arrays are returned.
     pub fn discard<T: Element>(
         &self,
         arrays: impl IntoIterator<Item = Managed<MaybeUninit<T>>>,
@@ -812,7 +830,8 @@ impl Stream {
     /// there before one is written.
     ///
     /// # Errors
-    /// As `gpumem_managed_discard_batch()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub unsafe fn discard_batch_raw(&self, ranges: &[sys::gpumem_managed_range]) -> Result<bool, Error> {
         let (start, count) = (first(ranges), ranges.len() as u64);
         // SAFETY: there are as many ranges; the rest is the caller's promise.
@@ -823,7 +842,9 @@ impl Stream {
     /// [`discard`](Self::discard).
     ///
     /// # Errors
-    /// As `gpumem_managed_discard_and_prefetch_batch()`. The arrays are returned.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
+    /// The arrays are returned.
     pub fn discard_and_prefetch<T: Element>(
         &self,
         arrays: impl IntoIterator<Item = (Managed<MaybeUninit<T>>, Place)>,
@@ -842,7 +863,8 @@ impl Stream {
     /// As [`discard_batch_raw`](Self::discard_batch_raw).
     ///
     /// # Errors
-    /// As `gpumem_managed_discard_and_prefetch_batch()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub unsafe fn discard_and_prefetch_batch_raw(
         &self,
         ranges: &[sys::gpumem_managed_range],

@@ -191,7 +191,7 @@ impl Remains {
     }
 }
 
-/// The one owner of a `gpumem_memory`.
+/// The one owner of the memory of a handle.
 pub(crate) struct Allocation {
     handle: sys::gpumem_memory,
     instance: Arc<Inner>,
@@ -337,7 +337,9 @@ impl Memory {
     /// Allocates memory of [`Kind::DEVICE`], [`Kind::PINNED`] or [`Kind::MANAGED`]. Its contents are indeterminate.
     ///
     /// # Errors
-    /// As `gpumem_memory_create()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub fn create(device: &Device, kind: Kind, bytes: u64, options: &MemoryOptions) -> Result<Self, Error> {
         Ok(Self { allocation: Arc::new(Allocation::create(device, kind, bytes, options)?) })
     }
@@ -349,7 +351,9 @@ impl Memory {
     /// that is forgotten keeps it registered forever.
     ///
     /// # Errors
-    /// As `gpumem_memory_register()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::AlreadyExists`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn register(
         device: &Device,
         pointer: *mut c_void,

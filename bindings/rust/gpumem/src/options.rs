@@ -55,8 +55,8 @@ impl InstanceOptions {
     }
 
     /// Threads for each device that copy between it and ordinary memory or files, that of the caller included;
-    /// 0 means as many as help, `GPUMEM_TRANSFER_OFF` none. They start at the first large copies and end when
-    /// none has come for 10 seconds.
+    /// 0 means as many as help, `u32::MAX` none. They start at the first large copies and end when none has
+    /// come for 10 seconds.
     #[must_use]
     pub fn transfer_threads(mut self, transfer_threads: u32) -> Self {
         self.transfer_threads = transfer_threads;

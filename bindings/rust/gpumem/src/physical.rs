@@ -86,7 +86,9 @@ impl Physical {
     /// Makes physical memory on a device. Its contents are indeterminate, and nobody can access it before it is mapped.
     ///
     /// # Errors
-    /// If the size is not a multiple of the [`granularity`](Self::granularity), and as `gpumem_physical_create()`.
+    /// [`ErrorKind::InvalidArgument`] if the size is not a multiple of the [`granularity`](Self::granularity);
+    /// otherwise [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub fn new(device: &Device, bytes: u64) -> Result<Self, Error> {
         Self::with_options(device, bytes, &PhysicalOptions::new())
     }
@@ -108,7 +110,8 @@ impl Physical {
     /// The units in which such memory is made and mapped.
     ///
     /// # Errors
-    /// As `gpumem_physical_get_granularity()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn granularity(device: &Device, options: &PhysicalOptions) -> Result<Granularity, Error> {
         let mut found = Granularity { minimum: 0, recommended: 0 };
         let (minimum, recommended) = (&mut found.minimum, &mut found.recommended);
@@ -124,7 +127,8 @@ impl Physical {
     /// given. The descriptor is not needed afterwards.
     ///
     /// # Errors
-    /// As `gpumem_physical_import_fd()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn import_fd(
         device: &Device,
         bytes: u64,
@@ -145,8 +149,9 @@ impl Physical {
     /// the options are those of its making, but no properties are given.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the device cannot import such handles, as on the host backend, and as
-    /// `gpumem_physical_import_fabric()`.
+    /// [`ErrorKind::Unsupported`] if the device cannot import such handles, as on the host backend; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::PermissionDenied`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn import_fabric(
         device: &Device,
         bytes: u64,
@@ -167,7 +172,8 @@ impl Physical {
     /// host: it lends its elements to the CPU, so nothing else may write them.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for such a buffer, and as `gpumem_physical_retain()`.
+    /// [`ErrorKind::InvalidArgument`] for such a buffer; otherwise [`ErrorKind::NotFound`],
+    /// [`ErrorKind::WrongKind`], [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`].
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn retain(instance: &Instance, pointer: *const c_void) -> Result<Self, Error> {
         let instance = instance.inner.clone();
@@ -193,8 +199,9 @@ impl Physical {
     /// Makes a file descriptor for the memory, which another process can import. It keeps the memory alive.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the memory was made without [`HandleTypes::POSIX_FD`], and as
-    /// `gpumem_physical_export_fd()`.
+    /// [`ErrorKind::Unsupported`] if the memory was made without [`HandleTypes::POSIX_FD`]; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn export_fd(&self) -> Result<OwnedFd, Error> {
         let mut fd = -1;
         // SAFETY: the output is writable.
@@ -206,8 +213,9 @@ impl Physical {
     /// Makes a handle that a process on this or another node of the fabric can import. It does not keep the memory alive.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the memory was made without [`HandleTypes::FABRIC`], and as
-    /// `gpumem_physical_export_fabric()`.
+    /// [`ErrorKind::Unsupported`] if the memory was made without [`HandleTypes::FABRIC`]; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::PermissionDenied`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn export_fabric(&self) -> Result<FabricHandle, Error> {
         let mut fabric = sys::gpumem_fabric_handle::default();
         // SAFETY: the output is writable.

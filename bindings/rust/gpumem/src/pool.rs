@@ -206,7 +206,7 @@ fn order(stream: Option<&Stream>) -> sys::gpumem_stream {
 /// let stream = Stream::new(&device)?;
 /// for step in 0..10u32 {
 ///     let block = pool.alloc::<u32>(1000, Some(&stream))?;
-///     stream.fill(&block, step)?;
+///     drop(stream.fill(&block, step)?);
 ///     // Dropped while the fill may run: the next step gets the same memory, in the order of the stream.
 /// }
 /// stream.synchronize()?;
@@ -221,7 +221,9 @@ impl Pool {
     /// Makes a pool of device memory.
     ///
     /// # Errors
-    /// As `gpumem_pool_create()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::PermissionDenied`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub fn new(device: &Device) -> Result<Self, Error> {
         Self::with_options(device, &PoolOptions::new())
     }
@@ -229,7 +231,9 @@ impl Pool {
     /// As [`new`](Self::new), with options. For memory of the host, the device is the one that it is pinned for.
     ///
     /// # Errors
-    /// As `gpumem_pool_create()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::PermissionDenied`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub fn with_options(device: &Device, options: &PoolOptions) -> Result<Self, Error> {
         device.instance.retry();
         let name = c_text(options.name.as_deref(), "PoolOptions::name")?;
@@ -272,7 +276,9 @@ impl Pool {
     /// A block without bytes is valid, and nothing is allocated for it.
     ///
     /// # Errors
-    /// If `len` elements are more than can be addressed, and as `gpumem_pool_alloc()`.
+    /// [`ErrorKind::InvalidArgument`] if `len` elements are more than can be addressed; otherwise
+    /// [`ErrorKind::NoAccess`], [`ErrorKind::OutOfMemory`], [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`]
+    /// or [`ErrorKind::InvalidState`].
     pub fn alloc<T: Element>(&self, len: usize, stream: Option<&Stream>) -> Result<PoolBlock<T>, Error> {
         self.alloc_as(len, 0, stream, "Pool::alloc")
     }
@@ -281,7 +287,7 @@ impl Pool {
     /// for no more.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), and as `gpumem_pool_alloc_aligned()`.
+    /// As [`alloc`](Self::alloc).
     pub fn alloc_aligned<T: Element>(
         &self,
         len: usize,
@@ -295,7 +301,8 @@ impl Pool {
     /// takes no memory. `None` if there is none, or another thread is changing the pool.
     ///
     /// # Errors
-    /// As `gpumem_pool_try_alloc()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NoAccess`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn try_alloc<T: Element>(
         &self,
         len: usize,
@@ -411,7 +418,8 @@ impl Pool {
     /// Allocates a block and returns only its address, NULL for 0 bytes: for code that frees blocks itself.
     ///
     /// # Errors
-    /// As `gpumem_pool_alloc()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NoAccess`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn alloc_raw(&self, bytes: u64, stream: Option<&Stream>) -> Result<*mut c_void, Error> {
         self.run("Pool::alloc_raw", || self.alloc_bytes(bytes, 0, stream))
     }
@@ -419,7 +427,8 @@ impl Pool {
     /// As [`alloc_raw`](Self::alloc_raw), with an alignment in bytes, a power of two.
     ///
     /// # Errors
-    /// As `gpumem_pool_alloc_aligned()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NoAccess`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn alloc_aligned_raw(
         &self,
         bytes: u64,
@@ -432,7 +441,8 @@ impl Pool {
     /// Allocates a block of each size, all or none, and returns only their addresses.
     ///
     /// # Errors
-    /// As `gpumem_pool_alloc_batch()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NoAccess`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn alloc_batch_raw(&self, sizes: &[u64], stream: Option<&Stream>) -> Result<Vec<*mut c_void>, Error> {
         self.run("Pool::alloc_batch_raw", || self.alloc_pointers(sizes, stream))
     }
@@ -444,7 +454,8 @@ impl Pool {
     /// [`host::native_stream_create`](crate::host::native_stream_create), or NULL for the legacy default stream.
     ///
     /// # Errors
-    /// As `gpumem_pool_alloc_native()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn alloc_native(&self, bytes: u64, native: *mut c_void) -> Result<*mut c_void, Error> {
         let mut pointer = ptr::null_mut();
         let handle = self.inner.handle;
@@ -462,7 +473,7 @@ impl Pool {
     /// a stream, all work on it must have been observed complete. It must not be a [`PoolBlock`].
     ///
     /// # Errors
-    /// As `gpumem_pool_free()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free_raw(&self, pointer: *mut c_void, stream: Option<&Stream>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { call!(gpumem_pool_free(self.inner.handle, pointer, order(stream))) }?;
@@ -475,7 +486,7 @@ impl Pool {
     /// As [`free_raw`](Self::free_raw).
     ///
     /// # Errors
-    /// As `gpumem_pool_free_sized()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free_sized_raw(
         &self,
         pointer: *mut c_void,
@@ -494,7 +505,7 @@ impl Pool {
     /// As [`free_raw`](Self::free_raw), of each.
     ///
     /// # Errors
-    /// As `gpumem_pool_free_batch()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free_batch_raw(
         &self,
         pointers: &[*mut c_void],
@@ -513,7 +524,8 @@ impl Pool {
     /// As [`free_raw`](Self::free_raw) and [`alloc_native`](Self::alloc_native).
     ///
     /// # Errors
-    /// As `gpumem_pool_free_native()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free_native(&self, pointer: *mut c_void, native: *mut c_void) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { call!(gpumem_pool_free_native(self.inner.handle, pointer, native)) }?;
@@ -524,7 +536,8 @@ impl Pool {
     /// freed. See [`PoolBlock::record_use`].
     ///
     /// # Errors
-    /// As `gpumem_pool_record_use()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn record_use_raw(&self, pointer: *mut c_void, stream: &Stream) -> Result<(), Error> {
         // SAFETY: any address may be given.
@@ -553,7 +566,8 @@ impl Pool {
     /// that it uses.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the pool has no part of such a capture, and as `gpumem_pool_release_capture()`.
+    /// [`ErrorKind::NotFound`] if the pool has no part of such a capture; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub unsafe fn release_capture(&self, capture_id: u64, stream: Option<&Stream>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { call!(gpumem_pool_release_capture(self.inner.handle, capture_id, order(stream))) }?;
@@ -565,7 +579,7 @@ impl Pool {
     /// serves them, to one thread in one stream, without taking more the first time.
     ///
     /// # Errors
-    /// As `gpumem_pool_capacity_for()`.
+    /// [`ErrorKind::InvalidArgument`].
     pub fn capacity_for(&self, sizes: &[u64]) -> Result<u64, Error> {
         let first = sizes.first().map_or(ptr::null(), |_| sizes.as_ptr());
         let mut bytes = 0;
@@ -577,7 +591,7 @@ impl Pool {
     /// Sets how many bytes the pool takes at most; 0 means no limit. One below what it has releases nothing.
     ///
     /// # Errors
-    /// As `gpumem_pool_set_limit()`.
+    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn set_limit(&self, bytes: u64) -> Result<(), Error> {
         // SAFETY: only a handle and a number.
         unsafe { call!(gpumem_pool_set_limit(self.inner.handle, bytes)) }?;
@@ -587,7 +601,7 @@ impl Pool {
     /// Sets how many bytes the pool keeps when blocks are freed; 0 means that all is kept.
     ///
     /// # Errors
-    /// As `gpumem_pool_set_release_threshold()`.
+    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn set_release_threshold(&self, bytes: u64) -> Result<(), Error> {
         // SAFETY: only a handle and a number.
         unsafe { call!(gpumem_pool_set_release_threshold(self.inner.handle, bytes)) }?;
@@ -794,10 +808,10 @@ impl fmt::Debug for Pool {
 ///
 /// let mut sent = staging.alloc::<u32>(3, Some(&stream))?;
 /// sent.host_mut()?.copy_from_slice(&[1, 2, 3]);
-/// stream.copy(&there, &sent)?;
+/// drop(stream.copy(&there, &sent)?);
 /// drop(sent);
 /// let mut received = staging.alloc::<u32>(2, Some(&stream))?;
-/// stream.copy(&received, there.slice(1..)?)?;
+/// drop(stream.copy(&received, there.slice(1..)?)?);
 /// // This waits for the work of the stream.
 /// assert_eq!(received.host()?, [2, 3]);
 /// # Ok::<(), gpumem::Error>(())
@@ -811,7 +825,7 @@ impl fmt::Debug for Pool {
 /// # let pool = gpumem::Pool::with_options(&device, &gpumem::PoolOptions::new().kind(gpumem::Kind::PINNED))?;
 /// let mut block = pool.alloc::<u32>(3, Some(&stream))?;
 /// let values = block.host_mut()?;
-/// stream.fill(&block, 7u32)?;
+/// drop(stream.fill(&block, 7u32)?);
 /// values[0] = 1;
 /// # Ok::<(), gpumem::Error>(())
 /// ```
@@ -973,7 +987,8 @@ impl<T: Element> PoolBlock<T> {
     /// the work that the stream has by then, without holding up the caller.
     ///
     /// # Errors
-    /// As `gpumem_pool_record_use()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn record_use(&self, stream: &Stream) -> Result<(), Error> {
         match &self.freeing {
             Some(freeing) => freeing.record_use(stream.handle()),
@@ -984,8 +999,9 @@ impl<T: Element> PoolBlock<T> {
     /// Frees the block in the order of its stream. Dropping it does the same, but cannot report a failure.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work of another stream uses it that was not observed complete, and as
-    /// `gpumem_pool_free()`. The block is returned unchanged.
+    /// [`ErrorKind::Busy`] if work of another stream uses it that was not observed complete; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`]. The block is returned
+    /// unchanged.
     pub fn close(self) -> Result<(), Rejected<Self>> {
         self.free("PoolBlock::close", Freeing::release)
     }
@@ -993,7 +1009,8 @@ impl<T: Element> PoolBlock<T> {
     /// Frees the block in the order of another stream, after the work that both have now.
     ///
     /// # Errors
-    /// As [`close`](Self::close), and as `gpumem_pool_record_use()`.
+    /// As [`close`](Self::close), and [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub fn free_on(self, stream: &Stream) -> Result<(), Rejected<Self>> {
         const FUNCTION: &str = "PoolBlock::free_on";
         let on = stream.handle();
@@ -1107,7 +1124,7 @@ impl Instance {
     /// As [`Pool::free_raw`].
     ///
     /// # Errors
-    /// As `gpumem_pool_free_pointer()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free_block(&self, pointer: *mut c_void, stream: Option<&Stream>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { call!(gpumem_pool_free_pointer(self.inner.handle, pointer, order(stream))) }?;

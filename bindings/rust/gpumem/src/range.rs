@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{align_of, size_of};
+use std::mem::size_of;
+use std::ops::RangeBounds;
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex};
@@ -24,7 +25,7 @@ use crate::managed::Place;
 use crate::memory::Remains;
 pub use crate::options::RangeOptions;
 use crate::physical::Physical;
-use crate::size::bytes_of;
+use crate::typed::part_of_bytes;
 use crate::uses::{busy, Parts, Use, Uses};
 
 /// A range of addresses, into which blocks of [`Physical`] memory are mapped.
@@ -47,9 +48,9 @@ use crate::uses::{busy, Parts, Use, Uses};
 /// range.map(0, &[Physical::new(&device, unit)?])?;
 /// range.set_access(0, unit, &[(Processor::Device(0), Access::READ_WRITE)])?;
 ///
-/// instance.copy(range.slice(0, 3)?, &[1u32, 2, 3])?;
+/// instance.copy(range.slice(..3)?, &[1u32, 2, 3])?;
 /// let mut back = [0u32; 2];
-/// instance.copy(&mut back, range.slice(4, 2)?)?;
+/// instance.copy(&mut back, range.slice(1..3)?)?;
 /// assert_eq!(back, [2, 3]);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
@@ -59,7 +60,7 @@ use crate::uses::{busy, Parts, Use, Uses};
 /// ```compile_fail,E0502
 /// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
 /// # let mut range = gpumem::AddressRange::reserve(&instance, 1 << 30)?;
-/// let part = range.slice::<u32>(0, 3)?;
+/// let part = range.slice::<u32>(..3)?;
 /// range.unmap(0, 1 << 21)?;
 /// instance.copy(part, &[1, 2, 3])?;
 /// # Ok::<(), gpumem::Error>(())
@@ -129,7 +130,9 @@ impl AddressRange {
     /// Reserves addresses, far more than there is memory if wished. Nobody can access them before something is mapped.
     ///
     /// # Errors
-    /// If the size is not a multiple of the granularity, and as `gpumem_range_reserve()`.
+    /// [`ErrorKind::InvalidArgument`] if the size is not a multiple of the granularity; otherwise
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn reserve(instance: &Instance, bytes: u64) -> Result<Self, Error> {
         Self::reserve_with_options(instance, bytes, &RangeOptions::new())
     }
@@ -168,7 +171,9 @@ impl AddressRange {
     /// mapping keeps its memory alive, so that the handles can be dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`] if something is mapped there, and as `gpumem_range_map()`.
+    /// [`ErrorKind::AlreadyExists`] if something is mapped there; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`], [`ErrorKind::InvalidState`], [`ErrorKind::Busy`] or
+    /// [`ErrorKind::Unsupported`].
     pub fn map<'a>(
         &mut self,
         offset: u64,
@@ -191,8 +196,8 @@ impl AddressRange {
     /// Unmaps whole mappings, one or several in a row. The addresses stay reserved.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete, and as
-    /// `gpumem_range_unmap()`.
+    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete; otherwise
+    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`].
     pub fn unmap(&mut self, offset: u64, bytes: u64) -> Result<(), Error> {
         self.inner.uses.refuse((offset, bytes), "range", "AddressRange::unmap")?;
         self.inner.unmap(offset, bytes)
@@ -202,8 +207,9 @@ impl AddressRange {
     /// are not named keep what they have.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete, unless everything that is set
-    /// is [`Access::READ_WRITE`]; and as `gpumem_range_set_access()`.
+    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete, unless everything that is
+    /// set is [`Access::READ_WRITE`]; otherwise [`ErrorKind::InvalidArgument`], [`ErrorKind::InvalidState`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::DeviceLost`].
     pub fn set_access(
         &mut self,
         offset: u64,
@@ -237,22 +243,14 @@ impl AddressRange {
         instance.mapping(self.at(offset)).map_err(|error| error.called_as(FUNCTION))
     }
 
-    /// `len` elements from an offset on, as an operand of copies and fills. They need memory to which the device of the
-    /// work has access; the library checks that.
+    /// Some of the elements, as an operand of copies and fills: the addresses count as an array of `T`. They need memory
+    /// to which the device of the work has access; the library checks that.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if they do not lie within the range, or if the offset is not aligned for them.
-    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<RangeSlice<'_, T>, Error> {
-        const FUNCTION: &str = "AddressRange::slice";
-        let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
-        let range = self.inner.bytes;
-        if !matches!(offset.checked_add(bytes), Some(end) if end <= range) {
-            let message = format!("{bytes} bytes from offset {offset} on exceed the range of {range} bytes");
-            return Err(Error::invalid(FUNCTION, message));
-        }
-        if self.at(offset) as usize % align_of::<T>() != 0 {
-            return Err(Error::invalid(FUNCTION, "the offset is not aligned for the elements"));
-        }
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the addresses.
+    pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<RangeSlice<'_, T>, Error> {
+        let all = (self.inner.base as u64, self.inner.bytes);
+        let (offset, len) = part_of_bytes::<T>(all, &range, "AddressRange::slice")?;
         Ok(RangeSlice { range: self, offset, len, elements: PhantomData })
     }
 
@@ -410,7 +408,7 @@ impl Instance {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidState`] if nothing is mapped there, [`ErrorKind::WrongKind`] if the memory is not of
-    /// [`Kind::VIRTUAL`], and as `gpumem_range_get_mapping()`.
+    /// [`Kind::VIRTUAL`]; otherwise [`ErrorKind::InvalidArgument`] or [`ErrorKind::NotFound`].
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn mapping(&self, pointer: *const c_void) -> Result<MappingInfo, Error> {
         let mut info = sys::gpumem_mapping_info::default();

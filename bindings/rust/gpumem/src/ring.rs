@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{align_of, ManuallyDrop};
+use std::mem::ManuallyDrop;
+use std::ops::RangeBounds;
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ use crate::library::{c, call};
 use crate::memory::Remains;
 pub use crate::options::{RingOpenOptions, RingOptions};
 use crate::share::{limit, ShareHandle};
-use crate::size::bytes_of;
 use crate::stream::{nanoseconds, Stream};
+use crate::typed::part_of_bytes;
 use crate::uses::busy;
 
 /// Information about a ring, as one side sees it.
@@ -60,7 +61,7 @@ pub struct RingInfo {
     pub name: String,
 }
 
-/// The one owner of a `gpumem_ring`. Work in streams shares it, and so its memory stays until that is complete.
+/// The one owner of a ring. Work in streams shares it, and so its memory stays until that is complete.
 struct Ring {
     handle: sys::gpumem_ring,
     instance: Arc<Inner>,
@@ -156,21 +157,11 @@ impl Found {
     fn slice<'a, T: Element>(
         &self,
         ring: &'a Arc<Ring>,
-        offset: u64,
-        len: usize,
+        range: &impl RangeBounds<usize>,
         function: &'static str,
     ) -> Result<RingSlice<'a, T>, Error> {
-        let bytes = bytes_of::<T>(len, function)? as u64;
-        if !matches!(offset.checked_add(bytes), Some(end) if end <= self.size) {
-            let message =
-                format!("{bytes} bytes from offset {offset} on exceed the {} bytes here", self.size);
-            return Err(Error::invalid(function, message));
-        }
-        let start = self.pointer.wrapping_add(offset);
-        if start % align_of::<T>() as u64 != 0 {
-            return Err(Error::invalid(function, "the offset is not aligned for the elements"));
-        }
-        Ok(RingSlice { ring, start, len, elements: PhantomData })
+        let (offset, len) = part_of_bytes::<T>((self.pointer, self.size), range, function)?;
+        Ok(RingSlice { ring, start: self.pointer + offset, len, elements: PhantomData })
     }
 }
 
@@ -231,7 +222,7 @@ impl<T: Element> RingSlice<'_, T> {
 /// let handle = producer.export()?; // for other processes
 /// # let _ = handle;
 /// let slot = producer.acquire(None)?;
-/// instance.copy(slot.slice::<u32>(0, 3)?, &[1, 2, 3])?;
+/// instance.copy(slot.slice::<u32>(..3)?, &[1, 2, 3])?;
 /// slot.publish(12, 0)?;
 /// producer.finish()?;
 /// producer.close()?;
@@ -269,7 +260,8 @@ impl RingProducer {
     /// Makes a ring, whose messages have up to `slot_size` bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the device shares no memory or no events, and as `gpumem_ring_create()`.
+    /// [`ErrorKind::Unsupported`] if the device shares no memory or no events; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::InvalidState`].
     pub fn new(device: &Device, slot_size: u64, options: &RingOptions) -> Result<Self, Error> {
         device.instance.retry();
         let name = c_text(options.name.as_deref(), "RingOptions::name")?;
@@ -290,7 +282,7 @@ impl RingProducer {
     /// Exports the ring, so that other processes can [open](RingConsumer::open) it. The handle travels like one of memory.
     ///
     /// # Errors
-    /// As `gpumem_ring_export()`.
+    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn export(&self) -> Result<ShareHandle, Error> {
         let mut handle = sys::gpumem_share_handle::default();
         // SAFETY: the output is writable.
@@ -302,7 +294,8 @@ impl RingProducer {
     /// stream, this waits for that.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidState`] if the ring is finished, and as `gpumem_ring_acquire()`.
+    /// [`ErrorKind::InvalidState`] if the ring is finished; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::PeerGone`], [`ErrorKind::Busy`] or [`ErrorKind::StaleHandle`].
     pub fn acquire<'a>(&'a mut self, stream: Option<&'a Stream>) -> Result<RingSlot<'a>, Error> {
         loop {
             if let Some(found) = self.next(stream, sys::GPUMEM_TIMEOUT_INFINITE)? {
@@ -353,7 +346,7 @@ impl RingProducer {
     /// and then get [`ErrorKind::Closed`].
     ///
     /// # Errors
-    /// As `gpumem_ring_finish()`.
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::Busy`] or [`ErrorKind::StaleHandle`], as the message says.
     pub fn finish(&mut self) -> Result<(), Error> {
         while !self.finish_within(sys::GPUMEM_TIMEOUT_INFINITE)? {}
         Ok(())
@@ -412,12 +405,12 @@ pub struct RingSlot<'a> {
 }
 
 impl RingSlot<'_> {
-    /// `len` elements from an offset in bytes on, as an operand of copies and fills.
+    /// Some of the elements, as an operand of copies and fills: the slot counts as an array of `T`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if they do not lie within the slot, or if the offset is not aligned for them.
-    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<RingSlice<'_, T>, Error> {
-        self.found.slice(&self.producer.ring, offset, len, "RingSlot::slice")
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the slot.
+    pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<RingSlice<'_, T>, Error> {
+        self.found.slice(&self.producer.ring, &range, "RingSlot::slice")
     }
 
     /// Bytes that may be filled.
@@ -442,7 +435,8 @@ impl RingSlot<'_> {
     /// in the slot's stream now. Without consumers, the message is lost.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the slot has fewer bytes, and as `gpumem_ring_publish()`. The slot is dropped then.
+    /// [`ErrorKind::InvalidArgument`] if the slot has fewer bytes; otherwise [`ErrorKind::InvalidState`] or
+    /// [`ErrorKind::Busy`]. The slot is dropped then.
     pub fn publish(self, bytes: u64, tag: u64) -> Result<(), Error> {
         let ring = self.producer.ring.handle;
         // SAFETY: only handles.
@@ -479,8 +473,10 @@ impl RingConsumer {
     /// Opens a ring of another process. The consumer sees every message that is published after this has returned.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] if the ring has as many consumers as it may, [`ErrorKind::Closed`] if it is finished,
-    /// [`ErrorKind::PeerGone`] if the producer has ended, and as `gpumem_ring_open()`.
+    /// [`ErrorKind::LimitExceeded`] if the ring has as many consumers as it may, [`ErrorKind::Closed`] if it is
+    /// finished, [`ErrorKind::PeerGone`] if the producer has ended; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::StaleHandle`], [`ErrorKind::OutOfMemory`],
+    /// [`ErrorKind::PermissionDenied`], [`ErrorKind::Busy`], [`ErrorKind::NotFound`] or [`ErrorKind::Unsupported`].
     pub fn open(instance: &Instance, handle: &ShareHandle, options: &RingOpenOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
@@ -500,8 +496,9 @@ impl RingConsumer {
     /// Without a stream, this waits for that.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] if the producer has finished the ring and this was all, [`ErrorKind::PeerGone`] if it has ended,
-    /// and as `gpumem_ring_wait()`.
+    /// [`ErrorKind::Closed`] if the producer has finished the ring and this was all, [`ErrorKind::PeerGone`] if it
+    /// has ended; otherwise [`ErrorKind::InvalidArgument`], [`ErrorKind::InvalidState`], [`ErrorKind::Busy`] or
+    /// [`ErrorKind::StaleHandle`].
     pub fn wait<'a>(&'a self, stream: Option<&'a Stream>) -> Result<RingMessage<'a>, Error> {
         loop {
             if let Some(message) = self.wait_within(stream, sys::GPUMEM_TIMEOUT_INFINITE)? {
@@ -640,12 +637,12 @@ pub struct RingMessage<'a> {
 }
 
 impl RingMessage<'_> {
-    /// `len` elements from an offset in bytes on, as an operand of copies and fills.
+    /// Some of the elements, as an operand of copies and fills: the message counts as an array of `T`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if they do not lie within the message, or if the offset is not aligned for them.
-    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<RingSlice<'_, T>, Error> {
-        self.found.slice(&self.consumer.ring, offset, len, "RingMessage::slice")
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the message.
+    pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<RingSlice<'_, T>, Error> {
+        self.found.slice(&self.consumer.ring, &range, "RingMessage::slice")
     }
 
     /// Bytes of the message.
@@ -675,7 +672,8 @@ impl RingMessage<'_> {
     /// Releases the message. The producer fills the slot again when the work is complete that is in the message's stream now.
     ///
     /// # Errors
-    /// [`ErrorKind::PeerGone`] if the producer has ended, and as `gpumem_ring_release()`.
+    /// [`ErrorKind::PeerGone`] if the producer has ended; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::InvalidState`] or [`ErrorKind::Busy`].
     pub fn release(self) -> Result<(), Error> {
         let message = ManuallyDrop::new(self);
         message.consumer.release(message.found.number, message.stream)

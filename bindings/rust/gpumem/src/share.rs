@@ -4,7 +4,8 @@
 use std::convert::TryFrom;
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::{align_of, size_of};
+use std::mem::size_of;
+use std::ops::RangeBounds;
 use std::os::raw::{c_char, c_void};
 use std::os::unix::io::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -31,9 +32,8 @@ use crate::memory::{Memory, MemoryInfo};
 pub use crate::options::{ExportOptions, ImportOptions, SendOptions};
 use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
-use crate::size::bytes_of;
 use crate::stream::nanoseconds;
-use crate::typed::{DeviceMemory, DeviceSlice};
+use crate::typed::{part_of_bytes, DeviceMemory, DeviceSlice};
 use crate::words::translate;
 
 /// Nanoseconds of a limit for C, to which 0 means a default.
@@ -280,8 +280,10 @@ impl Instance {
     /// freed: closing it fails with [`ErrorKind::Busy`], and what is dropped stays with the instance.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the memory does not have this way, with what would give it, and as
-    /// `gpumem_share_export()`.
+    /// [`ErrorKind::Unsupported`] if the memory does not have this way, with what would give it; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::PermissionDenied`], [`ErrorKind::LimitExceeded`] or
+    /// [`ErrorKind::DeviceLost`].
     pub fn export(&self, memory: impl Share, options: &ExportOptions) -> Result<ShareHandle, Error> {
         let (pointer, _, _hold) = place_of(&memory, "Instance::export")?;
         self.export_at(pointer, options, "Instance::export")
@@ -381,7 +383,9 @@ impl Instance {
     /// Calls for one socket must not overlap.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if this instance has no such export, and as `gpumem_share_send()`.
+    /// [`ErrorKind::NotFound`] if this instance has no such export; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::PeerGone`], [`ErrorKind::Busy`], [`ErrorKind::LimitExceeded`] or
+    /// [`ErrorKind::InvalidState`].
     pub fn send(&self, handle: &ShareHandle, socket: impl AsFd) -> Result<(), Error> {
         self.send_with_options(handle, socket, &SendOptions::new())
     }
@@ -411,7 +415,8 @@ impl Instance {
     /// it is imported, or for the sender's lease. Calls for one socket must not overlap.
     ///
     /// # Errors
-    /// [`ErrorKind::PeerGone`] if the sender has hung up, and as `gpumem_share_receive()`.
+    /// [`ErrorKind::PeerGone`] if the sender has hung up; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::Busy`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::InvalidState`].
     pub fn receive(&self, socket: impl AsFd) -> Result<ShareHandle, Error> {
         loop {
             if let Some(handle) = self.receive_within(&socket, sys::GPUMEM_TIMEOUT_INFINITE)? {
@@ -441,7 +446,9 @@ impl Instance {
     /// are multiples of the page size. A part of a range must be exported again after it was mapped anew.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] without [`Capability::SHARE_DMA_BUF`], and as `gpumem_share_export_dma_buf()`.
+    /// [`ErrorKind::Unsupported`] without [`Capability::SHARE_DMA_BUF`]; otherwise [`ErrorKind::InvalidArgument`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::InvalidState`], [`ErrorKind::LimitExceeded`]
+    /// or [`ErrorKind::DeviceLost`].
     pub fn export_dma_buf(&self, memory: impl Share, flags: DmaBufFlags) -> Result<OwnedFd, Error> {
         const FUNCTION: &str = "Instance::export_dma_buf";
         let (pointer, bytes, _hold) = place_of(&memory, FUNCTION)?;
@@ -551,7 +558,7 @@ impl ImportOptions {
 /// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
 /// # let handle = gpumem::ShareHandle::from([0; 256]);
 /// let imported = gpumem::Imported::new(&instance, &handle)?;
-/// let part = imported.slice::<u32>(0, 3)?;
+/// let part = imported.slice::<u32>(..3)?;
 /// drop(imported);
 /// instance.copy(part, &[1, 2, 3])?;
 /// # Ok::<(), gpumem::Error>(())
@@ -567,8 +574,12 @@ impl Imported {
     /// [`Link::fetch`](crate::Link::fetch); otherwise the exporter is asked for them.
     ///
     /// # Errors
-    /// [`ErrorKind::StaleHandle`] if the memory was freed or the export has ended, [`ErrorKind::PeerGone`] if the exporter
-    /// has, [`ErrorKind::InvalidState`] if this process exported it by [`ShareWay::LEGACY`], and as `gpumem_share_import()`.
+    /// [`ErrorKind::StaleHandle`] if the memory was freed or the export has ended, [`ErrorKind::PeerGone`] if the
+    /// exporter has, [`ErrorKind::InvalidState`] if this process exported it by [`ShareWay::LEGACY`]; otherwise
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NoAccess`], [`ErrorKind::NotFound`],
+    /// [`ErrorKind::PermissionDenied`], [`ErrorKind::Busy`], [`ErrorKind::Unsupported`],
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfMemory`] or
+    /// [`ErrorKind::DeviceLost`].
     pub fn new(instance: &Instance, handle: &ShareHandle) -> Result<Self, Error> {
         Self::with_options(instance, handle, &ImportOptions::new())
     }
@@ -622,22 +633,16 @@ impl Imported {
         Ok(Self { memory, offset })
     }
 
-    /// `len` elements from an offset on, in bytes from the byte that was exported, as an operand of copies and fills.
+    /// Some of the elements, as an operand of copies and fills: the memory counts as an array of `T`, from the byte that
+    /// was exported on.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if they do not lie within the memory, or if the offset is not aligned for them.
-    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<ImportedSlice<'_, T>, Error> {
-        const FUNCTION: &str = "Imported::slice";
-        let (bytes, whole) = (bytes_of::<T>(len, FUNCTION)? as u64, self.bytes());
-        if !matches!(offset.checked_add(bytes), Some(end) if end <= whole) {
-            let message = format!("{bytes} bytes from offset {offset} on exceed the import of {whole} bytes");
-            return Err(Error::invalid(FUNCTION, message));
-        }
-        let start = self.memory.device_address()?.wrapping_add(self.offset + offset);
-        if start % align_of::<T>() as u64 != 0 {
-            return Err(Error::invalid(FUNCTION, "the offset is not aligned for the elements"));
-        }
-        Ok(ImportedSlice { imported: self, start, offset: self.offset + offset, len, elements: PhantomData })
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the memory, or if that byte is not aligned for them.
+    pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<ImportedSlice<'_, T>, Error> {
+        let first = self.memory.device_address()?.wrapping_add(self.offset);
+        let (offset, len) = part_of_bytes::<T>((first, self.bytes()), &range, "Imported::slice")?;
+        let (start, offset) = (first.wrapping_add(offset), self.offset + offset);
+        Ok(ImportedSlice { imported: self, start, offset, len, elements: PhantomData })
     }
 
     /// Bytes from the one that was exported to the end of the memory.

@@ -81,7 +81,7 @@ impl<'a> SleepOptions<'a> {
         self
     }
 
-    /// For a group: only the buffers with this tag.
+    /// For a group: only the buffers with this tag, which may be none.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tag = Some(tag.into());
@@ -173,7 +173,7 @@ impl<'a> WakeOptions<'a> {
         self
     }
 
-    /// For a group: only the buffers with this tag.
+    /// For a group: only the buffers with this tag, which may be none.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tag = Some(tag.into());
@@ -230,7 +230,7 @@ impl PrepareOptions {
         self
     }
 
-    /// For a group: only the buffers with this tag.
+    /// For a group: only the buffers with this tag, which may be none.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tag = Some(tag.into());

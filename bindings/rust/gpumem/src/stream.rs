@@ -46,7 +46,7 @@ use crate::typed::{DeviceMemory, Pinned, Registered};
 ///
 /// let stream = Stream::new(&device)?;
 /// let memory = DeviceMemory::<u8>::new(&device, 4096)?;
-/// stream.fill(&memory, 7)?;
+/// drop(stream.fill(&memory, 7)?);
 /// let pending = stream.copy(Pinned::<u8>::zeroed(&device, 4096)?, &memory)?;
 /// // The pinned array is returned once it is complete.
 /// let (back, _) = pending.wait()?;
@@ -73,7 +73,7 @@ use crate::typed::{DeviceMemory, Pinned, Registered};
 /// # let stream = gpumem::Stream::new(&device)?;
 /// # let memory = gpumem::DeviceMemory::<u8>::new(&device, 4096)?;
 /// let mut back = vec![0; 4096];
-/// stream.copy(&mut back[..], &memory)?;
+/// drop(stream.copy(&mut back[..], &memory)?);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
 pub struct Stream {
@@ -352,7 +352,8 @@ impl Stream {
     /// Creates a stream.
     ///
     /// # Errors
-    /// As `gpumem_stream_create()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub fn new(device: &Device) -> Result<Self, Error> {
         Self::with_options(device, &StreamOptions::new())
     }
@@ -360,7 +361,8 @@ impl Stream {
     /// As [`new`](Self::new), with options.
     ///
     /// # Errors
-    /// As `gpumem_stream_create()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub fn with_options(device: &Device, options: &StreamOptions) -> Result<Self, Error> {
         device.instance.retry();
         let name = c_text(options.name.as_deref(), "StreamOptions::name")?;
@@ -383,7 +385,8 @@ impl Stream {
     /// left.
     ///
     /// # Errors
-    /// As `gpumem_stream_wrap()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn wrap(device: &Device, native: *mut c_void) -> Result<Self, Error> {
         let mut handle = ptr::null_mut();
         // SAFETY: the output is writable; the rest is the caller's promise.
@@ -485,7 +488,9 @@ impl Stream {
     /// Enqueues a copy of elements. Both operands have the same number of elements.
     ///
     /// # Errors
-    /// If the numbers of elements differ, or as `gpumem_copy_async()`. The operands are returned.
+    /// [`ErrorKind::InvalidArgument`] if the numbers of elements differ; otherwise [`ErrorKind::NotFound`],
+    /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::OutOfMemory`]. The operands are returned.
     pub fn copy<T, D, S>(&self, mut destination: D, source: S) -> Enqueued<(Returned<D>, Returned<S>)>
     where
         T: Element + Copy,
@@ -499,7 +504,9 @@ impl Stream {
     /// Enqueues a copy of a rectangle of elements.
     ///
     /// # Errors
-    /// If it does not lie within its operands, or as `gpumem_copy_2d_async()`. The operands are returned.
+    /// [`ErrorKind::InvalidArgument`] if it does not lie within its operands; otherwise [`ErrorKind::NotFound`],
+    /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`]
+    /// or [`ErrorKind::Unsupported`]. The operands are returned.
     pub fn copy_2d<T, D, S>(
         &self,
         mut destination: D,
@@ -530,8 +537,10 @@ impl Stream {
     /// nothing uses them.
     ///
     /// # Errors
-    /// If a region does not lie within its operands, or as `gpumem_copy_regions_async()`. [`Error::region`] is the
-    /// index of the region that failed.
+    /// [`ErrorKind::InvalidArgument`] if a region does not lie within its operands; otherwise
+    /// [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`],
+    /// [`ErrorKind::OutOfMemory`] or [`ErrorKind::Unsupported`]. [`Error::region`] is the index of the region that
+    /// failed.
     pub fn copy_regions<T, D, S>(
         &self,
         regions: impl IntoIterator<Item = Region<D, S>>,
@@ -612,7 +621,9 @@ impl Stream {
     /// variable. For large copies this is slower than a copy from a [`Pinned`] array.
     ///
     /// # Errors
-    /// If the numbers of elements differ, or as `gpumem_copy_async()`. The destination is returned.
+    /// [`ErrorKind::InvalidArgument`] if the numbers of elements differ; otherwise [`ErrorKind::NotFound`],
+    /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or
+    /// [`ErrorKind::OutOfMemory`]. The destination is returned.
     pub fn copy_from_slice<T, D>(&self, mut destination: D, source: &[T]) -> Enqueued<Returned<D>>
     where
         T: Element + Copy,
@@ -646,7 +657,9 @@ impl Stream {
     /// Enqueues a fill of memory with a number.
     ///
     /// # Errors
-    /// As `gpumem_fill_async()`. The destination is returned.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
+    /// The destination is returned.
     pub fn fill<T, D>(&self, mut destination: D, value: T) -> Enqueued<Returned<D>>
     where
         T: FillValue,
@@ -659,7 +672,9 @@ impl Stream {
     /// Enqueues a fill of memory with elements of any type with a byte.
     ///
     /// # Errors
-    /// As `gpumem_fill_async()`. The destination is returned.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
+    /// The destination is returned.
     pub fn fill_bytes<T, D>(&self, mut destination: D, value: u8) -> Enqueued<Returned<D>>
     where
         T: Element + Copy,
@@ -672,7 +687,9 @@ impl Stream {
     /// Enqueues a fill of a rectangle with a number.
     ///
     /// # Errors
-    /// If it does not lie within its operand, or as `gpumem_fill_2d_async()`. The destination is returned.
+    /// [`ErrorKind::InvalidArgument`] if it does not lie within its operand; otherwise [`ErrorKind::NotFound`],
+    /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`]
+    /// or [`ErrorKind::Unsupported`]. The destination is returned.
     pub fn fill_2d<T, D>(&self, mut destination: D, rectangle: &Rectangle, value: T) -> Enqueued<Returned<D>>
     where
         T: FillValue,
@@ -686,7 +703,9 @@ impl Stream {
     /// Enqueues a write of a number to a word.
     ///
     /// # Errors
-    /// If no word has this index, if the value does not fit in a word, or as `gpumem_stream_write_value()`.
+    /// [`ErrorKind::InvalidArgument`] if no word has this index, if the value does not fit in a word; otherwise
+    /// [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::NoAccess`], [`ErrorKind::Unsupported`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub fn write_value(&self, words: &impl Words, index: usize, value: u64) -> Result<(), Error> {
         let address = word(words, index, value, "Stream::write_value")?;
         let keep = words.keep();
@@ -699,7 +718,9 @@ impl Stream {
     /// Makes later work of the stream wait until a word meets a condition.
     ///
     /// # Errors
-    /// If no word has this index, if the value does not fit in a word, or as `gpumem_stream_wait_value()`.
+    /// [`ErrorKind::InvalidArgument`] if no word has this index, if the value does not fit in a word; otherwise
+    /// [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::NoAccess`], [`ErrorKind::Unsupported`],
+    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub fn wait_value(
         &self,
         words: &impl Words,
@@ -715,26 +736,28 @@ impl Stream {
         Ok(())
     }
 
-    /// Enqueues a write to a word by its address: `gpumem_stream_write_value()`.
+    /// Enqueues a write to a word by its address.
     ///
     /// # Safety
     /// The word may be written, concurrently with other accesses, until the work has been observed complete.
     ///
     /// # Errors
-    /// As `gpumem_stream_write_value()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn write_value_raw(&self, address: *mut c_void, value: u64, bytes: u32) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe { call!(gpumem_stream_write_value(self.handle(), address, value, bytes)) }?;
         Ok(())
     }
 
-    /// Enqueues a wait for a word by its address: `gpumem_stream_wait_value()`.
+    /// Enqueues a wait for a word by its address.
     ///
     /// # Safety
     /// The word may be read until the work has been observed complete.
     ///
     /// # Errors
-    /// As `gpumem_stream_wait_value()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::NoAccess`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn wait_value_raw(
         &self,
         address: *mut c_void,
@@ -755,7 +778,8 @@ impl Stream {
     /// counted; see [`panicked_functions`](Self::panicked_functions).
     ///
     /// # Errors
-    /// As `gpumem_stream_launch_host_function()`.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::DeviceLost`], [`ErrorKind::InvalidState`],
+    /// [`ErrorKind::OutOfMemory`] or [`ErrorKind::Unsupported`], as the message says.
     pub fn launch_host_function(&self, function: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         let launch = c!(gpumem_stream_launch_host_function);
         let panics = self.panics();
@@ -931,7 +955,22 @@ pub type PendingRegions<D, S> = Pending<Vec<Region<Returned<D>, Returned<S>>>>;
 /// Work that may not be complete, with its operands.
 ///
 /// [`wait`](Self::wait) returns them, and so does `await`: it is a future of what `wait` returns. Dropping or forgetting
-/// this does not wait, and is always safe: the stream keeps the memory alive as long as necessary.
+/// this is always safe: the stream keeps the memory alive as long as necessary. It does not wait, unless the [`Stream`] was
+/// dropped before: the last of them that is dropped waits for the work.
+///
+/// An array that was given away is lost with it, and a forgotten `await` waits for nothing. So one that is not used is a
+/// warning, and `drop` says that nothing is wanted back:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// # let stream = gpumem::Stream::new(&device)?;
+/// # let memory = gpumem::DeviceMemory::<u32>::new(&device, 3)?;
+/// # let array = gpumem::Pinned::<u32>::zeroed(&device, 3)?;
+/// drop(stream.fill(&memory, 7u32)?);
+/// stream.copy(&memory, array)?;
+/// # Ok::<(), gpumem::Error>(())
+/// ```
 ///
 /// The future needs no runtime of its own: a function in the stream, behind the work, wakes the task. So a task waits for
 /// what is in the stream when it is first polled. A waker is called on a thread of the library or the driver, where most
@@ -952,6 +991,7 @@ pub type PendingRegions<D, S> = Pending<Vec<Region<Returned<D>, Returned<S>>>>;
 /// }
 /// # Ok::<(), gpumem::Error>(())
 /// ```
+#[must_use = "wait for it, or drop it if you need neither the operands nor the end of the work"]
 pub struct Pending<B> {
     /// `None` once the future has returned them.
     operands: Option<B>,

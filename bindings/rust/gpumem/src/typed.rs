@@ -134,6 +134,21 @@ pub(crate) fn part_of(
     }
 }
 
+/// Offset in bytes and length of a range of elements, in memory of that many bytes from an address on. Bytes at its end
+/// that are no whole element do not count.
+pub(crate) fn part_of_bytes<T>(
+    (address, bytes): (u64, u64),
+    range: &impl RangeBounds<usize>,
+    function: &'static str,
+) -> Result<(u64, usize), Error> {
+    let whole = bytes.checked_div(size_of::<T>() as u64).map_or(usize::MAX, |len| len as usize);
+    let (start, len) = part_of(whole, range, function)?;
+    if address % align_of::<T>() as u64 != 0 {
+        return Err(Error::invalid(function, "the memory is not aligned for the elements"));
+    }
+    Ok((start as u64 * size_of::<T>() as u64, len))
+}
+
 /// A part of an array, as an operand of copies and fills. Each kind of array has a name for its own:
 /// [`DeviceSlice`], [`BufferSlice`](crate::BufferSlice) and [`PoolSlice`](crate::PoolSlice), and [`PinnedSlice`] and
 /// [`RegisteredSlice`] for arrays of atomics.
@@ -692,7 +707,10 @@ impl<T: Element> Registered<T> {
     /// Registers the elements of an array where they are; nothing is copied. Does nothing for an array without bytes.
     ///
     /// # Errors
-    /// As `gpumem_memory_register()`. The array is returned.
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::AlreadyExists`],
+    /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::LimitExceeded`],
+    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
+    /// The array is returned.
     pub fn new<V: OwnedArray<T>>(
         device: &Device,
         values: V,
@@ -859,5 +877,21 @@ impl Device {
             Ok(()) => Ok(result),
             Err(rejected) => Err(rejected.error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_bytes_are_of_whole_aligned_elements() {
+        let part = |all, range| part_of_bytes::<u32>(all, &range, "f").ok();
+        assert_eq!(part((4, 11), 0..2), Some((0, 2)));
+        assert_eq!(part((4, 11), 1..2), Some((4, 1)));
+        assert_eq!(part((4, 11), 2..2), Some((8, 0)));
+        assert_eq!(part((4, 11), 1..3), None);
+        assert_eq!(part((6, 8), 0..1), None);
+        assert_eq!(part_of_bytes::<[u64; 0]>((8, 0), &(..3), "f").ok(), Some((0, 3)));
     }
 }

@@ -140,6 +140,7 @@ mod tests {
             ("no GPUMEM_KIND_ value (é)", "no Kind value (é)"),
             ("close with GPUMEM_CLOSE_FORCE: 1", "close with Instance::close_by_force: 1"),
             ("(GPUMEM_ERROR_BUSY)", "(Status::BUSY)"),
+            ("create it with GPUMEM_BUFFER_COPYABLE", "create it with BufferFlags::COPYABLE"),
             (
                 "must be GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0",
                 "must be Access::READ, Access::READ_WRITE or Access::NONE",

@@ -114,6 +114,7 @@ fn values_are_appended() {
         // No addresses are left.
         let error = buffer.extend_from_slice(&vec![5; 2 * unit]).unwrap_err();
         assert_eq!(error.status(), Status::OUT_OF_ADDRESS_SPACE);
+        assert!(error.to_string().starts_with("Buffer::extend_from_slice: "), "{error}");
         assert_eq!(buffer.len(), unit + 3);
         assert_eq!(read(instance, &buffer, unit + 2, 1), [4]);
     });
@@ -130,7 +131,8 @@ fn an_append_that_cannot_copy_leaves_the_length() {
         buffer.reserve_exact(unit).unwrap();
         // The memory is there, so the first step that can fail is one of the copy.
         host::fail_step(instance, 1, false).unwrap();
-        buffer.extend_from_slice(&[1, 2]).unwrap_err();
+        let error = buffer.extend_from_slice(&[1, 2]).unwrap_err();
+        assert!(error.to_string().starts_with("Buffer::extend_from_slice: "), "{error}");
         host::fail_step(instance, 0, false).unwrap();
         assert_eq!(buffer.len(), 4);
         buffer.extend_from_slice(&[3]).unwrap();
@@ -404,7 +406,7 @@ fn the_cpu_borrows_memory_of_the_host() {
 
         // Work in a stream comes first.
         let (stream, gate) = gated(device);
-        stream.fill(buffer.slice(..1).unwrap(), 5u32).unwrap();
+        drop(stream.fill(buffer.slice(..1).unwrap(), 5u32).unwrap());
         assert_eq!(kind(buffer.host()), ErrorKind::Busy);
         gate[0].store(1, Ordering::Release);
         stream.synchronize().unwrap();
@@ -456,7 +458,7 @@ fn a_movable_buffer_moves_when_it_must() {
         instance.copy(buffer.slice(..2).unwrap(), &[1u32, 2]).unwrap();
         let before = buffer.info().unwrap();
         let (stream, gate) = gated(device);
-        stream.fill(buffer.slice(2..3).unwrap(), 3u32).unwrap();
+        drop(stream.fill(buffer.slice(2..3).unwrap(), 3u32).unwrap());
         // In place while work runs, but not to another.
         buffer.resize(2 * unit).unwrap();
         assert_eq!(kind(buffer.resize(2 * unit + 1)), ErrorKind::Busy);
@@ -479,11 +481,11 @@ fn what_a_stream_uses_stays() {
         let unit = unit(device);
         let mut buffer = Buffer::<u32>::with_options(device, 2 * unit, &reserving(device, 8)).unwrap();
         let (stream, gate) = gated(device);
-        stream.fill(buffer.slice(unit..unit + 4).unwrap(), 7u32).unwrap();
+        drop(stream.fill(buffer.slice(unit..unit + 4).unwrap(), 7u32).unwrap());
         stream.fill(buffer.slice(3..3).unwrap(), 7u32).unwrap().wait().unwrap();
         // It grows, and new elements are used behind it.
         buffer.resize(3 * unit).unwrap();
-        stream.fill(buffer.slice(2 * unit..2 * unit + 1).unwrap(), 8u32).unwrap();
+        drop(stream.fill(buffer.slice(2 * unit..2 * unit + 1).unwrap(), 8u32).unwrap());
         buffer.set_access(&[(Processor::Device(1), Access::READ_WRITE)]).unwrap();
         buffer.reserve_exact(unit).unwrap();
         buffer.shrink_to_fit().unwrap();
@@ -525,8 +527,8 @@ fn after_a_lost_device_everything_is_released() {
         asleep.sleep(SleepOptions::new().flags(SleepFlags::IDLE)).unwrap();
         let options = BufferOptions::new().host();
         let mut lent = Buffer::<u32>::with_options(device, 4, &options).unwrap();
-        stream.fill(&buffer, 7u32).unwrap();
-        stream.fill(&lent, 7u32).unwrap();
+        drop(stream.fill(&buffer, 7u32).unwrap());
+        drop(stream.fill(&lent, 7u32).unwrap());
         host::device_lose(device).unwrap();
         assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::DeviceLost);
         assert_eq!(kind(buffer.resize(5)), ErrorKind::DeviceLost);

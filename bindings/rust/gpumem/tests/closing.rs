@@ -43,7 +43,7 @@ fn objects_that_are_closed_by_force() {
     let event = Event::new(&device).unwrap();
     let memory = DeviceMemory::<u8>::new(&device, 64).unwrap();
     let registered = Registered::new(&device, vec![1u8; 64], &RegisterOptions::new()).unwrap();
-    stream.fill(&memory, 7u8).unwrap();
+    drop(stream.fill(&memory, 7u8).unwrap());
     // SAFETY: nothing looks at the memory afterwards.
     assert_eq!(unsafe { instance.close_by_force() }.unwrap(), 4);
     assert_eq!(memory.to_vec().unwrap_err().kind(), ErrorKind::Closed);

@@ -85,7 +85,7 @@ fn a_failure_that_was_passed_on_has_what_was_given() {
         let memory = DeviceMemory::<u8>::new(device, 4).unwrap();
         let stream = Stream::new(device).unwrap();
         let pass_on = || -> Result<(), AnyError> {
-            stream.copy(&memory, Pinned::<u8>::zeroed(device, 5)?)?;
+            drop(stream.copy(&memory, Pinned::<u8>::zeroed(device, 5)?)?);
             Ok(())
         };
         let error = pass_on().unwrap_err().0;

@@ -107,7 +107,7 @@ fn streams_take_it_and_return_it() {
         let (array, _) = stream.copy(array, &memory).unwrap().wait().unwrap();
         assert_eq!(*array.host().unwrap(), [1, 2, 3, 4]);
         let shared = Arc::new(array);
-        stream.copy(&memory, shared.clone()).unwrap();
+        drop(stream.copy(&memory, shared.clone()).unwrap());
         stream.synchronize().unwrap();
         assert!(Arc::try_unwrap(shared).is_ok());
     });
@@ -453,7 +453,7 @@ fn no_device_uses_what_the_cpu_accesses() {
             assert_eq!(stream.attach(&array, Attach::HOST).unwrap_err().kind(), ErrorKind::Busy);
             drop(guard);
         }
-        stream.copy(&memory, array.clone()).unwrap();
+        drop(stream.copy(&memory, array.clone()).unwrap());
         stream.synchronize().unwrap();
         assert_eq!(memory.to_vec().unwrap(), [1, 2, 3, 4]);
 

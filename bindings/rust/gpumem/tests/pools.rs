@@ -131,7 +131,7 @@ fn blocks_without_bytes_need_no_memory() {
         let mut none = pool.alloc::<u32>(0, Some(&stream)).unwrap();
         assert!(none.is_empty() && none.info().unwrap().is_none() && none.as_slice().is_empty());
         assert_eq!(pool.info().unwrap().reserved_bytes, 0);
-        stream.fill(&none, 7).unwrap();
+        drop(stream.fill(&none, 7).unwrap());
         instance.copy(&none, &[0u32; 0]).unwrap();
         none.record_use(&stream).unwrap();
         assert!(none.host().unwrap().is_empty());
@@ -158,14 +158,14 @@ fn a_block_is_reused_in_the_order_of_its_stream() {
         let other = Stream::new(device).unwrap();
         let first = pool.alloc::<u32>(1000, Some(&stream)).unwrap();
         let address = first.as_ptr();
-        stream.fill(&first, 1).unwrap();
+        drop(stream.fill(&first, 1).unwrap());
         first.close().unwrap();
         assert_eq!(pool.info().unwrap().live_count, 0);
 
         // The same stream may have it, another one and nobody's order may not.
         let second = pool.alloc::<u32>(1000, Some(&stream)).unwrap();
         assert_eq!(second.as_ptr(), address);
-        stream.fill(&second, 2).unwrap();
+        drop(stream.fill(&second, 2).unwrap());
         drop(second);
         let elsewhere = pool.alloc::<u32>(1000, Some(&other)).unwrap();
         let nowhere = pool.alloc::<u32>(1000, None).unwrap();
@@ -215,7 +215,7 @@ fn a_block_without_a_stream_is_kept_for_its_work() {
         let pool = Pool::new(device).unwrap();
         let (stream, gate) = gated(device);
         let block = pool.alloc::<u32>(1000, None).unwrap();
-        stream.fill(&block, 3).unwrap();
+        drop(stream.fill(&block, 3).unwrap());
         let Rejected { given: block, error, .. } = block.close().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         drop(block);
@@ -226,7 +226,7 @@ fn a_block_without_a_stream_is_kept_for_its_work() {
 
         // One that was used before, but is not now, is freed at once.
         let block = pool.alloc::<u32>(1000, None).unwrap();
-        stream.fill(&block, 3).unwrap();
+        drop(stream.fill(&block, 3).unwrap());
         stream.synchronize().unwrap();
         block.close().unwrap();
         assert_eq!(pool.info().unwrap().live_count, 0);
@@ -241,7 +241,7 @@ fn a_block_is_freed_on_another_stream() {
         let other = Stream::new(device).unwrap();
         let block = pool.alloc::<u32>(1000, Some(&own)).unwrap();
         let address = block.as_ptr();
-        own.fill(&block, 1).unwrap();
+        drop(own.fill(&block, 1).unwrap());
         block.free_on(&other).unwrap();
         assert_eq!(pool.info().unwrap().live_count, 0);
         // The work of its own stream is not complete.
@@ -267,7 +267,7 @@ fn blocks_outlive_their_stream() {
         for close in [false, true] {
             let stream = Stream::new(device).unwrap();
             let block = pool.alloc::<u32>(1000, Some(&stream)).unwrap();
-            stream.fill(&block, 4).unwrap();
+            drop(stream.fill(&block, 4).unwrap());
             if close {
                 stream.close().unwrap();
             } else {
@@ -296,12 +296,12 @@ fn the_cpu_borrows_blocks_of_host_memory() {
         let pool = pool_of(device, Kind::PINNED);
         let mut plain = pool.alloc::<u32>(3, None).unwrap();
         let (stream, gate) = gated(device);
-        stream.fill(&plain, 8).unwrap();
+        drop(stream.fill(&plain, 8).unwrap());
         let error = plain.host().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.message().ends_with("; synchronize the stream of that work first"), "{error}");
         let mut own = pool.alloc::<u32>(3, Some(&stream)).unwrap();
-        stream.fill(&own, 9).unwrap();
+        drop(stream.fill(&own, 9).unwrap());
         let opening = thread::spawn(move || gate.open());
         // This waits for the stream.
         assert_eq!(own.host().unwrap(), [9, 9, 9]);
@@ -362,7 +362,7 @@ fn batches_are_all_or_none() {
         assert_eq!(blocks.iter().map(PoolBlock::len).collect::<Vec<_>>(), [10, 0, 1000, 100_000]);
         assert_eq!(pool.info().unwrap().live_count, 3);
         for (value, block) in blocks.iter().enumerate() {
-            stream.fill(block, value as u32).unwrap();
+            drop(stream.fill(block, value as u32).unwrap());
         }
         stream.synchronize().unwrap();
         assert_eq!(read(instance, &blocks[2]), vec![2; 1000]);
@@ -514,7 +514,7 @@ fn blocks_outlive_their_pool() {
         // The block keeps a pool that is dropped, but not one that is closed.
         drop(pool);
         assert!(!block.info().unwrap().unwrap().pool.is_null());
-        stream.fill(&block, 5).unwrap();
+        drop(stream.fill(&block, 5).unwrap());
         drop(block);
         stream.synchronize().unwrap();
         assert_eq!(instance.stats().unwrap().live_objects(), 1);
@@ -524,12 +524,12 @@ fn blocks_outlive_their_pool() {
         let raw = pool.alloc_raw(100, None).unwrap();
         pool.close().unwrap();
         assert!(blocks[0].info().unwrap().unwrap().pool.is_null());
-        stream.fill(&blocks[0], 6).unwrap();
+        drop(stream.fill(&blocks[0], 6).unwrap());
         stream.synchronize().unwrap();
         assert_eq!(read(instance, &blocks[0]), vec![6; 1000]);
         // A stream of others keeps the block, since the pool cannot be told any more.
         let other = Stream::new(device).unwrap();
-        other.fill(&blocks[1], 7).unwrap();
+        drop(other.fill(&blocks[1], 7).unwrap());
         other.synchronize().unwrap();
         for block in blocks {
             block.close().unwrap();
@@ -548,7 +548,7 @@ fn a_pool_waits_for_the_work_of_its_blocks() {
         let (stream, gate) = gated(device);
         let pool = Pool::new(device).unwrap();
         let block = pool.alloc::<u32>(1000, Some(&stream)).unwrap();
-        stream.fill(&block, 5).unwrap();
+        drop(stream.fill(&block, 5).unwrap());
         drop(block);
         // The stream keeps the pool meanwhile, so this does not wait.
         drop(pool);
@@ -641,7 +641,7 @@ fn pools_are_for_other_devices_too() {
         };
         let stream = Stream::new(&peer).unwrap();
         let block = pool.alloc::<u32>(1000, Some(&stream)).unwrap();
-        stream.fill(&block, 3).unwrap();
+        drop(stream.fill(&block, 3).unwrap());
         stream.synchronize().unwrap();
         assert_eq!(read(instance, &block), vec![3; 1000]);
         let access = instance.pointer_access(block.as_ptr().cast(), Processor::Device(1)).unwrap();
@@ -667,7 +667,7 @@ fn many_threads_use_a_pool() {
                         let block = pool.alloc::<u32>(len, order).unwrap();
                         assert!(live.lock().unwrap().insert(block.as_ptr() as usize));
                         let value = (number * rounds + round) as u32;
-                        stream.fill(&block, value).unwrap();
+                        drop(stream.fill(&block, value).unwrap());
                         let mut given = passed.lock().unwrap();
                         given.push((value, block));
                         // Blocks are freed by whichever thread comes.

@@ -312,7 +312,7 @@ fn a_captured_stream_leaves_its_memory_alone() {
     }
     with_device(|instance, device| {
         let stream = Stream::new(device).unwrap();
-        stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap();
+        drop(stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap());
         host::stream_set_capturing(&stream, true).unwrap();
         assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::InvalidState);
         let Rejected { given: stream, error, .. } = stream.close().unwrap_err();
@@ -390,7 +390,7 @@ fn a_forked_child_cannot_borrow_what_its_parent_has() {
         }
         let mut used = pools[0].alloc::<u32>(64, None).unwrap();
         let memory = DeviceMemory::<u32>::new(device, 64).unwrap();
-        stream.copy(&used, &memory).unwrap();
+        drop(stream.copy(&used, &memory).unwrap());
         let mut combined = WriteCombined::<u32>::new(device, 64).unwrap();
         let mut managed = Managed::<u32>::zeroed(device, 64).unwrap();
         let mut buffer = Buffer::<u32>::with_options(device, 64, &BufferOptions::new().host()).ok();

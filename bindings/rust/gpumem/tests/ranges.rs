@@ -4,6 +4,8 @@
 mod common;
 
 use std::fs::File;
+use std::mem::size_of;
+use std::ops::Range;
 use std::os::raw::c_void;
 use std::os::unix::io::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -131,13 +133,19 @@ fn a_range_is_reserved_at_an_address() {
     });
 }
 
+/// The indices of elements from an offset in bytes on.
+fn from<T>(offset: u64, len: usize) -> Range<usize> {
+    let first = offset as usize / size_of::<T>();
+    first..first + len
+}
+
 #[test]
 fn a_range_grows_in_place() {
     with_device(|instance, device| {
         let unit = unit(device);
         let mut range = range_of(device, 1000, 1);
         let values: Vec<u32> = (0..unit as u32 / 4).collect();
-        instance.copy(range.slice(0, values.len()).unwrap(), &values).unwrap();
+        instance.copy(range.slice(..values.len()).unwrap(), &values).unwrap();
         let base = range.as_ptr();
         let blocks = [Physical::new(device, unit).unwrap(), Physical::new(device, 2 * unit).unwrap()];
         range.map(unit, &blocks).unwrap();
@@ -148,18 +156,22 @@ fn a_range_grows_in_place() {
         assert_eq!((range.as_ptr(), info.mapped_size, info.mapping_count), (base, 4 * unit, 3));
 
         // A fill and a copy across the seams.
-        let tail = range.slice::<u32>(unit - 8, unit as usize / 2).unwrap();
+        let tail = range.slice(from::<u32>(unit - 8, unit as usize / 2)).unwrap();
         assert_eq!(tail.device_address(), base as u64 + unit - 8);
         assert!(!tail.is_empty() && tail.len() == unit as usize / 2);
         instance.fill(tail, 7u32).unwrap();
         let mut seen = [0u32; 8];
-        instance.copy(&mut seen, range.slice(unit - 16, 8).unwrap()).unwrap();
+        instance.copy(&mut seen, range.slice(from::<u32>(unit - 16, 8)).unwrap()).unwrap();
         let last = unit as u32 / 4 - 1;
         assert_eq!(seen, [last - 3, last - 2, 7, 7, 7, 7, 7, 7]);
         instance
-            .copy_regions([Region::new(range.slice(3 * unit - 4, 2).unwrap(), &[1u32, 2][..], 2)])
+            .copy_regions([Region::new(
+                range.slice(from::<u32>(3 * unit - 4, 2)).unwrap(),
+                &[1u32, 2][..],
+                2,
+            )])
             .unwrap();
-        instance.copy(&mut seen[..2], range.slice(3 * unit - 4, 2).unwrap()).unwrap();
+        instance.copy(&mut seen[..2], range.slice(from::<u32>(3 * unit - 4, 2)).unwrap()).unwrap();
         assert_eq!(seen[..2], [1, 2]);
         // It is unmapped and released as a whole.
         range.close().unwrap();
@@ -195,9 +207,9 @@ fn mappings_are_known() {
         assert_eq!(error.kind(), ErrorKind::InvalidState);
         // What was written through one is read through the other.
         range.set_access(unit, 4 * unit, &[DEVICE]).unwrap();
-        instance.copy(range.slice(unit, 2).unwrap(), &[5u64, 6]).unwrap();
+        instance.copy(range.slice(from::<u64>(unit, 2)).unwrap(), &[5u64, 6]).unwrap();
         let mut seen = [0u64; 2];
-        instance.copy(&mut seen, range.slice(3 * unit, 2).unwrap()).unwrap();
+        instance.copy(&mut seen, range.slice(from::<u64>(3 * unit, 2)).unwrap()).unwrap();
         assert_eq!(seen, [5, 6]);
         // The handle lives on without its mappings.
         range.close().unwrap();
@@ -235,10 +247,10 @@ fn illegal_steps_change_nothing() {
 
         // Nothing is mapped there, or nobody has access.
         let mut seen = [0u8; 4];
-        let error = instance.copy(&mut seen, range.slice(2 * unit - 2, 4).unwrap()).unwrap_err();
+        let error = instance.copy(&mut seen, range.slice(from::<u8>(2 * unit - 2, 4)).unwrap()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidState);
         range.map(2 * unit, [&block]).unwrap();
-        let error = instance.copy(&mut seen, range.slice(2 * unit - 2, 4).unwrap()).unwrap_err();
+        let error = instance.copy(&mut seen, range.slice(from::<u8>(2 * unit - 2, 4)).unwrap()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoAccess);
     });
 }
@@ -259,7 +271,7 @@ fn access_is_set_for_each_processor() {
         let first = instance.pointer_access(range.as_ptr(), Processor::Device(0)).unwrap();
         assert_eq!(first, Access::READ_WRITE);
         let stream = Stream::new(device).unwrap();
-        let part = range.slice::<u32>(unit, 4).unwrap();
+        let part = range.slice(from::<u32>(unit, 4)).unwrap();
         assert_eq!(stream.fill(part, 1u32).unwrap_err().error.kind(), ErrorKind::NoAccess);
         let peer = Stream::new(&instance.device(1).unwrap()).unwrap();
         peer.fill(part, 1u32).unwrap().wait().unwrap();
@@ -288,7 +300,7 @@ fn memory_of_the_host_is_mapped_too() {
         range.map(0, [&Physical::new(device, unit).unwrap(), &block]).unwrap();
         range.set_access(0, 2 * unit, &[DEVICE]).unwrap();
         range.set_access(unit, unit, &[(Processor::Cpu, Access::READ_WRITE)]).unwrap();
-        instance.fill(range.slice(unit - 4, 2).unwrap(), 0x0102_0304u32).unwrap();
+        instance.fill(range.slice(from::<u32>(unit - 4, 2)).unwrap(), 0x0102_0304u32).unwrap();
         let word = (range.as_ptr() as u64 + unit) as *mut u32;
         // SAFETY: the CPU has access to the second block, and nothing else uses it now.
         unsafe {
@@ -296,7 +308,7 @@ fn memory_of_the_host_is_mapped_too() {
             word.write(9);
         }
         let mut seen = [0u32; 2];
-        instance.copy(&mut seen, range.slice(unit - 4, 2).unwrap()).unwrap();
+        instance.copy(&mut seen, range.slice(from::<u32>(unit - 4, 2)).unwrap()).unwrap();
         assert_eq!(seen, [0x0102_0304, 9]);
         let nodes = PhysicalOptions::new().numa_node(0);
         if device.capability(Capability::VMM_HOST_NUMA, None).unwrap().is_supported() {
@@ -321,7 +333,7 @@ fn memory_is_shared_by_descriptor() {
         let mut range = AddressRange::reserve(instance, 2 * unit).unwrap();
         range.map(0, [&block]).unwrap();
         range.set_access(0, unit, &[DEVICE]).unwrap();
-        instance.copy(range.slice(0, 2).unwrap(), &[3u8, 4]).unwrap();
+        instance.copy(range.slice(..2).unwrap(), &[3u8, 4]).unwrap();
 
         let descriptor = block.export_fd().unwrap();
         drop(block);
@@ -335,7 +347,7 @@ fn memory_is_shared_by_descriptor() {
         range.map(unit, [&imported]).unwrap();
         range.set_access(unit, unit, &[DEVICE]).unwrap();
         let mut seen = [0u8; 2];
-        instance.copy(&mut seen, range.slice(unit, 2).unwrap()).unwrap();
+        instance.copy(&mut seen, range.slice(from::<u8>(unit, 2)).unwrap()).unwrap();
         assert_eq!(seen, [3, 4]);
 
         let other = File::open("/dev/null").unwrap();
@@ -351,15 +363,22 @@ fn parts_are_checked() {
         let range = range_of(device, 2, 0);
         let kind = |result: Result<_, gpumem::Error>| result.map(|_: usize| ()).unwrap_err().kind();
         let bytes = range.bytes() as usize;
-        let of_u64 = |offset, len| range.slice::<u64>(offset, len).map(|part| part.len());
-        assert_eq!(of_u64(0, bytes / 8).unwrap(), bytes / 8);
-        assert_eq!(of_u64(bytes as u64, 0).unwrap(), 0);
-        for (offset, len) in
-            [(8, bytes / 8), (1, 1), (4, 1), (bytes as u64 + 8, 0), (u64::MAX - 7, 2), (0, usize::MAX)]
-        {
-            assert_eq!(kind(of_u64(offset, len)), ErrorKind::InvalidArgument, "{offset} {len}");
+        let elements = |from, to| range.slice::<u64>(from..to).map(|part| part.len());
+        assert_eq!(elements(0, bytes / 8).unwrap(), bytes / 8);
+        assert_eq!(elements(bytes / 8, bytes / 8).unwrap(), 0);
+        assert_eq!(range.slice::<u64>(..).unwrap().len(), bytes / 8);
+        // Bytes at the end that are no whole element do not count.
+        assert_eq!(range.slice::<[u8; 1000]>(..).unwrap().len(), bytes / 1000);
+        for (from, to) in [
+            (1, bytes / 8 + 1),
+            (bytes / 8 + 1, bytes / 8 + 1),
+            (2, 1),
+            (usize::MAX / 8, usize::MAX),
+            (0, usize::MAX),
+        ] {
+            assert_eq!(kind(elements(from, to)), ErrorKind::InvalidArgument, "{from} {to}");
         }
-        assert_eq!(range.slice::<[u32; 0]>(0, usize::MAX).unwrap().len(), usize::MAX);
+        assert_eq!(range.slice::<[u32; 0]>(..).unwrap().len(), usize::MAX);
         assert_eq!(
             format!("{range:?}"),
             format!("AddressRange {{ base: {:?}, bytes: {bytes} }}", range.as_ptr())
@@ -375,8 +394,8 @@ fn what_a_stream_uses_is_not_unmapped() {
         let stream = Stream::new(device).unwrap();
         let gate = Pinned::<AtomicU32>::zeroed(device, 1).unwrap();
         stream.wait_value(&gate, 0, WaitCondition::EQ, 1).unwrap();
-        stream.fill(range.slice(unit, 4).unwrap(), 7u32).unwrap();
-        let none = stream.fill(range.slice(0, 0).unwrap(), 7u32).unwrap();
+        drop(stream.fill(range.slice(from::<u32>(unit, 4)).unwrap(), 7u32).unwrap());
+        let none = stream.fill(range.slice(..0).unwrap(), 7u32).unwrap();
         none.wait().unwrap();
         assert_eq!(range.unmap(unit, unit).unwrap_err().kind(), ErrorKind::Busy);
         assert_eq!(range.unmap(0, 3 * unit).unwrap_err().kind(), ErrorKind::Busy);
@@ -408,9 +427,10 @@ fn a_stream_copies_between_ranges() {
         let mut range = range_of(device, 2, 2);
         let stream = Stream::new(device).unwrap();
         let sent = Pinned::from_slice(device, &[1u32, 2, 3]).unwrap();
-        let (_, sent) = stream.copy(range.slice(unit - 4, 3).unwrap(), sent).unwrap().wait().unwrap();
+        let (_, sent) =
+            stream.copy(range.slice(from::<u32>(unit - 4, 3)).unwrap(), sent).unwrap().wait().unwrap();
         let memory = DeviceMemory::<u32>::new(device, 3).unwrap();
-        stream.copy(&memory, range.slice(unit - 4, 3).unwrap()).unwrap().wait().unwrap();
+        stream.copy(&memory, range.slice(from::<u32>(unit - 4, 3)).unwrap()).unwrap().wait().unwrap();
         assert_eq!(memory.to_vec().unwrap(), *sent);
         range.unmap(0, 2 * unit).unwrap();
     });
@@ -424,7 +444,7 @@ fn after_a_lost_device_everything_is_released() {
         stream.wait_value(&gate, 0, WaitCondition::EQ, 1).unwrap();
         let block = Physical::new(device, unit(device)).unwrap();
         let mut range = range_of(device, 4, 2);
-        stream.fill(range.slice(0, 4).unwrap(), 7u32).unwrap();
+        drop(stream.fill(range.slice(..4).unwrap(), 7u32).unwrap());
         host::device_lose(device).unwrap();
         assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::DeviceLost);
         assert_eq!(range.map(2 * block.bytes(), [&block]).unwrap_err().kind(), ErrorKind::DeviceLost);
@@ -470,7 +490,7 @@ fn every_step_may_fail() {
                 range.map(0, &blocks)?;
                 range.map(2 * unit, [&imported])?;
                 range.set_access(0, 3 * unit, &[DEVICE, (Processor::Device(1), Access::READ)])?;
-                instance.fill(range.slice(0, 3 * unit as usize)?, 7u8)?;
+                instance.fill(range.slice(..3 * unit as usize)?, 7u8)?;
                 drop(Physical::retain(instance, range.as_ptr())?);
                 range.unmap(0, unit)?;
                 Ok::<(), gpumem::Error>(())

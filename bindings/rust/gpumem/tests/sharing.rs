@@ -162,7 +162,7 @@ fn two_blocks(device: &Device) -> (AddressRange, u64) {
     let mut range = AddressRange::reserve(&device.instance(), 4 * unit).unwrap();
     range.map(0, &blocks).unwrap();
     range.set_access(0, 2 * unit, &[(Processor::Device(0), Access::READ_WRITE)]).unwrap();
-    let seam = range.slice::<u32>(unit - 8, 4).unwrap();
+    let seam = range.slice::<u32>(unit as usize / 4 - 2..unit as usize / 4 + 2).unwrap();
     device.instance().copy(seam, &[1, 2, 3, 4]).unwrap();
     (range, unit)
 }
@@ -170,7 +170,7 @@ fn two_blocks(device: &Device) -> (AddressRange, u64) {
 /// Four elements of an import.
 fn read(instance: &Instance, imported: &Imported, offset: u64) -> Result<[u32; 4], Error> {
     let mut found = [0; 4];
-    instance.copy(&mut found, imported.slice(offset, 4)?)?;
+    instance.copy(&mut found, imported.slice(offset as usize / 4..offset as usize / 4 + 4)?)?;
     Ok(found)
 }
 
@@ -247,17 +247,17 @@ fn import_by_handle(socket: &UnixStream) {
         assert_eq!(read(instance, &imported, 0).unwrap(), [1000, 1001, 1002, 1003]);
         let stream = Stream::new(device).unwrap();
         let copied = DeviceMemory::<u32>::new(device, 3).unwrap();
-        stream.copy(&copied, imported.slice(4, 3).unwrap()).unwrap().wait().unwrap();
+        stream.copy(&copied, imported.slice(1..4).unwrap()).unwrap().wait().unwrap();
         assert_eq!(copied.to_vec().unwrap(), [1001, 1002, 1003]);
-        let part = imported.slice::<u32>(0, 2).unwrap();
+        let part = imported.slice::<u32>(..2).unwrap();
         assert_eq!((part.len(), part.is_empty(), part.device_address()), (2, false, address));
         instance.copy_regions([Region::new(part, &[7, 8][..], 2)]).unwrap();
-        instance.fill(imported.slice::<u8>(8, 4).unwrap(), 0xffu8).unwrap();
+        instance.fill(imported.slice::<u8>(8..12).unwrap(), 0xffu8).unwrap();
 
         // Parts that are none.
-        for (offset, len) in [(1, 1), (4 * LEN as u64 - 4000, 1), (0, LEN), (u64::MAX, 1), (0, usize::MAX)] {
-            let error = imported.slice::<u32>(offset, len).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{offset} {len}");
+        for (from, to) in [(LEN - 1000, LEN - 999), (0, LEN), (usize::MAX, usize::MAX), (1, 0)] {
+            let error = imported.slice::<u32>(from..to).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{from} {to}");
         }
         let error = Imported::with_options(instance, &handle, &ImportOptions::new().access(Access::READ))
             .unwrap_err();
@@ -282,7 +282,7 @@ fn memory_is_sent_with_its_descriptors() {
     with_device(|instance, device| {
         let (range, unit) = two_blocks(device);
         let options = ExportOptions::new().access(Access::READ);
-        let handle = instance.export(range.slice::<u32>(unit - 8, 4).unwrap(), &options).unwrap();
+        let handle = instance.export(range.slice::<u32>(unit as usize / 4 - 2..).unwrap(), &options).unwrap();
         let info = handle.info().unwrap();
         assert_eq!((info.way, info.access, info.fd_count), (ShareWay::POSIX_FD, Access::READ, 2));
         assert_eq!((info.size, info.offset), (2 * unit, unit - 8));
@@ -318,7 +318,7 @@ fn import_what_was_sent(socket: &UnixStream) {
         assert_eq!((info.way, info.access), (ShareWay::POSIX_FD, Access::READ));
         assert_eq!((info.state, info.count), (ImportState::LIVE, 1));
         assert_eq!(read(instance, &imported, 0).unwrap(), [1, 2, 3, 4]);
-        let error = instance.fill(imported.slice::<u8>(0, 1).unwrap(), 1u8).unwrap_err();
+        let error = instance.fill(imported.slice::<u8>(..1).unwrap(), 1u8).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoAccess);
         tell(socket);
         soon("the export ends", || imported.info().unwrap().state == ImportState::WITHDRAWN);
@@ -337,7 +337,7 @@ fn descriptors_travel_by_another_way() {
     }
     with_device(|instance, device| {
         let (range, _) = two_blocks(device);
-        let handle = instance.export(range.slice::<u8>(0, 1).unwrap(), &ExportOptions::new()).unwrap();
+        let handle = instance.export(range.slice::<u8>(..1).unwrap(), &ExportOptions::new()).unwrap();
         let fds = instance.export_fds(&handle).unwrap();
         assert_eq!(fds.len(), 2);
         let peer = Peer::start_with("descriptors_travel_by_another_way", &fds);
@@ -401,7 +401,7 @@ fn export_and_wait(socket: &UnixStream) {
     instance.copy(&memory, &numbers()).unwrap();
     let options = ExportOptions::new();
     for handle in
-        [instance.export(range.slice::<u8>(0, 1).unwrap(), &options), instance.export(&memory, &options)]
+        [instance.export(range.slice::<u8>(..1).unwrap(), &options), instance.export(&memory, &options)]
     {
         instance.send(&handle.unwrap(), socket).unwrap();
     }
@@ -430,7 +430,7 @@ fn events_are_shared() {
         let gate = Pinned::<AtomicU32>::zeroed(device, 1).unwrap();
         let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
         stream.wait_value(&gate, 0, WaitCondition::GEQ, 1).unwrap();
-        stream.fill(&memory, 1u8).unwrap();
+        drop(stream.fill(&memory, 1u8).unwrap());
         event.record(&stream).unwrap();
         drop(memory);
         let peer = Peer::start("events_are_shared");
@@ -495,7 +495,8 @@ fn memory_has_a_name_in_a_hub() {
         assert_eq!((info.link_count, info.name_count, info.version_count), (0, 0, 0));
 
         let (range, unit) = two_blocks(device);
-        let handle = instance.export(range.slice::<u8>(unit - 8, 1).unwrap(), &ExportOptions::new()).unwrap();
+        let handle =
+            instance.export(range.slice::<u8>(unit as usize - 8..).unwrap(), &ExportOptions::new()).unwrap();
         let peer = Peer::start("memory_has_a_name_in_a_hub");
         (&peer.socket).write_all(format!("{path:40}").as_bytes()).unwrap();
         wait(&peer.socket);
@@ -507,7 +508,8 @@ fn memory_has_a_name_in_a_hub() {
         assert!(info.refused_count > 0);
         // The next version is other memory.
         let (other, _) = two_blocks(device);
-        let handle = instance.export(other.slice::<u8>(unit - 8, 1).unwrap(), &ExportOptions::new()).unwrap();
+        let handle =
+            instance.export(other.slice::<u8>(unit as usize - 8..).unwrap(), &ExportOptions::new()).unwrap();
         let options =
             PublishOptions::new().version(5).fingerprint([9; 32]).keep(3).access(Access::READ_WRITE);
         assert_eq!(hub.publish_with_options("weights", &handle, &options).unwrap(), 5);
@@ -571,7 +573,7 @@ fn follow_a_name(mut socket: &UnixStream) {
         assert_eq!(link.wait_for("weights", 0, Duration::from_millis(5)).unwrap(), None);
         assert_eq!(link.fetch("weights").unwrap_err().kind(), ErrorKind::NotFound);
         let (mine, _) = two_blocks(device);
-        let whole = mine.slice::<u8>(0, 1).unwrap();
+        let whole = mine.slice::<u8>(..1).unwrap();
         let way = link.share_way(whole, ShareWay::POSIX_FD, SharePeer::OTHER_PROCESS).unwrap();
         assert_eq!((way.status, way.fd_count, way.needs_socket), (Status::SUCCESS, 2, false), "{way:?}");
         assert_eq!((way.slow, way.message.as_str()), (false, ""));
@@ -644,7 +646,7 @@ fn next(theirs: &Instance, link: &Link, after: u64) -> Result<(u64, u32), Error>
     let next = link.import_next_for("batch", after, PATIENCE, &ImportOptions::new())?;
     let (imported, entry) = next.expect("there is a version");
     let mut found = [0u32];
-    theirs.copy(&mut found, imported.slice(0, 1)?)?;
+    theirs.copy(&mut found, imported.slice(..1)?)?;
     imported.close()?;
     Ok((entry.version, found[0]))
 }
@@ -784,7 +786,7 @@ fn publish_and_end(mut socket: &UnixStream) {
     let legacy = instance.export(&memory, &ExportOptions::new()).unwrap();
     assert_eq!(link.publish("state", &legacy).unwrap_err().kind(), ErrorKind::Unsupported);
     let (range, _) = two_blocks(&device);
-    let handle = instance.export(range.slice::<u8>(0, 1).unwrap(), &ExportOptions::new()).unwrap();
+    let handle = instance.export(range.slice::<u8>(..1).unwrap(), &ExportOptions::new()).unwrap();
     let options = PublishOptions::new().access(Access::READ_WRITE);
     assert_eq!(link.publish_with_options("state", &handle, &options).unwrap(), 1);
     tell(socket);
@@ -798,7 +800,7 @@ fn imports_are_kept() {
     }
     with_device(|instance, device| {
         let (range, _) = two_blocks(device);
-        let handle = instance.export(range.slice::<u8>(0, 1).unwrap(), &ExportOptions::new()).unwrap();
+        let handle = instance.export(range.slice::<u8>(..1).unwrap(), &ExportOptions::new()).unwrap();
         let peer = Peer::start("imports_are_kept");
         write_handle(&peer.socket, &handle);
         wait(&peer.socket);
@@ -835,7 +837,7 @@ fn ways_are_what_an_export_does() {
         let (range, _) = two_blocks(device);
         let small = DeviceMemory::<u32>::new(device, 16).unwrap();
         let raw = Memory::create(device, Kind::PINNED, 4096, &MemoryOptions::new()).unwrap();
-        let whole = range.slice::<u8>(0, 1).unwrap();
+        let whole = range.slice::<u8>(..1).unwrap();
         for way in [ShareWay::LEGACY, ShareWay::POSIX_FD, ShareWay::FABRIC] {
             let options = ExportOptions::new().way(way);
             for (said, done) in [
@@ -956,7 +958,7 @@ fn blocks_of_pools_are_shared() {
         assert_eq!((info.way, info.fd_count), (ShareWay::POSIX_FD, 1));
         let imported = Imported::new(instance, &handle).unwrap();
         assert_eq!(read(instance, &imported, 0).unwrap(), [5, 6, 7, 8]);
-        instance.fill(imported.slice::<u32>(0, 4).unwrap(), 9u32).unwrap();
+        instance.fill(imported.slice::<u32>(..4).unwrap(), 9u32).unwrap();
         for (block, expected) in blocks.iter().zip([[1, 2, 3, 4], [9; 4]]) {
             let mut found = [0; 4];
             instance.copy(&mut found, block).unwrap();
@@ -1033,7 +1035,7 @@ fn produce(instance: &Instance, producer: &mut RingProducer, stream: Option<&Str
     for _ in 0..count {
         let slot = producer.acquire_for(stream, PATIENCE).unwrap().expect("a slot is free");
         let (bytes, number) = (message(slot.number()), slot.number());
-        let target = slot.slice(0, bytes.len()).unwrap();
+        let target = slot.slice(..bytes.len()).unwrap();
         match stream {
             Some(stream) => stream.copy_from_slice(target, &bytes).map(drop).unwrap(),
             None => instance.copy(target, &bytes).unwrap(),
@@ -1067,19 +1069,19 @@ fn a_ring_has_slots() {
             let slot = producer.acquire(None).unwrap();
             assert_eq!((slot.number(), slot.index(), slot.size()), (number, number as u32 % 3, SLOT));
             let address = info.base + u64::from(slot.index()) * info.slot_stride;
-            assert_eq!(slot.slice::<u8>(0, 1).unwrap().device_address(), address);
-            assert_eq!(slot.slice::<u8>(1, 1000).unwrap_err().kind(), ErrorKind::InvalidArgument);
-            assert_eq!(slot.slice::<u32>(2, 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
+            assert_eq!(slot.slice::<u8>(..1).unwrap().device_address(), address);
+            assert_eq!(slot.slice::<u8>(1..1001).unwrap_err().kind(), ErrorKind::InvalidArgument);
+            assert_eq!(slot.slice::<u32>(250..251).unwrap_err().kind(), ErrorKind::InvalidArgument);
             slot.publish(number, 0).unwrap();
         }
         // What is dropped comes again.
         let stream = Stream::new(device).unwrap();
         let slot = producer.acquire(Some(&stream)).unwrap();
-        drop(stream.fill(slot.slice::<u8>(0, 1000).unwrap(), 7).unwrap());
+        drop(stream.fill(slot.slice::<u8>(..1000).unwrap(), 7).unwrap());
         drop(slot);
         let again = producer.acquire(None).unwrap();
         assert_eq!(again.number(), 10);
-        assert_eq!(contents(instance, again.slice(990, 10).unwrap()), [7; 10]);
+        assert_eq!(contents(instance, again.slice(990..).unwrap()), [7; 10]);
         assert_eq!(again.publish(SLOT + 1, 0).unwrap_err().kind(), ErrorKind::InvalidArgument);
         producer.acquire(None).unwrap().publish(SLOT, 0).unwrap();
         assert_eq!(producer.info().unwrap().published, 11);
@@ -1087,7 +1089,7 @@ fn a_ring_has_slots() {
         let gate = Pinned::<AtomicU32>::zeroed(device, 1).unwrap();
         stream.wait_value(&gate, 0, WaitCondition::EQ, 1).unwrap();
         let slot = producer.acquire(Some(&stream)).unwrap();
-        drop(stream.fill(slot.slice::<u8>(0, 1000).unwrap(), 9).unwrap());
+        drop(stream.fill(slot.slice::<u8>(..1000).unwrap(), 9).unwrap());
         mem::forget(slot);
         let early = producer.acquire_for(None, Duration::from_millis(1)).map(|slot| slot.is_some());
         gate[0].store(1, Ordering::Release);
@@ -1095,7 +1097,7 @@ fn a_ring_has_slots() {
         drop(stream);
         let again = producer.acquire(None).unwrap();
         assert_eq!(again.number(), 11);
-        assert_eq!(contents(instance, again.slice(990, 10).unwrap()), [9; 10]);
+        assert_eq!(contents(instance, again.slice(990..).unwrap()), [9; 10]);
         mem::forget(again);
         producer.acquire(None).unwrap().publish(SLOT, 0).unwrap();
         assert_eq!(producer.info().unwrap().published, 12);
@@ -1183,7 +1185,7 @@ fn consume(mut socket: &UnixStream) {
             stream.synchronize().unwrap();
         }
         let bytes = found.size() as usize;
-        assert_eq!(contents(&instance, found.slice(0, bytes).unwrap()), message(next));
+        assert_eq!(contents(&instance, found.slice(..bytes).unwrap()), message(next));
         next += 1;
     }
     assert_eq!(next, 100);
@@ -1244,7 +1246,7 @@ fn a_producer_that_dies_is_reported() {
         for (found, number) in messages.iter().zip(0..) {
             assert_eq!((found.number(), found.tag()), (number, tag(number)));
             let bytes = found.size() as usize;
-            assert_eq!(contents(instance, found.slice(0, bytes).unwrap()), message(number));
+            assert_eq!(contents(instance, found.slice(..bytes).unwrap()), message(number));
         }
         // In the reverse order, as variables are dropped.
         let held = |consumer: &RingConsumer| consumer.info().unwrap().held_count;

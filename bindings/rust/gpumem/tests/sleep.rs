@@ -195,7 +195,7 @@ fn a_sleep_waits_for_work() {
         };
         for (value, with) in (2..).zip(["nothing", "stream", "event"]) {
             let (stream, gate) = gated(device);
-            stream.fill(&buffer, value).unwrap();
+            drop(stream.fill(&buffer, value).unwrap());
             let (event, done) = (Event::new(device).unwrap(), Stream::new(device).unwrap());
             event.record(&stream).unwrap();
             done.wait_event(&event).unwrap();
@@ -213,7 +213,7 @@ fn a_sleep_waits_for_work() {
         }
         // Work that the call does not wait for.
         let (stream, gate) = gated(device);
-        stream.fill(&buffer, 9u32).unwrap();
+        drop(stream.fill(&buffer, 9u32).unwrap());
         let other = Stream::new(device).unwrap();
         assert_eq!(kind(group.sleep(SleepOptions::new().after(&other))), ErrorKind::Busy);
         assert_eq!(state(&buffer), BufferState::AWAKE);
@@ -800,7 +800,7 @@ fn a_buffer_may_be_an_ordinary_allocation() {
 
         // It moves when it grows or shrinks, which work in a stream forbids.
         let (stream, gate) = gated(device);
-        stream.fill(buffer.slice(..1).unwrap(), 7u32).unwrap();
+        drop(stream.fill(buffer.slice(..1).unwrap(), 7u32).unwrap());
         for len in [LEN - 1, 1 << 20] {
             assert_eq!(kind(buffer.resize(len)), ErrorKind::Busy, "{len}");
         }

@@ -246,13 +246,13 @@ fn each_kind_can_be_enqueued() {
         combined.write_all(3);
         let registered = Registered::new(device, vec![1u8; 16], &RegisterOptions::new()).unwrap();
         let (_, registered) = stream.copy(&memory, registered).unwrap().wait().unwrap();
-        stream.copy(memory.slice(8..).unwrap(), combined).unwrap();
-        stream.copy_from_slice(memory.slice(..2).unwrap(), &[9u8, 8]).unwrap();
-        stream.fill_bytes(memory.slice(2..3).unwrap(), 7).unwrap();
+        drop(stream.copy(memory.slice(8..).unwrap(), combined).unwrap());
+        drop(stream.copy_from_slice(memory.slice(..2).unwrap(), &[9u8, 8]).unwrap());
+        drop(stream.fill_bytes(memory.slice(2..3).unwrap(), 7).unwrap());
         let rectangle = Rectangle { width: 1, height: 2, destination_pitch: 2, source_pitch: 1 };
-        stream.fill_2d(memory.slice(3..6).unwrap(), &rectangle, 5u8).unwrap();
+        drop(stream.fill_2d(memory.slice(3..6).unwrap(), &rectangle, 5u8).unwrap());
         let shared = Arc::new(Pinned::from_slice(device, &[40u8, 41]).unwrap());
-        stream.copy_2d(memory.slice(12..15).unwrap(), shared.clone(), &rectangle).unwrap();
+        drop(stream.copy_2d(memory.slice(12..15).unwrap(), shared.clone(), &rectangle).unwrap());
         let back = Pinned::<MaybeUninit<u8>>::uninit(device, 16).unwrap();
         let (back, _) = stream.copy(back, &memory).unwrap().wait().unwrap();
         // SAFETY: the copy wrote all of it.
@@ -287,9 +287,9 @@ fn a_part_of_an_array_is_enqueued_and_the_whole_returned() {
         combined.write_all(3);
         let registered = Registered::new(device, vec![4u8; 4], &RegisterOptions::new()).unwrap();
         let managed = Managed::from_slice(device, &[5u8; 4]).unwrap();
-        stream.copy(memory.slice(..1).unwrap(), combined.into_part(3..).unwrap()).unwrap();
-        stream.copy(memory.slice(1..2).unwrap(), registered.into_part(3..).unwrap()).unwrap();
-        stream.copy(memory.slice(2..3).unwrap(), managed.into_part(3..).unwrap()).unwrap();
+        drop(stream.copy(memory.slice(..1).unwrap(), combined.into_part(3..).unwrap()).unwrap());
+        drop(stream.copy(memory.slice(1..2).unwrap(), registered.into_part(3..).unwrap()).unwrap());
+        drop(stream.copy(memory.slice(2..3).unwrap(), managed.into_part(3..).unwrap()).unwrap());
         stream.synchronize().unwrap();
         assert_eq!(memory.to_vec().unwrap(), [3, 4, 5, 7]);
     });
@@ -324,7 +324,7 @@ fn a_stream_returns_operands_after_its_close() {
         let event = Event::new(device).unwrap();
         event.record(&first).unwrap();
         second.wait_event(&event).unwrap();
-        second.fill(&memory, 1u32).unwrap();
+        drop(second.fill(&memory, 1u32).unwrap());
         // Another stream observes the work.
         second.synchronize().unwrap();
         first.close().unwrap();
@@ -361,7 +361,7 @@ fn closing_memory_that_work_uses_is_refused() {
     with_device(|_, device| {
         let held = Held::new(device);
         let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
-        held.stream.fill(&memory, 1u8).unwrap();
+        drop(held.stream.fill(&memory, 1u8).unwrap());
         let Rejected { given: memory, error, .. } = memory.close().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.to_string().starts_with("DeviceMemory::close: work that uses"), "{error}");
@@ -381,8 +381,8 @@ fn atomics_are_shared_while_work_writes_them() {
         let memory = DeviceMemory::from_slice(device, &[1u32, 2, 3, 4]).unwrap();
         let pinned = Arc::new(Pinned::<AtomicU32>::zeroed(device, 4).unwrap());
         let held = Held::new(device);
-        held.stream.copy(pinned.slice(..3).unwrap(), memory.slice(1..).unwrap()).unwrap();
-        held.stream.fill(pinned.slice(3..).unwrap(), 9u32).unwrap();
+        drop(held.stream.copy(pinned.slice(..3).unwrap(), memory.slice(1..).unwrap()).unwrap());
+        drop(held.stream.fill(pinned.slice(3..).unwrap(), 9u32).unwrap());
         // Another thread sees what arrives, and shares the array.
         let reader = std::thread::spawn({
             let pinned = pinned.clone();
@@ -402,7 +402,7 @@ fn atomics_are_shared_while_work_writes_them() {
         let registered: Vec<AtomicU32> = (5..9).map(AtomicU32::new).collect();
         let registered = Registered::new(device, registered, &RegisterOptions::new()).unwrap();
         let stream = Stream::new(device).unwrap();
-        stream.copy(registered.slice(2..).unwrap(), memory.slice(..2).unwrap()).unwrap();
+        drop(stream.copy(registered.slice(2..).unwrap(), memory.slice(..2).unwrap()).unwrap());
         let registered = registered.into_vec().unwrap_err();
         assert_eq!(registered.error.kind(), ErrorKind::Busy);
         stream.synchronize().unwrap();
@@ -410,8 +410,8 @@ fn atomics_are_shared_while_work_writes_them() {
 
         // An array that is dropped lives until the work is done.
         let held = Held::new(device);
-        held.stream.copy(&memory, &*pinned).unwrap();
-        held.stream.fill_bytes(&*pinned, 0).unwrap();
+        drop(held.stream.copy(&memory, &*pinned).unwrap());
+        drop(held.stream.fill_bytes(&*pinned, 0).unwrap());
         let others = instance.kind_stats(Kind::PINNED).unwrap().live_count;
         drop(pinned);
         assert_eq!(instance.kind_stats(Kind::PINNED).unwrap().live_count, others);
@@ -499,7 +499,7 @@ fn an_event_observes_the_work_before_it() {
         let stream = Stream::new(device).unwrap();
         let (first, second) = (Event::new(device).unwrap(), Event::new(device).unwrap());
         assert!(first.is_complete().unwrap());
-        stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap();
+        drop(stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap());
         first.record(&stream).unwrap();
         second.record(&stream).unwrap();
         second.synchronize().unwrap();
@@ -519,7 +519,7 @@ fn an_event_releases_only_what_was_recorded() {
         let held = Held::new(device);
         let other = Stream::new(device).unwrap();
         event.record(&other).unwrap();
-        held.stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap();
+        drop(held.stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap());
         event.synchronize().unwrap();
         assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 1);
         event.record(&held.stream).unwrap();
@@ -549,10 +549,10 @@ fn streams_wait_for_each_other() {
         let (first, second) = (Stream::new(device).unwrap(), Stream::new(device).unwrap());
         let event = Event::new(device).unwrap();
         let memory = DeviceMemory::<u32>::new(device, 1).unwrap();
-        first.fill(&memory, 1u32).unwrap();
+        drop(first.fill(&memory, 1u32).unwrap());
         event.record(&first).unwrap();
         second.wait_event(&event).unwrap();
-        second.fill(&memory, 2u32).unwrap();
+        drop(second.fill(&memory, 2u32).unwrap());
         second.synchronize().unwrap();
         assert_eq!(memory.to_vec().unwrap(), [2]);
     });
@@ -586,7 +586,7 @@ fn a_stream_that_waited_for_another_observes_its_work() {
     with_device(|instance, device| {
         let (stream, other) = (Stream::new(device).unwrap(), Stream::new(device).unwrap());
         let event = Event::new(device).unwrap();
-        stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap();
+        drop(stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap());
         event.record(&stream).unwrap();
         other.wait_event(&event).unwrap();
         assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 1);
@@ -602,7 +602,7 @@ fn memory_of_much_work_that_is_observed_elsewhere_is_released() {
         // SAFETY: the stream outlives it.
         let twin = unsafe { Stream::wrap(device, stream.info().unwrap().native_stream) }.unwrap();
         for _ in 0..1000 {
-            stream.fill(Pinned::<u8>::zeroed(device, 64).unwrap(), 1u8).unwrap();
+            drop(stream.fill(Pinned::<u8>::zeroed(device, 64).unwrap(), 1u8).unwrap());
             // The first stream does not see it.
             twin.synchronize().unwrap();
         }
@@ -690,7 +690,7 @@ fn streams_of_other_code_are_wrapped() {
         let stream = unsafe { Stream::wrap(device, native) }.unwrap();
         assert!(stream.info().unwrap().wrapped);
         let memory = DeviceMemory::<u8>::new(device, 4).unwrap();
-        stream.fill(&memory, 3u8).unwrap();
+        drop(stream.fill(&memory, 3u8).unwrap());
         stream.synchronize().unwrap();
         assert_eq!(memory.to_vec().unwrap(), [3; 4]);
         drop(stream);
@@ -826,7 +826,7 @@ fn many_threads_share_one_device() {
                         let value = thread * 1000 + round;
                         let memory = DeviceMemory::<u32>::new(device, 64).unwrap();
                         let on = if round % 2 == 0 { stream } else { &own };
-                        on.fill(&memory, value).unwrap();
+                        drop(on.fill(&memory, value).unwrap());
                         let back = on.copy(Pinned::<u32>::zeroed(device, 64).unwrap(), &memory).unwrap();
                         let (back, _) = back.wait().unwrap();
                         assert!(back.iter().all(|found| *found == value));

@@ -7,8 +7,7 @@ codes! {
     Feature: i32 {
         /// The host backend is compiled in.
         BACKEND_HOST = GPUMEM_FEATURE_BACKEND_HOST,
-        /// The cuda backend is compiled in; `gpumem_instance_probe()` finds out whether it works
-        /// here.
+        /// The cuda backend is compiled in; `probe` finds out whether it works here.
         BACKEND_CUDA = GPUMEM_FEATURE_BACKEND_CUDA,
         /// Device memory.
         MEMORY_DEVICE = GPUMEM_FEATURE_MEMORY_DEVICE,
@@ -178,7 +177,7 @@ codes! {
         /// `copy.engines`: how many copies can run at the same time?
         COPY_ENGINES = GPUMEM_CAPABILITY_COPY_ENGINES,
         /// `copy.batch`: are the small copies of a batch handed over together, not one by one? See
-        /// `gpumem_copy_regions()`.
+        /// `Instance::copy_regions`.
         COPY_BATCH = GPUMEM_CAPABILITY_COPY_BATCH,
         /// `peer.access`: can this device access the memory of the other one?
         PEER_ACCESS = GPUMEM_CAPABILITY_PEER_ACCESS,
@@ -216,9 +215,9 @@ codes! {
         /// PCIe?
         SHARE_DMA_BUF_PCIE = GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
     }
-    /// Type of `value` in a gpumem_capability_info.
+    /// Type of `value` in a CapabilityInfo.
     AnswerType: i32 {
-        /// `GPUMEM_ANSWER_NO`, `GPUMEM_ANSWER_YES` or `GPUMEM_ANSWER_EMULATED`.
+        /// No, yes or emulated.
         TRI = GPUMEM_ANSWER_TYPE_TRI,
         /// A number.
         INT = GPUMEM_ANSWER_TYPE_INT,
@@ -272,20 +271,18 @@ codes! {
         /// File descriptors, for physical memory that was created with [`HandleTypes::POSIX_FD`].
         POSIX_FD = GPUMEM_SHARE_WAY_POSIX_FD,
         /// Fabric handles, for physical memory that was created with [`HandleTypes::FABRIC`]. Not
-        /// by `gpumem_share_export()`, as they keep nothing alive: see
-        /// `gpumem_physical_export_fabric()`.
+        /// by `Instance::export`, as they keep nothing alive: see `Physical::export_fabric`.
         FABRIC = GPUMEM_SHARE_WAY_FABRIC,
-        /// A dma-buf, for other drivers: `gpumem_share_export_dma_buf()`. Capability
-        /// `share.dma_buf`.
+        /// A dma-buf, for other drivers: `Instance::export_dma_buf`. Capability `share.dma_buf`.
         DMA_BUF = GPUMEM_SHARE_WAY_DMA_BUF,
     }
     /// What a handle stands for.
     ShareType: i32 {
-        /// Memory, to be imported with `gpumem_share_import()`.
+        /// Memory, to be imported with `Imported::new`.
         MEMORY = GPUMEM_SHARE_TYPE_MEMORY,
-        /// An event, to be imported with `gpumem_event_import()`.
+        /// An event, to be imported with `Event::import`.
         EVENT = GPUMEM_SHARE_TYPE_EVENT,
-        /// A ring, to be opened with `gpumem_ring_open()`.
+        /// A ring, to be opened with `RingConsumer::open`.
         RING = GPUMEM_SHARE_TYPE_RING,
     }
     /// How an import stands.
@@ -345,9 +342,8 @@ codes! {
     LogLevel: i32 {
         /// Something was lost, such as memory that the driver refused to free.
         ERROR = GPUMEM_LOG_ERROR,
-        /// Something is probably not as intended, such as a fallback to the host backend, live
-        /// objects at a close by force, or an `error->struct_size` that is no size of a
-        /// gpumem_error.
+        /// Something is probably not as intended, such as a fallback to the host backend or live
+        /// objects at a close by force.
         WARNING = GPUMEM_LOG_WARNING,
         /// What was found and chosen when a backend was opened.
         INFO = GPUMEM_LOG_INFO,
@@ -461,7 +457,7 @@ flags! {
         /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small
         /// steps then makes a number of blocks that is logarithmic in the size. Where there is not
         /// so much memory, or not so many addresses, only what is missing is added.
-        /// `gpumem_buffer_set_capacity()` with 0 gives back the blocks that are not needed.
+        /// `Buffer::shrink_to_fit` gives back the blocks that are not needed.
         GEOMETRIC = GPUMEM_BUFFER_GEOMETRIC,
         /// Reserve all the addresses that are asked for, or fail with
         /// [`Status::OUT_OF_ADDRESS_SPACE`]: without it, fewer will do. An ordinary allocation
@@ -496,8 +492,8 @@ flags! {
     EventFlags: u64 {
         /// The event takes no time stamp, which makes it cheaper.
         DISABLE_TIMING = GPUMEM_EVENT_DISABLE_TIMING,
-        /// `gpumem_event_synchronize()` yields the processor while it waits without a limit. On
-        /// cuda it may spin otherwise.
+        /// `Event::synchronize` yields the processor while it waits without a limit. On cuda it may
+        /// spin otherwise.
         BLOCKING_SYNC = GPUMEM_EVENT_BLOCKING_SYNC,
         /// The event can be exported to other processes. Needs [`EventFlags::DISABLE_TIMING`], and
         /// the capability `share.events`.
@@ -529,27 +525,26 @@ flags! {
         /// than take new memory.
         ALLOW_INTERNAL_DEPENDENCIES = GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
         /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept
-        /// back for a while and poisoned where the CPU reaches them, and
-        /// `gpumem_pool_get_block_info()` knows the requested size. A free looks at the guards
-        /// where the CPU reaches them, but not at those of a block that was allocated in a stream
-        /// while work before an earlier free in it might still run, as in a capture it always
-        /// might: that work may write to them. Blocks that live when the pool is destroyed or its
-        /// instance closed are logged as [`LogLevel::WARNING`], 32 at most.
+        /// back for a while and poisoned where the CPU reaches them, and `Instance::block_info`
+        /// knows the requested size. A free looks at the guards where the CPU reaches them, but not
+        /// at those of a block that was allocated in a stream while work before an earlier free in
+        /// it might still run, as in a capture it always might: that work may write to them. Blocks
+        /// that live when the pool is destroyed or its instance closed are logged as
+        /// [`LogLevel::WARNING`], 32 at most.
         DEBUG = GPUMEM_POOL_DEBUG,
-        /// `gpumem_pool_alloc_native()` and `gpumem_pool_free_native()` do not ask the driver about
-        /// the stream, which makes them as fast as in a stream of the library. The caller sees to
-        /// what they then do not know: a handle that the driver gives out again counts as the same
-        /// stream, so the work of the stream that had it before must be complete; and blocks that a
-        /// graph uses are like all others, so they must not be freed while it may be launched. The
-        /// default stream of each thread, `CU_STREAM_PER_THREAD`, is asked about in any case.
+        /// `Pool::alloc_native` and `Pool::free_native` do not ask the driver about the stream,
+        /// which makes them as fast as in a stream of the library. The caller sees to what they
+        /// then do not know: a handle that the driver gives out again counts as the same stream, so
+        /// the work of the stream that had it before must be complete; and blocks that a graph uses
+        /// are like all others, so they must not be freed while it may be launched. The default
+        /// stream of each thread, `CU_STREAM_PER_THREAD`, is asked about in any case.
         TRUST_NATIVE_STREAMS = GPUMEM_POOL_TRUST_NATIVE_STREAMS,
     }
 }
 
 statuses! {
-    /// Result of a call: 0 is success, negative is a failure, positive is a note. Test it with
-    /// `GPUMEM_FAILED`, because a note is not a failure. Numbers are never reused. Treat an unknown
-    /// negative number as [`Status::INTERNAL`].
+    /// Result of a call: 0 is success, negative is a failure, positive is a note. Numbers are never
+    /// reused. Treat an unknown negative number as [`Status::INTERNAL`].
     Status: i32 {
         /// Done.
         SUCCESS = GPUMEM_SUCCESS,
@@ -601,7 +596,7 @@ statuses! {
         NO_DEVICE = GPUMEM_ERROR_NO_DEVICE,
         /// No driver library can be loaded, or only a stub.
         DRIVER_NOT_FOUND = GPUMEM_ERROR_DRIVER_NOT_FOUND,
-        /// The driver is older than `GPUMEM_CUDA_DRIVER_VERSION_MIN` or mismatched.
+        /// The driver is older than this library needs, or mismatched.
         DRIVER_TOO_OLD = GPUMEM_ERROR_DRIVER_TOO_OLD,
         /// This driver lacks the entry point of this one function.
         SYMBOL_MISSING = GPUMEM_ERROR_SYMBOL_MISSING,
