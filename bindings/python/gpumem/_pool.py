@@ -227,7 +227,7 @@ class Pool(Unique):
             c.gpumem_pool_free_batch, (self._handle,), (starts,), (count,), (order.handle,), (detail,))))
         if done[-1] < 0 and not self.device.instance._closed:
             problem = status_error(done[-1], detail)
-            ended = _ENDED.match(problem.message)
+            ended = _ENDED.match(text(detail.message))
             for block in blocks[int(ended[1]) if ended else 0:]:
                 block._freed = False
             raise problem
