@@ -12,7 +12,7 @@ CLASSES = {
     "gpumem_device_info": ("DeviceInfo", [], []),
     "gpumem_capability_info": ("CapabilityInfo", ["Answer", "IsAvailable"], []),
     "gpumem_memory_info": ("MemoryInfo", [], []),
-    "gpumem_pointer_info": ("PointerInfo", ["IsOfInstance"], ["memory", "buffer"]),
+    "gpumem_pointer_info": ("PointerInfo", ["IsOfInstance", "Buffer"], ["memory", "buffer"]),
     "gpumem_managed_info": ("UnifiedInfo", ["AccessedByDevices"], ["accessed_by_devices"]),
     "gpumem_physical_info": ("PhysicalInfo", [], []),
     "gpumem_range_info": ("AddressRangeInfo", [], []),

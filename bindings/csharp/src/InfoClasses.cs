@@ -128,7 +128,7 @@ namespace GpuMem
           .Add(nameof(LocationId), LocationId).Add(nameof(DeviceOrdinal), DeviceOrdinal)
           .Add(nameof(HostPointer), HostPointer).Add(nameof(DevicePointer), DevicePointer).Add(nameof(Base), Base)
           .Add(nameof(Size), Size).Add(nameof(BufferId), BufferId).Add(nameof(GrantedFlags), GrantedFlags)
-          .Add(nameof(IsOfInstance), IsOfInstance).ToString();
+          .Add(nameof(IsOfInstance), IsOfInstance).Add(nameof(Buffer), Buffer).ToString();
     }
   }
 

@@ -304,7 +304,7 @@ namespace GpuMem.Tests
       Check.Equal("", string.Join(", ", wrong), "attributes");
       // All others never return null.
       returned.Sort(string.CompareOrdinal);
-      Check.Equal("GpuMemLibrary.LoadedPath, GrowableBuffer.Group, Link.ImportNext, Link.ImportNext entry, Link.Wait, MemoryPool.TryAllocate, PoolBlock.Info, " +
+      Check.Equal("GpuMemLibrary.LoadedPath, GrowableBuffer.Group, Link.ImportNext, Link.ImportNext entry, Link.Wait, MemoryPool.TryAllocate, PointerInfo.Buffer, PoolBlock.Info, " +
                   "RingConsumer.Wait, RingProducer.Acquire", string.Join(", ", returned), "what may be null");
     }
 
