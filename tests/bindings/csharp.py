@@ -189,6 +189,22 @@ def with_sdk(tap, staged, binding, folder, variables):
                      {"basic": commands["Basic"], "pinned_mapped": commands["PinnedMapped"], "errors": commands["Errors"]}, variables)
 
 
+# Names of C that the documentation of C# may have: what a program reads, sets and looks up by that name.
+OF_C = {
+    "GPUMEM_ERROR_BUSY": "such is GpuMemException.StatusName", "GPUMEM_ERROR_": "begins the name of no status",
+    "GPUMEM_LIBRARY": "is a variable of the environment", "gpumem_stats_snapshot": "is the page that describes the JSON",
+}
+
+
+def comments(tap, binding):
+    found = set()
+    for path in sorted((binding / "src").glob("*.cs")):
+        text = re.sub(r'cref="[^"]*"', "", "".join(re.findall(r"^ *///.*\n", path.read_text(encoding="utf-8"), re.MULTILINE)))
+        found |= {(path.name, name) for name in re.findall(r"\b(?:gpumem_\w+|GPUMEM_\w+|NULL|\w+\.h)\b|->", text.replace("&gt;", ">"))}
+    tap.check("no comment of the API names a function, constant or header of C", [str(one) for one in sorted(found) if one[1] not in OF_C])
+    tap.check("every exception to that is used", sorted(OF_C.keys() - {name for _, name in found}))
+
+
 def documentation(tap, source, binding):
     """The code of the guide and the README is part of a program that the tests run."""
     programs = "\n".join(path.read_text(encoding="utf-8") for folder in ("examples", "tests")
@@ -220,6 +236,7 @@ def main():
             with stage.staged(build) as staged, tempfile.TemporaryDirectory() as name:
                 with_core(tap, staged, binding, Path(name), {"GPUMEM_TEST_BAD_LIBRARIES": bad_libraries(Path(name))}, home)
         tap.finish()
+    comments(tap, binding)
     documentation(tap, source, binding)
     with stage.staged(build) as staged, tempfile.TemporaryDirectory() as name:
         folder = Path(name)

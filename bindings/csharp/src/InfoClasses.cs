@@ -686,7 +686,7 @@ namespace GpuMem
       Name = Text.Read(info->name, 64);
     }
 
-    /// <summary>Links that are connected; of the closed ones that <c>links_max</c> counts too, none.</summary>
+    /// <summary>Links that are connected; of the closed ones that <c>LinksMax</c> counts too, none.</summary>
     public int LinkCount { get; private set; }
 
     /// <summary>Names.</summary>
