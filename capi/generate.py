@@ -564,14 +564,33 @@ namespace GpuMem.Interop
     return text + "  }\n}\n"
 
 
+# What C# says otherwise than the comments of the enumerations.
+CSHARP_WORDS = {
+    "Test it with #GPUMEM_FAILED, because a note is not a failure.": "A call that fails throws an exception with it.",
+    "older than #GPUMEM_CUDA_DRIVER_VERSION_MIN": "older than that of CUDA 11.2",
+    ", live objects at a close by force, or an `error->struct_size` that is no size of a gpumem_error":
+        " or live objects at a close by force",
+    "functions of host.h": "members of HostSimulation",
+    "its memory is PAGEABLE": "its memory is pageable",
+}
+
+
 def csharp_enums(interface):
-    types = offered(interface, "C#")
+    types, members = offered(interface, "C#"), csharp_members()
+    fields = {field.name for struct in interface.structs for field in struct.fields}
     names = {constant.name: f'<see cref="{name}.{value_name(numbers, constant, "C#")}"/>' for numbers, name in types
              for constant in numbers.constants}
 
     def summary(text, indent):
+        for words, own in CSHARP_WORDS.items():
+            text = text.replace(words, own)
+        text = text.replace("destroyed", "disposed").replace("destroy", "dispose")
+        text = re.sub(r"(?:\.\s+See|:)\s+\w+\.h(?: and \w+\.h)?\.$", ".", text)
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        text = translate(text, lambda c: names.get(c, f"<c>{c}</c>"), "<c>{}()</c>", "<c>{}</c>")
+        text = translate(text, lambda c: names.get(c, f"<c>{c}</c>"), "{}()", "<c>{}</c>")
+        text = re.sub(r"(gpumem_\w+)\(\)", lambda match: f"<c>{members[match[1]]}</c>", text)
+        text = re.sub(r"gpumem_\w+", lambda match: f'<see cref="{generate_csharp.NOUNS[match[0]]}"/>', text)
+        text = re.sub(r"(?<=<c>)\w+(?=</c>)", lambda match: generate_csharp.pascal(match[0]) if match[0] in fields else match[0], text)
         line = f"{indent}/// <summary>{text}</summary>\n"
         return line if len(line) <= 121 else (
             f"{indent}/// <summary>\n" + comment(text, f"{indent}/// ", 120) + f"{indent}/// </summary>\n")

@@ -12,7 +12,7 @@ CLASSES = {
     "gpumem_device_info": ("DeviceInfo", [], []),
     "gpumem_capability_info": ("CapabilityInfo", ["Answer", "IsAvailable"], []),
     "gpumem_memory_info": ("MemoryInfo", [], []),
-    "gpumem_pointer_info": ("PointerInfo", ["IsOfInstance"], ["memory", "buffer"]),
+    "gpumem_pointer_info": ("PointerInfo", ["IsOfInstance", "Buffer"], ["memory", "buffer"]),
     "gpumem_managed_info": ("UnifiedInfo", ["AccessedByDevices"], ["accessed_by_devices"]),
     "gpumem_physical_info": ("PhysicalInfo", [], []),
     "gpumem_range_info": ("AddressRangeInfo", [], []),
@@ -93,6 +93,8 @@ def summary(text, indent, words):
 
 def infos(interface, names, constants, members):
     """`names`: types of numbers; `constants` and `members`: what C# calls constants and functions."""
+    fields = {field.name for struct in interface.structs for field in struct.fields}
+
     def one(struct):
         name, printed, by_hand = CLASSES[struct.name]
         chosen = list(properties(interface, names, struct, by_hand))
@@ -112,8 +114,8 @@ def infos(interface, names, constants, members):
             text = re.sub(r"(?:one|a sum|sum) of the GPUMEM_\w+ values", "its kind", text, flags=re.IGNORECASE)
             text = re.sub(r"(gpumem_\w+)\(\)", lambda match: f"<c>{members[match[1]]}</c>", text)
             text = re.sub(r"gpumem_\w+", lambda match: f'<see cref="{NOUNS[match[0]]}"/>', text)
-            return re.sub(r"`([^`]*)`", lambda match: f'<see cref="{own[match[1]]}"/>' if match[1] in own else f"<c>{match[1]}</c>",
-                          text)
+            return re.sub(r"`([^`]*)`", lambda match: f'<see cref="{own[match[1]]}"/>' if match[1] in own else
+                          f"<c>{pascal(match[1]) if match[1] in fields else match[1]}</c>", text)
         text = summary(struct.text, "  ", words) + f"  public sealed unsafe partial class {name}\n  {{\n"
         text += f"    internal {name}({struct.name}* info)\n    {{\n"
         text += "".join(f"      {own[field.name]} = {expression};\n" for field, _, expression in chosen)

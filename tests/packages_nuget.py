@@ -107,16 +107,55 @@ def on_core(source, unpacked, folder, home, framework):
     return runs(source, folder, home / "dotnet", "dll", variables={"DOTNET_CLI_TELEMETRY_OPTOUT": "1"})
 
 
+# What may be null is tested first, what may take null is given it, and nothing else is either.
+NULLS = """\
+using System;
+using GpuMem;
+
+static class Nulls
+{
+  internal static long Use(GpuInstance instance, GpuStream stream)
+  {
+    var path = GpuMemLibrary.LoadedPath;
+    var buffer = instance.GetPointerInfo((IntPtr)1).Buffer;
+    var group = buffer == null ? null : buffer.Group;
+    using (MemoryPool pool = instance.GetDevice(0).CreatePool())
+    using (PoolBlock block = pool.Allocate(64, null))
+    {
+      pool.Free(block, null);
+    }
+    return (path == null ? 0 : path.Length) + (group == null ? 0 : group.Info.BufferCount) + stream.Info.Name.Length;
+  }
+}
+"""
+# And without: the codes of the compiler.
+PLANTED = """\
+using GpuMem;
+
+static class Planted
+{
+  internal static int Use(GpuEvent copied)
+  {
+    copied.Record(null);
+    return GpuMemLibrary.LoadedPath.Length;
+  }
+}
+"""
+PLANTED_CODES = "CS8625", "CS8602"
+
+
 def single_file(source, path, folder):
-    """Projects of the SDK: one without a runtime identifier, and one published as a single file."""
+    """Projects of the SDK: one without a runtime identifier, and one published as a single file. They check what may be null."""
     folder.mkdir()
     (folder / "packages").mkdir()
     shutil.copy(path, folder / "packages")
     shutil.copy(source / "bindings" / "csharp" / "examples" / "Basic.cs", folder)
     version = path.name.removeprefix("GpuMem.").removesuffix(".nupkg")
+    (folder / "Nulls.cs").write_text(NULLS, encoding="utf-8")
     (folder / "Basic.csproj").write_text(f"""<Project Sdk="Microsoft.NET.Sdk">
   <PropertyGroup>
     <OutputType>Exe</OutputType><TargetFramework>net8.0</TargetFramework>
+    <Nullable>enable</Nullable><WarningsAsErrors>nullable</WarningsAsErrors>
     <EnableSingleFileAnalyzer>false</EnableSingleFileAnalyzer> <!-- a package of its own -->
   </PropertyGroup>
   <ItemGroup><PackageReference Include="GpuMem" Version="{version}" /></ItemGroup>
@@ -130,7 +169,11 @@ def single_file(source, path, folder):
     run("dotnet", "publish", "-r", "linux-x64", "--self-contained", "false", "-p:PublishSingleFile=true", *offline,
         "-o", folder / "published", folder / "Basic.csproj", env=env)
     said = run("dotnet", folder / "built" / "Basic.dll", env=env), run(folder / "published" / "Basic", env=env)
-    return [text for text in said if text != expected]
+    (folder / "Planted.cs").write_text(PLANTED, encoding="utf-8")
+    planted = subprocess.run(["dotnet", "build", *offline, "-o", folder / "planted", folder / "Basic.csproj"], env=env, text=True,
+                             capture_output=True, check=False)
+    missed = planted.returncode == 0 or any(f"error {code}" not in planted.stdout for code in PLANTED_CODES)
+    return [text for text in said if text != expected] + [planted.stdout] * missed
 
 
 def has_sdk():

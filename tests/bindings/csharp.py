@@ -91,27 +91,6 @@ def bad_libraries(folder):
     return ";".join([*pairs, f"is not a library of gpumem={folder / 'none.so'}", f"cannot be loaded={folder / 'text.so'}"])
 
 
-def texts(source, folder):
-    """A file with every text in the sources of the library, a line for each: messages, their parts, and what goes into them. But
-    for the keys of JSON, which are the same in every language."""
-    key = r"\.add(?:_true|_address)?\(\s*\"\w+\""
-    token = re.compile(key + r"|//[^\n]*|/\*.*?\*/|'(?:[^'\\\n]|\\.)'|^\s*#[^\n]*|" r'((?:"(?:[^"\\\n]|\\.)*"(?:\s|PRI\w+)*)+)',
-                       re.DOTALL | re.MULTILINE)
-    found = set()
-    for path in [*(source / "impl").rglob("*"), *(source / "capi" / "src").rglob("*")]:
-        if path.suffix in (".cpp", ".h", ".inc"):
-            for literals in filter(None, (match[1] for match in token.finditer(path.read_text(encoding="utf-8")))):
-                text = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', literals))
-                found.add(re.sub(r'\\"\w+\\":', "", text))
-    (folder / "texts").write_text("".join(f"{text}\n" for text in sorted(found)), encoding="utf-8")
-    return str(folder / "texts")
-
-
-def given(source, folder):
-    """What the programs of the tests get in their environment."""
-    return {"GPUMEM_TEST_BAD_LIBRARIES": bad_libraries(folder), "GPUMEM_TEST_TEXTS": texts(source, folder)}
-
-
 def with_runtime(tap, staged, name, program, samples, variables, backends=None):
     """All tests by one runtime. `program` and `samples` are commands."""
     for backend in backends or staged.backends:
@@ -210,6 +189,22 @@ def with_sdk(tap, staged, binding, folder, variables):
                      {"basic": commands["Basic"], "pinned_mapped": commands["PinnedMapped"], "errors": commands["Errors"]}, variables)
 
 
+# Names of C that the documentation of C# may have: what a program reads, sets and looks up by that name.
+OF_C = {
+    "GPUMEM_ERROR_BUSY": "such is GpuMemException.StatusName", "GPUMEM_ERROR_": "begins the name of no status",
+    "GPUMEM_LIBRARY": "is a variable of the environment", "gpumem_stats_snapshot": "is the page that describes the JSON",
+}
+
+
+def comments(tap, binding):
+    found = set()
+    for path in sorted((binding / "src").glob("*.cs")):
+        text = re.sub(r'cref="[^"]*"', "", "".join(re.findall(r"^ *///.*\n", path.read_text(encoding="utf-8"), re.MULTILINE)))
+        found |= {(path.name, name) for name in re.findall(r"\b(?:gpumem_\w+|GPUMEM_\w+|NULL|\w+\.h)\b|->", text.replace("&gt;", ">"))}
+    tap.check("no comment of the API names a function, constant or header of C", [str(one) for one in sorted(found) if one[1] not in OF_C])
+    tap.check("every exception to that is used", sorted(OF_C.keys() - {name for _, name in found}))
+
+
 def documentation(tap, source, binding):
     """The code of the guide and the README is part of a program that the tests run."""
     programs = "\n".join(path.read_text(encoding="utf-8") for folder in ("examples", "tests")
@@ -239,12 +234,13 @@ def main():
             tap.skip(".NET: the binding, its tests and samples", "mcs is not installed")
         else:
             with stage.staged(build) as staged, tempfile.TemporaryDirectory() as name:
-                with_core(tap, staged, binding, Path(name), given(source, Path(name)), home)
+                with_core(tap, staged, binding, Path(name), {"GPUMEM_TEST_BAD_LIBRARIES": bad_libraries(Path(name))}, home)
         tap.finish()
+    comments(tap, binding)
     documentation(tap, source, binding)
     with stage.staged(build) as staged, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        variables = given(source, folder)
+        variables = {"GPUMEM_TEST_BAD_LIBRARIES": bad_libraries(folder)}
         if shutil.which("mcs") and shutil.which("mono"):
             with_mono(tap, staged, binding, folder, variables)
         else:

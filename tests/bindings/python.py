@@ -73,9 +73,9 @@ def samples(tap, staged, package, source, numpy):
         if numpy is None and "import numpy" in path.read_text(encoding="utf-8"):
             tap.skip(f"the sample {path.stem}", "numpy is not installed")
             continue
-        expected = source / "tests" / "bindings" / "samples" / f"{path.stem}.txt"
+        expected = (source / "tests" / "bindings" / "samples" / f"{path.stem}.txt").read_text(encoding="utf-8")
         status, output = run(numpy or sys.executable, "-W", "error", path, env=environment(staged, "host", package))
-        same = status == 0 and output == expected.read_text(encoding="utf-8")
+        same = status == 0 and output == expected.replace("destroyed", "closed")  # as messages say in Python
         tap.check(f"the sample {path.stem}", "" if same else f"exit status {status}\n{output}")
 
 

@@ -40,6 +40,7 @@ class Stage:
             "GPUMEM_LIBRARY": str(self.library),
             "GPUMEM_LAYOUT": str(self.build_root / "tests" / "bindings" / "layout.txt"),
             "GPUMEM_VECTORS": str(self.source_root / "tests" / "bindings" / "vectors.txt"),
+            "GPUMEM_TEST_TEXTS": str(self.prefix / "texts"),
             "GPUMEM_TEST_BACKEND": backend,
             "GPUMEM_BACKEND": backend,
         }
@@ -58,6 +59,21 @@ class Stage:
         return lines
 
 
+def texts(source):
+    """Every text in the sources of the library, a line for each: messages, their parts, and what goes into them. But for the
+    keys of JSON, which are the same in every language."""
+    key = r"\.add(?:_true|_address)?\(\s*\"\w+\""
+    token = re.compile(key + r"|//[^\n]*|/\*.*?\*/|'(?:[^'\\\n]|\\.)'|^\s*#[^\n]*|" r'((?:"(?:[^"\\\n]|\\.)*"(?:\s|PRI\w+)*)+)',
+                       re.DOTALL | re.MULTILINE)
+    found = set()
+    for path in [*(source / "impl").rglob("*"), *(source / "capi" / "src").rglob("*")]:
+        if path.suffix in (".cpp", ".h", ".inc"):
+            for literals in filter(None, (match[1] for match in token.finditer(path.read_text(encoding="utf-8")))):
+                text = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', literals))
+                found.add(re.sub(r'\\"\w+\\":', "", text))
+    return "".join(f"{text}\n" for text in sorted(found))
+
+
 @contextlib.contextmanager
 def staged(build_root):
     with tempfile.TemporaryDirectory() as folder:
@@ -68,4 +84,6 @@ def staged(build_root):
         text = pc.read_text(encoding="utf-8")
         prefix = re.search(r"^prefix=(.*)$", text, re.MULTILINE).group(1)
         pc.write_text(text.replace(f"prefix={prefix}", f"prefix={folder}{prefix}", 1), encoding="utf-8")
-        yield Stage(Path(folder), build_root)
+        made = Stage(Path(folder), build_root)
+        (made.prefix / "texts").write_text(texts(made.source_root), encoding="utf-8")
+        yield made

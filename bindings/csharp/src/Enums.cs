@@ -23,9 +23,7 @@ namespace GpuMem
   {
     /// <summary>The host backend is compiled in.</summary>
     BackendHost = Constants.GPUMEM_FEATURE_BACKEND_HOST,
-    /// <summary>
-    /// The cuda backend is compiled in; <c>gpumem_instance_probe()</c> finds out whether it works here.
-    /// </summary>
+    /// <summary>The cuda backend is compiled in; <c>GpuInstance.Probe</c> finds out whether it works here.</summary>
     BackendCuda = Constants.GPUMEM_FEATURE_BACKEND_CUDA,
     /// <summary>Device memory.</summary>
     MemoryDevice = Constants.GPUMEM_FEATURE_MEMORY_DEVICE,
@@ -33,32 +31,31 @@ namespace GpuMem
     MemoryPinned = Constants.GPUMEM_FEATURE_MEMORY_PINNED,
     /// <summary>Pinning of existing memory.</summary>
     MemoryRegistered = Constants.GPUMEM_FEATURE_MEMORY_REGISTERED,
-    /// <summary>Managed memory: managed.h.</summary>
+    /// <summary>Managed memory.</summary>
     MemoryManaged = Constants.GPUMEM_FEATURE_MEMORY_MANAGED,
-    /// <summary>Virtual memory management: physical.h and range.h.</summary>
+    /// <summary>Virtual memory management.</summary>
     Vmm = Constants.GPUMEM_FEATURE_VMM,
-    /// <summary>Buffers that grow and sleep, and groups: buffer.h and group.h.</summary>
+    /// <summary>Buffers that grow and sleep, and groups.</summary>
     Buffer = Constants.GPUMEM_FEATURE_BUFFER,
-    /// <summary>Pools: pool.h.</summary>
+    /// <summary>Pools.</summary>
     Pool = Constants.GPUMEM_FEATURE_POOL,
     /// <summary>Value writes and value waits in a stream.</summary>
     StreamValue = Constants.GPUMEM_FEATURE_STREAM_VALUE,
-    /// <summary>Copies between memory and a file: file.h.</summary>
+    /// <summary>Copies between memory and a file.</summary>
     CopyFile = Constants.GPUMEM_FEATURE_COPY_FILE,
-    /// <summary>The functions of host.h.</summary>
+    /// <summary>The members of HostSimulation.</summary>
     HostSimulation = Constants.GPUMEM_FEATURE_HOST_SIMULATION,
-    /// <summary>Memory and events shared between processes: share.h.</summary>
+    /// <summary>Memory and events shared between processes.</summary>
     Share = Constants.GPUMEM_FEATURE_SHARE,
-    /// <summary>Names under which processes share: hub.h.</summary>
+    /// <summary>Names under which processes share.</summary>
     Hub = Constants.GPUMEM_FEATURE_HUB,
-    /// <summary>Rings of messages between processes: ring.h.</summary>
+    /// <summary>Rings of messages between processes.</summary>
     Ring = Constants.GPUMEM_FEATURE_RING,
   }
 
   /// <summary>
-  /// Result of a call: 0 is success, negative is a failure, positive is a note. Test it with <c>GPUMEM_FAILED</c>,
-  /// because a note is not a failure. Numbers are never reused. Treat an unknown negative number as <see
-  /// cref="Status.Internal"/>.
+  /// Result of a call: 0 is success, negative is a failure, positive is a note. A call that fails throws an exception
+  /// with it. Numbers are never reused. Treat an unknown negative number as <see cref="Status.Internal"/>.
   /// </summary>
   public enum Status
   {
@@ -76,7 +73,7 @@ namespace GpuMem
     NotFound = Constants.GPUMEM_ERROR_NOT_FOUND,
     /// <summary>The range or relation exists already.</summary>
     AlreadyExists = Constants.GPUMEM_ERROR_ALREADY_EXISTS,
-    /// <summary>The object of this handle was destroyed.</summary>
+    /// <summary>The object of this handle was disposed.</summary>
     StaleHandle = Constants.GPUMEM_ERROR_STALE_HANDLE,
     /// <summary>Right object, wrong moment.</summary>
     InvalidState = Constants.GPUMEM_ERROR_INVALID_STATE,
@@ -112,7 +109,7 @@ namespace GpuMem
     NoDevice = Constants.GPUMEM_ERROR_NO_DEVICE,
     /// <summary>No driver library can be loaded, or only a stub.</summary>
     DriverNotFound = Constants.GPUMEM_ERROR_DRIVER_NOT_FOUND,
-    /// <summary>The driver is older than <c>GPUMEM_CUDA_DRIVER_VERSION_MIN</c> or mismatched.</summary>
+    /// <summary>The driver is older than that of CUDA 11.2 or mismatched.</summary>
     DriverTooOld = Constants.GPUMEM_ERROR_DRIVER_TOO_OLD,
     /// <summary>This driver lacks the entry point of this one function.</summary>
     SymbolMissing = Constants.GPUMEM_ERROR_SYMBOL_MISSING,
@@ -120,7 +117,7 @@ namespace GpuMem
     Internal = Constants.GPUMEM_ERROR_INTERNAL,
   }
 
-  /// <summary>What <c>native_code</c> is a code of.</summary>
+  /// <summary>What <c>NativeCode</c> is a code of.</summary>
   public enum NativeDomain
   {
     /// <summary>There is no native code: the library decided by itself.</summary>
@@ -144,13 +141,13 @@ namespace GpuMem
     Registered = Constants.GPUMEM_KIND_REGISTERED,
     /// <summary>Memory of one device.</summary>
     Device = Constants.GPUMEM_KIND_DEVICE,
-    /// <summary>One address for the CPU and all devices; its pages move. See managed.h.</summary>
+    /// <summary>One address for the CPU and all devices; its pages move.</summary>
     Managed = Constants.GPUMEM_KIND_MANAGED,
-    /// <summary>A block of a pool, unless its memory is PAGEABLE. See pool.h.</summary>
+    /// <summary>A block of a pool, unless its memory is pageable.</summary>
     Pool = Constants.GPUMEM_KIND_POOL,
-    /// <summary>Reserved addresses, and what is mapped there. See range.h.</summary>
+    /// <summary>Reserved addresses, and what is mapped there.</summary>
     Virtual = Constants.GPUMEM_KIND_VIRTUAL,
-    /// <summary>Memory of another process, imported through this instance. See share.h.</summary>
+    /// <summary>Memory of another process, imported through this instance.</summary>
     Imported = Constants.GPUMEM_KIND_IMPORTED,
     /// <summary>Known to the driver, but made by other code.</summary>
     Foreign = Constants.GPUMEM_KIND_FOREIGN,
@@ -176,7 +173,7 @@ namespace GpuMem
     IoMemory = Constants.GPUMEM_MEMORY_IOMEMORY,
     /// <summary>Pinned and registered: the pages are really locked.</summary>
     PageLocked = Constants.GPUMEM_MEMORY_PAGE_LOCKED,
-    /// <summary>Pinned only: the pages lie on <c>numa_node</c>.</summary>
+    /// <summary>Pinned only: the pages lie on <c>NumaNode</c>.</summary>
     NumaNode = Constants.GPUMEM_MEMORY_NUMA_NODE,
     /// <summary>
     /// Managed only: created as if attached with <see cref="Attach.Host"/>. Without it, as if with <see
@@ -263,7 +260,7 @@ namespace GpuMem
   {
     /// <summary>None.</summary>
     None = 0,
-    /// <summary>At <c>address</c> exactly, or not at all.</summary>
+    /// <summary>At <c>Address</c> exactly, or not at all.</summary>
     Fixed = Constants.GPUMEM_RANGE_FIXED,
   }
 
@@ -287,7 +284,7 @@ namespace GpuMem
     /// <summary>
     /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps then makes a number of
     /// blocks that is logarithmic in the size. Where there is not so much memory, or not so many addresses, only what
-    /// is missing is added. <c>gpumem_buffer_set_capacity()</c> with 0 gives back the blocks that are not needed.
+    /// is missing is added. <c>GrowableBuffer.SetCapacity</c> with 0 gives back the blocks that are not needed.
     /// </summary>
     Geometric = Constants.GPUMEM_BUFFER_GEOMETRIC,
     /// <summary>
@@ -307,7 +304,7 @@ namespace GpuMem
     /// <summary>
     /// It is asleep against the caller's wish: it could not be woken, not even to undo a call that failed. Its content
     /// is still kept, in the store or in its memory, unless that call said <see cref="Status.ContentLost"/>. Wake it
-    /// again, or destroy it.
+    /// again, or dispose it.
     /// </summary>
     Failed = Constants.GPUMEM_BUFFER_STATE_FAILED,
   }
@@ -405,7 +402,7 @@ namespace GpuMem
     CopyEngines = Constants.GPUMEM_CAPABILITY_COPY_ENGINES,
     /// <summary>
     /// <c>copy.batch</c>: are the small copies of a batch handed over together, not one by one? See
-    /// <c>gpumem_copy_regions()</c>.
+    /// <c>GpuInstance.CopyRegions</c>.
     /// </summary>
     CopyBatch = Constants.GPUMEM_CAPABILITY_COPY_BATCH,
     /// <summary><c>peer.access</c>: can this device access the memory of the other one?</summary>
@@ -448,7 +445,7 @@ namespace GpuMem
     ShareDmaBufPcie = Constants.GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
   }
 
-  /// <summary>Type of <c>value</c> in a gpumem_capability_info.</summary>
+  /// <summary>Type of <c>Value</c> in a <see cref="CapabilityInfo"/>.</summary>
   public enum AnswerType
   {
     /// <summary>
@@ -525,11 +522,11 @@ namespace GpuMem
     PosixFd = Constants.GPUMEM_SHARE_WAY_POSIX_FD,
     /// <summary>
     /// Fabric handles, for physical memory that was created with <see cref="HandleTypes.Fabric"/>. Not by
-    /// <c>gpumem_share_export()</c>, as they keep nothing alive: see <c>gpumem_physical_export_fabric()</c>.
+    /// <c>GpuInstance.Export</c>, as they keep nothing alive: see <c>PhysicalMemory.ExportFabricHandle</c>.
     /// </summary>
     Fabric = Constants.GPUMEM_SHARE_WAY_FABRIC,
     /// <summary>
-    /// A dma-buf, for other drivers: <c>gpumem_share_export_dma_buf()</c>. Capability <c>share.dma_buf</c>.
+    /// A dma-buf, for other drivers: <c>GpuInstance.ExportDmaBuf</c>. Capability <c>share.dma_buf</c>.
     /// </summary>
     DmaBuf = Constants.GPUMEM_SHARE_WAY_DMA_BUF,
   }
@@ -537,11 +534,11 @@ namespace GpuMem
   /// <summary>What a handle stands for.</summary>
   public enum ShareType
   {
-    /// <summary>Memory, to be imported with <c>gpumem_share_import()</c>.</summary>
+    /// <summary>Memory, to be imported with <c>GpuInstance.Import</c>.</summary>
     Memory = Constants.GPUMEM_SHARE_TYPE_MEMORY,
-    /// <summary>An event, to be imported with <c>gpumem_event_import()</c>.</summary>
+    /// <summary>An event, to be imported with <c>GpuDevice.ImportEvent</c>.</summary>
     Event = Constants.GPUMEM_SHARE_TYPE_EVENT,
-    /// <summary>A ring, to be opened with <c>gpumem_ring_open()</c>.</summary>
+    /// <summary>A ring, to be opened with <c>GpuInstance.OpenRing</c>.</summary>
     Ring = Constants.GPUMEM_SHARE_TYPE_RING,
   }
 
@@ -621,8 +618,7 @@ namespace GpuMem
     /// <summary>The event takes no time stamp, which makes it cheaper.</summary>
     DisableTiming = Constants.GPUMEM_EVENT_DISABLE_TIMING,
     /// <summary>
-    /// <c>gpumem_event_synchronize()</c> yields the processor while it waits without a limit. On cuda it may spin
-    /// otherwise.
+    /// <c>GpuEvent.Synchronize</c> yields the processor while it waits without a limit. On cuda it may spin otherwise.
     /// </summary>
     BlockingSync = Constants.GPUMEM_EVENT_BLOCKING_SYNC,
     /// <summary>
@@ -705,7 +701,7 @@ namespace GpuMem
   {
     /// <summary>Fail, and list the live objects.</summary>
     Check = Constants.GPUMEM_CLOSE_CHECK,
-    /// <summary>Wait for the instance's streams, then destroy everything.</summary>
+    /// <summary>Wait for the instance's streams, then dispose everything.</summary>
     Force = Constants.GPUMEM_CLOSE_FORCE,
   }
 
@@ -715,8 +711,8 @@ namespace GpuMem
     /// <summary>Something was lost, such as memory that the driver refused to free.</summary>
     Error = Constants.GPUMEM_LOG_ERROR,
     /// <summary>
-    /// Something is probably not as intended, such as a fallback to the host backend, live objects at a close by force,
-    /// or an <c>error-&gt;struct_size</c> that is no size of a gpumem_error.
+    /// Something is probably not as intended, such as a fallback to the host backend or live objects at a close by
+    /// force.
     /// </summary>
     Warning = Constants.GPUMEM_LOG_WARNING,
     /// <summary>What was found and chosen when a backend was opened.</summary>
@@ -767,17 +763,17 @@ namespace GpuMem
     AllowInternalDependencies = Constants.GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
     /// <summary>
     /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and
-    /// poisoned where the CPU reaches them, and <c>gpumem_pool_get_block_info()</c> knows the requested size. A free
-    /// looks at the guards where the CPU reaches them, but not at those of a block that was allocated in a stream while
-    /// work before an earlier free in it might still run, as in a capture it always might: that work may write to them.
-    /// Blocks that live when the pool is destroyed or its instance closed are logged as <see cref="LogLevel.Warning"/>,
+    /// poisoned where the CPU reaches them, and <c>GpuInstance.GetPoolBlock</c> knows the requested size. A free looks
+    /// at the guards where the CPU reaches them, but not at those of a block that was allocated in a stream while work
+    /// before an earlier free in it might still run, as in a capture it always might: that work may write to them.
+    /// Blocks that live when the pool is disposed or its instance closed are logged as <see cref="LogLevel.Warning"/>,
     /// 32 at most.
     /// </summary>
     Debug = Constants.GPUMEM_POOL_DEBUG,
     /// <summary>
-    /// <c>gpumem_pool_alloc_native()</c> and <c>gpumem_pool_free_native()</c> do not ask the driver about the stream,
-    /// which makes them as fast as in a stream of the library. The caller sees to what they then do not know: a handle
-    /// that the driver gives out again counts as the same stream, so the work of the stream that had it before must be
+    /// <c>MemoryPool.AllocateNative</c> and <c>MemoryPool.FreeNative</c> do not ask the driver about the stream, which
+    /// makes them as fast as in a stream of the library. The caller sees to what they then do not know: a handle that
+    /// the driver gives out again counts as the same stream, so the work of the stream that had it before must be
     /// complete; and blocks that a graph uses are like all others, so they must not be freed while it may be launched.
     /// The default stream of each thread, <c>CU_STREAM_PER_THREAD</c>, is asked about in any case.
     /// </summary>
@@ -800,7 +796,7 @@ namespace GpuMem
   /// <summary>The answer to a question that is not about a number.</summary>
   public enum CapabilityAnswer : ulong
   {
-    /// <summary>It does not work; <c>status</c> and <c>reason</c> say why.</summary>
+    /// <summary>It does not work; <c>Status</c> and <c>Reason</c> say why.</summary>
     No = Constants.GPUMEM_ANSWER_NO,
     /// <summary>It works.</summary>
     Yes = Constants.GPUMEM_ANSWER_YES,

@@ -382,7 +382,9 @@ namespace GpuMem
           return handle;
         });
         handle.Refresh();
-        return new GrowableBuffer(device, options.Group, handle);
+        var buffer = new GrowableBuffer(device, options.Group, handle);
+        handle.Own(buffer);
+        return buffer;
       }
       catch
       {

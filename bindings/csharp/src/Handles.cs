@@ -803,6 +803,10 @@ namespace GpuMem
 
   sealed unsafe class BufferHandle : GpuHandle
   {
+    // Objects of all instances by their handles, which are different in the whole process.
+    static readonly Dictionary<IntPtr, WeakReference<GrowableBuffer>> owners =
+        new Dictionary<IntPtr, WeakReference<GrowableBuffer>>();
+
     readonly object gate = new object();
     readonly List<BufferCallbacks> callbacks = new List<BufferCallbacks>();
     BufferInfo info;
@@ -821,6 +825,20 @@ namespace GpuMem
     internal InstanceHandle Instance { get; private set; }
 
     internal string Tag { get; private set; }
+
+    /// <summary>Has <see cref="OwnerOf"/> find the object that has the handle.</summary>
+    internal void Own(GrowableBuffer owner)
+    {
+      lock (owners) owners[Raw] = new WeakReference<GrowableBuffer>(owner);
+    }
+
+    /// <summary>The object with a handle of the library; null if there is none.</summary>
+    internal static GrowableBuffer OwnerOf(IntPtr buffer)
+    {
+      WeakReference<GrowableBuffer> known;
+      GrowableBuffer owner;
+      lock (owners) return owners.TryGetValue(buffer, out known) && known.TryGetTarget(out owner) ? owner : null;
+    }
 
     /// <summary>Number of its changes, by which a view knows whether it is current.</summary>
     internal long ChangeCount { get { return Volatile.Read(ref changeCount); } }
@@ -1003,6 +1021,7 @@ namespace GpuMem
 
     protected override void ReleaseKept()
     {
+      lock (owners) owners.Remove(Raw);
       lock (gate)
       {
         freed = true;

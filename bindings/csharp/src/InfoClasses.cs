@@ -128,7 +128,7 @@ namespace GpuMem
           .Add(nameof(LocationId), LocationId).Add(nameof(DeviceOrdinal), DeviceOrdinal)
           .Add(nameof(HostPointer), HostPointer).Add(nameof(DevicePointer), DevicePointer).Add(nameof(Base), Base)
           .Add(nameof(Size), Size).Add(nameof(BufferId), BufferId).Add(nameof(GrantedFlags), GrantedFlags)
-          .Add(nameof(IsOfInstance), IsOfInstance).ToString();
+          .Add(nameof(IsOfInstance), IsOfInstance).Add(nameof(Buffer), Buffer).ToString();
     }
   }
 
@@ -686,7 +686,7 @@ namespace GpuMem
       Name = Text.Read(info->name, 64);
     }
 
-    /// <summary>Links that are connected; of the closed ones that <c>links_max</c> counts too, none.</summary>
+    /// <summary>Links that are connected; of the closed ones that <c>LinksMax</c> counts too, none.</summary>
     public int LinkCount { get; private set; }
 
     /// <summary>Names.</summary>

@@ -3,6 +3,7 @@
 
 using System;
 using System.Collections.Generic;
+using System.Diagnostics.CodeAnalysis;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -63,14 +64,18 @@ namespace GpuMem
 
   public sealed unsafe partial class PointerInfo
   {
-    IntPtr buffer;
-
     void Complete(gpumem_pointer_info* info)
     {
       // A range and a block are no gpumem_memory.
       IsOfInstance = info->memory != IntPtr.Zero || Kind == MemoryKind.Virtual || Kind == MemoryKind.Pool;
-      buffer = info->buffer;
+      Buffer = BufferHandle.OwnerOf(info->buffer);
     }
+
+    /// <summary>
+    /// Buffer of this process in whose addresses it was, also behind its size and while it slept; else null.
+    /// </summary>
+    [MaybeNull]
+    public GrowableBuffer Buffer { get; private set; }
 
     /// <summary>
     /// Whether the memory was made through the instance of the query, as an object of its own, a range, a buffer, or a block
@@ -84,7 +89,7 @@ namespace GpuMem
     public bool IsIn(GrowableBuffer buffer)
     {
       if (buffer == null) throw new ArgumentNullException(nameof(buffer));
-      return buffer.Handle.Value == this.buffer;
+      return buffer == Buffer;
     }
   }
 

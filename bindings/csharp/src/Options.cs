@@ -342,7 +342,9 @@ namespace GpuMem
     [AllowNull, MaybeNull]
     public string Directory { get; set; }
 
-    /// <summary>For a group: only the buffers with this tag; null means all. For one buffer null.</summary>
+    /// <summary>
+    /// For a group: only the buffers with this tag; if none has it, nothing happens. Null means all. For one buffer null.
+    /// </summary>
     [AllowNull, MaybeNull]
     public string Tag { get; set; }
 
@@ -390,7 +392,9 @@ namespace GpuMem
     /// </summary>
     public long Keep { get; set; }
 
-    /// <summary>For a group: only the buffers with this tag; null means all. For one buffer null.</summary>
+    /// <summary>
+    /// For a group: only the buffers with this tag; if none has it, nothing happens. Null means all. For one buffer null.
+    /// </summary>
     [AllowNull, MaybeNull]
     public string Tag { get; set; }
 
@@ -422,7 +426,9 @@ namespace GpuMem
     [AllowNull, MaybeNull]
     public string Directory { get; set; }
 
-    /// <summary>For a group: only the buffers with this tag; null means all. For one buffer null.</summary>
+    /// <summary>
+    /// For a group: only the buffers with this tag; if none has it, nothing happens. Null means all. For one buffer null.
+    /// </summary>
     [AllowNull, MaybeNull]
     public string Tag { get; set; }
 

@@ -153,9 +153,15 @@ namespace GpuMem.Tests
         foreach (long offset in new[] { 0, first.ReservedSize - 1 })
         {
           PointerInfo at = instance.GetPointerInfo((IntPtr)((long)first.Base + offset));
-          Check.That(at.IsOfInstance && at.IsIn(buffer), "the buffer at " + offset);
+          Check.That(at.IsOfInstance && at.IsIn(buffer) && at.Buffer == buffer, "the buffer at " + offset);
+          Check.That(at.ToString().Contains("Buffer = " + buffer), at.ToString());
           using (GrowableBuffer other = device.CreateBuffer(1)) Check.That(!at.IsIn(other), "it is in every buffer");
           Check.Throws<ArgumentNullException>(() => at.IsIn(null));
+        }
+        using (GpuMemory memory = device.AllocateDevice(64))
+        {
+          PointerInfo at = instance.GetPointerInfo(memory.DevicePointer);
+          Check.That(at.Buffer == null && at.ToString().Contains("Buffer = null"), at.ToString());
         }
         buffer.Resize(0);
         Check.Equal(0L, buffer.Capacity, "capacity");

@@ -16,7 +16,7 @@ from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import expect
 from ._enums import flags as flags_of
 from ._managed import Place
-from ._memory import Region, Shape, View
+from ._memory import Region, Shape, Use, View
 from ._ranges import access_at, access_entries, access_structs, location_of
 from ._results import BufferInfo, MemoryInfo, known
 from ._sleeping import Call, after_wake_function, before_sleep_function, called, numbers, prepare_desc, sleep_desc, wake_desc
@@ -46,9 +46,9 @@ class Buffer(Region):
     to while it lives, and ``tag`` what it is there, such as "weights". The contents are indeterminate.
 
     It can be copied, filled and viewed as memory can. While a view of it is alive, or work in a stream uses it, it can grow
-    in place; shrinking, moving and closing raise BufferError or Busy, and so does sleeping while a view is alive. A view
-    keeps its size when the buffer grows. Changes happen at the call, not in the order of a stream. Work that uses plain
-    addresses is yours to wait for.
+    in place; shrinking, moving and closing raise BufferError or Busy, and so does sleeping while a view is alive. Copies and
+    fills of other threads are waited for, but moving and closing raise BufferError. A view keeps its size when the buffer
+    grows. Changes happen at the call, not in the order of a stream. Work that uses plain addresses is yours to wait for.
     """
 
     __slots__ = ("device", "group", "_callbacks", "_handle", "_closed", "_changing", "_holds", "_info", "_lock", "_movable",
@@ -76,7 +76,7 @@ class Buffer(Region):
         self.group, self._tag = group, tag or ""
         self._callbacks: Tuple[Optional[BeforeSleep], Optional[AfterWake]] = (None, None)
         self._number = 0  # in `called`
-        # Each use in a stream has a view, and a view is only made under the lock.
+        # Each use in a stream has a Use, and that, like a view, is only made under the lock.
         self._holds: Set[Hold] = set()
         self._lock = threading.RLock()
         locked.add(self)
@@ -236,16 +236,25 @@ class Buffer(Region):
         return "moved" if ordinary or self._movable and size > info.reserved_size else ""
 
     def _unused(self, done: str, function: str) -> None:
-        """Raises if something holds the bytes."""
-        if self._holds and not self._reclaimed():
-            self.info()  # a fork or a closed instance is reported first
-            self._held(done, function)
+        """Raises if something holds the bytes. A call of another thread does so only if the addresses end: otherwise the library
+        waits for it."""
+        if not self._holds or self._reclaimed():
+            return
+        held = [hold() for hold in self._holds.copy()]  # which keeps the views until the refusal is worded
+        try:
+            if done in ("moved", "closed") or any(
+                    isinstance(one, View) or getattr(one, "queue", None) or getattr(one, "calls_back", False) for one in held):
+                self.info()  # a fork or a closed instance is reported first
+                self._held(done, function)
+        finally:
+            del held
 
     def _change(self, done: str, size: int, function: str, *arguments: Any) -> None:
         """Calls a function that changes the buffer. ``done``: what nothing must hold it for."""
         if done:
             self._unused(done, function)
-        change([self], None, plainly(size), function, self._handle, *arguments)
+        waits = done and self._holds  # for calls of other threads, however long they take
+        change([self], None, plainly(LARGE if waits else size), function, self._handle, *arguments)
 
     # ---- the end ----
 
@@ -279,14 +288,19 @@ class Buffer(Region):
     def view(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> View:
         """A typed view of the bytes that the buffer has now, or of a part of them. See :meth:`Memory.view`."""
         with self._lock:
-            if self._closed:
-                raise StaleHandle("the buffer is closed")
-            if self._idle().asleep:
-                raise InvalidState("the buffer is asleep; call wake() first")
+            self._awake()
             return View._of(self, dtype, shape, offset, order)
 
-    def _operand(self, writable: bool) -> Tuple[int, int, View]:
-        return self.view()._operand(writable)  # which keeps the bytes where they are
+    def _awake(self) -> None:
+        if self._closed:
+            raise StaleHandle("the buffer is closed")
+        if self._idle().asleep:
+            raise InvalidState("the buffer is asleep; call wake() first")
+
+    def _operand(self, writable: bool) -> Tuple[int, int, Use]:
+        with self._lock:
+            self._awake()
+            return self._address(), self.size, Use(self)
 
     def _known(self) -> MemoryInfo:
         found = self._info
@@ -527,7 +541,7 @@ def put_to_sleep(buffers: Sequence[Buffer], group: Optional[Group], heard: Call,
     for buffer in buffers:
         if buffer._callbacks[0] is None:  # otherwise it checks for itself, once that has dropped its views
             buffer._unused("put to sleep", function)
-    long = wait or _is_long(buffers)
+    long = wait or any(buffer._holds for buffer in buffers) or _is_long(buffers)
     try:
         change(buffers, group, lambda run: heard.make(run, desc, long), function, handle, desc)
     except BaseException as problem:

@@ -29,7 +29,7 @@ class Group(Unique):
     """Buffers that sleep and wake as one.
 
     ``instance.group()`` makes it, and ``device.buffer(size, group=group, tag="weights")`` a buffer in it, which leaves it when it
-    is closed. A call is for all buffers of the group, or for those with one ``tag``.
+    is closed. A call is for all buffers of the group, or for those with one ``tag``; if none has it, the call does nothing.
     """
 
     __slots__ = ("instance", "_handle", "_closed", "_changing", "_lock", "_members", "__weakref__")

@@ -14,7 +14,7 @@ from ._calls import Unique, leave, u64
 from ._codes import Location, MemoryFlags
 from ._instance import Device, device_or_default
 from ._managed import Place
-from ._memory import Shape, View, extent
+from ._memory import Shape, Use, View, extent
 from ._ranges import location_of
 from ._waits import LARGE
 from .errors import Error, InvalidArgument, OutOfAddressSpace, OutOfDeviceMemory, OutOfHostMemory
@@ -114,8 +114,9 @@ class GrowableArray(Unique):
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Array:
         return self.view().__array__(dtype, copy)
 
-    def _operand(self, writable: bool) -> Tuple[int, int, View]:
-        return self.view()._operand(writable)
+    def _operand(self, writable: bool) -> Tuple[int, int, Use]:
+        address, size, kept = self.buffer._operand(writable)
+        return address, min(size, self.nbytes), kept
 
     def __len__(self) -> int:
         size, written = self.buffer.size, self._written

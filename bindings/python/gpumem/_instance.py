@@ -25,7 +25,7 @@ from ._enums import code, expect, truth
 from ._enums import flags as flags_of
 from ._groups import Group
 from ._managed import HostAccess, Place, hint, place, span
-from ._memory import Memory, View, generation
+from ._memory import Memory, Use, View, generation
 from ._operands import check_room, operand
 from ._ranges import Physical, Range, physical_desc
 from ._results import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, Granularity, InstanceInfo, KindStats, ManagedInfo,
@@ -373,6 +373,8 @@ class Instance(Unique, Copies, Sharing):
                    progress: Optional[Progress]) -> FileCopied:
         reads = direction == FileDirection.TO_MEMORY
         address, room, kept = operand(memory, reads, "destination" if reads else "source")
+        if progress is not None and isinstance(kept, Use):
+            kept.calls_back = True
         if size is None:
             if room is None:
                 raise TypeError("the size is missing: the memory has none")

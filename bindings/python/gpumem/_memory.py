@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     # reference is in the set of the memory, and takes itself out when what it refers to is gone, also if it was taken out before,
     # and another thread still looks at it. That, and to add, discard and copy, are each one step of C: a signal handler that raises
     # leaves nothing half done, and who looks through a copy meets no change.
-    Hold: TypeAlias = Union["weakref.ref[View]", "weakref.ref[Held]"]
+    Hold: TypeAlias = Union["weakref.ref[View]", "weakref.ref[Use]", "weakref.ref[Held]"]
     Array: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 
     class ViewArray(numpy.ndarray[Any, numpy.dtype[Any]]):
@@ -199,7 +199,7 @@ class Region(Unique):
         info = self._known()
         return info.host_pointer or info.device_pointer or 0
 
-    def _operand(self, _: bool) -> Tuple[int, int, Union[Region, View]]:
+    def _operand(self, _: bool) -> Tuple[int, int, Union[Region, View, Use]]:
         info = self._known()
         return info.host_pointer or info.device_pointer or 0, info.size, self
 
@@ -257,19 +257,19 @@ class Region(Unique):
         """Copies bytes of any other operand into the memory, or enqueues the copy. See :meth:`Instance.copy`. An array in
         Fortran order raises InvalidArgument."""
         _check_order(source)
-        self._place(stream).copy(self.view(offset=offset), source, size)
+        self._place(stream).copy(At(self, offset), source, size)
 
     def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
                 stream: Optional[Stream] = None) -> None:
         """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`. An array in
         Fortran order raises InvalidArgument."""
         _check_order(destination)
-        self._place(stream).copy(destination, self.view(offset=offset), size)
+        self._place(stream).copy(destination, At(self, offset), size)
 
     def export(self, *, way: Union[ShareWay, str, int] = "any", access: Union[Access, str, int, None] = None,
                flags: Union[ExportFlags, str, int] = 0, offset: int = 0) -> ShareHandle:
         """Exports the memory, so that other processes can import it. See :meth:`Instance.export`."""
-        return self.device.instance.export(self.view(offset=offset), way=way, access=access, flags=flags)
+        return self.device.instance.export(At(self, offset), way=way, access=access, flags=flags)
 
     def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
         """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
@@ -291,34 +291,30 @@ def _check_order(operand: Any) -> None:
 
 
 class At:
-    """The bytes of memory from an offset on. In a stream it keeps the memory and is no view of it."""
+    """The bytes of memory from an offset on. It is no view of them."""
 
     __slots__ = ("_memory", "_offset")
 
     def __init__(self, memory: Region, offset: int) -> None:
         self._memory, self._offset = memory, u64(offset, "offset")
-        if self._offset > memory.info().size:
-            raise InvalidArgument(f"offset is {offset}, but the memory has {memory.size} bytes")
 
     def _operand(self, writable: bool) -> Tuple[int, int, Any]:
         address, size, kept = self._memory._operand(writable)
+        if self._offset > size:
+            raise InvalidArgument(f"offset is {self._offset}, but the memory has {size} bytes")
         return address + self._offset, size - self._offset, kept
 
 
-class Ordered(Region):
-    """Memory that is passed on in the order of a stream, while work that was enqueued before still uses it."""
+class Use:
+    """Keeps the bytes of a buffer where they are while a call uses them, or the work that it enqueues. The buffer may sleep and
+    shrink: the library waits for calls that have begun, and refuses those that come later. But nobody waits for a call that
+    calls a function of the user, which may wait for the buffer."""
 
-    __slots__ = ()
+    __slots__ = ("memory", "calls_back", "__weakref__")
 
-    def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
-                  stream: Optional[Stream] = None) -> None:
-        _check_order(source)
-        self._place(stream).copy(At(self, offset), source, size)
-
-    def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
-                stream: Optional[Stream] = None) -> None:
-        _check_order(destination)
-        self._place(stream).copy(destination, At(self, offset), size)
+    def __init__(self, memory: Region) -> None:
+        self.memory, self.calls_back = memory, False
+        memory._holds.add(weakref.ref(self, memory._holds.discard))
 
 
 class Memory(Region, Managed):
@@ -586,10 +582,10 @@ def _is_busy(device: Device) -> bool:
 
 
 def memory_of(value: Any) -> Optional[Region]:
-    """The memory of a Memory, a Part, a Buffer or a View; None for any other operand."""
+    """The memory of a Memory, a Part, a Buffer, a View or a Use; None for any other operand."""
     if isinstance(value, Region):
         return value
-    return value.memory if isinstance(value, View) else None
+    return value.memory if isinstance(value, (View, Use)) else None
 
 
 def _registered_source(source: Any, size: Optional[int], require: int) -> Tuple[Union[Buffer, Strange, None], int, int]:

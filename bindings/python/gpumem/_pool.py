@@ -22,7 +22,7 @@ from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code
 from ._enums import flags as flags_of
 from ._managed import Managed
-from ._memory import Ordered
+from ._memory import Region
 from ._ranges import access_entries, access_structs
 from ._results import MemoryInfo, PoolClass, PoolInfo, known
 from ._stream import Stream, native_stream_of
@@ -227,7 +227,7 @@ class Pool(Unique):
             c.gpumem_pool_free_batch, (self._handle,), (starts,), (count,), (order.handle,), (detail,))))
         if done[-1] < 0 and not self.device.instance._closed:
             problem = status_error(done[-1], detail)
-            ended = _ENDED.match(problem.message)
+            ended = _ENDED.match(text(detail.message))
             for block in blocks[int(ended[1]) if ended else 0:]:
                 block._freed = False
             raise problem
@@ -488,7 +488,7 @@ def free_pointer(instance: Instance, pointer: int, stream: Any) -> None:
         call(c.gpumem_pool_free_pointer, instance._handle, address, wrapped.handle)
 
 
-class PoolBlock(Ordered, Managed):
+class PoolBlock(Region, Managed):
     """A block of a :class:`Pool`: :meth:`Pool.alloc` returns it. It is copied, filled, viewed and given to other libraries as
     memory is.
 

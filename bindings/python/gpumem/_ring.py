@@ -13,7 +13,7 @@ from ._calls import (GONE, Made, ask, call, create, destroy_quietly, encoded, fi
 from ._codes import Backend, EventFlags, Kind, MemoryFlags
 from ._dlpack import CUDA
 from ._hub import Opened
-from ._memory import Ordered, queue_of
+from ._memory import Region, queue_of
 from ._results import MemoryInfo, RingInfo
 from ._share import ShareHandle, handle_struct, instance_of, seconds
 from ._stream import Event
@@ -55,7 +55,7 @@ def _event(device: Device, queue: Queue) -> Event:
     return event
 
 
-class Slot(Ordered):
+class Slot(Region):
     """What the slots of both sides have in common."""
 
     __slots__ = ("device", "number", "index", "_ring", "_found", "_stream", "_open", "_done", "_holds", "_info", "__weakref__")

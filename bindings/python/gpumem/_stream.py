@@ -18,7 +18,7 @@ from ._copies import Copies
 from ._enums import code, expect
 from ._enums import flags as flags_of
 from ._managed import Place, batch, hint, place, span
-from ._memory import Region, View, memory_of
+from ._memory import Region, Use, View, memory_of
 from ._operands import operand
 from ._results import EventInfo, StreamInfo, known
 from ._waits import LARGE, aside, on_main_thread, wait
@@ -348,7 +348,7 @@ class Stream(Unique, Copies):
 
     def _may_wait(self, kept: Iterable[Any]) -> bool:
         """Whether a call may wait for the work before it, as a GPU's driver does for ordinary memory."""
-        return (not all(isinstance(value, (Region, View)) for value in kept)
+        return (not all(isinstance(value, (Region, View, Use)) for value in kept)
                 and self.device.instance.backend == Backend.CUDA and not self._queue.idle())
 
     def query(self) -> bool:

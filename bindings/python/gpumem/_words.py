@@ -11,6 +11,7 @@ from . import _codes, _native
 from .errors import STATUS_CLASSES, STATUS_NAMES
 
 _FUNCTIONS = {
+    "gpumem_buffer": "Buffer",
     "gpumem_buffer_create": "Device.buffer()",
     "gpumem_buffer_destroy": "Buffer.close()",
     "gpumem_buffer_forget_registration": "Registration.close()",
@@ -24,6 +25,7 @@ _FUNCTIONS = {
     "gpumem_buffer_set_capacity": "Buffer.set_capacity()",
     "gpumem_buffer_sleep": "Buffer.sleep()",
     "gpumem_buffer_wake": "Buffer.wake()",
+    "gpumem_copy": "Instance.copy()",
     "gpumem_copy_file": "Instance.read_file()",
     "gpumem_device_enable_peer_access": "Device.enable_peer_access()",
     "gpumem_device_get_capability": "Device.capability()",
@@ -67,6 +69,7 @@ _FUNCTIONS = {
     "gpumem_memory_destroy": "Memory.close()",
     "gpumem_memory_get_import_info": "ImportedMemory.import_info()",
     "gpumem_memory_register": "Device.register()",
+    "gpumem_physical": "Physical",
     "gpumem_physical_create": "Device.physical()",
     "gpumem_physical_export_fabric": "Physical.export_fabric()",
     "gpumem_physical_export_fd": "Physical.export_fd()",
@@ -132,6 +135,24 @@ _FUNCTIONS = {
 _C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\bwith GPUMEM_MEMORY_[A-Z0-9_]+|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
 _POOL_BLOCKS = re.compile(r"free (?:it|them) with gpumem_pool_free_pointer\(\)|gpumem_pool_free_pointer\(\) frees them")
 _END_OF_BLOCKS = "call free() of each PoolBlock or drop it, and Instance.free_block() for those of Pool.malloc()"
+# What Python passes in another way than C. A word alone may be a name or part of a path that a program has chosen.
+_PHRASES = tuple((re.compile(pattern), words) for pattern, words in (
+    (r"was destroyed; do not use its handle after that", "was closed"),
+    (r"\bdesc->", ""),
+    (r" than that in desc\b", " than the call says"),
+    (r"\bthe functions of gpumem_buffer\b", "the methods of the Buffer"),
+    (r", with the node in location_id\b", ' with the node, as in ("host_numa", 0)'),
+    (r"\bset location and location_id to 0\b", "leave it out"),
+    (r"\blocation_id is\b", "the number of the location is"),
+    (r"\btoken_size is\b", "len(token) is"),
+    (r"\bfd_count is\b", "len(fds) is"),
+    (r"\bcontext_count (?=is|exceeds)", "len(contexts) "),
+    (r"\bmax_level is\b", "level is"),
+    (r"\bphysicals\[(.+?)\]", r"block \1"),
+    (r"\bpointers\[.+?\]: ", "a block: "),
+    (r"\bone of the GPUMEM_TOGGLE_ values \(0 to 2\)", "True, False or None"),
+))
+_DESTROY = re.compile(r"\b([Dd])estroy(ed|ing)?\b")
 _MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
 _OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed|imported) memory|"
                      r"(stream|event|physical|virtual|buffer|pool|ring|hub)(?: memory)?) (.*?): (?=\d+ |device \d|[/@])")
@@ -177,10 +198,11 @@ def _flags(match: Match[str]) -> str:
 
 def in_python(text: str) -> str:
     """A message of the library. Names that Python does not have, such as those of the environment, stay."""
-    text = text.replace("was destroyed; do not use its handle after that", "was closed")
+    for phrase, words in _PHRASES:
+        text = phrase.sub(words, text)
     # By its address, a block would be freed a second time when its object is dropped.
     text = _POOL_BLOCKS.sub(_END_OF_BLOCKS, text)
-    text = re.sub(r"\bdestroy\b", "close", text)
+    text = _DESTROY.sub(lambda match: ("C" if match[1] == "D" else "c") + "los" + (match[2] or "e"), text)
     return _C_NAME.sub(_in_python, _MEMORY_FLAGS.sub(_flags, text))
 
 

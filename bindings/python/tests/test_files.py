@@ -3,6 +3,7 @@
 
 import os
 import tempfile
+import threading
 import unittest
 
 import gpumem
@@ -43,6 +44,27 @@ class FilesTest(Case):
             self.instance.write_file(self.file, memory.view(shape=2, offset=4), 8)
         self.assertEqual(os.pread(self.file.fileno(), 20, 0), b"01234567xx")
         self.assertEqual(self.instance.read_file(None, -1, size=0), (0, 0))
+
+    def test_progress_that_changes_the_buffer(self):
+        """The copy waits for the function, so the function must not wait for the copy, nor another thread in its place."""
+        refused = []
+
+        def change():
+            for call in (buffer.sleep, lambda: buffer.sleep(idle=True), lambda: buffer.resize(unit), buffer.close):
+                with self.assertRaisesRegex(BufferError, "copies or fills it"):
+                    call()
+                refused.append(call)
+
+        def progress(done, total):
+            change()
+            thread = threading.Thread(target=change)
+            thread.start()
+            thread.join()
+        unit = self.device.physical_granularity().recommended
+        self.file.truncate(2 * unit)
+        with self.device.buffer(2 * unit) as buffer:
+            self.instance.read_file(buffer, self.file, progress=progress)
+        self.assertEqual((len(refused) % 8, len(refused) > 0), (0, True))
 
     def test_progress(self):
         self.file.truncate(70 * MIB)

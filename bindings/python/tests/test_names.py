@@ -9,6 +9,7 @@ import pydoc
 import re
 import typing
 import unittest
+from pathlib import Path
 
 import gpumem
 from gpumem import Access, Backend, Capability, Kind, MemoryFlags, _codes, _words, host
@@ -347,6 +348,12 @@ class TextTest(Case):
                 ("it is GPUMEM_BUFFER_STATE_FAILED", "it is BufferState.FAILED"),
                 ("GPUMEM_BUFFER_COPYABLE or a GPUMEM_BUFFER_ value", '"copyable" or a BufferFlags value'),
                 ("the pointer is NULL", "the pointer is None"), ("it is GPUMEM_ERROR_BUSY", "it is Busy"),
+                ("location_id is 1; without GPUMEM_LOCATION_HOST_NUMA it must be 0",
+                 "the number of the location is 1; without Location.HOST_NUMA it must be 0"),
+                ("physicals[0] belongs to another instance", "block 0 belongs to another instance"),
+                ("token_size is 300, and a token has at most 256 bytes", "len(token) is 300, and a token has at most 256 bytes"),
+                ("fds is NULL and fd_count is not 0", "fds is None and len(fds) is not 0"),
+                ("cannot open /run/destroyers/location_id", "cannot open /run/destroyers/location_id"),
                 ("GPUMEM_HOST_DEVICES is 99", "GPUMEM_HOST_DEVICES is 99"), ("GPUMEM_BACKEND is x", "GPUMEM_BACKEND is x"),
                 ("ANNULLED and a gpumem_word", "ANNULLED and a gpumem_word")):
             self.assertEqual(_words.in_python(text), expected)
@@ -354,6 +361,39 @@ class TextTest(Case):
             owner, _, name = text.rstrip("()").rpartition(".")
             place = {"": gpumem, "gpumem": gpumem, "gpumem.host": host}.get(owner) or getattr(gpumem, owner)
             self.assertTrue(callable(getattr(place, name)), text)
+
+    # What messages may say although Python has no such name: variables of the environment, words of the system, capabilities as
+    # CapabilityInfo has them, and what an option can mask. Then what no program in Python is told, because the binding itself
+    # fills in sizes of structs and takes results.
+    SAME = re.compile(
+        r"\b(?:GPUMEM_(?:BACKEND|PIN_BUDGET|TRANSFER_\w+|HOST_\w+)|(?:launch_host_function|write_value|wait_value|copy_2d|fill_2d|"
+        r"peer_access)|(?:copy|dev|man|pin|share|stream|vmm)\.\w+|(?:memfd|pthread|epoll|posix)_\w+|boot_id|max_map_count|"
+        r"max_user_watches|limit_in_bytes|usage_in_bytes|(?:total_)?inactive_file|gpumem_copy_pieces|GPUMEM_ERROR_\?|"
+        r"(?:\w+->)?struct_size|out_\w+|sizeof\(gpumem_\w+\)|GPUMEM_ERROR_INIT|GPUMEM_CLOSE_ is|reserved (?:is|must))")
+    FOREIGN = re.compile(r"\b(?:GPUMEM|gpumem)_\w+|\bNULL\b|\w+->|\bsizeof\b|\b[Dd]estroy\w*|\b[a-z]+(?:_[a-z0-9]+)+\b|"
+                         r"(?<!%)\b[a-z]+(?=\[%)")
+
+    @unittest.skipUnless("GPUMEM_TEST_TEXTS" in os.environ, "GPUMEM_TEST_TEXTS names no file")
+    def test_every_text_of_the_library(self):
+        """What is called, passed, or the name of a value: a message may have these. What a result has is no such name."""
+        names = {str(member) for _, cls in _codes.PREFIXES for member in cls}
+        for place in (gpumem, host, *(cls for cls in vars(gpumem).values() if inspect.isclass(cls) and not hasattr(cls, "_fields"))):
+            for name in dir(place):
+                call = inspect.getattr_static(place, name)
+                call = getattr(call, "__func__", call)
+                if inspect.isfunction(call) or inspect.isclass(call) and not hasattr(call, "_fields"):
+                    try:
+                        names |= {name, *inspect.signature(call).parameters}
+                    except ValueError:  # of a type that is not written in Python
+                        pass
+        left = []
+        lines = Path(os.environ["GPUMEM_TEST_TEXTS"]).read_text(encoding="utf-8").splitlines()
+        self.assertGreater(len(lines), 1000)
+        for line in lines:
+            # The name of a parameter stands alone where it is passed to what makes the message.
+            text = _words.in_python((line if " " in line else f"{line} is").replace('\\"', '"'))
+            left += [f"{name} in: {text}" for name in self.FOREIGN.findall(self.SAME.sub("", text)) if name not in names]
+        self.assertFalse(left, "\n".join(left))
 
     def test_reports(self):
         for line, expected in (

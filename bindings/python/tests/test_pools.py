@@ -438,7 +438,7 @@ class OrderTest(Case):
             blocks = pool.alloc_batch([100, 100, 100])
             past = (gpumem._memory.c_ubyte * 1).from_address(blocks[1]._start + 100)
             past[0] ^= 0xff
-            with self.assertRaisesRegex(gpumem.InvalidArgument, r"pointers\[1\]"):
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "^a block: byte 1"):
                 pool.free_batch(blocks)
             self.assertEqual([block.closed for block in blocks], [True, False, False])
             past[0] ^= 0xff

@@ -9,9 +9,10 @@ import pickle
 import tempfile
 import threading
 import time
+from unittest import mock
 
 import gpumem
-from gpumem import BufferState, Content, _calls, _sleeping, host
+from gpumem import BufferState, Content, _calls, _memory, _sleeping, host
 
 from .support import BACKEND, on_cuda, on_host, python
 from .test_buffers import BufferCase
@@ -290,6 +291,46 @@ class ProgressTest(SleepCase):
             buffer.wake(progress=look)
             self.assertIsNone(outcome())
             self.assertEqual(self.content(buffer), b"b dream")
+
+    def test_calls_of_other_threads_are_waited_for(self):
+        """Only a view is in the way of a buffer that keeps its addresses."""
+        stop, begun, problems = threading.Event(), threading.Event(), []
+
+        def copy():
+            try:
+                while not stop.is_set():
+                    try:
+                        buffer.copy_from(bytes(self.unit))
+                        begun.set()
+                    except gpumem.InvalidState:  # it sleeps
+                        pass
+            except BaseException as problem:
+                problems.append(problem)
+        with self.filled(2) as buffer:
+            thread = threading.Thread(target=copy)
+            thread.start()
+            try:
+                self.assertTrue(begun.wait(LIMIT))
+                for _ in range(20):
+                    buffer.sleep()
+                    buffer.wake()
+                    buffer.resize(self.unit)
+                    buffer.resize(2 * self.unit)
+            finally:
+                stop.set()
+                thread.join()
+            self.assertEqual(problems, [])
+            use = _memory.Use(buffer)
+            with self.assertRaisesRegex(BufferError, "while another thread copies or fills it"):
+                buffer.close()  # which gives the addresses to others
+            # The main thread does not wait for the call itself, so that it answers Ctrl-C.
+            callers, info = [], buffer.info
+            with mock.patch.object(gpumem.Buffer, "info", lambda buffer: callers.append(threading.get_ident()) or info()):
+                for make in (lambda: buffer.resize(self.unit), lambda: buffer.sleep("drop", idle=True)):
+                    callers.clear()
+                    make()
+                    self.assertNotIn(threading.get_ident(), callers[-1:])
+            del use
 
     def test_the_buffer_meanwhile(self):
         problems = []
