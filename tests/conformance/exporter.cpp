@@ -42,6 +42,13 @@ enum Do : int32_t {
   kEnd,
 };
 
+void limit_descriptors(rlim_t most) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = std::min(limit.rlim_max, most);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 struct Exporter::Order {
@@ -213,11 +220,12 @@ class Side {
         answer.status = gpumem_hub_open(instance_, &desc, &hub_, why());
         break;
       }
+      case kEnd:
+        // UndefinedBehaviorSanitizer needs some to look at an object of a type that it has not seen yet.
+        limit_descriptors(RLIM_INFINITY);
+        break;
       case kUseUp: {
-        rlimit limit{};
-        getrlimit(RLIMIT_NOFILE, &limit);
-        limit.rlim_cur = std::min<rlim_t>(limit.rlim_cur, 256);
-        setrlimit(RLIMIT_NOFILE, &limit);
+        limit_descriptors(256);
         while (dup(Peer::other_side()) >= 0) {
         }
         answer.status = errno == EMFILE ? GPUMEM_SUCCESS : GPUMEM_ERROR_INTERNAL;
