@@ -1021,10 +1021,9 @@ TEST_F(Cpp, ALinkFollowsAName) {
   gpumem::ImportDesc reading;
   reading.access = GPUMEM_ACCESS_READ;
   gpumem::Error error;
-  EXPECT_EQ(link.import_next("batch", 1, GPUMEM_TIMEOUT_INFINITE, reading, error)
-                ->memory.import_info()
-                .access,
-            GPUMEM_ACCESS_READ);
+  EXPECT_EQ(
+      link.import_next("batch", 1, GPUMEM_TIMEOUT_INFINITE, reading, error)->memory.import_info().access,
+      GPUMEM_ACCESS_READ);
   EXPECT_FALSE(error);
 
   // Each is withdrawn as soon as the next one is there, mostly between the steps of the reader.
