@@ -145,6 +145,17 @@ bool tile(const gpumem::Instance& instance, gpumem::Device device) {
   return found[kTile] == image[6 * kWidth + 10] && found.back() == image[kWidth - 1];
 }
 
+bool in_turns(const gpumem::Instance& instance, gpumem::Device device) {
+  const gpumem::Memory memory = device.create_memory({.kind = GPUMEM_KIND_MANAGED, .size = 3 * sizeof(int)});
+  const gpumem::Stream stream = device.create_stream();
+  stream.fill(memory.device_elements<int>(), 7);
+  stream.synchronize();
+  const auto numbers = memory.elements<int>();
+  const gpumem::HostAccess turn = instance.host_access(numbers.data());
+  numbers[0] += 1;
+  return numbers[0] == 8 && numbers[2] == 7;  // and then devices may use it again
+}
+
 bool there_and_back(const gpumem::Instance& instance, gpumem::Device device) {
   std::FILE* const file = std::tmpfile();
   if (file == nullptr) return false;
@@ -254,7 +265,7 @@ int main() {
     gpumem::Instance instance = open();  // before everything else
     const gpumem::Device device = instance.device(0);
     if (!round_trip(device) || !too_much(device) || !timing(device) || !sleep_and_wake(instance, device) ||
-        !tile(instance, device) || !there_and_back(instance, device) ||
+        !tile(instance, device) || !in_turns(instance, device) || !there_and_back(instance, device) ||
         !produce(instance, device.create_ring({.slot_size = 4096})) || !counters(instance, device) ||
         !pooled(device) || !contained(device) || !follow(instance, device)) {
       std::cerr << "something is not as this page says\n";

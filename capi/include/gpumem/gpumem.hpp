@@ -18,7 +18,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <exception>
 #include <iterator>
 #include <memory>
@@ -309,17 +308,18 @@ class ByHand {};
 template <class T>
 inline constexpr bool is_bytes = std::is_trivially_copyable_v<T> && !std::is_reference_v<T>;
 
-/// What a span or container has elements of.
+/// What a span, container or array has elements of.
 template <class Range>
-using Element = std::remove_pointer_t<decltype(std::declval<Range &>().data())>;
+using Element = std::remove_pointer_t<decltype(std::data(std::declval<Range &>()))>;
 
 /// Whether a range owns its elements: those of a const one are const then, as they are not in a span.
 template <class Range, class = void>
 inline constexpr bool is_owner = false;
 template <class Range>
 inline constexpr bool
-    is_owner<Range, std::enable_if_t<!std::is_same_v<decltype(std::declval<Range &>().data()),
-                                                     decltype(std::declval<const Range &>().data())>>> = true;
+    is_owner<Range, std::enable_if_t<!std::is_same_v<decltype(std::data(std::declval<Range &>())),
+                                                     decltype(std::data(std::declval<const Range &>()))>>> =
+        true;
 
 /// There is one if it is a progress function.
 template <class Progress>
@@ -377,6 +377,22 @@ class [[nodiscard]] Owner : public Ref {
     if (attempt.done(Ref::close_handle(this->handle_, attempt.error()))) this->handle_ = nullptr;
   }
   void swap(Owner &other) noexcept { std::swap(this->handle_, other.handle_); }
+  /// Those of the reference. There are none of a temporary, with which they would end.
+  template <class T, class R = Ref>
+  auto elements(
+      OnError on_error = {}) const & -> decltype(std::declval<const R &>().template elements<T>(on_error)) {
+    return R::template elements<T>(on_error);
+  }
+  template <class T>
+  void elements(OnError = {}) const && = delete;
+  /// Those of the reference. There are none of a temporary, with which they would end.
+  template <class T, class R = Ref>
+  auto device_elements(OnError on_error = {})
+      const & -> decltype(std::declval<const R &>().template device_elements<T>(on_error)) {
+    return R::template device_elements<T>(on_error);
+  }
+  template <class T>
+  void device_elements(OnError = {}) const && = delete;
   friend void swap(Owner &a, Owner &b) noexcept { a.swap(b); }
 };
 
@@ -429,7 +445,7 @@ using Fit = std::enable_if_t<std::is_same_v<Element<To>, std::remove_const_t<Ele
 template <class Self>
 class Elements {
  public:
-  /// Copies all elements of `from` to as many at `to`: spans, device_spans, or containers with data() and size(). In a
+  /// Copies all elements of `from` to as many at `to`: spans, device_spans, arrays, or containers with data() and size(). In a
   /// stream not a container that is a temporary, which ends before it is copied.
   template <class To, class From, class = Fit<Self, To, From>>
   void copy(To &&to, From &&from, const CopyOptions &options, OnError on_error = {}) const;
@@ -3028,9 +3044,21 @@ class [[nodiscard]] Block {
   Block &operator=(const Block &) = delete;
   ~Block() { reset(); }
 
-  /// The block for the CPU. Only a pool of pinned, managed or ordinary memory has some for it.
-  span<T> elements() const noexcept { return {data(), size()}; }
-  device_span<T> device_elements() const noexcept { return elements_; }
+  /// The block for the CPU. Fails with GPUMEM_ERROR_NO_ACCESS if the pool is of device memory, for which the CPU has no address.
+  span<T> elements(OnError on_error = {}) const & {
+    detail::Attempt attempt(on_error);
+    gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
+    if (data() == nullptr || !attempt.done(gpumem_pool_get_info(pool_, &info, attempt.error()))) return {};
+    if (info.kind != GPUMEM_KIND_DEVICE) return {data(), size()};
+    attempt.refuse(
+        GPUMEM_ERROR_NO_ACCESS, "elements",
+        "the CPU has no address for a block of device memory; copy it to pinned or ordinary memory");
+    return {};
+  }
+  device_span<T> device_elements() const &noexcept { return elements_; }
+  /// Of a temporary, which frees them.
+  span<T> elements(OnError = {}) const && = delete;
+  device_span<T> device_elements() const && = delete;
   T *data() const noexcept { return elements_.data(); }
   size_t size() const noexcept { return elements_.size(); }
   explicit operator bool() const noexcept { return data() != nullptr; }
@@ -3114,15 +3142,15 @@ const void *untyped(const T *pointer) noexcept {
 template <class Self>
 template <class To, class From, class>
 void Elements<Self>::copy(To &&to, From &&from, const CopyOptions &options, OnError on_error) const {
-  if (to.size() != from.size()) {
+  if (std::size(to) != std::size(from)) {
     Attempt attempt(on_error);
     char text[128];
     std::snprintf(text, sizeof text, "%zu elements cannot be copied to %zu; take a subspan of the larger one",
-                  from.size(), to.size());
+                  std::size(from), std::size(to));
     return attempt.refuse(GPUMEM_ERROR_INVALID_ARGUMENT, "copy", text);
   }
-  static_cast<const Self *>(this)->copy(untyped(to.data()), untyped(from.data()),
-                                        from.size() * sizeof(Element<From>), options, on_error);
+  static_cast<const Self *>(this)->copy(untyped(std::data(to)), untyped(std::data(from)),
+                                        std::size(from) * sizeof(Element<From>), options, on_error);
 }
 
 template <class Self>
@@ -3144,7 +3172,7 @@ void Elements<Self>::fill(To &&to, const Element<To> &value, OnError on_error) c
     std::memcpy(&small, &value, size);
     number = small;
   }
-  static_cast<const Self *>(this)->fill(untyped(to.data()), to.size() * size, number, uint32_t{size},
+  static_cast<const Self *>(this)->fill(untyped(std::data(to)), std::size(to) * size, number, uint32_t{size},
                                         on_error);
 }
 

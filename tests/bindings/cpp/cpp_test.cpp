@@ -104,6 +104,24 @@ static_assert(!copies<Stream, Device, std::vector<float>&> &&
 // What a stream copies later must not end with the expression.
 static_assert(!copies<Stream, Device, Vector> && !copies<Stream, Vector, Device> &&
               copies<Stream, Device, gpumem::span<const int>> && copies<Instance, Device, Vector>);
+static_assert(copies<Stream, Device, int (&)[3]> && !copies<Instance, const int (&)[3], Device> &&
+              copies<Stream, int (&)[3], Device> && !copies<Stream, Device, float (&)[3]>);
+
+// Elements are not those of an owner that ends with the expression.
+template <class Object, class = void>
+constexpr bool has_elements = false;
+template <class Object>
+constexpr bool
+    has_elements<Object, std::void_t<decltype(std::declval<Object>().template device_elements<int>())>> =
+        true;
+static_assert(has_elements<gpumem::Memory&> && has_elements<const gpumem::Buffer&> &&
+              has_elements<gpumem::MemoryRef> && !has_elements<gpumem::Memory> &&
+              !has_elements<const gpumem::Buffer> && !has_elements<gpumem::Stream&>);
+template <class Object, class = void>
+constexpr bool has_a_span = false;
+template <class Object>
+constexpr bool has_a_span<Object, std::void_t<decltype(std::declval<Object>().elements())>> = true;
+static_assert(has_a_span<gpumem::Block<int>&> && !has_a_span<gpumem::Block<int>>);
 
 // ---- Tests
 
@@ -531,7 +549,9 @@ TEST_F(Cpp, BuffersAndGroupsCallObjects) {
     copied = done;
     // Nobody else uses it meanwhile.
     std::thread([&] {
+      int few[4] = {};
       EXPECT_EQ(thrown_by([&] { instance_.fill(elements, 1); }), GPUMEM_ERROR_INVALID_STATE);
+      EXPECT_EQ(thrown_by([&] { instance_.copy(few, elements.first(4)); }), GPUMEM_ERROR_INVALID_STATE);
     }).join();
   });
   EXPECT_EQ(copied, desc.size);
@@ -606,6 +626,7 @@ TEST_F(Cpp, ABlockGoesBackToItsPool) {
     gpumem::Block<float> block = pool.alloc_elements<float>(100, stream);
     EXPECT_TRUE(block);
     EXPECT_EQ(block.size(), 100U);
+    EXPECT_EQ(thrown_by([&] { (void)block.elements(); }), GPUMEM_ERROR_NO_ACCESS);
     stream.fill(block.device_elements(), 1.0F);
     gpumem::Block<float> other = std::move(block);
     EXPECT_FALSE(block);  // NOLINT: a moved-from block owns nothing
