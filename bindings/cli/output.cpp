@@ -126,7 +126,15 @@ std::string shown(const std::string& name) {
   return !name.empty() && safe == name ? name : '"' + safe + '"';
 }
 
-void complain(const std::string& problem) { std::cerr << "gpumem: " << escaped(problem) << '\n'; }
+void complain(const std::string& problem) {
+  const std::string text = "gpumem: " + escaped(problem);
+  if (isatty(STDERR_FILENO) == 0) {
+    std::cerr << text << '\n';
+    return;
+  }
+  for (const std::string& line : wrap(text, terminal_width(STDERR_FILENO)))
+    std::cerr << line << '\n';
+}
 
 size_t terminal_width(int descriptor) {
   constexpr size_t kDefault = 80;

@@ -475,6 +475,20 @@ def case_the_terminal_knows_its_width():
     require(shown == run_host("info", variables={"COLUMNS": 64}).out, shown)
 
 
+def case_a_terminal_shows_errors_within_its_width():
+    wrong = ("info", "--backend", "host", "--device", "7")
+    problem = run(*wrong, variables={"GPUMEM_HOST_DEVICES": 2}).err
+    require(len(problem) > 40, problem)
+    main, end = pty.openpty()
+    with open(end, "wb", closefd=True) as terminal:
+        result = subprocess.run([PROGRAM, *wrong], env=environment(GPUMEM_HOST_DEVICES=2, COLUMNS=40), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL, stderr=terminal, check=False)
+    shown = os.read(main, 65536).decode().replace("\r\n", "\n")
+    os.close(main)
+    require(result.returncode == 1 and shown.count("\n") > 1 and words_of(shown) == words_of(problem), shown)
+    require_within(40, shown)
+
+
 def case_the_environment_counts():
     report = run("info", "--json", variables={"GPUMEM_BACKEND": "host", "GPUMEM_HOST_DEVICE_BYTES": 16 * MIB}).json()
     require(report["backend"] == "host" and report["devices"][0]["total_bytes"] == 16 * MIB, str(report))
@@ -1076,6 +1090,7 @@ def case_hub_list():
         with staying("share", make_file(folder, 3_000_000), "--name", "weights", "--hub", hub, "--backend", "host") as (process, line):
             outcome = run("hub", "list", "--hub", hub)
             require(outcome.status == 0 and outcome.err == "", str(outcome))
+            require_within(80, outcome.out)
             require(re.search(r"^NAME +VERSION +TYPE +SIZE +WAY +ACCESS +PUBLISHER\s+FINGERPRINT$", outcome.out, re.MULTILINE), str(outcome))
             require(re.search(rf"^weights +1 +memory +2\.861 MiB +posix-fd +read +{process.pid}\s+XXH3 [0-9a-f]{{32}}$", outcome.out, re.MULTILINE), str(outcome))
             report = listed(hub)
