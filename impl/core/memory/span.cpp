@@ -15,7 +15,7 @@ using namespace detail;
 Error closed_span(const char* what) {
   return make_error(GPUMEM_ERROR_INVALID_STATE,
                     "%s is in a buffer that is asleep, or is being put to sleep, woken or moved; use it once "
-                    "that call has returned and the buffer is awake",
+                    "that has ended and the buffer is awake",
                     what);
 }
 
