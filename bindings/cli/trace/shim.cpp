@@ -90,8 +90,8 @@ char* map_next(int file, size_t size) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   errno = problem;
   if (count != static_cast<ssize_t>(size)) return nullptr;
-  void* const start =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(file_size));
+  void* const start = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file,
+                           static_cast<off_t>(file_size));
   if (start == MAP_FAILED) return nullptr;
   file_size += size;
   return static_cast<char*>(start);
@@ -160,14 +160,13 @@ char* begin_file(const char* path, size_t size) {
   return nullptr;
 }
 
-// Under the mutex.
-void begin() {
+// Under the mutex. Whether there is a file now.
+bool begin() {
   const char* const path = secure_getenv("GPUMEM_TRACE_FILE");
-  state = State::kOff;
-  if (path == nullptr) return;
+  if (path == nullptr) return false;
   static bool watches = false;
   if (!watches) {
-    if (pthread_key_create(&thread_ends, thread_has_ended) != 0) return;
+    if (pthread_key_create(&thread_ends, thread_has_ended) != 0) return false;
     pthread_atfork([] { pthread_mutex_lock(&mutex); }, [] { pthread_mutex_unlock(&mutex); }, child_begins);
     watches = true;
   }
@@ -176,7 +175,7 @@ void begin() {
   if (start == nullptr) {
     dprintf(STDERR_FILENO, "gpumem trace: process %d is not recorded: %s cannot be written: %s\n", getpid(),
             file_name, std::strerror(errno));
-    return;
+    return false;
   }
   char command[64] = "";
   for (size_t i = 0; program_invocation_short_name[i] != 0 && i + 1 < sizeof command; ++i) {
@@ -194,10 +193,10 @@ void begin() {
                     kLost, static_cast<int>(kLostDigits), 0);
   start[length] = '\n';
   lost_digits = start + length - 1 - kLostDigits;
-  state = State::kOpen;
   part = static_cast<Part*>(std::malloc(sizeof(Part)));
   if (part != nullptr) *part = {start, page, static_cast<size_t>(length) + 1, nullptr};
   pthread_setspecific(thread_ends, &part);
+  return true;
 }
 
 // Whether calls are recorded.
@@ -205,7 +204,7 @@ bool records() {
   if (state.load(std::memory_order_acquire) == State::kNew) {
     const int error = errno;
     pthread_mutex_lock(&mutex);
-    if (state == State::kNew) begin();
+    if (state == State::kNew) state = begin() ? State::kOpen : State::kOff;
     pthread_mutex_unlock(&mutex);
     errno = error;
   }

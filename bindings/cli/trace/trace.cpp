@@ -39,15 +39,23 @@ constexpr int kExitSignal = 128;
 
 // Found from where this program lies, so that a tree can be moved as a whole.
 std::string shim_path() {
-  if (const char* named = std::getenv("GPUMEM_TRACE_SHIM"); named != nullptr && *named != 0)
-    return fs::absolute(named);
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  const fs::path from_here = fs::path(GPUMEM_LIBDIR).lexically_relative(GPUMEM_BINDIR);
-  const fs::path shim = (self.parent_path() / from_here / "gpumem" / kShim).lexically_normal();
-  if (error || access(shim.c_str(), R_OK) != 0) {
+  const char* const named = std::getenv("GPUMEM_TRACE_SHIM");
+  fs::path shim;
+  if (named != nullptr && *named != 0) {
+    shim = fs::absolute(named);
+  } else {
+    const fs::path from_here = fs::path(GPUMEM_LIBDIR).lexically_relative(GPUMEM_BINDIR);
+    shim =
+        (fs::read_symlink("/proc/self/exe").parent_path() / from_here / "gpumem" / kShim).lexically_normal();
+  }
+  if (access(shim.c_str(), R_OK) != 0) {
     throw std::runtime_error("the library that records is not installed: there is no " + shim.string() +
                              ". Let GPUMEM_TRACE_SHIM name it");
+  }
+  if (shim.string().find_first_of(" :") != std::string::npos) {
+    throw std::runtime_error("the path of the library that records, " + shown(shim.string()) +
+                             ", has a space or a colon, which LD_PRELOAD cannot have. Let GPUMEM_TRACE_SHIM "
+                             "name a copy elsewhere");
   }
   return shim;
 }
@@ -191,7 +199,7 @@ void print_calls(std::ostream& out, const Trace& trace) {
   out << "\nCalls\n" << table.text();
 }
 
-void print_memory(std::ostream& out, const History& history) {
+void print_memory(std::ostream& out, const Trace& trace, const History& history) {
   if (!history.kinds.empty()) {
     Table table({"LIVE", "TAKEN", "KIND"}, {kRight, kRight});
     for (const auto& [kind, usage] : history.kinds)
@@ -211,6 +219,13 @@ void print_memory(std::ostream& out, const History& history) {
   }
   out << "\nNever freed\n" << table.text();
   print_rest(out, left.size(), "smaller");
+  uint64_t closed = 0;
+  for (const TraceCall& call : trace.calls)
+    closed += call[TraceField::kDestroyed];
+  if (closed != 0)
+    out << wrapped(
+        "gpumem_instance_close() destroyed " + counted(closed, "object", "objects") + " that were left.",
+        "  ");
 }
 
 void print_longest(std::ostream& out, const Trace& trace) {
@@ -245,8 +260,7 @@ int trace_record(const TraceOptions& options) {
     if (result == kExitNotFound || result == kExitNotStarted) return result;
     complain(
         "nothing was recorded: the program made or freed no memory by gpumem, is linked statically, has "
-        "raised privileges, or "
-        "loads the library by a way of its own");
+        "raised privileges, or loads the library by a way of its own");
     return result;
   }
   try {
@@ -254,8 +268,8 @@ int trace_record(const TraceOptions& options) {
     complain("the calls of process " + std::to_string(head.process) + " are in " + shown(options.output) +
              (head.lost == 0 ? ""
                              : "; " + std::to_string(head.lost) +
-                                   " of them had no room: the disk is full, or the file has "
-                                   "reached the limit of the process"));
+                                   " of them had no room: the disk is full, or the file has reached the "
+                                   "limit of the process"));
   } catch (const std::exception& problem) {
     complain(problem.what());  // the status is still the program's
   }
@@ -276,7 +290,7 @@ int trace_show(const TraceOptions& options) {
                        counted(threads.size(), "thread", "threads") + " in " + time_text(trace.length()));
   print_notes(std::cout, trace);
   print_calls(std::cout, trace);
-  print_memory(std::cout, history);
+  print_memory(std::cout, trace, history);
   print_longest(std::cout, trace);
   return kExitSuccess;
 }
