@@ -20,6 +20,7 @@ import generate_cpp  # noqa: E402
 import generate_csharp  # noqa: E402
 import generate_infos  # noqa: E402
 import generate_options  # noqa: E402
+import generate_trace  # noqa: E402
 import members  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,6 +96,10 @@ def table_header(interface):
 def table_list(interface):
     return (f"// {LICENCE}\n// {NOTE}\n// The members of gpumem_table after its size.\n"
             + "".join(f"{function.name},\n" for function in in_table(interface)))
+
+
+def trace_functions(interface):
+    return f"// {LICENCE}\n// {NOTE}\n\n" + generate_trace.generated(interface, in_table(interface))
 
 
 def version_script(interface):
@@ -918,6 +923,7 @@ OUTPUTS = {
     "capi/include/gpumem/gpumem.hpp": cpp_header,
     "capi/src/table.inc": table_list,
     "capi/gpumem.map": version_script,
+    "bindings/cli/trace/functions.inc": trace_functions,
     "packaging/debian/libgpumem0.symbols": debian_symbols,
     "bindings/rust/gpumem-sys/src/functions.rs": rust_functions,
     "bindings/rust/gpumem-sys/src/types.rs": rust_types,

@@ -109,4 +109,17 @@ struct WhyOptions {
 int why(const WhyOptions& options);
 int why_machine(const WhyOptions& options);
 
+struct TraceOptions {
+  std::string file;
+  std::vector<std::string> program;  // with its arguments
+  std::string output;
+  std::string backend;              // empty: as the environment says
+  std::optional<std::string> pool;  // its kind of memory; all memory comes from one
+  bool no_pool = false;
+};
+int trace_record(const TraceOptions& options);
+int trace_show(const TraceOptions& options);
+int trace_replay(const TraceOptions& options);
+int trace_html(const TraceOptions& options);
+
 }  // namespace gpumem::cli

@@ -131,7 +131,8 @@ uint64_t chunk_size(const std::string& value) {
 }
 
 const Values& command_names() {
-  static const Values names = {"info", "move", "share", "attach", "hub", "keep", "bench", "why", "errors"};
+  static const Values names = {"info", "move",  "share", "attach", "hub",
+                               "keep", "bench", "why",   "trace",  "errors"};
   return names;
 }
 
@@ -339,6 +340,26 @@ int parse_and_run(int argc, char** argv, std::string* named) {
       ->group(kOptional);
   why_command->add_flag("--json", json, "Print JSON; not with FILE, which is JSON");
 
+  TraceOptions trace_options;
+  Values outputs;
+  Values pools;
+  CLI::App* trace_command =
+      app.add_subcommand("trace", "Record what a program does with memory, and replay it");
+  value_option(
+      trace_command, "ACTION", actions, "",
+      "record: run the program behind -- and write its calls; show: sum them up; replay: make and free the "
+      "same again; html: draw it")
+      ->expected(1);  // what follows is the FILE
+  value_option(trace_command, "FILE", files, "", "Trace to read")->group(kOptional);
+  value_option(trace_command, "-o,--output", outputs, "FILE",
+               "File to write, for record (default: gpumem.trace) and html");
+  value_option(trace_command, "--backend", backends, "NAME", backend_text + ", for replay");
+  value_option(trace_command, "--pool", pools, "KIND",
+               "For replay, the kind of a pool that all memory is from: device, pinned, managed, pageable "
+               "(default: as recorded)");
+  trace_command->add_flag("--no-pool", trace_options.no_pool,
+                          "For replay: make each block of a pool by itself");
+
   ErrorsOptions errors_options;
   Values codes;
   CLI::App* errors_command = app.add_subcommand("errors", "What each status means, and what to do");
@@ -352,9 +373,20 @@ int parse_and_run(int argc, char** argv, std::string* named) {
   value_option(help_command, "COMMAND", topics, "", "The command to describe")->group(kOptional);
 
   app.footer("gpumem COMMAND --help describes a command; man gpumem has everything.");
-  for (CLI::App* command : {info_command, move_command, share_command, attach_command, hub_command,
-                            keep_command, bench_command, why_command, errors_command, help_command})
+  for (CLI::App* command :
+       {info_command, move_command, share_command, attach_command, hub_command, keep_command, bench_command,
+        why_command, trace_command, errors_command, help_command})
     command->footer("");
+
+  // The words of a program that is recorded are its own.
+  Values program;
+  if (argc > 1 && std::string_view(argv[1]) == "trace") {
+    char** const end = argv + argc;
+    char** const mark =
+        std::find_if(argv, end, [](const char* word) { return std::string_view(word) == "--"; });
+    if (mark != end) program.assign(mark + 1, end);
+    argc = static_cast<int>(mark - argv);
+  }
 
   const auto name_command = [&] {
     if (!app.get_subcommands().empty() && !help_command->parsed())
@@ -408,6 +440,36 @@ int parse_and_run(int argc, char** argv, std::string* named) {
     const WhyOptions why_options = {.file = copy_of(only(files, "FILE")), .json = json};
     if (why_options.file && json) throw UsageError("--json and FILE exclude each other: FILE is JSON");
     return why_options.file ? why(why_options) : why_machine(why_options);
+  }
+
+  if (trace_command->parsed()) {
+    const std::string* action = only(actions, "ACTION");
+    if (action == nullptr) throw UsageError("trace needs an ACTION: record, show, replay or html");
+    require_one_of(*action, "ACTION", {"record", "show", "replay", "html"});
+    const std::string* trace = only(files, "FILE");
+    const std::string* output = only(outputs, "--output");
+    const std::string* pool = only(pools, "--pool");
+    if (pool != nullptr) require_one_of(*pool, "--pool", {"device", "pinned", "managed", "pageable"});
+    if (pool != nullptr && trace_options.no_pool) throw UsageError("--pool and --no-pool exclude each other");
+    const bool records = *action == "record";
+    if (*action != "replay" && (backend != nullptr || pool != nullptr || trace_options.no_pool))
+      throw UsageError("--backend, --pool and --no-pool are for trace replay");
+    if (output != nullptr && !records && *action != "html")
+      throw UsageError("--output is for trace record and html");
+    if (output == nullptr && *action == "html") throw UsageError("trace html needs --output");
+    if (records && (program.empty() || trace != nullptr))
+      throw UsageError("trace record needs --, and behind it the PROGRAM with its arguments");
+    if (!records && !program.empty()) throw UsageError("-- and a PROGRAM are for trace record");
+    if (!records && trace == nullptr) throw UsageError("trace " + *action + " needs a FILE");
+    trace_options.program = program;
+    trace_options.output = output == nullptr ? "gpumem.trace" : *output;
+    trace_options.file = trace == nullptr ? "" : *trace;
+    trace_options.backend = backend == nullptr ? "" : *backend;
+    trace_options.pool = copy_of(pool);
+    if (records) return trace_record(trace_options);
+    return *action == "show"     ? trace_show(trace_options)
+           : *action == "replay" ? trace_replay(trace_options)
+                                 : trace_html(trace_options);
   }
 
   const HubPlace hub = {copy_of(only(hubs, "--hub")), copy_of(only(tokens, "--token-file"))};

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <iostream>
 #include <sstream>
 #include <stdexcept>
@@ -114,6 +115,26 @@ std::string size_text(uint64_t bytes) {
     value /= 1024;
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.4g %s", value, kUnits[unit]);
+  return text.data();
+}
+
+std::string time_text(uint64_t ns) {
+  constexpr std::array<const char*, 4> kUnits = {"ns", "us", "ms", "s"};
+  auto value = static_cast<double>(ns);
+  size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < kUnits.size(); ++unit)
+    value /= 1000;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.4g %s", value, kUnits[unit]);
+  return text.data();
+}
+
+std::string date_text(uint64_t seconds) {
+  const auto time = static_cast<time_t>(std::min<uint64_t>(seconds, INT64_MAX));
+  std::tm parts{};
+  std::array<char, 64> text{};
+  if (gmtime_r(&time, &parts) == nullptr || std::strftime(text.data(), text.size(), "%F %T UTC", &parts) == 0)
+    return "an unknown time";
   return text.data();
 }
 

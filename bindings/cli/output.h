@@ -23,6 +23,12 @@ void flush_output();
 // Such as "64 MiB" or "1.5 GiB".
 std::string size_text(uint64_t bytes);
 
+// Such as "1.5 ms", of ns.
+std::string time_text(uint64_t ns);
+
+// Seconds since 1970, in UTC.
+std::string date_text(uint64_t seconds);
+
 // Such as "1 block" or "2 blocks".
 std::string counted(uint64_t count, const std::string& one, const std::string& more);
 

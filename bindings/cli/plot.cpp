@@ -113,6 +113,10 @@ Range range_of(const Plot& plot, bool horizontal) {
       add(point.high.value_or(point.y));
     }
   }
+  for (const Box& box : plot.boxes) {
+    add(horizontal ? box.left : box.bottom);
+    add(horizontal ? box.right : box.top);
+  }
   return range.high > 0 ? range : Range{1, 10};
 }
 
@@ -178,6 +182,7 @@ std::string curve(const Plot& plot, const Series& series, const Ruler& x, const 
   std::string path;
   std::string marks;
   double before = 0;
+  if (series.points.empty()) return "";
   for (const Point& point : series.points) {
     const double here = x.place(point.x);
     const double there = y.place(point.y);
@@ -193,13 +198,24 @@ std::string curve(const Plot& plot, const Series& series, const Ruler& x, const 
                                                                     : "</circle>\n");
   }
   // Memory that is live is an area, below the line of what is reserved.
-  if (plot.steps && series.side == Side::kRaw && !series.points.empty()) {
+  if (plot.steps && series.side == Side::kRaw) {
     marks = "<path class=\"area\" d=\"" + path + "L" + at(x.place(series.points.back().x)) + " " +
             at(y.place(0)) + "L" + at(x.place(series.points.front().x)) + " " + at(y.place(0)) + "Z\"/>\n";
   }
   return "<g class=\"series " + classes(plot, series) + "\" data-series=\"" + markup(series.name) +
          "\" data-points=\"" + std::to_string(series.points.size()) + "\">\n<path class=\"line\" d=\"" +
          path + "\"/>\n" + marks + "</g>\n";
+}
+
+// At least a pixel, so that what is small or short is seen.
+std::string area(const Box& box, const Ruler& x, const Ruler& y) {
+  const double left = x.place(box.left);
+  const double top = y.place(box.top);
+  return "<a class=\"s" + std::to_string(box.subject % kSubjects) + "\" href=\"#" + box.link +
+         "\"><rect class=\"box\" x=\"" + at(left) + "\" y=\"" + at(top) + "\" width=\"" +
+         at(std::max(x.place(box.right) - left, 1.0)) + "\" height=\"" +
+         at(std::max(y.place(box.bottom) - top, 1.0)) + "\"><title>" + markup(box.text) +
+         "</title></rect></a>\n";
 }
 
 std::string legend(const Plot& plot) {
@@ -305,6 +321,8 @@ std::string svg(const Plot& plot, bool whole_file) {
   all += axes(plot, x, y);
   for (const Series& series : plot.series)
     all += curve(plot, series, x, y);
+  for (const Box& box : plot.boxes)
+    all += area(box, x, y);
   return all + legend(plot) + "</svg>\n";
 }
 

@@ -27,6 +27,17 @@ struct Series {
   std::vector<Point> points;
 };
 
+// An area, such as memory over its life.
+struct Box {
+  double left = 0;
+  double right = 0;
+  double bottom = 0;
+  double top = 0;
+  size_t subject = 0;
+  std::string text;  // shown by a browser for the box under the mouse
+  std::string link;  // to the element with this id
+};
+
 struct Axis {
   enum class Scale { kBytesLog, kCountLog, kLog, kLinear };
   std::string label;  // with the unit
@@ -39,6 +50,7 @@ struct Plot {
   Axis x;
   Axis y;
   std::vector<Series> series;
+  std::vector<Box> boxes;
   bool steps = false;  // lines without marks
 };
 

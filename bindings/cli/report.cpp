@@ -390,11 +390,6 @@ Verdict verdict_of(const Row& row) {
   return gain > 1 + kAsFast ? Verdict::kFaster : gain < 1 - kAsFast ? Verdict::kSlower : Verdict::kLevel;
 }
 
-std::string cell(const std::string& text, const char* kind = "") {
-  return std::string("<td") + (*kind == 0 ? "" : std::string(" class=\"") + kind + "\"") + ">" + text +
-         "</td>";
-}
-
 std::string sample_cells(const Sample* sample, const std::string& from, const std::string& to) {
   if (sample == nullptr) return cell("-", "number") + cell("", "spread");
   const Sample value = converted(*sample, from, to);
@@ -422,13 +417,6 @@ std::vector<std::string> peer_names(const Json& results) {
   return names;
 }
 
-std::string header_cells(const std::vector<std::string>& names) {
-  std::string all;
-  for (const std::string& name : names)
-    all += "<th scope=\"col\">" + markup(name) + "</th>";
-  return all;
-}
-
 std::string table_begin(const std::string& label, std::vector<std::string> columns,
                         const std::vector<std::string>& peers, bool goals) {
   columns.insert(columns.end(), {"gpumem", "p10 to p90", "raw", "p10 to p90"});
@@ -436,8 +424,7 @@ std::string table_begin(const std::string& label, std::vector<std::string> colum
     columns.insert(columns.end(), {peer, "p10 to p90"});
   columns.insert(columns.end(), {"gpumem / raw", "beside raw"});
   if (goals) columns.insert(columns.end(), {"goal", "reached"});
-  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + markup(label) +
-         "\"><table><thead><tr>" + header_cells(columns) + "</tr></thead><tbody>\n";
+  return html_table(label, columns);
 }
 
 std::string goal_cells(const Row& row, const std::string& unit) {
@@ -575,6 +562,10 @@ table { border-collapse: collapse; font-size: 0.85rem; margin-bottom: 0.5rem; }
 th, td { padding: 0.15rem 0.6rem; border-bottom: 1px solid var(--grid); text-align: left; white-space: nowrap; }
 thead th { position: sticky; top: 0; background: var(--page); }
 .number { text-align: right; font-variant-numeric: tabular-nums; } .spread, .unit { color: var(--faint); }
+svg.plot .box { fill: var(--c); fill-opacity: 0.55; stroke: var(--page); stroke-width: 0.3; }
+svg.plot a:hover .box, svg.plot a:focus .box { fill-opacity: 1; }
+tr:target { outline: 2px solid var(--c1); }
+.wide { overflow-x: auto; } .wide svg.plot { min-width: 42rem; }
 .faster { color: var(--c2); } .slower { color: var(--c1); font-weight: 600; } .level { color: var(--faint); }
 )";
 
@@ -627,21 +618,42 @@ std::string html_report(const Json& results) {
   // A "</script>" inside would end it.
   for (size_t at = data.find("</"); at != std::string::npos; at = data.find("</", at + 2))
     data.insert(at + 1, "\\");
+  return html_page(
+      "gpumem bench",
+      facts_list(results) +
+          "<p>Full lines and filled marks: gpumem. Broken lines and hollow marks: raw, the same work by the "
+          "fewest calls of the driver or the operating system in the same run. Thin vertical lines: from the "
+          "10th to the 90th percentile; marks: medians.</p>\n" +
+          summary_section(rows) + body + all_rows_section(rows, peers) +
+          "<script type=\"application/json\" id=\"results\">" + data + "</script>\n");
+}
+
+std::string html_page(const std::string& title, const std::string& body) {
   return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; "
-         "style-src "
-         "'unsafe-inline'\">\n"
+         "style-src 'unsafe-inline'\">\n"
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-         "<title>gpumem bench</title>\n<link rel=\"icon\" href=\"data:,\">\n<style>\n" +
-         plot_style() + kPageStyle + "</style>\n</head>\n<body>\n<h1>gpumem bench</h1>\n" +
-         facts_list(results) +
-         "<p>Full lines and filled marks: gpumem. Broken lines and hollow marks: raw, the same work by the "
-         "fewest "
-         "calls of the driver or the operating system in the same run. Thin vertical lines: from the 10th to "
-         "the "
-         "90th percentile; marks: medians.</p>\n" +
-         summary_section(rows) + body + all_rows_section(rows, peers) +
-         "<script type=\"application/json\" id=\"results\">" + data + "</script>\n</body>\n</html>\n";
+         "<title>" +
+         markup(title) + "</title>\n<link rel=\"icon\" href=\"data:,\">\n<style>\n" + plot_style() +
+         kPageStyle + "</style>\n</head>\n<body>\n<h1>" + markup(title) + "</h1>\n" + body +
+         "</body>\n</html>\n";
+}
+
+std::string cell(const std::string& text, const char* kind) {
+  return std::string("<td") + (*kind == 0 ? "" : std::string(" class=\"") + kind + "\"") + ">" + text +
+         "</td>";
+}
+
+std::string header_cells(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& name : names)
+    all += "<th scope=\"col\">" + markup(name) + "</th>";
+  return all;
+}
+
+std::string html_table(const std::string& label, const std::vector<std::string>& columns) {
+  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + markup(label) +
+         "\"><table><thead><tr>" + header_cells(columns) + "</tr></thead><tbody>\n";
 }
 
 }  // namespace gpumem::cli

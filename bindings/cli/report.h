@@ -21,4 +21,11 @@ std::vector<Plot> plots_of(const Json& results);
 // One file that needs nothing else: no script, no style sheet, no network.
 std::string html_report(const Json& results);
 
+// The parts of such a page. What is given is HTML, but for titles and names of columns.
+std::string html_page(const std::string& title, const std::string& body);
+std::string cell(const std::string& text, const char* kind = "");
+std::string header_cells(const std::vector<std::string>& names);
+// The beginning of a table that scrolls by itself; "</tbody></table></div>" ends it.
+std::string html_table(const std::string& label, const std::vector<std::string>& columns);
+
 }  // namespace gpumem::cli

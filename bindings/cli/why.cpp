@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <ctime>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -256,15 +255,6 @@ gpumem_status_info info_of(const std::string& name) {
   return {};
 }
 
-std::string time_text(uint64_t seconds) {
-  const auto time = static_cast<time_t>(std::min<uint64_t>(seconds, INT64_MAX));
-  std::tm parts{};
-  std::array<char, 64> text{};
-  if (gmtime_r(&time, &parts) == nullptr || std::strftime(text.data(), text.size(), "%F %T UTC", &parts) == 0)
-    return "an unknown time";
-  return text.data();
-}
-
 void print_last_failure(std::ostream& out, const Members& snapshot) {
   const auto failure = snapshot.object("last_failure");
   if (!failure) return;
@@ -272,7 +262,7 @@ void print_last_failure(std::ostream& out, const Members& snapshot) {
   const std::string status = failure->text("status");
   const std::string message = failure->text("message");
   out << wrapped(shown(status) + " in " + shown(failure->text("function")) + "() at " +
-                     time_text(failure->number_or_0("time")),
+                     date_text(failure->number_or_0("time")),
                  "  ")
       << wrapped(shown(message), "  ");
   // A message that knows what to do says it behind a semicolon.

@@ -34,7 +34,7 @@ STATUS_HEADER = Path(sys.argv[3])
 SHORT_OF_MEMORY = sys.argv[4]
 FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
 KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range", "buffer"]
-COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "bench", "why", "errors", "help"]
+COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "bench", "why", "trace", "errors", "help"]
 COMPLETIONS = Path(__file__).resolve().parents[2] / "bindings" / "cli" / "completions"
 KEEPER_UNIT = Path(__file__).resolve().parents[2] / "packaging" / "systemd" / "gpumem-keeper.service.in"
 MIB = 1 << 20
@@ -170,7 +170,7 @@ def on_terminal(*arguments, preexec_fn=None, **variables):
 def case_help_names_each_command():
     outcome = run("--help")
     require(outcome.status == 0 and outcome.err == "", str(outcome))
-    for word in ("info", "move", "share", "attach", "hub", "keep", "bench", "why", "errors"):
+    for word in ("info", "move", "share", "attach", "hub", "keep", "bench", "why", "trace", "errors"):
         require(word in outcome.out, f"{word} is missing\n{outcome}")
 
 
@@ -190,6 +190,7 @@ def case_wrong_usage_is_status_2():
                       ["bench", "--from", "file", "--quick", "--json", "-"], ["bench", "--with", "file"],
                       ["bench", "--json", "a", "--json", "b"], ["bench", "--repeat", "0"], ["bench", "--backend", "abacus"],
                       ["why", "file", "file"], ["why", "file", "--json"], ["why", "--all"],
+                      ["trace"], ["trace", "show"], ["trace", "record"], ["trace", "html", "file"],
                       ["errors", "--json", "--markdown"], ["help", "fly"], ["help", "info", "move"]):
         require_failure(run(*arguments), 2)
 
@@ -222,6 +223,15 @@ def case_what_is_wrong_is_named():
             ("attach --name n --timeout 1.5", "--timeout takes seconds from 0 to 86400, not 1.5"),
             ("attach --name n --timeout 86401", "--timeout takes seconds from 0 to 86400, not 86401"), ("errors --json --markdown", "--json and --markdown exclude each other"),
             ("why f --json", "--json and FILE exclude each other: FILE is JSON"), ("why f g", "why does not take g"),
+            ("trace", "trace needs an ACTION: record, show, replay or html"),
+            ("trace fly", "ACTION is record, show, replay or html, not fly"), ("trace show", "trace show needs a FILE"),
+            ("trace record ls", "trace record needs --, and behind it the PROGRAM with its arguments"),
+            ("trace record -o a --", "trace record needs --, and behind it the PROGRAM with its arguments"),
+            ("trace show f -- ls", "-- and a PROGRAM are for trace record"), ("trace html f", "trace html needs --output"),
+            ("trace show f -o g", "--output is for trace record and html"),
+            ("trace show f --no-pool", "--backend, --pool and --no-pool are for trace replay"),
+            ("trace replay f --pool soup", "--pool is device, pinned, managed or pageable, not soup"),
+            ("trace replay f --pool device --no-pool", "--pool and --no-pool exclude each other"),
             ("help fly", "there is no command fly")):
         outcome = run(*arguments.split())
         require_failure(outcome, 2)
@@ -253,7 +263,7 @@ def case_help_is_a_command_too():
         require(outcome.status == 0 and outcome.err == "" and outcome.out == run(command, "--help").out, str(outcome))
         require(f"Usage: gpumem {command} " in outcome.out, str(outcome))
         needed = {"move": " FILE\n", "share": " FILE\n", "attach": " [FILE]\n", "why": " [FILE]\n", "errors": " [CODE]\n"}.get(command, "\n")
-        require(f"[OPTION...]{needed}" in outcome.out, str(outcome)) if command not in ("hub", "help") else None
+        require(f"[OPTION...]{needed}" in outcome.out, str(outcome)) if command not in ("hub", "trace", "help") else None
         require(outcome.out.endswith("\n") and not outcome.out.endswith("\n\n"), f"it ends in a blank line\n{outcome}")
 
 
@@ -334,13 +344,16 @@ def case_bash_completes_what_the_help_has():
     for words, expected in (
             (("move", "--kind", ""), list(KINDS)), (("info", "--backend", ""), ["any", "cuda", "host"]),
             (("info", "--backend", "=", "c"), ["cuda"]), (("info", "--backend", "="), ["any", "cuda", "host"]),
-            (("hub", ""), ["list", "withdraw"]), (("info", "--device", ""), []), (("nothing", ""), [])):
+            (("hub", ""), ["list", "withdraw"]),
+            (("trace", ""), ["record", "show", "replay", "html"]), (("trace", "replay", "--pool", ""), ["device", "pinned", "managed", "pageable"]),
+            (("info", "--device", ""), []), (("nothing", ""), [])):
         require(completed("bash", *words) == expected, f"{words}: {completed('bash', *words)}")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "a folder").mkdir()
         Path(folder, "a file").touch()
         both, start = [f"{folder}/a file", f"{folder}/a folder"], f"{folder}/a"
-        for words, expected in ((("move", start), both), (("bench", "--traces", start), both[1:]), (("errors", start), [])):
+        for words, expected in ((("move", start), both), (("bench", "--traces", start), both[1:]), (("trace", "show", start), both),
+                                (("trace", "-o", start), both), (("errors", start), [])):
             require(sorted(completed("bash", *words)) == expected, f"{words}: {completed('bash', *words)}")
 
 

@@ -59,6 +59,8 @@ def wrong_files(root, source, options):
     expected.add(f"{options['datadir']}/licenses/gpumem/LICENSE")
     if options["default_library"] != "static":
         expected |= {f"{library}/libgpumem.so", f"{library}/libgpumem.so.0", f"{library}/libgpumem.so.{version}"}
+        if options["cli"]:
+            expected.add(f"{library}/gpumem/libgpumem-trace.so")
         if options["adapters"]:
             expected |= {f"{library}/gpumem/libgpumem-tms.so", f"{library}/gpumem/libgpumem-torch.so"}
     if options["default_library"] != "shared":

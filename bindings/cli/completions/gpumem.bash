@@ -20,12 +20,12 @@ _gpumem() {
   # In any width less than that, a description is broken into lines.
   help=$(COLUMNS=10000 "$1" help ${command:+"$command"} 2> /dev/null) || return 0
 
-  if [[ $previous == --* ]]; then
+  if [[ $previous == -* ]]; then
     while IFS= read -r line; do
       read -r option value line <<< "$line"
-      if [[ $option != "$previous" || ! $value =~ ^[A-Z]+$ ]]; then continue; fi
+      if [[ ,$option, != *",$previous,"* || ! $value =~ ^[A-Z]+$ ]]; then continue; fi
       case $option in
-        --backend | --kind)
+        --backend | --kind | --pool)
           # "any, cuda or host (default: ...)", "Kind of memory, repeatable: pageable, pinned (default: all)"
           line=${line%% (*}
           line=${line##*: }
@@ -51,7 +51,7 @@ _gpumem() {
   elif [[ -z $command || $command == help ]]; then
     while read -r option line; do words+=("$option"); done \
       < <(COLUMNS=10000 "$1" help 2> /dev/null | sed -n '/^Commands:/,/^$/s/^  //p')
-  elif [[ $command == hub ]]; then
+  elif [[ $help == *$'\n  ACTION '* && $previous == "$command" ]]; then
     # "ACTION  list: ...; withdraw: ..."
     mapfile -t words < <(grep '^  ACTION ' <<< "$help" | grep -o '[a-z]*: ' | tr -d ': ')
   elif [[ $help == *$'\n  FILE '* ]]; then

@@ -26,5 +26,5 @@ function __gpumem_complete
 end
 
 # Files only after a command that takes some.
-complete -c gpumem -n 'not string match -qr "^(move|share|attach|keep|bench|why)\$" -- (commandline -opc)[2]' -f
+complete -c gpumem -n 'not string match -qr "^(move|share|attach|keep|bench|why|trace)\$" -- (commandline -opc)[2]' -f
 complete -c gpumem -a '(__gpumem_complete)'
