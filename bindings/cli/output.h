@@ -35,7 +35,8 @@ std::string counted(uint64_t count, const std::string& one, const std::string& m
 // Something that a user named, such as a file: quoted if it is empty or has bytes that a terminal would obey.
 std::string shown(const std::string& name);
 
-// Prints an error as one line on standard error, whatever the text contains; on a terminal as lines of its width.
+// Prints an error as one line on standard error, whatever the text contains; on a terminal as lines of its
+// width.
 void complain(const std::string& problem);
 
 // Columns of the terminal: as COLUMNS says, as the terminal at the descriptor says, or 80; at least 20.
