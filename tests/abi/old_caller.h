@@ -116,8 +116,9 @@ static void make_objects(const char* program) {
   gpumem_hub_desc hub = GPUMEM_HUB_DESC_INIT;
   gpumem_link_desc link = GPUMEM_LINK_DESC_INIT;
   gpumem_ring_desc ring = GPUMEM_RING_DESC_INIT;
-  gpumem_memory_info memory_info = GPUMEM_MEMORY_INFO_INIT;
   gpumem_range_info range_info = GPUMEM_RANGE_INFO_INIT;
+  gpumem_buffer_info buffer_info = GPUMEM_BUFFER_INFO_INIT;
+  gpumem_buffer shared = NULL;
   uint64_t version = 0;
   char path[4096];
 
@@ -132,7 +133,6 @@ static void make_objects(const char* program) {
   memory.size = 4096;
   memory.require = GPUMEM_MEMORY_SHAREABLE;
   TRY(gpumem_memory_create(live.device, &memory, &live.memory, &error.it));
-  TRY(gpumem_memory_get_info(live.memory, &memory_info, &error.it));
   TRY(gpumem_malloc(live.device, GPUMEM_KIND_PINNED, 4096, &live.pinned, &error.it));
   TRY(gpumem_malloc(live.device, GPUMEM_KIND_MANAGED, 4096, &live.managed, &error.it));
   TRY(gpumem_stream_create(live.device, NULL, &live.stream, &error.it));
@@ -147,6 +147,9 @@ static void make_objects(const char* program) {
   live.mapped = range_info.base;
   buffer.size = 4096;
   TRY(gpumem_buffer_create(live.device, &buffer, &live.buffer, &error.it));
+  buffer.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD; /* which its own process can import */
+  TRY(gpumem_buffer_create(live.device, &buffer, &shared, &error.it));
+  TRY(gpumem_buffer_get_info(shared, &buffer_info, &error.it));
   TRY(gpumem_group_create(live.instance, NULL, &live.group, &error.it));
   pool.kind = GPUMEM_KIND_DEVICE;
   TRY(gpumem_pool_create(live.device, &pool, &live.pool, &error.it));
@@ -154,7 +157,7 @@ static void make_objects(const char* program) {
   hub.path = link.path = path;
   TRY(gpumem_hub_open(live.instance, &hub, &live.hub, &error.it));
   TRY(gpumem_link_connect(live.instance, &link, &live.link, &error.it));
-  TRY(gpumem_share_export(live.instance, memory_info.device_pointer, NULL, &live.handle, &error.it));
+  TRY(gpumem_share_export(live.instance, buffer_info.base, NULL, &live.handle, &error.it));
   TRY(gpumem_hub_publish(live.hub, "name", &live.handle, NULL, &version, &error.it));
   ring.slot_size = 4096;
   ring.slot_count = 2;

@@ -223,9 +223,9 @@ void print_memory(std::ostream& out, const Trace& trace, const History& history)
   for (const TraceCall& call : trace.calls)
     closed += call[TraceField::kDestroyed];
   if (closed != 0)
-    out << wrapped(
-        "gpumem_instance_close() destroyed " + counted(closed, "object", "objects") + " that were left.",
-        "  ");
+    out << wrapped("gpumem_instance_close() destroyed " +
+                       counted(closed, "object that was left", "objects that were left") + ".",
+                   "  ");
 }
 
 void print_longest(std::ostream& out, const Trace& trace) {

@@ -3558,7 +3558,6 @@ TEST_F(ForgedHandleTest, hub_3_versions_that_are_replaced_meanwhile_are_passed_o
   claim.token = decode(own)->token;
   const Message claimed = exporter.ask(claim);
   std::vector<uint64_t> fetched;
-  uint64_t replaced = 2;
   const Impostor impostor(address(), [&](Raw& raw) {
     Raw holder(welcome(raw));
     while (!(raw.hung_up && holder.hung_up)) {
@@ -3575,14 +3574,11 @@ TEST_F(ForgedHandleTest, hub_3_versions_that_are_replaced_meanwhile_are_passed_o
           if (from == &raw) fetched.push_back(asked->message.version);
           // The first is gone when it is fetched, the second when it is claimed.
           answer.status = from == &raw ? GPUMEM_ERROR_NOT_FOUND : GPUMEM_ERROR_STALE_HANDLE;
-          const uint64_t kept = from == &raw ? replaced : replaced + 1;
-          if (fetched.back() >= kept) {
+          if (fetched.back() >= (from == &raw ? 2U : 3U)) {
             answer = message_of(MessageType::kGranted);
             answer.handle = claimed.handle;
-            if (fetched.back() >= replaced + 1) {
-              for (const Descriptor& one : exporter.received)
-                copies.push_back(std::move(*platform::duplicate(one.get())));
-            }
+            for (const Descriptor& one : exporter.received)
+              copies.push_back(std::move(*platform::duplicate(one.get())));
           }
         }
         reply(*from, asked->message, answer, std::move(copies));
