@@ -765,9 +765,9 @@ Result<void> Buffer::open() {
   auto facet = virtual_memory_of(device_);
   const Result<void> usable = facet ? device_.need(GPUMEM_CAPABILITY_VMM_DEVICE) : facet.error();
   if (!usable && (request_.flags & GPUMEM_BUFFER_COPYABLE) != 0) return open_ordinary();
-  if (!usable && on_device) {
-    return make_error(
-        usable.error().status,
+  if (!usable && on_device && usable.error().status == GPUMEM_ERROR_UNSUPPORTED) {
+    return reworded(
+        usable.error(),
         "%s; with GPUMEM_BUFFER_COPYABLE the buffer is an ordinary allocation, which moves when it grows",
         usable.error().message);
   }
