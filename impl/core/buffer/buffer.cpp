@@ -765,7 +765,8 @@ Result<void> Buffer::open() {
   auto facet = virtual_memory_of(device_);
   const Result<void> usable = facet ? device_.need(GPUMEM_CAPABILITY_VMM_DEVICE) : facet.error();
   if (!usable && (request_.flags & GPUMEM_BUFFER_COPYABLE) != 0) return open_ordinary();
-  if (!usable && on_device && usable.error().status == GPUMEM_ERROR_UNSUPPORTED) {
+  if (!usable && on_device) {
+    if (usable.error().status != GPUMEM_ERROR_UNSUPPORTED) return usable.error();  // asked once only
     return reworded(
         usable.error(),
         "%s; with GPUMEM_BUFFER_COPYABLE the buffer is an ordinary allocation, which moves when it grows",
