@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "gpumem/share.h"
 
-#include <cinttypes>
-
 #include "call.h"
 #include "core/memory/memory.h"
 #include "core/object/context.h"

@@ -762,15 +762,18 @@ void Buffer::show_store() {
 
 Result<void> Buffer::open() {
   const bool on_device = request_.physical.location == GPUMEM_LOCATION_DEVICE;
-  auto facet = virtual_memory_of(device_);
-  const Result<void> usable = facet ? device_.need(GPUMEM_CAPABILITY_VMM_DEVICE) : facet.error();
-  if (!usable && (request_.flags & GPUMEM_BUFFER_COPYABLE) != 0) return open_ordinary();
-  if (!usable && on_device) {
-    if (usable.error().status != GPUMEM_ERROR_UNSUPPORTED) return usable.error();  // asked once only
-    return reworded(
-        usable.error(),
-        "%s; with GPUMEM_BUFFER_COPYABLE the buffer is an ordinary allocation, which moves when it grows",
-        usable.error().message);
+  const bool copyable = (request_.flags & GPUMEM_BUFFER_COPYABLE) != 0;
+  if (on_device || copyable) {
+    auto facet = virtual_memory_of(device_);
+    const Result<void> usable = facet ? device_.need(GPUMEM_CAPABILITY_VMM_DEVICE) : facet.error();
+    if (!usable && copyable) return open_ordinary();
+    if (!usable && usable.error().status == GPUMEM_ERROR_UNSUPPORTED) {
+      return reworded(
+          usable.error(),
+          "%s; with GPUMEM_BUFFER_COPYABLE the buffer is an ordinary allocation, which moves when it grows",
+          usable.error().message);
+    }
+    if (!usable) return usable;
   }
   auto root = held<DeviceObject>(device_.handle());
   if (!root) return root.error();
