@@ -29,12 +29,10 @@ core::BufferRequest decode_request(capi::Decoder& decode, const core::DeviceObje
     decode.refuse("reserve is %llu, which is below the size of %llu; raise it, or pass 0",
                   static_cast<unsigned long long>(desc.reserve), static_cast<unsigned long long>(desc.size));
   }
-  constexpr gpumem_buffer_flags kKnown =
-      GPUMEM_BUFFER_MOVABLE | GPUMEM_BUFFER_COPYABLE | GPUMEM_BUFFER_GEOMETRIC | GPUMEM_BUFFER_RESERVE_ALL;
-  if ((desc.flags & ~kKnown) != 0) {
-    decode.refuse("the flags 0x%llx are no GPUMEM_BUFFER_ values",
-                  static_cast<unsigned long long>(desc.flags & ~kKnown));
-  }
+  decode.flags(
+      desc.flags,
+      GPUMEM_BUFFER_MOVABLE | GPUMEM_BUFFER_COPYABLE | GPUMEM_BUFFER_GEOMETRIC | GPUMEM_BUFFER_RESERVE_ALL,
+      "GPUMEM_BUFFER_");
   request.size = desc.size;
   request.reserve = desc.reserve;
   request.flags = desc.flags;

@@ -159,7 +159,7 @@ gpumem_status gpumem_hub_open(gpumem_instance instance, const gpumem_hub_desc* d
     request.users = decode_ids(decode, given.users, given.user_count, "users");
     request.groups = decode_ids(decode, given.groups, given.group_count, "groups");
     if (given.mode > 0777) decode.refuse("mode is 0%o, which is above 0777", given.mode);
-    capi::require_flags(decode, given.flags, GPUMEM_HUB_KEEPER | GPUMEM_HUB_STORE);
+    decode.flags(given.flags, GPUMEM_HUB_KEEPER | GPUMEM_HUB_STORE, "GPUMEM_HUB_");
     if ((given.flags & GPUMEM_HUB_STORE) != 0 && (given.flags & GPUMEM_HUB_KEEPER) == 0)
       decode.refuse("GPUMEM_HUB_STORE is for keepers; pass GPUMEM_HUB_KEEPER too");
     GPUMEM_TRY(decode.done());

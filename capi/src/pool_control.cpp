@@ -33,10 +33,9 @@ core::PoolRequest decode_request(capi::Decoder& decode, const core::DeviceObject
                     kind->name);
     }
   }
-  constexpr gpumem_pool_flags kKnown =
-      GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES | GPUMEM_POOL_DEBUG | GPUMEM_POOL_TRUST_NATIVE_STREAMS;
-  if ((desc.flags & ~kKnown) != 0)
-    decode.refuse("the flags 0x%" PRIx64 " are no GPUMEM_POOL_ values", desc.flags & ~kKnown);
+  decode.flags(desc.flags,
+               GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES | GPUMEM_POOL_DEBUG | GPUMEM_POOL_TRUST_NATIVE_STREAMS,
+               "GPUMEM_POOL_");
   request.memory.flags = desc.memory_flags;
   request.memory.numa_node = desc.numa_node;
   if ((desc.memory_flags & GPUMEM_MEMORY_NUMA_NODE) == 0 && desc.numa_node != 0)

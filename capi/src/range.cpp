@@ -21,10 +21,7 @@ backend::ReservationRequest decode_request(capi::Decoder& decode, const gpumem_r
   if (desc.alignment > kSizeMax || desc.size > kSizeMax - desc.alignment) {
     decode.refuse("size plus alignment exceeds 2^63-1");
   }
-  if ((desc.flags & ~GPUMEM_RANGE_FIXED) != 0) {
-    decode.refuse("the flags 0x%llx are no GPUMEM_RANGE_ values",
-                  static_cast<unsigned long long>(desc.flags & ~GPUMEM_RANGE_FIXED));
-  }
+  decode.flags(desc.flags, GPUMEM_RANGE_FIXED, "GPUMEM_RANGE_");
   const bool fixed = (desc.flags & GPUMEM_RANGE_FIXED) != 0;
   if (fixed && desc.address == nullptr) decode.refuse("GPUMEM_RANGE_FIXED needs an address");
   if (add_wraps(address_of(desc.address), desc.size)) {

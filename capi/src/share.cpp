@@ -25,7 +25,7 @@ gpumem_status gpumem_share_export(gpumem_instance instance, const void* pointer,
       decode.not_a_value("way", "GPUMEM_SHARE_WAY_", given.way,
                          "GPUMEM_SHARE_WAY_ANY, GPUMEM_SHARE_WAY_LEGACY or GPUMEM_SHARE_WAY_POSIX_FD");
     capi::require_access(decode, given.access);
-    capi::require_flags(decode, given.flags, GPUMEM_EXPORT_NEIGHBOURS);
+    decode.flags(given.flags, GPUMEM_EXPORT_NEIGHBOURS, "GPUMEM_EXPORT_");
     GPUMEM_TRY(decode.done());
     core::ExportRequest request;
     request.way = given.way;
@@ -189,7 +189,7 @@ gpumem_status gpumem_share_export_dma_buf(gpumem_instance instance, const void* 
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(pointer, "pointer");
     decode.size(size);
-    capi::require_flags(decode, flags, GPUMEM_DMA_BUF_PREFER_PCIE);
+    decode.flags(flags, GPUMEM_DMA_BUF_PREFER_PCIE, "GPUMEM_DMA_BUF_");
     decode.not_null(out_fd, "out_fd");
     GPUMEM_TRY(decode.done());
     auto made =

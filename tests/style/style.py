@@ -85,6 +85,16 @@ def bare_names(texts, functions):
                     yield f"{path}: {name} without ()"
 
 
+def bare_limits(texts):
+    """Who is told to raise a limit is told which one, and so how."""
+    named = re.compile(r"ulimit -\w|pids\.max|sysctl|vm\.\w+|fs\.\w+|control group|\w=|GPUMEM_\w+|gpumem_\w+\(\)|reserve is")
+    for path, text in texts:
+        joined = re.sub(r'"\s*(?:PRI\w+\s*)?"', "", text)
+        for literal in re.findall(r'"((?:[^"\\\n]|\\.)*\b[Rr]aise\b(?:[^"\\\n]|\\.)*)"', joined):
+            if not named.search(literal):
+                yield f"{path}: {literal}"
+
+
 def main():
     root, program = Path(sys.argv[1]), sys.argv[2]
     tap = Tap()
@@ -112,10 +122,13 @@ def main():
               [text for text in CHANCE_EXAMPLES if not list(left_to_chance([("", text)]))])
     functions = set(re.findall(r"\b(gpumem_\w+);", (root / "capi/gpumem.map").read_text(encoding="utf-8")))
     ours = [path for path in sources if path.is_relative_to(root / "impl") or path.is_relative_to(root / "capi/src")]
-    tap.check("every function in a message has its ()",
-              bare_names(((path, path.read_text(encoding="utf-8")) for path in ours), functions))
+    texts = [(path, path.read_text(encoding="utf-8")) for path in ours]
+    tap.check("every function in a message has its ()", bare_names(texts, functions))
     tap.check("a function without its () would be seen",
               [] if list(bare_names([("", 'f("call gpumem_instance_open now")')], functions)) else ["not seen"])
+    tap.check("every limit to raise is named", bare_limits(texts))
+    tap.check("a limit without its name would be seen",
+              [] if list(bare_limits([("", 'f("%d is all; "\n  "raise the limit")')])) else ["not seen"])
     tap.check("there were files to look at", [] if sources and scripts and pythons else ["none found"])
     tap.finish()
 

@@ -59,6 +59,12 @@ class Decoder {
     if (pointer == nullptr) refuse("%s is NULL", name);
   }
 
+  // COM-1. `prefix` is that of the names in `known`.
+  void flags(uint64_t given, uint64_t known, const char* prefix) {
+    const auto unknown = static_cast<unsigned long long>(given & ~known);
+    if (unknown != 0) refuse("the flags 0x%llx are no %s values", unknown, prefix);
+  }
+
   // COM-1, COM-2.
   void size(uint64_t bytes) {
     if (bytes == 0) refuse("the size is 0; ask for at least one byte");

@@ -11,7 +11,7 @@ core::ImportRequest decode_import(Decoder& decode, const gpumem_import_desc& giv
       decode.refuse("the device is one of another instance");
   }
   require_access(decode, given.access);
-  require_flags(decode, given.flags, GPUMEM_IMPORT_UNVERIFIED);
+  decode.flags(given.flags, GPUMEM_IMPORT_UNVERIFIED, "GPUMEM_IMPORT_");
   if (given.reserved != 0) decode.refuse("desc->reserved is not 0");
   core::ImportRequest request;
   request.name = decode.name(given.name);

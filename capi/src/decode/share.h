@@ -43,10 +43,6 @@ inline void require_access(Decoder& decode, gpumem_access access) {
                        "GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0");
 }
 
-inline void require_flags(Decoder& decode, uint64_t flags, uint64_t known) {
-  if ((flags & ~known) != 0) decode.refuse("the flags 0x%" PRIx64 " contain an unknown bit", flags);
-}
-
 // Options of an import, without the handle. Holds the device, which `object`, if it is there, must have too.
 core::ImportRequest decode_import(Decoder& decode, const gpumem_import_desc& given,
                                   const core::Object* object, core::Ref<core::DeviceObject>* device);

@@ -37,10 +37,7 @@ DecodedSleep decode_sleep(Decoder& decode, core::Context* instance, const gpumem
   DecodedSleep sleep;
   sleep.request.store = decode_store(decode, given.content, given.reserved, given.directory);
   sleep.tag = decode_tag(decode, given.tag, group);
-  if ((given.flags & ~GPUMEM_SLEEP_IDLE) != 0) {
-    decode.refuse("the flags 0x%llx are no GPUMEM_SLEEP_ values",
-                  static_cast<unsigned long long>(given.flags & ~GPUMEM_SLEEP_IDLE));
-  }
+  decode.flags(given.flags, GPUMEM_SLEEP_IDLE, "GPUMEM_SLEEP_");
   sleep.request.idle = (given.flags & GPUMEM_SLEEP_IDLE) != 0;
   if (given.stream != nullptr) sleep.stream = decode.object<core::Stream>(given.stream);
   if (given.event != nullptr) sleep.event = decode.object<core::Event>(given.event);
