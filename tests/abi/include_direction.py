@@ -27,7 +27,6 @@ CIRCLES = [
     {"memory/page_map", "memory/region"},
     {"buffer/abandoned", "buffer/buffer", "buffer/group", "buffer/sleep"},
     {"pool/cache", "pool/capture", "pool/core", "pool/pools"},
-    {"share/peer/client", "share/peer/exports", "share/peer/peer", "share/peer/server"},
 ]
 SUFFIXES = {".h", ".hpp", ".cpp", ".c"}
 

@@ -118,7 +118,7 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
 
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   GPUMEM_TRY(outside_host_function());
-  if (Callback::runs_here() || background_.is_this_thread() || share_server_.is_this_thread() ||
+  if (Callback::runs_here() || background_.is_this_thread() || share_server_.loop().is_this_thread() ||
       share_server_.tries_on_this_thread()) {
     return make_error(
         GPUMEM_ERROR_INVALID_STATE,

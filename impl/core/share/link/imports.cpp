@@ -17,6 +17,7 @@
 #include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"
+#include "core/share/peer/connect.h"
 #include "core/stream/make_object.h"
 #include "platform/file.h"
 #include "platform/identity.h"
@@ -392,7 +393,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
   const bool complete = !source.descriptors.empty() || given.fd_count == 0;
   if (peer == nullptr && !(blocks && complete)) {
-    auto connected = SharePeer::connect(context_, given.exporter, request.timeout_ns);
+    auto connected = connect_to_exporter(context_, given.exporter, request.timeout_ns);
     if (!connected) {
       const bool unreachable = connected.error().status == GPUMEM_ERROR_UNSUPPORTED;
       if (!(unreachable && request.unverified && complete)) return connected.error();

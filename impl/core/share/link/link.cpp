@@ -36,7 +36,7 @@ Error with_remedy(const Error& error) {
 
 Result<void> Link::connect(const LinkRequest& request) {
   const platform::Deadline deadline = answer_deadline(timeout_ns_);
-  auto socket = ShareServer::of(context()).connect(request.address, deadline);
+  auto socket = ShareServer::of(context()).loop().connect(request.address, deadline);
   if (!socket) return with_remedy(socket.error());
   auto facts = platform::peer_of(socket->get());
   if (!facts) return facts.error();
@@ -53,7 +53,9 @@ Result<void> Link::connect(const LinkRequest& request) {
         "or of root; pass none",
         Quoted(address_.c_str()).text(), hub_.user);
   }
-  auto client = ShareClient::open(ShareServer::of(context()), std::move(*socket), timeout_ns_);
+  ShareServer& server = ShareServer::of(context());
+  GPUMEM_TRY(server.start());
+  auto client = ShareClient::open(server.loop(), std::move(*socket), timeout_ns_);
   if (!client) return client.error();
   Message hello = message_of(MessageType::kHello);
   hello.secret = request.secret;
@@ -67,8 +69,7 @@ Result<void> Link::connect(const LinkRequest& request) {
       platform::socket_type(welcome->descriptors.front().get()) != platform::SocketType::kPackets)
     return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s is no hub",
                       Quoted(address_.c_str()).text());
-  auto holder =
-      ShareClient::open(ShareServer::of(context()), std::move(welcome->descriptors.front()), timeout_ns_);
+  auto holder = ShareClient::open(server.loop(), std::move(welcome->descriptors.front()), timeout_ns_);
   if (!holder) return holder.error();
   keeper_ = welcome->message.keeper;
   client_ = std::move(*client);
@@ -240,7 +241,7 @@ Result<TrialResult> Link::try_way(const TrialRequest& request) {
   const auto lock = lock_unless_in_callback(trials_mutex_);
   if (!lock) return changed_elsewhere("trials of the link");
   if (const auto known = trials_.find(request); known != trials_.end()) return known->second;
-  GPUMEM_TRY(ShareServer::of(context()).may_wait());
+  GPUMEM_TRY(ShareServer::of(context()).loop().may_wait());
   // One that was not answered keeps its block, which the other side may have open, and its descriptors.
   if (!unanswered_.empty() && client_->owes_answer_to(MessageType::kTrial)) {
     return name_hub(make_error(GPUMEM_ERROR_BUSY,

@@ -182,7 +182,7 @@ Result<void> send_handle(Context& context, const ShareHandle& handle, int socket
   bool begun = false;
   do {
     const auto packet = outgoing.packet(platform::kDescriptorsPerPacket);
-    GPUMEM_TRY(send_packet(socket, packet, deadline, server.stop_event(), &begun));
+    GPUMEM_TRY(send_packet(socket, packet, deadline, server.loop().stop_event(), &begun));
   } while (!outgoing.advance());
   undo.dismiss();
   return {};
@@ -199,7 +199,7 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   Imports& imports = Imports::of(context);
   GPUMEM_TRY(imports.reserve_received());
   Cleanup room([&] { imports.give_up_received(); });
-  StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.stop_event());
+  StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.loop().stop_event());
   Assembler assembler;
   std::optional<Incoming> incoming;
   while (!incoming) {
@@ -218,7 +218,7 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   platform::Descriptor end = std::move(descriptors.front());
   descriptors.erase(descriptors.begin());
   if (platform::socket_type(end.get()) != SocketType::kPackets) return damaged("it brought no connection");
-  auto client = ShareClient::open(server, std::move(end));
+  auto client = ShareClient::open(server.loop(), std::move(end));
   if (!client) return lost(client.error());
   room.dismiss();
   auto kept = imports.keep(incoming->message.handle, std::move(descriptors), std::move(*client),

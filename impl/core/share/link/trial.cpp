@@ -60,7 +60,7 @@ Result<void> try_import(Context& context, Incoming& incoming) {
     if (request.device == nullptr)
       return make_error(GPUMEM_ERROR_UNSUPPORTED, "the other process has only one device");
   }
-  auto client = ShareClient::open(ShareServer::of(context), std::move(end));
+  auto client = ShareClient::open(ShareServer::of(context).loop(), std::move(end));
   if (!client) return client.error();
   return Imports::of(context).try_import(request, std::move(incoming.descriptors), std::move(*client),
                                          kTrialSizeMax,

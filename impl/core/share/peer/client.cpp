@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/cleanup.h"
-#include "core/share/peer/server.h"
 
 namespace gpumem::core {
 namespace {
@@ -26,42 +25,31 @@ platform::Deadline answer_deadline(uint64_t timeout_ns) {
   return platform::deadline_after(timeout_ns != 0 ? timeout_ns : kMessageTime);
 }
 
-std::string abstract_address(const Token& instance) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text = "@gpumem-";
-  for (const uint8_t byte : instance) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
-ShareClient::ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin,
-                         uint64_t timeout_ns)
-    : SharePeer(origin),
-      server_(server),
+ShareClient::ShareClient(EventLoop& loop, platform::Descriptor socket, const Origin& origin,
+                         uint64_t timeout_ns, const Token& exporter)
+    : SharePeer(origin, exporter),
+      loop_(loop),
       channel_(std::move(socket)),
       time_ns_(std::max(timeout_ns, kMessageTime)) {}
 
 ShareClient::~ShareClient() {
-  server_.forget(*this);
+  loop_.forget(*this);
   // A forked child may have a copy, which must not keep the other side waiting.
   platform::hang_up(channel_.socket());
 }
 
-Result<std::shared_ptr<ShareClient>> ShareClient::open(ShareServer& server, platform::Descriptor socket,
-                                                       uint64_t timeout_ns) {
-  GPUMEM_TRY(server.start());
+Result<std::shared_ptr<ShareClient>> ShareClient::open(EventLoop& loop, platform::Descriptor socket,
+                                                       uint64_t timeout_ns, const Token& exporter) {
   auto origin = origin_of(socket.get());
   if (!origin) return origin.error();
-  auto client = std::make_shared<ShareClient>(server, std::move(socket), *origin, timeout_ns);
-  GPUMEM_TRY(server.watch(client));
+  auto client = std::make_shared<ShareClient>(loop, std::move(socket), *origin, timeout_ns, exporter);
+  GPUMEM_TRY(loop.watch(client));
   return client;
 }
 
 Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors descriptors,
                                    MessageType answer, platform::Deadline deadline) {
-  GPUMEM_TRY(server_.may_wait());
+  GPUMEM_TRY(loop_.may_wait());
   std::optional<Result<Incoming>> place;
   std::unique_lock lock(mutex_);
   if (ended_) return *ended_;
@@ -133,15 +121,15 @@ void ShareClient::send(Message message, platform::SharedDescriptors descriptors)
 
 void ShareClient::update_interest() noexcept {
   const bool wants = channel_.has_output() && !channel_.is_held_up();
-  if (channel_.is_held_up()) server_.look_soon();
-  if (std::exchange(wants_to_write_, wants) != wants) server_.set_interest(channel_.socket(), id_, wants);
+  if (channel_.is_held_up()) loop_.look_soon();
+  if (std::exchange(wants_to_write_, wants) != wants) loop_.set_interest(*this, wants);
 }
 
 void ShareClient::end(const Error& error) noexcept {
   if (!ended_) ended_ = error;
   gone_.store(true, std::memory_order_release);
-  server_.wake_sleepers();
-  server_.ignore(channel_.socket());
+  loop_.sleepers().wake();
+  loop_.ignore(channel_.socket());
   platform::hang_up(channel_.socket());
   channel_.drop();
   answered_.notify_all();
@@ -156,7 +144,7 @@ void ShareClient::abandon(const Error& error) noexcept {
 // Without the lock: the log function is the caller's.
 void ShareClient::report(const Error& damage) noexcept {
   const ProcessId& other = origin().process;
-  server_.warn("ended the connection to", other.pid, other.user, damage.message);
+  loop_.warn("ended the connection to", other.pid, other.user, damage.message);
 }
 
 void ShareClient::serve() noexcept {
@@ -213,7 +201,7 @@ Result<void> ShareClient::await_rest() {
   if (message_until_ == platform::Deadline::max()) message_until_ = platform::deadline_after(time_ns_);
   if (message_until_ <= Clock::now())
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it took too long for the rest of a message");
-  server_.look_by(message_until_);
+  loop_.look_by(message_until_);
   return {};
 }
 
@@ -331,7 +319,7 @@ bool ShareClient::send_releases(Claims::iterator held) noexcept {
     }
     if (!gone()) update_interest();
   } catch (const std::bad_alloc&) {
-    server_.look_soon();
+    loop_.look_soon();
     return false;
   }
   if (claim.count == 0) claims_.erase(held);
@@ -352,7 +340,7 @@ bool ShareClient::send_cancels() noexcept {
       questions_.erase(over);
     }
   } catch (const std::bad_alloc&) {
-    server_.look_soon();
+    loop_.look_soon();
     return false;
   }
   owes_cancels_ = false;

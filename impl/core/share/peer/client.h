@@ -11,32 +11,31 @@
 #include <optional>
 #include <string>
 
+#include "core/share/peer/event_loop.h"
 #include "core/share/peer/peer.h"
 #include "core/share/wire/channel.h"
 
 namespace gpumem::core {
 
-class ShareServer;
-
 // 0 is the default of 5 seconds.
 platform::Deadline answer_deadline(uint64_t timeout_ns);
-// Of the instance with this id.
-std::string abstract_address(const Token& instance);
 
-class ShareClient final : public SharePeer {
+class ShareClient final : public SharePeer, public EventLoop::Client {
  public:
-  // Takes a connected socket. Starts the sharing thread.
+  // Takes a connected socket. `loop` has been started.
   // `timeout_ns`: how long an answer may take from its first packet, if that is more than the default.
-  static Result<std::shared_ptr<ShareClient>> open(ShareServer& server, platform::Descriptor socket,
-                                                   uint64_t timeout_ns = 0);
-  ShareClient(ShareServer& server, platform::Descriptor socket, const Origin& origin, uint64_t timeout_ns);
+  // `exporter`: the instance at whose own address it is connected, if it is.
+  static Result<std::shared_ptr<ShareClient>> open(EventLoop& loop, platform::Descriptor socket,
+                                                   uint64_t timeout_ns = 0, const Token& exporter = {});
+  ShareClient(EventLoop& loop, platform::Descriptor socket, const Origin& origin, uint64_t timeout_ns,
+              const Token& exporter);
   ~ShareClient() override;
 
   // Sends a request and waits for its answer. Fails with the other side's refusal, PEER_GONE or BUSY.
   Result<Incoming> call(Message request, platform::SharedDescriptors descriptors, MessageType answer,
                         platform::Deadline deadline);
   // Fails waiting and later calls with this error.
-  void abandon(const Error& error) noexcept;
+  void abandon(const Error& error) noexcept override;
 
   Result<Incoming> claim(const Token& token, uint64_t timeout_ns) override;
   void release(const Token& token) noexcept override;
@@ -46,12 +45,10 @@ class ShareClient final : public SharePeer {
   bool has_hung_up() const noexcept override { return gone() || platform::has_hung_up(socket()); }
   bool withdrawn(const Token& token) const noexcept override;
 
-  int socket() const { return channel_.socket(); }
-  // Called by the sharing thread when the socket is ready, and from time to time while it is held up.
-  void serve() noexcept;
+  int socket() const override { return channel_.socket(); }
+  void serve() noexcept override;
 
  private:
-  friend class ShareServer;
   // An open question. Without a place for the answer, its caller has stopped waiting; of a kWait, the other
   // side is told so.
   struct Question {
@@ -89,8 +86,7 @@ class ShareClient final : public SharePeer {
   void send_owed() noexcept;
   void update_interest() noexcept;
 
-  ShareServer& server_;
-  uint64_t id_ = 0;  // in the server
+  EventLoop& loop_;
   std::atomic<bool> gone_{false};
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable answered_;

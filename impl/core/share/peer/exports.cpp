@@ -10,7 +10,6 @@
 #include "core/memory/range.h"
 #include "core/object/context.h"
 #include "core/object/host_function_guard.h"
-#include "core/share/peer/server.h"
 #include "platform/file.h"
 #include "platform/identity.h"
 #include "platform/pages.h"
@@ -248,8 +247,11 @@ class Exports::Plan {
   }
 };
 
-Exports::Exports(Context& context, std::function<bool(const Token&)> imported)
-    : context_(context), imported_(std::move(imported)), instance_id_(platform::random_id()) {}
+Exports::Exports(Context& context, ExportServer& server, std::function<bool(const Token&)> imported)
+    : context_(context),
+      server_(server),
+      imported_(std::move(imported)),
+      instance_id_(platform::random_id()) {}
 
 // Fail instead of leaving a field out of the handle: the next try may be able to read it.
 Result<ExporterId> Exports::exporter() {
@@ -295,7 +297,7 @@ Exports::Exported Exports::find_same(const Object& object, const ShareHandle& li
 
 // Adds an export, unless another thread has added the same meanwhile.
 Result<ShareHandle> Exports::add(Exported made, uint64_t offset) {
-  GPUMEM_TRY(ShareServer::of(context_).start());
+  GPUMEM_TRY(server_.start());
   ShareHandle handle;
   {
     const std::lock_guard lock(mutex_);
@@ -503,7 +505,7 @@ Result<ShareHandle> Exports::export_event(Event& event) {
 
 Result<ShareHandle> Exports::export_part(const Object& object, const Device& device, PartRequest request) {
   platform::Descriptor descriptor(request.ticket.file_descriptor);
-  GPUMEM_TRY(ShareServer::of(context_).start());
+  GPUMEM_TRY(server_.start());
   auto made = std::make_shared<Export>();
   auto handle = new_handle(request.type, GPUMEM_SHARE_WAY_LEGACY, device);
   if (!handle) return handle.error();
@@ -613,7 +615,7 @@ void Exports::end_all(Which which) noexcept {
       ended = std::move(found->second);
       exports_.erase(found);
     }
-    ShareServer::of(context_).withdrawn(ended->handle.token);
+    server_.withdrawn(ended->handle.token);
   }
 }
 
@@ -638,7 +640,7 @@ Result<void> Exports::revoke(const Token& token) {
     exports_.erase(known);
   }
   lock.unlock();
-  ShareServer::of(context_).withdrawn(token);
+  server_.withdrawn(token);
   return {};
 }
 
@@ -658,7 +660,7 @@ uint64_t Exports::claims_on(const Object& object) const {
 
 Result<void> Exports::begin_end(const Object& object) {
   if (unused()) return {};
-  if (claims_on(object) != 0) ShareServer::of(context_).catch_up();
+  if (claims_on(object) != 0) server_.catch_up();
   const std::lock_guard lock(mutex_);
   if (const uint64_t claims = count_claims(object); claims != 0) {
     return make_error(GPUMEM_ERROR_BUSY,

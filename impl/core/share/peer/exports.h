@@ -52,13 +52,28 @@ struct PartRequest {
   bool exclusive = false;  // one importer at a time: a claim of another one is ALREADY_EXISTS
 };
 
+// What serves importers, as exports know it.
+class ExportServer {
+ public:
+  // Importers can connect from then on.
+  virtual Result<void> start() = 0;
+  // An export has ended: importers are told. Takes no lock that is held for long.
+  virtual void withdrawn(const Token& token) noexcept = 0;
+  // Takes what importers have sent so far, so that a release sent before an event that the caller saw counts
+  // here.
+  virtual void catch_up() noexcept = 0;
+
+ protected:
+  ~ExportServer() = default;
+};
+
 class Exports final : public Sharing {
  public:
   // Of the instance.
   static Exports& of(Context& context);
 
   // `imported` says whether the instance has imported or received what a token is of, for messages.
-  Exports(Context& context, std::function<bool(const Token&)> imported);
+  Exports(Context& context, ExportServer& server, std::function<bool(const Token&)> imported);
   ~Exports() override;
 
   // Of this instance. It does not change.
@@ -123,6 +138,7 @@ class Exports final : public Sharing {
   void end_all(Which which) noexcept;
 
   Context& context_;
+  ExportServer& server_;
   const std::function<bool(const Token&)> imported_;
   std::atomic<bool> used_{false};
   const Token instance_id_;

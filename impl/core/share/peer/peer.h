@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <string>
 
 #include "core/object/sharing.h"
 #include "core/share/wire/handle.h"
@@ -12,7 +12,8 @@
 
 namespace gpumem::core {
 
-class Context;
+// Of the instance with this id.
+std::string abstract_address(const Token& instance);
 
 class SharePeer : public OtherProcess {
  public:
@@ -20,13 +21,8 @@ class SharePeer : public OtherProcess {
   // have the same process only if the system says so. A process that it does not show, or that has ended,
   // counts as another one for each connection.
   static Result<Origin> origin_of(int socket);
-  // To an exporter, by its abstract address; the same connection for all that comes from it. PEER_GONE if the
-  // process has ended, STALE_HANDLE if it lives but its instance is closed, UNSUPPORTED if it cannot be
-  // reached from here (another network namespace), PERMISSION_DENIED if it refuses this user, BUSY after the
-  // timeout.
-  static Result<std::shared_ptr<SharePeer>> connect(Context& context, const ExporterId& exporter,
-                                                    uint64_t timeout_ns);
-  explicit SharePeer(const Origin& origin) : origin_(origin) {}
+  explicit SharePeer(const Origin& origin, const Token& exporter = {})
+      : origin_(origin), exporter_(exporter) {}
 
   const Origin& origin() const { return origin_; }
   // The instance at whose own address this connection was made; else zero.
@@ -44,7 +40,7 @@ class SharePeer : public OtherProcess {
 
  private:
   const Origin origin_;
-  Token exporter_{};  // does not change once others know this connection
+  const Token exporter_;
 };
 
 }  // namespace gpumem::core

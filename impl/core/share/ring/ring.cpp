@@ -165,7 +165,7 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
   consumers_first_ = request.consumers_first;
   Exports& exports = Exports::of(context());
   GPUMEM_TRY(ShareServer::of(context()).start());
-  ShareServer::of(context()).add_sleeper((*made)->signals().released);
+  ShareServer::of(context()).loop().sleepers().add((*made)->signals().released);
   control_ = std::move(*made);
 
   watcher_ = std::make_shared<Places>(control_);
@@ -377,7 +377,7 @@ Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t time
   exported_ = source.recorded;
   auto control = RingControl::open(source.descriptors);
   if (!control) return control.error();
-  ShareServer::of(context()).add_sleeper((*control)->signals().published);
+  ShareServer::of(context()).loop().sleepers().add((*control)->signals().published);
   control_ = std::move(*control);
   slot_count_ = control_->shape().slot_count;
   const auto check_open = [&]() -> Result<void> {
@@ -494,7 +494,7 @@ Result<void> Ring::release() {
 void Ring::close() noexcept {
   if (control_ == nullptr) return;
   RingControl::Signals& signals = control_->signals();
-  ShareServer::of(context()).remove_sleeper(producer_ ? signals.released : signals.published);
+  ShareServer::of(context()).loop().sleepers().remove(producer_ ? signals.released : signals.published);
   auto released = release_events();
   if (!released) released = release_events();  // the first call may report an earlier failure
   if (!released)
@@ -632,7 +632,7 @@ Result<void> Ring::check_stream(const Stream* stream) const {
 }
 
 Result<void> Ring::check_running() const {
-  if (ShareServer::of(context()).is_running()) [[likely]]
+  if (ShareServer::of(context()).loop().is_running()) [[likely]]
     return {};
   return instance_closed();
 }
@@ -758,8 +758,8 @@ void Ring::drop(uint32_t place, uint64_t word) noexcept {
   if (!control_->place(place).word.compare_exchange_strong(word, dropped)) return;
   control_->wake_consumers();
   // Name no process, because any consumer may have written it.
-  ShareServer::of(context()).warn("dropped a consumer of a ring", 0, Warnings::kUnknown,
-                                  "it says that it released what it cannot have");
+  ShareServer::of(context()).loop().warn("dropped a consumer of a ring", 0, Warnings::kUnknown,
+                                         "it says that it released what it cannot have");
 }
 
 // Whether all consumers have released the next slot.

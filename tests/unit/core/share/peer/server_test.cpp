@@ -2962,7 +2962,8 @@ TEST_F(ShareServerTest, WhoHasHungUpIsKnownBeforeItIsServed) {
   auto ends = platform::socket_pair();
   ASSERT_TRUE(ends);
   ShareServer& server = inside(instance)->share_server();
-  const ShareClient client(server, std::move(ends->ours), Origin(), 0);  // which the thread does not know
+  const ShareClient client(server.loop(), std::move(ends->ours), Origin(), 0,
+                           Token{});  // which the thread does not know
   EXPECT_FALSE(client.has_hung_up());
   ends->theirs = Descriptor();
   EXPECT_TRUE(client.has_hung_up());
@@ -3915,7 +3916,7 @@ TEST_F(ForgedHandleTest, ARingOwnsNothingThatWasImportedAsSomethingElse) {
   // The ring of another producer, which does not answer, names that memory.
   auto ends = platform::socket_pair();
   ASSERT_TRUE(ends);
-  auto producer = ShareClient::open(owner->share_server(), std::move(ends->theirs));
+  auto producer = ShareClient::open(owner->share_server().loop(), std::move(ends->theirs));
   ASSERT_TRUE(producer);
   ends->ours = Descriptor();
   request.peer = *producer;
@@ -4067,7 +4068,7 @@ TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
   {
     auto ends = platform::socket_pair();
     ASSERT_TRUE(ends);
-    auto client = ShareClient::open(inside(instance)->share_server(), std::move(ends->theirs));
+    auto client = ShareClient::open(inside(instance)->share_server().loop(), std::move(ends->theirs));
     ASSERT_TRUE(client);
     const auto until = std::chrono::steady_clock::time_point::max();
     ASSERT_TRUE(imports.keep(*decode(exported), {}, *client, until));
