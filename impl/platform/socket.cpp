@@ -133,9 +133,9 @@ Result<Descriptor> lock_folder(const std::string& path) {
   return opened;
 }
 
-Error taken(const std::string& address, const std::string& by) {
-  return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "%s at %s; close it, or use another path", by.c_str(),
-                    quoted(address).c_str());
+Error taken(const std::string& address, const std::string& by, const char* remedy = "close it") {
+  return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "%s at %s; %s, or use another path", by.c_str(),
+                    quoted(address).c_str(), remedy);
 }
 
 // Names the process at the other end of a new connection.
@@ -150,11 +150,12 @@ std::string who_listens(int connected) {
 Result<void> remove_stale(const std::string& path, const Address& address) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0) return {};
-  if (!S_ISSOCK(status.st_mode)) return taken(path, "a file that is no socket is");
+  if (!S_ISSOCK(status.st_mode)) return taken(path, "a file that is no socket is", "remove it");
   auto probe = new_socket();
   if (!probe) return probe.error();
   if (connect(probe->get(), address.get(), address.size) == 0) return taken(path, who_listens(probe->get()));
-  if (errno != ECONNREFUSED) return taken(path, "a socket of another program is");
+  if (errno != ECONNREFUSED)
+    return taken(path, "a hub that accepts nobody now, or a socket of another program, is");
   if (unlink(path.c_str()) != 0 && errno != ENOENT)
     return socket_error(errno, "unlink", ("cannot remove the old socket " + quoted(path)).c_str());
   return {};
@@ -441,7 +442,8 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
   }
   packet.take_descriptors(result.descriptors);
   result.size = static_cast<size_t>(got);
-  result.truncated = (packet.message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  result.truncated = (packet.message.msg_flags & MSG_TRUNC) != 0;
+  result.none_free = (packet.message.msg_flags & MSG_CTRUNC) != 0;
   // An empty packet carries no message, so treat it as the end, as on a stream.
   result.state = got == 0 ? Received::State::kHungUp : Received::State::kBytes;
   return result;

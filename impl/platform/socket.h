@@ -95,7 +95,10 @@ struct Received {
   enum class State { kBytes, kNothing, kHungUp };
   State state = State::kNothing;
   size_t size = 0;
-  bool truncated = false;   // there were more bytes in the packet, or more descriptors than could be taken
+  bool truncated = false;  // there were more bytes in the packet
+  // Some descriptors are missing. A packet brings no more than there is room for, so this process had no free
+  // one for them; it may have one again by now.
+  bool none_free = false;
   Descriptors descriptors;  // closed on exec
 };
 // On OUT_OF_HOST_MEMORY, nothing was received.

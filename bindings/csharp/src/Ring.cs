@@ -37,7 +37,7 @@ namespace GpuMem
   /// <summary>Options for opening a ring.</summary>
   public struct RingOpenOptions
   {
-    /// <summary>How long the producer may take for an answer; zero means 5 seconds.</summary>
+    /// <summary>How long the producer may take for all answers; zero means 5 seconds.</summary>
     public TimeSpan Timeout { get; set; }
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>

@@ -361,7 +361,7 @@ func (p *RingProducer) Finish(ctx context.Context) error {
 
 // RingOpenOptions are options for opening a ring.
 type RingOpenOptions struct {
-	Timeout time.Duration // How long the producer may take for an answer; 0 means 5 seconds.
+	Timeout time.Duration // How long the producer may take for all answers; 0 means 5 seconds.
 	Name    string        // For messages and reports, up to 63 bytes.
 }
 

@@ -85,7 +85,7 @@ GPUMEM_API gpumem_status gpumem_ring_export(gpumem_ring ring, gpumem_share_handl
 /** Options for opening a ring. */
 typedef struct gpumem_ring_open_desc {
   size_t struct_size;  /**< `sizeof(gpumem_ring_open_desc)` of the caller. */
-  uint64_t timeout_ns; /**< How long the producer may take for an answer; 0 means 5 seconds. */
+  uint64_t timeout_ns; /**< How long the producer may take for all answers; 0 means 5 seconds. */
   /** For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
   const char *name;
 } gpumem_ring_open_desc;

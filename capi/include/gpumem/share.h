@@ -174,7 +174,7 @@ GPUMEM_API gpumem_status gpumem_share_get_info(const gpumem_share_handle *handle
  * \param capacity room in `out_fds`
  * \param[out] out_count receives how many there are
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the descriptors were written, or `capacity` is 0 and only their number was
+ * \retval GPUMEM_SUCCESS the descriptors were written, or without `out_fds` their number
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, damaged bytes, or room for some but not for all; the message says how many there are
  * \retval GPUMEM_ERROR_UNSUPPORTED the handle is of a newer version of the library
  * \retval GPUMEM_ERROR_NOT_FOUND this instance has no such export, or no longer
@@ -226,7 +226,7 @@ typedef struct gpumem_import_desc {
  * Imported memory cannot be exported or published. A third process imports the same handle, or fetches it from the hub
  * itself; to publish the bytes, copy them to memory of your own.
  *
- * \param instance instance that will use the memory; not that which exported it
+ * \param instance instance that will use the memory; by #GPUMEM_SHARE_WAY_LEGACY none of the process that exported it
  * \param handle handle of memory
  * \param fds its descriptors, which stay the caller's; or NULL with a count of 0: they are those that came with the
  *         handle through gpumem_share_receive() or gpumem_link_fetch(), or the exporter is asked for them

@@ -1986,7 +1986,7 @@ structs! {
     growing gpumem_ring_open_desc {
         /// `sizeof(gpumem_ring_open_desc)` of the caller.
         struct_size: usize,
-        /// How long the producer may take for an answer; 0 means 5 seconds.
+        /// How long the producer may take for all answers; 0 means 5 seconds.
         timeout_ns: u64,
         /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
         /// copied.

@@ -619,7 +619,7 @@ impl RingOpenOptions {
         Self { timeout: None, name: None }
     }
 
-    /// How long the producer may take for an answer; 5 seconds by default.
+    /// How long the producer may take for all answers; 5 seconds by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

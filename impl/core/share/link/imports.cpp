@@ -18,6 +18,7 @@
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"
 #include "core/share/peer/connect.h"
+#include "core/share/peer/fair_share.h"
 #include "core/stream/make_object.h"
 #include "platform/file.h"
 #include "platform/identity.h"
@@ -28,7 +29,7 @@ namespace gpumem::core {
 
 namespace {
 
-constexpr size_t kReceivedMax = 1024;
+constexpr size_t kReceivedMax = 2048;
 
 Error other_descriptors(const ShareHandle& handle, size_t given) {
   if (handle.fd_count == 0) {
@@ -55,6 +56,13 @@ Error untrue_descriptors() {
       GPUMEM_ERROR_INVALID_ARGUMENT,
       "the file descriptors that came with the share handle are not those that it names; do not "
       "trust the process that sent them");
+}
+
+Result<void> check_arrived(const ShareHandle& handle, const platform::Descriptors& descriptors) {
+  if (descriptors.empty()) return {};
+  if (descriptors.size() != handle.fd_count) return untrue_descriptors();
+  if (!check_files(platform::numbers_of(descriptors), handle)) return untrue_descriptors();
+  return {};
 }
 
 Result<bool> is_own(const ExporterId& exporter) {
@@ -294,8 +302,9 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
     // Ask the exporter: a hub may have published the export again.
     if (state == GPUMEM_IMPORT_WITHDRAWN) continue;
     // Ask also if there is a new connection to the exporter.
-    if (state == GPUMEM_IMPORT_PEER_GONE && received != received_.end() && !received->second.peer->gone())
-      continue;
+    const SharePeer* const over =
+        received != received_.end() ? received->second.peer.get() : request.peer.get();
+    if (state == GPUMEM_IMPORT_PEER_GONE && over != nullptr && !over->gone()) continue;
     auto joined = join(import, request);
     if (!joined) return joined.error();
     *out = *joined;
@@ -359,9 +368,11 @@ bool Imports::has(const Token& token) const {
   });
 }
 
-std::optional<Imports::Received> Imports::take_received(const ShareHandle& handle) {
+std::optional<Imports::Received> Imports::take_received(const ImportRequest& request) {
+  if (request.arrived != nullptr)
+    return Received{request.handle, std::move(*request.arrived), request.peer, Clock::time_point()};
   const std::lock_guard lock(mutex_);
-  auto node = received_.extract(key_of_received(handle));
+  auto node = received_.extract(key_of_received(request.handle));
   if (node.empty()) return std::nullopt;
   return std::move(node.mapped());
 }
@@ -384,14 +395,20 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   std::shared_ptr<SharePeer> peer = received ? received->peer : request.peer;
   std::vector<int> numbers(request.file_descriptors.begin(), request.file_descriptors.end());
   if (numbers.empty() && received) numbers = platform::numbers_of(received->descriptors);
-  for (const int number : numbers) {
-    auto copy = platform::duplicate(number);
-    if (!copy) return copy.error();
-    source.descriptors.push_back(std::move(*copy));
-  }
+  const auto use_numbers = [&]() -> Result<void> {
+    if (!source.descriptors.empty()) return {};
+    for (const int number : numbers) {
+      auto copy = platform::duplicate(number);
+      if (!copy) return copy.error();
+      source.descriptors.push_back(std::move(*copy));
+    }
+    return {};
+  };
+  // What came with the handle may not be needed, as the exporter gives its own; and large memory has many.
+  if (!request.file_descriptors.empty()) GPUMEM_TRY(use_numbers());
   GPUMEM_TRY(check_files(numbers, given));
   const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
-  const bool complete = !source.descriptors.empty() || given.fd_count == 0;
+  const bool complete = !numbers.empty() || given.fd_count == 0;
   if (peer == nullptr && !(blocks && complete)) {
     auto connected = connect_to_exporter(context_, given.exporter, request.timeout_ns);
     if (!connected) {
@@ -402,6 +419,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
     }
   }
   if (peer == nullptr) {
+    GPUMEM_TRY(use_numbers());
     source.claim = Claim(nullptr, given.token);
     return source;
   }
@@ -410,6 +428,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
     // With the descriptors, the import does not need the exporter.
     const bool ended = grant.error().status == GPUMEM_ERROR_PEER_GONE;
     if (!(blocks && complete && ended)) return grant.error();
+    GPUMEM_TRY(use_numbers());
     source.claim = Claim(std::move(peer), given.token);
     return source;
   }
@@ -421,7 +440,10 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
       recorded.location != given.location || grant->descriptors.size() != recorded.fd_count) {
     return make_error(
         GPUMEM_ERROR_INVALID_ARGUMENT,
-        "the share handle is not what its exporter has recorded; pass its bytes on as they are");
+        request.arrived != nullptr
+            ? "the process at the other end grants something else than it offered; do not trust it"
+            : "the share handle is not what its exporter has recorded; pass its bytes on as they "
+              "are");
   }
   if (!check_files(platform::numbers_of(grant->descriptors), recorded)) return untrue_descriptors();
   GPUMEM_TRY(check_files(request.file_descriptors, recorded));
@@ -582,11 +604,15 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   GPUMEM_TRY(outside_host_function());
   const auto open = context_.stay_open();
   if (!open) return open.error();
-  std::optional<Received> received = take_received(request.handle);
-  Cleanup again([&] { put_back(std::move(received)); });
+  std::optional<Received> received = take_received(request);
+  Cleanup again([&] {
+    if (request.arrived == nullptr) put_back(std::move(received));
+  });
   auto source = reach(request, received);
   if (!source && has_ended(source.error())) again.dismiss();
   if (!source) return received ? source.error() : unreached(request.handle, source.error());
+  // Mapping takes as many again, and the exporter is there to ask once more.
+  if (received && source->granter) received->descriptors.clear();
   if ((*access & ~source->recorded.access) != 0) return only_reading();
   const auto changes = lock_unless_in_callback(changes_);
   if (!changes) return changed_elsewhere("imports of the instance");
@@ -608,10 +634,19 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   return at_offset(*made, request);
 }
 
+Result<CreatedMemory> Imports::import_arrived(ImportRequest request, platform::Descriptors descriptors,
+                                              std::shared_ptr<SharePeer> peer) {
+  request.handle.origin = peer->origin();
+  GPUMEM_TRY(check_arrived(request.handle, descriptors));
+  request.peer = std::move(peer);
+  request.arrived = &descriptors;
+  return import_memory(request, nullptr);
+}
+
 Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_type type) {
   GPUMEM_TRY(check_origin(request, context_, type));
   GPUMEM_TRY(check_not_own(request.handle));
-  std::optional<Received> received = take_received(request.handle);
+  std::optional<Received> received = take_received(request);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (source || has_ended(source.error())) again.dismiss();
@@ -665,7 +700,7 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
   GPUMEM_TRY(outside_host_function());
   auto facet = device.device().sharing();
   if (!facet) return facet.error();
-  std::optional<Received> received = take_received(request.handle);
+  std::optional<Received> received = take_received(request);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
   if (!source && has_ended(source.error())) again.dismiss();
@@ -807,16 +842,6 @@ void Imports::forget(const Memory& memory) noexcept {
 
 // ---- what was received, and what is kept mapped ----
 
-namespace {
-
-Error too_many_received() {
-  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                    "%zu handles were received and not imported; import them, or receive fewer",
-                    kReceivedMax);
-}
-
-}  // namespace
-
 void Imports::drop_expired() {
   std::erase_if(received_, [now = Clock::now()](const auto& one) {
     const Received& received = one.second;
@@ -825,10 +850,48 @@ void Imports::drop_expired() {
   });
 }
 
-Result<void> Imports::reserve_received() {
-  const std::lock_guard lock(mutex_);
+// The sender says how long a handle may wait, so what waits must not take what others need. Of those that
+// were sent by processes which have ended, nobody knows whether they are still wanted.
+template <class Check>
+Result<void> Imports::make_room(Check check) {
   drop_expired();
-  if (received_.size() + reserved_ >= kReceivedMax) return too_many_received();
+  if (check()) return {};
+  std::erase_if(received_, [](const auto& one) { return one.second.peer->gone(); });
+  return check();
+}
+
+Result<void> Imports::check_places(uint32_t user) const {
+  FairShare handles(user);
+  for (const auto& [key, one] : received_)
+    handles.add(one.handle.origin.process.user, 1);
+  handles.add(user, reserved_);
+  if (handles.all() < kReceivedMax && handles.own() < handles.of(kReceivedMax)) return {};
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "%" PRIu64
+                    " handles of user %u were received and not imported; import them, or receive fewer",
+                    handles.own(), user);
+}
+
+Result<void> Imports::check_descriptors(const ShareHandle& handle, size_t descriptors) const {
+  const uint32_t user = handle.origin.process.user;
+  FairShare held(user);
+  for (const auto& [key, one] : received_) {
+    if (key == key_of_received(handle)) continue;                          // which is replaced
+    held.add(one.handle.origin.process.user, one.descriptors.size() + 1);  // with the connection
+  }
+  const uint64_t limit = platform::descriptor_limit();
+  const uint64_t more = descriptors + 1;
+  // A first one may be as large as a message.
+  if (held.own() + more <= held.of(limit) || (held.own() == 0 && held.all() + more <= limit)) return {};
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "handles of user %u that were received and not imported have %" PRIu64
+                    " descriptors of %" PRIu64 "; import them, or raise `ulimit -n`",
+                    user, held.own(), held.of(limit));
+}
+
+Result<void> Imports::reserve_received(uint32_t user) {
+  const std::lock_guard lock(mutex_);
+  GPUMEM_TRY(make_room([&] { return check_places(user); }));
   ++reserved_;
   return {};
 }
@@ -841,18 +904,17 @@ void Imports::give_up_received() noexcept {
 Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors descriptors,
                                   std::shared_ptr<SharePeer> peer, Clock::time_point until, bool reserved) {
   handle.origin = peer->origin();
-  const std::vector<int> numbers = platform::numbers_of(descriptors);
-  if (!numbers.empty() && (numbers.size() != handle.fd_count || !check_files(numbers, handle))) {
+  if (auto checked = check_arrived(handle, descriptors); !checked) {
     if (reserved) give_up_received();
-    return untrue_descriptors();
+    return checked.error();
   }
   {
     const std::lock_guard lock(mutex_);
-    drop_expired();
     if (reserved) --reserved_;
-    if (!reserved && received_.size() + reserved_ >= kReceivedMax &&
-        !received_.contains(key_of_received(handle)))
-      return too_many_received();
+    const bool replaces = received_.contains(key_of_received(handle));
+    if (!reserved && !replaces)
+      GPUMEM_TRY(make_room([&] { return check_places(handle.origin.process.user); }));
+    GPUMEM_TRY(make_room([&] { return check_descriptors(handle, descriptors.size()); }));
     received_.insert_or_assign(key_of_received(handle),
                                Received{handle, std::move(descriptors), std::move(peer), until});
   }

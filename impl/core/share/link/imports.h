@@ -33,9 +33,10 @@ struct ImportRequest {
   void* address = nullptr;
   uint64_t timeout_ns = 0;  // for the exporter's answer
   std::string name;
-  std::shared_ptr<SharePeer> peer;  // the exporter's connection, if known
-  bool for_ring = false;            // the ring owns the import
-  bool for_trial = false;           // nobody else imports it, and it is not kept
+  std::shared_ptr<SharePeer> peer;           // the exporter's connection, if known
+  platform::Descriptors* arrived = nullptr;  // what came over it with the handle, if nothing is kept of that
+  bool for_ring = false;                     // the ring owns the import
+  bool for_trial = false;                    // nobody else imports it, and it is not kept
 };
 
 // An export that is held in another process, until this is destroyed.
@@ -85,6 +86,9 @@ class Imports final : public Importer {
   // Returns the memory's handle and the exported byte. `given` is the handle that the request was read from,
   // if the other options are defaults.
   Result<CreatedMemory> import_memory(const ImportRequest& request, const gpumem_share_handle* given);
+  // Imports what has just come over a connection with its handle. Keeps nothing of it if that fails.
+  Result<CreatedMemory> import_arrived(ImportRequest request, platform::Descriptors descriptors,
+                                       std::shared_ptr<SharePeer> peer);
   // Imports again what was imported before with the same bytes and defaults; no value unless that is certain.
   std::optional<CreatedMemory> import_again(const gpumem_share_handle& given) noexcept;
   // Claims an export of this type, which the caller then imports.
@@ -108,11 +112,13 @@ class Imports final : public Importer {
   bool keep_mapped(Memory& memory) noexcept override;
   void forget(const Memory& memory) noexcept override;
 
-  // Reserves room for a handle to receive; then keep it or give it up. LIMIT_EXCEEDED if too many wait.
-  Result<void> reserve_received();
+  // Reserves room for a handle to receive from a user; then keep it or give it up. LIMIT_EXCEEDED if too many
+  // wait.
+  Result<void> reserve_received(uint32_t user);
   void give_up_received() noexcept;
   // Keeps a handle's descriptors until it is imported or `until`. Returns the handle to import, which says
-  // where it came from. LIMIT_EXCEEDED if too many wait, but never if `reserved`: uses the reserved room.
+  // where it came from. `reserved`: uses the reserved room. LIMIT_EXCEEDED if too many wait, or if the user
+  // of the other process has its share of what they take.
   Result<ShareHandle> keep(ShareHandle handle, platform::Descriptors descriptors,
                            std::shared_ptr<SharePeer> peer, std::chrono::steady_clock::time_point until,
                            bool reserved = false);
@@ -190,8 +196,13 @@ class Imports final : public Importer {
   // Counts up the import of the granted memory, and takes the claim; false if it is not imported.
   Result<bool> count_up(const Key& key, const ImportRequest& request, ImportSource& source,
                         CreatedMemory* out);
+  // What the handles of a user take while they wait. These require mutex_.
+  Result<void> check_places(uint32_t user) const;
+  Result<void> check_descriptors(const ShareHandle& handle, size_t descriptors) const;
+  template <class Check>
+  Result<void> make_room(Check check);
   // The descriptors that came with a handle, if any did. If importing fails, put them back.
-  std::optional<Received> take_received(const ShareHandle& handle);
+  std::optional<Received> take_received(const ImportRequest& request);
   void put_back(std::optional<Received> received) noexcept;
   Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
   // Explains why the exporter could not be reached: only the instance that received a handle can import it.

@@ -110,7 +110,12 @@ Result<HubEntry> Link::enumerate(uint32_t index) {
 }
 
 Result<Status> Link::wait(const std::string& name, uint64_t after, uint64_t timeout_ns, HubEntry* entry) {
-  return wait_until(name, after, timeout_ns == 0, platform::deadline_after(timeout_ns), entry);
+  return wait_until(name, after, timeout_ns == 0, wait_deadline(timeout_ns), entry);
+}
+
+// Also of a look, which waits for no version but for answers.
+platform::Deadline Link::wait_deadline(uint64_t timeout_ns) const {
+  return timeout_ns == 0 ? answer_deadline(timeout_ns_) : platform::deadline_after(timeout_ns);
 }
 
 Result<Status> Link::wait_until(const std::string& name, uint64_t after, bool once,
@@ -118,7 +123,6 @@ Result<Status> Link::wait_until(const std::string& name, uint64_t after, bool on
   GPUMEM_TRY(outside_host_function());
   Message request = message_of(MessageType::kWait, name, after);
   request.once = once;
-  if (once) deadline = answer_deadline(timeout_ns_);
   auto answer = client_->call(std::move(request), {}, MessageType::kEntry, deadline);
   if (!answer) {
     const Status status = answer.error().status;
@@ -132,28 +136,40 @@ Result<Status> Link::wait_until(const std::string& name, uint64_t after, bool on
 
 Result<Status> Link::import_next(const std::string& name, uint64_t after, uint64_t timeout_ns,
                                  ImportRequest request, HubEntry* entry, CreatedMemory* created) {
-  const platform::Deadline deadline = platform::deadline_after(timeout_ns);
-  for (;;) {
+  const platform::Deadline deadline = wait_deadline(timeout_ns);
+  for (bool first = true;; first = false) {
+    if (!first && timeout_ns == 0 && std::chrono::steady_clock::now() >= deadline)
+      return name_hub(make_error(GPUMEM_ERROR_BUSY,
+                                 "it replaced each version before that could be imported; try again later"));
     auto waited = wait_until(name, after, timeout_ns == 0, deadline, entry);
     if (!waited || *waited != GPUMEM_SUCCESS) return waited;
     after = entry->version;  // if it is gone, newer ones have replaced it
-    auto handle = fetch(name, after, {});
-    if (!handle && handle.error().status == GPUMEM_ERROR_NOT_FOUND) continue;
-    if (!handle) return handle.error();
-    request.handle = *handle;
-    auto imported = Imports::of(context()).import_memory(request, nullptr);
+    auto fetched = ask_for(name, after, {});
+    if (!fetched && fetched.error().status == GPUMEM_ERROR_NOT_FOUND) continue;
+    if (!fetched) return fetched.error();
+    request.handle = fetched->message.handle;
+    auto imported = Imports::of(context()).import_arrived(request, std::move(fetched->descriptors), holder_);
     if (!imported && imported.error().status == GPUMEM_ERROR_STALE_HANDLE) continue;
     if (!imported) return imported.error();
     *created = *imported;
+    // What the hub said of it before need not be true.
+    entry->size = request.handle.size;
+    entry->type = request.handle.type;
+    entry->way = request.handle.way;
+    entry->access = request.handle.access;
     return GPUMEM_SUCCESS;
   }
 }
 
-Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {
+Result<Incoming> Link::ask_for(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {
   GPUMEM_TRY(outside_host_function());
   Message request = message_of(MessageType::kFetch, name, version);
   request.fingerprint = fingerprint;
-  auto answer = call(std::move(request), MessageType::kGranted);
+  return call(std::move(request), MessageType::kGranted);
+}
+
+Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {
+  auto answer = ask_for(name, version, fingerprint);
   if (!answer) return answer.error();
   return Imports::of(context()).keep(answer->message.handle, std::move(answer->descriptors), holder_,
                                      platform::deadline_after(kKeepTime));

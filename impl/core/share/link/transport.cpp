@@ -133,8 +133,8 @@ class StreamReader {
                           "the sender has hung up%s; connect again, and let it send the handle again",
                           begun_ ? " in the middle of a message" : "");
       }
-      none_free_ = none_free_ || (got->truncated && platform::out_of_descriptors());
-      if (got->truncated && !none_free_) return damaged("it is too long, or has too many descriptors");
+      none_free_ = none_free_ || got->none_free;
+      if (got->truncated) return damaged("it is too long");
       begun_ = true;
       for (platform::Descriptor& descriptor : got->descriptors) {
         if (!none_free_) packet.descriptors.push_back(std::move(descriptor));
@@ -197,7 +197,8 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   const platform::ClosingTogether together;
   // Reserve room first, because what is read cannot be put back into the socket.
   Imports& imports = Imports::of(context);
-  GPUMEM_TRY(imports.reserve_received());
+  auto sender = platform::peer_of(socket);
+  GPUMEM_TRY(imports.reserve_received(sender ? sender->user : platform::own_user()));
   Cleanup room([&] { imports.give_up_received(); });
   StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.loop().stop_event());
   Assembler assembler;
@@ -223,7 +224,7 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   room.dismiss();
   auto kept = imports.keep(incoming->message.handle, std::move(descriptors), std::move(*client),
                            platform::deadline_after(incoming->message.version), true);
-  if (!kept) return kept.error();
+  if (!kept) return kept.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED ? lost(kept.error()) : kept.error();
   *handle = *kept;
   return GPUMEM_SUCCESS;
 }

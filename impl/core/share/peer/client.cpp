@@ -25,6 +25,12 @@ platform::Deadline answer_deadline(uint64_t timeout_ns) {
   return platform::deadline_after(timeout_ns != 0 ? timeout_ns : kMessageTime);
 }
 
+uint64_t time_until(platform::Deadline deadline) {
+  if (deadline == platform::Deadline::max()) return UINT64_MAX;
+  const auto left = std::chrono::nanoseconds(deadline - Clock::now()).count();
+  return static_cast<uint64_t>(std::max<int64_t>(left, 1));
+}
+
 ShareClient::ShareClient(EventLoop& loop, platform::Descriptor socket, const Origin& origin,
                          uint64_t timeout_ns, const Token& exporter)
     : SharePeer(origin, exporter),

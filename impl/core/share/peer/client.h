@@ -19,6 +19,8 @@ namespace gpumem::core {
 
 // 0 is the default of 5 seconds.
 platform::Deadline answer_deadline(uint64_t timeout_ns);
+// What is left of it for one more answer, in nanoseconds; 1 if it is over.
+uint64_t time_until(platform::Deadline deadline);
 
 class ShareClient final : public SharePeer, public EventLoop::Client {
  public:

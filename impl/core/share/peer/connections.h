@@ -56,6 +56,7 @@ struct Connection {
   std::map<Token, Claim> claims;
   std::map<Token, gpumem_access> fetched;  // of a holder: what its link may have, as it was published
   std::optional<Token> lent;               // held for it until it claims
+  std::optional<Token> only;               // was made for this export, and gives no other
   std::vector<Wait> waits;
   uint32_t trials = 0;              // so far
   std::shared_ptr<Incoming> trial;  // that waits or runs; one that waits is dropped with its link

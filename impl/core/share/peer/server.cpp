@@ -339,6 +339,10 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
     }
   } else if (connection.hub != 0) {
     return refused(make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub is closed"));
+  } else if (connection.only && Exports::of(context_).whole_of(token) != *connection.only) {
+    // Who is at the other end may be of another user, and may have seen more handles than it was given.
+    return refused(make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                              "the connection came with another handle, and gives only what that is of"));
   }
   Connection::Claim& claim = connection.claims[token];
   if (exported) {
@@ -609,7 +613,7 @@ Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_n
   auto end = connections_.hand_out(Role::kHolder, 0, &ours);
   if (!end) return end.error();
   give_back.dismiss();
-  ours->lent = token;
+  ours->lent = ours->only = token;
   ours->lease_until = platform::deadline_after(lease_ns != 0 ? lease_ns : kLeaseTime);
   loop_.look_until(ours->lease_until);
   return Lent{std::move(*grant), std::move(*end), ours->id};

@@ -281,7 +281,7 @@ Result<ShareHandle> Ring::read_handle(const gpumem_share_handle& bytes, gpumem_s
   return handle;
 }
 
-Result<void> Ring::import_event(const gpumem_share_handle& bytes, uint64_t timeout_ns, Events& events,
+Result<void> Ring::import_event(const gpumem_share_handle& bytes, Deadline deadline, Events& events,
                                 std::vector<Claim>& claims) {
   auto handle = read_handle(bytes, GPUMEM_SHARE_TYPE_EVENT);
   if (!handle) return handle.error();
@@ -289,7 +289,7 @@ Result<void> Ring::import_event(const gpumem_share_handle& bytes, uint64_t timeo
   claims.reserve(slot_count_);
   ImportRequest request;
   request.handle = *handle;
-  request.timeout_ns = timeout_ns;
+  request.timeout_ns = time_until(deadline);
   request.peer = peer_;
   auto source = Imports::of(context()).claim(request, GPUMEM_SHARE_TYPE_EVENT);
   if (!source) return source.error();
@@ -303,10 +303,9 @@ Result<void> Ring::import_event(const gpumem_share_handle& bytes, uint64_t timeo
 }
 
 // Its first event, which one consumer at a time can claim, is claimed before it is taken: see PlaceWatcher.
-Result<void> Ring::take_place(uint64_t timeout_ns) {
-  const Deadline deadline = answer_deadline(timeout_ns);
+Result<void> Ring::take_place(Deadline deadline) {
   for (;;) {
-    auto taken = take_free_place(timeout_ns);
+    auto taken = take_free_place(deadline);
     if (!taken) return taken.error();
     if (*taken) return {};
     // The producer is about to free the place of one that has left, or has just done so.
@@ -325,7 +324,7 @@ Result<void> Ring::take_place(uint64_t timeout_ns) {
                     control_->shape().place_count);
 }
 
-Result<bool> Ring::take_free_place(uint64_t timeout_ns) {
+Result<bool> Ring::take_free_place(Deadline deadline) {
   const platform::Id random = platform::random_id();
   uint64_t owner = 0;
   std::memcpy(&owner, random.data(), sizeof owner);
@@ -333,7 +332,7 @@ Result<bool> Ring::take_free_place(uint64_t timeout_ns) {
   for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
     if (is_held(place)) continue;
     auto claimed =
-        import_event(control_->release_handle(place, 0), timeout_ns, release_events_, release_claims_);
+        import_event(control_->release_handle(place, 0), deadline, release_events_, release_claims_);
     if (!claimed && claimed.error().status == GPUMEM_ERROR_ALREADY_EXISTS) continue;
     if (!claimed) return claimed.error();
     control_->place(place).word.store(wanted);  // over what another consumer may have written
@@ -371,7 +370,7 @@ Result<void> Ring::join() {
   return {};
 }
 
-Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t timeout_ns) {
+Result<void> Ring::open(ImportSource source, DeviceObject& device, Deadline deadline) {
   peer_ = source.claim.peer();
   claim_ = std::move(source.claim);
   exported_ = source.recorded;
@@ -385,19 +384,19 @@ Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t time
     return make_error(GPUMEM_ERROR_CLOSED, "the producer has finished the ring");
   };
   GPUMEM_TRY(check_open());
-  GPUMEM_TRY(take_place(timeout_ns));
+  GPUMEM_TRY(take_place(deadline));
   for (uint32_t slot = 1; slot < slot_count_; ++slot)
     GPUMEM_TRY(
-        import_event(control_->release_handle(place_, slot), timeout_ns, release_events_, release_claims_));
+        import_event(control_->release_handle(place_, slot), deadline, release_events_, release_claims_));
   for (uint32_t slot = 0; slot < slot_count_; ++slot)
-    GPUMEM_TRY(import_event(control_->slot_handle(slot), timeout_ns, slot_events_, slot_claims_));
+    GPUMEM_TRY(import_event(control_->slot_handle(slot), deadline, slot_events_, slot_claims_));
 
   auto handle = read_handle(control_->memory_handle(), GPUMEM_SHARE_TYPE_MEMORY);
   if (!handle) return handle.error();
   ImportRequest request;
   request.handle = *handle;
   request.device = &device;
-  request.timeout_ns = timeout_ns;
+  request.timeout_ns = time_until(deadline);
   request.name = name_;
   request.peer = peer_;
   request.for_ring = true;
@@ -435,6 +434,7 @@ Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareH
                            uint64_t timeout_ns, std::string name) {
   GPUMEM_TRY(outside_host_function());
   end_abandoned(*context);
+  const Deadline deadline = answer_deadline(timeout_ns);
   ImportRequest request;
   request.handle = handle;
   request.timeout_ns = timeout_ns;
@@ -450,7 +450,7 @@ Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareH
     ring->close();
   });
   // Opening waits for another process, so do not block closing meanwhile.
-  if (auto opened = ring->open(std::move(*source), **device, timeout_ns); !opened)
+  if (auto opened = ring->open(std::move(*source), **device, deadline); !opened)
     return ring->explain(opened.error());
   const auto open = context->stay_open();
   if (!open) return open.error();

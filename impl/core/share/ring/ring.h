@@ -79,13 +79,13 @@ class Ring final : public Object {
   class Turn;
 
   Result<void> create(DeviceObject& device, const RingRequest& request);
-  Result<void> open(ImportSource source, DeviceObject& device, uint64_t timeout_ns);
+  Result<void> open(ImportSource source, DeviceObject& device, platform::Deadline deadline);
   Error explain(const Error& error) const;
-  Result<void> take_place(uint64_t timeout_ns);
+  Result<void> take_place(platform::Deadline deadline);
   // False if all places are taken.
-  Result<bool> take_free_place(uint64_t timeout_ns);
+  Result<bool> take_free_place(platform::Deadline deadline);
   Result<void> join();
-  Result<void> import_event(const gpumem_share_handle& bytes, uint64_t timeout_ns, Events& events,
+  Result<void> import_event(const gpumem_share_handle& bytes, platform::Deadline deadline, Events& events,
                             std::vector<Claim>& claims);
   Result<ShareHandle> read_handle(const gpumem_share_handle& bytes, gpumem_share_type type) const;
   Result<void> synchronize() noexcept;

@@ -68,14 +68,11 @@ Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
     if (got->state == platform::Received::State::kHungUp)
       return make_error(GPUMEM_ERROR_PEER_GONE,
                         "the other process has ended or hung up; connect again, or get a new share handle");
-    const bool none_free = got->truncated && platform::out_of_descriptors();
-    if (got->truncated && !none_free) {
-      return make_error(
-          GPUMEM_ERROR_INVALID_ARGUMENT,
-          "a message of another process is damaged: it is too long, or has too many descriptors");
-    }
-    auto whole =
-        assembler_.take({room.data(), got->size}, std::move(got->descriptors), descriptors_max, none_free);
+    if (got->truncated)
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        "a message of another process is damaged: it is too long");
+    auto whole = assembler_.take({room.data(), got->size}, std::move(got->descriptors), descriptors_max,
+                                 got->none_free);
     if (!whole || *whole) return whole;
   }
 }

@@ -1811,6 +1811,55 @@ TEST_F(ShareServerTest, AHandleThatIsLostLeavesTheSocketInStep) {
   }
 }
 
+// A sender says how long its handle may wait, and need not grant it.
+TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
+  constexpr uint32_t kBlocks = 9;  // ten descriptors, with the connection
+  const DescriptorLimit limit(600);
+  int made[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, made), 0);
+  const Descriptor ours(made[0]);
+  const Descriptor theirs(made[1]);
+  std::map<uint32_t, std::vector<Descriptor>> senders;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const auto receive = [&](uint32_t user) {
+    Descriptors sent;
+    std::thread([&] {
+      EXPECT_EQ(syscall(SYS_setresuid, -1, user, -1), 0);  // of this thread alone, and so of what it connects
+      auto ends = platform::socket_pair();
+      EXPECT_TRUE(ends);
+      senders[user].push_back(std::move(ends->ours));
+      sent.push_back(std::move(ends->theirs));
+    }).join();
+    Message pass = publish_of("", kBlocks);
+    pass.type = MessageType::kPass;
+    pass.version = UINT64_MAX;
+    pass.handle.token = platform::random_id();
+    Descriptors blocks = files(kBlocks);
+    set_files(blocks, pass.handle);
+    std::move(blocks.begin(), blocks.end(), std::back_inserter(sent));
+    for (const Packet& packet : split_message(pass, std::move(sent)))
+      EXPECT_TRUE(platform::send_some(theirs.get(), packet.bytes, packet.descriptors));
+    gpumem_share_handle handle;
+    return gpumem_share_receive(other, ours.get(), GPUMEM_TIMEOUT_INFINITE, &handle, &error);
+  };
+  const auto received = [&](uint32_t user) {
+    for (int count = 0;; ++count) {
+      if (receive(user) != GPUMEM_SUCCESS) return count;
+    }
+  };
+  EXPECT_EQ(received(kUsers[0]), 30) << "half of all";
+  EXPECT_EQ(error.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_NE(
+      std::strstr(error.message, "must be sent again: handles of user 65534 that were received and not"),
+      nullptr)
+      << error.message;
+  EXPECT_EQ(received(kUsers[1]), 10) << "a third of what is left";
+  EXPECT_EQ(received(0), 5);
+  senders.erase(kUsers[0]);
+  EXPECT_TRUE(eventually([&] { return receive(0) == GPUMEM_SUCCESS; }))
+      << "in place of what nobody can grant";
+}
+
 TEST_F(ShareServerTest, ReceivingRefusesWhatIsNotAMessage) {
   gpumem_share_handle handle;
   const auto receive = [&](int socket, uint64_t time = 100'000'000) {
@@ -1957,6 +2006,28 @@ TEST_F(ShareServerTest, NoVersionThatIsAskedForEndsAName) {
   EXPECT_EQ(gpumem_hub_withdraw(hub, "n", 0, nullptr), GPUMEM_SUCCESS);
   EXPECT_EQ(publish(0), GPUMEM_SUCCESS);
   EXPECT_EQ(version, kVersionMax + 2);
+}
+
+// Another thread may have closed some by the time that this one could ask for a free one. Here the descriptor
+// of the sender leaves no room for the last.
+TEST_F(ShareServerTest, WhoseDescriptorsFindNoRoomIsNotTakenForALiar) {
+  constexpr int kPassPidFd = 76;  // SO_PASSPIDFD, of Linux 6.5
+  auto ends = platform::socket_pair();
+  ASSERT_TRUE(ends);
+  const int on = 1;
+  if (setsockopt(ends->theirs.get(), SOL_SOCKET, kPassPidFd, &on, sizeof on) != 0 ||
+      setsockopt(ends->theirs.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
+    GTEST_SKIP() << "the kernel has no SO_PASSPIDFD";
+  Channel sender(std::move(ends->ours));
+  Channel receiver(std::move(ends->theirs));
+  Message message = publish_of("n", platform::kDescriptorsPerPacket);
+  message.type = MessageType::kGranted;
+  ASSERT_TRUE(sender.send(message, platform::share(files(platform::kDescriptorsPerPacket))));
+  auto got = receiver.receive(kMessageDescriptorsMax);
+  ASSERT_TRUE(got) << got.error().message;
+  ASSERT_TRUE(*got);
+  EXPECT_TRUE((*got)->none_free);
+  EXPECT_TRUE((*got)->descriptors.empty());
 }
 
 TEST_F(ShareServerTest, AChannelKnowsWhatIsNotRead) {
@@ -2887,13 +2958,69 @@ TEST_F(ShareServerTest, hub_3_the_time_for_the_next_version_is_for_all_that_are_
       reply(raw, asked->message, answer);
     }
   });
+  struct Limit {
+    uint64_t of_call;
+    uint64_t of_answers;
+    gpumem_status status;
+  };
+  for (const Limit& limit :
+       {Limit{200'000'000, 0, GPUMEM_NOT_READY}, Limit{0, 200'000'000, GPUMEM_ERROR_BUSY}}) {
+    SCOPED_TRACE(limit.of_call);
+    gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+    desc.path = address().c_str();
+    desc.timeout_ns = limit.of_answers;
+    gpumem_link link = nullptr;
+    ASSERT_EQ(gpumem_link_connect(other, &desc, &link, nullptr), GPUMEM_SUCCESS);
+    tried = 0;
+    gpumem_memory memory = nullptr;
+    EXPECT_EQ(
+        gpumem_link_import_next(link, "n", 0, limit.of_call, nullptr, nullptr, nullptr, &memory, nullptr),
+        limit.status);
+    EXPECT_GT(tried, 1U);
+    EXPECT_EQ(memory, nullptr);
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  }
+}
+
+// The caller gets no handle to import or drop.
+TEST_F(ShareServerTest, hub_3_what_came_with_a_version_that_is_not_imported_is_closed) {
+  const ShareHandle genuine = *decode(export_at(instance, shared_buffer(instance, 1)));
+  const Impostor impostor(address(), [&](Raw& raw) {
+    Raw holder(welcome(raw));
+    while (!raw.hung_up) {
+      for (Raw* const from : {&raw, &holder}) {
+        const auto asked = from->next(2ms);
+        if (!asked || asked->message.type == MessageType::kRelease) continue;
+        Message answer = message_of(MessageType::kRefused);
+        answer.status = GPUMEM_ERROR_BUSY;
+        Descriptors blocks;
+        if (asked->message.type == MessageType::kWait) {
+          answer = message_of(MessageType::kEntry);
+          answer.entry.name = "n";
+          answer.entry.version = 1;
+        } else if (asked->message.type == MessageType::kFetch) {
+          answer = publish_of("", 8);
+          answer.type = MessageType::kGranted;
+          answer.handle.device_uuid = genuine.device_uuid;
+          answer.handle.exporter = genuine.exporter;
+          blocks = files(8);
+          set_files(blocks, answer.handle);
+        }
+        reply(*from, asked->message, answer, std::move(blocks));
+      }
+    }
+  });
   gpumem_link link = nullptr;
   ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_link_wait(link, "n", 0, 0, nullptr, nullptr), GPUMEM_SUCCESS);  // it has sent its welcome
+  const uint64_t before = test::open_files();
   gpumem_memory memory = nullptr;
-  EXPECT_EQ(gpumem_link_import_next(link, "n", 0, 200'000'000, nullptr, nullptr, nullptr, &memory, nullptr),
-            GPUMEM_NOT_READY);
-  EXPECT_GT(tried, 1U);
-  EXPECT_EQ(memory, nullptr);
+  EXPECT_EQ(gpumem_link_import_next(link, "n", 0, 0, nullptr, nullptr, nullptr, &memory, nullptr),
+            GPUMEM_ERROR_BUSY);
+  EXPECT_EQ(test::open_files(), before);
+  gpumem_share_handle handle{};
+  EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(test::open_files(), before + 8) << "which can be imported later";
   EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
 }
 
@@ -3149,6 +3276,134 @@ TEST_F(ShareServerTest, AnAnswerBringsHalfOfTheDescriptorsAtMost) {
   EXPECT_EQ(files_of("memfd:test"), 0U);
 }
 
+// A ring with 8 slots takes 18 claims. Between the consumer and its producer is who answers each of them
+// late.
+TEST_F(ShareServerTest, ring_8_all_answers_together_have_the_time_of_one) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  Descriptor ours(ends[0]);
+  Descriptor theirs(ends[1]);
+  const pid_t child = test::quiet_fork();
+  if (child == 0) {
+    ours = {};
+    const Opened exporter;
+    gpumem_device device = nullptr;
+    EXPECT_EQ(gpumem_device_get(exporter, 0, &device, nullptr), GPUMEM_SUCCESS);
+    gpumem_ring_desc desc = GPUMEM_RING_DESC_INIT;
+    desc.slot_size = 64;
+    desc.slot_count = 8;
+    desc.consumers_max = 1;
+    gpumem_ring ring = nullptr;
+    gpumem_share_handle bytes{};
+    EXPECT_EQ(gpumem_ring_create(device, &desc, &ring, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_ring_export(ring, &bytes, nullptr), GPUMEM_SUCCESS);
+    ShareHandle handle = *decode(bytes);
+    const Token producer = handle.exporter.instance;
+    handle.exporter.instance = platform::random_id();
+    bool told = false;
+    {
+      const Impostor late(abstract_address(handle.exporter.instance), [&](Raw& raw) {
+        Raw behind(abstract_address(producer));
+        EXPECT_EQ(behind.hello(producer).type, MessageType::kWelcome);
+        Message answer = message_of(MessageType::kWelcome);
+        answer.token = handle.exporter.instance;
+        reply(raw, heard(raw), answer);
+        while (!raw.hung_up) {
+          const auto asked = raw.next(10ms);
+          if (!asked) continue;
+          if (asked->message.type == MessageType::kRelease) {
+            behind.send(asked->message);
+            continue;
+          }
+          std::this_thread::sleep_for(40ms);
+          const Message granted = behind.ask(asked->message);
+          reply(raw, asked->message, granted, std::move(behind.received));
+        }
+      });
+      bytes = encode(handle);
+      char over = 0;
+      told = write(theirs.get(), &bytes, sizeof bytes) == ssize_t{sizeof bytes} &&
+             read(theirs.get(), &over, 1) == 0;
+    }
+    _exit(told && !testing::Test::HasFailure() ? 0 : 1);
+  }
+  theirs = {};
+  gpumem_share_handle handle;
+  ASSERT_EQ(recv(ours.get(), &handle, sizeof handle, MSG_WAITALL), ssize_t{sizeof handle});
+  for (const uint64_t timeout_ns : {uint64_t{200'000'000}, uint64_t{600'000'000'000}}) {
+    const gpumem_status wanted = timeout_ns < 1'000'000'000 ? GPUMEM_ERROR_BUSY : GPUMEM_SUCCESS;
+    gpumem_ring_open_desc desc = GPUMEM_RING_OPEN_DESC_INIT;
+    desc.timeout_ns = timeout_ns;
+    gpumem_ring ring = nullptr;
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    EXPECT_EQ(gpumem_ring_open(other, &handle, &desc, &ring, &error), wanted) << error.message;
+    EXPECT_EQ(gpumem_ring_destroy(ring, nullptr), GPUMEM_SUCCESS);
+  }
+  ours = {};
+  other.close();
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// What came with the handle, and what the exporter grants.
+TEST_F(ShareServerTest, WhatIsFetchedNeedsTwiceItsDescriptors) {
+  constexpr uint64_t kBlocks = 30;
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  Descriptor ours(ends[0]);
+  Descriptor theirs(ends[1]);
+  const pid_t child = test::quiet_fork();
+  if (child == 0) {
+    ours = {};
+    const Opened exporter;
+    gpumem_device device = nullptr;
+    EXPECT_EQ(gpumem_device_get(exporter, 0, &device, nullptr), GPUMEM_SUCCESS);
+    uint64_t unit = 0;
+    const gpumem_physical_desc physical = GPUMEM_PHYSICAL_DESC_INIT;
+    EXPECT_EQ(gpumem_physical_get_granularity(device, &physical, &unit, nullptr, nullptr), GPUMEM_SUCCESS);
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.reserve = kBlocks * unit;
+    desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+    gpumem_buffer buffer = nullptr;
+    EXPECT_EQ(gpumem_buffer_create(device, &desc, &buffer, nullptr), GPUMEM_SUCCESS);
+    for (uint64_t blocks = 1; blocks <= kBlocks; ++blocks)
+      EXPECT_EQ(gpumem_buffer_resize(buffer, blocks * unit, nullptr), GPUMEM_SUCCESS);
+    gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+    EXPECT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
+    const gpumem_share_handle handle = export_at(exporter, info.base);
+    EXPECT_EQ(decode(handle)->fd_count, kBlocks);
+    gpumem_hub hub = nullptr;
+    const gpumem_hub_desc at = hub_desc();
+    EXPECT_EQ(gpumem_hub_open(exporter, &at, &hub, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_hub_publish(hub, "n", &handle, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+    char over = 0;
+    const bool told = write(theirs.get(), "p", 1) == 1 && read(theirs.get(), &over, 1) == 0;
+    _exit(told && !testing::Test::HasFailure() ? 0 : 1);
+  }
+  theirs = {};
+  char published = 0;
+  ASSERT_EQ(read(ours.get(), &published, 1), 1);
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  {
+    const DescriptorLimit limit(test::open_files() + 2 * kBlocks + kBlocks / 2);
+    gpumem_share_handle handle;
+    EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    gpumem_memory memory = nullptr;
+    EXPECT_EQ(gpumem_share_import(other, &handle, nullptr, 0, nullptr, nullptr, &memory, &error),
+              GPUMEM_SUCCESS)
+        << error.message;
+    EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
+  }
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  ours = {};
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 // As one that a debugger has stopped.
 TEST_F(ShareServerTest, ClosingWaitsForNoExporter) {
   const ShareHandle handle = handle_of_impostor(other, 1);
@@ -3320,6 +3575,23 @@ TEST_F(ShareServerTest, AnExporterThatLiesIsNotBelieved) {
   gpumem_kind_stats stats = GPUMEM_KIND_STATS_INIT;
   EXPECT_EQ(gpumem_stats_get_kind(other, GPUMEM_KIND_IMPORTED, &stats, nullptr), GPUMEM_SUCCESS);
   EXPECT_EQ(stats.live_count, 0U);
+}
+
+// It may be in the hands of another user, who knows more handles.
+TEST_F(ShareServerTest, ipc_14_a_connection_that_came_with_a_handle_gives_nothing_else) {
+  const Token given = decode(export_at(instance, shared_buffer(instance, 1)))->token;
+  const Token secret = decode(export_at(instance, shared_buffer(instance, 1)))->token;
+  auto lent = inside(instance)->share_server().lend(given, 0);
+  ASSERT_TRUE(lent);
+  Raw receiver(std::move(lent->end));
+  Message claim = message_of(MessageType::kClaim);
+  for (const Token& first : {secret, given, secret}) {
+    claim.token = first;
+    const Message answer = receiver.ask(claim);
+    EXPECT_EQ(answer.type, first == given ? MessageType::kGranted : MessageType::kRefused);
+    EXPECT_EQ(answer.status == GPUMEM_ERROR_PERMISSION_DENIED, first != given);
+    EXPECT_EQ(receiver.received.empty(), first != given);
+  }
 }
 
 TEST_F(ShareServerTest, AProcessHoldsAsManyExportsAsItMay) {
@@ -3571,6 +3843,8 @@ TEST_F(ForgedHandleTest, hub_3_versions_that_are_replaced_meanwhile_are_passed_o
           answer = message_of(MessageType::kEntry);
           answer.entry.name = "n";
           answer.entry.version = asked->message.version + 1;
+          answer.entry.size = uint64_t{1} << 40;
+          answer.entry.access = GPUMEM_ACCESS_READ;
         } else {
           if (from == &raw) fetched.push_back(asked->message.version);
           // The first is gone when it is fetched, the second when it is claimed.
@@ -3593,6 +3867,9 @@ TEST_F(ForgedHandleTest, hub_3_versions_that_are_replaced_meanwhile_are_passed_o
                                         &made.memory, nullptr);
   EXPECT_EQ(byte_of(made), kGenuine);
   EXPECT_EQ(entry.version, 3U);
+  EXPECT_EQ(entry.size, claimed.handle.size) << "and not what the hub says";
+  EXPECT_EQ(entry.access, claimed.handle.access);
+  EXPECT_EQ(entry.way, claimed.handle.way);
   EXPECT_EQ(fetched, (std::vector<uint64_t>{1, 2, 3}));
   EXPECT_EQ(gpumem_memory_destroy(made.memory, nullptr), GPUMEM_SUCCESS);
   EXPECT_EQ(gpumem_link_close(from, nullptr), GPUMEM_SUCCESS);
@@ -4087,7 +4364,7 @@ TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
   }
   EXPECT_TRUE(eventually([] { return answer_is_held.load(); }));
   Sleeper receiver([&] {
-    EXPECT_TRUE(imports.reserve_received());
+    EXPECT_TRUE(imports.reserve_received(platform::own_user()));
     imports.give_up_received();
   });
   hold_answers = false;
