@@ -169,7 +169,7 @@ int keep(const KeepOptions& options) {
     parts.push_back("took back " + std::to_string(info.version_count) +
                     (info.version_count == 1 ? " version" : " versions"));
   }
-  std::cout << filled(parts) << "Stays until Ctrl-C or SIGTERM.\n";
+  std::cout << filled(parts) << until_interrupted() << ".\n";
   flush_output();
   notify_ready();
   wait_for_interrupt(-1);

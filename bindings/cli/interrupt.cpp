@@ -42,11 +42,17 @@ void watch_signals() {
   // No SA_RESTART, so that a read that waits for a slow disk returns.
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before = {};
     sigaction(number, nullptr, &before);
     if (before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
   }
+}
+
+std::string until_interrupted() {
+  struct sigaction of_terminal = {};
+  sigaction(SIGINT, nullptr, &of_terminal);
+  return of_terminal.sa_handler == SIG_IGN ? "Stays until SIGTERM" : "Stays until Ctrl-C or SIGTERM";
 }
 
 void stop_if_interrupted() {

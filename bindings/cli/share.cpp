@@ -136,7 +136,7 @@ void share_file(gpumem_instance instance, const ShareOptions& options) {
                        std::to_string(shared.fingerprint().size) + " bytes", "of", shown(options.file) + ',',
                        "XXH3 " + shared.fingerprint().text() + ',', "at", shown(path)});
   if (stays) {
-    std::cout << wrapped(std::string("Stays until Ctrl-C or SIGTERM") +
+    std::cout << wrapped(until_interrupted() +
                          (options.wait_stdin ? ", or until the standard input ends" : "") +
                          (keeper ? ", or until the keeper ends" : "") + '.');
   }

@@ -1147,4 +1147,9 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace bench
 
-int main(int argc, char** argv) { return bench::run(argc, argv); }
+int main(int argc, char** argv) {
+  const int status = bench::run(argc, argv);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fputs("gpumem: bench: cannot write to the standard output\n", stderr);
+  return status != 0 ? status : 1;
+}

@@ -107,6 +107,14 @@ def case_list_names_the_groups():
     require(outcome.stdout == subprocess.run([BENCHMARK, "--list"], text=True, capture_output=True, check=True).stdout, str(outcome))
 
 
+def case_a_table_that_cannot_be_written_is_noticed():
+    need_benchmark()
+    for arguments in (["--list"], ["--backend", "host", "--group", "load", "--quick"]):
+        with open("/dev/full", "wb") as full:
+            outcome = subprocess.run([PROGRAM, "bench", *arguments], env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        require(outcome.returncode == 1 and outcome.stderr == "gpumem: bench: cannot write to the standard output\n", str(outcome))
+
+
 def case_wrong_usage_is_status_2():
     need_benchmark()
     require_failure(run("--group", "soup"), 2, "there is no group soup")

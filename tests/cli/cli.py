@@ -911,7 +911,7 @@ def staying(*arguments, variables=None, program=(PROGRAM,), pass_fds=()):
         try:
             lines = [process.stdout.readline().decode()]
             own = arguments[0] in COMMANDS
-            while own and lines[-1] and not lines[-1].startswith("Stays until Ctrl-C or SIGTERM"):
+            while own and lines[-1] and not lines[-1].startswith("Stays until "):
                 require_within(80, lines[-1])
                 lines.append(process.stdout.readline().decode())
             line = words_of("".join(lines[:-1] if own else lines)) + "\n"
@@ -955,6 +955,21 @@ def share_and_attach(backend, variables_of):
         require(not hub.exists(), "the socket file is left")
         report = run_host("move", "--json", "--kind", "pageable", "--repeat", "1", path).json()
         require(report["xxh3_128"] == found[1], "not the hash that move shows")
+
+
+def case_what_ends_a_keeper_is_said_and_does():
+    for ignored, says, ends in ((False, "Stays until Ctrl-C or SIGTERM.", signal.SIGHUP), (True, "Stays until SIGTERM.", signal.SIGTERM)):
+        with tempfile.TemporaryDirectory() as folder:
+            hub = Path(folder) / "hub"
+            program = ("sh", "-c", "trap '' INT; exec \"$0\" \"$@\"", PROGRAM) if ignored else (PROGRAM,)
+            with subprocess.Popen([*program, "keep", "--hub", hub], env=environment(), stdout=subprocess.PIPE, text=True) as process:
+                process.stdout.readline()
+                last = process.stdout.readline().strip()
+                require(last == says and hub.exists(), last)
+                if ignored:
+                    process.send_signal(signal.SIGINT)
+                process.send_signal(ends)
+                require(process.wait() == 0 and not hub.exists(), f"{process.returncode} {hub.exists()}")
 
 
 def case_share_and_attach():
