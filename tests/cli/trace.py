@@ -116,6 +116,9 @@ def case_each_kind_of_call_is_recorded():
                     "buffer_create": 1, "buffer_resize": 1, "group_sleep": 1, "group_wake": 1, "buffer_destroy": 1, "physical_create": 2,
                     "physical_release": 2, "range_reserve": 1, "range_map": 2, "range_unmap": 1, "range_release": 1}
         require(counts == expected, f"{counts}")
+        whole = [call for call in calls if call.get("index", 0) == 0]
+        for before, after in zip(whole, whole[1:]):
+            require(before["t"] + before["ns"] <= after["t"], f"one thread made one after the other: {before} {after}")
         of = {call["call"]: call for call in reversed(calls)}
         made = of["memory_create"]
         require((made["kind"], made["size"], made["name"], made["device"], made["taken"]) == ("pinned", 4 * MIB, 'stag"ing', 0, 4 * MIB), str(made))

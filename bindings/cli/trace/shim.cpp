@@ -160,8 +160,8 @@ char* begin_file(const char* path, size_t size) {
   return nullptr;
 }
 
-// Under the mutex. Whether there is a file now.
-bool begin() {
+// Under the mutex. Whether there is a file now. `first` is when the call began that opens it.
+bool begin(uint64_t first) {
   const char* const path = secure_getenv("GPUMEM_TRACE_FILE");
   if (path == nullptr) return false;
   static bool watches = false;
@@ -184,7 +184,7 @@ bool begin() {
   }
   timespec date = {};
   clock_gettime(CLOCK_REALTIME, &date);
-  begun = now();
+  begun = first;
   const int length =
       std::snprintf(start, page - 1,
                     "{\"gpumem_trace\": 1, \"gpumem\": \"%s\", \"process\": %d, \"command\": \"%s\", "
@@ -199,12 +199,12 @@ bool begin() {
   return true;
 }
 
-// Whether calls are recorded.
-bool records() {
+// Whether calls are recorded, from the one that began at `start` on.
+bool records(uint64_t start) {
   if (state.load(std::memory_order_acquire) == State::kNew) {
     const int error = errno;
     pthread_mutex_lock(&mutex);
-    if (state == State::kNew) state = begin() ? State::kOpen : State::kOff;
+    if (state == State::kNew) state = begin(start) ? State::kOpen : State::kOff;
     pthread_mutex_unlock(&mutex);
     errno = error;
   }
@@ -258,10 +258,10 @@ bool knows(const Struct* given, size_t bytes) {
 class Line {
  public:
   Line(uint64_t start, const char* call, gpumem_status status, uint64_t end = now())
-      : on_(records()), end_(end) {
+      : on_(records(start)), end_(end) {
     if (!on_) return;
     if (thread_number == 0) thread_number = static_cast<uint64_t>(gettid());
-    // The call that opens the file began before.
+    // One of another thread may have begun before that which opened the file.
     put("{\"t\": ");
     put(start > begun ? start - begun : 0);
     number("ns", end - start);

@@ -284,9 +284,11 @@ int trace_show(const TraceOptions& options) {
   std::set<uint64_t> threads;
   for (const TraceCall& call : trace.calls)
     threads.insert(call.thread);
+  const auto calls = std::count_if(trace.calls.begin(), trace.calls.end(),
+                                   [](const TraceCall& call) { return call.first(); });
   std::cout << filled({"Process " + std::to_string(trace.process) + ",", shown(trace.command) + ",",
                        "gpumem " + shown(trace.version) + ",", date_text(trace.date)})
-            << wrapped(counted(trace.calls.size(), "call", "calls") + " of " +
+            << wrapped(counted(static_cast<uint64_t>(calls), "call", "calls") + " of " +
                        counted(threads.size(), "thread", "threads") + " in " + time_text(trace.length()));
   print_notes(std::cout, trace);
   print_calls(std::cout, trace);
