@@ -263,7 +263,7 @@ class Region(Unique):
                 stream: Optional[Stream] = None) -> None:
         """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`. An array in
         Fortran order raises InvalidArgument."""
-        _check_order(destination)
+        _check_order(destination, True)
         self._place(stream).copy(destination, At(self, offset), size)
 
     def export(self, *, way: Union[ShareWay, str, int] = "any", access: Union[Access, str, int, None] = None,
@@ -283,11 +283,12 @@ def _order_of(value: Any) -> Optional[str]:
     return None if rows == columns else "C" if rows else "F"
 
 
-def _check_order(operand: Any) -> None:
+def _check_order(operand: Any, writable: bool = False) -> None:
     """Fails for an array in Fortran order, whose elements would change their places."""
     if _order_of(operand) == "F":
+        instead = "an array in C order, and assign that to it" if writable else "a copy in C order"
         raise InvalidArgument(f"this {type(operand).__name__} object is in Fortran order, but memory has the bytes of rows; pass "
-                              "its transpose or a copy in C order")
+                              f"its transpose, or {instead}")
 
 
 class At:

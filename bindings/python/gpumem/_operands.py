@@ -64,15 +64,17 @@ def _fault(owner: Any, writable: bool) -> str:
         return ""
     if writable and view.readonly:
         return _read_only(owner)
-    return "" if view.contiguous else _scattered(owner)
+    return "" if view.contiguous else _scattered(owner, writable)
 
 
 def _read_only(owner: Any) -> str:
     return f"this {type(owner).__name__} object is read-only{'; use a bytearray' if isinstance(owner, bytes) else ''}"
 
 
-def _scattered(owner: Any) -> str:
-    return f"this {type(owner).__name__} object is not contiguous; copy it first, for example with numpy.ascontiguousarray()"
+def _scattered(owner: Any, writable: bool) -> str:
+    instead = ("pass one that is, such as numpy.empty(x.shape, x.dtype), and assign that to it" if writable else
+               "copy it first, for example with numpy.ascontiguousarray()")
+    return f"this {type(owner).__name__} object is not contiguous; {instead}"
 
 
 class Strange:
@@ -83,7 +85,7 @@ class Strange:
     def __init__(self, owner: Any, writable: bool) -> None:
         flags = owner.flags
         if not (flags.c_contiguous or flags.f_contiguous):
-            raise InvalidArgument(_scattered(owner))
+            raise InvalidArgument(_scattered(owner, writable))
         if writable and not flags.writeable:
             raise InvalidArgument(_read_only(owner))
         self.owner, self.address, self.size = owner, owner.__array_interface__["data"][0], owner.nbytes

@@ -51,7 +51,11 @@ class ShareHandle(bytes):
 
     def __new__(cls, data: Any) -> ShareHandle:
         """Takes the bytes of a handle that came by another channel. :meth:`info` finds out whether they are whole."""
-        found = bytes(memoryview(data))
+        try:
+            found = bytes(memoryview(data))
+        except TypeError:
+            made_by = "; its export() makes one" if hasattr(data, "export") else ""
+            raise TypeError(f"a handle is {_BYTES} bytes, and not {type(data).__name__}{made_by}") from None
         if len(found) != _BYTES:
             raise InvalidArgument(f"a handle has {_BYTES} bytes, not {len(found)}")
         self = super().__new__(cls, found)

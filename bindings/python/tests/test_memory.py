@@ -667,6 +667,14 @@ class CopyTest(Case):
                     memory.copy_to(destination)
             with self.assertRaisesRegex(gpumem.InvalidArgument, "^this memoryview object is not contiguous; copy it first, for example with numpy"):
                 memory.copy_from(memoryview(bytes(64))[::2])
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "not contiguous; pass one that is, such as numpy.empty.*, and assign that to it$"):
+                memory.copy_to(memoryview(bytearray(128))[::2])
+            if numpy:
+                rows = numpy.zeros((4, 16), "u1", order="F")
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "; pass its transpose, or a copy in C order$"):
+                    memory.copy_from(rows)
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "; pass its transpose, or an array in C order, and assign that to it$"):
+                    memory.copy_to(rows)
             with self.assertRaisesRegex(gpumem.InvalidArgument, "; use a bytearray$"):
                 memory.copy_to(bytes(64))
             count = len(self.instance.devices)

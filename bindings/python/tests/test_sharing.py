@@ -158,8 +158,10 @@ class HandleTest(SharingCase):
         for data in (b"", bytes(255), bytes(257)):
             with self.assertRaisesRegex(gpumem.InvalidArgument, "256 bytes"):
                 gpumem.ShareHandle(data)
-        with self.assertRaises(TypeError):
+        with self.assertRaisesRegex(TypeError, "^a handle is 256 bytes, and not str$"):
             gpumem.ShareHandle("text")
+        with self.device.memory(SIZE) as memory, self.assertRaisesRegex(TypeError, r"and not Memory; its export\(\) makes one$"):
+            self.instance.import_memory(memory)
         none = gpumem.ShareHandle(bytes(256))
         for call in (none.info, lambda: self.instance.revoke(none), lambda: self.instance.share_fds(bytes(256)),
                      lambda: self.instance.import_memory(bytes(256)),
