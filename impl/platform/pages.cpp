@@ -224,13 +224,15 @@ Result<void*> reserve_at(void* address, uint64_t size) {
   if (there == MAP_FAILED) {
     const int error = errno;
     if (error == EEXIST) {
-      return system_error(GPUMEM_ERROR_ALREADY_EXISTS, error, "mmap", "the addresses are in use");
+      return system_error(GPUMEM_ERROR_ALREADY_EXISTS, error, "mmap",
+                          "the addresses are in use; pass others, or NULL for any");
     }
     return map_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE, error, "mmap", "the addresses cannot be reserved");
   }
   if (there != address) {  // before Linux 4.17 it is only a hint
     munmap(there, size);
-    return system_error(GPUMEM_ERROR_ALREADY_EXISTS, EEXIST, "mmap", "the addresses are in use");
+    return system_error(GPUMEM_ERROR_ALREADY_EXISTS, EEXIST, "mmap",
+                        "the addresses are in use; pass others, or NULL for any");
   }
   if (madvise(there, size, MADV_DONTFORK) == 0) return there;
   const Error failure =

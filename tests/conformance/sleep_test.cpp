@@ -1929,9 +1929,12 @@ CHILD(buf_23_an_ordinary_allocation) {
   gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
   desc.size = 100'000;
   gpumem_buffer none = nullptr;
-  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_buffer_create(instance.device(), &desc, &none, why()));
-  for (const char* const named : {"vmm.device", "GPUMEM_BUFFER_COPYABLE"})
-    EXPECT_NE(std::strstr(last_error().message, named), nullptr) << last_error().message;
+  for (const gpumem_location location : {GPUMEM_LOCATION_HOST, GPUMEM_LOCATION_DEVICE}) {
+    desc.location = location;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_buffer_create(instance.device(), &desc, &none, why()));
+    for (const char* const named : {"vmm.device", "GPUMEM_BUFFER_COPYABLE"})
+      EXPECT_NE(std::strstr(last_error().message, named), nullptr) << last_error().message;
+  }
   desc.flags = GPUMEM_BUFFER_COPYABLE;
   desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
   EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_buffer_create(instance.device(), &desc, &none, why()));

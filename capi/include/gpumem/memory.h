@@ -78,7 +78,8 @@ typedef struct gpumem_memory_desc {
  *         allocated (register existing memory with gpumem_memory_register())
  * \retval GPUMEM_ERROR_UNSUPPORTED a required property cannot be granted here; the message names the capability
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the system or the driver refuses this user
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the pin budget or the system's lock limit is used up
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the pin budget, the system's lock limit or, on the host backend, the number of
+ *         descriptors is used up
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost

@@ -66,9 +66,9 @@ class Decoder {
   }
 
   // COM-1, COM-2.
-  void size(uint64_t bytes) {
-    if (bytes == 0) refuse("the size is 0; ask for at least one byte");
-    size_or_zero(bytes, "size");
+  void size(uint64_t bytes, const char* what = "size") {
+    if (bytes == 0) refuse("the %s is 0; ask for at least one byte", what);
+    size_or_zero(bytes, what);
   }
   void size_or_zero(uint64_t bytes, const char* what) {
     if (bytes > kSizeMax)

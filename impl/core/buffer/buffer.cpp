@@ -763,25 +763,28 @@ void Buffer::show_store() {
 Result<void> Buffer::open() {
   const bool on_device = request_.physical.location == GPUMEM_LOCATION_DEVICE;
   const bool copyable = (request_.flags & GPUMEM_BUFFER_COPYABLE) != 0;
+  const auto advise = [&](const Error& error) {
+    const bool helps =
+        error.status == GPUMEM_ERROR_UNSUPPORTED && !device_.need(GPUMEM_CAPABILITY_VMM_DEVICE);
+    if (!helps) return error;
+    return reworded(
+        error,
+        "%s; with GPUMEM_BUFFER_COPYABLE the buffer is an ordinary allocation, which moves when it grows",
+        error.message);
+  };
   if (on_device || copyable) {
     auto facet = virtual_memory_of(device_);
     const Result<void> usable = facet ? device_.need(GPUMEM_CAPABILITY_VMM_DEVICE) : facet.error();
     if (!usable && copyable) return open_ordinary();
-    if (!usable && usable.error().status == GPUMEM_ERROR_UNSUPPORTED) {
-      return reworded(
-          usable.error(),
-          "%s; with GPUMEM_BUFFER_COPYABLE the buffer is an ordinary allocation, which moves when it grows",
-          usable.error().message);
-    }
-    if (!usable) return usable;
+    if (!usable) return advise(usable.error());
   }
   auto root = held<DeviceObject>(device_.handle());
   if (!root) return root.error();
   auto unit = physical_granularity(**root, request_.physical);
-  if (!unit) return unit.error();
+  if (!unit) return advise(unit.error());
   unit_ = unit->minimum;
   auto reserve_unit = range_granularity(context());
-  if (!reserve_unit) return reserve_unit.error();
+  if (!reserve_unit) return advise(reserve_unit.error());
   reserve_unit_ = std::max(*reserve_unit, unit_);
 
   GPUMEM_TRY(check_accesses(accesses_));
