@@ -379,7 +379,8 @@ typedef struct gpumem_fetch_desc {
  * \retval GPUMEM_ERROR_NOT_FOUND the hub has no such name, version or fingerprint
  * \retval GPUMEM_ERROR_PEER_GONE the hub has ended
  * \retval GPUMEM_ERROR_BUSY the hub did not answer in time
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or 1,024 handles wait to be imported
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or as many handles wait to be imported as
+ *         may, or of the hub's user, or have as many descriptors
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until the hub has answered}

@@ -452,8 +452,9 @@ GPUMEM_API gpumem_status gpumem_share_send(gpumem_instance instance, const gpume
  * \retval GPUMEM_ERROR_UNSUPPORTED the message is of a newer version of the library; or nothing can be shared here
  * \retval GPUMEM_ERROR_PEER_GONE the sender has hung up
  * \retval GPUMEM_ERROR_BUSY only a part of the message came in time. The socket is of no use any more
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED 1,024 handles wait to be imported: the message stays in the socket; or the process
- *         has no free descriptor: if the message says that the handle is lost, it must be sent again
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED as many handles wait to be imported as may, or of the sender's user: the message
+ *         stays in the socket; or these have as many descriptors as they may, or the process has no free one: if the
+ *         message says that the handle is lost, it must be sent again
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until a message has come}
