@@ -96,8 +96,8 @@ struct Received {
   State state = State::kNothing;
   size_t size = 0;
   bool truncated = false;  // there were more bytes in the packet
-  // Some descriptors are missing. A packet brings no more than there is room for, so this process had no free
-  // one for them; it may have one again by now.
+  // Some descriptors are missing. There is room for as many as a packet can bring, so this process had no
+  // free one for them, though it may have one again by now; or the sender asked for what takes their room.
   bool none_free = false;
   Descriptors descriptors;  // closed on exec
 };

@@ -2033,9 +2033,9 @@ TEST_F(Ipc, ipc_12_no_room_for_another_handle) {
   constexpr int kMost = 1024;
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  // Each has two, and all together half of the process's.
-  if (before.rlim_max < 5 * kMost) SKIP_RULE("the process may not have so many descriptors");
-  const rlimit enough{std::max<rlim_t>(before.rlim_cur, 5 * kMost), before.rlim_max};
+  // Each has two, and all together three eighths of the process's.
+  if (before.rlim_max < 6 * kMost) SKIP_RULE("the process may not have so many descriptors");
+  const rlimit enough{std::max<rlim_t>(before.rlim_cur, 6 * kMost), before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &enough), 0);
   constexpr uint64_t kHour = 3600 * uint64_t{1'000'000'000};  // so that none is given up meanwhile
   Exporter exporter;

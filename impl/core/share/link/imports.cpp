@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cstring>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/arithmetic.h"
@@ -370,7 +371,7 @@ bool Imports::has(const Token& token) const {
 
 std::optional<Imports::Received> Imports::take_received(const ImportRequest& request) {
   if (request.arrived != nullptr)
-    return Received{request.handle, std::move(*request.arrived), request.peer, Clock::time_point()};
+    return Received{request.handle, std::move(*request.arrived), request.peer, 0, Clock::time_point()};
   const std::lock_guard lock(mutex_);
   auto node = received_.extract(key_of_received(request.handle));
   if (node.empty()) return std::nullopt;
@@ -547,7 +548,7 @@ NewImport import_of(Importer& importer, const ShareHandle& recorded, const Impor
 }  // namespace
 
 Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request, DeviceObject& device,
-                                   gpumem_access access, ImportSource source) {
+                                   gpumem_access access, ImportSource& source) {
   const ShareHandle& recorded = source.recorded;
   NewImport wanted = import_of(*this, recorded, request, source.claim);
   std::list<Kept> kept = take_kept(key, source, request.address);  // the cached mapping, or empty
@@ -605,25 +606,32 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   const auto open = context_.stay_open();
   if (!open) return open.error();
   std::optional<Received> received = take_received(request);
+  ImportSource source;
+  bool given_twice = false;
   Cleanup again([&] {
-    if (request.arrived == nullptr) put_back(std::move(received));
+    if (request.arrived != nullptr) return;
+    if (given_twice) received->descriptors = std::move(source.descriptors);
+    put_back(std::move(received));
   });
-  auto source = reach(request, received);
-  if (!source && has_ended(source.error())) again.dismiss();
-  if (!source) return received ? source.error() : unreached(request.handle, source.error());
-  // Mapping takes as many again, and the exporter is there to ask once more.
-  if (received && source->granter) received->descriptors.clear();
-  if ((*access & ~source->recorded.access) != 0) return only_reading();
+  auto reached = reach(request, received);
+  if (!reached && has_ended(reached.error())) again.dismiss();
+  if (!reached) return received ? reached.error() : unreached(request.handle, reached.error());
+  source = std::move(*reached);
+  // Mapping takes as many once more, so do not keep those that came beside the same ones that were granted.
+  given_twice = received && source.granter && !received->descriptors.empty() &&
+                source.recorded.files == request.handle.files;
+  if (given_twice) received->descriptors.clear();
+  if ((*access & ~source.recorded.access) != 0) return only_reading();
   const auto changes = lock_unless_in_callback(changes_);
   if (!changes) return changed_elsewhere("imports of the instance");
   // The memory may be imported by now: by another thread, another export or over another connection.
-  counted = count_up(key, request, *source, &created);
+  counted = count_up(key, request, source, &created);
   if (!counted) return counted.error();
   if (*counted) {
     again.dismiss();
     return created;
   }
-  auto made = map(key, request, **device, *access, std::move(*source));
+  auto made = map(key, request, **device, *access, source);
   // What a driver refuses, it may take the next time.
   const bool untrue = !made && made.error().status == GPUMEM_ERROR_INVALID_ARGUMENT &&
                       made.error().native_domain == GPUMEM_NATIVE_NONE && request.file_descriptors.empty() &&
@@ -665,7 +673,7 @@ Result<void> Imports::try_import(const ImportRequest& request, platform::Descrip
   GPUMEM_TRY(check_not_own(request.handle));
   GPUMEM_TRY((*device)->device().usable());
   const std::optional<Received> received(
-      Received{request.handle, std::move(descriptors), std::move(peer), Clock::time_point()});
+      Received{request.handle, std::move(descriptors), std::move(peer), 0, Clock::time_point()});
   auto source = reach(request, received);
   if (!source) return source.error();
   if (source->recorded.size > bytes_max || source->recorded.size == 0)
@@ -678,7 +686,7 @@ Result<void> Imports::try_import(const ImportRequest& request, platform::Descrip
     const auto changes = lock_unless_in_callback(changes_);
     if (!changes) return changed_elsewhere("imports of the instance");
     const Key key = key_of(request.handle, (*device)->device().ordinal(), *access);
-    auto mapped = map(key, request, **device, *access, std::move(*source));
+    auto mapped = map(key, request, **device, *access, *source);
     if (!mapped) return mapped.error();
     made = *mapped;
   }
@@ -863,7 +871,7 @@ Result<void> Imports::make_room(Check check) {
 Result<void> Imports::check_places(uint32_t user) const {
   FairShare handles(user);
   for (const auto& [key, one] : received_)
-    handles.add(one.handle.origin.process.user, 1);
+    handles.add(one.user, 1);
   handles.add(user, reserved_);
   if (handles.all() < kReceivedMax && handles.own() < handles.of(kReceivedMax)) return {};
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
@@ -872,16 +880,16 @@ Result<void> Imports::check_places(uint32_t user) const {
                     handles.own(), user);
 }
 
-Result<void> Imports::check_descriptors(const ShareHandle& handle, size_t descriptors) const {
-  const uint32_t user = handle.origin.process.user;
+Result<void> Imports::check_descriptors(uint32_t user, const ShareHandle& handle, size_t descriptors) const {
   FairShare held(user);
+  std::set<uint64_t> connections{handle.origin.connection};  // all handles of a link have the same one
   for (const auto& [key, one] : received_) {
-    if (key == key_of_received(handle)) continue;                          // which is replaced
-    held.add(one.handle.origin.process.user, one.descriptors.size() + 1);  // with the connection
+    if (key == key_of_received(handle)) continue;  // which is replaced
+    held.add(one.user, one.descriptors.size() + (connections.insert(key.second).second ? 1 : 0));
   }
-  const uint64_t limit = platform::descriptor_limit();
+  const uint64_t limit = platform::descriptor_limit() / 4 * 3;  // the rest is for what is not sent by others
   const uint64_t more = descriptors + 1;
-  // A first one may be as large as a message.
+  // A first one may be as large as a message, while there is room.
   if (held.own() + more <= held.of(limit) || (held.own() == 0 && held.all() + more <= limit)) return {};
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "handles of user %u that were received and not imported have %" PRIu64
@@ -902,7 +910,8 @@ void Imports::give_up_received() noexcept {
 }
 
 Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors descriptors,
-                                  std::shared_ptr<SharePeer> peer, Clock::time_point until, bool reserved) {
+                                  std::shared_ptr<SharePeer> peer, uint32_t user, Clock::time_point until,
+                                  bool reserved) {
   handle.origin = peer->origin();
   if (auto checked = check_arrived(handle, descriptors); !checked) {
     if (reserved) give_up_received();
@@ -912,11 +921,10 @@ Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors desc
     const std::lock_guard lock(mutex_);
     if (reserved) --reserved_;
     const bool replaces = received_.contains(key_of_received(handle));
-    if (!reserved && !replaces)
-      GPUMEM_TRY(make_room([&] { return check_places(handle.origin.process.user); }));
-    GPUMEM_TRY(make_room([&] { return check_descriptors(handle, descriptors.size()); }));
+    if (!reserved && !replaces) GPUMEM_TRY(make_room([&] { return check_places(user); }));
+    GPUMEM_TRY(make_room([&] { return check_descriptors(user, handle, descriptors.size()); }));
     received_.insert_or_assign(key_of_received(handle),
-                               Received{handle, std::move(descriptors), std::move(peer), until});
+                               Received{handle, std::move(descriptors), std::move(peer), user, until});
   }
   tidy_later();
   return handle;

@@ -117,11 +117,12 @@ class Imports final : public Importer {
   Result<void> reserve_received(uint32_t user);
   void give_up_received() noexcept;
   // Keeps a handle's descriptors until it is imported or `until`. Returns the handle to import, which says
-  // where it came from. `reserved`: uses the reserved room. LIMIT_EXCEEDED if too many wait, or if the user
-  // of the other process has its share of what they take.
+  // where it came from. `user` is that of the process which sent it, and not of who is at the other end of
+  // `peer`, which the sender chooses. `reserved`: uses the room that was reserved for that user.
+  // LIMIT_EXCEEDED if too many wait, or if the user has its share of what they take.
   Result<ShareHandle> keep(ShareHandle handle, platform::Descriptors descriptors,
-                           std::shared_ptr<SharePeer> peer, std::chrono::steady_clock::time_point until,
-                           bool reserved = false);
+                           std::shared_ptr<SharePeer> peer, uint32_t user,
+                           std::chrono::steady_clock::time_point until, bool reserved = false);
 
   Result<void> set_cache(uint64_t idle_ns, uint64_t bytes_max);
   Result<void> flush_for_user();
@@ -170,6 +171,7 @@ class Imports final : public Importer {
     ShareHandle handle;
     platform::Descriptors descriptors;
     std::shared_ptr<SharePeer> peer;
+    uint32_t user = 0;  // who sent it
     Clock::time_point until;
   };
   // Finds an import by the bytes of its handle, without decoding them again.
@@ -198,7 +200,7 @@ class Imports final : public Importer {
                         CreatedMemory* out);
   // What the handles of a user take while they wait. These require mutex_.
   Result<void> check_places(uint32_t user) const;
-  Result<void> check_descriptors(const ShareHandle& handle, size_t descriptors) const;
+  Result<void> check_descriptors(uint32_t user, const ShareHandle& handle, size_t descriptors) const;
   template <class Check>
   Result<void> make_room(Check check);
   // The descriptors that came with a handle, if any did. If importing fails, put them back.
@@ -211,8 +213,9 @@ class Imports final : public Importer {
   Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,
                                                         gpumem_access access,
                                                         const ImportSource& source) const;
+  // Takes the claim if it succeeds, and nothing else.
   Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
-                            gpumem_access access, ImportSource source);
+                            gpumem_access access, ImportSource& source);
   std::list<Kept> take_kept(const Key& key, const ImportSource& source, const void* address) noexcept;
   void keep_again(std::list<Kept> kept) noexcept;
   void drop_kept(std::list<Kept> kept) noexcept;

@@ -172,7 +172,7 @@ Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const
   auto answer = ask_for(name, version, fingerprint);
   if (!answer) return answer.error();
   return Imports::of(context()).keep(answer->message.handle, std::move(answer->descriptors), holder_,
-                                     platform::deadline_after(kKeepTime));
+                                     holder_->origin().process.user, platform::deadline_after(kKeepTime));
 }
 
 Result<void> Link::need_keeper() const {

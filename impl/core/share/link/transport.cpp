@@ -198,7 +198,8 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   // Reserve room first, because what is read cannot be put back into the socket.
   Imports& imports = Imports::of(context);
   auto sender = platform::peer_of(socket);
-  GPUMEM_TRY(imports.reserve_received(sender ? sender->user : platform::own_user()));
+  const uint32_t user = sender ? sender->user : platform::own_user();
+  GPUMEM_TRY(imports.reserve_received(user));
   Cleanup room([&] { imports.give_up_received(); });
   StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.loop().stop_event());
   Assembler assembler;
@@ -222,7 +223,7 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   auto client = ShareClient::open(server.loop(), std::move(end));
   if (!client) return lost(client.error());
   room.dismiss();
-  auto kept = imports.keep(incoming->message.handle, std::move(descriptors), std::move(*client),
+  auto kept = imports.keep(incoming->message.handle, std::move(descriptors), std::move(*client), user,
                            platform::deadline_after(incoming->message.version), true);
   if (!kept) return kept.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED ? lost(kept.error()) : kept.error();
   *handle = *kept;

@@ -32,6 +32,7 @@
 #include <thread>
 
 #include "asleep.h"
+#include "base/arithmetic.h"
 #include "core/instance/instance.h"
 #include "core/object/destroy.h"
 #include "core/object/warnings.h"
@@ -1811,25 +1812,29 @@ TEST_F(ShareServerTest, AHandleThatIsLostLeavesTheSocketInStep) {
   }
 }
 
-// A sender says how long its handle may wait, and need not grant it.
+// A sender says how long its handle may wait, and need not grant it. It is the sender that pays, whosever the
+// connection is that it passes on.
 TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
   constexpr uint32_t kBlocks = 9;  // ten descriptors, with the connection
   const DescriptorLimit limit(600);
-  int made[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, made), 0);
-  const Descriptor ours(made[0]);
-  const Descriptor theirs(made[1]);
-  std::map<uint32_t, std::vector<Descriptor>> senders;
-  gpumem_error error = GPUMEM_ERROR_INIT;
-  const auto receive = [&](uint32_t user) {
-    Descriptors sent;
+  const auto pair_of = [](uint32_t user, int type) {
+    int made[2] = {-1, -1};
     std::thread([&] {
       EXPECT_EQ(syscall(SYS_setresuid, -1, user, -1), 0);  // of this thread alone, and so of what it connects
-      auto ends = platform::socket_pair();
-      EXPECT_TRUE(ends);
-      senders[user].push_back(std::move(ends->ours));
-      sent.push_back(std::move(ends->theirs));
+      EXPECT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, made), 0);
     }).join();
+    return std::pair(Descriptor(made[0]), Descriptor(made[1]));
+  };
+  std::map<uint32_t, std::pair<Descriptor, Descriptor>> sockets;
+  for (const uint32_t user : {kUsers[0], kUsers[1], 0U})
+    sockets.emplace(user, pair_of(user, SOCK_STREAM));
+  std::map<uint32_t, std::vector<Descriptor>> held;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const auto receive = [&](uint32_t user, uint32_t connected_as) {
+    auto [ours, theirs] = pair_of(connected_as, SOCK_SEQPACKET);
+    held[user].push_back(std::move(ours));
+    Descriptors sent;
+    sent.push_back(std::move(theirs));
     Message pass = publish_of("", kBlocks);
     pass.type = MessageType::kPass;
     pass.version = UINT64_MAX;
@@ -1837,26 +1842,28 @@ TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
     Descriptors blocks = files(kBlocks);
     set_files(blocks, pass.handle);
     std::move(blocks.begin(), blocks.end(), std::back_inserter(sent));
+    const auto& [here, there] = sockets.at(user);
     for (const Packet& packet : split_message(pass, std::move(sent)))
-      EXPECT_TRUE(platform::send_some(theirs.get(), packet.bytes, packet.descriptors));
+      EXPECT_TRUE(platform::send_some(there.get(), packet.bytes, packet.descriptors));
     gpumem_share_handle handle;
-    return gpumem_share_receive(other, ours.get(), GPUMEM_TIMEOUT_INFINITE, &handle, &error);
+    return gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, &error);
   };
-  const auto received = [&](uint32_t user) {
+  const auto received = [&](uint32_t user, uint32_t connected_as) {
     for (int count = 0;; ++count) {
-      if (receive(user) != GPUMEM_SUCCESS) return count;
+      if (receive(user, connected_as) != GPUMEM_SUCCESS) return count;
     }
   };
-  EXPECT_EQ(received(kUsers[0]), 30) << "half of all";
+  // Of three quarters of the process's.
+  EXPECT_EQ(received(kUsers[0], kUsers[1]), 22) << "half of them";
   EXPECT_EQ(error.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
   EXPECT_NE(
       std::strstr(error.message, "must be sent again: handles of user 65534 that were received and not"),
       nullptr)
       << error.message;
-  EXPECT_EQ(received(kUsers[1]), 10) << "a third of what is left";
-  EXPECT_EQ(received(0), 5);
-  senders.erase(kUsers[0]);
-  EXPECT_TRUE(eventually([&] { return receive(0) == GPUMEM_SUCCESS; }))
+  EXPECT_EQ(received(kUsers[1], kUsers[1]), 7) << "a third of what is left";
+  EXPECT_EQ(received(0, 0), 4);
+  held.erase(kUsers[0]);
+  EXPECT_TRUE(eventually([&] { return receive(0, 0) == GPUMEM_SUCCESS; }))
       << "in place of what nobody can grant";
 }
 
@@ -3404,6 +3411,30 @@ TEST_F(ShareServerTest, WhatIsFetchedNeedsTwiceItsDescriptors) {
   EXPECT_EQ(status, 0);
 }
 
+// All come over the connection of the link, which is one.
+TEST_F(ShareServerTest, WhatIsFetchedCountsItsDescriptorsAlone) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.names_max = 200;
+  gpumem_hub const hub = open_hub(desc);
+  std::vector<std::string> names;
+  for (int i = 0; i < 150; ++i) {
+    names.push_back(std::to_string(i));
+    const gpumem_share_handle handle = export_at(instance, shared_buffer(instance, 1));
+    ASSERT_EQ(gpumem_hub_publish(hub, names.back().c_str(), &handle, nullptr, nullptr, nullptr),
+              GPUMEM_SUCCESS);
+  }
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  const DescriptorLimit limit(2 * (names.size() + 1) +
+                              300);  // those of the exporter too, which is this process
+  gpumem_share_handle handle;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  for (const std::string& name : names)
+    ASSERT_EQ(gpumem_link_fetch(link, name.c_str(), nullptr, &handle, &error), GPUMEM_SUCCESS)
+        << error.message;
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
 // As one that a debugger has stopped.
 TEST_F(ShareServerTest, ClosingWaitsForNoExporter) {
   const ShareHandle handle = handle_of_impostor(other, 1);
@@ -3955,6 +3986,29 @@ TEST_F(ForgedHandleTest, BlocksUnderTheTokenOfAnotherExporterAreNotMistakenForIt
   }
 }
 
+// Also where an import has failed before, and nobody is there to ask.
+TEST_F(ForgedHandleTest, WhatWasSentIsKeptUntilItIsImported) {
+  GenuineExporter genuine;
+  genuine.send_blocks();
+  gpumem_share_handle handle;
+  ASSERT_EQ(gpumem_share_receive(other, genuine.socket(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+            GPUMEM_SUCCESS);
+  void* const taken = mmap(nullptr, 2 * kLarge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(taken, MAP_FAILED);
+  gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+  desc.address = pointer_to(round_up(address_of(taken), kLarge));
+  gpumem_memory memory = nullptr;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_EQ(gpumem_share_import(other, &handle, nullptr, 0, &desc, nullptr, &memory, &error),
+            GPUMEM_ERROR_ALREADY_EXISTS)
+      << error.message;
+  EXPECT_EQ(munmap(taken, 2 * kLarge), 0);
+  genuine.end();
+  const Imported made = import(handle);
+  EXPECT_EQ(byte_of(made), kGenuine);
+  EXPECT_EQ(gpumem_memory_destroy(made.memory, nullptr), GPUMEM_SUCCESS);
+}
+
 TEST_F(ForgedHandleTest, WhatWasFetchedIsImportedByTheHandleThatWasFetched) {
   const GenuineExporter genuine;
   for (const gpumem_share_handle& handle : {genuine.handles.memory, genuine.handles.blocks}) {
@@ -4348,7 +4402,7 @@ TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
     auto client = ShareClient::open(inside(instance)->share_server().loop(), std::move(ends->theirs));
     ASSERT_TRUE(client);
     const auto until = std::chrono::steady_clock::time_point::max();
-    ASSERT_TRUE(imports.keep(*decode(exported), {}, *client, until));
+    ASSERT_TRUE(imports.keep(*decode(exported), {}, *client, platform::own_user(), until));
     ends->ours = Descriptor();
     ASSERT_TRUE(eventually([&] { return (*client)->gone(); }));
   }
