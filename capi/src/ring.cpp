@@ -23,7 +23,7 @@ core::RingRequest decode_request(capi::Decoder& decode, const gpumem_ring_desc& 
   shape.slot_count = desc.slot_count != 0 ? desc.slot_count : kDefaultCount;
   shape.place_count = desc.consumers_max != 0 ? desc.consumers_max : kDefaultCount;
   request.consumers_first = desc.consumers_first;
-  decode.size(desc.slot_size, "slot_size");
+  decode.size(desc.slot_size, "size of a slot");
   if (shape.slot_count > core::RingShape::kSlotsMax)
     decode.refuse("slot_count is %u, and a ring has at most %u", shape.slot_count,
                   core::RingShape::kSlotsMax);
