@@ -662,7 +662,7 @@ Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_t
   return source;
 }
 
-Result<void> Imports::try_import(const ImportRequest& request, platform::Descriptors descriptors,
+Result<void> Imports::try_import(ImportRequest request, platform::Descriptors descriptors,
                                  std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
                                  const std::function<Result<void>(void*)>& use) {
   GPUMEM_TRY(check_origin(request, context_, GPUMEM_SHARE_TYPE_MEMORY));
@@ -672,8 +672,9 @@ Result<void> Imports::try_import(const ImportRequest& request, platform::Descrip
   if (!access) return access.error();
   GPUMEM_TRY(check_not_own(request.handle));
   GPUMEM_TRY((*device)->device().usable());
-  const std::optional<Received> received(
-      Received{request.handle, std::move(descriptors), std::move(peer), 0, Clock::time_point()});
+  request.peer = std::move(peer);
+  request.arrived = &descriptors;
+  const std::optional<Received> received = take_received(request);
   auto source = reach(request, received);
   if (!source) return source.error();
   if (source->recorded.size > bytes_max || source->recorded.size == 0)

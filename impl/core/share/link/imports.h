@@ -97,7 +97,7 @@ class Imports final : public Importer {
   Result<DeviceObject*> device_of(const ShareHandle& handle) const;
   // Maps memory received over a connection while `use` runs with its address. LIMIT_EXCEEDED if it is larger
   // than `bytes_max`.
-  Result<void> try_import(const ImportRequest& request, platform::Descriptors descriptors,
+  Result<void> try_import(ImportRequest request, platform::Descriptors descriptors,
                           std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
                           const std::function<Result<void>(void*)>& use);
   // The handle of the event.

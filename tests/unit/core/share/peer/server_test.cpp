@@ -305,6 +305,54 @@ class DescriptorLimit {
   rlimit before_{};
 };
 
+// Runs in a child what answers whether all went well. It may read from the socket between the two, whose end
+// comes with end().
+class Elsewhere {
+ public:
+  explicit Elsewhere(const std::function<bool(int socket)>& run) {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    ours_ = Descriptor(ends[0]);
+    Descriptor theirs(ends[1]);
+    child_ = test::quiet_fork();
+    if (child_ != 0) return;
+    ours_ = {};
+    const bool well = run(theirs.get());
+    _exit(well && !testing::Test::HasFailure() ? 0 : 1);
+  }
+  Elsewhere(const Elsewhere&) = delete;
+  Elsewhere& operator=(const Elsewhere&) = delete;
+  ~Elsewhere() { end(); }
+
+  int socket() const { return ours_.get(); }
+  // What the child says first.
+  template <class T>
+  T said() const {
+    T value{};
+    EXPECT_EQ(recv(ours_.get(), &value, sizeof value, MSG_WAITALL), ssize_t{sizeof value});
+    return value;
+  }
+  void end() {
+    const pid_t child = std::exchange(child_, -1);
+    if (child < 0) return;
+    shutdown(ours_.get(), SHUT_WR);
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+
+ private:
+  Descriptor ours_;
+  pid_t child_ = -1;
+};
+
+// Of a child: says it, and goes on once the parent wants its end.
+template <class T>
+bool say_and_stay(int socket, const T& value) {
+  char over = 0;
+  return write(socket, &value, sizeof value) == ssize_t{sizeof value} && read(socket, &over, 1) == 0;
+}
+
 Message publish_of(const std::string& name, uint32_t descriptors, uint8_t token = 1) {
   Message message = message_of(MessageType::kPublish, name);
   message.handle.way = GPUMEM_SHARE_WAY_POSIX_FD;
@@ -2015,16 +2063,14 @@ TEST_F(ShareServerTest, NoVersionThatIsAskedForEndsAName) {
   EXPECT_EQ(version, kVersionMax + 2);
 }
 
-// Another thread may have closed some by the time that this one could ask for a free one. Here the descriptor
-// of the sender leaves no room for the last.
+// Another thread may have closed some by the time that this one could ask for a free one. Here the time
+// leaves no room for the last.
 TEST_F(ShareServerTest, WhoseDescriptorsFindNoRoomIsNotTakenForALiar) {
-  constexpr int kPassPidFd = 76;  // SO_PASSPIDFD, of Linux 6.5
   auto ends = platform::socket_pair();
   ASSERT_TRUE(ends);
   const int on = 1;
-  if (setsockopt(ends->theirs.get(), SOL_SOCKET, kPassPidFd, &on, sizeof on) != 0 ||
-      setsockopt(ends->theirs.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
-    GTEST_SKIP() << "the kernel has no SO_PASSPIDFD";
+  for (const int wanted : {SO_PASSCRED, SO_TIMESTAMP})
+    ASSERT_EQ(setsockopt(ends->theirs.get(), SOL_SOCKET, wanted, &on, sizeof on), 0);
   Channel sender(std::move(ends->ours));
   Channel receiver(std::move(ends->theirs));
   Message message = publish_of("n", platform::kDescriptorsPerPacket);
@@ -3286,13 +3332,7 @@ TEST_F(ShareServerTest, AnAnswerBringsHalfOfTheDescriptorsAtMost) {
 // A ring with 8 slots takes 18 claims. Between the consumer and its producer is who answers each of them
 // late.
 TEST_F(ShareServerTest, ring_8_all_answers_together_have_the_time_of_one) {
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  Descriptor ours(ends[0]);
-  Descriptor theirs(ends[1]);
-  const pid_t child = test::quiet_fork();
-  if (child == 0) {
-    ours = {};
+  Elsewhere producer([](int socket) {
     const Opened exporter;
     gpumem_device device = nullptr;
     EXPECT_EQ(gpumem_device_get(exporter, 0, &device, nullptr), GPUMEM_SUCCESS);
@@ -3305,38 +3345,29 @@ TEST_F(ShareServerTest, ring_8_all_answers_together_have_the_time_of_one) {
     EXPECT_EQ(gpumem_ring_create(device, &desc, &ring, nullptr), GPUMEM_SUCCESS);
     EXPECT_EQ(gpumem_ring_export(ring, &bytes, nullptr), GPUMEM_SUCCESS);
     ShareHandle handle = *decode(bytes);
-    const Token producer = handle.exporter.instance;
+    const Token genuine = handle.exporter.instance;
     handle.exporter.instance = platform::random_id();
-    bool told = false;
-    {
-      const Impostor late(abstract_address(handle.exporter.instance), [&](Raw& raw) {
-        Raw behind(abstract_address(producer));
-        EXPECT_EQ(behind.hello(producer).type, MessageType::kWelcome);
-        Message answer = message_of(MessageType::kWelcome);
-        answer.token = handle.exporter.instance;
-        reply(raw, heard(raw), answer);
-        while (!raw.hung_up) {
-          const auto asked = raw.next(10ms);
-          if (!asked) continue;
-          if (asked->message.type == MessageType::kRelease) {
-            behind.send(asked->message);
-            continue;
-          }
-          std::this_thread::sleep_for(40ms);
-          const Message granted = behind.ask(asked->message);
-          reply(raw, asked->message, granted, std::move(behind.received));
+    const Impostor late(abstract_address(handle.exporter.instance), [&](Raw& raw) {
+      Raw behind(abstract_address(genuine));
+      EXPECT_EQ(behind.hello(genuine).type, MessageType::kWelcome);
+      Message answer = message_of(MessageType::kWelcome);
+      answer.token = handle.exporter.instance;
+      reply(raw, heard(raw), answer);
+      while (!raw.hung_up) {
+        const auto asked = raw.next(10ms);
+        if (!asked) continue;
+        if (asked->message.type == MessageType::kRelease) {
+          behind.send(asked->message);
+          continue;
         }
-      });
-      bytes = encode(handle);
-      char over = 0;
-      told = write(theirs.get(), &bytes, sizeof bytes) == ssize_t{sizeof bytes} &&
-             read(theirs.get(), &over, 1) == 0;
-    }
-    _exit(told && !testing::Test::HasFailure() ? 0 : 1);
-  }
-  theirs = {};
-  gpumem_share_handle handle;
-  ASSERT_EQ(recv(ours.get(), &handle, sizeof handle, MSG_WAITALL), ssize_t{sizeof handle});
+        std::this_thread::sleep_for(40ms);
+        const Message granted = behind.ask(asked->message);
+        reply(raw, asked->message, granted, std::move(behind.received));
+      }
+    });
+    return say_and_stay(socket, encode(handle));
+  });
+  const auto handle = producer.said<gpumem_share_handle>();
   for (const uint64_t timeout_ns : {uint64_t{200'000'000}, uint64_t{600'000'000'000}}) {
     const gpumem_status wanted = timeout_ns < 1'000'000'000 ? GPUMEM_ERROR_BUSY : GPUMEM_SUCCESS;
     gpumem_ring_open_desc desc = GPUMEM_RING_OPEN_DESC_INIT;
@@ -3346,23 +3377,13 @@ TEST_F(ShareServerTest, ring_8_all_answers_together_have_the_time_of_one) {
     EXPECT_EQ(gpumem_ring_open(other, &handle, &desc, &ring, &error), wanted) << error.message;
     EXPECT_EQ(gpumem_ring_destroy(ring, nullptr), GPUMEM_SUCCESS);
   }
-  ours = {};
   other.close();
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
 }
 
 // What came with the handle, and what the exporter grants.
 TEST_F(ShareServerTest, WhatIsFetchedNeedsTwiceItsDescriptors) {
   constexpr uint64_t kBlocks = 30;
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  Descriptor ours(ends[0]);
-  Descriptor theirs(ends[1]);
-  const pid_t child = test::quiet_fork();
-  if (child == 0) {
-    ours = {};
+  const Elsewhere elsewhere([&](int socket) {
     const Opened exporter;
     gpumem_device device = nullptr;
     EXPECT_EQ(gpumem_device_get(exporter, 0, &device, nullptr), GPUMEM_SUCCESS);
@@ -3384,13 +3405,9 @@ TEST_F(ShareServerTest, WhatIsFetchedNeedsTwiceItsDescriptors) {
     const gpumem_hub_desc at = hub_desc();
     EXPECT_EQ(gpumem_hub_open(exporter, &at, &hub, nullptr), GPUMEM_SUCCESS);
     EXPECT_EQ(gpumem_hub_publish(hub, "n", &handle, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
-    char over = 0;
-    const bool told = write(theirs.get(), "p", 1) == 1 && read(theirs.get(), &over, 1) == 0;
-    _exit(told && !testing::Test::HasFailure() ? 0 : 1);
-  }
-  theirs = {};
-  char published = 0;
-  ASSERT_EQ(read(ours.get(), &published, 1), 1);
+    return say_and_stay(socket, true);
+  });
+  ASSERT_TRUE(elsewhere.said<bool>());
   gpumem_link link = nullptr;
   ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
   {
@@ -3405,10 +3422,6 @@ TEST_F(ShareServerTest, WhatIsFetchedNeedsTwiceItsDescriptors) {
     EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
   }
   EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
-  ours = {};
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
 }
 
 // All come over the connection of the link, which is one.
@@ -3703,55 +3716,33 @@ constexpr uint8_t kForged = 0xF0;
 // The process that exports. It sends its handles, and then each one that it is asked for with its connection.
 class GenuineExporter {
  public:
-  GenuineExporter() {
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_), 0);
-    child_ = test::quiet_fork();
-    if (child_ == 0) {
-      close(ends_[0]);
-      _exit(run());
-    }
-    close(ends_[1]);
-    EXPECT_EQ(recv(ends_[0], &handles, sizeof handles, MSG_WAITALL), ssize_t{sizeof handles});
-  }
-  GenuineExporter(const GenuineExporter&) = delete;
-  GenuineExporter& operator=(const GenuineExporter&) = delete;
-  ~GenuineExporter() {
-    end();
-    close(ends_[0]);
-  }
   // Sends the blocks over socket().
-  void send_blocks() const { EXPECT_EQ(write(ends_[0], "s", 1), 1); }
-  int socket() const { return ends_[0]; }
-  void end() {
-    const pid_t child = std::exchange(child_, -1);
-    if (child < 0) return;
-    shutdown(ends_[0], SHUT_WR);
-    int status = -1;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-  }
+  void send_blocks() const { EXPECT_EQ(write(socket(), "s", 1), 1); }
+  int socket() const { return process_.socket(); }
+  void end() { process_.end(); }
 
+ private:
   struct Handles {
     gpumem_share_handle memory{};
     gpumem_share_handle inside{};
     gpumem_share_handle blocks{};
-  } handles;
-
- private:
-  int run() {
+  };
+  static bool run(int socket) {
     Opened instance;
     const Handles made{share_bytes(instance, kLarge, kGenuine, false).whole,
                        share_bytes(instance, kLarge, kGenuine, false).inside,
                        share_bytes(instance, kLarge, kGenuine, true).whole};
-    if (testing::Test::HasFailure() || write(ends_[1], &made, sizeof made) != ssize_t{sizeof made}) return 1;
-    for (char order = 0; read(ends_[1], &order, 1) == 1;) {
-      if (gpumem_share_send(instance, &made.blocks, ends_[1], nullptr, nullptr) != GPUMEM_SUCCESS) return 1;
+    if (write(socket, &made, sizeof made) != ssize_t{sizeof made}) return false;
+    for (char order = 0; read(socket, &order, 1) == 1;) {
+      if (gpumem_share_send(instance, &made.blocks, socket, nullptr, nullptr) != GPUMEM_SUCCESS) return false;
     }
-    return 0;
+    return true;
   }
 
-  int ends_[2] = {-1, -1};
-  pid_t child_ = -1;
+  Elsewhere process_{run};
+
+ public:
+  const Handles handles = process_.said<Handles>();
 };
 
 // A hub that gives its own memory whatever handle it likes.
@@ -3934,26 +3925,13 @@ TEST_F(ForgedHandleTest, AHubElsewhereGivesNobodyTheImportsOfAnotherExporter) {
   const GenuineExporter genuine;
   for (const gpumem_share_handle& handle : {genuine.handles.inside, genuine.handles.blocks}) {
     const bool blocks = decode(handle)->way == GPUMEM_SHARE_WAY_POSIX_FD;
-    int ends[2] = {-1, -1};
-    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    Descriptor ours(ends[0]);
-    Descriptor theirs(ends[1]);
-    const pid_t child = test::quiet_fork();
-    if (child == 0) {
-      ours = Descriptor();
-      {
-        const Opened own;
-        LyingHub hub(address(), share_bytes(own, blocks ? kLarge : 4096, kForged, blocks).whole);
-        forge(hub, handle, true);
-        char byte = 0;
-        // Serves until the test has ended.
-        if (write(theirs.get(), &byte, 1) != 1 || read(theirs.get(), &byte, 1) != 0) _exit(1);
-      }
-      _exit(HasFailure() ? 1 : 0);
-    }
-    theirs = Descriptor();
-    char byte = 0;
-    ASSERT_EQ(read(ours.get(), &byte, 1), 1);
+    const Elsewhere elsewhere([&](int socket) {
+      const Opened own;
+      LyingHub hub(address(), share_bytes(own, blocks ? kLarge : 4096, kForged, blocks).whole);
+      forge(hub, handle, true);
+      return say_and_stay(socket, true);
+    });
+    ASSERT_TRUE(elsewhere.said<bool>());
     gpumem_link const hub_link = link();
     const Imported forged = import(fetch(hub_link));
     const Imported made = import(handle);
@@ -3963,10 +3941,6 @@ TEST_F(ForgedHandleTest, AHubElsewhereGivesNobodyTheImportsOfAnotherExporter) {
     for (const Imported& one : {made, forged})
       EXPECT_EQ(gpumem_memory_destroy(one.memory, nullptr), GPUMEM_SUCCESS);
     EXPECT_EQ(gpumem_link_close(hub_link, nullptr), GPUMEM_SUCCESS);
-    ours = Descriptor();
-    int status = -1;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
   }
 }
 
