@@ -72,7 +72,7 @@ gpumem_status gpumem_buffer_create(gpumem_device device, const gpumem_buffer_des
       request.tag = decode.name(given.tag);
     }
     GPUMEM_TRY(decode.done());
-    auto handle = core::create_buffer(*object, std::move(request), std::move(group));
+    auto handle = core::create_buffer(*object, std::move(request), group.get());
     if (!handle) return handle.error();
     *out_buffer = capi::make_handle<gpumem_buffer>(*handle);
     return GPUMEM_SUCCESS;

@@ -247,7 +247,7 @@ TEST_F(Buf, buf_7_its_range_is_its_own) {
   EXPECT_EQ(pointer.kind, GPUMEM_KIND_VIRTUAL);
   EXPECT_EQ(pointer.buffer_id, buffer.info().buffer_id);
   gpumem_error refusal = GPUMEM_ERROR_INIT;
-  EXPECT_STATUS(gpumem_free(instance_, buffer.base(), &refusal), GPUMEM_ERROR_WRONG_KIND);
+  EXPECT_STATUS(gpumem_free(instance_, buffer.base(), &refusal), GPUMEM_ERROR_INVALID_STATE);
   EXPECT_NE(std::string(refusal.message).find("gpumem_buffer_destroy"), std::string::npos) << refusal.message;
   fill(buffer, 0, unit_, 0x51);
 }

@@ -278,6 +278,22 @@ TEST(Pool, pool_6_a_debug_pool_logs_the_blocks_that_nobody_freed) {
   EXPECT_OK(gpumem_log_set_function(nullptr, nullptr, 0, why()));
 }
 
+TEST(Pool, pool_7_what_never_fits_costs_nothing_that_is_free) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+    gpumem_pool_desc desc = pool_desc();
+    desc.kind = kind;
+    desc.limit = 8 * kMiB;
+    const Pool pool = create_pool(instance.device(), desc);
+    give(pool, take(pool, 4 * kMiB));
+    const uint64_t before = info_of(pool).reserved_bytes;
+    EXPECT_GE(before, 4 * kMiB);
+    void* block = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 9 * kMiB, nullptr, &block, why()));
+    EXPECT_EQ(info_of(pool).reserved_bytes, before);
+  }
+}
+
 TEST(Pool, pool_7_a_callback_may_free) {
   Instance instance = open_instance();
   gpumem_pool_desc desc = pool_desc();

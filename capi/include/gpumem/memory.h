@@ -231,7 +231,7 @@ GPUMEM_API gpumem_status gpumem_malloc(gpumem_device device, gpumem_kind kind, u
  * \retval GPUMEM_ERROR_WRONG_KIND the memory is registered: see gpumem_unregister(); or imported: see gpumem_memory_destroy(); or
  *         a block of a pool: see gpumem_pool_free()
  * \retval GPUMEM_ERROR_BUSY see gpumem_memory_destroy()
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the memory belongs to a gpumem_buffer
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the memory belongs to a gpumem_buffer or a gpumem_ring
  * \handles
  * \blocking{as gpumem_memory_destroy()}
  * \threads{any thread}
@@ -278,7 +278,7 @@ GPUMEM_API gpumem_status gpumem_register(gpumem_device device, void *pointer, ui
  * \retval GPUMEM_ERROR_NOT_FOUND this instance registered nothing there
  * \retval GPUMEM_ERROR_WRONG_KIND the memory was allocated, not registered: see gpumem_free(); or it is a block of a pool
  * \retval GPUMEM_ERROR_BUSY see gpumem_memory_destroy()
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the memory belongs to a gpumem_buffer
  * \handles
  * \blocking{as gpumem_memory_destroy()}
  * \threads{any thread}

@@ -12,12 +12,11 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
-#include "core/buffer/abandoned.h"
-#include "core/buffer/group.h"
 #include "core/copy/copy.h"
 #include "core/memory/mapping.h"
 #include "core/memory/memory.h"
 #include "core/memory/statistics.h"
+#include "core/object/abandoned.h"
 #include "core/object/background.h"
 #include "core/object/callback.h"
 #include "core/object/context.h"
@@ -59,7 +58,7 @@ gpumem_buffer_info Buffer::info() const {
   if (info.location == GPUMEM_LOCATION_HOST_NUMA) info.location_id = request_.physical.numa_node;
   info.device = reinterpret_cast<gpumem_device>(pointer_to(device_.handle()));
   info.device_ordinal = device_.ordinal();
-  if (group_ != nullptr) info.group = reinterpret_cast<gpumem_group>(pointer_to(group_->handle()));
+  if (members_ != nullptr) info.group = reinterpret_cast<gpumem_group>(pointer_to(members_->group()));
   std::snprintf(info.name, sizeof info.name, "%s", name().c_str());
   std::snprintf(info.tag, sizeof info.tag, "%s", tag().c_str());
   const std::lock_guard lock(records_);
@@ -849,7 +848,7 @@ Result<void> Buffer::clear() {
   return {};
 }
 
-Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest request, Ref<Group> group) {
+Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest request, GroupMembers* members) {
   Context& context = device_object.context();
   Device& device = device_object.device();
   GPUMEM_TRY(device.usable());
@@ -859,9 +858,9 @@ Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest reques
   auto handle = handles::reserve(*buffer);
   if (!handle) return handle.error();
   Cleanup undo([&] { handles::cancel(*buffer); });
-  if (group) group->reserve_place();
+  if (members != nullptr) members->reserve_place();
   Cleanup undo_place([&] {
-    if (group) group->cancel_place();
+    if (members != nullptr) members->cancel_place();
   });
   GPUMEM_TRY(buffer->open());
   const auto open = context.stay_open();
@@ -873,9 +872,9 @@ Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest reques
   undo.dismiss();
   context.add_object(*buffer);
   Buffer* const made = buffer.release();
-  made->group_ = group.get();
+  made->members_ = members;
   handles::publish(made);
-  if (group) group->enter(*made);
+  if (members != nullptr) members->enter(*made);
   {
     const std::lock_guard lock(made->records_);
     made->published_ = true;
@@ -889,6 +888,10 @@ Result<void> destroy_buffer(Ref<Buffer> buffer) {
   GPUMEM_TRY(uses_will_end(*buffer));
   GPUMEM_TRY(buffer->clear());
   return destroy_object(std::move(buffer));
+}
+
+Object::Discard Buffer::discard() const noexcept {
+  return [](uint64_t handle) { return give_back<Buffer>(handle, destroy_buffer); };
 }
 
 // Only the buffer; its memory has its own line.
@@ -908,7 +911,7 @@ void Buffer::list(Fields& fields) const noexcept {
 
 // Its range and blocks are released on their own.
 Result<void> Buffer::release() {
-  if (group_ != nullptr) group_->leave(*this);
+  if (members_ != nullptr) members_->leave(*this);
   return {};
 }
 

@@ -19,7 +19,21 @@
 
 namespace gpumem::core {
 
-class Group;
+class Buffer;
+
+// The members of a group, which lives as long as it has any. They enter when they are created and leave when
+// they are destroyed.
+class GroupMembers {
+ public:
+  virtual uint64_t group() const = 0;  // its handle
+  virtual void reserve_place() = 0;
+  virtual void cancel_place() noexcept = 0;
+  virtual void enter(Buffer& buffer) noexcept = 0;
+  virtual void leave(const Buffer& buffer) noexcept = 0;
+
+ protected:
+  ~GroupMembers() = default;
+};
 
 struct BufferRequest {
   uint64_t size = 0;
@@ -45,6 +59,7 @@ class Buffer final : public Object {
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
   Result<void> release() override;
+  Discard discard() const noexcept override;
 
   const std::string& name() const { return request_.name; }
   const std::string& tag() const { return request_.tag; }
@@ -122,7 +137,7 @@ class Buffer final : public Object {
   void show_store();
 
  private:
-  friend Result<uint64_t> create_buffer(DeviceObject& device, BufferRequest request, Ref<Group> group);
+  friend Result<uint64_t> create_buffer(DeviceObject& device, BufferRequest request, GroupMembers* members);
   friend Result<void> destroy_buffer(Ref<Buffer> buffer);
 
   // Where a buffer lies. The handles are the buffer's own: nobody else may change what they are of.
@@ -174,10 +189,10 @@ class Buffer final : public Object {
 
   Device& device_;
   const BufferRequest request_;
-  Group* group_ = nullptr;     // lives as long as it has buffers
-  bool ordinary_ = false;      // without a range
-  uint64_t unit_ = 0;          // blocks are multiples of this
-  uint64_t reserve_unit_ = 0;  // and reservations of this
+  GroupMembers* members_ = nullptr;  // of its group
+  bool ordinary_ = false;            // without a range
+  uint64_t unit_ = 0;                // blocks are multiples of this
+  uint64_t reserve_unit_ = 0;        // and reservations of this
 
   Exclusive changes_;  // held by a call that changes the buffer, during its work
   // Guarded by changes_:
@@ -208,7 +223,8 @@ class Buffer final : public Object {
   std::vector<std::pair<uint64_t, std::string>> registrations_;
 };
 
-Result<uint64_t> create_buffer(DeviceObject& device, BufferRequest request, Ref<Group> group);
+// The group of `members` stays alive during the call; null for none.
+Result<uint64_t> create_buffer(DeviceObject& device, BufferRequest request, GroupMembers* members);
 Result<void> destroy_buffer(Ref<Buffer> buffer);
 
 }  // namespace gpumem::core

@@ -13,7 +13,7 @@
 
 namespace gpumem::core {
 
-class Group final : public Object {
+class Group final : public Object, public GroupMembers {
  public:
   static constexpr Type kType = Type::kGroup;
   Group(std::shared_ptr<Context> context, std::string name)
@@ -30,11 +30,11 @@ class Group final : public Object {
   Result<void> wake(const std::string& tag, const WakeRequest& request);
   Result<void> prepare(const std::string& tag, const StoreRequest& request, uint64_t bytes_per_second);
 
-  // Buffers enter when they are created and leave when they are destroyed.
-  void reserve_place();
-  void cancel_place() noexcept;
-  void enter(Buffer& buffer) noexcept;
-  void leave(const Buffer& buffer) noexcept;
+  uint64_t group() const override { return handle(); }
+  void reserve_place() override;
+  void cancel_place() noexcept override;
+  void enter(Buffer& buffer) noexcept override;
+  void leave(const Buffer& buffer) noexcept override;
   bool is_empty() const;
 
  private:

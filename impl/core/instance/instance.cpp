@@ -9,9 +9,9 @@
 
 #include "base/cleanup.h"
 #include "base/text.h"
-#include "core/buffer/abandoned.h"
 #include "core/device/host_function.h"
 #include "core/memory/region.h"
+#include "core/object/abandoned.h"
 #include "core/object/callback.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"

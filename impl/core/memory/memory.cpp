@@ -12,6 +12,7 @@
 #include "core/memory/statistics.h"
 #include "core/object/context.h"
 #include "core/object/destroy.h"
+#include "core/object/held.h"
 #include "core/object/host_function_guard.h"
 #include "platform/thread_record.h"
 
@@ -202,8 +203,8 @@ Result<CreatedMemory> register_memory(DeviceObject& device_object, backend::Regi
   if (const platform::Look look(platform::thread_record());
       const RegionRange* const taken = memory.reserve_range(request.pointer)) {
     // Memory of the wrong kind comes before a lost device, and that before memory that is taken (COM-17).
-    const bool in_pool = taken->region->pool_blocks() != nullptr;
-    const Error why = range_taken(in_pool ? kinds::pool : taken->region->traits());
+    const bool in_pool = region_of(*taken).pool_blocks() != nullptr;
+    const Error why = range_taken(in_pool ? kinds::pool : taken->owner->traits());
     if (why.status != GPUMEM_ERROR_WRONG_KIND) GPUMEM_TRY(usable);
     return why;
   }
@@ -287,6 +288,10 @@ Result<void> Memory::may_end() {
 
 Result<void> Memory::may_end_unused() { return check_not_accessed(*this); }
 
+Object::Discard Memory::discard() const noexcept {
+  return [](uint64_t handle) { return give_back<Memory>(handle, destroy_memory); };
+}
+
 Result<void> destroy_memory(Ref<Memory> memory) {
   if (memory->importer_ == nullptr) return destroy_object(std::move(memory));
   GPUMEM_TRY(outside_host_function());
@@ -305,7 +310,7 @@ Result<void> destroy_found(Ref<Memory> memory, const void* pointer) {
 
 Error freed_otherwise(const Region& region, const void* pointer) {
   if (region.in_parts() && static_cast<const Range&>(region).owned()) {
-    return make_error(GPUMEM_ERROR_WRONG_KIND,
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the memory at %p belongs to a buffer; use gpumem_buffer_destroy()", pointer);
   }
   return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is %s memory; use %s", pointer,

@@ -39,6 +39,7 @@ class Memory final : public Region {
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
   Result<void> release() override;
+  Discard discard() const noexcept override;
   void forget() noexcept override;
   Result<void> may_end() override;
   Result<void> may_end_unused() override;

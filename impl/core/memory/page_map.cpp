@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "core/memory/region.h"
 #include "platform/pages.h"
 
 namespace gpumem::core {
@@ -145,7 +144,7 @@ const RegionRange* PageMap::insert_unless_taken(RegionRange& range) noexcept {
   const std::lock_guard lock(mutex_);
   const RegionRange* taken = nullptr;
   for_each_range(range.begin, range.size, [&](const RegionRange& other) {
-    const Region& region = *other.region;
+    const RegionState& region = *other.owner;
     // Skip registrations that are being released: their bytes stay the caller's, and may stay registered.
     if (region.leaving() && !region.traits().registered) return;
     if (taken == nullptr || !region.traits().pinned()) taken = &other;
@@ -231,7 +230,7 @@ const RegionRange* PageMap::find_live(uint64_t begin, uint64_t size) const noexc
   const RegionRange* found = nullptr;
   if (begin >= kEnd) return nullptr;
   for_each_range(begin, std::min(size, kEnd - begin), [&](const RegionRange& range) {
-    if (found == nullptr && range.region->live()) found = &range;
+    if (found == nullptr && range.owner->live()) found = &range;
   });
   return found;
 }

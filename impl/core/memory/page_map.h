@@ -13,17 +13,39 @@
 #include <vector>
 
 #include "base/result.h"
+#include "core/memory/kind.h"
 
 namespace gpumem::core {
 
-class Region;
+// What the map knows of a region, of which it is a base.
+class RegionState {
+ public:
+  // Reserved during creation, live once recorded, leaving once new uses are refused, releasing while the
+  // backend frees it: the addresses may be reused before it is erased. In any state, the driver is never
+  // asked about its addresses.
+  enum class State : uint8_t { kReserved, kLive, kLeaving, kReleasing };
+  bool live() const { return state_.load(std::memory_order_acquire) == State::kLive; }
+  bool leaving() const { return state_.load(std::memory_order_acquire) >= State::kLeaving; }
+  bool releasing() const { return state_.load(std::memory_order_acquire) == State::kReleasing; }
+  void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
+
+  const KindTraits& traits() const { return traits_; }
+
+ protected:
+  explicit RegionState(const KindTraits& traits) : traits_(traits) {}
+  ~RegionState() = default;
+
+ private:
+  std::atomic<State> state_{State::kReserved};
+  const KindTraits& traits_;
+};
 
 // A range of addresses of a region. It lies in the region and lives as long.
 struct RegionRange {
   uint64_t begin = 0;
-  uint64_t size = 0;  // includes granted bytes around the region, which no one else can have
-  uint64_t base = 0;  // first byte of the region
-  Region* region = nullptr;
+  uint64_t size = 0;             // includes granted bytes around the region, which no one else can have
+  uint64_t base = 0;             // first byte of the region
+  RegionState* owner = nullptr;  // see region_of()
 
   bool holds(uint64_t address) const { return address - begin < size; }
 
@@ -68,7 +90,7 @@ class PageMap {
   void erase(RegionRange& range) noexcept;
 
   // The range that holds an address, or null; of several, one that is not leaving. Valid while a Look lives
-  // that began before the call. Defined in region.h: it reads the states of regions.
+  // that began before the call.
   const RegionRange* find(uint64_t address) const noexcept;
   // A live range with a byte in [begin, begin + size), or null. As find().
   const RegionRange* find_live(uint64_t begin, uint64_t size) const noexcept;
@@ -128,5 +150,32 @@ class PageMap {
   std::vector<std::unique_ptr<Leaf>> leaves_;
   std::vector<Middle*> middle_blocks_;  // first nodes of what is mapped at once
 };
+
+inline const RegionRange* PageMap::find(uint64_t address) const noexcept {
+  if (address >= kEnd) return nullptr;
+  uint64_t value = root_entry(address).load(std::memory_order_acquire);
+  if ((value & kTag) == kNode) {
+    value = pointer_in<Middle>(value)->entries[(address >> kMiddleShift) % kMiddleEntries].load(
+        std::memory_order_acquire);
+    if ((value & kTag) == kNode) {
+      value = pointer_in<Leaf>(value)->entries[(address >> kPageShift) % kLeafEntries].load(
+          std::memory_order_acquire);
+    }
+  }
+  if ((value & kTag) == kRange) [[likely]] {
+    const auto* const range = pointer_in<RegionRange>(value);
+    return range->holds(address) ? range : nullptr;
+  }
+  const RegionRange* leaving = nullptr;
+  if ((value & kTag) == kLinks) {
+    for (auto* link = pointer_in<RegionRange::Link>(value); link != nullptr;
+         link = link->next.load(std::memory_order_acquire)) {
+      if (!link->range->holds(address)) continue;
+      if (!link->range->owner->leaving()) return link->range;
+      leaving = link->range;
+    }
+  }
+  return leaving;
+}
 
 }  // namespace gpumem::core

@@ -8,6 +8,8 @@
 #include "base/cleanup.h"
 #include "core/memory/statistics.h"
 #include "core/object/context.h"
+#include "core/object/destroy.h"
+#include "core/object/held.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/precedence.h"
 
@@ -223,6 +225,10 @@ void Physical::list(Fields& fields) const noexcept {
   fields.add("size", facts().size);
   fields.add("device", uint64_t{device().ordinal()});
   fields.add("location", facts().on_device() ? "device" : "host");
+}
+
+Object::Discard Physical::discard() const noexcept {
+  return [](uint64_t handle) { return give_back<Physical>(handle, destroy_object); };
 }
 
 Result<void> Physical::release() {

@@ -22,6 +22,7 @@ class Physical final : public Object {
   Line describe() const override;
   void list(Fields& fields) const noexcept override;
   Result<void> release() override;
+  Discard discard() const noexcept override;
 
   // The device that it was created with; for host memory, a close one.
   Device& device() const { return device_; }

@@ -31,7 +31,7 @@ inline FoundRegion look_up(Context& context, const void* pointer, bool passing) 
   const platform::Look look(record);
   const RegionRange* const range = context.page_map().find(address_of(pointer));
   if (range == nullptr) return found;
-  Region* const region = range->region;
+  Region* const region = &region_of(*range);
   platform::Use use(record, region, passing);
   // Check after announcing the use, so that a release either waits for this use or is seen here.
   if (!region->live()) {
@@ -92,7 +92,7 @@ inline void* advance(void* base, uint64_t offset) {
                                                     gpumem_pointer_info* out) noexcept {
   const RegionRange* const range = map.find(address_of(pointer));
   if (range == nullptr) return false;
-  const Region& region = *range->region;
+  const Region& region = region_of(*range);
   const uint64_t offset = address_of(pointer) - range->base;
   if (!region.live() || offset >= region.size()) return false;
   const PoolBlocks* const blocks = region.pool_blocks();

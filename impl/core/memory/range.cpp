@@ -10,6 +10,7 @@
 #include "core/memory/statistics.h"
 #include "core/object/callback.h"
 #include "core/object/context.h"
+#include "core/object/destroy.h"
 #include "core/object/held.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/precedence.h"
@@ -590,6 +591,13 @@ void Range::list(Fields& fields) const noexcept {
 }
 
 // Unmaps everything first; on failure the rest stays unchanged.
+Object::Discard Range::discard() const noexcept {
+  return [](uint64_t handle) -> Result<void> {
+    GPUMEM_TRY(unmap_from(handle, 0));
+    return give_back<Range>(handle, destroy_object);
+  };
+}
+
 Result<void> Range::release() {
   set_state(State::kLeaving);
   while (!by_offset_.empty()) {

@@ -107,6 +107,7 @@ class Range final : public Region {
   Result<void> may_end() override;
   Result<void> may_end_unused() override;
   Result<void> release() override;
+  Discard discard() const noexcept override;
   void forget() noexcept override;
 
   backend::Reservation& reservation() const { return static_cast<backend::Reservation&>(backend()); }

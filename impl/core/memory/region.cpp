@@ -25,13 +25,13 @@ Result<void> managed_reachable(const Region& region, const Device& device) {
 Region::Region(Type type, std::shared_ptr<Context> context, Device& device, const KindTraits& traits,
                uint64_t size, std::string name)
     : Object(type, std::move(context)),
+      RegionState(traits),
       in_parts_(traits.in_parts),
       size_(size),
-      traits_(traits),
       device_(device),
       buffer_id_(last_buffer_id.fetch_add(1, std::memory_order_relaxed) + 1),
       name_(std::move(name)) {
-  host_range_.region = device_range_.region = this;
+  host_range_.owner = device_range_.owner = this;
 }
 
 const char* Region::pool_note() const {
@@ -71,9 +71,9 @@ void Region::record(PageMap& map, std::unique_ptr<backend::Memory> made) noexcep
 
   info_.kind = kind();
   info_.device_ordinal = static_cast<int32_t>(device_.ordinal());
-  info_.location = traits_.managed ? GPUMEM_LOCATION_NONE : GPUMEM_LOCATION_HOST;
+  info_.location = traits().managed ? GPUMEM_LOCATION_NONE : GPUMEM_LOCATION_HOST;
   info_.location_id = -1;
-  if (traits_.on_device) {
+  if (traits().on_device) {
     info_.location = GPUMEM_LOCATION_DEVICE;
     info_.location_id = info_.device_ordinal;
   } else if (has(GPUMEM_MEMORY_NUMA_NODE)) {
@@ -104,13 +104,13 @@ Result<void> Region::peer_gone() const {
 }
 
 Result<void> Region::reachable_by(const Device& device, bool write) const {
-  if (traits_.managed) return managed_reachable(*this, device);
-  if (traits_.imported) {
+  if (traits().managed) return managed_reachable(*this, device);
+  if (traits().imported) {
     GPUMEM_TRY(check_peer());
     if (!write || !has(GPUMEM_MEMORY_READ_ONLY)) return {};
     return make_error(GPUMEM_ERROR_NO_ACCESS, "the memory was imported with GPUMEM_ACCESS_READ");
   }
-  if (!traits_.registered) return {};
+  if (!traits().registered) return {};
   if (!has(GPUMEM_MEMORY_MAPPED)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
                       "the memory was registered without GPUMEM_MEMORY_MAPPED and has no device pointer");
@@ -128,8 +128,8 @@ Result<void> Region::reachable_by(const Device& device, bool write) const {
 }
 
 gpumem_access Region::access_of(const Device& device) const {
-  if (traits_.imported && &device != &device_) return GPUMEM_ACCESS_NONE;
-  if (traits_.peer_access) {
+  if (traits().imported && &device != &device_) return GPUMEM_ACCESS_NONE;
+  if (traits().peer_access) {
     const bool reaches = &device == &device_ || device.has_peer_access(device_);
     return reaches ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE;
   }

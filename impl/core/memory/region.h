@@ -19,10 +19,9 @@
 
 namespace gpumem::core {
 
-class Region : public Object {
+class Region : public Object, public RegionState {
  public:
-  const KindTraits& traits() const { return traits_; }
-  gpumem_kind kind() const { return traits_.kind; }
+  gpumem_kind kind() const { return traits().kind; }
   Device& device() const { return device_; }
   uint64_t size() const { return size_; }
   // Of the first byte: by the host address if there is one.
@@ -45,15 +44,6 @@ class Region : public Object {
   // The buffer that lies here; 0 if none does, or it is still being made (UVA-5, UVA-6).
   uint64_t buffer() const { return buffer_.load(std::memory_order_acquire); }
   void set_buffer(uint64_t handle) noexcept { buffer_.store(handle, std::memory_order_release); }
-
-  // Reserved during creation, live once recorded, leaving once new uses are refused, releasing while the
-  // backend frees it: the addresses may be reused before it is erased. In any state, the driver is never
-  // asked about its addresses.
-  enum class State : uint8_t { kReserved, kLive, kLeaving, kReleasing };
-  bool live() const { return state_.load(std::memory_order_acquire) == State::kLive; }
-  bool leaving() const { return state_.load(std::memory_order_acquire) >= State::kLeaving; }
-  bool releasing() const { return state_.load(std::memory_order_acquire) == State::kReleasing; }
-  void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
 
   // Whether only the owning buffer may use the content: while that sleeps, or is being put to sleep, woken or
   // moved by copying. Closing a region waits for its uses.
@@ -105,7 +95,6 @@ class Region : public Object {
   // A pointer query reads these.
   RegionRange host_range_;
   RegionRange device_range_;  // where devices use other addresses
-  std::atomic<State> state_{State::kReserved};
   std::atomic<bool> closed_{false};
   const bool in_parts_;
   std::atomic<uint64_t> buffer_{0};
@@ -114,7 +103,6 @@ class Region : public Object {
   uint64_t address_ = 0;
   gpumem_pointer_info info_ = GPUMEM_POINTER_INFO_INIT;
 
-  const KindTraits& traits_;
   Device& device_;
   const uint64_t buffer_id_;
   const std::string name_;
@@ -122,6 +110,9 @@ class Region : public Object {
   std::unique_ptr<ManagedState> managed_;
   std::shared_ptr<const OtherProcess> peer_;
 };
+
+// The region of a range that the map has found.
+inline Region& region_of(const RegionRange& range) { return static_cast<Region&>(*range.owner); }
 
 // BUSY if `ask` says that work which was left to a stream uses the region. Calls that use it only until they
 // return are waited for before it is released, and do not count; where one may be the reason, the release
@@ -135,33 +126,6 @@ Result<void> check_unused(const Region& region, Ask ask) {
   const platform::PassingUses after = platform::passing_uses(&region);
   if (unused || before.any_of || after.begun != before.begun) return {};
   return unused;
-}
-
-inline const RegionRange* PageMap::find(uint64_t address) const noexcept {
-  if (address >= kEnd) return nullptr;
-  uint64_t value = root_entry(address).load(std::memory_order_acquire);
-  if ((value & kTag) == kNode) {
-    value = pointer_in<Middle>(value)->entries[(address >> kMiddleShift) % kMiddleEntries].load(
-        std::memory_order_acquire);
-    if ((value & kTag) == kNode) {
-      value = pointer_in<Leaf>(value)->entries[(address >> kPageShift) % kLeafEntries].load(
-          std::memory_order_acquire);
-    }
-  }
-  if ((value & kTag) == kRange) [[likely]] {
-    const auto* const range = pointer_in<RegionRange>(value);
-    return range->holds(address) ? range : nullptr;
-  }
-  const RegionRange* leaving = nullptr;
-  if ((value & kTag) == kLinks) {
-    for (auto* link = pointer_in<RegionRange::Link>(value); link != nullptr;
-         link = link->next.load(std::memory_order_acquire)) {
-      if (!link->range->holds(address)) continue;
-      if (!link->range->region->leaving()) return link->range;
-      leaving = link->range;
-    }
-  }
-  return leaving;
 }
 
 }  // namespace gpumem::core

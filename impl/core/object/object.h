@@ -63,6 +63,10 @@ class Object {
   // Releases what the object holds; after a failure, call it again. The handle must be ended, and no thread
   // may use the object. It lives until handles::remove().
   virtual Result<void> release();
+  // How the library itself ends such an object, which one of its calls made, with all that is in it. Null for
+  // one that no call makes for its own work.
+  using Discard = Result<void> (*)(uint64_t handle);
+  virtual Discard discard() const noexcept { return nullptr; }
   // Drops the records of what release() could not release: the instance ends.
   virtual void forget() noexcept;
 

@@ -3,7 +3,6 @@
 
 #include <mutex>
 
-#include "core/pool/core.h"
 #include "platform/fork.h"
 
 namespace gpumem::core {
@@ -11,7 +10,7 @@ namespace {
 
 struct Seats {
   struct Seat {
-    PoolCore* core = nullptr;
+    PoolCacheOwner* pool = nullptr;
     uint64_t number = 0;
   };
   std::mutex mutex;  // taken before a pool's
@@ -22,12 +21,12 @@ constinit platform::PerProcess<Seats> process_seats;
 
 }  // namespace
 
-uint32_t pool_seats::take(PoolCore& core, uint64_t number) {
+uint32_t pool_seats::take(PoolCacheOwner& pool, uint64_t number) {
   Seats& all = process_seats.get();
   const std::lock_guard lock(all.mutex);
   for (uint32_t seat = 0; seat < PoolCache::kSeats; ++seat) {
-    if (all.seats[seat].core != nullptr) continue;
-    all.seats[seat] = {&core, number};
+    if (all.seats[seat].pool != nullptr) continue;
+    all.seats[seat] = {&pool, number};
     return seat;
   }
   return PoolCache::kSeats;
@@ -56,8 +55,8 @@ void PoolCache::end_thread(void* table) noexcept {
   const std::lock_guard lock(all->mutex);
   for (uint32_t seat = 0; seat < kSeats; ++seat) {
     const Entry& entry = entries->entries[seat];
-    if (entry.cache != nullptr && all->seats[seat].core != nullptr && all->seats[seat].number == entry.number)
-      all->seats[seat].core->end_cache(entry.cache);
+    if (entry.cache != nullptr && all->seats[seat].pool != nullptr && all->seats[seat].number == entry.number)
+      all->seats[seat].pool->end_cache(entry.cache);
   }
 }
 

@@ -16,7 +16,17 @@
 
 namespace gpumem::core {
 
-class PoolCore;
+class PoolCache;
+
+// A pool, as its caches know it.
+class PoolCacheOwner {
+ public:
+  // Call when a thread ends.
+  virtual void end_cache(PoolCache* cache) noexcept = 0;
+
+ protected:
+  ~PoolCacheOwner() = default;
+};
 
 // The kept blocks of one order.
 struct PoolShelf {
@@ -180,7 +190,7 @@ class PoolCache {
 // Seats of the process: where threads find their cache of a pool.
 namespace pool_seats {
 // A seat, or kSeats if all are taken: then threads keep no blocks of the pool.
-uint32_t take(PoolCore& core, uint64_t number);
+uint32_t take(PoolCacheOwner& pool, uint64_t number);
 // Ending threads no longer reach the pool after this.
 void leave(uint32_t seat) noexcept;
 }  // namespace pool_seats

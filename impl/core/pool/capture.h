@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The parts of a pool that belong to captures of streams into graphs. The functions are PoolCore's, in
-// capture.cpp.
+// core_capture.cpp.
 #pragma once
 
 #include <cstdint>

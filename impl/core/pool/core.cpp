@@ -12,12 +12,11 @@
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "base/text.h"
-#include "core/buffer/abandoned.h"
+#include "core/object/abandoned.h"
 #include "core/object/callback.h"
 #include "core/object/context.h"
 #include "core/object/log.h"
 #include "core/object/status_list.h"
-#include "core/pool/pools.h"
 
 namespace gpumem::core {
 namespace {
@@ -44,8 +43,10 @@ constexpr uint64_t granule_of(const KindTraits& kind) { return kind.on_device ||
 
 }  // namespace
 
-PoolCore::PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request)
+PoolCore::PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request,
+                   PoolNeighbors& neighbors)
     : context_(std::move(context)),
+      neighbors_(neighbors),
       device_(device),
       request_(std::move(request)),
       classes_(granule_of(*request_.memory.kind)),
@@ -532,7 +533,7 @@ Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
     wanted = std::max(round_up(wanted, PoolClasses::kPage), least);
     const auto over = [&](uint64_t bytes) { return limit_ != 0 && source_.bytes() + bytes > limit_; };
     if (over(wanted)) wanted = least;
-    if (over(wanted)) release_free(source_.bytes() + wanted - limit_);
+    if (over(wanted) && !never_fits(wanted)) release_free(source_.bytes() + wanted - limit_);
     if (over(wanted)) return over_limit(PoolClasses::kPage, wanted);
     space_.prepare(1);
     auto base = source_.allocate(wanted);
@@ -602,7 +603,7 @@ Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignm
   plan();
   const uint64_t target = most_needed_ + most_needed_ / 256;
   // Releasing may take what the plan counted on, so plan anew.
-  while (added != UINT64_MAX) {
+  while (added != UINT64_MAX && !never_fits(size)) {
     uint64_t surplus = source_.bytes() + added > target ? source_.bytes() + added - target : 0;
     if (limit_ != 0 && source_.bytes() + added > limit_)
       surplus = std::max(surplus, source_.bytes() + added - limit_);
@@ -844,11 +845,11 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
   if (block || !lacks_room(block.error().status)) return block;
   // If the request never fits, only the callback can help, by raising the limit, so keep what is free.
   const bool too_large = exceeds_device(size);
-  const bool never_fits = too_large || (limit_ != 0 && size > std::max(limit_, source_.bytes()));
-  const char* tier = too_large    ? "the device's memory"
-                     : never_fits ? "the pool's limit"
-                                  : "the pool's own cache";
-  if (!never_fits) {
+  const bool hopeless = too_large || never_fits(size);
+  const char* tier = too_large  ? "the device's memory"
+                     : hopeless ? "the pool's limit"
+                                : "the pool's own cache";
+  if (!hopeless) {
     drain_all();
     end_quarantine(0);
     observe();
@@ -866,7 +867,7 @@ Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, 
     {
       lock.unlock();
       const Cleanup again([&] { lock.lock(); });
-      released = Pools::of(*context_).trim_others(*this) != 0;
+      released = neighbors_.trim_others(*this) != 0;
     }
     tier = released ? "other pools" : tier;
     if (released) block = try_allocate(order, size, alignment);

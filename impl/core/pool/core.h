@@ -29,7 +29,18 @@
 
 namespace gpumem::core {
 
+class PoolCore;
 class Stream;
+
+// The other pools of the instance, as one of them knows these.
+class PoolNeighbors {
+ public:
+  // Bytes that they have released.
+  virtual uint64_t trim_others(const PoolCore& core) = 0;
+
+ protected:
+  ~PoolNeighbors() = default;
+};
 
 struct PoolRequest {
   PoolMemory memory;
@@ -40,9 +51,9 @@ struct PoolRequest {
   uint64_t segment_size = 0;
 };
 
-class PoolCore {
+class PoolCore final : public PoolCacheOwner {
  public:
-  PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request);
+  PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request, PoolNeighbors& neighbors);
   PoolCore(const PoolCore&) = delete;
   PoolCore& operator=(const PoolCore&) = delete;
   ~PoolCore();
@@ -111,7 +122,7 @@ class PoolCore {
   // What the pool takes for blocks of these sizes at the same time.
   Result<uint64_t> capacity_for(std::span<const uint64_t> sizes) const;
   void reset_peaks();
-  // ---- captures: capture.cpp ----
+  // ---- captures: core_capture.cpp ----
   // NOT_FOUND if the capture has no part.
   Result<void> release_capture(const PoolStream& stream, uint64_t id);
 
@@ -122,8 +133,7 @@ class PoolCore {
 
   // Call when a stream ends, while it can still be marked.
   void end_stream(uint64_t key) noexcept;
-  // Call when a thread ends.
-  void end_cache(PoolCache* cache) noexcept;
+  void end_cache(PoolCache* cache) noexcept override;
 
   // Call when the handle has ended or was restored.
   void set_handle(uint64_t handle) {
@@ -242,6 +252,8 @@ class PoolCore {
   Result<void> grow_range(Order& order, uint64_t size, uint64_t alignment);
   uint64_t release_free(uint64_t wanted);
   static Result<void> require_no_capture(const Order& order);
+  // More than the limit, so that giving back what is free would not help.
+  bool never_fits(uint64_t size) const { return limit_ != 0 && size > std::max(limit_, source_.bytes()); }
   Error over_limit(uint64_t piece, uint64_t more) const;
   void keep_threshold();
   void note_peaks();
@@ -289,6 +301,7 @@ class PoolCore {
   Counts counts_of(uint32_t index) const noexcept;
 
   const std::shared_ptr<Context> context_;
+  PoolNeighbors& neighbors_;
   Device& device_;
   const PoolRequest request_;
   const PoolClasses classes_;

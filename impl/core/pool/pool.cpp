@@ -5,7 +5,8 @@
 #include <new>
 
 #include "base/cleanup.h"
-#include "core/buffer/abandoned.h"
+#include "core/memory/pointer.h"
+#include "core/object/abandoned.h"
 #include "core/object/callback.h"
 #include "core/object/context.h"
 #include "core/object/host_function_guard.h"
@@ -87,7 +88,8 @@ Result<uint64_t> create_pool(DeviceObject& device, PoolRequest request) {
   }
   end_abandoned(context);
   end_left_pools(context, false);
-  auto core = std::make_shared<PoolCore>(device.shared_context(), device.device(), std::move(request));
+  auto core = std::make_shared<PoolCore>(device.shared_context(), device.device(), std::move(request),
+                                         Pools::of(context));
   auto pool = std::make_unique<Pool>(device.shared_context(), core);
   auto handle = handles::reserve(*pool);
   if (!handle) return handle.error();
@@ -155,6 +157,10 @@ Result<void> free_pool_block(Context& context, const PoolStream& stream, const v
     const auto released = release_quietly(*core, last);  // if it fails, the pool is left
     if (released && *released) Pools::of(context).remove(*core);
     return {};
+  }
+  if (is_of_another_instance(context, pointer)) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND,
+                      "%p is memory of another instance of this process; free it there", pointer);
   }
   return make_error(GPUMEM_ERROR_NOT_FOUND,
                     "no pool of this instance has a live block at %p; it may be freed already", pointer);

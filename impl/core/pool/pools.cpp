@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "core/pool/core.h"
-
 namespace gpumem::core {
 
 void Pools::add(std::shared_ptr<PoolCore> core) {

@@ -7,12 +7,11 @@
 #include <mutex>
 #include <vector>
 
+#include "core/pool/core.h"
+
 namespace gpumem::core {
 
-class Context;
-class PoolCore;
-
-class Pools {
+class Pools final : public PoolNeighbors {
  public:
   // Of the instance.
   static Pools& of(Context& context);
@@ -20,8 +19,7 @@ class Pools {
   void add(std::shared_ptr<PoolCore> core);
   void remove(const PoolCore& core) noexcept;
   std::vector<std::shared_ptr<PoolCore>> all() const;
-  // Bytes that the other pools have released.
-  uint64_t trim_others(const PoolCore& core);
+  uint64_t trim_others(const PoolCore& core) override;
   // Destroyed pools with live blocks of ordinary memory, which no object has, as far as can be told without
   // waiting.
   std::vector<std::shared_ptr<PoolCore>> left() const;

@@ -7,10 +7,10 @@
 #include <cerrno>
 
 #include "base/cleanup.h"
-#include "core/buffer/abandoned.h"
 #include "core/memory/memory.h"
 #include "core/memory/physical.h"
 #include "core/memory/pool_classes.h"
+#include "core/object/abandoned.h"
 #include "core/object/context.h"
 #include "core/object/destroy.h"
 #include "core/object/held.h"

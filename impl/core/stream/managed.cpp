@@ -495,7 +495,7 @@ bool needs_no_guard(Context& context, const void* pointer) noexcept {
   if (Devices::of(context).has_exclusive() || backend::HostFunctionMark::is_set()) return false;
   const RegionRange* const range = context.page_map().find(address_of(pointer));
   if (range == nullptr) return false;
-  const Region& region = *range->region;
+  const Region& region = region_of(*range);
   return region.traits().managed && region.live() && address_of(pointer) - range->base < region.size();
 }
 

@@ -10,8 +10,8 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
-#include "core/buffer/abandoned.h"
 #include "core/memory/range.h"
+#include "core/object/abandoned.h"
 #include "core/object/background.h"
 #include "core/object/callback.h"
 #include "core/object/context.h"

@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "core/buffer/abandoned.h"
 #include "core/copy/copy.h"
 #include "core/memory/kind.h"
+#include "core/object/abandoned.h"
 #include "core/object/context.h"
 #include "core/share/link/imports.h"
 #include "core/share/peer/client.h"

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/cleanup.h"
-#include "core/buffer/abandoned.h"
 #include "core/memory/memory.h"
+#include "core/object/abandoned.h"
 #include "core/object/context.h"
 #include "core/object/held.h"
 #include "core/object/host_function_guard.h"

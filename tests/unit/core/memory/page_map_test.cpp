@@ -14,7 +14,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/memory/region.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
@@ -24,24 +23,18 @@ constexpr uint64_t kPage = uint64_t{1} << 12;
 constexpr uint64_t kLeaf = uint64_t{1} << 21;
 constexpr uint64_t kRoot = uint64_t{1} << 36;
 
-using State = Region::State;
+using State = RegionState::State;
 
-// The map never asks a region for its device.
-Device& no_device() {
-  alignas(16) static std::array<std::byte, 16> nothing;
-  return *reinterpret_cast<Device*>(&nothing);
-}
-
-class Owner final : public Region {
+class Owner final : public RegionState {
  public:
   Owner(uint64_t begin, uint64_t size, const KindTraits& traits = kinds::pinned, State state = State::kLive)
-      : Region(Type::kMemory, nullptr, no_device(), traits, size, {}) {
+      : RegionState(traits) {
     range.begin = begin;
     range.size = size;
-    range.region = this;
+    range.owner = this;
     set_state(state);
   }
-  ~Owner() override { alive = false; }
+  ~Owner() { alive = false; }
 
   uint64_t end() const { return range.begin + range.size; }
 
@@ -495,7 +488,7 @@ class Model {
     const RegionRange* const found = map_.find_live(begin, length);
     ASSERT_EQ(found != nullptr, live_in(begin, begin + length) != nullptr);
     if (found != nullptr) {
-      ASSERT_TRUE(found->region->live());
+      ASSERT_TRUE(found->owner->live());
       ASSERT_TRUE(found->begin < begin + length && begin < found->begin + found->size);
     }
   }
@@ -507,7 +500,7 @@ class Model {
     } else if (found != nullptr) {
       // Others may have overwritten it, so it is not there for certain.
       ASSERT_TRUE(found->holds(address));
-      ASSERT_TRUE(found->region->leaving());
+      ASSERT_TRUE(found->owner->leaving());
     }
   }
 
@@ -591,7 +584,7 @@ TEST(PageMap, SixteenThreads) {
           const RegionRange* const range = map.find(address);
           if (range != nullptr) {
             found_any.fetch_add(1, std::memory_order_relaxed);
-            const auto* const owner = static_cast<const Owner*>(range->region);
+            const auto* const owner = static_cast<const Owner*>(range->owner);
             if (!owner->alive || !range->holds(address) || &owner->range != range) ++wrong;
           }
         }

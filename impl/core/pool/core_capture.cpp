@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/pool/capture.h"
+// What a PoolCore does while streams are captured.
+#include "core/pool/core.h"
 
 #include <algorithm>
 #include <cinttypes>
 #include <new>
 
 #include "base/cleanup.h"
-#include "core/pool/core.h"
 
 namespace gpumem::core {
 namespace {

@@ -1,30 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "core/buffer/abandoned.h"
+#include "core/object/abandoned.h"
 
 #include "base/caught.h"
-#include "core/buffer/buffer.h"
-#include "core/memory/memory.h"
-#include "core/memory/physical.h"
-#include "core/memory/range.h"
-#include "core/object/destroy.h"
 #include "core/object/held.h"
 
 namespace gpumem::core {
 namespace {
 
 Result<void> end(uint64_t handle) noexcept {
+  Object::Discard discard = nullptr;
+  look_at(handle, [&](const Object& object) { discard = object.discard(); });
+  if (discard == nullptr) return {};  // it has ended
   try {
-    switch (static_cast<Type>(handles::detail::type_of(handle))) {
-      case Type::kRange:
-        GPUMEM_TRY(unmap_from(handle, 0));
-        return give_back<Range>(handle, destroy_object);
-      case Type::kMemory:
-        return give_back<Memory>(handle, destroy_memory);
-      case Type::kBuffer:
-        return give_back<Buffer>(handle, destroy_buffer);
-      default:
-        return give_back<Physical>(handle, destroy_object);
-    }
+    return discard(handle);
   } catch (...) {
     return caught_failure();
   }
