@@ -120,7 +120,8 @@ Error only_reading() {
 
 // Whether retrying cannot succeed.
 bool has_ended(const Error& error) {
-  return error.status == GPUMEM_ERROR_STALE_HANDLE || error.status == GPUMEM_ERROR_PEER_GONE;
+  return error.status == GPUMEM_ERROR_STALE_HANDLE || error.status == GPUMEM_ERROR_PEER_GONE ||
+         error.status == GPUMEM_ERROR_CLOSED;
 }
 
 Result<void> check_not_own(const ShareHandle& handle) {
@@ -369,19 +370,30 @@ bool Imports::has(const Token& token) const {
   });
 }
 
+// An exporter that does not answer must not have others counted in its place meanwhile.
+std::shared_ptr<const Imports::Charge> Imports::charge(uint32_t user, size_t descriptors) {
+  auto made = std::make_shared<const Charge>(Charge{user, descriptors + 1});
+  std::erase_if(importing_, [](const auto& one) { return one.expired(); });
+  importing_.push_back(made);
+  return made;
+}
+
 std::optional<Imports::Received> Imports::take_received(const ImportRequest& request) {
   if (request.arrived != nullptr)
     return Received{request.handle, std::move(*request.arrived), request.peer, 0, Clock::time_point()};
   const std::lock_guard lock(mutex_);
-  auto node = received_.extract(key_of_received(request.handle));
-  if (node.empty()) return std::nullopt;
-  return std::move(node.mapped());
+  const auto found = received_.find(key_of_received(request.handle));
+  if (found == received_.end()) return std::nullopt;
+  Received& received = found->second;
+  received.charge = charge(received.user, received.descriptors.size());
+  return std::move(received_.extract(found).mapped());
 }
 
 void Imports::put_back(std::optional<Received> received) noexcept {
   if (!received) return;
   try {
     const std::lock_guard lock(mutex_);
+    received->charge = nullptr;
     received_.try_emplace(key_of_received(received->handle), std::move(*received));
   } catch (const std::bad_alloc&) {
     // The handle must be sent again.
@@ -600,6 +612,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   if (!counted) return counted.error();
   if (*counted) return created;
   const platform::CancellationHeld held;  // only here may it wait
+  const platform::ClosingTogether together;
   GPUMEM_TRY(check_not_own(request.handle));
   GPUMEM_TRY((*device)->device().usable());
   GPUMEM_TRY(outside_host_function());
@@ -643,23 +656,34 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
 }
 
 Result<CreatedMemory> Imports::import_arrived(ImportRequest request, platform::Descriptors descriptors,
-                                              std::shared_ptr<SharePeer> peer) {
+                                              std::shared_ptr<SharePeer> peer, uint32_t user) {
+  const platform::ClosingTogether together;
   request.handle.origin = peer->origin();
   GPUMEM_TRY(check_arrived(request.handle, descriptors));
+  std::shared_ptr<const Charge> charged;
+  {
+    const std::lock_guard lock(mutex_);
+    const size_t count = descriptors.size();
+    GPUMEM_TRY(make_room(user, [&] { return check_descriptors(user, request.handle, count); }));
+    charged = charge(user, count);
+  }
   request.peer = std::move(peer);
   request.arrived = &descriptors;
   return import_memory(request, nullptr);
 }
 
-Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_type type) {
+Result<void> Imports::claim(const ImportRequest& request, gpumem_share_type type,
+                            const std::function<Result<void>(ImportSource)>& use) {
+  const platform::ClosingTogether together;
   GPUMEM_TRY(check_origin(request, context_, type));
   GPUMEM_TRY(check_not_own(request.handle));
   std::optional<Received> received = take_received(request);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
-  if (source || has_ended(source.error())) again.dismiss();
+  const auto used = source ? use(std::move(*source)) : Result<void>(source.error());
+  if (used || has_ended(used.error())) again.dismiss();
   if (!source && !received) return unreached(request.handle, source.error());
-  return source;
+  return used;
 }
 
 Result<void> Imports::try_import(ImportRequest request, platform::Descriptors descriptors,
@@ -709,20 +733,20 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
   GPUMEM_TRY(outside_host_function());
   auto facet = device.device().sharing();
   if (!facet) return facet.error();
-  std::optional<Received> received = take_received(request);
-  Cleanup again([&] { put_back(std::move(received)); });
-  auto source = reach(request, received);
-  if (!source && has_ended(source.error())) again.dismiss();
-  if (!source) return received ? source.error() : unreached(request.handle, source.error());
-  const backend::Ticket ticket{source->recorded.payload,
-                               source->descriptors.empty() ? -1 : source->descriptors.front().get()};
-  auto made = make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {
-    event.set_flags(GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
-    event.set_exporter(std::make_shared<Claim>(std::move(source->claim)));
-    return (*facet)->import_event(ticket);
-  });
-  if (made) again.dismiss();
-  return made;
+  uint64_t imported = 0;
+  GPUMEM_TRY(claim(request, GPUMEM_SHARE_TYPE_EVENT, [&](ImportSource source) -> Result<void> {
+    const backend::Ticket ticket{source.recorded.payload,
+                                 source.descriptors.empty() ? -1 : source.descriptors.front().get()};
+    auto made = make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {
+      event.set_flags(GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
+      event.set_exporter(std::make_shared<Claim>(std::move(source.claim)));
+      return (*facet)->import_event(ticket);
+    });
+    if (!made) return made.error();
+    imported = *made;
+    return {};
+  }));
+  return imported;
 }
 
 Result<gpumem_import_info> Imports::info(const Memory& memory) const {
@@ -860,19 +884,32 @@ void Imports::drop_expired() {
 }
 
 // The sender says how long a handle may wait, so what waits must not take what others need. Of those that
-// were sent by processes which have ended, nobody knows whether they are still wanted.
+// were sent by processes which have ended, nobody knows whether they are still wanted: those of this user
+// give way, and the others' only if it has nothing else here, so that who sends too much costs nobody else
+// anything.
 template <class Check>
-Result<void> Imports::make_room(Check check) {
+Result<void> Imports::make_room(uint32_t user, Check check) {
   drop_expired();
-  if (check()) return {};
-  std::erase_if(received_, [](const auto& one) { return one.second.peer->gone(); });
-  return check();
+  auto room = check();
+  const auto drop_ended = [&](bool of_all) {
+    std::erase_if(received_, [&](const auto& one) {
+      return (of_all || one.second.user == user) && one.second.peer->gone();
+    });
+    room = check();
+  };
+  if (!room) drop_ended(false);
+  const auto is_own = [&](const auto& one) { return one.second.user == user; };
+  if (!room && std::none_of(received_.begin(), received_.end(), is_own)) drop_ended(true);
+  return room;
 }
 
 Result<void> Imports::check_places(uint32_t user) const {
   FairShare handles(user);
   for (const auto& [key, one] : received_)
     handles.add(one.user, 1);
+  for (const auto& each : importing_) {
+    if (const auto one = each.lock()) handles.add(one->user, 1);
+  }
   handles.add(user, reserved_);
   if (handles.all() < kReceivedMax && handles.own() < handles.of(kReceivedMax)) return {};
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
@@ -888,10 +925,14 @@ Result<void> Imports::check_descriptors(uint32_t user, const ShareHandle& handle
     if (key == key_of_received(handle)) continue;  // which is replaced
     held.add(one.user, one.descriptors.size() + (connections.insert(key.second).second ? 1 : 0));
   }
+  for (const auto& each : importing_) {
+    if (const auto one = each.lock()) held.add(one->user, one->descriptors);
+  }
   const uint64_t limit = platform::descriptor_limit() / 4 * 3;  // the rest is for what is not sent by others
   const uint64_t more = descriptors + 1;
-  // A first one may be as large as a message, while there is room.
-  if (held.own() + more <= held.of(limit) || (held.own() == 0 && held.all() + more <= limit)) return {};
+  if (held.own() + more <= held.of(limit)) return {};
+  // A first one may be as large as a message, if that leaves others something.
+  if (held.own() == 0 && held.all() + more <= limit / 8 * 7) return {};
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "handles of user %u that were received and not imported have %" PRIu64
                     " descriptors of %" PRIu64 "; import them, or raise `ulimit -n`",
@@ -899,8 +940,9 @@ Result<void> Imports::check_descriptors(uint32_t user, const ShareHandle& handle
 }
 
 Result<void> Imports::reserve_received(uint32_t user) {
+  const platform::ClosingTogether together;
   const std::lock_guard lock(mutex_);
-  GPUMEM_TRY(make_room([&] { return check_places(user); }));
+  GPUMEM_TRY(make_room(user, [&] { return check_places(user); }));
   ++reserved_;
   return {};
 }
@@ -913,6 +955,7 @@ void Imports::give_up_received() noexcept {
 Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors descriptors,
                                   std::shared_ptr<SharePeer> peer, uint32_t user, Clock::time_point until,
                                   bool reserved) {
+  const platform::ClosingTogether together;
   handle.origin = peer->origin();
   if (auto checked = check_arrived(handle, descriptors); !checked) {
     if (reserved) give_up_received();
@@ -922,8 +965,8 @@ Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors desc
     const std::lock_guard lock(mutex_);
     if (reserved) --reserved_;
     const bool replaces = received_.contains(key_of_received(handle));
-    if (!reserved && !replaces) GPUMEM_TRY(make_room([&] { return check_places(user); }));
-    GPUMEM_TRY(make_room([&] { return check_descriptors(user, handle, descriptors.size()); }));
+    if (!reserved && !replaces) GPUMEM_TRY(make_room(user, [&] { return check_places(user); }));
+    GPUMEM_TRY(make_room(user, [&] { return check_descriptors(user, handle, descriptors.size()); }));
     received_.insert_or_assign(key_of_received(handle),
                                Received{handle, std::move(descriptors), std::move(peer), user, until});
   }
@@ -961,6 +1004,7 @@ std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) noexcept {
 }
 
 std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
+  const platform::ClosingTogether together;
   std::list<Kept> expired;
   decltype(received_) given_up;  // released after unlocking
   std::optional<std::chrono::nanoseconds> next;

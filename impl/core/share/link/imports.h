@@ -86,13 +86,15 @@ class Imports final : public Importer {
   // Returns the memory's handle and the exported byte. `given` is the handle that the request was read from,
   // if the other options are defaults.
   Result<CreatedMemory> import_memory(const ImportRequest& request, const gpumem_share_handle* given);
-  // Imports what has just come over a connection with its handle. Keeps nothing of it if that fails.
+  // Imports what a user has just sent over a connection with its handle. Keeps nothing of it if that fails.
   Result<CreatedMemory> import_arrived(ImportRequest request, platform::Descriptors descriptors,
-                                       std::shared_ptr<SharePeer> peer);
+                                       std::shared_ptr<SharePeer> peer, uint32_t user);
   // Imports again what was imported before with the same bytes and defaults; no value unless that is certain.
   std::optional<CreatedMemory> import_again(const gpumem_share_handle& given) noexcept;
-  // Claims an export of this type, which the caller then imports.
-  Result<ImportSource> claim(const ImportRequest& request, gpumem_share_type type);
+  // Claims an export of this type and has it used. If that fails, what came with the handle stays for another
+  // try, unless the export has ended.
+  Result<void> claim(const ImportRequest& request, gpumem_share_type type,
+                     const std::function<Result<void>(ImportSource)>& use);
   // The device of this instance on which the handle's memory lies. NOT_FOUND.
   Result<DeviceObject*> device_of(const ShareHandle& handle) const;
   // Maps memory received over a connection while `use` runs with its address. LIMIT_EXCEEDED if it is larger
@@ -167,12 +169,18 @@ class Imports final : public Importer {
     std::unique_ptr<backend::Memory> mapping;
     Clock::time_point until;
   };
+  // What a handle takes of its user's share while it is imported.
+  struct Charge {
+    uint32_t user = 0;
+    uint64_t descriptors = 0;
+  };
   struct Received {
     ShareHandle handle;
     platform::Descriptors descriptors;
     std::shared_ptr<SharePeer> peer;
     uint32_t user = 0;  // who sent it
     Clock::time_point until;
+    std::shared_ptr<const Charge> charge = nullptr;  // while it is imported
   };
   // Finds an import by the bytes of its handle, without decoding them again.
   struct Shortcut {
@@ -198,11 +206,13 @@ class Imports final : public Importer {
   // Counts up the import of the granted memory, and takes the claim; false if it is not imported.
   Result<bool> count_up(const Key& key, const ImportRequest& request, ImportSource& source,
                         CreatedMemory* out);
-  // What the handles of a user take while they wait. These require mutex_.
+  // What the handles of a user take while they wait or are imported. These require mutex_.
   Result<void> check_places(uint32_t user) const;
   Result<void> check_descriptors(uint32_t user, const ShareHandle& handle, size_t descriptors) const;
   template <class Check>
-  Result<void> make_room(Check check);
+  Result<void> make_room(uint32_t user, Check check);
+  // Counts as the user's until it is released.
+  std::shared_ptr<const Charge> charge(uint32_t user, size_t descriptors);
   // The descriptors that came with a handle, if any did. If importing fails, put them back.
   std::optional<Received> take_received(const ImportRequest& request);
   void put_back(std::optional<Received> received) noexcept;
@@ -237,6 +247,7 @@ class Imports final : public Importer {
   void drop_expired();  // requires mutex_
 
   std::map<ReceivedKey, Received> received_;
+  std::vector<std::weak_ptr<const Charge>> importing_;
   size_t reserved_ = 0;  // for more of them
   bool tidying_ = false;
 };

@@ -148,7 +148,8 @@ Result<Status> Link::import_next(const std::string& name, uint64_t after, uint64
     if (!fetched && fetched.error().status == GPUMEM_ERROR_NOT_FOUND) continue;
     if (!fetched) return fetched.error();
     request.handle = fetched->message.handle;
-    auto imported = Imports::of(context()).import_arrived(request, std::move(fetched->descriptors), holder_);
+    auto imported =
+        Imports::of(context()).import_arrived(request, std::move(fetched->descriptors), holder_, hub_.user);
     if (!imported && imported.error().status == GPUMEM_ERROR_STALE_HANDLE) continue;
     if (!imported) return imported.error();
     *created = *imported;
@@ -172,7 +173,7 @@ Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const
   auto answer = ask_for(name, version, fingerprint);
   if (!answer) return answer.error();
   return Imports::of(context()).keep(answer->message.handle, std::move(answer->descriptors), holder_,
-                                     holder_->origin().process.user, platform::deadline_after(kKeepTime));
+                                     hub_.user, platform::deadline_after(kKeepTime));
 }
 
 Result<void> Link::need_keeper() const {

@@ -22,8 +22,8 @@ namespace gpumem::core {
 
 class Context;
 
-constexpr uint64_t kLeaseTime =
-    30'000'000'000;  // of a name, in nanoseconds, unless its publisher says another
+// How long a connection that was handed out may claim nothing, in nanoseconds, unless a sender says another.
+constexpr uint64_t kLeaseTime = 30'000'000'000;
 
 // One that has not said hello, a holder of exports, or a link to a hub. Each link has a holder.
 enum class Role { kGreeted, kHolder, kLink };
@@ -62,7 +62,8 @@ struct Connection {
   std::shared_ptr<Incoming> trial;  // that waits or runs; one that waits is dropped with its link
   platform::Deadline message_until = platform::Deadline::max();  // HELLO, or a message that has begun
   platform::Deadline output_until = platform::Deadline::max();
-  platform::Deadline lease_until = platform::Deadline::max();
+  platform::Deadline lease_until = platform::Deadline::max();  // of one that was handed out
+  uint64_t lease_ns = kLeaseTime;
   uint32_t interest = 0;
   bool doomed = false;
 };

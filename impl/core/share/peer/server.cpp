@@ -368,6 +368,12 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
   return {};
 }
 
+// Nothing says when a connection that was handed out is no longer wanted, but that it claims nothing.
+void ShareServer::begin_lease(Connection& connection) noexcept {
+  connection.lease_until = platform::deadline_after(connection.lease_ns);
+  loop_.look_until(connection.lease_until);
+}
+
 Result<void> ShareServer::take_release(Connection& connection, const Token& token) {
   const auto claimed = connection.claims.find(token);
   if (claimed == connection.claims.end()) return violation("it released what it does not hold");
@@ -380,11 +386,8 @@ Result<void> ShareServer::take_release(Connection& connection, const Token& toke
     Exports::of(context_).unclaim(token);
   }
   if (claim.empty()) connection.claims.erase(claimed);
-  if (connection.claims.empty() && connection.partner != 0 &&
-      connections_.find(connection.partner) == nullptr) {
-    connection.lease_until = platform::deadline_after(kLeaseTime);
-    loop_.look_until(connection.lease_until);
-  }
+  const bool left = connection.partner != 0 && connections_.find(connection.partner) == nullptr;
+  if (connection.claims.empty() && (left || connection.only)) begin_lease(connection);
   return {};
 }
 
@@ -614,8 +617,8 @@ Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_n
   if (!end) return end.error();
   give_back.dismiss();
   ours->lent = ours->only = token;
-  ours->lease_until = platform::deadline_after(lease_ns != 0 ? lease_ns : kLeaseTime);
-  loop_.look_until(ours->lease_until);
+  if (lease_ns != 0) ours->lease_ns = lease_ns;
+  begin_lease(*ours);
   return Lent{std::move(*grant), std::move(*end), ours->id};
 }
 

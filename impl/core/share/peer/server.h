@@ -101,6 +101,7 @@ class ShareServer final : public ExportServer, private EventLoop::Work {
   Result<void> take_hello(Connection& connection, const Message& message);
   Result<void> take_claim(Connection& connection, const Message& message);
   Result<void> take_release(Connection& connection, const Token& token);
+  void begin_lease(Connection& connection) noexcept;
   Result<void> take_request(Connection& connection, Incoming incoming);
   Result<void> take_trial(Connection& connection, Incoming incoming);
   void finish_trial(uint64_t connection, const TrialLanes::Asker& asker, Message reply) noexcept;

@@ -291,15 +291,16 @@ Result<void> Ring::import_event(const gpumem_share_handle& bytes, Deadline deadl
   request.handle = *handle;
   request.timeout_ns = time_until(deadline);
   request.peer = peer_;
-  auto source = Imports::of(context()).claim(request, GPUMEM_SHARE_TYPE_EVENT);
-  if (!source) return source.error();
-  const backend::Ticket ticket{source->recorded.payload,
-                               source->descriptors.empty() ? -1 : source->descriptors.front().get()};
-  auto event = device_.backend().sharing()->import_event(ticket);
-  if (!event) return event.error();
-  events.push_back(std::move(*event));
-  claims.push_back(std::move(source->claim));
-  return {};
+  return Imports::of(context()).claim(
+      request, GPUMEM_SHARE_TYPE_EVENT, [&](ImportSource source) -> Result<void> {
+        const backend::Ticket ticket{source.recorded.payload,
+                                     source.descriptors.empty() ? -1 : source.descriptors.front().get()};
+        auto event = device_.backend().sharing()->import_event(ticket);
+        if (!event) return event.error();
+        events.push_back(std::move(*event));
+        claims.push_back(std::move(source.claim));
+        return {};
+      });
 }
 
 // Its first event, which one consumer at a time can claim, is claimed before it is taken: see PlaceWatcher.
@@ -430,17 +431,9 @@ Error Ring::explain(const Error& error) const {
   }
 }
 
-Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareHandle& handle,
-                           uint64_t timeout_ns, std::string name) {
-  GPUMEM_TRY(outside_host_function());
-  end_abandoned(*context);
-  const Deadline deadline = answer_deadline(timeout_ns);
-  ImportRequest request;
-  request.handle = handle;
-  request.timeout_ns = timeout_ns;
-  auto source = Imports::of(*context).claim(request, GPUMEM_SHARE_TYPE_RING);
-  if (!source) return source.error();
-  auto device = Imports::of(*context).device_of(source->recorded);
+Result<uint64_t> Ring::open_claimed(const std::shared_ptr<Context>& context, ImportSource source,
+                                    std::string name, Deadline deadline) {
+  auto device = Imports::of(*context).device_of(source.recorded);
   if (!device) return device.error();
   GPUMEM_TRY((*device)->device().usable());
   if (auto facet = (*device)->device().sharing(); !facet) return facet.error();
@@ -450,7 +443,7 @@ Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareH
     ring->close();
   });
   // Opening waits for another process, so do not block closing meanwhile.
-  if (auto opened = ring->open(std::move(*source), **device, deadline); !opened)
+  if (auto opened = ring->open(std::move(source), **device, deadline); !opened)
     return ring->explain(opened.error());
   const auto open = context->stay_open();
   if (!open) return open.error();
@@ -460,6 +453,25 @@ Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareH
   context->add_object(*ring);
   handles::publish(ring.release());
   return *reserved;
+}
+
+Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareHandle& handle,
+                           uint64_t timeout_ns, std::string name) {
+  GPUMEM_TRY(outside_host_function());
+  end_abandoned(*context);
+  const Deadline deadline = answer_deadline(timeout_ns);
+  ImportRequest request;
+  request.handle = handle;
+  request.timeout_ns = timeout_ns;
+  uint64_t handle_of_ring = 0;
+  const auto open = [&](ImportSource source) -> Result<void> {
+    auto opened = Ring::open_claimed(context, std::move(source), std::move(name), deadline);
+    if (!opened) return opened.error();
+    handle_of_ring = *opened;
+    return {};
+  };
+  GPUMEM_TRY(Imports::of(*context).claim(request, GPUMEM_SHARE_TYPE_RING, open));
+  return handle_of_ring;
 }
 
 // ---- ending ----

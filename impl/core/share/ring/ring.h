@@ -52,6 +52,9 @@ class Ring final : public Object {
 
   Device& device() const { return device_; }
   const std::string& name() const { return name_; }
+  // Opens what is claimed; returns the handle.
+  static Result<uint64_t> open_claimed(const std::shared_ptr<Context>& context, ImportSource source,
+                                       std::string name, platform::Deadline deadline);
   gpumem_ring_info info() const;
 
   Result<ShareHandle> exported() const;
@@ -64,8 +67,6 @@ class Ring final : public Object {
 
  private:
   friend Result<uint64_t> create_ring(DeviceObject& device, RingRequest request);
-  friend Result<uint64_t> open_ring(const std::shared_ptr<Context>& context, const ShareHandle& handle,
-                                    uint64_t timeout_ns, std::string name);
   friend Result<void> destroy_ring(Ref<Ring> ring);
 
   // Releases what the backend has, and leaves the ring. The memory is what close_memory() releases, or the

@@ -288,6 +288,16 @@ Descriptors files(size_t count, uint64_t size = kBlock) {
   return made;
 }
 
+// How many of them, and of other files with such a name, this process has open.
+size_t files_of(const char* what) {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone).string().find(what) != std::string::npos) ++count;
+  }
+  return count;
+}
+
 // How many descriptors this process may have, while one lives.
 class DescriptorLimit {
  public:
@@ -675,15 +685,20 @@ TEST_F(ShareServerTest, hub_4_a_user_with_many_links_does_not_delay_another_one)
   EXPECT_GE(left, kNames - 2 * kAtOnce) << "it was asked last";
 }
 
-// A trial of a block that is none, and a connection of which the other end is `ours`.
-Message trial_of(gpumem_instance instance, Descriptors* descriptors, Descriptor* ours) {
+// Lets a handle say that its memory is of the first device.
+void set_device(gpumem_instance instance, ShareHandle& handle) {
   gpumem_device device = nullptr;
   EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
   gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
   EXPECT_EQ(gpumem_device_get_info(device, &info, nullptr), GPUMEM_SUCCESS);
+  std::copy(std::begin(info.uuid), std::end(info.uuid), handle.device_uuid.begin());
+}
+
+// A trial of a block that is none, and a connection of which the other end is `ours`.
+Message trial_of(gpumem_instance instance, Descriptors* descriptors, Descriptor* ours) {
   Message message = publish_of("", 1);
   message.type = MessageType::kTrial;
-  std::copy(std::begin(info.uuid), std::end(info.uuid), message.handle.device_uuid.begin());
+  set_device(instance, message.handle);
   auto pair = platform::socket_pair();
   EXPECT_TRUE(pair);
   *ours = std::move(pair->ours);
@@ -1860,45 +1875,69 @@ TEST_F(ShareServerTest, AHandleThatIsLostLeavesTheSocketInStep) {
   }
 }
 
+// The next message, which an honest client sends.
+Message heard(Raw& raw) {
+  auto incoming = raw.next();
+  return incoming ? incoming->message : Message();
+}
+
+// Two connected sockets that another user has made.
+std::pair<Descriptor, Descriptor> pair_of(uint32_t user, int type) {
+  int made[2] = {-1, -1};
+  std::thread([&] {
+    EXPECT_EQ(syscall(SYS_setresuid, -1, user, -1), 0);  // of this thread alone, and so of what it connects
+    EXPECT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, made), 0);
+  }).join();
+  return {Descriptor(made[0]), Descriptor(made[1])};
+}
+
 // A sender says how long its handle may wait, and need not grant it. It is the sender that pays, whosever the
 // connection is that it passes on.
 TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
   constexpr uint32_t kBlocks = 9;  // ten descriptors, with the connection
+  constexpr uint32_t kLast = 65532;
   const DescriptorLimit limit(600);
-  const auto pair_of = [](uint32_t user, int type) {
-    int made[2] = {-1, -1};
-    std::thread([&] {
-      EXPECT_EQ(syscall(SYS_setresuid, -1, user, -1), 0);  // of this thread alone, and so of what it connects
-      EXPECT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, made), 0);
-    }).join();
-    return std::pair(Descriptor(made[0]), Descriptor(made[1]));
-  };
   std::map<uint32_t, std::pair<Descriptor, Descriptor>> sockets;
-  for (const uint32_t user : {kUsers[0], kUsers[1], 0U})
+  for (const uint32_t user : {kUsers[0], kUsers[1], 0U, kLast})
     sockets.emplace(user, pair_of(user, SOCK_STREAM));
   std::map<uint32_t, std::vector<Descriptor>> held;
+  gpumem_share_handle handle{};
   gpumem_error error = GPUMEM_ERROR_INIT;
-  const auto receive = [&](uint32_t user, uint32_t connected_as) {
+  const auto receive = [&](uint32_t user, uint32_t connected_as, uint32_t blocks) {
     auto [ours, theirs] = pair_of(connected_as, SOCK_SEQPACKET);
     held[user].push_back(std::move(ours));
     Descriptors sent;
     sent.push_back(std::move(theirs));
-    Message pass = publish_of("", kBlocks);
+    Message pass = publish_of("", blocks);
     pass.type = MessageType::kPass;
     pass.version = UINT64_MAX;
     pass.handle.token = platform::random_id();
-    Descriptors blocks = files(kBlocks);
-    set_files(blocks, pass.handle);
-    std::move(blocks.begin(), blocks.end(), std::back_inserter(sent));
+    set_device(other, pass.handle);
+    Descriptors opened = files(blocks);
+    set_files(opened, pass.handle);
+    std::move(opened.begin(), opened.end(), std::back_inserter(sent));
     const auto& [here, there] = sockets.at(user);
     for (const Packet& packet : split_message(pass, std::move(sent)))
       EXPECT_TRUE(platform::send_some(there.get(), packet.bytes, packet.descriptors));
-    gpumem_share_handle handle;
     return gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, &error);
   };
+  // One whose exporter does not answer counts while it is imported.
+  ASSERT_EQ(receive(kUsers[0], kUsers[0], 200), GPUMEM_SUCCESS) << error.message;
+  std::thread import([&, given = handle] {
+    gpumem_memory memory = nullptr;
+    EXPECT_EQ(gpumem_share_import(other, &given, nullptr, 0, nullptr, nullptr, &memory, nullptr),
+              GPUMEM_ERROR_INVALID_ARGUMENT)
+        << "these files are no blocks";
+  });
+  Raw exporter(std::move(held[kUsers[0]].front()));
+  EXPECT_EQ(heard(exporter).type, MessageType::kClaim);
+  EXPECT_EQ(receive(kUsers[0], kUsers[0], 200), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  { const Raw ends = std::move(exporter); }
+  import.join();
+  held.clear();
   const auto received = [&](uint32_t user, uint32_t connected_as) {
     for (int count = 0;; ++count) {
-      if (receive(user, connected_as) != GPUMEM_SUCCESS) return count;
+      if (receive(user, connected_as, kBlocks) != GPUMEM_SUCCESS) return count;
     }
   };
   // Of three quarters of the process's.
@@ -1910,9 +1949,21 @@ TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
       << error.message;
   EXPECT_EQ(received(kUsers[1], kUsers[1]), 7) << "a third of what is left";
   EXPECT_EQ(received(0, 0), 4);
+  EXPECT_EQ(files_of("memfd:test"), (22 + 7 + 4) * kBlocks);
   held.erase(kUsers[0]);
-  EXPECT_TRUE(eventually([&] { return receive(0, 0) == GPUMEM_SUCCESS; }))
+  held.erase(0);
+  EXPECT_TRUE(eventually([&] { return receive(0, 0, kBlocks) == GPUMEM_SUCCESS; }))
       << "in place of what nobody can grant";
+  EXPECT_EQ(files_of("memfd:test"), (22 + 7 + 1) * kBlocks) << "another user's do not give way to it";
+  EXPECT_TRUE(eventually([&] { return receive(kLast, kLast, 160) == GPUMEM_SUCCESS; }))
+      << "but to a user who has none, and for whom there is no room";
+  EXPECT_EQ(files_of("memfd:test"), (7 + 1) * kBlocks + 160);
+  // Two large ones leave something to whoever comes next.
+  held.clear();
+  EXPECT_TRUE(eventually([&] { return receive(kUsers[0], kUsers[0], 250) == GPUMEM_SUCCESS; }));
+  EXPECT_EQ(receive(kUsers[1], kUsers[1], 160), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(receive(kUsers[1], kUsers[1], 140), GPUMEM_SUCCESS) << error.message;
+  EXPECT_EQ(receive(0, 0, kBlocks), GPUMEM_SUCCESS) << error.message;
 }
 
 TEST_F(ShareServerTest, ReceivingRefusesWhatIsNotAMessage) {
@@ -1954,15 +2005,6 @@ TEST_F(ShareServerTest, ReceivingRefusesWhatIsNotAMessage) {
 }
 
 // ---- what one peer can make the other hold ----
-
-size_t files_of(const char* what) {
-  size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    if (std::filesystem::read_symlink(entry.path(), gone).string().find(what) != std::string::npos) ++count;
-  }
-  return count;
-}
 
 TEST_F(ShareServerTest, DescriptorsThatNobodyAskedForAreClosed) {
   open_hub(hub_desc());
@@ -2689,11 +2731,6 @@ class Impostor {
   std::thread thread_;
 };
 
-// The next message, which an honest client sends.
-Message heard(Raw& raw) {
-  auto incoming = raw.next();
-  return incoming ? incoming->message : Message();
-}
 void reply(Raw& raw, const Message& question, Message answer, Descriptors descriptors = {}) {
   answer.number = question.number;
   raw.send(std::move(answer), std::move(descriptors));
@@ -3235,11 +3272,7 @@ ShareHandle handle_of_impostor(gpumem_instance importer, uint32_t blocks) {
   handle.exporter.start_time = *platform::own_start_time();
   handle.exporter.instance = platform::random_id();
   handle.exporter.process_namespace = platform::process_namespace();
-  gpumem_device device = nullptr;
-  EXPECT_EQ(gpumem_device_get(importer, 0, &device, nullptr), GPUMEM_SUCCESS);
-  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
-  EXPECT_EQ(gpumem_device_get_info(device, &info, nullptr), GPUMEM_SUCCESS);
-  std::copy(std::begin(info.uuid), std::end(info.uuid), handle.device_uuid.begin());
+  set_device(importer, handle);
   return handle;
 }
 
@@ -3329,6 +3362,66 @@ TEST_F(ShareServerTest, AnAnswerBringsHalfOfTheDescriptorsAtMost) {
   EXPECT_EQ(files_of("memfd:test"), 0U);
 }
 
+// A hub chooses whose connection it hands out to grant what it gives. What that brings is the hub's, while it
+// waits and while it is imported.
+TEST_F(SharedHubTest, WhatIsFetchedIsChargedToTheHub) {
+  const DescriptorLimit limit(600);
+  Descriptor granter;
+  const Impostor hub(address(), [&](Raw& raw) {
+    auto [ours, theirs] = pair_of(kUsers[0], SOCK_SEQPACKET);
+    granter = std::move(ours);
+    Descriptors one;
+    one.push_back(std::move(theirs));
+    reply(raw, heard(raw), message_of(MessageType::kWelcome), std::move(one));
+    while (!raw.hung_up) {
+      const auto asked = raw.next(10ms);
+      if (!asked) continue;
+      const bool fetch = asked->message.type == MessageType::kFetch;
+      Message answer = message_of(fetch ? MessageType::kGranted : MessageType::kEntry);
+      answer.entry.name = asked->message.name;
+      answer.entry.version = 1;
+      Descriptors blocks;
+      if (fetch) {
+        const uint32_t count = asked->message.name == "large" ? 130 : 9;
+        answer.handle = publish_of("", count).handle;
+        answer.handle.token = platform::random_id();
+        set_device(other, answer.handle);
+        blocks = files(count);
+        set_files(blocks, answer.handle);
+      }
+      reply(raw, asked->message, answer, std::move(blocks));
+    }
+  });
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS) << why.message;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  gpumem_memory memory = nullptr;
+  std::thread import([&] {
+    gpumem_memory none = nullptr;
+    EXPECT_EQ(gpumem_link_import_next(link, "large", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr, nullptr,
+                                      &none, nullptr),
+              GPUMEM_ERROR_INVALID_ARGUMENT)
+        << "these files are no blocks";
+  });
+  ASSERT_TRUE(eventually([&] { return files_of("memfd:test") == 130; }));
+  Raw exporter(std::move(granter));
+  EXPECT_EQ(heard(exporter).type, MessageType::kClaim);
+  EXPECT_EQ(gpumem_link_import_next(link, "large", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr, nullptr,
+                                    &memory, &error),
+            GPUMEM_ERROR_LIMIT_EXCEEDED)
+      << error.message;
+  EXPECT_EQ(std::strncmp(error.message, "handles of user 0 that", 22), 0) << error.message;
+  gpumem_share_handle handle;
+  gpumem_status status = GPUMEM_SUCCESS;
+  for (int count = 0; count < 40 && status == GPUMEM_SUCCESS; ++count)
+    status = gpumem_link_fetch(link, "n", nullptr, &handle, &error);
+  EXPECT_EQ(status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(std::strncmp(error.message, "handles of user 0 that", 22), 0) << error.message;
+  { const Raw ends = std::move(exporter); }
+  import.join();
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
 // A ring with 8 slots takes 18 claims. Between the consumer and its producer is who answers each of them
 // late.
 TEST_F(ShareServerTest, ring_8_all_answers_together_have_the_time_of_one) {
@@ -3377,6 +3470,43 @@ TEST_F(ShareServerTest, ring_8_all_answers_together_have_the_time_of_one) {
     EXPECT_EQ(gpumem_ring_open(other, &handle, &desc, &ring, &error), wanted) << error.message;
     EXPECT_EQ(gpumem_ring_destroy(ring, nullptr), GPUMEM_SUCCESS);
   }
+  other.close();
+}
+
+// A ring is claimed before its parts are. Whoever cannot reach its producer but over the connection that
+// brought the handle may try again.
+TEST_F(ShareServerTest, ipc_7_a_ring_that_could_not_be_opened_may_be_opened_again) {
+  Elsewhere producer([](int socket) {
+    const Opened exporter;
+    gpumem_device device = nullptr;
+    EXPECT_EQ(gpumem_device_get(exporter, 0, &device, nullptr), GPUMEM_SUCCESS);
+    gpumem_ring_desc desc = GPUMEM_RING_DESC_INIT;
+    desc.slot_size = 64;
+    desc.slot_count = 2;
+    desc.consumers_max = 1;
+    gpumem_ring ring = nullptr;
+    gpumem_share_handle handle{};
+    EXPECT_EQ(gpumem_ring_create(device, &desc, &ring, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_ring_export(ring, &handle, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_share_send(exporter, &handle, socket, nullptr, nullptr), GPUMEM_SUCCESS);
+    return say_and_stay(socket, handle);
+  });
+  gpumem_share_handle received{};
+  ASSERT_EQ(gpumem_share_receive(other, producer.socket(), GPUMEM_TIMEOUT_INFINITE, &received, nullptr),
+            GPUMEM_SUCCESS);
+  const auto exported = producer.said<gpumem_share_handle>();
+  gpumem_ring first = nullptr;
+  ASSERT_EQ(gpumem_ring_open(other, &exported, nullptr, &first, nullptr), GPUMEM_SUCCESS);
+  ShareHandle unreachable = *decode(received);
+  unreachable.exporter.instance = platform::random_id();
+  received = encode(unreachable);
+  gpumem_ring second = nullptr;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_EQ(gpumem_ring_open(other, &received, nullptr, &second, &error), GPUMEM_ERROR_LIMIT_EXCEEDED)
+      << error.message;
+  EXPECT_EQ(gpumem_ring_destroy(first, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_ring_open(other, &received, nullptr, &second, &error), GPUMEM_SUCCESS) << error.message;
+  EXPECT_EQ(gpumem_ring_destroy(second, nullptr), GPUMEM_SUCCESS);
   other.close();
 }
 
@@ -3636,6 +3766,21 @@ TEST_F(ShareServerTest, ipc_14_a_connection_that_came_with_a_handle_gives_nothin
     EXPECT_EQ(answer.status == GPUMEM_ERROR_PERMISSION_DENIED, first != given);
     EXPECT_EQ(receiver.received.empty(), first != given);
   }
+}
+
+// It may be kept by who has imported, and freed again, what it came with.
+TEST_F(ShareServerTest, AConnectionThatCameWithAHandleEndsWhenItHasClaimedNothingForItsLease) {
+  const Token given = decode(export_at(instance, shared_buffer(instance, 1)))->token;
+  auto lent = inside(instance)->share_server().lend(given, kMessageTime);
+  ASSERT_TRUE(lent);
+  Raw receiver(std::move(lent->end));
+  Message message = message_of(MessageType::kClaim);
+  message.token = given;
+  ASSERT_EQ(receiver.ask(message).type, MessageType::kGranted);
+  message.type = MessageType::kRelease;
+  receiver.send(message);
+  EXPECT_FALSE(receiver.next());
+  EXPECT_TRUE(receiver.hung_up);
 }
 
 TEST_F(ShareServerTest, AProcessHoldsAsManyExportsAsItMay) {
