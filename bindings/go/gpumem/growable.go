@@ -16,14 +16,16 @@ import (
 
 // BufferOptions are options for a [GrowableBuffer] or a [Buffer].
 type BufferOptions struct {
-	Size        uint64            // Bytes to begin with; may be 0. NewBuffer sets it.
-	Reserve     uint64            // Bytes of addresses; 0 means as much as the device, or the host, has memory (at most a 64th of the free addresses).
+	Size uint64 // Bytes to begin with; may be 0. NewBuffer sets it.
+	// Bytes of addresses; 0 means as much as the device, or the host, has memory (at most a 64th of the free addresses). Where so
+	// many are not free, fewer are reserved, unless Flags has BufferReserveAll.
+	Reserve     uint64
 	Location    Location          // LocationDevice, or LocationNone for it; LocationHost; or LocationHostNUMA.
 	LocationID  int32             // NUMA node for LocationHostNUMA; otherwise 0.
 	HandleTypes HandleTypes       // Ways of sharing that must be possible for its physical memory.
 	Require     PhysicalFlags     // Properties that the memory must have; otherwise the call fails.
 	Prefer      PhysicalFlags     // Properties that the memory should have if possible.
-	Flags       BufferFlags       // BufferMovable, BufferCopyable, BufferGeometric.
+	Flags       BufferFlags       // BufferMovable, BufferCopyable, BufferGeometric, BufferReserveAll.
 	Accesses    []ProcessorAccess // None means the device, and for memory of the host the CPU too: AccessReadWrite.
 	Name        string            // For messages and reports, up to 63 bytes.
 	Group       *Group            // The group that it belongs to until it is closed; or nil.

@@ -305,7 +305,8 @@ func (l *Link) Entries() (list []Entry, err error) {
 }
 
 // Wait waits until a name has a version after a given one, and returns the newest. 0 waits for any version. If the context is
-// done first, it returns the error of the context within about 10 milliseconds.
+// done first, it returns the error of the context within about 10 milliseconds; or ErrBusy, if the hub does not answer within the
+// link's timeout.
 //
 // Fetch the version that it found; if that is ErrNotFound, newer ones have replaced it, so wait again. The numbers only grow
 // while the hub is open, and another hub counts anew: after ErrPeerGone, connect again and begin with 0.
@@ -319,9 +320,7 @@ func (l *Link) Wait(ctx context.Context, name string, after uint64) (Entry, erro
 		result := C.gpumem_go_link_wait(l.id(), name, C.uint64_t(after), limit, (*C.uint8_t)(unsafe.Pointer(&info)))
 		return Status(result.status) == Success, failure(result)
 	}
-	err := waitFor(ctx,
-		func() error { _, err := wait(timeoutInfinite); return err },
-		func(piece time.Duration) (bool, error) { return wait(nanoseconds(piece)) })
+	err := takeNext(ctx, wait)
 	runtime.KeepAlive(l)
 	if err != nil {
 		return Entry{}, err
@@ -331,7 +330,7 @@ func (l *Link) Wait(ctx context.Context, name string, after uint64) (Entry, erro
 
 // ImportNext waits until a name has memory after a given version, and imports the newest, which the entry describes. One that
 // is replaced meanwhile is passed over. Otherwise it is Wait, Fetch and [Instance.Import]: to follow a name, pass the version
-// of the last entry, or 0 after ErrPeerGone and Connect. It takes no Files.
+// of the last entry, or 0 after ErrPeerGone and Connect. The context is as in Wait. It takes no Files.
 func (l *Link) ImportNext(ctx context.Context, name string, after uint64, options ImportOptions) (*Memory, Entry, error) {
 	const function = "Link.ImportNext"
 	if err := checkTexts(function, name, options.Name); err != nil {
@@ -352,9 +351,7 @@ func (l *Link) ImportNext(ctx context.Context, name string, after uint64, option
 			(*C.uint8_t)(unsafe.Pointer(&info)))
 		return Status(made.memory.result.status) == Success, failure(made.memory.result)
 	}
-	err := waitFor(ctx,
-		func() error { _, err := wait(timeoutInfinite); return err },
-		func(piece time.Duration) (bool, error) { return wait(nanoseconds(piece)) })
+	err := takeNext(ctx, wait)
 	defer runtime.KeepAlive(l)
 	defer runtime.KeepAlive(options.Device)
 	if err != nil {

@@ -159,13 +159,15 @@ func (s *Stream) managedBatch(name string, ranges []ManagedRange,
 
 // ManagedInfo is what is known about a range of managed memory: at one moment, and true of every page of the range.
 type ManagedInfo struct {
-	ReadMostly             bool     // Every page is read-mostly.
-	PreferredLocation      Location // That all pages share; LocationNone if they differ or have none.
-	PreferredLocationID    int      // Its device ordinal or NUMA node; -1 if it has none.
-	LastPrefetchLocation   Location // That all pages were last asked to move to; LocationNone if they differ or one never was.
-	LastPrefetchLocationID int      // Its device ordinal or NUMA node; -1 if it has none.
-	AccessedByHost         bool     // The CPU is set as an accessor of every page.
-	AccessedByDevices      []int    // Ordinals of the devices that are set as accessors of every page.
+	ReadMostly          bool     // Every page is read-mostly.
+	PreferredLocation   Location // That all pages share; LocationNone if they differ or have none.
+	PreferredLocationID int      // Its device ordinal or NUMA node; -1 if it has none.
+	// That all pages were last asked to move to; LocationNone if they differ or one never was. A CUDA driver leaves some pages as they
+	// were where one prefetch moves pages that differed before, in three runs or more.
+	LastPrefetchLocation   Location
+	LastPrefetchLocationID int   // Its device ordinal or NUMA node; -1 if it has none.
+	AccessedByHost         bool  // The CPU is set as an accessor of every page.
+	AccessedByDevices      []int // Ordinals of the devices that are set as accessors of every page.
 }
 
 // ManagedInfo gets the advice and the last prefetch of a range of managed memory.

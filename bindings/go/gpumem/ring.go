@@ -123,9 +123,7 @@ func (r *ring) next(ctx context.Context, wait func(limit C.uint64_t, slot *C.uin
 		result := wait(limit, (*C.uint8_t)(unsafe.Pointer(&slot)))
 		return Status(result.status) == Success, failure(result)
 	}
-	err := waitFor(ctx,
-		func() error { _, err := one(timeoutInfinite); return err },
-		func(piece time.Duration) (bool, error) { return one(nanoseconds(piece)) })
+	err := takeNext(ctx, one)
 	runtime.KeepAlive(r)
 	return slot, err
 }

@@ -1004,6 +1004,15 @@ func TestHubsAndLinksThatAreRefused(t *testing.T) {
 	expect(t, err, ErrInvalidArgument)
 	_, err = l.Wait(context.Background(), "\x00", 0)
 	expect(t, err, ErrInvalidArgument)
+	// A loop ends with its context, although there is more to take.
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err = l.Wait(over, "rows", 0); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, _, err = l.ImportNext(over, "rows", 0, ImportOptions{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 
 	// Close ends a wait.
 	ended := make(chan error)

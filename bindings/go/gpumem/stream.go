@@ -239,6 +239,17 @@ func waitFor(ctx context.Context, wait func() error, waitPiece func(time.Duratio
 	}
 }
 
+// takeNext waits for what comes one after another. It takes nothing once the context is done, or a loop would not end while more
+// comes.
+func takeNext(ctx context.Context, wait func(limit C.uint64_t) (found bool, err error)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return waitFor(ctx,
+		func() error { _, err := wait(timeoutInfinite); return err },
+		func(piece time.Duration) (bool, error) { return wait(nanoseconds(piece)) })
+}
+
 func (s *Stream) answer(result C.gpumem_go_result) (complete bool, err error) {
 	if err = failure(result); err == nil {
 		err = s.work().panics.take()
