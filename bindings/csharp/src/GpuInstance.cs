@@ -654,7 +654,16 @@ namespace GpuMem
       using (var held = new HeldDescriptors(new[] { socket })) return ReceiveNative(held.Numbers[0], limit);
     }
 
-    /// <summary>The same for a socket of the runtime. Null if nothing came in time.</summary>
+    /// <summary>The same for a socket of the runtime.</summary>
+    public ShareHandle Receive(Socket socket)
+    {
+      handle.Usable();
+      ShareHandle received = Receive(HeldDescriptors.HandleOf(socket));
+      GC.KeepAlive(socket);
+      return received;
+    }
+
+    /// <summary>The same for a socket of the runtime, with a timeout. Null if nothing came in time.</summary>
     public ShareHandle Receive(Socket socket, TimeSpan timeout)
     {
       handle.Usable();

@@ -271,6 +271,7 @@ namespace GpuMem
   sealed unsafe class MemoryView : UnmanagedMemoryStream
   {
     readonly IDisposable use;
+    readonly long size;
     // Accesses that run, and one for the stream until it is disposed.
     int users = 1;
     int disposed;
@@ -279,6 +280,13 @@ namespace GpuMem
         : base((byte*)pointer, size, size, access)
     {
       this.use = use;
+      this.size = size;
+    }
+
+    public override string ToString()
+    {
+      bool ended = Volatile.Read(ref disposed) != 0;
+      return new Printed(nameof(MemoryView)).Add(nameof(Length), size).AddIf(nameof(GpuMemory.IsDisposed), ended).ToString();
     }
 
     // Whatever else reads or writes calls one of these.

@@ -56,11 +56,13 @@ namespace GpuMem
   {
     internal readonly RingHandle Handle;
     internal readonly GpuInstance Instance;
+    readonly RingInfo made;  // what does not change of it
 
     Ring(GpuInstance instance, RingHandle handle)
     {
       Instance = instance;
       Handle = handle;
+      made = Info;
     }
 
     internal static Ring Make(GpuInstance instance, string noun, string name, Action<RingHandle, IntPtr> make)
@@ -179,7 +181,8 @@ namespace GpuMem
 
     public override string ToString()
     {
-      return Handle.Print().AddIf(nameof(Handle.IsDisposed), Handle.IsDisposed).ToString();
+      return Handle.Print().Add(nameof(made.SlotSize), made.SlotSize).Add(nameof(made.SlotCount), made.SlotCount)
+          .AddIf(nameof(Handle.IsDisposed), Handle.IsDisposed).ToString();
     }
 
     /// <summary>No stream is the calling thread.</summary>
@@ -240,6 +243,10 @@ namespace GpuMem
     }
 
     /// <summary>The same with a timeout. Null if the slot was not free in time.</summary>
+    [return: MaybeNull]
+    public RingSlot Acquire(TimeSpan timeout) { return Acquire(null, timeout); }
+
+    /// <summary>The same for a stream, with a timeout.</summary>
     [return: MaybeNull]
     public RingSlot Acquire([AllowNull] GpuStream stream, TimeSpan timeout)
     {
@@ -431,6 +438,10 @@ namespace GpuMem
     }
 
     /// <summary>The same with a timeout. Null if no message came in time.</summary>
+    [return: MaybeNull]
+    public RingMessage Wait(TimeSpan timeout) { return Wait(null, timeout); }
+
+    /// <summary>The same for a stream, with a timeout.</summary>
     [return: MaybeNull]
     public RingMessage Wait([AllowNull] GpuStream stream, TimeSpan timeout)
     {

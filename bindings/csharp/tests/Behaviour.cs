@@ -276,6 +276,7 @@ namespace GpuMem.Tests
       GpuInstance instance = scope.Open();
       PinnedMemory<byte> pinned = instance.GetDevice(0).AllocatePinned<byte>(4096);
       Stream view = pinned.OpenView();
+      Check.Equal("MemoryView { Length = " + pinned.Size + " }", view.ToString(), "text of a view");
       bool ended = false;
       Task user = Task.Run(() =>
       {

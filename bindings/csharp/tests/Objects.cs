@@ -305,7 +305,7 @@ namespace GpuMem.Tests
       // All others never return null.
       returned.Sort(string.CompareOrdinal);
       Check.Equal("GpuMemLibrary.LoadedPath, GrowableBuffer.Group, Link.ImportNext, Link.ImportNext entry, Link.Wait, MemoryPool.TryAllocate, PointerInfo.Buffer, PoolBlock.Info, " +
-                  "RingConsumer.Wait, RingProducer.Acquire", string.Join(", ", returned), "what may be null");
+                  "RingConsumer.Wait, RingConsumer.Wait, RingProducer.Acquire, RingProducer.Acquire", string.Join(", ", returned), "what may be null");
     }
 
     // What a compiler warns of throws, and names the parameter.

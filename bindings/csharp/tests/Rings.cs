@@ -130,7 +130,7 @@ namespace GpuMem.Tests
         RingInfo info = ring.Info;
         Check.Equal("True 1000 3 2 0 False ours", string.Join(" ", info.IsProducer, info.SlotSize, info.SlotCount,
                                                              info.ConsumersMax, info.ConsumerCount, info.Finished, info.Name), "info");
-        Check.Equal("RingProducer { Name = \"ours\" }", ring.ToString(), "text");
+        Check.Equal("RingProducer { Name = \"ours\", SlotSize = 1000, SlotCount = 3 }", ring.ToString(), "text");
         for (long number = 0; number < 10; ++number)  // without consumers, messages are lost
         {
           RingSlot slot = ring.Acquire();
@@ -203,7 +203,7 @@ namespace GpuMem.Tests
       using (var one = new Other("ring-consumer"))
       using (var two = new Other("ring-stream-consumer"))
       {
-        Check.That(ring.Acquire(null, TimeSpan.FromMilliseconds(1)) == null, "a slot without consumers");
+        Check.That(ring.Acquire(TimeSpan.FromMilliseconds(1)) == null, "a slot without consumers");
         one.Say(Text(ring.Export()));
         two.Say(Text(ring.Export()));
         Produce(ring, 50);
@@ -280,7 +280,7 @@ namespace GpuMem.Tests
     static int HoldMessage(GpuInstance instance)
     {
       RingConsumer ring = instance.OpenRing(ReadHandle());
-      RingMessage message = ring.Wait(null, patience);
+      RingMessage message = ring.Wait(patience);
       CheckMessage(message, Message(0));
       Say("holds " + message.Number);
       Wait("never");
