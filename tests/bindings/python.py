@@ -22,6 +22,7 @@ from tap import Tap
 OLDEST = (3, 9)  # as pyproject.toml says
 TIME_LIMIT = 900
 GUIDE = "python.md", "arrow-dlpack.md"  # their code runs
+OTHER_PROGRAM = re.compile(r'"""\n(import .*?)"""', re.DOTALL)
 
 
 def has(interpreter, module):
@@ -139,9 +140,16 @@ def types(tap, package, source):
     status, output = mypy(*sorted((package / "examples").glob("*.py")))
     tap.check("mypy finds nothing in the samples", "" if status == 0 else output)
     guide = package / "typed_guide.py"
-    guide.write_text("\n".join(code for page in GUIDE for code in code_of(source / "docs" / page)), encoding="utf-8")
+    text = "\n".join(code for page in GUIDE for code in code_of(source / "docs" / page))
+    guide.write_text(text, encoding="utf-8")
+    # Programs for other processes are texts in it.
+    others = []
+    for program in OTHER_PROGRAM.findall(text):
+        others.append(package / f"typed_guide_{len(others)}.py")
+        others[-1].write_text(program, encoding="utf-8")
     # Its functions stand without types, for brevity.
-    status, output = mypy("--allow-untyped-defs", "--allow-untyped-calls", guide)
+    status, output = mypy("--allow-untyped-defs", "--allow-untyped-calls", guide, *others)
+    output += "" if others else "no program for another process is left in the guide"
     tap.check("mypy finds nothing in the guide", "" if status == 0 else output)
     status, output = mypy(planted)
     found = status == 1 and 'unexpected keyword argument "pinned"' in output.lower() and 'type "str"' in output

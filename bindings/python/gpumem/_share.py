@@ -8,7 +8,7 @@ import os
 import select
 import weakref
 from ctypes import c_int32, c_uint32, c_void_p
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Type, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Type, Union, overload
 
 from . import _library as c
 from ._calls import ask, call, create, encoded, i32, leftovers, nanoseconds, sweep, text, u32, u64
@@ -290,6 +290,15 @@ def send_share(socket: Socket, handle: ShareHandle, *, instance: Optional[Instan
     number = _fileno(socket)
     _is_ready(number, select.POLLOUT, limit)  # the call reports what is wrong
     call(c.gpumem_share_send, where.handle, struct, number, desc)
+
+
+@overload
+def receive_share(socket: Socket, *, instance: Optional[Instance] = None, timeout: None = None) -> ShareHandle: ...
+
+
+@overload
+def receive_share(socket: Socket, *, instance: Optional[Instance] = None,
+                  timeout: Optional[float] = None) -> Optional[ShareHandle]: ...
 
 
 def receive_share(socket: Socket, *, instance: Optional[Instance] = None,

@@ -40,7 +40,7 @@ SharedArray.__module__ = "gpumem"
 
 
 class _Lost:
-    """What a Pool of multiprocessing gets in place of an array that cannot be attached to. Its use raises the reason."""
+    """What a pool of processes gets in place of an array that cannot be attached to. Its use raises the reason."""
 
     def __init__(self, problem: Error) -> None:
         self._problem = problem
@@ -67,11 +67,12 @@ for _name in {*dir(numpy.ndarray)} - {*_OF_ALL} | {"__eq__", "__ne__", "__lt__",
 
 
 def _in_a_pool() -> bool:
-    """Whether a Pool of multiprocessing unpickles. An exception there ends the worker, or the thread of the results, and whoever waits
-    for a result waits for ever."""
+    """Whether a Pool of multiprocessing, or a ProcessPoolExecutor, unpickles. An exception there ends the worker, or the thread of the
+    results: whoever waits for a result waits for ever, or the executor can do no more."""
     receiving: Any = sys._getframe(2)
     return receiving.f_globals.get("__name__") in ("multiprocessing.connection", "multiprocessing.queues") and (
-        receiving.f_back is not None and receiving.f_back.f_globals.get("__name__") == "multiprocessing.pool")
+        receiving.f_back is not None
+        and receiving.f_back.f_globals.get("__name__") in ("multiprocessing.pool", "concurrent.futures.process"))
 
 
 def _attach(handle: ShareHandle, writeable: bool, *place: Any) -> Union[SharedArray, _Lost]:

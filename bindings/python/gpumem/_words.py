@@ -137,7 +137,7 @@ _POOL_BLOCKS = re.compile(r"free (?:it|them) with gpumem_pool_free_pointer\(\)|g
 _END_OF_BLOCKS = "call free() of each PoolBlock or drop it, and Instance.free_block() for those of Pool.malloc()"
 # What Python passes in another way than C. A word alone may be a name or part of a path that a program has chosen.
 _PHRASES = tuple((re.compile(pattern), words) for pattern, words in (
-    (r"was destroyed; do not use its handle after that", "was closed"),
+    (r"was (?:destroyed|closed); do not use its handle after that", "was closed"),
     (r"\bdesc->", ""),
     (r" than that in desc\b", " than the call says"),
     (r"\bthe functions of gpumem_buffer\b", "the methods of the Buffer"),

@@ -341,6 +341,7 @@ class TextTest(Case):
                 ("destroy them, or close with GPUMEM_CLOSE_FORCE: x", "close them, or call close(force=True): x"),
                 ("the producer of the ring has ended; destroy the ring", "the producer of the ring has ended; close the ring"),
                 ("this memory was destroyed; do not use its handle after that", "this memory was closed"),
+                ("this link was closed; do not use its handle after that", "this link was closed"),
                 ("the flags 0x3 are unknown, or do not apply to device memory",
                  "the flags portable|mapped are unknown, or do not apply to device memory"),
                 ("call gpumem_buffer_forget_registration() first", "call Registration.close() first"),

@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import unittest
+from concurrent.futures import ProcessPoolExecutor
 
 import gpumem
 
@@ -202,6 +203,15 @@ class ProcessTest(SharingCase):
             # What a task unpickles itself raises at once.
             with self.assertRaisesRegex(gpumem.StaleHandle, "keep the array there"):
                 pool.apply_async(pickle.loads, (pickle.dumps(Late(self.shared(3))),)).get(LIMIT)
+
+    def test_an_executor_that_is_too_late(self):
+        """It can do no more once unpickling has raised."""
+        with ProcessPoolExecutor(1, mp_context=spawning) as executor:
+            with self.assertRaisesRegex(gpumem.StaleHandle, "keep the array there"):
+                executor.submit(writer, Late(self.shared(3))).result(LIMIT)
+            with self.assertRaisesRegex(gpumem.StaleHandle, "keep the array there"):
+                executor.submit(late).result(LIMIT).sum()
+            self.assertEqual(executor.submit(same, 5).result(LIMIT), 5)
 
     def test_a_worker_keeps_what_its_maker_has_dropped(self):
         _, connection = self.start(user)
