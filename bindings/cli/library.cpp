@@ -234,8 +234,10 @@ void require_nothing_lives(gpumem_instance instance) {
   if (stats.live_count + stats.streams + stats.events == 0) return;
   std::array<char, 4096> report{};
   call(gpumem_stats_report, instance, report.data(), uint64_t{report.size()}, nullptr);
-  std::replace(report.begin(), report.end(), '\n', ';');
-  throw std::runtime_error(std::string("not everything could be freed: ") + report.data());
+  std::string text = report.data();
+  for (size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at))
+    text.replace(at, 1, "; ");
+  throw std::runtime_error("not everything could be freed: " + text);
 }
 
 std::string backend_name(gpumem_backend backend) {

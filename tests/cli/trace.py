@@ -281,6 +281,14 @@ def case_a_replay_makes_what_was_recorded():
             require(4096 <= most <= THREADS * (4096 + 256 * THREADS), f"{options}: {found}")
 
 
+def case_a_replay_leaves_what_has_happened_and_frees_what_is_left():
+    with tempfile.TemporaryDirectory() as folder:
+        file, _ = record(folder, TRACED, "leftovers")
+        for options in ((), ("--no-pool",)):
+            found = replay(file, *options)
+            require(found["failed"] == "0" and int(found["left out"]) >= 2, f"{options}: {found}")
+
+
 def case_a_replay_on_another_backend():
     if FAKE_CUDA is None:
         raise Skipped("the cuda backend is not built")

@@ -114,6 +114,35 @@ static void variety(void) {
   done(gpumem_memory_destroy(memory, NULL));
 }
 
+/* A group that is asleep, and awake, already, and a range in which something stays mapped. */
+static void leftovers(void) {
+  gpumem_buffer_desc of_buffer = GPUMEM_BUFFER_DESC_INIT;
+  gpumem_group_desc of_group = GPUMEM_GROUP_DESC_INIT;
+  gpumem_physical_desc of_block = GPUMEM_PHYSICAL_DESC_INIT;
+  gpumem_range_desc of_range = GPUMEM_RANGE_DESC_INIT;
+  gpumem_buffer buffer = NULL;
+  gpumem_group group = NULL;
+  gpumem_physical block = NULL;
+  gpumem_range range = NULL;
+  uint64_t unit = 0;
+  done(gpumem_group_create(instance, &of_group, &group, NULL));
+  of_buffer.size = MIB;
+  of_buffer.reserve = MIB;
+  of_buffer.group = group;
+  done(gpumem_buffer_create(device, &of_buffer, &buffer, NULL));
+  for (int i = 0; i < 2; ++i)
+    done(gpumem_group_sleep(group, NULL, NULL));
+  for (int i = 0; i < 2; ++i)
+    done(gpumem_group_wake(group, NULL, NULL));
+  done(gpumem_physical_get_granularity(device, &of_block, NULL, &unit, NULL));
+  of_block.size = unit;
+  of_range.size = 8 * unit;
+  done(gpumem_physical_create(device, &of_block, &block, NULL));
+  done(gpumem_range_reserve(instance, &of_range, &range, NULL));
+  done(gpumem_range_map(range, 2 * unit, &block, 1, NULL));
+  done(gpumem_physical_release(block, NULL));
+}
+
 static void forks(void) {
   make(GPUMEM_KIND_DEVICE, MIB, "of the parent");
   const pid_t child = fork();
@@ -136,6 +165,7 @@ int main(int count, char** words) {
   for (int i = 1; i < count; ++i) {
     if (strcmp(words[i], "threads") == 0) threads();
     if (strcmp(words[i], "variety") == 0) variety();
+    if (strcmp(words[i], "leftovers") == 0) leftovers();
     if (strcmp(words[i], "fork") == 0) forks();
     if (strcmp(words[i], "fails") == 0) {
       void* plain = NULL;

@@ -112,10 +112,12 @@ class Replay {
     What what = What::kMemory;
     uint64_t size = 0;        // 0 while it sleeps
     uint64_t size_awake = 0;  // while it sleeps
-    void* handle = nullptr;   // or address
+    bool asleep = false;
+    void* handle = nullptr;  // or address
     gpumem_pool pool = nullptr;
     uint64_t pool_key = 0;
-    Pages pages;  // of a registration
+    Pages pages;                          // of a registration
+    std::map<uint64_t, uint64_t> mapped;  // in a range: from where, and how much
     uint64_t group = 0;
     std::string tag;
   };
@@ -179,9 +181,8 @@ class Replay {
         break;
       case What::kRange: {
         const auto range = static_cast<gpumem_range>(object.handle);
-        gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
-        if (gpumem_range_get_info(range, &info, nullptr) == GPUMEM_SUCCESS && info.mapped_size != 0)
-          gpumem_range_unmap(range, 0, info.size, nullptr);
+        for (const auto& [offset, size] : object.mapped)
+          gpumem_range_unmap(range, offset, size, nullptr);
         attempt(gpumem_range_release, range);
         break;
       }
@@ -261,7 +262,7 @@ class Replay {
     } else if (name == "group_sleep" || name == "group_wake") {
       for (auto& [key, object] : objects_) {
         if (object.what == What::kBuffer && object.group == now[Field::kGroup] &&
-            (now.tag.empty() || now.tag == object.tag))
+            (now.tag.empty() || now.tag == object.tag) && object.asleep == (name == "group_wake"))
           name == "group_sleep" ? sleep(object) : wake(object);
       }
     } else if (name == "physical_create") {
@@ -318,11 +319,13 @@ class Replay {
     desc.content = content == GPUMEM_CONTENT_FILE ? GPUMEM_CONTENT_PAGEABLE : content;
     if (!attempt(gpumem_buffer_sleep, static_cast<gpumem_buffer>(object.handle), &desc)) return;
     object.size_awake = object.size;
+    object.asleep = true;
     resize(&object, 0);
   }
   void wake(Object& object) {
-    if (attempt(gpumem_buffer_wake, static_cast<gpumem_buffer>(object.handle), nullptr))
-      resize(&object, object.size_awake);
+    if (!attempt(gpumem_buffer_wake, static_cast<gpumem_buffer>(object.handle), nullptr)) return;
+    object.asleep = false;
+    resize(&object, object.size_awake);
   }
 
   void replay_buffer() {
@@ -395,12 +398,15 @@ class Replay {
       Object* const block = find(now[Field::kPhysical]);
       if (block == nullptr) return;
       const auto physical = static_cast<gpumem_physical>(block->handle);
-      attempt(gpumem_range_map, static_cast<gpumem_range>(range->handle), next_offset_, &physical,
-              uint64_t{1});
+      if (attempt(gpumem_range_map, static_cast<gpumem_range>(range->handle), next_offset_, &physical,
+                  uint64_t{1}))
+        range->mapped[next_offset_] = block->size;
       next_offset_ += block->size;
     } else if (now.call == "range_unmap") {
-      attempt(gpumem_range_unmap, static_cast<gpumem_range>(range->handle), now[Field::kOffset],
-              now[Field::kSize]);
+      const uint64_t offset = now[Field::kOffset];
+      const uint64_t size = now[Field::kSize];
+      if (attempt(gpumem_range_unmap, static_cast<gpumem_range>(range->handle), offset, size))
+        range->mapped.erase(range->mapped.lower_bound(offset), range->mapped.lower_bound(offset + size));
     }
   }
 
