@@ -320,6 +320,8 @@ inline constexpr bool
     is_owner<Range, std::enable_if_t<!std::is_same_v<decltype(std::data(std::declval<Range &>())),
                                                      decltype(std::data(std::declval<const Range &>()))>>> =
         true;
+template <class T>
+inline constexpr bool is_owner<std::initializer_list<T>> = true;
 
 /// There is one if it is a progress function.
 template <class Progress>
@@ -434,7 +436,7 @@ namespace detail {
 /// Whether the elements end before a stream uses them: those of a container that is an rvalue.
 template <class Self, class Range>
 inline constexpr bool ends_early =
-    std::is_same_v<Self, StreamRef> && !std::is_reference_v<Range> && is_owner<Range>;
+    std::is_same_v<Self, StreamRef> && !std::is_reference_v<Range> && is_owner<std::remove_const_t<Range>>;
 
 /// There is one if the elements of one range can be copied to the other.
 template <class Self, class To, class From>

@@ -102,6 +102,7 @@ static_assert(copies<Stream, Device, Vector&> && copies<Stream, Device, const Ve
 static_assert(!copies<Stream, Device, std::vector<float>&> &&
               !copies<Stream, gpumem::device_span<const int>, Vector&>);
 // What a stream copies later must not end with the expression.
+static_assert(!copies<Stream, Device, const Vector> && !copies<Stream, Device, std::initializer_list<int>>);
 static_assert(!copies<Stream, Device, Vector> && !copies<Stream, Vector, Device> &&
               copies<Stream, Device, gpumem::span<const int>> && copies<Instance, Device, Vector>);
 static_assert(copies<Stream, Device, int (&)[3]> && !copies<Instance, const int (&)[3], Device> &&
