@@ -214,8 +214,9 @@ Result<PublishedFile> published_file(uint64_t size, const char* name) {
 void close_file(int file_descriptor) { close(file_descriptor); }
 
 Result<void*> reserve(uint64_t size, uint64_t alignment) {
-  return map(size, alignment, PROT_NONE, MAP_NORESERVE, GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
-             "no free address range is that large");
+  char text[96];
+  std::snprintf(text, sizeof text, "no free address range has %" PRIu64 " bytes; reserve less", size);
+  return map(size, alignment, PROT_NONE, MAP_NORESERVE, GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE, text);
 }
 
 Result<void*> reserve_at(void* address, uint64_t size) {
