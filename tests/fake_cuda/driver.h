@@ -30,10 +30,12 @@
 // From cudaGL.h, which needs headers of OpenGL for its numbers.
 extern "C" {
 CUresult CUDAAPI cuGLGetDevices_v2(unsigned* count, CUdevice* devices, unsigned room, unsigned list);
+CUresult CUDAAPI cuGraphicsGLRegisterBuffer(CUgraphicsResource* resource, unsigned buffer, unsigned flags);
 CUresult CUDAAPI cuGraphicsGLRegisterImage(CUgraphicsResource* resource, unsigned image, unsigned target,
                                            unsigned flags);
 }
 using PFN_cuGLGetDevices_v6050 = decltype(&::cuGLGetDevices_v2);
+using PFN_cuGraphicsGLRegisterBuffer_v3000 = decltype(&::cuGraphicsGLRegisterBuffer);
 using PFN_cuGraphicsGLRegisterImage_v3000 = decltype(&::cuGraphicsGLRegisterImage);
 
 namespace fake {

@@ -477,6 +477,8 @@ TEST_F(FakeCuda, WrongFreesAreRefusedAndRecorded) {
   EXPECT_EQ(CALL(cuMemFree, 3020, address), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(occurrences("double-free"), 1u);
   void* pinned = nullptr;
+  ASSERT_EQ(CALL(cuMemAllocHost, 3020, &pinned, 100), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);
   ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &pinned, 100, 0), CUDA_SUCCESS);
   EXPECT_EQ(CALL(cuMemFree, 3020, reinterpret_cast<CUdeviceptr>(pinned)), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);

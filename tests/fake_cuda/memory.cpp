@@ -563,6 +563,8 @@ CUresult cuMemHostAlloc(void** pointer, size_t size, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemAllocHost_v2(void** pointer, size_t size) { return fake::cuMemHostAlloc(pointer, size, 0); }
+
 CUresult cuMemFreeHost(void* pointer) {
   return free_memory(reinterpret_cast<uintptr_t>(pointer), "cuMemFreeHost", true);
 }

@@ -505,6 +505,8 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuStreamDestroy(CUstream handle) { return fake::cuStreamDestroy_v2(handle); }
+
 CUresult cuStreamQuery(CUstream handle) {
   auto stream = find_stream(handle);
   refuse_if_captured(*stream);

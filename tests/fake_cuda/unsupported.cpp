@@ -9,6 +9,9 @@ CUresult cuArrayDestroy(CUarray) { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult cuCtxSetLimit(CUlimit, size_t) { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult cuDevicePrimaryCtxReset(CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult cuGLGetDevices_v2(unsigned*, CUdevice*, unsigned, unsigned) { return CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuGraphicsGLRegisterBuffer(CUgraphicsResource*, unsigned, unsigned) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
 CUresult cuGraphicsGLRegisterImage(CUgraphicsResource*, unsigned, unsigned, unsigned) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -16,6 +19,7 @@ CUresult cuGraphicsMapResources(unsigned, CUgraphicsResource*, CUstream) { retur
 CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr*, size_t*, CUgraphicsResource) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
+CUresult cuGraphicsResourceSetMapFlags_v2(CUgraphicsResource, unsigned) { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult cuGraphicsSubResourceGetMappedArray(CUarray*, CUgraphicsResource, unsigned, unsigned) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
