@@ -144,7 +144,7 @@ NAMES = {
 # What the languages call a constant, if not by the words of its C name.
 VALUES = {
     "Rust": {"GPUMEM_ACCESS_READWRITE": "READ_WRITE"},
-    "Go": {"GPUMEM_TIMEOUT_INFINITE": "timeoutInfinite", "GPUMEM_VERSION": "versionOfHeaders"},
+    "Go": {"GPUMEM_TIMEOUT_INFINITE": "timeoutInfinite", "GPUMEM_WHOLE_RANGE": "wholeRange", "GPUMEM_VERSION": "versionOfHeaders"},
     "C#": {"GPUMEM_ANSWER_TYPE_TRI": "YesNo", "GPUMEM_ANSWER_TYPE_INT": "Number"},
     "Python": {},
 }

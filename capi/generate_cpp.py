@@ -18,6 +18,7 @@ DESTRUCTORS = {
     # Work of the stream may use memory that is freed next.
     "stream": ["gpumem_stream_synchronize(handle, GPUMEM_TIMEOUT_INFINITE, nullptr);", "gpumem_stream_destroy(handle, nullptr);"],
     "instance": ["gpumem_instance_close(handle, GPUMEM_CLOSE_FORCE, nullptr, nullptr);"],
+    "range": ["gpumem_range_unmap(handle, 0, GPUMEM_WHOLE_RANGE, nullptr);", "gpumem_range_release(handle, nullptr);"],
     # Else the consumers of a producer would wait as long as its process lives. A consumer is refused.
     "ring": ["gpumem_ring_finish(handle, 0, nullptr);", "gpumem_ring_destroy(handle, nullptr);"],
 }

@@ -108,10 +108,17 @@ gpumem_status gpumem_range_map(gpumem_range range, uint64_t offset, const gpumem
 gpumem_status gpumem_range_unmap(gpumem_range range, uint64_t offset, uint64_t size, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     auto object = decode.object<core::Range>(range);
-    decode.size(size);
+    const bool whole = offset == 0 && size == GPUMEM_WHOLE_RANGE;
+    if (!whole) decode.size(size);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(check_not_owned(*object));
-    GPUMEM_TRY(core::unmap_range(std::move(object), offset, size));
+    if (whole) {
+      const uint64_t handle = object->handle();
+      object = {};  // a use of this thread would be waited for
+      GPUMEM_TRY(core::unmap_from(handle, 0));
+    } else {
+      GPUMEM_TRY(core::unmap_range(std::move(object), offset, size));
+    }
     return GPUMEM_SUCCESS;
   });
 }

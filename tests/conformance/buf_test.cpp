@@ -159,6 +159,12 @@ TEST_F(Buf, buf_5_reserves_all_or_fails) {
   gpumem_buffer refused = nullptr;
   EXPECT_STATUS(gpumem_buffer_create(device_, &wanted, &refused, why()), GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE);
   EXPECT_EQ(refused, nullptr);
+  if (on_host()) {
+    wanted.reserve = uint64_t{1} << 47;
+    EXPECT_STATUS(gpumem_buffer_create(device_, &wanted, &refused, why()), GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE);
+    EXPECT_NE(std::string(last_error().message).find("no free address range has 140737488355328 bytes"),
+              std::string::npos);
+  }
   wanted.reserve = 64 * unit_;
   const Buffer buffer = make(wanted);
   EXPECT_GE(buffer.info().reserved_size, 64 * unit_);

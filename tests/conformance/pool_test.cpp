@@ -916,6 +916,9 @@ TEST(Pool, str_16_blocks_outlive_their_pool) {
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
                   gpumem_pool_free_pointer(instance, static_cast<uint8_t*>(block) + 1, nullptr, why()));
     EXPECT_NE(stats(instance).live_count, before.live_count);
+    const Instance other = open_instance();
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free_pointer(other, block, nullptr, why()));
+    EXPECT_NE(std::string(last_error().message).find("is memory of another instance"), std::string::npos);
     EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
     EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free_pointer(instance, block, nullptr, why()));
     EXPECT_EQ(stats(instance).live_count, before.live_count) << "the memory goes back with the last block";

@@ -1297,7 +1297,8 @@ TEST_F(Vmm, vmm_19_whole_mappings) {
   refused(GPUMEM_ERROR_INVALID_ARGUMENT, 0, 2 * unit_ + 1);
   refused(GPUMEM_ERROR_INVALID_ARGUMENT, 0, 0);
   refused(GPUMEM_ERROR_INVALID_ARGUMENT, 6 * unit_, 3 * unit_);
-  refused(GPUMEM_ERROR_INVALID_ARGUMENT, 0, UINT64_MAX);
+  refused(GPUMEM_ERROR_INVALID_ARGUMENT, 0, UINT64_MAX - 1);
+  refused(GPUMEM_ERROR_INVALID_ARGUMENT, 2 * unit_, GPUMEM_WHOLE_RANGE);
   refused(GPUMEM_ERROR_INVALID_ARGUMENT, UINT64_MAX - unit_ + 1, 2 * unit_);
   refused(GPUMEM_ERROR_INVALID_STATE, 5 * unit_, unit_);
   refused(GPUMEM_ERROR_INVALID_STATE, 7 * unit_, unit_);
@@ -1311,7 +1312,12 @@ TEST_F(Vmm, vmm_19_whole_mappings) {
   // It is a reservation again.
   EXPECT_OK(range.map(3 * unit_, {two, one}));
   EXPECT_OK(range.unmap(3 * unit_, 4 * unit_));
-  EXPECT_OK(range.unmap(0, 2 * unit_));
+  EXPECT_OK(range.map(3 * unit_, {two, one}));
+  // All of it, with holes, and then nothing.
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_OK(range.unmap(0, GPUMEM_WHOLE_RANGE));
+    EXPECT_TRUE(layout_of(range) == (Layout{0, 0}));
+  }
 }
 
 TEST_F(Vmm, vmm_19_many_at_once) {

@@ -347,7 +347,8 @@ class Follower {
     } else if (name == "range_unmap") {
       const uint64_t from = call[Field::kOffset];
       const auto first = mapped_.lower_bound({range, from});
-      const auto last = mapped_.lower_bound({range, from + call[Field::kSize]});
+      const uint64_t to = from + std::min(call[Field::kSize], UINT64_MAX - from);  // of all, or a part
+      const auto last = mapped_.lower_bound({range, to});
       for (auto one = first; one != last; ++one) {
         end(bases_[range] + one->first.second);
         leave(one->second);

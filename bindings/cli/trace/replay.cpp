@@ -116,8 +116,7 @@ class Replay {
     void* handle = nullptr;  // or address
     gpumem_pool pool = nullptr;
     uint64_t pool_key = 0;
-    Pages pages;                          // of a registration
-    std::map<uint64_t, uint64_t> mapped;  // in a range: from where, and how much
+    Pages pages;  // of a registration
     uint64_t group = 0;
     std::string tag;
   };
@@ -181,8 +180,7 @@ class Replay {
         break;
       case What::kRange: {
         const auto range = static_cast<gpumem_range>(object.handle);
-        for (const auto& [offset, size] : object.mapped)
-          gpumem_range_unmap(range, offset, size, nullptr);
+        gpumem_range_unmap(range, 0, GPUMEM_WHOLE_RANGE, nullptr);
         attempt(gpumem_range_release, range);
         break;
       }
@@ -398,15 +396,12 @@ class Replay {
       Object* const block = find(now[Field::kPhysical]);
       if (block == nullptr) return;
       const auto physical = static_cast<gpumem_physical>(block->handle);
-      if (attempt(gpumem_range_map, static_cast<gpumem_range>(range->handle), next_offset_, &physical,
-                  uint64_t{1}))
-        range->mapped[next_offset_] = block->size;
+      attempt(gpumem_range_map, static_cast<gpumem_range>(range->handle), next_offset_, &physical,
+              uint64_t{1});
       next_offset_ += block->size;
     } else if (now.call == "range_unmap") {
-      const uint64_t offset = now[Field::kOffset];
-      const uint64_t size = now[Field::kSize];
-      if (attempt(gpumem_range_unmap, static_cast<gpumem_range>(range->handle), offset, size))
-        range->mapped.erase(range->mapped.lower_bound(offset), range->mapped.lower_bound(offset + size));
+      attempt(gpumem_range_unmap, static_cast<gpumem_range>(range->handle), now[Field::kOffset],
+              now[Field::kSize]);
     }
   }
 

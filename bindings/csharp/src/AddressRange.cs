@@ -137,17 +137,8 @@ namespace GpuMem
       handle.Usable();
       ulong begin = Sizes.ToNative(offset, nameof(offset));
       if (physicals == null || Array.IndexOf(physicals, null) >= 0) throw new ArgumentNullException(nameof(physicals));
-      lock (handle.Lock)
-      {
-        MapNative(begin, Array.ConvertAll(physicals, block => block.Handle.Value));
-        GC.KeepAlive(physicals);
-        foreach (PhysicalMemory block in physicals)
-        {
-          long bytes = block.Handle.Info.Size;
-          handle.Mapped(offset, bytes);
-          offset += bytes;
-        }
-      }
+      MapNative(begin, Array.ConvertAll(physicals, block => block.Handle.Value));
+      GC.KeepAlive(physicals);
     }
 
     /// <summary>
@@ -161,11 +152,7 @@ namespace GpuMem
       handle.Usable();
       Sizes.ToNative(offset, nameof(offset));
       Sizes.ToNative(size, nameof(size));
-      lock (handle.Lock)
-      {
-        UnmapNative((ulong)offset, (ulong)size);
-        handle.Unmapped(offset, size);
-      }
+      UnmapNative((ulong)offset, (ulong)size);
     }
 
     /// <summary>

@@ -664,7 +664,6 @@ namespace GpuMem
 
   sealed unsafe class RangeHandle : GpuHandle
   {
-    readonly SortedDictionary<long, long> mappings = new SortedDictionary<long, long>();
     readonly long size;
     readonly string name;
 
@@ -678,49 +677,12 @@ namespace GpuMem
 
     internal override Printed Print() { return base.Print().Add("Size", size).AddIf("Name", name); }
 
-    /// <summary>Held during calls that map or unmap, so that the list of mappings is right.</summary>
-    internal object Lock { get { return mappings; } }
-
-    /// <summary>Notes a mapping. The caller holds the lock.</summary>
-    internal void Mapped(long offset, long bytes) { mappings[offset] = bytes; }
-
-    /// <summary>Forgets the mappings that lie in a part, one behind the other. The caller holds the lock.</summary>
-    internal void Unmapped(long offset, long bytes)
-    {
-      long end = offset + bytes, length;
-      for (; offset < end && mappings.TryGetValue(offset, out length); offset += length) mappings.Remove(offset);
-    }
-
     // The addresses can be released only when nothing is mapped.
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
     {
-      lock (mappings)
-      {
-        long begin = 0, end;
-        while (NextRun(ref begin, out end))
-        {
-          int status = Native.gpumem_range_unmap(value, (ulong)begin, (ulong)(end - begin), error);
-          if (status != Constants.GPUMEM_SUCCESS) return status;
-          Unmapped(begin, end - begin);
-        }
-      }
-      return Native.gpumem_range_release(value, error);
-    }
-
-    /// <summary>Finds the first mappings that lie one behind the other.</summary>
-    bool NextRun(ref long begin, out long end)
-    {
-      bool any = false;
-      end = 0;
-      foreach (KeyValuePair<long, long> mapping in mappings)
-      {
-        if (any && mapping.Key != end) break;
-        if (!any) begin = mapping.Key;
-        any = true;
-        end = mapping.Key + mapping.Value;
-      }
-      return any;
+      int status = Native.gpumem_range_unmap(value, 0, Constants.GPUMEM_WHOLE_RANGE, error);
+      return status != Constants.GPUMEM_SUCCESS ? status : Native.gpumem_range_release(value, error);
     }
   }
 

@@ -501,6 +501,7 @@ const (
 	VersionPatch         = 0                    // Changes otherwise.
 	versionOfHeaders     = 4096                 // Version of these headers.
 	CUDADriverVersionMin = 11020                // Oldest CUDA driver that the cuda backend works with, in the driver's own counting (11020 is 11.2).
+	wholeRange           = 18446744073709551615 // All that is mapped in a range, wherever it is, also if that is nothing: for AddressRange.Unmap.
 	AnswerNo             = 0                    // It does not work; status and reason say why.
 	AnswerYes            = 1                    // It works.
 	AnswerEmulated       = 2                    // It works as documented, but without the effect on hardware.

@@ -166,6 +166,7 @@ var layoutConstants = map[string]any{
 	"GPUMEM_HANDLE_TYPE_POSIX_FD":                   uint64(HandleTypePOSIXFD),
 	"GPUMEM_HANDLE_TYPE_FABRIC":                     uint64(HandleTypeFabric),
 	"GPUMEM_RANGE_FIXED":                            uint64(RangeFixed),
+	"GPUMEM_WHOLE_RANGE":                            uint64(wholeRange),
 	"GPUMEM_BUFFER_MOVABLE":                         uint64(BufferMovable),
 	"GPUMEM_BUFFER_COPYABLE":                        uint64(BufferCopyable),
 	"GPUMEM_BUFFER_GEOMETRIC":                       uint64(BufferGeometric),

@@ -421,23 +421,6 @@ static inline gpumem_go_range gpumem_go_range_reserve(uintptr_t instance, const 
 }
 
 /** Unmaps everything in a range. */
-static inline gpumem_status gpumem_go_range_unmap_all(uintptr_t instance, uintptr_t range) {
-  gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
-  gpumem_status status = GPUMEM_GO(gpumem_range_get_info)((gpumem_range)range, &info, NULL);
-  uint64_t offset = 0, step = 0;
-  for (; !GPUMEM_FAILED(status) && info.mapped_size > 0 && offset < info.size; offset += step) {
-    gpumem_mapping_info mapping = GPUMEM_MAPPING_INFO_INIT;
-    step = info.granularity;
-    if (GPUMEM_FAILED(GPUMEM_GO(gpumem_range_get_mapping)((gpumem_instance)instance,
-                                                          (char*)info.base + offset, &mapping, NULL)))
-      continue;
-    step = mapping.size;
-    info.mapped_size -= mapping.size;
-    status = GPUMEM_GO(gpumem_range_unmap)((gpumem_range)range, offset, mapping.size, NULL);
-  }
-  return status;
-}
-
 static inline gpumem_go_result gpumem_go_copy_from_slice(uintptr_t instance, uint64_t destination,
                                                          const uint8_t* source, uint64_t size) {
   GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, gpumem_go_pointer(destination), source, size,

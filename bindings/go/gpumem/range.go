@@ -108,7 +108,7 @@ func (r *AddressRange) closeDropped() outcome {
 	switch {
 	case r.instance.closed():
 		return outcomeGone
-	case r.shown.Load() || !r.streams.observe() || Status(C.gpumem_go_range_unmap_all(r.instance.id(), r.id())).Failed():
+	case r.shown.Load() || !r.streams.observe() || Status(C.gpumem_go_range_unmap(r.id(), 0, wholeRange).status).Failed():
 		return outcomeKept
 	}
 	return outcomeOf(r.Close())

@@ -386,13 +386,7 @@ class Range(Unique):
                 return
             parts = self._take(0, 1 << 64, "unmapped", "gpumem_range_release")
             try:
-                for at in sorted(self._mappings):
-                    try:
-                        call(c.gpumem_range_unmap, self._handle, at, self._mappings[at])
-                    except InvalidState:
-                        pass  # it was not mapped after all, or the next call fails too
-                    else:
-                        del self._mappings[at]
+                call(c.gpumem_range_unmap, self._handle, 0, c.GPUMEM_WHOLE_RANGE)
                 call(c.gpumem_range_release, self._handle)
             except Error as problem:
                 if problem.code not in GONE:
@@ -562,12 +556,9 @@ def _range_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None]
                 return
         except AttributeError:
             return
-        mappings = self._mappings
 
         def give_back(handle: int, _: None) -> int:
-            for at in list(mappings):
-                if last.gpumem_range_unmap(handle, at, mappings[at], None) == 0:
-                    del mappings[at]
+            last.gpumem_range_unmap(handle, 0, last.GPUMEM_WHOLE_RANGE, None)
             return last.gpumem_range_release(handle, None)  # type: ignore[no-any-return]
         destroy(give_back, self._handle)
     return finish

@@ -1492,6 +1492,7 @@ class RangeRef : public detail::Reference<gpumem_range, detail::Owned::yes>, pub
 
  protected:
   static void end_handle(gpumem_range handle) noexcept {
+    gpumem_range_unmap(handle, 0, GPUMEM_WHOLE_RANGE, nullptr);
     gpumem_range_release(handle, nullptr);
   }
   static gpumem_status close_handle(gpumem_range handle, gpumem_error *error) noexcept {

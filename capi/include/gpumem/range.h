@@ -132,18 +132,21 @@ GPUMEM_API gpumem_status gpumem_range_map(gpumem_range range, uint64_t offset,
                                           const gpumem_physical *physicals, uint64_t count,
                                           gpumem_error *error);
 
+/** All that is mapped in a range, wherever it is, also if that is nothing: for gpumem_range_unmap(). */
+#define GPUMEM_WHOLE_RANGE UINT64_MAX
+
 /** Unmaps whole mappings, one or several in a row. The addresses are reserved again. All work that uses them must have been
  * observed complete: a wait of one stream for another is no such observation.
  *
  * \param range range to unmap in
  * \param offset where the first mapping begins
- * \param size bytes, up to the end of the last mapping
+ * \param size bytes, up to the end of the last mapping; or #GPUMEM_WHOLE_RANGE, with an offset of 0
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the mappings are gone, also if a device is lost
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT a size of 0, a part of a mapping, or a range that leaves the reservation
  * \retval GPUMEM_ERROR_INVALID_STATE a part of the range has no mapping; or called from a host function
  * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again; or, on the strict host backend, work that uses the memory was
- *         not observed complete. All stays mapped
+ *         not observed complete. All stays mapped; of the whole range, what does not lie before something that is in use
  * \handles
  * \blocking{until calls of other threads that use the range have returned, and for driver calls}
  * \threads{any thread}

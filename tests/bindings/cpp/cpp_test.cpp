@@ -473,8 +473,11 @@ TEST_F(Cpp, PhysicalMemoryIsMapped) {
   range.set_access(0, addresses.size, gpumem::span<const gpumem::AccessDesc>(&access, 1));
   EXPECT_EQ(range.info().mapping_count, 2U);
   EXPECT_EQ(instance_.mapping(range.info().base).size, wanted.size);
-  range.unmap(0, addresses.size);
-  range.close();
+  EXPECT_THROW(range.close(), gpumem::Error);
+  const auto reserved = [this] { return instance_.kind_stats(GPUMEM_KIND_VIRTUAL).live_count; };
+  EXPECT_EQ(reserved(), 1U);
+  range = {};
+  EXPECT_EQ(reserved(), 0U) << "its end unmaps what is left";
 }
 
 TEST_F(Cpp, AHostFunctionIsACallable) {

@@ -106,6 +106,7 @@ namespace GpuMem.Interop
     public const ulong GPUMEM_HANDLE_TYPE_FABRIC = 0x8;
     // range.h
     public const ulong GPUMEM_RANGE_FIXED = 0x1;
+    public const ulong GPUMEM_WHOLE_RANGE = ulong.MaxValue;
     // buffer.h
     public const ulong GPUMEM_BUFFER_MOVABLE = 0x1;
     public const ulong GPUMEM_BUFFER_COPYABLE = 0x2;

@@ -373,6 +373,9 @@ constants! {
     // ---- range.h
     /// At `address` exactly, or not at all.
     GPUMEM_RANGE_FIXED: gpumem_range_flags = 0x1;
+    /// All that is mapped in a range, wherever it is, also if that is nothing: for
+    /// `gpumem_range_unmap()`.
+    GPUMEM_WHOLE_RANGE: u64 = u64::MAX;
     // ---- buffer.h
     /// When the reserved addresses are used up, move to a larger reservation. No byte is copied:
     /// the memory is mapped there, and the address changes. All work on the buffer must then have

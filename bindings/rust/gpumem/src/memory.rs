@@ -90,7 +90,7 @@ pub(crate) enum Remains {
     /// A handle of physical memory.
     Physical(sys::gpumem_physical),
     /// A range of addresses, with the offsets and sizes of what is mapped there.
-    Range(sys::gpumem_range, Vec<(u64, u64)>),
+    Range(sys::gpumem_range),
     /// A buffer, with the functions that the library calls.
     #[allow(dead_code)] // They are only dropped.
     Buffer(sys::gpumem_buffer, Option<Arc<Callbacks>>),
@@ -144,13 +144,8 @@ impl Remains {
                 Self::Stream(handle, used) => release_stream(*handle, used),
                 Self::Event(handle) => call!(gpumem_event_destroy(*handle)),
                 Self::Physical(handle) => call!(gpumem_physical_release(*handle)),
-                Self::Range(handle, mapped) => {
-                    for (offset, bytes) in mapped {
-                        // An earlier try may have unmapped it. If it is still mapped, the release fails.
-                        let _ = call!(gpumem_range_unmap(*handle, *offset, *bytes));
-                    }
-                    call!(gpumem_range_release(*handle))
-                }
+                Self::Range(handle) => call!(gpumem_range_unmap(*handle, 0, sys::GPUMEM_WHOLE_RANGE))
+                    .and_then(|_| call!(gpumem_range_release(*handle))),
                 Self::Buffer(handle, ..) => call!(gpumem_buffer_destroy(*handle)),
                 Self::Group(handle) => call!(gpumem_group_destroy(*handle)),
                 Self::Hub(handle) => call!(gpumem_hub_close(*handle)),

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! Ranges of addresses, and what is mapped in them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ops::RangeBounds;
 use std::os::raw::c_void;
 use std::ptr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use gpumem_sys as sys;
 
@@ -19,7 +18,7 @@ use crate::element::Element;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{array_text, debug_with_addresses, Error, Rejected};
-use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
+use crate::instance::{c_pointer, c_text, Inner, Instance, Processor};
 use crate::library::{c, call};
 use crate::managed::Place;
 use crate::memory::Remains;
@@ -74,7 +73,6 @@ struct RangeInner {
     instance: Arc<Inner>,
     base: *mut c_void,
     bytes: u64,
-    mapped: Mutex<Mapped>,
     uses: Uses,
 }
 
@@ -83,45 +81,16 @@ unsafe impl Send for RangeInner {}
 // SAFETY: as above.
 unsafe impl Sync for RangeInner {}
 
-/// Offset and size of each mapping.
-#[derive(Default)]
-struct Mapped(BTreeMap<u64, u64>);
-
-impl Mapped {
-    /// Offsets and sizes of mappings without a gap between them.
-    fn runs(&self) -> Vec<(u64, u64)> {
-        let mut runs: Vec<(u64, u64)> = Vec::new();
-        for (&offset, &bytes) in &self.0 {
-            match runs.last_mut() {
-                Some((start, before)) if *start + *before == offset => *before += bytes,
-                _ => runs.push((offset, bytes)),
-            }
-        }
-        runs
-    }
-}
-
 impl Parts for RangeInner {
     fn uses(&self) -> &Uses {
         &self.uses
     }
 }
 
-impl RangeInner {
-    fn unmap(&self, offset: u64, bytes: u64) -> Result<(), Error> {
-        // SAFETY: no safe work uses the part, and all other access is unsafe.
-        unsafe { call!(gpumem_range_unmap(self.handle, offset, bytes)) }?;
-        let end = offset.saturating_add(bytes);
-        lock(&self.mapped).0.retain(|start, _| *start < offset || *start >= end);
-        Ok(())
-    }
-}
-
 impl Drop for RangeInner {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            let mapped = lock(&self.mapped).runs();
-            Remains::Range(self.handle, mapped).release_or_keep(&self.instance);
+            Remains::Range(self.handle).release_or_keep(&self.instance);
         }
     }
 }
@@ -160,8 +129,8 @@ impl AddressRange {
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call; the output is writable.
         unsafe { call!(gpumem_range_reserve(instance.handle, &desc, &mut handle)) }?;
-        let (base, mapped, uses) = (ptr::null_mut(), Mutex::default(), Uses::default());
-        let mut inner = RangeInner { handle, instance, base, bytes, mapped, uses };
+        let (base, uses) = (ptr::null_mut(), Uses::default());
+        let mut inner = RangeInner { handle, instance, base, bytes, uses };
         inner.base = info(handle)?.base;
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -184,12 +153,6 @@ impl AddressRange {
         let first = handles.first().map_or(ptr::null(), |_| handles.as_ptr());
         // SAFETY: there are as many handles.
         unsafe { call!(gpumem_range_map(self.inner.handle, offset, first, handles.len() as u64)) }?;
-        let mut mapped = lock(&self.inner.mapped);
-        let mut next = offset;
-        for block in blocks {
-            mapped.0.insert(next, block.bytes());
-            next += block.bytes();
-        }
         Ok(())
     }
 
@@ -200,7 +163,9 @@ impl AddressRange {
     /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`].
     pub fn unmap(&mut self, offset: u64, bytes: u64) -> Result<(), Error> {
         self.inner.uses.refuse((offset, bytes), "range", "AddressRange::unmap")?;
-        self.inner.unmap(offset, bytes)
+        // SAFETY: no safe work uses the part, and all other access is unsafe.
+        unsafe { call!(gpumem_range_unmap(self.inner.handle, offset, bytes)) }?;
+        Ok(())
     }
 
     /// Sets what processors may do with whole mappings, one or several in a row; all is set or nothing. Processors that
@@ -270,7 +235,7 @@ impl AddressRange {
         self.inner.bytes
     }
 
-    /// Handle for calls of [`sys`](crate::sys). What they map must be unmapped by them too.
+    /// Handle for calls of [`sys`](crate::sys).
     #[must_use]
     pub fn handle(&self) -> sys::gpumem_range {
         self.inner.handle
@@ -295,12 +260,7 @@ impl AddressRange {
                 return Err(Rejected::new(Self { inner: shared }, busy("range", "AddressRange::close")))
             }
         };
-        let runs = lock(&inner.mapped).runs();
-        let unmapped = runs.into_iter().try_for_each(|(offset, bytes)| match inner.unmap(offset, bytes) {
-            Err(error) if !error.kind().is_closed() => Err(error),
-            _ => Ok(()),
-        });
-        match unmapped.and_then(|()| Remains::Range(inner.handle, Vec::new()).release()) {
+        match Remains::Range(inner.handle).release() {
             Ok(()) => {
                 inner.handle = ptr::null_mut();
                 Ok(())
@@ -462,17 +422,4 @@ pub struct MappingInfo {
 
 debug_with_addresses! {
     MappingInfo { range base(hexadecimal) size block_id place }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mappings_in_a_row_are_one_run() {
-        let mut mapped = Mapped::default();
-        assert_eq!(mapped.runs(), []);
-        mapped.0.extend([(64, 32), (0, 16), (16, 16), (96, 8), (40, 8)]);
-        assert_eq!(mapped.runs(), [(0, 32), (40, 8), (64, 40)]);
-    }
 }

@@ -411,6 +411,7 @@ GPUMEM_API gpumem_status gpumem_range_get_info(gpumem_range range, gpumem_range_
 GPUMEM_API gpumem_status gpumem_range_map(gpumem_range range, uint64_t offset,
                                           const gpumem_physical *physicals, uint64_t count,
                                           gpumem_error *error);
+#define GPUMEM_WHOLE_RANGE UINT64_MAX
 GPUMEM_API gpumem_status gpumem_range_unmap(gpumem_range range, uint64_t offset, uint64_t size,
                                             gpumem_error *error);
 typedef struct gpumem_access_desc {
