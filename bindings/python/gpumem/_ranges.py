@@ -386,7 +386,14 @@ class Range(Unique):
                 return
             parts = self._take(0, 1 << 64, "unmapped", "gpumem_range_release")
             try:
-                call(c.gpumem_range_unmap, self._handle, 0, c.GPUMEM_WHOLE_RANGE)
+                # One by one, to know what is left if one fails.
+                for at in sorted(self._mappings):
+                    try:
+                        call(c.gpumem_range_unmap, self._handle, at, self._mappings[at])
+                    except InvalidState:
+                        continue  # it was not mapped after all, or the next call fails too
+                    gone = self._overlapping(at, self._mappings.pop(at))
+                    parts = [part for part in parts if part not in gone]
                 call(c.gpumem_range_release, self._handle)
             except Error as problem:
                 if problem.code not in GONE:

@@ -375,6 +375,22 @@ class RangeTest(RangeCase):
         range.close()
         self.assertEqual(self.instance.report(), "nothing lives")
 
+    @on_host
+    def test_a_close_that_fails_in_the_middle(self):
+        """A part of what was unmapped stays closed."""
+        range = self.range()
+        parts = [self.mapped(range, unit * self.unit, "host") for unit in (0, 2)]
+        stream, release = self.held_stream()
+        stream.fill(range.base + 2 * self.unit, 1, self.unit)  # by its plain address
+        with self.assertRaises(gpumem.Busy):
+            range.close()
+        self.assertEqual([part.closed for part in parts], [True, False])
+        with self.assertRaises(gpumem.StaleHandle):
+            parts[0].buffer()
+        release()
+        range.close()
+        stream.close()
+
     def test_forgotten(self):
         range = self.range()
         part = self.mapped(range)
