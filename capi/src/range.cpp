@@ -112,13 +112,8 @@ gpumem_status gpumem_range_unmap(gpumem_range range, uint64_t offset, uint64_t s
     if (!whole) decode.size(size);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(check_not_owned(*object));
-    if (whole) {
-      const uint64_t handle = object->handle();
-      object = {};  // a use of this thread would be waited for
-      GPUMEM_TRY(core::unmap_from(handle, 0));
-    } else {
-      GPUMEM_TRY(core::unmap_range(std::move(object), offset, size));
-    }
+    GPUMEM_TRY(whole ? core::unmap_all(std::move(object))
+                     : core::unmap_range(std::move(object), offset, size));
     return GPUMEM_SUCCESS;
   });
 }

@@ -2546,6 +2546,7 @@ TEST_F(Vmm, com_27_host_functions) {
     refused(gpumem_range_release(self.range, why()));
     refused(gpumem_range_map(self.range, self.unit, &self.physical, 1, why()));
     refused(gpumem_range_unmap(self.range, 0, self.unit, why()));
+    refused(gpumem_range_unmap(self.range, 0, GPUMEM_WHOLE_RANGE, why()));
     refused(gpumem_range_set_access(self.range, 0, self.unit, &rights, 1, why()));
     gpumem_physical_info physical_info = GPUMEM_PHYSICAL_INFO_INIT;
     gpumem_range_info range_info = GPUMEM_RANGE_INFO_INIT;

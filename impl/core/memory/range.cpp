@@ -444,6 +444,13 @@ Result<void> unmap_from(uint64_t handle, uint64_t known) {
   }
 }
 
+Result<void> unmap_all(Ref<Range> range) {
+  GPUMEM_TRY(outside_host_function());
+  const uint64_t handle = range->handle();
+  range = {};  // unmapping waits for those that use the range
+  return unmap_from(handle, 0);
+}
+
 Result<void> check_range_unused(const Range& range, uint64_t offset, uint64_t size) {
   return check_unused(range, [&] { return range.reservation().check_mappings_unused(offset, size); });
 }
@@ -590,7 +597,6 @@ void Range::list(Fields& fields) const noexcept {
   if (pool_blocks() != nullptr && !pool_blocks()->listed()) fields.add_true("pool_destroyed");
 }
 
-// Unmaps everything first; on failure the rest stays unchanged.
 Object::Discard Range::discard() const noexcept {
   return [](uint64_t handle) -> Result<void> {
     GPUMEM_TRY(unmap_from(handle, 0));
@@ -598,6 +604,7 @@ Object::Discard Range::discard() const noexcept {
   };
 }
 
+// Unmaps everything first; on failure the rest stays unchanged.
 Result<void> Range::release() {
   set_state(State::kLeaving);
   while (!by_offset_.empty()) {

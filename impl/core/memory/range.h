@@ -147,6 +147,8 @@ Result<uint64_t> reserve_range(const std::shared_ptr<Context>& context, backend:
                                std::string name);
 Result<void> map_range(Ref<Range> range, uint64_t offset, const std::vector<Ref<Physical>>& physicals);
 Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size);
+// All that is mapped, also if that is nothing.
+Result<void> unmap_all(Ref<Range> range);
 // Unmaps all that is mapped behind the first `known` bytes, which must be mapped or no longer be used. For a
 // range that the library holds by its handle.
 Result<void> unmap_from(uint64_t range, uint64_t known);

@@ -527,7 +527,7 @@ Result<std::unique_ptr<backend::Memory>> Imports::open_mapping(const ImportReque
   if (!facet) return facet.error();
   std::vector<int> numbers = platform::numbers_of(source.descriptors);
   if (recorded.way == GPUMEM_SHARE_WAY_LEGACY) {
-    backend::Ticket ticket{recorded.payload, numbers.empty() ? -1 : numbers.front()};
+    const backend::Ticket ticket = source.ticket();
     const bool peer = device.facts().uuid != recorded.device_uuid;
     return (*facet)->import_memory({ticket, recorded.size, peer});
   }
@@ -735,12 +735,10 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
   if (!facet) return facet.error();
   uint64_t imported = 0;
   GPUMEM_TRY(claim(request, GPUMEM_SHARE_TYPE_EVENT, [&](ImportSource source) -> Result<void> {
-    const backend::Ticket ticket{source.recorded.payload,
-                                 source.descriptors.empty() ? -1 : source.descriptors.front().get()};
     auto made = make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {
       event.set_flags(GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
       event.set_exporter(std::make_shared<Claim>(std::move(source.claim)));
-      return (*facet)->import_event(ticket);
+      return (*facet)->import_event(source.ticket());
     });
     if (!made) return made.error();
     imported = *made;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "contract/sharing.h"
 #include "core/memory/memory.h"
 #include "core/share/peer/peer.h"
 #include "core/share/wire/handle.h"
@@ -74,6 +75,10 @@ struct ImportSource {
   platform::Descriptors descriptors;
   Claim claim;
   std::optional<ProcessId> granter;  // of the claim, if that was granted
+
+  backend::Ticket ticket() const {
+    return {recorded.payload, descriptors.empty() ? -1 : descriptors.front().get()};
+  }
 };
 
 class Imports final : public Importer {

@@ -293,9 +293,7 @@ Result<void> Ring::import_event(const gpumem_share_handle& bytes, Deadline deadl
   request.peer = peer_;
   return Imports::of(context()).claim(
       request, GPUMEM_SHARE_TYPE_EVENT, [&](ImportSource source) -> Result<void> {
-        const backend::Ticket ticket{source.recorded.payload,
-                                     source.descriptors.empty() ? -1 : source.descriptors.front().get()};
-        auto event = device_.backend().sharing()->import_event(ticket);
+        auto event = device_.backend().sharing()->import_event(source.ticket());
         if (!event) return event.error();
         events.push_back(std::move(*event));
         claims.push_back(std::move(source.claim));

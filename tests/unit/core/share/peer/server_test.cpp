@@ -3422,22 +3422,27 @@ TEST_F(SharedHubTest, WhatIsFetchedIsChargedToTheHub) {
   EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
 }
 
+// A ring that an exporter has made, for one consumer.
+gpumem_share_handle export_ring(gpumem_instance exporter, uint32_t slots) {
+  gpumem_device device = nullptr;
+  EXPECT_EQ(gpumem_device_get(exporter, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_ring_desc desc = GPUMEM_RING_DESC_INIT;
+  desc.slot_size = 64;
+  desc.slot_count = slots;
+  desc.consumers_max = 1;
+  gpumem_ring ring = nullptr;
+  gpumem_share_handle handle{};
+  EXPECT_EQ(gpumem_ring_create(device, &desc, &ring, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_ring_export(ring, &handle, nullptr), GPUMEM_SUCCESS);
+  return handle;
+}
+
 // A ring with 8 slots takes 18 claims. Between the consumer and its producer is who answers each of them
 // late.
 TEST_F(ShareServerTest, ring_8_all_answers_together_have_the_time_of_one) {
   Elsewhere producer([](int socket) {
     const Opened exporter;
-    gpumem_device device = nullptr;
-    EXPECT_EQ(gpumem_device_get(exporter, 0, &device, nullptr), GPUMEM_SUCCESS);
-    gpumem_ring_desc desc = GPUMEM_RING_DESC_INIT;
-    desc.slot_size = 64;
-    desc.slot_count = 8;
-    desc.consumers_max = 1;
-    gpumem_ring ring = nullptr;
-    gpumem_share_handle bytes{};
-    EXPECT_EQ(gpumem_ring_create(device, &desc, &ring, nullptr), GPUMEM_SUCCESS);
-    EXPECT_EQ(gpumem_ring_export(ring, &bytes, nullptr), GPUMEM_SUCCESS);
-    ShareHandle handle = *decode(bytes);
+    ShareHandle handle = *decode(export_ring(exporter, 8));
     const Token genuine = handle.exporter.instance;
     handle.exporter.instance = platform::random_id();
     const Impostor late(abstract_address(handle.exporter.instance), [&](Raw& raw) {
@@ -3478,16 +3483,7 @@ TEST_F(ShareServerTest, ring_8_all_answers_together_have_the_time_of_one) {
 TEST_F(ShareServerTest, ipc_7_a_ring_that_could_not_be_opened_may_be_opened_again) {
   Elsewhere producer([](int socket) {
     const Opened exporter;
-    gpumem_device device = nullptr;
-    EXPECT_EQ(gpumem_device_get(exporter, 0, &device, nullptr), GPUMEM_SUCCESS);
-    gpumem_ring_desc desc = GPUMEM_RING_DESC_INIT;
-    desc.slot_size = 64;
-    desc.slot_count = 2;
-    desc.consumers_max = 1;
-    gpumem_ring ring = nullptr;
-    gpumem_share_handle handle{};
-    EXPECT_EQ(gpumem_ring_create(device, &desc, &ring, nullptr), GPUMEM_SUCCESS);
-    EXPECT_EQ(gpumem_ring_export(ring, &handle, nullptr), GPUMEM_SUCCESS);
+    const gpumem_share_handle handle = export_ring(exporter, 2);
     EXPECT_EQ(gpumem_share_send(exporter, &handle, socket, nullptr, nullptr), GPUMEM_SUCCESS);
     return say_and_stay(socket, handle);
   });
