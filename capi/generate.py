@@ -129,6 +129,29 @@ def debian_symbols(interface):
     return text
 
 
+# What core tells of the objects behind the handles.
+
+ENDED = {"destroy": "destroyed", "close": "closed", "release": "released"}
+
+
+def object_types(interface):
+    """The type of each handle, what messages call it, and what the function that ends an object does with it."""
+    functions = {function.name for function in interface.functions}
+    types, words = "", ""
+    for number, handle in enumerate((handle for handle in interface.handles if handle.header == "base.h"), 1):
+        noun = bare(handle.name)
+        ended = next((word for verb, word in ENDED.items() if f"{handle.name}_{verb}" in functions), "")
+        types += f"  k{noun.capitalize()} = {number},\n"
+        words += f'  {{"{"physical memory" if noun == "physical" else noun}", "{ended}"}},\n'
+    return (f"// {LICENCE}\n// {NOTE}\n// The types of objects, one for each handle of C.\n#pragma once\n\n#include <cstdint>\n\n"
+            "namespace gpumem::core {\n\n// clang-format off\n"
+            f"enum class Type : uint8_t {{\n{types}}};\n\n"
+            "struct TypeWords {\n  const char* name;   // in messages\n"
+            "  const char* ended;  // what its last call does with it; empty if it has none\n};\n"
+            f"inline constexpr TypeWords kTypeWords[] = {{\n  {{}},  // no type is 0\n{words}}};\n// clang-format on\n\n"
+            "}  // namespace gpumem::core\n")
+
+
 # Names and texts.
 
 # What the languages call a type of numbers, if not by its C name. None: the language offers something else in its place.
@@ -922,6 +945,7 @@ OUTPUTS = {
     "capi/include/gpumem/table.h": table_header,
     "capi/include/gpumem/gpumem.hpp": cpp_header,
     "capi/src/table.inc": table_list,
+    "impl/core/object/types.h": object_types,
     "capi/gpumem.map": version_script,
     "bindings/cli/trace/functions.inc": trace_functions,
     "packaging/debian/libgpumem0.symbols": debian_symbols,

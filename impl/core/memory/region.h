@@ -19,6 +19,9 @@
 
 namespace gpumem::core {
 
+// Whether objects of a type are regions.
+constexpr bool is_region(Type type) { return type == Type::kMemory || type == Type::kRange; }
+
 class Region : public Object, public RegionState {
  public:
   gpumem_kind kind() const { return traits().kind; }

@@ -153,7 +153,7 @@ class Statistics {
   }
   mutable std::mutex mutex_;
   std::array<gpumem_kind_stats, kCountedKinds> kinds_{};
-  std::array<Number, kTypeCount> objects_{};
+  std::array<Number, std::size(kTypeWords)> objects_{};
   Blocks blocks_;
   struct {
     Number count, bytes, peak, reserved;  // memory objects, their bytes and blocks', the most, and addresses

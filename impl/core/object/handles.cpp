@@ -9,48 +9,6 @@
 
 namespace gpumem::core {
 
-const char* type_name(Type type) {
-  switch (type) {
-    case Type::kInstance:
-      return "instance";
-    case Type::kDevice:
-      return "device";
-    case Type::kMemory:
-      return "memory";
-    case Type::kStream:
-      return "stream";
-    case Type::kEvent:
-      return "event";
-    case Type::kPhysical:
-      return "physical memory";
-    case Type::kBuffer:
-      return "buffer";
-    case Type::kHub:
-      return "hub";
-    case Type::kLink:
-      return "link";
-    case Type::kRing:
-      return "ring";
-    case Type::kPool:
-      return "pool";
-    case Type::kGroup:
-      return "group";
-    case Type::kRange:
-      return "range";
-  }
-  return "object";
-}
-
-namespace {
-
-// What the function that ends an object does with it. Memory may live on when it is released.
-const char* ended_name(Type type) {
-  if (type == Type::kPhysical || type == Type::kRange) return "released";
-  return type == Type::kHub || type == Type::kLink || type == Type::kInstance ? "closed" : "destroyed";
-}
-
-}  // namespace
-
 Error ended_meanwhile(Type type) {
   return make_error(GPUMEM_ERROR_STALE_HANDLE,
                     "another thread %s this %s during the call; do not use its handle after that",

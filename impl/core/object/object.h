@@ -10,31 +10,15 @@
 
 #include "base/result.h"
 #include "core/object/fields.h"
+#include "core/object/types.h"
 #include "platform/fork.h"
 
 namespace gpumem::core {
 
 class Context;
 
-enum class Type : uint8_t {
-  kInstance = 1,
-  kDevice,
-  kMemory,
-  kStream,
-  kEvent,
-  kPhysical,
-  kRange,
-  kBuffer,
-  kGroup,
-  kHub,
-  kLink,
-  kRing,
-  kPool
-};
-inline constexpr size_t kTypeCount = static_cast<size_t>(Type::kPool) + 1;
-// Whether objects of a type are regions.
-constexpr bool is_region(Type type) { return type == Type::kMemory || type == Type::kRange; }
-const char* type_name(Type type);
+inline const char* type_name(Type type) { return kTypeWords[static_cast<size_t>(type)].name; }
+inline const char* ended_name(Type type) { return kTypeWords[static_cast<size_t>(type)].ended; }
 
 // What a report says of an object. Does not allocate, because objects that could not be released are
 // described too.
