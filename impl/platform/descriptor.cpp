@@ -114,8 +114,14 @@ Result<Descriptors> duplicate_all(const Descriptors& descriptors) {
 Result<Descriptor> reopen(int file_descriptor, bool writable) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", file_descriptor);
-  Descriptor made(open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC));
+  // O_NONBLOCK: a lease of another process on the file must not make this one wait until it is broken.
+  Descriptor made(open(path, (writable ? O_RDWR : O_RDONLY) | O_NONBLOCK | O_CLOEXEC));
   if (made) return made;
+  if (errno == EWOULDBLOCK) {
+    return system_error(GPUMEM_ERROR_INVALID_ARGUMENT, errno, "open",
+                        "another process has a lease on the file behind a descriptor; do not trust the "
+                        "process that sent it");
+  }
   // Do not fall back to a duplicate, which could have more rights.
   if (errno == EMFILE || errno == ENFILE) return no_descriptor(errno, "open");
   return system_error(errno == EACCES ? GPUMEM_ERROR_NO_ACCESS : GPUMEM_ERROR_UNSUPPORTED, errno, "open",

@@ -59,7 +59,8 @@ platform::Descriptors copies(uint32_t count) {
 
 // What comes next; a message without a number if nothing does.
 Incoming next(Channel& channel) {
-  auto got = channel.receive(gpumem::core::kMessageDescriptorsMax);
+  auto got =
+      channel.receive([](const gpumem::core::Message&) { return gpumem::core::kMessageDescriptorsMax; });
   EXPECT_TRUE(got) << got.error().message;
   if (got && *got) return std::move(**got);
   return {};

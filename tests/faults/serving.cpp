@@ -220,7 +220,7 @@ class Importer : public Opened {
 std::optional<core::Incoming> next(core::Channel& channel) {
   constexpr auto kLimit = std::chrono::duration_cast<std::chrono::milliseconds>(kPatience);
   for (;;) {
-    auto got = channel.receive(core::kMessageDescriptorsMax);
+    auto got = channel.receive([](const core::Message&) { return core::kMessageDescriptorsMax; });
     if (!got) return std::nullopt;
     if (*got) return std::move(*got);
     pollfd ready{channel.socket(), POLLIN, 0};

@@ -57,9 +57,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     platform::Descriptors descriptors;
     for (size_t i = 0; i < count; ++i)
       descriptors.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
-    auto whole = assembler.take(packet, std::move(descriptors), 2);
+    auto whole = assembler.take(packet, std::move(descriptors), [](const core::Message&) { return 2U; });
     ended = !whole;
-    require(assembler.held() <= 2, "more descriptors are held than allowed");
+    require(assembler.descriptors() <= 2, "more descriptors are held than allowed");
     if (ended || !*whole) continue;
     const core::Incoming& incoming = **whole;
     require(assembler.open() == nullptr, "a whole message is still open");

@@ -252,7 +252,8 @@ typedef struct gpumem_import_desc {
  *         for memory that is shared by #GPUMEM_SHARE_WAY_LEGACY, the exporter cannot be reached (see
  *         #GPUMEM_IMPORT_UNVERIFIED), or the handle is of a newer version of the library
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the addresses asked for are taken, or the memory is imported already at others
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor, or holds 4,096 exports of that exporter; or peer access is used up
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor, or holds 4,096 exports of that exporter; what another user
+ *         has sent takes its share of the descriptors; or peer access is used up
  * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no addresses for it, or none so high
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
@@ -318,8 +319,8 @@ typedef struct gpumem_import_cache_desc {
   { sizeof(gpumem_import_cache_desc), 0, 0 }
 
 /** Sets how long imports are kept mapped after they were destroyed. At the beginning they are not. What is kept keeps
- * the exporter's memory alive, and goes before a call of this instance fails for lack of memory. Only
- * #GPUMEM_SHARE_WAY_POSIX_FD is kept.
+ * the exporter's memory alive, and goes before a call of this instance fails for lack of memory. Connections that came with
+ * handles and stay for it alone take at most an eighth of the process's descriptors. Only #GPUMEM_SHARE_WAY_POSIX_FD is kept.
  *
  * \param instance instance of the imports
  * \param desc the limits; NULL means that nothing is kept
@@ -427,7 +428,8 @@ typedef struct gpumem_send_desc {
  * \retval GPUMEM_ERROR_PEER_GONE the receiver has hung up
  * \retval GPUMEM_ERROR_BUSY the socket had no room in time. If a part of the message was sent, the socket is of no use
  *         any more, which the message says
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor, or the receiver is another user, who has its share of the
+ *         connections that went with handles
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until the socket has room}

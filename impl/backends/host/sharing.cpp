@@ -188,7 +188,8 @@ Result<std::unique_ptr<backend::Memory>> HostSharing::import_blocks(const backen
       GPUMEM_TRY(shared_.steps.take("open"));
       if (auto again = platform::reopen(file, false); again) {
         file = reopened.emplace_back(std::move(*again)).get();
-      } else if (again.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED) {
+      } else if (again.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED ||
+                 again.error().status == GPUMEM_ERROR_INVALID_ARGUMENT) {
         return again.error();
       }
     }

@@ -23,6 +23,7 @@
 #include "core/stream/make_object.h"
 #include "platform/file.h"
 #include "platform/identity.h"
+#include "platform/socket.h"
 #include "platform/thread.h"
 #include "platform/thread_record.h"
 
@@ -31,6 +32,8 @@ namespace gpumem::core {
 namespace {
 
 constexpr size_t kReceivedMax = 2048;
+constexpr size_t kLegacyClaims = 4;           // of one memory
+constexpr uint64_t kUsualDescriptors = 1024;  // that a process may have, unless somebody raises that
 
 Error other_descriptors(const ShareHandle& handle, size_t given) {
   if (handle.fd_count == 0) {
@@ -197,15 +200,34 @@ Result<gpumem_access> Imports::access_for(const ImportRequest& request) const {
   return wanted;
 }
 
-// Claims that `fresh` replaces: withdrawn ones, and those of the same export over an ended connection. A
-// reopened hub may publish the same exports again.
-std::vector<Claim>::iterator Imports::superseded(std::vector<Claim>& claims, const Claim& fresh) {
+// One claim of an export is enough, but one at the exporter's own address also serves handles from elsewhere.
+// LEGACY memory cannot be used without one, so a few are held in case one of them ends: it may be over a
+// connection that others have too, or be withdrawn, which has not been heard of. The first of them stays, as
+// the memory asks its connection whether the exporter lives. A fresh claim replaces withdrawn ones, and those
+// over an ended connection: a reopened hub may publish the same exports again.
+void Imports::Import::take(Claim& fresh, std::vector<Claim>& over) noexcept {
+  const bool legacy = granted.recorded.way == GPUMEM_SHARE_WAY_LEGACY;
+  const auto stands_for = [&](const Claim& held) {
+    if (held.state() != GPUMEM_IMPORT_LIVE || held.token() != fresh.token()) return false;
+    if (legacy) return held.peer() == fresh.peer();
+    return held.peer()->exporter() != Token{} || fresh.peer()->exporter() == Token{};
+  };
+  if (std::any_of(claims.begin(), claims.end(), stands_for)) return;
   const bool lives = fresh.state() == GPUMEM_IMPORT_LIVE;
-  return std::partition(claims.begin(), claims.end(), [&](const Claim& claim) {
-    const gpumem_import_state state = claim.state();
-    if (lives && state == GPUMEM_IMPORT_PEER_GONE && claim.token() == fresh.token()) return false;
-    return state != GPUMEM_IMPORT_WITHDRAWN;
-  });
+  const auto is_replaced = [&](const Claim& held) {
+    const gpumem_import_state state = held.state();
+    const bool gone = state == GPUMEM_IMPORT_PEER_GONE && (legacy || held.token() == fresh.token());
+    return state == GPUMEM_IMPORT_WITHDRAWN || (lives && gone);
+  };
+  const auto give_up = [&](std::vector<Claim>::iterator held) {
+    over.push_back(std::move(*held));
+    return claims.erase(held);
+  };
+  const ptrdiff_t first = legacy ? 1 : 0;
+  for (auto held = claims.begin() + first; held != claims.end();)
+    held = is_replaced(*held) ? give_up(held) : held + 1;
+  if (legacy && claims.size() >= kLegacyClaims) give_up(claims.begin() + first);
+  claims.push_back(std::move(fresh));
 }
 
 // A process is trusted about its own memory, over all its connections. Without a grant, only a ticket by
@@ -335,16 +357,7 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, Imp
   auto joined = join(known->second, request);
   if (!joined) return joined.error();
   *out = *joined;
-  // One claim is enough, but a claim at the exporter's own address also serves handles from elsewhere.
-  const auto stands_for = [&](const Claim& held) {
-    return held.state() == GPUMEM_IMPORT_LIVE && held.token() == source.claim.token() &&
-           (held.peer()->exporter() != Token{} || source.claim.peer()->exporter() == Token{});
-  };
-  if (!source.granter || std::any_of(claims.begin(), claims.end(), stands_for)) return true;
-  const auto end = superseded(claims, source.claim);
-  std::move(end, claims.end(), std::back_inserter(over));
-  claims.erase(end, claims.end());
-  claims.push_back(std::move(source.claim));
+  if (source.granter) known->second.take(source.claim, over);
   return true;
 }
 
@@ -370,11 +383,10 @@ bool Imports::has(const Token& token) const {
   });
 }
 
-// An exporter that does not answer must not have others counted in its place meanwhile.
-std::shared_ptr<const Imports::Charge> Imports::charge(uint32_t user, size_t descriptors) {
-  auto made = std::make_shared<const Charge>(Charge{user, descriptors + 1});
-  std::erase_if(importing_, [](const auto& one) { return one.expired(); });
-  importing_.push_back(made);
+std::shared_ptr<Imports::Charge> Imports::charge(uint32_t user, uint64_t descriptors) {
+  auto made = std::make_shared<Charge>(Charge{user, descriptors});
+  std::erase_if(charges_, [](const auto& one) { return one.expired(); });
+  charges_.push_back(made);
   return made;
 }
 
@@ -385,7 +397,8 @@ std::optional<Imports::Received> Imports::take_received(const ImportRequest& req
   const auto found = received_.find(key_of_received(request.handle));
   if (found == received_.end()) return std::nullopt;
   Received& received = found->second;
-  received.charge = charge(received.user, received.descriptors.size());
+  // An exporter that does not answer must not have others counted in its place meanwhile.
+  received.charge = charge(received.user, received.descriptors.size() + 1);
   return std::move(received_.extract(found).mapped());
 }
 
@@ -436,7 +449,15 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
     source.claim = Claim(nullptr, given.token);
     return source;
   }
-  auto grant = peer->claim(given.token, request.timeout_ns);
+  // The answer may bring as many as the handle says. An exporter that does not come to its end holds them.
+  const uint32_t user = received ? received->user : peer->origin().process.user;
+  std::shared_ptr<Charge> answer;
+  if (numbers.empty() && given.fd_count != 0 && request.arrived == nullptr && user != platform::own_user()) {
+    const std::lock_guard lock(mutex_);
+    GPUMEM_TRY(make_room_for(user, given.fd_count));
+    answer = charge(user, given.fd_count);
+  }
+  auto grant = peer->claim(given.token, given.fd_count, request.timeout_ns);
   if (!grant) {
     // With the descriptors, the import does not need the exporter.
     const bool ended = grant.error().status == GPUMEM_ERROR_PEER_GONE;
@@ -499,10 +520,37 @@ std::list<Imports::Kept> Imports::take_kept(const Key& key, const ImportSource& 
   };
   const std::lock_guard lock(mutex_);
   const auto kept = std::find_if(kept_.begin(), kept_.end(), fits);
-  if (kept == kept_.end()) return taken;
-  kept_bytes_ -= kept->granted.recorded.size;
-  taken.splice(taken.end(), kept_, kept);
+  if (kept != kept_.end()) take_out(kept, taken);
   return taken;
+}
+
+void Imports::count_kept(const Kept& one) noexcept {
+  kept_bytes_ += one.granted.recorded.size;
+  for (const Claim& claim : one.claims) {
+    if (claim.peer()->kept++ == 0) ++kept_connections_;
+  }
+}
+
+void Imports::take_out(std::list<Kept>::iterator one, std::list<Kept>& to) noexcept {
+  kept_bytes_ -= one->granted.recorded.size;
+  for (const Claim& claim : one->claims) {
+    if (--claim.peer()->kept == 0) --kept_connections_;
+  }
+  to.splice(to.end(), kept_, one);
+}
+
+// Each connection is a descriptor, which others may need, and one of those that its exporter may hand out.
+void Imports::trim_kept(std::list<Kept>& to) noexcept {
+  while (bytes_max_ != 0 && kept_bytes_ > bytes_max_)
+    take_out(kept_.begin(), to);
+  const auto has_own = [](const Kept& one) {
+    return std::any_of(one.claims.begin(), one.claims.end(),
+                       [](const Claim& claim) { return claim.peer()->kept == 1; });
+  };
+  while (kept_connections_ > std::min(platform::descriptor_limit(), kUsualDescriptors) / 8) {
+    const auto oldest = std::find_if(kept_.begin(), kept_.end(), has_own);
+    take_out(oldest != kept_.end() ? oldest : kept_.begin(), to);
+  }
 }
 
 // Undoes take_kept().
@@ -511,7 +559,7 @@ void Imports::keep_again(std::list<Kept> kept) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (idle_ns_ != 0) {
-      kept_bytes_ += kept.front().granted.recorded.size;
+      count_kept(kept.front());
       kept_.splice(kept_.begin(), kept);
     }
   }
@@ -569,7 +617,10 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   Cleanup again([&] { keep_again(std::move(kept)); });
   Import import(source);
   // Allocate the records before mapping: only a driver call can undo that.
-  import.claims.reserve(kept.empty() ? 1 : kept.front().claims.size() + 1);
+  std::vector<Claim> over;
+  const size_t held = kept.empty() ? 0 : kept.front().claims.size();
+  import.claims.reserve(held + 1);
+  over.reserve(held);
   import.for_ring = request.for_ring;
   import.for_trial = request.for_trial;
   import.count = 1;
@@ -584,11 +635,13 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   auto made = adopt_memory(device, std::move(wanted), make);
   if (!made) return made.error();
   again.dismiss();
-  if (!kept.empty()) {
+  if (kept.empty()) {
+    added->second.claims.push_back(std::move(source.claim));
+  } else {
     std::vector<Claim>& claims = kept.front().claims;
-    std::move(claims.begin(), superseded(claims, source.claim), std::back_inserter(added->second.claims));
+    std::move(claims.begin(), claims.end(), std::back_inserter(added->second.claims));
+    added->second.take(source.claim, over);
   }
-  added->second.claims.push_back(std::move(source.claim));
   added->second.memory = made->memory;
   added->second.created = made->created;
   auto node = by_memory.extract(by_memory.begin());
@@ -660,11 +713,11 @@ Result<CreatedMemory> Imports::import_arrived(ImportRequest request, platform::D
   const platform::ClosingTogether together;
   request.handle.origin = peer->origin();
   GPUMEM_TRY(check_arrived(request.handle, descriptors));
-  std::shared_ptr<const Charge> charged;
+  std::shared_ptr<Charge> charged;
   {
     const std::lock_guard lock(mutex_);
-    const size_t count = descriptors.size();
-    GPUMEM_TRY(make_room(user, [&] { return check_descriptors(user, request.handle, count); }));
+    const uint64_t count = descriptors.size() + 1;
+    GPUMEM_TRY(make_room_for(user, count, request.handle));
     charged = charge(user, count);
   }
   request.peer = std::move(peer);
@@ -846,11 +899,8 @@ bool Imports::keep_mapped(Memory& memory) noexcept {
     kept.claims = std::move(import.claims);
     kept.mapping = memory.take_backend();
     kept.until = Clock::now() + std::chrono::nanoseconds(std::min(idle_ns_, uint64_t{INT64_MAX} / 2));
-    kept_bytes_ += size;
-    while (bytes_max_ != 0 && kept_bytes_ > bytes_max_) {
-      kept_bytes_ -= kept_.front().granted.recorded.size;
-      too_much.splice(too_much.end(), kept_, kept_.begin());
-    }
+    count_kept(kept);
+    trim_kept(too_much);
   }
   drop_kept(std::move(too_much));
   tidy_later();
@@ -883,32 +933,48 @@ void Imports::drop_expired() {
 
 // The sender says how long a handle may wait, so what waits must not take what others need. Of those that
 // were sent by processes which have ended, nobody knows whether they are still wanted: those of this user
-// give way, and the others' only if it has nothing else here, so that who sends too much costs nobody else
-// anything.
-template <class Check>
-Result<void> Imports::make_room(uint32_t user, Check check) {
+// give way, and the others' only if it has nothing else here and takes no more than its share, so that who
+// sends too much costs nobody else anything. None goes in vain.
+Result<void> Imports::make_room(uint32_t user, const Charge* mine,
+                                const std::function<Result<void>(const Goes& goes, bool only_share)>& check) {
   drop_expired();
-  auto room = check();
-  const auto drop_ended = [&](bool of_all) {
-    std::erase_if(received_, [&](const auto& one) {
-      return (of_all || one.second.user == user) && one.second.peer->gone();
-    });
-    room = check();
+  auto room = check([](const Received&) { return false; }, false);
+  const auto drop = [&](const Goes& goes, bool only_share) {
+    if (room || !check(goes, only_share)) return;
+    std::erase_if(received_, [&](const auto& one) { return goes(one.second); });
+    room = {};
   };
-  if (!room) drop_ended(false);
-  const auto is_own = [&](const auto& one) { return one.second.user == user; };
-  if (!room && std::none_of(received_.begin(), received_.end(), is_own)) drop_ended(true);
+  const bool any_own = std::any_of(received_.begin(), received_.end(),
+                                   [&](const auto& one) { return one.second.user == user; }) ||
+                       std::any_of(charges_.begin(), charges_.end(), [&](const auto& each) {
+                         const auto one = each.lock();
+                         return one != nullptr && one.get() != mine && one->user == user;
+                       });
+  drop([&](const Received& one) { return one.user == user && one.peer->gone(); }, false);
+  if (!any_own) drop([](const Received& one) { return one.peer->gone(); }, true);
   return room;
 }
 
-Result<void> Imports::check_places(uint32_t user) const {
+Result<void> Imports::make_place(uint32_t user) {
+  return make_room(user, nullptr,
+                   [&](const Goes& goes, bool /*only_share*/) { return check_places(user, goes); });
+}
+
+Result<void> Imports::make_room_for(uint32_t user, uint64_t more, const ShareHandle& replaced,
+                                    const Charge* mine) {
+  return make_room(user, mine, [&](const Goes& goes, bool only_share) {
+    return check_descriptors(user, more, replaced, goes, only_share);
+  });
+}
+
+Result<void> Imports::check_places(uint32_t user, const Goes& goes) const {
   FairShare handles(user);
-  for (const auto& [key, one] : received_)
-    handles.add(one.user, 1);
-  for (const auto& each : importing_) {
+  for (const auto& [key, one] : received_) {
+    if (!goes(one)) handles.add(one.user, 1);
+  }
+  for (const auto& each : charges_) {
     if (const auto one = each.lock()) handles.add(one->user, 1);
   }
-  handles.add(user, reserved_);
   if (handles.all() < kReceivedMax && handles.own() < handles.of(kReceivedMax)) return {};
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "%" PRIu64
@@ -916,57 +982,56 @@ Result<void> Imports::check_places(uint32_t user) const {
                     handles.own(), user);
 }
 
-Result<void> Imports::check_descriptors(uint32_t user, const ShareHandle& handle, size_t descriptors) const {
+Result<void> Imports::check_descriptors(uint32_t user, uint64_t more, const ShareHandle& replaced,
+                                        const Goes& goes, bool only_share) const {
   FairShare held(user);
-  std::set<uint64_t> connections{handle.origin.connection};  // all handles of a link have the same one
+  std::set<uint64_t> connections{replaced.origin.connection};  // all handles of a link have the same one
   for (const auto& [key, one] : received_) {
-    if (key == key_of_received(handle)) continue;  // which is replaced
+    if (key == key_of_received(replaced) || goes(one)) continue;
     held.add(one.user, one.descriptors.size() + (connections.insert(key.second).second ? 1 : 0));
   }
-  for (const auto& each : importing_) {
+  for (const auto& each : charges_) {
     if (const auto one = each.lock()) held.add(one->user, one->descriptors);
   }
   const uint64_t limit = platform::descriptor_limit() / 4 * 3;  // the rest is for what is not sent by others
-  const uint64_t more = descriptors + 1;
   if (held.own() + more <= held.of(limit)) return {};
   // A first one may be as large as a message, if that leaves others something.
-  if (held.own() == 0 && held.all() + more <= limit / 8 * 7) return {};
+  if (!only_share && held.own() == 0 && held.all() + more <= limit / 8 * 7) return {};
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                     "handles of user %u that were received and not imported have %" PRIu64
                     " descriptors of %" PRIu64 "; import them, or raise `ulimit -n`",
                     user, held.own(), held.of(limit));
 }
 
-Result<void> Imports::reserve_received(uint32_t user) {
+Result<std::shared_ptr<Imports::Charge>> Imports::reserve(uint32_t user) {
   const platform::ClosingTogether together;
   const std::lock_guard lock(mutex_);
-  GPUMEM_TRY(make_room(user, [&] { return check_places(user); }));
-  ++reserved_;
-  return {};
+  GPUMEM_TRY(make_place(user));
+  return charge(user, 0);
 }
 
-void Imports::give_up_received() noexcept {
+Result<void> Imports::reserve_descriptors(Charge& charge, uint64_t descriptors) {
+  const platform::ClosingTogether together;
   const std::lock_guard lock(mutex_);
-  --reserved_;
+  charge.descriptors = 0;
+  GPUMEM_TRY(make_room_for(charge.user, descriptors, {}, &charge));
+  charge.descriptors = descriptors;
+  return {};
 }
 
 Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors descriptors,
                                   std::shared_ptr<SharePeer> peer, uint32_t user, Clock::time_point until,
-                                  bool reserved) {
+                                  std::shared_ptr<Charge> reserved) {
   const platform::ClosingTogether together;
   handle.origin = peer->origin();
-  if (auto checked = check_arrived(handle, descriptors); !checked) {
-    if (reserved) give_up_received();
-    return checked.error();
-  }
+  GPUMEM_TRY(check_arrived(handle, descriptors));
   {
     const std::lock_guard lock(mutex_);
-    if (reserved) --reserved_;
-    const bool replaces = received_.contains(key_of_received(handle));
-    if (!reserved && !replaces) GPUMEM_TRY(make_room(user, [&] { return check_places(user); }));
-    GPUMEM_TRY(make_room(user, [&] { return check_descriptors(user, handle, descriptors.size()); }));
+    if (reserved == nullptr && !received_.contains(key_of_received(handle))) GPUMEM_TRY(make_place(user));
+    if (reserved == nullptr) GPUMEM_TRY(make_room_for(user, descriptors.size() + 1, handle));
     received_.insert_or_assign(key_of_received(handle),
                                Received{handle, std::move(descriptors), std::move(peer), user, until});
+    reserved = nullptr;
   }
   tidy_later();
   return handle;
@@ -994,10 +1059,8 @@ void Imports::drop_kept(std::list<Kept> kept) noexcept {
 
 std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) noexcept {
   std::list<Kept> expired;
-  while (!kept_.empty() && kept_.front().until <= now) {
-    kept_bytes_ -= kept_.front().granted.recorded.size;
-    expired.splice(expired.end(), kept_, kept_.begin());
-  }
+  while (!kept_.empty() && kept_.front().until <= now)
+    take_out(kept_.begin(), expired);
   return expired;
 }
 
@@ -1010,6 +1073,12 @@ std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
     const std::lock_guard lock(mutex_);
     const Clock::time_point now = Clock::now();
     expired = take_expired(now);
+    // Nobody imports again what has ended.
+    for (auto at = kept_.begin(); at != kept_.end();) {
+      const auto one = at++;
+      const auto lives = [](const Claim& claim) { return claim.state() == GPUMEM_IMPORT_LIVE; };
+      if (std::none_of(one->claims.begin(), one->claims.end(), lives)) take_out(one, expired);
+    }
     for (auto at = received_.begin(); at != received_.end();) {
       const auto one = at++;
       if (one->second.until <= now) given_up.insert(received_.extract(one));
@@ -1059,14 +1128,9 @@ Result<void> Imports::set_cache(uint64_t idle_ns, uint64_t bytes_max) {
         Clock::now() + std::chrono::nanoseconds(std::min(idle_ns, uint64_t{INT64_MAX} / 2));
     for (Kept& one : kept_)
       one.until = std::min(one.until, latest);
-    if (idle_ns == 0) {
-      too_much.splice(too_much.end(), kept_);
-      kept_bytes_ = 0;
-    }
-    while (bytes_max_ != 0 && kept_bytes_ > bytes_max_) {
-      kept_bytes_ -= kept_.front().granted.recorded.size;
-      too_much.splice(too_much.end(), kept_, kept_.begin());
-    }
+    while (idle_ns == 0 && !kept_.empty())
+      take_out(kept_.begin(), too_much);
+    trim_kept(too_much);
   }
   drop_kept(std::move(too_much));
   return {};
@@ -1084,8 +1148,8 @@ bool Imports::flush_cache() noexcept {
   std::list<Kept> all;
   {
     const std::lock_guard lock(mutex_);
-    all.splice(all.end(), kept_);
-    kept_bytes_ = 0;
+    while (!kept_.empty())
+      take_out(kept_.begin(), all);
   }
   const bool any = !all.empty();
   drop_kept(std::move(all));

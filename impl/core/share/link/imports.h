@@ -119,17 +119,24 @@ class Imports final : public Importer {
   bool keep_mapped(Memory& memory) noexcept override;
   void forget(const Memory& memory) noexcept override;
 
-  // Reserves room for a handle to receive from a user; then keep it or give it up. LIMIT_EXCEEDED if too many
-  // wait.
-  Result<void> reserve_received(uint32_t user);
-  void give_up_received() noexcept;
+  // What comes from a user takes of its share, as long as somebody has this.
+  struct Charge {
+    const uint32_t user;
+    uint64_t descriptors = 0;  // with those of the connection; guarded by mutex_
+  };
+  // For a handle to receive from a user. LIMIT_EXCEEDED if too many wait.
+  Result<std::shared_ptr<Charge>> reserve(uint32_t user);
+  // For so many descriptors of it, which have begun to arrive. LIMIT_EXCEEDED if the user has its share of
+  // them; then none is reserved any more.
+  Result<void> reserve_descriptors(Charge& charge, uint64_t descriptors);
   // Keeps a handle's descriptors until it is imported or `until`. Returns the handle to import, which says
   // where it came from. `user` is that of the process which sent it, and not of who is at the other end of
-  // `peer`, which the sender chooses. `reserved`: uses the room that was reserved for that user.
-  // LIMIT_EXCEEDED if too many wait, or if the user has its share of what they take.
+  // `peer`, which the sender chooses. `reserved`: what was reserved for all of it. LIMIT_EXCEEDED if too many
+  // wait, or if the user has its share of what they take.
   Result<ShareHandle> keep(ShareHandle handle, platform::Descriptors descriptors,
                            std::shared_ptr<SharePeer> peer, uint32_t user,
-                           std::chrono::steady_clock::time_point until, bool reserved = false);
+                           std::chrono::steady_clock::time_point until,
+                           std::shared_ptr<Charge> reserved = nullptr);
 
   Result<void> set_cache(uint64_t idle_ns, uint64_t bytes_max);
   Result<void> flush_for_user();
@@ -165,6 +172,8 @@ class Imports final : public Importer {
     // The best claim for a handle from the same origin; null if there is none. Unless it came `from_peer`, a
     // claim at its exporter's address serves too.
     const Claim* claim_for(const ShareHandle& handle, bool from_peer) const;
+    // Takes a claim unless another one stands for it. What it replaces goes to `over`. Both have room.
+    void take(Claim& fresh, std::vector<Claim>& over) noexcept;
   };
   using Table = std::multimap<Key, Import>;
   struct Kept {
@@ -174,18 +183,13 @@ class Imports final : public Importer {
     std::unique_ptr<backend::Memory> mapping;
     Clock::time_point until;
   };
-  // What a handle takes of its user's share while it is imported.
-  struct Charge {
-    uint32_t user = 0;
-    uint64_t descriptors = 0;
-  };
   struct Received {
     ShareHandle handle;
     platform::Descriptors descriptors;
     std::shared_ptr<SharePeer> peer;
     uint32_t user = 0;  // who sent it
     Clock::time_point until;
-    std::shared_ptr<const Charge> charge = nullptr;  // while it is imported
+    std::shared_ptr<Charge> charge = nullptr;  // while it is imported
   };
   // Finds an import by the bytes of its handle, without decoding them again.
   struct Shortcut {
@@ -197,7 +201,6 @@ class Imports final : public Importer {
   static constexpr size_t kShortcuts = 64;
   using ReceivedKey = std::pair<Token, uint64_t>;  // of an export, and the connection that it came over
 
-  static std::vector<Claim>::iterator superseded(std::vector<Claim>& claims, const Claim& fresh);
   static Key key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access);
   Result<DeviceObject*> device_for(const ImportRequest& request) const;
   Result<gpumem_access> access_for(const ImportRequest& request) const;
@@ -211,13 +214,20 @@ class Imports final : public Importer {
   // Counts up the import of the granted memory, and takes the claim; false if it is not imported.
   Result<bool> count_up(const Key& key, const ImportRequest& request, ImportSource& source,
                         CreatedMemory* out);
-  // What the handles of a user take while they wait or are imported. These require mutex_.
-  Result<void> check_places(uint32_t user) const;
-  Result<void> check_descriptors(uint32_t user, const ShareHandle& handle, size_t descriptors) const;
-  template <class Check>
-  Result<void> make_room(uint32_t user, Check check);
-  // Counts as the user's until it is released.
-  std::shared_ptr<const Charge> charge(uint32_t user, size_t descriptors);
+  // What the handles of a user take while they come, wait and are imported, but for those that `goes`. These
+  // require mutex_.
+  using Goes = std::function<bool(const Received&)>;
+  Result<void> check_places(uint32_t user, const Goes& goes) const;
+  // `more` with those of connections. `replaced`: the handle in whose place they come, if any.
+  Result<void> check_descriptors(uint32_t user, uint64_t more, const ShareHandle& replaced, const Goes& goes,
+                                 bool only_share) const;
+  // `mine`: what was reserved for what needs the room.
+  Result<void> make_room(uint32_t user, const Charge* mine,
+                         const std::function<Result<void>(const Goes& goes, bool only_share)>& check);
+  Result<void> make_place(uint32_t user);
+  Result<void> make_room_for(uint32_t user, uint64_t more, const ShareHandle& replaced = {},
+                             const Charge* mine = nullptr);
+  std::shared_ptr<Charge> charge(uint32_t user, uint64_t descriptors);
   // The descriptors that came with a handle, if any did. If importing fails, put them back.
   std::optional<Received> take_received(const ImportRequest& request);
   void put_back(std::optional<Received> received) noexcept;
@@ -233,6 +243,11 @@ class Imports final : public Importer {
                             gpumem_access access, ImportSource& source);
   std::list<Kept> take_kept(const Key& key, const ImportSource& source, const void* address) noexcept;
   void keep_again(std::list<Kept> kept) noexcept;
+  // These require mutex_.
+  void count_kept(const Kept& one) noexcept;
+  void take_out(std::list<Kept>::iterator one, std::list<Kept>& to) noexcept;
+  // Takes out what is beyond the limits of the cache, the oldest first.
+  void trim_kept(std::list<Kept>& to) noexcept;
   void drop_kept(std::list<Kept> kept) noexcept;
   std::list<Kept> take_expired(Clock::time_point now) noexcept;
   void tidy_later();
@@ -247,13 +262,13 @@ class Imports final : public Importer {
   std::list<Kept> kept_;             // the oldest first
   std::list<Kept> stuck_;            // to be unmapped, which the driver refused
   uint64_t kept_bytes_ = 0;
+  uint64_t kept_connections_ = 0;  // of these
   uint64_t idle_ns_ = 0;
   uint64_t bytes_max_ = 0;
   void drop_expired();  // requires mutex_
 
   std::map<ReceivedKey, Received> received_;
-  std::vector<std::weak_ptr<const Charge>> importing_;
-  size_t reserved_ = 0;  // for more of them
+  std::vector<std::weak_ptr<Charge>> charges_;  // beside those
   bool tidying_ = false;
 };
 

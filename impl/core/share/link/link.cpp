@@ -230,7 +230,7 @@ Result<TrialResult> Link::make_trial(const TrialRequest& request) {
   wanted.way = request.way;
   auto handle = Exports::of(context()).export_memory((*block)->pointer(), wanted);
   if (!handle) return handle.error();
-  auto lent = server.lend(handle->token, 0);
+  auto lent = server.lend(handle->token, 0, hub_);
   if (!lent) return lent.error();
   // Before the block is freed.
   Cleanup take_back([&] { server.take_back(lent->connection); });

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -85,11 +86,18 @@ struct Packet {
 // Reads messages of the library, and nothing behind them.
 class StreamReader {
  public:
-  StreamReader(int socket, SocketType type, platform::Deadline deadline, int stop_event)
-      : socket_(socket), stream_(type == SocketType::kStream), deadline_(deadline), stop_event_(stop_event) {}
+  // Whether so many descriptors of the message may stay open until the rest has come.
+  using Reserve = std::function<bool(size_t descriptors)>;
 
-  // Whether descriptors are missing because the process had no free one. What follows is read as ever, so
-  // that the next message begins where this one ends.
+  StreamReader(int socket, SocketType type, platform::Deadline deadline, int stop_event, Reserve reserve)
+      : socket_(socket),
+        stream_(type == SocketType::kStream),
+        deadline_(deadline),
+        stop_event_(stop_event),
+        reserve_(std::move(reserve)) {}
+
+  // Whether descriptors are missing because the process had no free one, or they may not stay. What follows
+  // is read as ever, so that the next message begins where this one ends.
   bool none_free() const { return none_free_; }
   // One packet. Nothing if none began in time.
   Result<std::optional<Packet>> read() {
@@ -141,6 +149,10 @@ class StreamReader {
       }
       if (packet.descriptors.size() > platform::kDescriptorsPerPacket)
         return damaged("it has more descriptors than it announces");
+      if (!reserve_(packet.descriptors.size())) {
+        none_free_ = true;
+        packet.descriptors.clear();
+      }
       done += got->size;
     }
     return done;
@@ -150,6 +162,7 @@ class StreamReader {
   const bool stream_;
   const platform::Deadline deadline_;  // of the whole message
   const int stop_event_;
+  const Reserve reserve_;
   bool begun_ = false;
   bool none_free_ = false;
 };
@@ -164,7 +177,9 @@ Result<void> send_handle(Context& context, const ShareHandle& handle, int socket
   ShareServer& server = ShareServer::of(context);
   auto known = Exports::of(context).find(handle.token);
   if (!known) return known.error();
-  auto lent = server.lend(handle.token, lease_ns);
+  const auto receiver = platform::peer_of(socket);
+  if (!receiver) return receiver.error();
+  auto lent = server.lend(handle.token, lease_ns, *receiver);
   if (!lent) {
     if (lent.error().status != GPUMEM_ERROR_STALE_HANDLE) return lent.error();
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", lent.error().message);  // ended just now
@@ -199,21 +214,35 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   Imports& imports = Imports::of(context);
   auto sender = platform::peer_of(socket);
   const uint32_t user = sender ? sender->user : platform::own_user();
-  GPUMEM_TRY(imports.reserve_received(user));
-  Cleanup room([&] { imports.give_up_received(); });
-  StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.loop().stop_event());
+  auto reserved = imports.reserve(user);
+  if (!reserved) return reserved.error();
+  // What has begun counts, however long the rest takes: what has come, and from the head on what will.
+  Result<void> room;
+  size_t most = 0;
+  const auto reserve = [&](size_t descriptors) {
+    if (room && descriptors > most) room = imports.reserve_descriptors(**reserved, descriptors);
+    most = std::max(most, descriptors);
+    return static_cast<bool>(room);
+  };
+  const auto descriptors_max = [&](const Message& head) -> uint32_t {
+    const uint32_t taken = descriptors_taken_max();
+    return head.descriptor_count <= taken && reserve(head.descriptor_count) ? taken : 0;
+  };
+  StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.loop().stop_event(),
+                      reserve);
   Assembler assembler;
   std::optional<Incoming> incoming;
   while (!incoming) {
     auto packet = reader.read();
     if (!packet) return packet.error();
     if (!*packet) return GPUMEM_NOT_READY;
-    auto taken = assembler.take((*packet)->bytes, std::move((*packet)->descriptors), descriptors_taken_max(),
+    auto taken = assembler.take((*packet)->bytes, std::move((*packet)->descriptors), descriptors_max,
                                 reader.none_free());
     if (!taken) return taken.error();
     incoming = std::move(*taken);
   }
   if (incoming->message.type != MessageType::kPass) return damaged("it is of another kind");
+  if (!room) return lost(room.error());
   if (incoming->none_free) return lost(too_many_descriptors(*incoming));
   if (incoming->too_many) return too_many_descriptors(*incoming);
   platform::Descriptors& descriptors = incoming->descriptors;
@@ -222,10 +251,9 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   if (platform::socket_type(end.get()) != SocketType::kPackets) return damaged("it brought no connection");
   auto client = ShareClient::open(server.loop(), std::move(end));
   if (!client) return lost(client.error());
-  room.dismiss();
   auto kept = imports.keep(incoming->message.handle, std::move(descriptors), std::move(*client), user,
-                           platform::deadline_after(incoming->message.version), true);
-  if (!kept) return kept.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED ? lost(kept.error()) : kept.error();
+                           platform::deadline_after(incoming->message.version), std::move(*reserved));
+  if (!kept) return kept.error();
   *handle = *kept;
   return GPUMEM_SUCCESS;
 }

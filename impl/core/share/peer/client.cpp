@@ -54,7 +54,8 @@ Result<std::shared_ptr<ShareClient>> ShareClient::open(EventLoop& loop, platform
 }
 
 Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors descriptors,
-                                   MessageType answer, platform::Deadline deadline) {
+                                   MessageType answer, platform::Deadline deadline,
+                                   uint32_t descriptors_max) {
   GPUMEM_TRY(loop_.may_wait());
   std::optional<Result<Incoming>> place;
   std::unique_lock lock(mutex_);
@@ -66,7 +67,7 @@ Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors 
   const uint64_t number = ++last_number_;
   request.number = number;
   const MessageType type = request.type;
-  Question question{type, answer, request.name, request.version, {}, &place};
+  Question question{type, answer, request.name, request.version, {}, descriptors_max, &place};
   if (type == MessageType::kClaim) question.claims = request.token;
   questions_.emplace(number, question);
   Cleanup undo([&] {
@@ -173,7 +174,7 @@ std::optional<Error> ShareClient::take_all() noexcept {
     }
     update_interest();
     send_owed();
-    const uint32_t most = descriptors_taken_max();
+    const auto most = [this](const Message& head) { return descriptors_max_of(head); };
     Result<void> going_on;
     for (int i = 0; i < kAtOnce && going_on; ++i) {
       auto incoming = channel_.receive(most);
@@ -197,6 +198,13 @@ std::optional<Error> ShareClient::take_all() noexcept {
   end(problem);
   if (!damaged) return {};
   return problem;
+}
+
+uint32_t ShareClient::descriptors_max_of(const Message& head) const {
+  const auto asked = questions_.find(head.number);
+  if (asked != questions_.end() && asked->second.place == nullptr) return 0;  // nobody waits for it any more
+  return std::min(descriptors_taken_max(),
+                  asked != questions_.end() ? asked->second.descriptors_max : UINT32_MAX);
 }
 
 // Limits the time for the rest of a message, because its descriptors stay open here until it is complete.
@@ -269,8 +277,10 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
     held.withdrawn = false;
   }
   questions_.erase(found);
+  // More than were asked for are left out, as the caller sees.
+  const bool too_many = incoming.too_many && message.descriptor_count <= question.descriptors_max;
   // No caller waits for the answer or can use it.
-  const bool unused = question.place == nullptr || incoming.too_many;
+  const bool unused = question.place == nullptr || too_many;
   if (question.claims && !refused && unused) count_down(claims_.find(*question.claims));
   if (question.place == nullptr) {
     if (question.claims && refused) drop_unheld(*question.claims);
@@ -278,7 +288,7 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   }
   if (refused) {
     question.place->emplace(make_error(message.status, "%s", message.text.c_str()));
-  } else if (incoming.too_many) {
+  } else if (too_many) {
     question.place->emplace(too_many_descriptors(incoming));
   } else {
     question.place->emplace(std::move(incoming));
@@ -287,11 +297,11 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   return {};
 }
 
-Result<Incoming> ShareClient::claim(const Token& token, uint64_t timeout_ns) {
+Result<Incoming> ShareClient::claim(const Token& token, uint32_t descriptors_max, uint64_t timeout_ns) {
   Message request;
   request.type = MessageType::kClaim;
   request.token = token;
-  return call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns));
+  return call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns), descriptors_max);
 }
 
 void ShareClient::release(const Token& token) noexcept {

@@ -35,11 +35,11 @@ class ShareClient final : public SharePeer, public EventLoop::Client {
 
   // Sends a request and waits for its answer. Fails with the other side's refusal, PEER_GONE or BUSY.
   Result<Incoming> call(Message request, platform::SharedDescriptors descriptors, MessageType answer,
-                        platform::Deadline deadline);
+                        platform::Deadline deadline, uint32_t descriptors_max = UINT32_MAX);
   // Fails waiting and later calls with this error.
   void abandon(const Error& error) noexcept override;
 
-  Result<Incoming> claim(const Token& token, uint64_t timeout_ns) override;
+  Result<Incoming> claim(const Token& token, uint32_t descriptors_max, uint64_t timeout_ns) override;
   void release(const Token& token) noexcept override;
   // Whether a call of this type gave up, and its answer has not come yet.
   bool owes_answer_to(MessageType type) const;
@@ -59,6 +59,7 @@ class ShareClient final : public SharePeer, public EventLoop::Client {
     std::string name;      // of a kWait
     uint64_t version = 0;  // of a kWait, a kPublish
     std::optional<Token> claims;
+    uint32_t descriptors_max = UINT32_MAX;  // of the answer
     std::optional<Result<Incoming>>* place = nullptr;
   };
 
@@ -72,6 +73,7 @@ class ShareClient final : public SharePeer, public EventLoop::Client {
 
   void end(const Error& error) noexcept;
   std::optional<Error> take_all() noexcept;
+  uint32_t descriptors_max_of(const Message& head) const;
   void report(const Error& damage) noexcept;
   template <class IsOver>
   void take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until, const IsOver& is_over);

@@ -127,15 +127,30 @@ FairShare Connections::links_of(uint64_t hub, const platform::PeerFacts& facts) 
     return hub != 0 ? user : static_cast<uint32_t>(process);
   };
   FairShare links(who(facts.user, facts.process));
+  const auto is_meant = [&](uint64_t of, uint32_t user) {
+    return of == hub && (hub != 0 || user == platform::own_user());
+  };
   for (const auto& [id, connection] : all_) {
     const bool counts = connection->role != Role::kHolder || !all_.contains(connection->partner);
-    if (connection->hub == hub && !connection->doomed && counts)
-      links.add(who(connection->user, connection->process), 1);
+    if (is_meant(connection->hub, connection->user) && !connection->doomed && counts)
+      links.add(who(connection->user, connection->only ? 0 : connection->process), 1);
   }
   for (const Undrained& one : undrained_) {
-    if (one.hub == hub) links.add(who(one.user, one.process), 1);
+    if (is_meant(one.hub, one.user)) links.add(who(one.user, one.process), 1);
   }
   return links;
+}
+
+FairShare Connections::handed_out(uint32_t user) const {
+  FairShare held(user);
+  for (const auto& [id, connection] : all_) {
+    if (connection->only && connection->user != platform::own_user() && !connection->doomed)
+      held.add(connection->user, 1);
+  }
+  for (const Undrained& one : undrained_) {
+    if (one.hub == 0 && one.user != platform::own_user()) held.add(one.user, 1);
+  }
+  return held;
 }
 
 void Connections::drop_drained() noexcept {

@@ -97,6 +97,8 @@ class Connections {
 
   // Those of users; at the exporter's own address, where all are of one user, of processes.
   FairShare links_of(uint64_t hub, const platform::PeerFacts& facts) const;
+  // Those that were handed out to other users.
+  FairShare handed_out(uint32_t user) const;
   // How many descriptors it may leave unread.
   void set_window(Connection& connection);
   // The connection with the most unread descriptors, among those of the user of `waiting`.

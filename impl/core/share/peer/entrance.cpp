@@ -112,12 +112,32 @@ Result<void> Entrance::admit(const platform::Descriptor& socket, uint64_t hub_id
   const bool known = facts.user == platform::own_user() || (hub != nullptr && hub->admits(facts));
   if (!known) return make_error(GPUMEM_ERROR_PERMISSION_DENIED, "user %u may not connect here", facts.user);
   if (check_place(hub_id, facts)) return {};
+  catch_up(hub_id);
+  return check_place(hub_id, facts);
+}
+
+void Entrance::catch_up(uint64_t hub_id) {
   connections_.drop_drained();
-  // Some may have hung up just now.
   for (const auto& [id, connection] : connections_.all()) {
     if (connection->hub == hub_id) serve_(*connection);
   }
-  return check_place(hub_id, facts);
+}
+
+Result<void> Entrance::check_hand_out(const platform::PeerFacts& receiver) {
+  if (receiver.user == platform::own_user() || check_share(receiver)) return {};
+  catch_up(0);
+  return check_share(receiver);
+}
+
+Result<void> Entrance::check_share(const platform::PeerFacts& receiver) const {
+  const uint64_t most = platform::descriptor_limit() / 4 * 3;
+  const FairShare held = connections_.handed_out(receiver.user);
+  if (held.own() < held.of(most)) return {};
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "user %u has %" PRIu64
+                    " connections that came with handles, as many as it may have now; "
+                    "let it free what it has imported",
+                    receiver.user, held.own());
 }
 
 Result<void> Entrance::check_place(uint64_t hub_id, const platform::PeerFacts& facts) const {

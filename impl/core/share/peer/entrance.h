@@ -35,6 +35,8 @@ class Entrance {
   bool borrow_reserve(Connection& connection);
   // Takes them back, if they are free.
   void fill_reserve() noexcept;
+  // Whether a connection may be handed out. LIMIT_EXCEEDED if another user has its share of them.
+  Result<void> check_hand_out(const platform::PeerFacts& receiver);
 
  private:
   struct Listening {
@@ -45,6 +47,9 @@ class Entrance {
   void accept_all(Listening& listening);
   Result<void> admit(const platform::Descriptor& socket, uint64_t hub, platform::PeerFacts& facts);
   Result<void> check_place(uint64_t hub, const platform::PeerFacts& facts) const;
+  Result<void> check_share(const platform::PeerFacts& receiver) const;
+  // Takes what others have sent, since some may have hung up just now.
+  void catch_up(uint64_t hub);
   void pause(bool paused) noexcept;
   void pause_for_a_while() noexcept;
   bool free_reserve(uint64_t hub) noexcept;

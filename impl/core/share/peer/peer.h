@@ -29,14 +29,17 @@ class SharePeer : public OtherProcess {
   const Token& exporter() const { return exporter_; }
 
   // Holds the export until release(). STALE_HANDLE if the export has ended, PEER_GONE, BUSY. The answer is
-  // GRANTED, with the handle that the exporter recorded.
-  virtual Result<Incoming> claim(const Token& token, uint64_t timeout_ns) = 0;
+  // GRANTED, with the handle that the exporter recorded; without its descriptors if those are more than
+  // `descriptors_max`.
+  virtual Result<Incoming> claim(const Token& token, uint32_t descriptors_max, uint64_t timeout_ns) = 0;
   // Without waiting for an answer.
   virtual void release(const Token& token) noexcept = 0;
 
   // Asks the system too, so that nothing that the process did after hanging up is seen before.
   virtual bool has_hung_up() const noexcept = 0;
   virtual bool withdrawn(const Token& token) const noexcept = 0;
+
+  uint64_t kept = 0;  // claims of imports that only the cache keeps; guarded by its lock
 
  private:
   const Origin origin_;

@@ -204,14 +204,14 @@ int ShareServer::serve(Connection& connection) {
         FairShare begun(connection.user);
         for (const auto& [id, other] : connections_.all()) {
           if (other->hub == connection.hub && other.get() != &connection)
-            begun.add(other->user, other->channel.held());
+            begun.add(other->user, other->channel.begun_descriptors());
         }
         const uint64_t most = hub->descriptors_max();
         const bool shared = hub->request.is_shared();
         const uint64_t share = shared ? begun.of(most) : most;
         room = static_cast<uint32_t>(share - std::min(shared ? begun.own() : begun.all(), share));
       }
-      auto incoming = connection.channel.receive(room);
+      auto incoming = connection.channel.receive([room](const Message&) { return room; });
       if (!incoming) {
         const bool left = incoming.error().status == GPUMEM_ERROR_PEER_GONE;
         const bool other_version = incoming.error().status == GPUMEM_ERROR_UNSUPPORTED;
@@ -605,10 +605,14 @@ Result<platform::SharedDescriptors> ShareServer::Lent::take_descriptors() {
   return platform::share(std::move(*all));
 }
 
-Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_ns) {
+Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_ns,
+                                            const platform::PeerFacts& receiver) {
   GPUMEM_TRY(start());
   const auto lock = loop_.lock();
   if (loop_.stopped()) return instance_closed();
+  auto admitted = entrance_.check_hand_out(receiver);
+  connections_.bury();  // who was seen to have hung up
+  if (!admitted) return admitted.error();
   auto grant = Exports::of(context_).claim(token);
   if (!grant) return grant.error();
   Cleanup give_back([&] { Exports::of(context_).unclaim(token); });
@@ -616,6 +620,9 @@ Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_n
   auto end = connections_.hand_out(Role::kHolder, 0, &ours);
   if (!end) return end.error();
   give_back.dismiss();
+  // Both ends of a socket may have been made here.
+  ours->process = receiver.process == platform::process_id() ? 0 : receiver.process;
+  ours->user = receiver.user;
   ours->lent = ours->only = token;
   if (lease_ns != 0) ours->lease_ns = lease_ns;
   begin_lease(*ours);

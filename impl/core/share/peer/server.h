@@ -67,7 +67,7 @@ class ShareServer final : public ExportServer, private EventLoop::Work {
     // The end, and copies of those of the grant.
     Result<platform::SharedDescriptors> take_descriptors();
   };
-  Result<Lent> lend(const Token& token, uint64_t lease_ns);
+  Result<Lent> lend(const Token& token, uint64_t lease_ns, const platform::PeerFacts& receiver);
   void take_back(uint64_t connection) noexcept;
   // Which processes hold what of this instance; 0 is one that the system does not show.
   Exports::Holders holders() const;

@@ -57,7 +57,7 @@ size_t Channel::unread() {
   return unread_;
 }
 
-Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
+Result<std::optional<Incoming>> Channel::receive(const Assembler::DescriptorsMax& descriptors_max) {
   for (;;) {
     std::array<uint8_t, kPacketMax> room;
     auto got = platform::receive_some(socket_.get(), room);

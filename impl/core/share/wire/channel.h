@@ -42,10 +42,11 @@ class Channel {
 
   // The next message; nothing if there is none now, or no memory for it. PEER_GONE; after another failure the
   // connection must end.
-  Result<std::optional<Incoming>> receive(uint32_t descriptors_max);
+  Result<std::optional<Incoming>> receive(const Assembler::DescriptorsMax& descriptors_max);
   // The head of a message that is not whole yet; else null.
   const Message* begun() const { return assembler_.open(); }
-  size_t held() const { return assembler_.held(); }
+  // Its descriptors, here or still to come.
+  size_t begun_descriptors() const { return assembler_.descriptors(); }
   // Closes what came of a message that is not whole, and what waits to be sent.
   void drop() noexcept {
     assembler_ = {};

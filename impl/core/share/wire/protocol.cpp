@@ -537,8 +537,8 @@ Error too_many_descriptors(const Incoming& incoming) {
 }
 
 Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
-                                                platform::Descriptors descriptors, uint32_t descriptors_max,
-                                                bool none_free) {
+                                                platform::Descriptors descriptors,
+                                                const DescriptorsMax& descriptors_max, bool none_free) {
   auto message = decode_message(bytes);
   if (!message) return message.error();
   const bool more = message->type == MessageType::kMore;
@@ -560,7 +560,7 @@ Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
     return bad_message("it came with other descriptors than it announces");
   if (!more) {
     open_.emplace();
-    open_->too_many = message->descriptor_count > descriptors_max;
+    open_->too_many = message->descriptor_count > descriptors_max(*message);
     open_->message = std::move(*message);
   }
   if (none_free) {

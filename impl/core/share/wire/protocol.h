@@ -48,6 +48,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -199,15 +200,18 @@ Error too_many_descriptors(const Incoming& incoming);
 // Puts the packets of a connection together.
 class Assembler {
  public:
-  // Nothing if more packets belong to the message. After a failure the connection must end. Takes no more
-  // than `descriptors_max` descriptors, and closes the others. `none_free`: not all came, because this
-  // process had no free one.
+  // How many descriptors a message may bring, by its head. Asked once for each.
+  using DescriptorsMax = std::function<uint32_t(const Message& head)>;
+
+  // Nothing if more packets belong to the message. After a failure the connection must end. Keeps the
+  // descriptors of a message that brings no more than it may, and closes the others. `none_free`: not all
+  // came, because this process had no free one.
   Result<std::optional<Incoming>> take(std::span<const uint8_t> bytes, platform::Descriptors descriptors,
-                                       uint32_t descriptors_max, bool none_free = false);
+                                       const DescriptorsMax& descriptors_max, bool none_free = false);
   // The head of a message that has begun and not ended; else null.
   const Message* open() const { return open_ ? &open_->message : nullptr; }
-  // Descriptors of that message that are here.
-  size_t held() const { return open_ ? open_->descriptors.size() : 0; }
+  // Descriptors of that message, here or still to come, if they are kept.
+  size_t descriptors() const { return open_ && !open_->too_many ? open_->message.descriptor_count : 0; }
 
  private:
   std::optional<Incoming> open_;

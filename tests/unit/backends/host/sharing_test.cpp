@@ -548,6 +548,23 @@ TEST_F(HostBlocks, WrongOnesAreRefused) {
   EXPECT_EQ(open_files(), before);
 }
 
+// The system breaks one after 45 seconds.
+TEST_F(HostBlocks, ALeaseOnAFileIsNotWaitedFor) {
+  make_two();
+  const platform::DescriptorFacts facts = platform::describe(blocks_[1].file.get());
+  platform::Descriptor file(memfd_create(facts.name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(file.get(), 2 * kGranularity), 0);
+  ASSERT_EQ(fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  auto leased = platform::reopen(file.get(), true);
+  ASSERT_TRUE(leased);
+  file = {};                                             // or there is no lease
+  ASSERT_EQ(fcntl(leased->get(), F_SETSIG, SIGURG), 0);  // which is ignored
+  ASSERT_EQ(fcntl(leased->get(), F_SETLEASE, F_WRLCK), 0);
+  files_[1] = leased->get();
+  request_.access = GPUMEM_ACCESS_READ;
+  EXPECT_EQ(status(), GPUMEM_ERROR_INVALID_ARGUMENT);
+}
+
 // ---- events ----
 
 class HostSharedEvents : public HostSharingTest {

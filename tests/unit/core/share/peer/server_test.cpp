@@ -240,7 +240,7 @@ class Raw {
   std::optional<Incoming> next(std::chrono::milliseconds time = kPatience) {
     const auto deadline = std::chrono::steady_clock::now() + time;
     for (;;) {
-      auto incoming = channel_->receive(kMessageDescriptorsMax);
+      auto incoming = channel_->receive([](const Message&) { return kMessageDescriptorsMax; });
       hung_up = !incoming;
       if (!incoming) return {};
       if (*incoming) return std::move(*incoming);
@@ -379,6 +379,8 @@ Message claim_of(uint8_t token) {
   message.token.fill(token);
   return message;
 }
+
+platform::PeerFacts own_process() { return {platform::process_id(), platform::own_user(), {}}; }
 
 // ---- who may connect, and how ----
 
@@ -1891,6 +1893,26 @@ std::pair<Descriptor, Descriptor> pair_of(uint32_t user, int type) {
   return {Descriptor(made[0]), Descriptor(made[1])};
 }
 
+// A handle of blocks with its connection, as gpumem_share_send() sends it.
+std::vector<Packet> pass_of(gpumem_instance instance, uint32_t blocks, Descriptor connection) {
+  Descriptors sent;
+  sent.push_back(std::move(connection));
+  Message pass = publish_of("", blocks);
+  pass.type = MessageType::kPass;
+  pass.version = UINT64_MAX;
+  pass.handle.token = platform::random_id();
+  set_device(instance, pass.handle);
+  Descriptors opened = files(blocks);
+  set_files(opened, pass.handle);
+  std::move(opened.begin(), opened.end(), std::back_inserter(sent));
+  return split_message(pass, std::move(sent));
+}
+
+void send_packets(const Descriptor& socket, std::span<const Packet> packets) {
+  for (const Packet& packet : packets)
+    ASSERT_TRUE(platform::send_some(socket.get(), packet.bytes, packet.descriptors));
+}
+
 // A sender says how long its handle may wait, and need not grant it. It is the sender that pays, whosever the
 // connection is that it passes on.
 TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
@@ -1906,19 +1928,8 @@ TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
   const auto receive = [&](uint32_t user, uint32_t connected_as, uint32_t blocks) {
     auto [ours, theirs] = pair_of(connected_as, SOCK_SEQPACKET);
     held[user].push_back(std::move(ours));
-    Descriptors sent;
-    sent.push_back(std::move(theirs));
-    Message pass = publish_of("", blocks);
-    pass.type = MessageType::kPass;
-    pass.version = UINT64_MAX;
-    pass.handle.token = platform::random_id();
-    set_device(other, pass.handle);
-    Descriptors opened = files(blocks);
-    set_files(opened, pass.handle);
-    std::move(opened.begin(), opened.end(), std::back_inserter(sent));
     const auto& [here, there] = sockets.at(user);
-    for (const Packet& packet : split_message(pass, std::move(sent)))
-      EXPECT_TRUE(platform::send_some(there.get(), packet.bytes, packet.descriptors));
+    send_packets(there, pass_of(other, blocks, std::move(theirs)));
     return gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, &error);
   };
   // One whose exporter does not answer counts while it is imported.
@@ -1954,16 +1965,182 @@ TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
   held.erase(0);
   EXPECT_TRUE(eventually([&] { return receive(0, 0, kBlocks) == GPUMEM_SUCCESS; }))
       << "in place of what nobody can grant";
-  EXPECT_EQ(files_of("memfd:test"), (22 + 7 + 1) * kBlocks) << "another user's do not give way to it";
-  EXPECT_TRUE(eventually([&] { return receive(kLast, kLast, 160) == GPUMEM_SUCCESS; }))
-      << "but to a user who has none, and for whom there is no room";
-  EXPECT_EQ(files_of("memfd:test"), (7 + 1) * kBlocks + 160);
+  EXPECT_EQ(receive(0, 0, kBlocks), GPUMEM_SUCCESS) << error.message;
+  EXPECT_EQ(files_of("memfd:test"), (22 + 7 + 2) * kBlocks) << "another user's do not give way to it";
+  EXPECT_EQ(receive(kLast, kLast, 160), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(files_of("memfd:test"), (22 + 7 + 2) * kBlocks) << "nor to more than a share";
+  EXPECT_TRUE(eventually([&] { return receive(kLast, kLast, 89) == GPUMEM_SUCCESS; }))
+      << "but to the share of a user who has none, and for whom there is no room";
+  EXPECT_EQ(files_of("memfd:test"), (7 + 2) * kBlocks + 89);
   // Two large ones leave something to whoever comes next.
   held.clear();
-  EXPECT_TRUE(eventually([&] { return receive(kUsers[0], kUsers[0], 250) == GPUMEM_SUCCESS; }));
-  EXPECT_EQ(receive(kUsers[1], kUsers[1], 160), GPUMEM_ERROR_LIMIT_EXCEEDED);
-  EXPECT_EQ(receive(kUsers[1], kUsers[1], 140), GPUMEM_SUCCESS) << error.message;
+  EXPECT_TRUE(eventually([&] { return receive(kUsers[0], kUsers[0], 220) == GPUMEM_SUCCESS; }));
+  EXPECT_EQ(receive(kUsers[1], kUsers[1], 175), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(receive(kUsers[1], kUsers[1], 165), GPUMEM_SUCCESS) << error.message;
   EXPECT_EQ(receive(0, 0, kBlocks), GPUMEM_SUCCESS) << error.message;
+}
+
+// A message takes of its sender's share from its first packet on, however long the rest takes.
+TEST_F(SharedHubTest, AHandleThatDoesNotEndTakesNoDescriptorsOfOthers) {
+  const DescriptorLimit limit(600);
+  const auto [first_here, first_there] = pair_of(kUsers[0], SOCK_STREAM);
+  const auto [second_here, second_there] = pair_of(kUsers[0], SOCK_STREAM);
+  const auto [third_here, third_there] = pair_of(kUsers[1], SOCK_STREAM);
+  Descriptors held;
+  const auto packets = [&](uint32_t blocks) {
+    auto ends = platform::socket_pair();
+    held.push_back(std::move(ends->ours));
+    return pass_of(other, blocks, std::move(ends->theirs));
+  };
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const auto receive = [&](const Descriptor& here) {
+    gpumem_share_handle handle;
+    return gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, &error);
+  };
+  std::thread slow([&, here = first_here.get()] {
+    gpumem_share_handle handle;
+    EXPECT_EQ(gpumem_share_receive(other, here, GPUMEM_TIMEOUT_INFINITE, &handle, nullptr), GPUMEM_SUCCESS);
+  });
+  std::vector<Packet> begun = packets(290);
+  send_packets(first_there, std::span(begun).first(1));
+  begun.front().descriptors.clear();
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 290; })) << "here, or still to be sent";
+  send_packets(second_there, packets(20));
+  EXPECT_EQ(receive(second_here), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_NE(std::strstr(error.message, "must be sent again: handles of user 65534 that were received"),
+            nullptr)
+      << error.message;
+  send_packets(third_there, packets(20));
+  EXPECT_EQ(receive(third_here), GPUMEM_SUCCESS) << error.message;
+  send_packets(first_there, std::span(begun).subspan(1));
+  begun.clear();
+  slow.join();
+  EXPECT_EQ(files_of("memfd:test"), 290 + 20);
+}
+
+// Also those that come with its first byte.
+TEST_F(SharedHubTest, DescriptorsBeforeAHeadTakeOfTheirSendersShare) {
+  const DescriptorLimit limit(600);
+  std::vector<std::thread> slow;
+  std::vector<std::pair<Descriptor, Descriptor>> sockets;
+  for (int i = 0; i < 3; ++i) {
+    sockets.push_back(pair_of(kUsers[0], SOCK_STREAM));
+    const auto& [here, there] = sockets.back();
+    ASSERT_TRUE(platform::send_some(there.get(), std::array<uint8_t, 1>(), files(150)));
+    slow.emplace_back([&, socket = here.get()] {
+      gpumem_share_handle handle;
+      EXPECT_EQ(gpumem_share_receive(other, socket, GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+                GPUMEM_ERROR_PEER_GONE);
+    });
+  }
+  for (const auto& pair : sockets) {
+    EXPECT_TRUE(eventually([&] {
+      int unread = -1;
+      return ioctl(pair.first.get(), FIONREAD, &unread) == 0 && unread == 0;
+    }));
+  }
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 150; })) << "the others are beyond the share";
+  for (auto& pair : sockets)
+    pair.second = {};
+  for (std::thread& one : slow)
+    one.join();
+}
+
+// What is granted may be no more than was sent.
+TEST_F(ShareServerTest, AGrantOfMoreThanTheHandleSaysIsClosedAsItComes) {
+  const auto [here, there] = pair_of(geteuid(), SOCK_STREAM);
+  auto ends = platform::socket_pair();
+  ASSERT_TRUE(ends);
+  send_packets(there, pass_of(other, 1, std::move(ends->theirs)));
+  gpumem_share_handle handle;
+  ASSERT_EQ(gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+            GPUMEM_SUCCESS);
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  std::thread import([&] {
+    gpumem_memory memory = nullptr;
+    EXPECT_EQ(gpumem_share_import(other, &handle, nullptr, 0, nullptr, nullptr, &memory, &error),
+              GPUMEM_ERROR_INVALID_ARGUMENT);
+  });
+  Raw exporter(std::move(ends->ours));
+  const Message claim = heard(exporter);
+  Message granted = message_of(MessageType::kGranted);
+  granted.number = claim.number;
+  granted.handle = publish_of("", 300).handle;
+  granted.handle.token = claim.token;
+  std::vector<Packet> packets = split_message(granted, files(300));
+  exporter.send_bytes(packets[0].bytes, packets[0].descriptors);
+  packets[0].descriptors.clear();
+  const size_t to_come = packets[1].descriptors.size();
+  EXPECT_TRUE(eventually([&] { return platform::unread_packets(exporter.socket()) == 0; }));
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 1 + to_come; }))
+      << "what was sent, and what will be";
+  exporter.send_bytes(packets[1].bytes, packets[1].descriptors);
+  import.join();
+  EXPECT_NE(std::strstr(error.message, "is not what its exporter has recorded"), nullptr) << error.message;
+}
+
+TEST_F(ShareServerTest, AGrantThatNobodyWaitsForIsClosedAsItComes) {
+  const auto [here, there] = pair_of(geteuid(), SOCK_STREAM);
+  auto ends = platform::socket_pair();
+  ASSERT_TRUE(ends);
+  send_packets(there, pass_of(other, 300, std::move(ends->theirs)));
+  gpumem_share_handle handle;
+  ASSERT_EQ(gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+            GPUMEM_SUCCESS);
+  gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+  desc.timeout_ns = 1;
+  gpumem_memory memory = nullptr;
+  EXPECT_EQ(gpumem_share_import(other, &handle, nullptr, 0, &desc, nullptr, &memory, nullptr),
+            GPUMEM_ERROR_BUSY);
+  Raw exporter(std::move(ends->ours));
+  const Message claim = heard(exporter);
+  Message granted = message_of(MessageType::kGranted);
+  granted.number = claim.number;
+  granted.handle = publish_of("", 300).handle;
+  granted.handle.token = claim.token;
+  std::vector<Packet> packets = split_message(granted, files(300));
+  exporter.send_bytes(packets[0].bytes, packets[0].descriptors);
+  packets[0].descriptors.clear();
+  const size_t to_come = packets[1].descriptors.size();
+  EXPECT_TRUE(eventually([&] {
+    return platform::unread_packets(exporter.socket()) == 0 && files_of("memfd:test") == 300 + to_come;
+  })) << "what was sent, and what will be";
+  exporter.send_bytes(packets[1].bytes, packets[1].descriptors);
+  EXPECT_EQ(heard(exporter).type, MessageType::kRelease);
+}
+
+TEST_F(SharedHubTest, NoUserTakesTheConnectionsThatGoWithHandles) {
+  const DescriptorLimit limit(400);
+  gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
+  std::map<uint32_t, std::pair<Descriptor, Descriptor>> sockets;
+  for (const uint32_t user : {kUsers[0], kUsers[1], 0U})
+    sockets.emplace(user, pair_of(user, SOCK_STREAM));
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const auto sent = [&](uint32_t user) {
+    for (int count = 0;; ++count) {
+      if (gpumem_share_send(instance, &handle, sockets.at(user).second.get(), nullptr, &error) !=
+          GPUMEM_SUCCESS)
+        return count;
+    }
+  };
+  EXPECT_EQ(sent(kUsers[0]), 150) << "half of three quarters of the descriptors";
+  EXPECT_EQ(error.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_NE(std::strstr(error.message, "user 65534 has 150 connections that came with handles"), nullptr)
+      << error.message;
+  EXPECT_EQ(sent(kUsers[1]), 50) << "a third of what is left";
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(gpumem_share_send(instance, &handle, sockets.at(0).second.get(), nullptr, &error),
+              GPUMEM_SUCCESS)
+        << error.message;
+  }
+  sockets.at(kUsers[1]) = pair_of(kUsers[1], SOCK_STREAM);
+  EXPECT_EQ(sent(kUsers[1]), 50) << "what its own user has does not count";
+  EXPECT_EQ(gpumem_share_send(instance, &handle, sockets.at(0).second.get(), nullptr, &error), GPUMEM_SUCCESS)
+      << error.message;
+  sockets.at(kUsers[0]) = pair_of(kUsers[0], SOCK_STREAM);
+  EXPECT_EQ(gpumem_share_send(instance, &handle, sockets.at(kUsers[0]).second.get(), nullptr, &error),
+            GPUMEM_SUCCESS)
+      << "those have hung up: " << error.message;
 }
 
 TEST_F(ShareServerTest, ReceivingRefusesWhatIsNotAMessage) {
@@ -2072,17 +2249,17 @@ TEST_F(SharedHubTest, MessagesThatHaveBegunLeaveDescriptorsToOtherUsers) {
     std::unique_ptr<Raw> raw = connected_as(user, address());
     EXPECT_EQ(raw->hello().type, MessageType::kWelcome);
     Message message = publish_of("n", 300, 1);
-    const std::vector<Packet> packets = split_message(message, files(300));
+    const std::vector<Packet> packets = split_message(message, files(300), 1);
     raw->send_bytes(packets[0].bytes, packets[0].descriptors);
     return raw;
   };
   const auto hog = begin(kUsers[0]);
-  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == platform::kDescriptorsPerPacket; }));
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 1; }));
   const std::unique_ptr<Raw> second = connected_as(kUsers[1], address());
   ASSERT_EQ(second->hello().type, MessageType::kWelcome);
-  // 253 are here, and a third of the others is his.
-  EXPECT_EQ(second->ask(publish_of("many", 116, 2), files(116)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
-  EXPECT_EQ(second->ask(publish_of("n", 115, 2), files(115)).type, MessageType::kPublished);
+  // 300 are to come, and a third of the others is his.
+  EXPECT_EQ(second->ask(publish_of("many", 101, 2), files(101)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(second->ask(publish_of("n", 100, 2), files(100)).type, MessageType::kPublished);
 }
 
 TEST_F(ShareServerTest, NoVersionThatIsAskedForEndsAName) {
@@ -2118,7 +2295,7 @@ TEST_F(ShareServerTest, WhoseDescriptorsFindNoRoomIsNotTakenForALiar) {
   Message message = publish_of("n", platform::kDescriptorsPerPacket);
   message.type = MessageType::kGranted;
   ASSERT_TRUE(sender.send(message, platform::share(files(platform::kDescriptorsPerPacket))));
-  auto got = receiver.receive(kMessageDescriptorsMax);
+  auto got = receiver.receive([](const Message&) { return kMessageDescriptorsMax; });
   ASSERT_TRUE(got) << got.error().message;
   ASSERT_TRUE(*got);
   EXPECT_TRUE((*got)->none_free);
@@ -3751,7 +3928,7 @@ TEST_F(ShareServerTest, AnExporterThatLiesIsNotBelieved) {
 TEST_F(ShareServerTest, ipc_14_a_connection_that_came_with_a_handle_gives_nothing_else) {
   const Token given = decode(export_at(instance, shared_buffer(instance, 1)))->token;
   const Token secret = decode(export_at(instance, shared_buffer(instance, 1)))->token;
-  auto lent = inside(instance)->share_server().lend(given, 0);
+  auto lent = inside(instance)->share_server().lend(given, 0, own_process());
   ASSERT_TRUE(lent);
   Raw receiver(std::move(lent->end));
   Message claim = message_of(MessageType::kClaim);
@@ -3767,7 +3944,7 @@ TEST_F(ShareServerTest, ipc_14_a_connection_that_came_with_a_handle_gives_nothin
 // It may be kept by who has imported, and freed again, what it came with.
 TEST_F(ShareServerTest, AConnectionThatCameWithAHandleEndsWhenItHasClaimedNothingForItsLease) {
   const Token given = decode(export_at(instance, shared_buffer(instance, 1)))->token;
-  auto lent = inside(instance)->share_server().lend(given, kMessageTime);
+  auto lent = inside(instance)->share_server().lend(given, kMessageTime, own_process());
   ASSERT_TRUE(lent);
   Raw receiver(std::move(lent->end));
   Message message = message_of(MessageType::kClaim);
@@ -4153,6 +4330,147 @@ TEST_F(ForgedHandleTest, WhatIsKeptMappedIsOfOneExporter) {
   EXPECT_EQ(import(genuine.handles.blocks).pointer, made.pointer) << "its own is kept";
 }
 
+// Whoever sends the same memory again and again has the importer hold one connection for it.
+TEST_F(ForgedHandleTest, OneClaimHoldsWhatIsKeptMapped) {
+  gpumem_import_cache_desc cache = GPUMEM_IMPORT_CACHE_DESC_INIT;
+  cache.idle_ns = 3600'000'000'000;
+  ASSERT_EQ(gpumem_share_set_cache(other, &cache, nullptr), GPUMEM_SUCCESS);
+  const GenuineExporter genuine;
+  const auto import_once = [&] {
+    genuine.send_blocks();
+    gpumem_share_handle handle;
+    ASSERT_EQ(gpumem_share_receive(other, genuine.socket(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+              GPUMEM_SUCCESS);
+    const Imported made = import(handle);
+    EXPECT_EQ(byte_of(made), kGenuine);
+    EXPECT_EQ(gpumem_memory_destroy(made.memory, nullptr), GPUMEM_SUCCESS);
+  };
+  import_once();
+  const uint64_t before = test::open_files();
+  for (int i = 0; i < 5; ++i)
+    import_once();
+  EXPECT_TRUE(eventually([&] { return test::open_files() == before; }))
+      << test::open_files() << " of " << before;
+}
+
+// Whoever has claimed memory of another process sends it on, each time over a connection of its own and under
+// another token.
+class ResentTest : public ForgedHandleTest {
+ protected:
+  void claim(const gpumem_share_handle& genuine) {
+    const ShareHandle said = *decode(genuine);
+    exporter_.emplace(abstract_address(said.exporter.instance));
+    ASSERT_EQ(exporter_->hello(said.exporter.instance).type, MessageType::kWelcome);
+    Message claim = message_of(MessageType::kClaim);
+    claim.token = said.token;
+    granted_ = exporter_->ask(claim);
+    ASSERT_EQ(granted_.type, MessageType::kGranted);
+  }
+  Imported import_again() {
+    auto ends = platform::socket_pair();
+    Message pass = message_of(MessageType::kPass);
+    pass.version = UINT64_MAX;
+    pass.handle = granted_.handle;
+    pass.handle.token = granted_.handle.token = platform::random_id();
+    Descriptors sent = copies();
+    sent.insert(sent.begin(), std::move(ends->theirs));
+    send_packets(socket_->theirs, split_message(pass, std::move(sent)));
+    gpumem_share_handle handle;
+    EXPECT_EQ(gpumem_share_receive(other, socket_->ours.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+              GPUMEM_SUCCESS);
+    granters.push_back(std::make_unique<Raw>(std::move(ends->ours)));
+    std::thread answers(
+        [&, granter = granters.back().get()] { reply(*granter, heard(*granter), granted_, copies()); });
+    const Imported made = import(handle);
+    answers.join();
+    EXPECT_EQ(byte_of(made), kGenuine);
+    return made;
+  }
+  const Token& token() const { return granted_.handle.token; }  // the last one
+  std::vector<std::unique_ptr<Raw>> granters;
+
+ private:
+  Descriptors copies() {
+    Descriptors made;
+    for (const Descriptor& one : exporter_->received)
+      made.push_back(std::move(*platform::duplicate(one.get())));
+    return made;
+  }
+
+  std::optional<Raw> exporter_;
+  Message granted_;
+  Result<platform::SocketPair> socket_ = platform::socket_pair();
+};
+
+TEST_F(ResentTest, FourClaimsHoldMemoryWhateverItsTokens) {
+  const GenuineExporter genuine;
+  claim(genuine.handles.memory);
+  const Imported first = import_again();
+  for (int i = 0; i < 6; ++i) {
+    const Imported again = import_again();
+    EXPECT_EQ(again.memory, first.memory);
+    EXPECT_EQ(gpumem_memory_destroy(again.memory, nullptr), GPUMEM_SUCCESS);
+  }
+  for (const size_t i : {size_t{1}, size_t{2}, size_t{3}})
+    EXPECT_TRUE(granters[i]->ends()) << "the oldest but the first gives way";
+  EXPECT_EQ(info_of(first).state, GPUMEM_IMPORT_LIVE);
+  granters.pop_back();
+  EXPECT_FALSE(granters.back()->ends(50ms));
+  EXPECT_EQ(info_of(first).state, GPUMEM_IMPORT_LIVE) << "others hold it";
+  EXPECT_EQ(byte_of(first), kGenuine);
+  EXPECT_EQ(gpumem_memory_destroy(first.memory, nullptr), GPUMEM_SUCCESS);
+  EXPECT_TRUE(granters.back()->ends());
+}
+
+// The connection of the first one says whether the exporter lives, also when that claim is withdrawn.
+TEST_F(ResentTest, MemoryThatIsExportedAnewIsUsedOn) {
+  const GenuineExporter genuine;
+  claim(genuine.handles.memory);
+  const Imported first = import_again();
+  Message withdrawn = message_of(MessageType::kWithdrawn);
+  withdrawn.token = token();
+  granters.front()->send(withdrawn);
+  EXPECT_TRUE(eventually([&] { return info_of(first).state == GPUMEM_IMPORT_WITHDRAWN; }));
+  const Imported again = import_again();
+  EXPECT_EQ(again.memory, first.memory);
+  EXPECT_EQ(info_of(first).state, GPUMEM_IMPORT_LIVE);
+  EXPECT_FALSE(granters.front()->next(50ms)) << "it is held on";
+  EXPECT_FALSE(granters.front()->hung_up);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(gpumem_memory_destroy(first.memory, nullptr), GPUMEM_SUCCESS);
+}
+
+// Nobody imports it again.
+TEST_F(ResentTest, WhatHasEndedIsNotKeptMapped) {
+  gpumem_import_cache_desc cache = GPUMEM_IMPORT_CACHE_DESC_INIT;
+  cache.idle_ns = 3600'000'000'000;
+  ASSERT_EQ(gpumem_share_set_cache(other, &cache, nullptr), GPUMEM_SUCCESS);
+  const GenuineExporter genuine;
+  claim(genuine.handles.blocks);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(gpumem_memory_destroy(import_again().memory, nullptr), GPUMEM_SUCCESS);
+  const uint64_t before = test::open_files();
+  granters.front().reset();
+  EXPECT_TRUE(eventually([&] { return test::open_files() == before - 2; })) << "both ends";
+  EXPECT_FALSE(granters.back()->ends(0ms));
+}
+
+TEST_F(ResentTest, WhatIsKeptMappedLeavesDescriptorsToOthers) {
+  const DescriptorLimit limit(160);
+  gpumem_import_cache_desc cache = GPUMEM_IMPORT_CACHE_DESC_INIT;
+  cache.idle_ns = 3600'000'000'000;
+  ASSERT_EQ(gpumem_share_set_cache(other, &cache, nullptr), GPUMEM_SUCCESS);
+  const GenuineExporter genuine;
+  claim(genuine.handles.blocks);
+  for (int i = 0; i < 25; ++i)
+    EXPECT_EQ(gpumem_memory_destroy(import_again().memory, nullptr), GPUMEM_SUCCESS);
+  size_t number = 0;
+  for (const auto& granter : granters) {
+    const bool kept = number++ >= 5;  // an eighth of the descriptors
+    EXPECT_EQ(granter->ends(kept ? 0ms : kPatience), !kept) << number;
+  }
+}
+
 // A hub that lives keeps no import of an exporter that has ended looking alive, even if it has the same
 // memory.
 TEST_F(ForgedHandleTest, TheStateIsThatOfWhoGrantedIt) {
@@ -4532,10 +4850,7 @@ TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
     link.send(message);
   }
   EXPECT_TRUE(eventually([] { return answer_is_held.load(); }));
-  Sleeper receiver([&] {
-    EXPECT_TRUE(imports.reserve_received(platform::own_user()));
-    imports.give_up_received();
-  });
+  Sleeper receiver([&] { EXPECT_TRUE(imports.reserve(platform::own_user())); });
   hold_answers = false;
   answer_is_held = false;
   EXPECT_EQ(heard(link).type, MessageType::kEntry);

@@ -259,8 +259,12 @@ TEST(ShareProtocol, SecretsAreComparedAsAWhole) {
 
 // ---- several packets ----
 
+Assembler::DescriptorsMax at_most(uint32_t count) {
+  return [count](const Message& /*head*/) { return count; };
+}
+
 Result<std::optional<Incoming>> give(Assembler& assembler, Packet& packet, uint32_t most = 65536) {
-  return assembler.take(packet.bytes, std::move(packet.descriptors), most);
+  return assembler.take(packet.bytes, std::move(packet.descriptors), at_most(most));
 }
 
 TEST(ShareAssembler, AThousandDescriptorsComeInSeveralPackets) {
@@ -277,7 +281,7 @@ TEST(ShareAssembler, AThousandDescriptorsComeInSeveralPackets) {
       EXPECT_EQ(assembler.open() != nullptr, i != 3);
       EXPECT_EQ(*whole ? (*whole)->descriptors.size() : 0U, i == 3 ? 900U : 0U);
     }
-    EXPECT_EQ(assembler.held(), 0U);
+    EXPECT_EQ(assembler.descriptors(), 0U);
   }
   EXPECT_EQ(test::open_files(), before);
 }
@@ -289,8 +293,8 @@ TEST(ShareAssembler, APacketBringsAsManyAsItsSenderLikes) {
   for (const bool none_free : {false, true}) {
     Assembler assembler;
     for (size_t i = 0; i < packets.size(); ++i) {
-      auto whole =
-          assembler.take(packets[i].bytes, files(none_free && i == 2 ? 0 : 1), 5, none_free && i == 2);
+      auto whole = assembler.take(packets[i].bytes, files(none_free && i == 2 ? 0 : 1), at_most(5),
+                                  none_free && i == 2);
       ASSERT_TRUE(whole) << whole.error().message;
       ASSERT_EQ(whole->has_value(), i == 4) << "the next message begins where this one ends";
       EXPECT_EQ(*whole ? (*whole)->descriptors.size() : 0U, i == 4 && !none_free ? 5U : 0U);
@@ -304,7 +308,7 @@ TEST(ShareAssembler, MoreThanThereIsRoomForIsClosedAndSaid) {
   const uint64_t before = test::open_files();
   Assembler assembler;
   ASSERT_TRUE(give(assembler, packets[0], 299));
-  EXPECT_EQ(assembler.held(), 0U);
+  EXPECT_EQ(assembler.descriptors(), 0U);
   auto whole = give(assembler, packets[1], 299);
   ASSERT_TRUE(whole);
   ASSERT_TRUE(*whole);
@@ -317,14 +321,15 @@ TEST(ShareAssembler, OtherDescriptorsThanAnnouncedAreRefusedAndClosed) {
   const uint64_t before = test::open_files();
   for (const size_t count : {0U, 1U, 3U}) {
     Assembler assembler;
-    const auto taken = assembler.take(encode_message(full(MessageType::kGranted, 2)), files(count), 100);
+    const auto taken =
+        assembler.take(encode_message(full(MessageType::kGranted, 2)), files(count), at_most(100));
     ASSERT_FALSE(taken) << count;
     EXPECT_EQ(std::strstr(taken.error().message, "without its 2 file descriptors") != nullptr, count == 0)
         << taken.error().message;
     EXPECT_EQ(assembler.open(), nullptr);
   }
   Assembler assembler;
-  EXPECT_FALSE(assembler.take(encode_message(full(MessageType::kClaim)), files(1), 100));
+  EXPECT_FALSE(assembler.take(encode_message(full(MessageType::kClaim)), files(1), at_most(100)));
   EXPECT_EQ(test::open_files(), before);
 }
 
@@ -337,13 +342,14 @@ TEST(ShareAssembler, PacketsOutOfOrderAreRefused) {
   };
   {
     Assembler assembler;
-    EXPECT_FALSE(assembler.take(encode_message(full(MessageType::kMore)), files(1), 100))
+    EXPECT_FALSE(assembler.take(encode_message(full(MessageType::kMore)), files(1), at_most(100)))
         << "MORE of nothing";
   }
   {
     Assembler assembler;
     begin(assembler);
-    EXPECT_FALSE(assembler.take(encode_message(full(MessageType::kClaim)), {}, 100)) << "in the middle";
+    EXPECT_FALSE(assembler.take(encode_message(full(MessageType::kClaim)), {}, at_most(100)))
+        << "in the middle";
   }
   {
     Assembler assembler;
