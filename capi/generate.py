@@ -20,6 +20,7 @@ import generate_cpp  # noqa: E402
 import generate_csharp  # noqa: E402
 import generate_infos  # noqa: E402
 import generate_options  # noqa: E402
+import generate_rust  # noqa: E402
 import generate_trace  # noqa: E402
 import members  # noqa: E402
 
@@ -200,9 +201,14 @@ def pascal(name, language):
     return "".join(WORDS[language].get(word.upper(), word.capitalize()) for word in bare(name).split("_"))
 
 
+def pascal_words(name):
+    """The same with one capital letter for each word."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
 def type_name(numbers, language):
     """What a language calls a type of numbers; None if it has none."""
-    return NAMES[language].get(numbers.name, "".join(word.capitalize() for word in bare(numbers.name).split("_")))
+    return NAMES[language].get(numbers.name, pascal_words(bare(numbers.name)))
 
 
 def offered(interface, language):
@@ -386,8 +392,28 @@ def rust_codes(interface):
     return text
 
 
+def rust_infos(interface):
+    types = offered(interface, "Rust")
+    constants = {constant.name: f"[`{name}::{value_name(numbers, constant, 'Rust')}`]" for numbers, name in types
+                 for constant in numbers.constants}
+    constants["GPUMEM_ANSWER_NO"] = "no"
+    functions = {function.name: f"[`{rust_member(interface, function)}`]" for function in interface.functions}
+    handles = {handle.name: f"[`{members.class_name(bare(handle.name), 'Rust', pascal_words)}`]" for handle in interface.handles}
+
+    def words(text):
+        text = translate(text, lambda name: constants[name], "{}()")
+        text = re.sub(r"\b(gpumem_\w+)\(\)", lambda match: functions[match[1]], text)
+        return re.sub(r"\bgpumem_\w+", lambda match: handles[match[0]], text)
+    made = generate_rust.infos(interface, {numbers.name: name for numbers, name in types}, words, comment)
+    used = sorted(name for _, name in types if re.search(rf"(?<!`)\b{name}\b(?!::)", made))
+    text = f"// {LICENCE}\n// {NOTE}\n//! Structs of information.\n\nuse std::fmt;\nuse std::os::raw::c_void;\nuse std::path::PathBuf;\n\n"
+    text += "use gpumem_sys as sys;\n\nuse crate::codes::{\n" + fill("    ", used, ",", "    ", 110) + "\n};\n"
+    return text + ("use crate::error::{array_text, Hexadecimal};\nuse crate::hub::array_path;\nuse crate::instance::Fallback;\n"
+                   "use crate::managed::Place;\nuse crate::words::translate;\n#[cfg(doc)]\nuse crate::*;\n" + made)
+
+
 def rust_member(interface, function):
-    return members.member(interface, function, "Rust", lambda name: "".join(map(str.capitalize, name.split("_"))))
+    return members.member(interface, function, "Rust", pascal_words)
 
 
 def rust_names(interface):
@@ -952,6 +978,7 @@ OUTPUTS = {
     "bindings/rust/gpumem-sys/src/functions.rs": rust_functions,
     "bindings/rust/gpumem-sys/src/types.rs": rust_types,
     "bindings/rust/gpumem/src/codes/lists.rs": rust_codes,
+    "bindings/rust/gpumem/src/infos.rs": rust_infos,
     "bindings/rust/gpumem/src/options.rs": rust_options,
     "bindings/rust/gpumem/src/words/functions.rs": rust_names,
     "bindings/python/gpumem/_native.py": python_declarations,

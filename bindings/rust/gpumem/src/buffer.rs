@@ -5,7 +5,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::{align_of, size_of, ManuallyDrop};
 use std::ops::{Deref, DerefMut, RangeBounds};
-use std::os::raw::c_void;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,8 +15,9 @@ use gpumem_sys as sys;
 use crate::codes::{Access, BufferFlags, BufferState};
 use crate::device::Device;
 use crate::element::Element;
-use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
+use crate::error::{Error, ErrorKind, Rejected, Status};
 use crate::group::{Group, GroupInner};
+use crate::infos::BufferInfo;
 use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
 use crate::library::{c, call};
 use crate::managed::Place;
@@ -169,7 +169,7 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     pub(crate) fn info(&self) -> Result<BufferInfo, Error> {
-        self.c_info().map(|info| BufferInfo::of_c(&info))
+        self.c_info().map(|info| BufferInfo::of(&info))
     }
 
     fn c_info(&self) -> Result<sys::gpumem_buffer_info, Error> {
@@ -1130,75 +1130,5 @@ impl<T: Element> BufferSlice<'_, T> {
     pub(crate) fn begin_use(&self) -> Option<Use> {
         let of_bytes = |elements| (elements * size_of::<T>()) as u64;
         Use::begin(self.whole.inner.clone(), of_bytes(self.start), of_bytes(self.len))
-    }
-}
-
-/// Information about a buffer.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct BufferInfo {
-    /// First byte.
-    pub base: *mut c_void,
-    /// Bytes of its elements.
-    pub size: u64,
-    /// Bytes that have memory, or had when the buffer went to sleep.
-    pub capacity: u64,
-    /// Bytes of addresses: what the buffer can grow to in place.
-    pub reserved_size: u64,
-    /// Unit in which it grows, in bytes.
-    pub granularity: u64,
-    /// Blocks of physical memory that it is made of.
-    pub block_count: u64,
-    /// How often it has woken or moved: what other code derived from it before is out of date.
-    pub generation: u64,
-    /// Bytes of content that are kept while it sleeps.
-    pub stored_size: u64,
-    /// Bytes of host memory or file that it has for its content, prepared, in use or kept.
-    pub store_capacity: u64,
-    /// Bytes that are made ahead of growth: [`Buffer::set_ahead`].
-    pub ahead: u64,
-    /// Number of registrations noted.
-    pub registrations: u64,
-    /// Where its memory lies.
-    pub place: Place,
-    /// Ordinal of the device given at creation.
-    pub device_ordinal: u32,
-    /// Whether it is awake, asleep, or could not be woken.
-    pub state: BufferState,
-    /// Handle of the range that it is mapped in, which only the buffer may change; NULL if it is an ordinary allocation.
-    pub range: sys::gpumem_range,
-    /// Number of the reservation or allocation, unique in the process and never reused.
-    pub buffer_id: u64,
-    /// Handle of its group, or NULL.
-    pub group: sys::gpumem_group,
-    /// As given at creation.
-    pub name: String,
-    /// As given at creation.
-    pub tag: String,
-}
-
-impl BufferInfo {
-    fn of_c(info: &sys::gpumem_buffer_info) -> Self {
-        Self {
-            base: info.base,
-            size: info.size,
-            capacity: info.capacity,
-            reserved_size: info.reserved_size,
-            granularity: info.granularity,
-            block_count: info.block_count,
-            generation: info.generation,
-            stored_size: info.stored_size,
-            store_capacity: info.store_capacity,
-            ahead: info.ahead,
-            registrations: info.registrations,
-            place: Place::of_c(info.location, info.location_id),
-            device_ordinal: info.device_ordinal,
-            state: BufferState(info.state),
-            range: info.range,
-            buffer_id: info.buffer_id,
-            group: info.group,
-            name: array_text(&info.name),
-            tag: array_text(&info.tag),
-        }
     }
 }

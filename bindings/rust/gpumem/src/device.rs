@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use gpumem_sys as sys;
 
-use crate::codes::{AnswerSource, AnswerType, Capability, Kind, MemoryFlags, NativeDomain};
+use crate::codes::{AnswerType, Capability, Kind, MemoryFlags};
+use crate::error::Error;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{array_text, Error, Status};
+use crate::infos::{CapabilityInfo, DeviceInfo};
 use crate::instance::{Inner, Instance};
-use crate::library::{c, call};
-use crate::words::translate;
+use crate::library::{c, call, info_call};
 
 /// One processor with its memory. A clone is the same device; each keeps the instance open.
 #[derive(Clone)]
@@ -44,22 +44,7 @@ impl Device {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<DeviceInfo, Error> {
-        let mut info = sys::gpumem_device_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_device_get_info(self.handle, &mut info)) }?;
-        Ok(DeviceInfo {
-            ordinal: info.ordinal,
-            numa_node: u32::try_from(info.numa_node).ok(),
-            total_bytes: info.total_bytes,
-            uuid: info.uuid,
-            pci_domain: info.pci_domain,
-            pci_bus: info.pci_bus,
-            pci_device: info.pci_device,
-            compute_capability: (info.compute_major, info.compute_minor),
-            lost: info.lost != 0,
-            pci_id: array_text(&info.pci_id),
-            name: array_text(&info.name),
-        })
+        info_call!(gpumem_device_get_info(self.handle) => DeviceInfo)
     }
 
     /// Free and total bytes of the device. Other processes change them at any time.
@@ -90,21 +75,8 @@ impl Device {
     /// # Errors
     /// If the capability is unknown, or `peer` is given for a capability of one device or missing for one of a pair.
     pub fn capability(&self, capability: Capability, peer: Option<&Device>) -> Result<CapabilityInfo, Error> {
-        let mut info = sys::gpumem_capability_info::default();
         let peer = peer.map_or(ptr::null_mut(), |peer| peer.handle);
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_device_get_capability(self.handle, capability.0, peer, &mut info)) }?;
-        Ok(CapabilityInfo {
-            capability: Capability(info.capability),
-            answer_type: AnswerType(info.r#type),
-            value: info.value,
-            source: AnswerSource(info.source),
-            status: Status(info.status),
-            native_domain: NativeDomain(info.native_domain),
-            native_code: info.native_code,
-            name: array_text(&info.name),
-            reason: translate(&array_text(&info.reason)),
-        })
+        info_call!(gpumem_device_get_capability(self.handle, capability.0, peer) => CapabilityInfo)
     }
 
     /// Whether this device could access the memory of `peer` directly.
@@ -193,34 +165,6 @@ impl fmt::Debug for Device {
     }
 }
 
-/// Information about a device.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct DeviceInfo {
-    /// Its number in the instance.
-    pub ordinal: u32,
-    /// Nearest NUMA node of the host.
-    pub numa_node: Option<u32>,
-    /// Memory of the device.
-    pub total_bytes: u64,
-    /// The same in every process.
-    pub uuid: [u8; 16],
-    /// PCI domain; 0 for emulated devices.
-    pub pci_domain: u32,
-    /// PCI bus; 0 for emulated devices.
-    pub pci_bus: u32,
-    /// PCI device; 0 for emulated devices.
-    pub pci_device: u32,
-    /// Major and minor number; 0 for emulated devices.
-    pub compute_capability: (i32, i32),
-    /// Whether the device is lost.
-    pub lost: bool,
-    /// Such as `0000:65:00.0`; empty for emulated devices.
-    pub pci_id: String,
-    /// Such as `NVIDIA H200`.
-    pub name: String,
-}
-
 /// Memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -229,30 +173,6 @@ pub struct DeviceBytes {
     pub free: u64,
     /// Total bytes.
     pub total: u64,
-}
-
-/// Answer to a capability query.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct CapabilityInfo {
-    /// The capability that was queried.
-    pub capability: Capability,
-    /// Type of `value`.
-    pub answer_type: AnswerType,
-    /// The answer: a number; or 0 for no, 1 for yes, 2 for emulated.
-    pub value: u64,
-    /// How the library found the answer.
-    pub source: AnswerSource,
-    /// Status of a call that needs the capability; success unless the answer is no.
-    pub status: Status,
-    /// What `native_code` is a code of.
-    pub native_domain: NativeDomain,
-    /// Native code of a failed trial; 0 if there was none.
-    pub native_code: i32,
-    /// Such as `pin.map_host`.
-    pub name: String,
-    /// One line: what the answer is based on, or why not.
-    pub reason: String,
 }
 
 impl CapabilityInfo {

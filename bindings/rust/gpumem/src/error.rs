@@ -548,23 +548,6 @@ impl fmt::Debug for Hexadecimal {
     }
 }
 
-/// Derives `Debug`, with addresses that are numbers printed like pointers.
-macro_rules! debug_with_addresses {
-    ($name:ident { $($field:ident $(($hexadecimal:ident))?)* }) => {
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                formatter
-                    .debug_struct(stringify!($name))
-                    $(.field(stringify!($field), &debug_with_addresses!(@field self.$field $(, $hexadecimal)?)))*
-                    .finish()
-            }
-        }
-    };
-    (@field $value:expr) => { $value };
-    (@field $value:expr, hexadecimal) => { crate::error::Hexadecimal($value) };
-}
-pub(crate) use debug_with_addresses;
-
 #[cfg(test)]
 mod tests {
     use super::*;

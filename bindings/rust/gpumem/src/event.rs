@@ -14,9 +14,10 @@ use crate::codes::EventFlags;
 use crate::device::Device;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{array_text, Error, Rejected, Status};
+use crate::error::{Error, Rejected, Status};
+use crate::infos::EventInfo;
 use crate::instance::{c_pointer, c_text, lock, Inner};
-use crate::library::{c, call};
+use crate::library::{c, call, info_call};
 use crate::memory::Remains;
 use crate::share::{import_event, ShareHandle};
 use crate::stream::{nanoseconds, Stream, StreamInner};
@@ -158,16 +159,7 @@ impl Event {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<EventInfo, Error> {
-        let mut info = sys::gpumem_event_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_event_get_info(self.handle, &mut info)) }?;
-        Ok(EventInfo {
-            device_ordinal: info.device_ordinal,
-            wrapped: info.wrapped != 0,
-            flags: EventFlags(info.flags),
-            native_event: info.native_event,
-            name: array_text(&info.name),
-        })
+        info_call!(gpumem_event_get_info(self.handle) => EventInfo)
     }
 
     /// Records the work that is in a stream now. A later record replaces it. To have waited for an event of several
@@ -288,20 +280,4 @@ impl fmt::Debug for Event {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Event").field(&self.handle).finish()
     }
-}
-
-/// Information about an event.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct EventInfo {
-    /// Ordinal of its device.
-    pub device_ordinal: u32,
-    /// Whether it was wrapped.
-    pub wrapped: bool,
-    /// Its flags.
-    pub flags: EventFlags,
-    /// The `CUevent`, for use by other code; NULL on host. It lives as long as the event.
-    pub native_event: *mut c_void,
-    /// As given at creation.
-    pub name: String,
 }

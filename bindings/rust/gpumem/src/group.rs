@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockEr
 use gpumem_sys as sys;
 
 use crate::buffer::{Closed, Shared};
-use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
+use crate::error::{Error, ErrorKind, Rejected, Status};
+use crate::infos::GroupInfo;
 use crate::instance::{c_pointer, c_text, lock, Inner, Instance};
 use crate::library::{c, call};
 use crate::memory::Remains;
@@ -217,16 +218,7 @@ impl Group {
         let mut info = sys::gpumem_group_info::default();
         // SAFETY: the text lives during the call; the struct is writable and has its own size.
         unsafe { call!(gpumem_group_get_info(self.inner.handle, c_pointer(&tag), &mut info)) }?;
-        Ok(GroupInfo {
-            buffer_count: info.buffer_count,
-            awake_count: info.awake_count,
-            asleep_count: info.asleep_count,
-            failed_count: info.failed_count,
-            size: info.size,
-            stored_size: info.stored_size,
-            store_capacity: info.store_capacity,
-            name: array_text(&info.name),
-        })
+        Ok(GroupInfo::of(&info))
     }
 
     /// Puts the buffers to sleep as one: their memory is given back, their addresses stay. Those that sleep already stay
@@ -303,26 +295,4 @@ impl Group {
             Err(error) => Err(Rejected::new(self, error)),
         }
     }
-}
-
-/// Information about a group, or about its buffers with one tag.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GroupInfo {
-    /// Number of buffers.
-    pub buffer_count: u64,
-    /// How many are [`BufferState::AWAKE`](crate::BufferState::AWAKE).
-    pub awake_count: u64,
-    /// How many are [`BufferState::ASLEEP`](crate::BufferState::ASLEEP).
-    pub asleep_count: u64,
-    /// How many are [`BufferState::FAILED`](crate::BufferState::FAILED).
-    pub failed_count: u64,
-    /// Sum of their sizes in bytes.
-    pub size: u64,
-    /// Sum of the bytes of content that are kept.
-    pub stored_size: u64,
-    /// Sum of the bytes of host memory or file for content.
-    pub store_capacity: u64,
-    /// As given at creation.
-    pub name: String,
 }

@@ -15,15 +15,16 @@ use gpumem_sys as sys;
 
 #[cfg(doc)]
 use crate::codes::ImportState;
-use crate::codes::{Access, HubFlags, SharePeer, ShareType, ShareWay};
+use crate::codes::{HubFlags, SharePeer, ShareWay};
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{array_text, Error, Rejected, Status};
+use crate::error::{Error, Rejected, Status};
+use crate::infos::{Entry, HubInfo, LinkInfo, WayInfo};
 use crate::instance::{c_pointer, c_text, Inner, Instance};
-use crate::library::{c, call};
+use crate::library::{c, call, info_call};
 use crate::memory::Remains;
 pub use crate::options::{FetchOptions, PublishOptions};
-use crate::share::{limit, place_of, ImportOptions, Imported, Share, ShareHandle, WayInfo};
+use crate::share::{limit, place_of, ImportOptions, Imported, Share, ShareHandle};
 use crate::stream::nanoseconds;
 
 /// Bytes that `Debug` does not show.
@@ -61,7 +62,7 @@ fn c_path(path: Option<&Path>, function: &'static str) -> Result<Option<CString>
 }
 
 /// A path in a fixed array of C.
-fn array_path(array: &[sys::c_char]) -> PathBuf {
+pub(crate) fn array_path(array: &[sys::c_char]) -> PathBuf {
     let bytes = array.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
     OsString::from_vec(bytes).into()
 }
@@ -331,18 +332,7 @@ impl Hub {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<HubInfo, Error> {
-        let mut info = sys::gpumem_hub_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_hub_get_info(self.handle, &mut info)) }?;
-        Ok(HubInfo {
-            link_count: info.link_count,
-            name_count: info.name_count,
-            version_count: info.version_count,
-            fd_count: info.fd_count,
-            refused_count: info.refused_count,
-            path: array_path(&info.path),
-            name: array_text(&info.name),
-        })
+        info_call!(gpumem_hub_get_info(self.handle) => HubInfo)
     }
 
     /// Handle for calls of [`sys`](crate::sys). They must not close it.
@@ -379,28 +369,6 @@ impl fmt::Debug for Hub {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Hub").field(&self.handle).finish()
     }
-}
-
-/// Information about a hub.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct HubInfo {
-    /// Links that are connected.
-    pub link_count: u32,
-    /// Names.
-    pub name_count: u32,
-    /// Versions of all names.
-    pub version_count: u32,
-    /// Descriptors that are held for them.
-    pub fd_count: u32,
-    /// How often it has refused something since it was opened: a process that may not connect, a request with a wrong
-    /// value, without the right or beyond a limit, or a link that broke the protocol. Names that were not found do not
-    /// count.
-    pub refused_count: u64,
-    /// Where it listens: a whole path, or `@` and an abstract address.
-    pub path: PathBuf,
-    /// As given when it was opened.
-    pub name: String,
 }
 
 /// Options for connecting to a hub.
@@ -707,10 +675,7 @@ impl Link {
     /// answer.
     pub fn share_way(&self, memory: impl Share, way: ShareWay, peer: SharePeer) -> Result<WayInfo, Error> {
         let (pointer, _, _hold) = place_of(&memory, "Link::share_way")?;
-        let mut info = sys::gpumem_way_info::default();
-        // SAFETY: the struct is writable and has its own size; any address may be given.
-        unsafe { call!(gpumem_link_get_way(self.handle, pointer, way.0, peer.0, &mut info)) }?;
-        Ok(WayInfo::of(&info))
+        info_call!(gpumem_link_get_way(self.handle, pointer, way.0, peer.0) => WayInfo)
     }
 
     /// Information about the link.
@@ -718,16 +683,7 @@ impl Link {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<LinkInfo, Error> {
-        let mut info = sys::gpumem_link_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_link_get_info(self.handle, &mut info)) }?;
-        Ok(LinkInfo {
-            pid: u32::try_from(info.pid).ok().filter(|pid| *pid != 0),
-            uid: info.uid,
-            connected: info.connected != 0,
-            keeper: info.keeper != 0,
-            path: array_path(&info.path),
-        })
+        info_call!(gpumem_link_get_info(self.handle) => LinkInfo)
     }
 
     /// Handle for calls of [`sys`](crate::sys). They must not close it.
@@ -763,65 +719,6 @@ impl Drop for Link {
 impl fmt::Debug for Link {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Link").field(&self.handle).finish()
-    }
-}
-
-/// Information about a link.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct LinkInfo {
-    /// Process of the hub, as this process counts; `None` if it is not visible here, or has ended.
-    pub pid: Option<u32>,
-    /// Its user.
-    pub uid: u32,
-    /// Whether neither side has hung up.
-    pub connected: bool,
-    /// Whether it is a keeper.
-    pub keeper: bool,
-    /// Where it listens: a whole path, or `@` and an abstract address.
-    pub path: PathBuf,
-}
-
-/// One version of a name in a hub.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Entry {
-    /// The name.
-    pub name: String,
-    /// Number of the version.
-    pub version: u64,
-    /// Bytes of the memory; of a buffer, its capacity; 0 for an event.
-    pub size: u64,
-    /// Memory or event.
-    pub share_type: ShareType,
-    /// How it is shared.
-    pub way: ShareWay,
-    /// The most that links get.
-    pub access: Access,
-    /// The process that published it, as that of the hub counts, if it can.
-    pub publisher_pid: i32,
-    /// Whether that is not connected any more, and a keeper holds what it left.
-    pub publisher_gone: bool,
-    /// The user of that process, as that of the hub counts.
-    pub publisher_uid: u32,
-    /// As published; zeros if there is none.
-    pub fingerprint: [u8; 32],
-}
-
-impl Entry {
-    fn of(info: &sys::gpumem_entry_info) -> Self {
-        Self {
-            name: array_text(&info.name),
-            version: info.version,
-            size: info.size,
-            share_type: ShareType(info.r#type),
-            way: ShareWay(info.way),
-            access: Access(info.access),
-            publisher_pid: info.publisher_pid,
-            publisher_gone: info.publisher_gone != 0,
-            publisher_uid: info.publisher_uid,
-            fingerprint: info.fingerprint,
-        }
     }
 }
 

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpumem_sys as sys;
 
-use crate::codes::{Access, Backend, Kind, Location, LockMode, MemoryFlags};
+use crate::codes::{Access, Backend, Kind, Location, LockMode};
 use crate::device::Device;
-use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Rejected, Status};
-use crate::library::{c, call, require};
+use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
+use crate::infos::{InstanceInfo, KindStats, PointerInfo, ProbeInfo, Stats};
+use crate::library::{c, call, info_call, require};
 use crate::memory::Remains;
 pub use crate::options::InstanceOptions;
 use crate::stream::a_device_was_lost;
@@ -445,18 +446,7 @@ impl Instance {
     /// # Errors
     /// If it is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<InstanceInfo, Error> {
-        let mut info = sys::gpumem_instance_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_instance_get_info(self.inner.handle, &mut info)) }?;
-        Ok(InstanceInfo {
-            backend: Backend(info.backend),
-            driver_version: info.driver_version,
-            device_count: info.device_count,
-            strict: info.strict != 0,
-            pin_budget: info.pin_budget,
-            fallback: Fallback::of(info.fallback_status, &info.fallback_reason),
-            name: array_text(&info.name),
-        })
+        info_call!(gpumem_instance_get_info(self.inner.handle) => InstanceInfo)
     }
 
     /// Gets a device by its ordinal.
@@ -483,17 +473,7 @@ impl Instance {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn stats(&self) -> Result<Stats, Error> {
-        let mut stats = sys::gpumem_stats::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_stats_get(self.inner.handle, &mut stats)) }?;
-        Ok(Stats {
-            live_count: stats.live_count,
-            live_bytes: stats.live_bytes,
-            peak_bytes: stats.peak_bytes,
-            reserved_bytes: stats.reserved_bytes,
-            streams: stats.streams,
-            events: stats.events,
-        })
+        info_call!(gpumem_stats_get(self.inner.handle) => Stats)
     }
 
     /// Reads the counters of one kind of memory.
@@ -501,17 +481,7 @@ impl Instance {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if an instance has no memory of this kind to count, such as [`Kind::PAGEABLE`].
     pub fn kind_stats(&self, kind: Kind) -> Result<KindStats, Error> {
-        let mut stats = sys::gpumem_kind_stats::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_stats_get_kind(self.inner.handle, kind.0, &mut stats)) }?;
-        Ok(KindStats {
-            live_count: stats.live_count,
-            live_bytes: stats.live_bytes,
-            peak_count: stats.peak_count,
-            peak_bytes: stats.peak_bytes,
-            total_count: stats.total_count,
-            total_bytes: stats.total_bytes,
-        })
+        info_call!(gpumem_stats_get_kind(self.inner.handle, kind.0) => KindStats)
     }
 
     /// Resets the peaks, of every kind and of all memory, to what is live now.
@@ -553,22 +523,7 @@ impl Instance {
     /// [`ErrorKind::InvalidArgument`] for NULL.
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn pointer_info(&self, pointer: *const c_void) -> Result<PointerInfo, Error> {
-        let mut info = sys::gpumem_pointer_info::default();
-        // SAFETY: the struct is writable and has its own size; any address may be queried.
-        unsafe { call!(gpumem_pointer_get_info(self.inner.handle, pointer, &mut info)) }?;
-        Ok(PointerInfo {
-            kind: Kind(info.kind),
-            location: Location(info.location),
-            location_id: info.location_id,
-            device_ordinal: u32::try_from(info.device_ordinal).ok(),
-            host_pointer: info.host_pointer,
-            device_address: info.device_pointer as u64,
-            base: info.base as u64,
-            size: info.size,
-            buffer_id: info.buffer_id,
-            granted_flags: MemoryFlags(info.granted_flags),
-            buffer: info.buffer,
-        })
+        info_call!(gpumem_pointer_get_info(self.inner.handle, pointer) => PointerInfo)
     }
 
     /// Gets what one processor may do, in place, with the memory at an address. Copies and fills need no such right.
@@ -623,16 +578,7 @@ impl Instance {
 /// The reason why it cannot be opened.
 pub fn probe(backend: Backend) -> Result<ProbeInfo, Error> {
     require()?;
-    let mut info = sys::gpumem_probe_info::default();
-    // SAFETY: the struct is writable and has its own size.
-    unsafe { call!(gpumem_instance_probe(backend.0, &mut info)) }?;
-    Ok(ProbeInfo {
-        backend: Backend(info.backend),
-        driver_version: info.driver_version,
-        device_count: info.device_count,
-        fallback: Fallback::of(info.fallback_status, &info.fallback_reason),
-        name: array_text(&info.name),
-    })
+    info_call!(gpumem_instance_probe(backend.0) => ProbeInfo)
 }
 
 /// A version of the library.
@@ -676,22 +622,6 @@ impl fmt::Debug for Version {
     }
 }
 
-/// Result of a [`probe`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ProbeInfo {
-    /// The backend that an open would use.
-    pub backend: Backend,
-    /// Driver version in the driver's own counting (13000 is 13.0); 0 for host.
-    pub driver_version: i32,
-    /// Number of devices that an open would find.
-    pub device_count: u32,
-    /// The reason why [`Backend::ANY`] would use the host backend.
-    pub fallback: Option<Fallback>,
-    /// For people, such as `CUDA driver 13.0`.
-    pub name: String,
-}
-
 /// The reason why [`Backend::ANY`] stands for the host backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -703,7 +633,7 @@ pub struct Fallback {
 }
 
 impl Fallback {
-    fn of(status: sys::gpumem_status, reason: &[sys::c_char]) -> Option<Self> {
+    pub(crate) fn of(status: sys::gpumem_status, reason: &[sys::c_char]) -> Option<Self> {
         (status != sys::GPUMEM_SUCCESS)
             .then(|| Self { status: Status(status), reason: translate(&array_text(reason)) })
     }
@@ -718,105 +648,11 @@ pub enum Processor {
     Device(u32),
 }
 
-/// Information about an open instance.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct InstanceInfo {
-    /// [`Backend::CUDA`] or [`Backend::HOST`].
-    pub backend: Backend,
-    /// Driver version in the driver's own counting; 0 for host.
-    pub driver_version: i32,
-    /// Number of devices.
-    pub device_count: u32,
-    /// Whether the host backend enforces its rules with faults and tracking.
-    pub strict: bool,
-    /// As given at open.
-    pub pin_budget: u64,
-    /// The reason why [`Backend::ANY`] opened the host backend.
-    pub fallback: Option<Fallback>,
-    /// As given at open.
-    pub name: String,
-}
-
-/// Counters of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Live memory objects of all kinds.
-    pub live_count: u64,
-    /// Bytes of memory: sizes as requested, and each block of physical memory once, with those of
-    /// buffers and pools.
-    pub live_bytes: u64,
-    /// Largest `live_bytes` since the instance was opened or the peaks were reset.
-    pub peak_bytes: u64,
-    /// Addresses of live ranges, mapped or not, with those of buffers and pools.
-    pub reserved_bytes: u64,
-    /// Live streams, including wrapped ones.
-    pub streams: u64,
-    /// Live events, including wrapped ones.
-    pub events: u64,
-}
-
 impl Stats {
     /// Number of live objects: memory, streams and events.
     #[must_use]
     pub fn live_objects(&self) -> u64 {
         self.live_count + self.streams + self.events
-    }
-}
-
-/// Counters of one kind of memory. Bytes of [`Kind::VIRTUAL`] are the addresses of ranges, mapped or
-/// not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KindStats {
-    /// Live objects.
-    pub live_count: u64,
-    /// Their sizes, as requested.
-    pub live_bytes: u64,
-    /// Largest `live_count` since the instance was opened or the peaks were reset.
-    pub peak_count: u64,
-    /// Largest `live_bytes` since then.
-    pub peak_bytes: u64,
-    /// Objects created since the instance was opened.
-    pub total_count: u64,
-    /// Their sizes.
-    pub total_bytes: u64,
-}
-
-/// Information about an address.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct PointerInfo {
-    /// Kind of memory at the address.
-    pub kind: Kind,
-    /// Where its bytes lie.
-    pub location: Location,
-    /// Device ordinal or NUMA node of the location; -1 if it has none.
-    pub location_id: i32,
-    /// Ordinal of the device that the memory was allocated or registered for.
-    pub device_ordinal: Option<u32>,
-    /// Address of the same byte for the CPU; NULL if none.
-    pub host_pointer: *mut c_void,
-    /// Address of the same byte for devices; 0 if none.
-    pub device_address: u64,
-    /// First byte of the object, in the address range of the query; 0 if unknown.
-    pub base: u64,
-    /// Size of the object in bytes; 0 if unknown.
-    pub size: u64,
-    /// Number of the allocation, never reused; 0 if none.
-    pub buffer_id: u64,
-    /// Properties of the memory.
-    pub granted_flags: MemoryFlags,
-    /// Handle of the [`Buffer`](crate::Buffer) whose addresses hold this one, also behind its size and while it sleeps; NULL
-    /// if there is none.
-    pub buffer: sys::gpumem_buffer,
-}
-
-debug_with_addresses! {
-    PointerInfo {
-        kind location location_id device_ordinal host_pointer device_address(hexadecimal) base(hexadecimal) size
-        buffer_id granted_flags buffer
     }
 }
 

@@ -75,6 +75,7 @@ mod file;
 mod group;
 pub mod host;
 mod hub;
+mod infos;
 mod instance;
 mod library;
 pub mod log;
@@ -95,9 +96,7 @@ mod words;
 
 pub use gpumem_sys as sys;
 
-pub use buffer::{
-    Buffer, BufferAccess, BufferAccessMut, BufferInfo, BufferOptions, BufferRegistration, BufferSlice,
-};
+pub use buffer::{Buffer, BufferAccess, BufferAccessMut, BufferOptions, BufferRegistration, BufferSlice};
 pub use codes::{
     Access, Advice, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability, Content,
     Direction, DmaBufFlags, EventFlags, ExportFlags, Feature, FileDirection, FileFlags, HandleTypes,
@@ -106,36 +105,30 @@ pub use codes::{
     WaitCondition,
 };
 pub use copy::{CopyOptions, Destination, Enqueue, OwnedPart, Rectangle, Region, Returned, Source};
-pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
+pub use device::{Device, DeviceBytes};
 pub use element::{Atomic, Element, FillValue};
 pub use error::{Error, ErrorKind, Rejected, Status, StatusInfo};
-pub use event::{Event, EventInfo};
+pub use event::Event;
 pub use file::{FileCopied, FileOptions};
-pub use group::{Group, GroupInfo, GroupOptions};
-pub use hub::{Entry, FetchOptions, Hub, HubInfo, HubOptions, Link, LinkInfo, LinkOptions, PublishOptions};
+pub use group::{Group, GroupOptions};
+pub use hub::{FetchOptions, Hub, HubOptions, Link, LinkOptions, PublishOptions};
+pub use infos::*;
 pub use instance::{
-    probe, CudaOptions, Fallback, HostOptions, Instance, InstanceInfo, InstanceOptions, KindStats,
-    PointerInfo, ProbeInfo, Processor, Stats, Version,
+    probe, CudaOptions, Fallback, HostOptions, Instance, InstanceOptions, Processor, Version,
 };
 #[cfg(feature = "load")]
 pub use library::load_from;
 pub use managed::{HostAccess, HostAccessMut, Managed, ManagedInfo, ManagedRange, Place};
-pub use memory::{Memory, MemoryInfo, MemoryOptions, RegisterOptions};
-pub use physical::{FabricHandle, Granularity, Physical, PhysicalInfo, PhysicalOptions};
-pub use pool::{Pool, PoolBlock, PoolBlockInfo, PoolClassInfo, PoolInfo, PoolOptions, PoolSlice};
-pub use range::{AddressRange, MappingInfo, RangeInfo, RangeOptions, RangeSlice};
+pub use memory::{Memory, MemoryOptions, RegisterOptions};
+pub use physical::{FabricHandle, Granularity, Physical, PhysicalOptions};
+pub use pool::{Pool, PoolBlock, PoolOptions, PoolSlice};
+pub use range::{AddressRange, RangeOptions, RangeSlice};
 pub use ring::{
-    RingConsumer, RingInfo, RingMessage, RingMessages, RingOpenOptions, RingOptions, RingProducer, RingSlice,
-    RingSlot,
+    RingConsumer, RingMessage, RingMessages, RingOpenOptions, RingOptions, RingProducer, RingSlice, RingSlot,
 };
-pub use share::{
-    ExportOptions, ImportInfo, ImportOptions, Imported, ImportedSlice, SendOptions, Share, ShareHandle,
-    ShareInfo, WayInfo,
-};
+pub use share::{ExportOptions, ImportOptions, Imported, ImportedSlice, SendOptions, Share, ShareHandle};
 pub use sleep::{BufferCallbacks, CalledBuffer, PrepareOptions, SleepOptions, WakeOptions};
-pub use stream::{
-    Enqueued, EnqueuedRegions, Pending, PendingRegions, Stream, StreamInfo, StreamOptions, Words,
-};
+pub use stream::{Enqueued, EnqueuedRegions, Pending, PendingRegions, Stream, StreamOptions, Words};
 pub use typed::{
     DeviceMemory, DeviceSlice, OwnedArray, Part, Pinned, PinnedSlice, Registered, RegisteredSlice,
     Registration, WriteCombined,

@@ -24,7 +24,16 @@ macro_rules! call {
         crate::error::check(|error| function($($argument,)* error))
     }};
 }
-pub(crate) use {c, call};
+
+/// Calls a function that fills in a struct of information, whose type in this crate follows the arrow.
+macro_rules! info_call {
+    ($name:ident($($argument:expr),* $(,)?) => $info:ident) => {{
+        let mut info = Default::default();
+        // SAFETY: the struct is writable and has its own size; any handle, address and number may be given.
+        unsafe { call!($name($($argument,)* &mut info)) }.map(|_| $info::of(&info))
+    }};
+}
+pub(crate) use {c, call, info_call};
 
 /// Checks that the library in use fits these declarations, before anything is opened.
 #[cfg(not(feature = "load"))]

@@ -15,9 +15,10 @@ use crate::copy::sealed::Keep;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
+use crate::infos::MemoryInfo;
 use crate::instance::{lock, Instance, Processor};
 use crate::library::{c, call};
-use crate::memory::{Memory, MemoryInfo, MemoryOptions};
+use crate::memory::{Memory, MemoryOptions};
 use crate::stream::{Enqueued, Stream, StreamInner};
 use crate::typed::{array, part_of, Block};
 

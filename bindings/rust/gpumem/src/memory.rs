@@ -14,9 +14,10 @@ use gpumem_sys as sys;
 use crate::codes::{Kind, MemoryFlags};
 use crate::copy::sealed::Keep;
 use crate::device::Device;
-use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Hexadecimal, Rejected, Status};
+use crate::error::{Error, ErrorKind, Hexadecimal, Rejected, Status};
+use crate::infos::MemoryInfo;
 use crate::instance::{c_pointer, c_text, lock, Inner};
-use crate::library::{c, call};
+use crate::library::{c, call, info_call};
 use crate::managed::Turns;
 pub use crate::options::{MemoryOptions, RegisterOptions};
 use crate::pool::{Freeing, PoolCallback};
@@ -277,23 +278,7 @@ impl Allocation {
     }
 
     fn info(&self) -> Result<MemoryInfo, Error> {
-        let mut info = sys::gpumem_memory_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_memory_get_info(self.handle, &mut info)) }?;
-        Ok(MemoryInfo {
-            kind: Kind(info.kind),
-            numa_node: u32::try_from(info.numa_node).ok(),
-            device_ordinal: info.device_ordinal,
-            host_pointer: info.host_pointer,
-            device_address: info.device_pointer as u64,
-            size: info.size,
-            granted_size: info.granted_size,
-            alignment: info.alignment,
-            requested_flags: MemoryFlags(info.requested_flags),
-            granted_flags: MemoryFlags(info.granted_flags),
-            buffer_id: info.buffer_id,
-            name: array_text(&info.name),
-        })
+        info_call!(gpumem_memory_get_info(self.handle) => MemoryInfo)
     }
 
     /// Takes the object to destroy out of this.
@@ -508,42 +493,5 @@ impl fmt::Debug for Memory {
             .field("host", &self.allocation.host)
             .field("device", &Hexadecimal(self.allocation.device))
             .finish()
-    }
-}
-
-/// Information about memory of the instance.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct MemoryInfo {
-    /// Kind of memory.
-    pub kind: Kind,
-    /// Node that the pages lie on, if one was requested.
-    pub numa_node: Option<u32>,
-    /// Ordinal of the device given at creation.
-    pub device_ordinal: u32,
-    /// Address for the CPU; NULL for device memory.
-    pub host_pointer: *mut c_void,
-    /// Address for devices; 0 if the memory has none.
-    pub device_address: u64,
-    /// Bytes requested.
-    pub size: u64,
-    /// Bytes charged.
-    pub granted_size: u64,
-    /// Alignment requested; 0 if none.
-    pub alignment: u64,
-    /// Properties that were required or preferred.
-    pub requested_flags: MemoryFlags,
-    /// Properties of the memory.
-    pub granted_flags: MemoryFlags,
-    /// Number of this allocation, unique in the process and never reused.
-    pub buffer_id: u64,
-    /// As given at creation.
-    pub name: String,
-}
-
-debug_with_addresses! {
-    MemoryInfo {
-        kind numa_node device_ordinal host_pointer device_address(hexadecimal) size granted_size alignment
-        requested_flags granted_flags buffer_id name
     }
 }

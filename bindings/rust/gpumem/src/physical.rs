@@ -10,13 +10,15 @@ use std::sync::Arc;
 use gpumem_sys as sys;
 
 use crate::buffer::Lending;
-use crate::codes::{HandleTypes, PhysicalFlags};
+#[cfg(doc)]
+use crate::codes::HandleTypes;
 use crate::device::Device;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{array_text, Error, Rejected};
+use crate::error::{Error, Rejected};
+use crate::infos::PhysicalInfo;
 use crate::instance::{c_pointer, c_text, Inner, Instance};
-use crate::library::{c, call};
+use crate::library::{c, call, info_call};
 use crate::managed::Place;
 use crate::memory::Remains;
 pub use crate::options::PhysicalOptions;
@@ -228,21 +230,7 @@ impl Physical {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<PhysicalInfo, Error> {
-        let mut info = sys::gpumem_physical_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_physical_get_info(self.handle, &mut info)) }?;
-        Ok(PhysicalInfo {
-            place: Place::of_c(info.location, info.location_id),
-            device_ordinal: info.device_ordinal,
-            imported: info.imported != 0,
-            size: info.size,
-            granularity: info.granularity,
-            block_id: info.block_id,
-            handle_types: HandleTypes(info.handle_types),
-            granted_flags: PhysicalFlags(info.granted_flags),
-            native_handle: info.native_handle,
-            name: array_text(&info.name),
-        })
+        info_call!(gpumem_physical_get_info(self.handle) => PhysicalInfo)
     }
 
     /// Size in bytes.
@@ -299,31 +287,4 @@ pub struct Granularity {
     pub minimum: u64,
     /// The unit for the best performance, a multiple of the smallest.
     pub recommended: u64,
-}
-
-/// Information about physical memory.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PhysicalInfo {
-    /// Where it lies.
-    pub place: Place,
-    /// Ordinal of the device given at creation or import.
-    pub device_ordinal: u32,
-    /// Whether it came from a file descriptor or a fabric handle.
-    pub imported: bool,
-    /// Bytes.
-    pub size: u64,
-    /// Unit in which it is mapped, in bytes.
-    pub granularity: u64,
-    /// Number of the block behind the handle, unique in the process.
-    pub block_id: u64,
-    /// Ways in which it can be shared.
-    pub handle_types: HandleTypes,
-    /// Properties of the memory.
-    pub granted_flags: PhysicalFlags,
-    /// The `CUmemGenericAllocationHandle`, for use by other code; 0 on host. The library owns it: do not release it. It
-    /// is valid until the [`Physical`] is released.
-    pub native_handle: u64,
-    /// As given at creation.
-    pub name: String,
 }

@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use gpumem_sys as sys;
 
-use crate::codes::{Access, HandleTypes, Kind, MemoryFlags, PoolFlags};
+use crate::codes::{Access, Kind, MemoryFlags, PoolFlags};
 use crate::copy::sealed::Keep;
 use crate::device::Device;
 use crate::element::Element;
-use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
+use crate::error::{Error, ErrorKind, Rejected, Status};
+use crate::infos::{PoolBlockInfo, PoolClassInfo, PoolInfo};
 use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
-use crate::library::{c, call};
+use crate::library::{c, call, info_call};
 use crate::memory::Remains;
 pub use crate::options::PoolOptions;
 use crate::range::{describe_accesses, first_access};
@@ -681,37 +682,7 @@ impl Pool {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<PoolInfo, Error> {
-        let mut info = sys::gpumem_pool_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_pool_get_info(self.inner.handle, &mut info)) }?;
-        Ok(PoolInfo {
-            device_ordinal: info.device_ordinal,
-            kind: Kind(info.kind),
-            flags: PoolFlags(info.flags),
-            memory_flags: MemoryFlags(info.memory_flags),
-            handle_types: HandleTypes(info.handle_types),
-            limit: info.limit,
-            release_threshold: info.release_threshold,
-            live_count: info.live_count,
-            live_bytes: info.live_bytes,
-            reserved_bytes: info.reserved_bytes,
-            cached_bytes: info.cached_bytes,
-            segment_count: info.segment_count,
-            peak_live_count: info.peak_live_count,
-            peak_live_bytes: info.peak_live_bytes,
-            peak_reserved_bytes: info.peak_reserved_bytes,
-            total_count: info.total_count,
-            total_bytes: info.total_bytes,
-            cross_stream_count: info.cross_stream_count,
-            wait_count: info.wait_count,
-            mark_count: info.mark_count,
-            grow_count: info.grow_count,
-            release_count: info.release_count,
-            capture_count: info.capture_count,
-            captured_bytes: info.captured_bytes,
-            class_count: info.class_count,
-            name: array_text(&info.name),
-        })
+        info_call!(gpumem_pool_get_info(self.inner.handle) => PoolInfo)
     }
 
     /// Information about each size class, from the smallest blocks to the largest.
@@ -727,15 +698,7 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is none.
     pub fn class(&self, index: u32) -> Result<PoolClassInfo, Error> {
-        let mut info = sys::gpumem_pool_class_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_pool_get_class_info(self.inner.handle, index, &mut info)) }?;
-        Ok(PoolClassInfo {
-            block_size: info.block_size,
-            live_count: info.live_count,
-            total_count: info.total_count,
-            block_count: info.block_count,
-        })
+        info_call!(gpumem_pool_get_class_info(self.inner.handle, index) => PoolClassInfo)
     }
 
     /// Resets the peaks to what the pool has now.
@@ -1137,100 +1100,6 @@ impl Instance {
     /// [`ErrorKind::NotFound`] if no pool of the instance has a live block there.
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn block_info(&self, pointer: *const c_void) -> Result<PoolBlockInfo, Error> {
-        let mut info = sys::gpumem_pool_block_info::default();
-        // SAFETY: the struct is writable and has its own size; any address may be queried.
-        unsafe { call!(gpumem_pool_get_block_info(self.inner.handle, pointer, &mut info)) }?;
-        Ok(PoolBlockInfo {
-            pool: info.pool,
-            base: info.base,
-            usable_size: info.usable_size,
-            requested_size: info.requested_size,
-        })
+        info_call!(gpumem_pool_get_block_info(self.inner.handle, pointer) => PoolBlockInfo)
     }
-}
-
-/// Information about a pool. Threads that allocate meanwhile may or may not be counted.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PoolInfo {
-    /// Ordinal of its device.
-    pub device_ordinal: u32,
-    /// Kind of its memory.
-    pub kind: Kind,
-    /// As given at creation.
-    pub flags: PoolFlags,
-    /// As given at creation.
-    pub memory_flags: MemoryFlags,
-    /// As given at creation.
-    pub handle_types: HandleTypes,
-    /// Bytes that it takes at most; 0 if there is no limit.
-    pub limit: u64,
-    /// Bytes that it keeps when blocks are freed; 0 if it keeps all.
-    pub release_threshold: u64,
-    /// Blocks that live.
-    pub live_count: u64,
-    /// Their usable sizes.
-    pub live_bytes: u64,
-    /// Bytes that the pool has taken.
-    pub reserved_bytes: u64,
-    /// Those of them that no live block has.
-    pub cached_bytes: u64,
-    /// Pieces in which it has taken them.
-    pub segment_count: u64,
-    /// Largest `live_count` since the peaks were reset, as seen when blocks move between a thread and the pool.
-    pub peak_live_count: u64,
-    /// Largest `live_bytes` since then, seen in the same way.
-    pub peak_live_bytes: u64,
-    /// Largest `reserved_bytes` since then.
-    pub peak_reserved_bytes: u64,
-    /// Blocks allocated since the pool was created.
-    pub total_count: u64,
-    /// Their usable sizes.
-    pub total_bytes: u64,
-    /// Blocks freed in one stream and allocated in another.
-    pub cross_stream_count: u64,
-    /// Waits of one stream for another that the pool has enqueued.
-    pub wait_count: u64,
-    /// Marks that the pool has enqueued in streams.
-    pub mark_count: u64,
-    /// How often it has taken memory.
-    pub grow_count: u64,
-    /// How often it has released some.
-    pub release_count: u64,
-    /// Captures into graphs that have a part of it: [`Pool::release_capture`].
-    pub capture_count: u64,
-    /// Bytes that captures have, live or free.
-    pub captured_bytes: u64,
-    /// Number of size classes: [`Pool::classes`].
-    pub class_count: u32,
-    /// As given at creation.
-    pub name: String,
-}
-
-/// Information about a size class of a pool: blocks of one usable size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolClassInfo {
-    /// Usable bytes of each block.
-    pub block_size: u64,
-    /// Blocks that live.
-    pub live_count: u64,
-    /// Blocks allocated since the pool was created.
-    pub total_count: u64,
-    /// Blocks that the pool has cut, live or free.
-    pub block_count: u64,
-}
-
-/// Information about a block of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolBlockInfo {
-    /// Handle of its pool; NULL if that is destroyed.
-    pub pool: sys::gpumem_pool,
-    /// First byte.
-    pub base: *mut c_void,
-    /// Bytes that may be used.
-    pub usable_size: u64,
-    /// Bytes that were asked for; 0 unless the pool has [`PoolFlags::DEBUG`].
-    pub requested_size: u64,
 }

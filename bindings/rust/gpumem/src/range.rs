@@ -17,9 +17,10 @@ use crate::codes::Kind;
 use crate::element::Element;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{array_text, debug_with_addresses, Error, Rejected};
+use crate::error::{Error, Rejected};
+use crate::infos::{MappingInfo, RangeInfo};
 use crate::instance::{c_pointer, c_text, Inner, Instance, Processor};
-use crate::library::{c, call};
+use crate::library::{c, call, info_call};
 use crate::managed::Place;
 use crate::memory::Remains;
 pub use crate::options::RangeOptions;
@@ -293,18 +294,7 @@ pub(crate) fn first_access(described: &[sys::gpumem_access_desc]) -> *const sys:
 }
 
 fn info(handle: sys::gpumem_range) -> Result<RangeInfo, Error> {
-    let mut info = sys::gpumem_range_info::default();
-    // SAFETY: the struct is writable and has its own size.
-    unsafe { call!(gpumem_range_get_info(handle, &mut info)) }?;
-    Ok(RangeInfo {
-        base: info.base,
-        size: info.size,
-        granularity: info.granularity,
-        mapped_size: info.mapped_size,
-        mapping_count: info.mapping_count,
-        buffer_id: info.buffer_id,
-        name: array_text(&info.name),
-    })
+    info_call!(gpumem_range_get_info(handle) => RangeInfo)
 }
 
 impl fmt::Debug for AddressRange {
@@ -371,55 +361,6 @@ impl Instance {
     /// [`Kind::VIRTUAL`]; otherwise [`ErrorKind::InvalidArgument`] or [`ErrorKind::NotFound`].
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn mapping(&self, pointer: *const c_void) -> Result<MappingInfo, Error> {
-        let mut info = sys::gpumem_mapping_info::default();
-        // SAFETY: the struct is writable and has its own size; any address may be given.
-        unsafe { call!(gpumem_range_get_mapping(self.inner.handle, pointer, &mut info)) }?;
-        Ok(MappingInfo {
-            range: info.range,
-            base: info.base as u64,
-            size: info.size,
-            block_id: info.block_id,
-            place: Place::of_c(info.location, info.location_id),
-        })
+        info_call!(gpumem_range_get_mapping(self.inner.handle, pointer) => MappingInfo)
     }
-}
-
-/// Information about a range of addresses.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct RangeInfo {
-    /// First byte.
-    pub base: *mut c_void,
-    /// Bytes reserved.
-    pub size: u64,
-    /// Offsets of mappings are multiples of this.
-    pub granularity: u64,
-    /// Bytes mapped.
-    pub mapped_size: u64,
-    /// Number of mappings.
-    pub mapping_count: u64,
-    /// Number of this reservation, unique in the process and never reused.
-    pub buffer_id: u64,
-    /// As given when it was reserved.
-    pub name: String,
-}
-
-/// What is mapped at an address.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct MappingInfo {
-    /// Handle of the range that the address lies in.
-    pub range: sys::gpumem_range,
-    /// Address of the first byte of the mapping.
-    pub base: u64,
-    /// Bytes of the mapping.
-    pub size: u64,
-    /// Number of the physical memory; the same for every mapping and handle of it.
-    pub block_id: u64,
-    /// Where the memory lies.
-    pub place: Place,
-}
-
-debug_with_addresses! {
-    MappingInfo { range base(hexadecimal) size block_id place }
 }

@@ -18,48 +18,16 @@ use crate::device::Device;
 use crate::element::Element;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{array_text, Error, Rejected, Status};
+use crate::error::{Error, Rejected, Status};
+use crate::infos::RingInfo;
 use crate::instance::{c_pointer, c_text, Inner, Instance};
-use crate::library::{c, call};
+use crate::library::{c, call, info_call};
 use crate::memory::Remains;
 pub use crate::options::{RingOpenOptions, RingOptions};
 use crate::share::{limit, ShareHandle};
 use crate::stream::{nanoseconds, Stream};
 use crate::typed::part_of_bytes;
 use crate::uses::busy;
-
-/// Information about a ring, as one side sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RingInfo {
-    /// Ordinal of its device.
-    pub device_ordinal: u32,
-    /// Whether this process created it.
-    pub is_producer: bool,
-    /// First byte of the first slot, as a device address.
-    pub base: u64,
-    /// Bytes that a message has at most.
-    pub slot_size: u64,
-    /// Bytes from one slot to the next.
-    pub slot_stride: u64,
-    /// Slots.
-    pub slot_count: u32,
-    /// Consumers at the same time.
-    pub consumers_max: u32,
-    /// Consumers now.
-    pub consumer_count: u32,
-    /// Slots that this side has acquired or waited for, and not published or released. A message that was released counts
-    /// until all older ones are.
-    pub held_count: u32,
-    /// Messages that were published.
-    pub published: u64,
-    /// Messages that this consumer, or the slowest one, has released or not seen.
-    pub released: u64,
-    /// Whether the producer has finished the ring.
-    pub finished: bool,
-    /// As given here.
-    pub name: String,
-}
 
 /// The one owner of a ring. Work in streams shares it, and so its memory stays until that is complete.
 struct Ring {
@@ -74,24 +42,7 @@ unsafe impl Sync for Ring {}
 
 impl Ring {
     fn info(&self) -> Result<RingInfo, Error> {
-        let mut info = sys::gpumem_ring_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_ring_get_info(self.handle, &mut info)) }?;
-        Ok(RingInfo {
-            device_ordinal: info.device_ordinal,
-            is_producer: info.is_producer != 0,
-            base: info.base as u64,
-            slot_size: info.slot_size,
-            slot_stride: info.slot_stride,
-            slot_count: info.slot_count,
-            consumers_max: info.consumers_max,
-            consumer_count: info.consumer_count,
-            held_count: info.held_count,
-            published: info.published,
-            released: info.released,
-            finished: info.finished != 0,
-            name: array_text(&info.name),
-        })
+        info_call!(gpumem_ring_get_info(self.handle) => RingInfo)
     }
 
     /// Destroys the ring, unless work in a stream shares it.

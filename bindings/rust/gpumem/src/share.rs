@@ -15,26 +15,26 @@ use std::time::Duration;
 use gpumem_sys as sys;
 
 use crate::buffer::{Buffer, BufferSlice, Hold, Lending};
-use crate::codes::{Access, Backend, DmaBufFlags, ImportState, Location, SharePeer, ShareType, ShareWay};
 #[cfg(doc)]
 use crate::codes::{Capability, HandleTypes, Kind, MemoryFlags};
+use crate::codes::{DmaBufFlags, SharePeer, ShareWay};
 use crate::copy::sealed::Source;
 use crate::device::Device;
 use crate::element::Element;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{array_text, Error, Rejected, Status};
+use crate::error::{Error, Rejected, Status};
 #[cfg(doc)]
 use crate::hub::Link;
+use crate::infos::{ImportInfo, MemoryInfo, ShareInfo, WayInfo};
 use crate::instance::{c_pointer, c_text, Inner, Instance};
-use crate::library::{c, call};
-use crate::memory::{Memory, MemoryInfo};
+use crate::library::{c, call, info_call};
+use crate::memory::Memory;
 pub use crate::options::{ExportOptions, ImportOptions, SendOptions};
 use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
 use crate::stream::nanoseconds;
 use crate::typed::{part_of_bytes, DeviceMemory, DeviceSlice};
-use crate::words::translate;
 
 /// Nanoseconds of a limit for C, to which 0 means a default.
 pub(crate) fn limit(timeout: Option<Duration>) -> u64 {
@@ -94,22 +94,7 @@ impl ShareHandle {
     /// [`ErrorKind::InvalidArgument`] if the bytes are damaged or no handle, and [`ErrorKind::Unsupported`] if they are
     /// of a newer version of the library.
     pub fn info(&self) -> Result<ShareInfo, Error> {
-        let mut info = sys::gpumem_share_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_share_get_info(&self.to_c(), &mut info)) }?;
-        Ok(ShareInfo {
-            share_type: ShareType(info.r#type),
-            way: ShareWay(info.way),
-            backend: Backend(info.backend),
-            access: Access(info.access),
-            location: Location(info.location),
-            exporter_pid: info.exporter_pid,
-            size: info.size,
-            offset: info.offset,
-            buffer_id: info.buffer_id,
-            fd_count: info.fd_count,
-            device_uuid: info.device_uuid,
-        })
+        info_call!(gpumem_share_get_info(&self.to_c()) => ShareInfo)
     }
 }
 
@@ -146,34 +131,6 @@ impl fmt::Debug for ShareHandle {
         }
         text.finish_non_exhaustive()
     }
-}
-
-/// What a handle says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ShareInfo {
-    /// Whether it is memory or an event.
-    pub share_type: ShareType,
-    /// How it is shared.
-    pub way: ShareWay,
-    /// The backend of the exporter.
-    pub backend: Backend,
-    /// The most that importers get.
-    pub access: Access,
-    /// Where the memory lies.
-    pub location: Location,
-    /// The exporter, as its own process namespace counts. It may have ended.
-    pub exporter_pid: i32,
-    /// Bytes of the whole memory; of a buffer, its capacity; 0 for an event.
-    pub size: u64,
-    /// Where in it the byte lies that was exported.
-    pub offset: u64,
-    /// Number of the allocation in the exporter.
-    pub buffer_id: u64,
-    /// Descriptors that belong to it.
-    pub fd_count: u32,
-    /// Of the device.
-    pub device_uuid: [u8; 16],
 }
 
 mod places {
@@ -372,10 +329,7 @@ impl Instance {
         way: ShareWay,
         peer: SharePeer,
     ) -> Result<WayInfo, Error> {
-        let mut info = sys::gpumem_way_info::default();
-        // SAFETY: the struct is writable and has its own size; any address may be given.
-        unsafe { call!(gpumem_share_get_way(self.inner.handle, pointer, way.0, peer.0, &mut info)) }?;
-        Ok(WayInfo::of(&info))
+        info_call!(gpumem_share_get_way(self.inner.handle, pointer, way.0, peer.0) => WayInfo)
     }
 
     /// Sends a handle over a Unix socket, with its descriptors and a connection to this process. It needs no right to
@@ -485,34 +439,7 @@ impl Instance {
     }
 }
 
-/// Whether memory can be shared in one way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WayInfo {
-    /// Success, or the status that the export or the import would have.
-    pub status: Status,
-    /// Descriptors that an export would have.
-    pub fd_count: u32,
-    /// Whether the handle alone is not enough: use [`Instance::send`] or a [`Hub`](crate::Hub) with a path. A dma-buf needs
-    /// a socket of your own.
-    pub needs_socket: bool,
-    /// Whether the importer's device reaches the memory over a bus or a link to another device.
-    pub slow: bool,
-    /// Why not, and what would help; or why it is slow, and what it needs.
-    pub message: String,
-}
-
 impl WayInfo {
-    pub(crate) fn of(info: &sys::gpumem_way_info) -> Self {
-        Self {
-            status: Status(info.status),
-            fd_count: info.fd_count,
-            needs_socket: info.needs_socket != 0,
-            slow: info.slow != 0,
-            message: translate(&array_text(&info.message)),
-        }
-    }
-
     /// Whether the memory can be shared in this way.
     #[must_use]
     pub fn is_possible(&self) -> bool {
@@ -681,17 +608,7 @@ impl Imported {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<ImportInfo, Error> {
-        let mut info = sys::gpumem_import_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_memory_get_import_info(self.memory.handle(), &mut info)) }?;
-        Ok(ImportInfo {
-            way: ShareWay(info.way),
-            access: Access(info.access),
-            state: ImportState(info.state),
-            exporter_pid: info.exporter_pid,
-            count: info.count,
-            exporter_buffer_id: info.exporter_buffer_id,
-        })
+        info_call!(gpumem_memory_get_import_info(self.memory.handle()) => ImportInfo)
     }
 
     /// What the library knows of the memory, which is of [`Kind::IMPORTED`].
@@ -771,24 +688,6 @@ impl<T: Element> ImportedSlice<'_, T> {
     pub(crate) fn operand(&self) -> (&Memory, u64) {
         (&self.imported.memory, self.offset)
     }
-}
-
-/// Information about an import.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ImportInfo {
-    /// How the memory is shared.
-    pub way: ShareWay,
-    /// What may be done here.
-    pub access: Access,
-    /// How it stands at this moment.
-    pub state: ImportState,
-    /// The exporter, as its own process namespace counts: the publisher, not a keeper.
-    pub exporter_pid: i32,
-    /// How often this process has imported it.
-    pub count: u64,
-    /// Number of the allocation in the exporter.
-    pub exporter_buffer_id: u64,
 }
 
 /// Imports an event, and returns its handle.

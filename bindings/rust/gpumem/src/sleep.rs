@@ -16,12 +16,13 @@ use std::sync::{Arc, Mutex, TryLockError};
 
 use gpumem_sys as sys;
 
-use crate::buffer::{BufferInfo, BufferRegistration, Shared};
+use crate::buffer::{BufferRegistration, Shared};
 use crate::codes::{Content, SleepFlags};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::event::Event;
+use crate::infos::BufferInfo;
 use crate::instance::{c_pointer, c_text};
 use crate::stream::Stream;
 

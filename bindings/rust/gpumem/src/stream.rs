@@ -23,10 +23,11 @@ use crate::copy::{
 };
 use crate::device::Device;
 use crate::element::{Element, FillValue};
-use crate::error::{array_text, check, Error, ErrorKind, Rejected, Status};
+use crate::error::{check, Error, ErrorKind, Rejected, Status};
 use crate::event::Event;
+use crate::infos::StreamInfo;
 use crate::instance::{c_pointer, c_text, lock, Instance};
-use crate::library::{c, call};
+use crate::library::{c, call, info_call};
 use crate::memory::Remains;
 pub use crate::options::StreamOptions;
 use crate::typed::{DeviceMemory, Pinned, Registered};
@@ -419,17 +420,7 @@ impl Stream {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<StreamInfo, Error> {
-        let mut info = sys::gpumem_stream_info::default();
-        // SAFETY: the struct is writable and has its own size.
-        unsafe { call!(gpumem_stream_get_info(self.handle(), &mut info)) }?;
-        Ok(StreamInfo {
-            device_ordinal: info.device_ordinal,
-            wrapped: info.wrapped != 0,
-            priority: info.priority,
-            native_stream: info.native_stream,
-            id: info.id,
-            name: array_text(&info.name),
-        })
+        info_call!(gpumem_stream_get_info(self.handle()) => StreamInfo)
     }
 
     /// The number of the capture into a graph that the stream is part of, for
@@ -1218,23 +1209,4 @@ impl<B> fmt::Debug for Pending<B> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Pending").field("number", &self.number).finish_non_exhaustive()
     }
-}
-
-/// Information about a stream.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct StreamInfo {
-    /// Ordinal of its device.
-    pub device_ordinal: u32,
-    /// Whether it was wrapped.
-    pub wrapped: bool,
-    /// Priority granted.
-    pub priority: i32,
-    /// The `CUstream`, for use by other code. It lives as long as the stream.
-    pub native_stream: *mut c_void,
-    /// Tells this stream from every other one of the process, also from an earlier one with the same native handle. 0
-    /// if the driver cannot tell: it is older than 12.0 and the stream is wrapped.
-    pub id: u64,
-    /// As given at creation.
-    pub name: String,
 }

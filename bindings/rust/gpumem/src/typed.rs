@@ -12,7 +12,8 @@ use crate::codes::{Kind, MemoryFlags};
 use crate::device::Device;
 use crate::element::{Atomic, Element};
 use crate::error::{Error, ErrorKind, Rejected, Status};
-use crate::memory::{Backing, Memory, MemoryInfo, MemoryOptions, RegisterOptions};
+use crate::infos::MemoryInfo;
+use crate::memory::{Backing, Memory, MemoryOptions, RegisterOptions};
 use crate::size::bytes_of;
 
 /// The alignment that every allocation has.
