@@ -437,10 +437,12 @@ def rust_options(interface):
                       translate(text, lambda name: names.get(name, f"`{name}`"), "{}()"))
     made = generate_options.rust(interface, kinds, lambda numbers, constant: value_name(numbers, constant, "Rust"), words, comment)
     used = sorted(kind for kind in {*kinds.values()} if re.search(rf"\b{kind}\b", made))
-    text = f"// {LICENCE}\n// {NOTE}\n//! Options of calls, with their setters.\n\nuse std::sync::Arc;\nuse std::time::Duration;\n\n"
+    text = f"// {LICENCE}\n// {NOTE}\n//! Options of calls, with their setters.\n\nuse std::os::raw::c_void;\nuse std::path::PathBuf;\n"
+    text += "use std::ptr;\nuse std::sync::Arc;\nuse std::time::Duration;\n\nuse gpumem_sys as sys;\n\n"
     text += "use crate::codes::{\n" + fill("    ", used, ",", "    ", 110) + "\n};\n"
-    return text + ("use crate::device::Device;\nuse crate::group::GroupInner;\nuse crate::instance::{CudaOptions, HostOptions, Processor};\n"
-                   "use crate::managed::Place;\n" + made)
+    return text + ("use crate::device::Device;\nuse crate::error::Error;\nuse crate::group::GroupInner;\nuse crate::hub::Secret;\n"
+                   "use crate::instance::{c_path, c_pointer, c_text, first_of, toggle, CudaOptions, Desc, Processor};\n"
+                   "use crate::managed::Place;\nuse crate::range::describe_accesses;\nuse crate::share::limit;\n" + made)
 
 
 # Python.

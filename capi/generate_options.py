@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""The structs of options of the Rust binding, with a setter for each field, made of the structs of C that a call takes.
+"""The structs of options of the Rust binding, with a setter for each field, made of the structs of C that a call takes, and what
+makes the struct of C of them.
 
 Flags are added to those before; a text is anything that becomes a String; a number of nanoseconds is a Duration. What does not
 follow from C is named in FIELDS. Setters that take something else stand in the module of the object, by hand.
@@ -27,6 +28,9 @@ STRUCTS = {
     "gpumem_publish_desc": ("PublishOptions", "", "The defaults: the next version, to read if it is shared by descriptors, and one older version "
                             "is kept."),
     "gpumem_fetch_desc": ("FetchOptions", "", "The defaults: the newest version."),
+    "gpumem_host_options": ("HostOptions", "See `docs/host-backend.md`. Every option has a default.", "The defaults."),
+    "gpumem_hub_desc": ("HubOptions", "", "The defaults: a hub of the name `default`, for the user alone."),
+    "gpumem_link_desc": ("LinkOptions", "", "The defaults: the hub of the name `default`."),
 }
 # Fields that are something else in Rust, with their names, types and values at first; their setters are by hand. None: the call has
 # a parameter for it, or another field says it.
@@ -39,20 +43,42 @@ FIELDS = {f"gpumem_{name}": change for name, change in {
     "physical_desc.size": None, "physical_desc.location": PLACE, "physical_desc.location_id": None,
     "buffer_desc.size": None, "buffer_desc.location": PLACE, "buffer_desc.location_id": None, "buffer_desc.accesses": ACCESSES,
     "buffer_desc.access_count": None, "buffer_desc.group": ("group", "Option<Arc<GroupInner>>", "None"),
-    "pool_desc.kind": ("kind", "Option<Kind>", "None"), "pool_desc.numa_node": ("numa_node", "i32", "0"),
+    "pool_desc.kind": ("kind", "Kind", "Kind::DEVICE"), "pool_desc.numa_node": ("numa_node", "i32", "0"),
     "pool_desc.accesses": ACCESSES, "pool_desc.access_count": None, "ring_desc.slot_size": None,
     "import_desc.device": ("device", "Option<Device>", "None"),
+    **{f"hub_desc.{field}": (field, "Vec<u32>", "Vec::new()") for field in ("users", "groups")},
+    "hub_desc.user_count": None, "hub_desc.group_count": None, "hub_desc.token_size": None, "link_desc.token_size": None,
 }.items()}
 # Names that differ.
 NAMES = {"gpumem_pool_desc.memory_flags": "require"}
+# Texts that differ.
+TEXTS = {
+    "gpumem_hub_desc.mode": "Permissions of the socket file; 0 means `0o600`: the user alone.",
+    "gpumem_hub_desc.token": "A secret that links must show, of 1 to 256 bytes. Links show it only to a hub of their own user or of root.",
+    "gpumem_link_desc.path": "Where the hub listens, as in [`HubOptions::path`].",
+    "gpumem_link_desc.token": "The secret of the hub, of 1 to 256 bytes, shown only to a process of this user or of root.",
+}
+# Fields of C that take more than a conversion: what stands before the struct, what stands in it, and what the result then holds.
+TO_C = {
+    "Option<Place>": ("let (location, location_id) = self.place.map_or((0, 0), Place::to_c);", ("location", "location_id"), ""),
+    "Vec<(Processor, Access)>": ("let accesses = describe_accesses(&self.accesses);",
+                                 ("accesses: first_of(&accesses)", "access_count: accesses.len() as u64"), "accesses"),
+    "Option<Arc<GroupInner>>": ("", ("group: self.group.as_ref().map_or(ptr::null_mut(), |group| group.handle())",), ""),
+    "Option<Device>": ("", ("device: self.device.as_ref().map_or(ptr::null_mut(), |device| device.handle)",), ""),
+    "Option<HostOptions>": ("", (), ""), "Option<CudaOptions>": ("", (), ""),  # The call has them.
+}
 
 
 def setter(name, kind, flags):
     """What a setter takes, and what it does with that."""
     if kind == "Option<String>":
         return "impl Into<String>", f"Some({name}.into())", "="
-    if kind == "Option<Duration>":
-        return "Duration", f"Some({name})", "="
+    if kind == "Option<PathBuf>":
+        return "impl Into<PathBuf>", f"Some({name}.into())", "="
+    if kind == "Option<Secret>":
+        return "impl Into<Vec<u8>>", f"Some(Secret({name}.into()))", "="
+    if kind in ("Option<Duration>", "Option<bool>"):
+        return kind[len("Option<"):-1], f"Some({name})", "="
     return kind, name, "|=" if flags else "="
 
 
@@ -65,7 +91,10 @@ def fields_of(interface, struct, kinds, numbers, named):
         if change:
             yield (*change, "", None)
             continue
-        name, base, text = NAMES.get(f"{struct.name}.{field.name}", field.name), field.type.base, field.text
+        name, base = NAMES.get(f"{struct.name}.{field.name}", field.name), field.type.base
+        text = TEXTS.get(f"{struct.name}.{field.name}", field.text)
+        text = re.sub(r" `GPUMEM_HOST_\w+`(?: \(.*\))?$", "", text)  # Only the default instance reads the environment.
+        text = re.sub(r"\. NULL (?:means|stands for) (.*)\.$", r". By default \1.", text)
         text = re.sub(r",? or NULL; copied\.$", ".", text)
         text = re.sub(r"^For messages", "A name for messages", text)
         flags = base in numbers and numbers[base].flags
@@ -74,8 +103,12 @@ def fields_of(interface, struct, kinds, numbers, named):
             kind = kinds[base]
             first = f"{kind}::NONE" if flags else f"{kind}(0)" if zero == "NONE" else f"{kind}::{zero}"
             text = re.sub(r"(One|A sum) of (the )?GPUMEM_\w+ values", rf"\1 of the [`{kind}`] values", text)
+        elif base == "gpumem_toggle":
+            kind, first, text = "Option<bool>", "None", f"Whether {text[0].lower()}{text[1:]}"
+        elif base == "void" and name == "token":
+            kind, first = "Option<Secret>", "None"
         elif base == "char":
-            kind, first = "Option<String>", "None"
+            kind, first = "Option<PathBuf>" if name == "path" else "Option<String>", "None"
         elif name.endswith("_ns"):
             name, kind, first = name.removesuffix("_ns"), "Option<Duration>", "None"
             text = re.sub(r"; 0 means ([^;]*)\.$", r"; \1 by default.", text)
@@ -87,9 +120,58 @@ def fields_of(interface, struct, kinds, numbers, named):
         yield name, kind, first, text, setter(name, kind, flags)
 
 
+def to_c(struct, name, fields, kinds):
+    """The function that makes the struct of C."""
+    before, inside, held = [], [], []
+    in_c = {NAMES.get(f"{struct.name}.{field.name}", field.name).removesuffix("_ns"): field for field in struct.fields}
+    for rust, kind, *_ in fields:
+        field = in_c.get(rust)
+        if kind in TO_C:
+            line, values, holds = TO_C[kind]
+            before += [line] * bool(line)
+            inside += values
+            held += [holds] * bool(holds)
+        elif kind in ("Option<String>", "Option<PathBuf>"):
+            before.append(f'let {rust} = c_{"text" if "String" in kind else "path"}(self.{rust}.as_deref(), "{name}::{rust}")?;')
+            inside.append(f"{field.name}: c_pointer(&{rust})")
+            held.append(rust)
+        elif kind == "Option<Secret>":
+            before.append(f'let ({rust}, {rust}_size) = Secret::to_c(&self.{rust}, "{name}::{rust}")?;')
+            inside += [rust, f"{rust}_size"]
+        elif kind == "Vec<u32>":
+            inside += [f"{rust}: first_of(&self.{rust})", f"{rust[:-1]}_count: self.{rust}.len() as u32"]
+        else:
+            value = f"limit(self.{rust})" if kind == "Option<Duration>" else f"toggle(self.{rust})" if kind == "Option<bool>" else f"self.{rust}"
+            value += ".0" if kind in kinds.values() else ""
+            if field.type.stars:
+                value += f" as *{'const' if field.type.stars[0] else 'mut'} c_void"
+            inside.append(f"{field.name}: {value}")
+    inside.append("..Default::default()")
+    kind, made = f"sys::{struct.name}", f"sys::{struct.name} {{ {', '.join(inside)} }}"
+    result = kind
+    if any(line.endswith("?;") for line in before):
+        result = f"Result<Desc<{kind}, impl Sized>, Error>"
+        last = f"Ok(Desc::new({{}}, {held[0] if len(held) == 1 else '(' + ', '.join(held) + ')'}))"
+        if len(last.format(made)) <= 102:
+            made = last.format(made)
+        else:
+            before.append(f"let desc = {made};")
+            made = last.format("desc")
+    before.append(made)
+    text = f"\n    pub(crate) fn to_c(&self) -> {result} {{\n"
+    for line in before:
+        if line.startswith("let desc = ") and 102 < len(line) <= 98 + len("let desc = "):
+            line = line.replace("=", "=\n           ", 1)
+        elif len(line) > 102:
+            start, _, end = line.partition(f" {{ {', '.join(inside)} }}")
+            line = start + " {\n" + "".join(f"            {word},\n" for word in inside[:-1]) + f"            {inside[-1]}\n        }}{end}"
+        text += f"        {line}\n"
+    return text + "    }\n"
+
+
 def rust(interface, kinds, named, words, comment):
     """The structs. What Rust calls things comes from generate.py."""
-    interface.require([*FIELDS, *NAMES])
+    interface.require([*FIELDS, *NAMES, *TEXTS])
     text = ""
     numbers = {numbers.name: numbers for numbers in interface.numbers}
     for c_name, (name, more, defaults) in STRUCTS.items():
@@ -111,5 +193,5 @@ def rust(interface, kinds, named, words, comment):
                 text += "\n" + comment(words(says), "    /// ", 112)
                 text += (f"    #[must_use]\n    pub fn {field}(mut self, {field}: {takes}) -> Self {{\n"
                          f"        self.{field} {sets} {value};\n        self\n    }}\n")
-        text += "}\n"
+        text += to_c(struct, name, fields, kinds) + "}\n"
     return text

@@ -18,12 +18,12 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
 use crate::group::{Group, GroupInner};
 use crate::infos::BufferInfo;
-use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
+use crate::instance::{c_pointer, c_text, first_of, lock, Inner, Instance, Processor};
 use crate::library::{c, call};
 use crate::managed::Place;
 use crate::memory::Remains;
 pub use crate::options::BufferOptions;
-use crate::range::{describe_accesses, first_access, takes_away};
+use crate::range::{describe_accesses, takes_away};
 use crate::size::bytes_of;
 use crate::sleep::{with_panics, BufferCallbacks, Callbacks, PrepareOptions, SleepOptions, WakeOptions};
 use crate::typed::Part;
@@ -406,27 +406,9 @@ impl<T: Element> Buffer<T> {
     pub fn with_options(device: &Device, len: usize, options: &BufferOptions) -> Result<Self, Error> {
         const FUNCTION: &str = "Buffer::new";
         let size = bytes_of::<T>(len, FUNCTION)? as u64;
-        let name = c_text(options.name.as_deref(), "BufferOptions::name")?;
-        let tag = c_text(options.tag.as_deref(), "BufferOptions::tag")?;
-        let (location, location_id) = options.place.map_or((0, 0), Place::to_c);
-        let accesses = describe_accesses(&options.accesses);
+        let mut desc = options.to_c()?;
+        desc.size = size;
         let group = options.group.clone();
-        let desc = sys::gpumem_buffer_desc {
-            size,
-            reserve: options.reserve,
-            location,
-            location_id,
-            handle_types: options.handle_types.0,
-            require: options.require.0,
-            prefer: options.prefer.0,
-            flags: options.flags.0,
-            accesses: first_access(&accesses),
-            access_count: accesses.len() as u64,
-            name: c_pointer(&name),
-            group: group.as_ref().map_or(ptr::null_mut(), |group| group.handle()),
-            tag: c_pointer(&tag),
-            ..Default::default()
-        };
         let instance = device.instance.clone();
         instance.retry();
         // The group does not sleep before it has the buffer.
@@ -434,7 +416,7 @@ impl<T: Element> Buffer<T> {
         let lending = options.place.map(|_| Lending::lock());
         let mut handle = ptr::null_mut();
         // SAFETY: the struct, its entries and its texts live during the call; the output is writable.
-        unsafe { call!(gpumem_buffer_create(device.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_buffer_create(device.handle, &*desc, &mut handle)) }?;
         let shared = Arc::new(Shared {
             handle,
             instance,
@@ -630,7 +612,7 @@ impl<T: Element> Buffer<T> {
             self.shared().uses.refuse((0, u64::MAX), "buffer", "Buffer::set_access")?;
         }
         let described = describe_accesses(accesses);
-        let (handle, first) = (self.inner.handle, first_access(&described));
+        let (handle, first) = (self.inner.handle, first_of(&described));
         // SAFETY: there are as many entries.
         unsafe { call!(gpumem_buffer_set_access(handle, first, described.len() as u64)) }?;
         Ok(())

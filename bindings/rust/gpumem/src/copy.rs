@@ -19,7 +19,7 @@ use crate::element::{Atomic, Element, FillValue};
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected};
-use crate::instance::Instance;
+use crate::instance::{first_of, Instance};
 use crate::library::{c, call};
 use crate::managed::{check_owner, Managed};
 use crate::memory::Memory;
@@ -788,11 +788,6 @@ fn failed_region(error: Error, index: u64, count: usize) -> Error {
     }
 }
 
-/// First region of a batch; NULL if it is empty.
-fn first_region(regions: &[sys::gpumem_copy_region]) -> *const sys::gpumem_copy_region {
-    regions.first().map_or(ptr::null(), |_| regions.as_ptr())
-}
-
 /// Where copies and fills run.
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
@@ -1198,7 +1193,7 @@ impl Instance {
     /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
     /// [`ErrorKind::Unsupported`], as the message says. [`Error::region`] is the index of the region that failed.
     pub unsafe fn copy_regions_raw(&self, regions: &[sys::gpumem_copy_region]) -> Result<(), Error> {
-        let (first, count) = (first_region(regions), regions.len());
+        let (first, count) = (first_of(regions), regions.len());
         let mut failed = u64::MAX;
         // SAFETY: there are as many regions, and the output is writable; the rest is the caller's promise.
         unsafe { call!(gpumem_copy_regions(self.inner.handle, first, count as u64, &mut failed)) }
@@ -1319,7 +1314,7 @@ impl Stream {
     /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
     /// [`ErrorKind::Unsupported`], as the message says. [`Error::region`] is the index of the region that failed.
     pub unsafe fn copy_regions_raw(&self, regions: &[sys::gpumem_copy_region]) -> Result<(), Error> {
-        let (first, count) = (first_region(regions), regions.len());
+        let (first, count) = (first_of(regions), regions.len());
         let mut failed = u64::MAX;
         // SAFETY: there are as many regions, and the output is writable; the rest is the caller's promise.
         unsafe { call!(gpumem_copy_regions_async(self.handle(), first, count as u64, &mut failed)) }

@@ -171,11 +171,10 @@ impl Group {
     pub fn with_options(instance: &Instance, options: &GroupOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let name = c_text(options.name.as_deref(), "GroupOptions::name")?;
-        let desc = sys::gpumem_group_desc { name: c_pointer(&name), ..Default::default() };
+        let desc = options.to_c()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_group_create(instance.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_group_create(instance.handle, &*desc, &mut handle)) }?;
         Ok(Self {
             inner: Arc::new(GroupInner {
                 handle,

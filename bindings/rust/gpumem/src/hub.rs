@@ -2,11 +2,11 @@
 //! Shared memory and events under names.
 
 use std::collections::HashSet;
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::os::raw::c_void;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use std::time::Duration;
 use gpumem_sys as sys;
 
 #[cfg(doc)]
-use crate::codes::ImportState;
-use crate::codes::{HubFlags, SharePeer, ShareWay};
+use crate::codes::{HubFlags, ImportState};
+use crate::codes::{SharePeer, ShareWay};
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
@@ -23,18 +23,18 @@ use crate::infos::{Entry, HubInfo, LinkInfo, WayInfo};
 use crate::instance::{c_pointer, c_text, Inner, Instance};
 use crate::library::{c, call, info_call};
 use crate::memory::Remains;
-pub use crate::options::{FetchOptions, PublishOptions};
-use crate::share::{limit, place_of, ImportOptions, Imported, Share, ShareHandle};
+pub use crate::options::{FetchOptions, HubOptions, LinkOptions, PublishOptions};
+use crate::share::{place_of, ImportOptions, Imported, Share, ShareHandle};
 use crate::stream::nanoseconds;
 
 /// Bytes that `Debug` does not show.
 #[derive(Clone)]
-struct Secret(Vec<u8>);
+pub(crate) struct Secret(pub(crate) Vec<u8>);
 
 impl Secret {
     /// For C, which knows none by its size of 0. So an empty one, such as that of a variable that is not set, must not get
     /// there.
-    fn to_c(secret: &Option<Self>, function: &'static str) -> Result<(*const c_void, u32), Error> {
+    pub(crate) fn to_c(secret: &Option<Self>, function: &'static str) -> Result<(*const c_void, u32), Error> {
         match secret {
             None => Ok((ptr::null(), 0)),
             Some(Self(bytes)) if bytes.is_empty() => {
@@ -52,82 +52,13 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A path for C.
-fn c_path(path: Option<&Path>, function: &'static str) -> Result<Option<CString>, Error> {
-    path.map(|path| {
-        CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| Error::invalid(function, "the path contains a 0 byte"))
-    })
-    .transpose()
-}
-
 /// A path in a fixed array of C.
 pub(crate) fn array_path(array: &[sys::c_char]) -> PathBuf {
     let bytes = array.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
     OsString::from_vec(bytes).into()
 }
 
-/// First number; NULL if there is none.
-fn first_of(numbers: &[u32]) -> *const u32 {
-    numbers.first().map_or(ptr::null(), |_| numbers.as_ptr())
-}
-
-/// Options for a hub.
-#[derive(Clone, Debug, Default)]
-pub struct HubOptions {
-    path: Option<PathBuf>,
-    mode: u32,
-    users: Vec<u32>,
-    groups: Vec<u32>,
-    token: Option<Secret>,
-    flags: HubFlags,
-    limits: Limits,
-    timeout: Option<Duration>,
-    name: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Limits {
-    links: u32,
-    names: u32,
-    versions: u32,
-    fds: u32,
-    bytes: u64,
-}
-
-macro_rules! limits {
-    ($($(#[$meta:meta])* $name:ident($argument:ident: $type:ty) $field:ident;)*) => {$(
-        $(#[$meta])*
-        #[must_use]
-        pub fn $name(mut self, $argument: $type) -> Self {
-            self.limits.$field = $argument;
-            self
-        }
-    )*};
-}
-
 impl HubOptions {
-    /// The defaults: a hub of the name `default`, for the user alone.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Where it listens, up to 107 bytes. One that begins with `@` is an abstract address, which has no file. A name
-    /// without `/` is that of a file in `$XDG_RUNTIME_DIR/gpumem`, or in `/tmp/gpumem-UID` where that is not set.
-    #[must_use]
-    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
-        self.path = Some(path.into());
-        self
-    }
-
-    /// Permissions of the socket file; `0o600` by default: the user alone.
-    #[must_use]
-    pub fn mode(mut self, mode: u32) -> Self {
-        self.mode = mode;
-        self
-    }
-
     /// Lets this user connect too.
     #[must_use]
     pub fn user(mut self, id: u32) -> Self {
@@ -140,59 +71,6 @@ impl HubOptions {
     pub fn group(mut self, id: u32) -> Self {
         self.groups.push(id);
         self
-    }
-
-    /// A secret that links must show, of 1 to 256 bytes.
-    #[must_use]
-    pub fn token(mut self, token: impl Into<Vec<u8>>) -> Self {
-        self.token = Some(Secret(token.into()));
-        self
-    }
-
-    /// How it behaves.
-    #[must_use]
-    pub fn flags(mut self, flags: HubFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
-    limits! {
-        /// Links at once; 64 by default.
-        links_max(count: u32) links;
-        /// Names at once; 1,024 by default.
-        names_max(count: u32) names;
-        /// Versions of one name at once; 16 by default.
-        versions_max(count: u32) versions;
-        /// Descriptors that are held at once; 4,096 by default.
-        fds_max(count: u32) fds;
-        /// Bytes of memory that links may publish in a keeper; no limit by default.
-        bytes_max(bytes: u64) bytes;
-    }
-
-    /// How long a link may take for a message that it has begun; 5 seconds by default.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-}
-
-impl PublishOptions {
-    fn to_c(&self) -> sys::gpumem_publish_desc {
-        sys::gpumem_publish_desc {
-            version: self.version,
-            access: self.access.0,
-            keep: self.keep,
-            fingerprint: self.fingerprint,
-            ..Default::default()
-        }
     }
 }
 
@@ -246,31 +124,10 @@ impl Hub {
     pub fn open(instance: &Instance, options: &HubOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let path = c_path(options.path.as_deref(), "HubOptions::path")?;
-        let name = c_text(options.name.as_deref(), "HubOptions::name")?;
-        let (token, token_size) = Secret::to_c(&options.token, "HubOptions::token")?;
-        let desc = sys::gpumem_hub_desc {
-            path: c_pointer(&path),
-            mode: options.mode,
-            user_count: options.users.len() as u32,
-            users: first_of(&options.users),
-            groups: first_of(&options.groups),
-            group_count: options.groups.len() as u32,
-            token_size,
-            token,
-            flags: options.flags.0,
-            links_max: options.limits.links,
-            names_max: options.limits.names,
-            versions_max: options.limits.versions,
-            fds_max: options.limits.fds,
-            bytes_max: options.limits.bytes,
-            timeout_ns: limit(options.timeout),
-            name: c_pointer(&name),
-            ..Default::default()
-        };
+        let desc = options.to_c()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and what it points to live during the call; the output is writable.
-        unsafe { call!(gpumem_hub_open(instance.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_hub_open(instance.handle, &*desc, &mut handle)) }?;
         Ok(Self { handle, instance })
     }
 
@@ -371,43 +228,6 @@ impl fmt::Debug for Hub {
     }
 }
 
-/// Options for connecting to a hub.
-#[derive(Clone, Debug, Default)]
-pub struct LinkOptions {
-    path: Option<PathBuf>,
-    token: Option<Secret>,
-    timeout: Option<Duration>,
-}
-
-impl LinkOptions {
-    /// The defaults: the hub of the name `default`.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Where the hub listens, as in [`HubOptions::path`].
-    #[must_use]
-    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
-        self.path = Some(path.into());
-        self
-    }
-
-    /// The secret of the hub, of 1 to 256 bytes.
-    #[must_use]
-    pub fn token(mut self, token: impl Into<Vec<u8>>) -> Self {
-        self.token = Some(Secret(token.into()));
-        self
-    }
-
-    /// How long the hub may take for each answer; 5 seconds by default.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-}
-
 /// A connection to a hub.
 ///
 /// All threads may use it at the same time, also while one waits.
@@ -432,18 +252,10 @@ impl Link {
     pub fn connect(instance: &Instance, options: &LinkOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let path = c_path(options.path.as_deref(), "Link::connect")?;
-        let (token, token_size) = Secret::to_c(&options.token, "LinkOptions::token")?;
-        let desc = sys::gpumem_link_desc {
-            path: c_pointer(&path),
-            token,
-            token_size,
-            timeout_ns: limit(options.timeout),
-            ..Default::default()
-        };
+        let desc = options.to_c()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and what it points to live during the call; the output is writable.
-        unsafe { call!(gpumem_link_connect(instance.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_link_connect(instance.handle, &*desc, &mut handle)) }?;
         Ok(Self { handle, instance })
     }
 
@@ -527,11 +339,7 @@ impl Link {
     /// As [`fetch`](Self::fetch).
     pub fn fetch_with_options(&self, name: &str, options: &FetchOptions) -> Result<ShareHandle, Error> {
         let name = c_text(Some(name), "Link::fetch")?;
-        let desc = sys::gpumem_fetch_desc {
-            version: options.version,
-            fingerprint: options.fingerprint,
-            ..Default::default()
-        };
+        let desc = options.to_c();
         let (text, mut handle) = (c_pointer(&name), sys::gpumem_share_handle::default());
         // SAFETY: the struct and the text live during the call; the output is writable.
         unsafe { call!(gpumem_link_fetch(self.handle, text, &desc, &mut handle)) }?;
@@ -585,8 +393,7 @@ impl Link {
     ) -> Result<Option<(Imported, Entry)>, Error> {
         self.instance.retry();
         let name = c_text(Some(name), "Link::import_next")?;
-        let memory_name = c_text(options.name.as_deref(), "ImportOptions::name")?;
-        let (text, desc) = (c_pointer(&name), options.to_c(c_pointer(&memory_name)));
+        let (text, desc) = (c_pointer(&name), options.to_c()?);
         let (mut info, mut pointer, mut memory) =
             (sys::gpumem_entry_info::default(), ptr::null_mut(), ptr::null_mut());
         // SAFETY: the texts and the struct live during the call; the outputs are writable, and the struct has its own size.
@@ -596,7 +403,7 @@ impl Link {
                 text,
                 after,
                 timeout_ns,
-                &desc,
+                &*desc,
                 &mut info,
                 &mut pointer,
                 &mut memory
@@ -724,7 +531,11 @@ impl fmt::Debug for Link {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
     use super::*;
+    use crate::instance::c_path;
 
     #[test]
     fn tokens_are_not_printed() {

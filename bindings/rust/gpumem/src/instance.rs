@@ -3,20 +3,23 @@
 
 use std::ffi::CString;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::os::raw::{c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpumem_sys as sys;
 
-use crate::codes::{Access, Backend, Kind, Location, LockMode};
+use crate::codes::{Access, Backend, Kind, Location};
 use crate::device::Device;
 use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
 use crate::infos::{InstanceInfo, KindStats, PointerInfo, ProbeInfo, Stats};
 use crate::library::{c, call, info_call, require};
 use crate::memory::Remains;
-pub use crate::options::InstanceOptions;
+pub use crate::options::{HostOptions, InstanceOptions};
 use crate::stream::a_device_was_lost;
 use crate::words::translate;
 
@@ -35,9 +38,48 @@ pub(crate) fn c_text(text: Option<&str>, function: &'static str) -> Result<Optio
     .transpose()
 }
 
+/// A path for C.
+pub(crate) fn c_path(path: Option<&Path>, function: &'static str) -> Result<Option<CString>, Error> {
+    path.map(|path| {
+        CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| Error::invalid(function, "the path contains a 0 byte"))
+    })
+    .transpose()
+}
+
 /// Pointer to a text; NULL if there is none.
 pub(crate) fn c_pointer(text: &Option<CString>) -> *const sys::c_char {
     text.as_ref().map_or(ptr::null(), |text| text.as_ptr())
+}
+
+/// Pointer to the first item; NULL if there is none.
+pub(crate) fn first_of<T>(items: &[T]) -> *const T {
+    items.first().map_or(ptr::null(), |_| items.as_ptr())
+}
+
+/// A struct of C, with what it points to.
+pub(crate) struct Desc<D, H> {
+    desc: D,
+    _held: H,
+}
+
+impl<D, H> Desc<D, H> {
+    pub(crate) fn new(desc: D, held: H) -> Self {
+        Self { desc, _held: held }
+    }
+}
+
+impl<D, H> Deref for Desc<D, H> {
+    type Target = D;
+    fn deref(&self) -> &D {
+        &self.desc
+    }
+}
+
+impl<D, H> DerefMut for Desc<D, H> {
+    fn deref_mut(&mut self) -> &mut D {
+        &mut self.desc
+    }
 }
 
 /// An open backend. Its clones and every object created through it share it; dropping the last of them closes it.
@@ -223,104 +265,12 @@ impl CudaOptions {
     }
 }
 
-/// Options for an instance of the host backend; see `docs/host-backend.md`. Every option has a default.
-#[derive(Clone, Debug, Default)]
-pub struct HostOptions {
-    values: HostValues,
-    peers: Option<String>,
-    masked: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct HostValues {
-    device_count: u32,
-    strict: i32,
-    device_bytes: u64,
-    granularity: u64,
-    pageable: i32,
-    same_pointer: i32,
-    lock_mode: LockMode,
-    numa_nodes: u32,
-    register_count_max: u64,
-    lock_piece: u64,
-    quarantine: u32,
-    fill: i32,
-    concurrent: i32,
-    compressible: i32,
-    vmm_granularity: u64,
-}
-
-const fn toggle(on: bool) -> sys::gpumem_toggle {
-    if on {
-        sys::GPUMEM_TOGGLE_ON
-    } else {
-        sys::GPUMEM_TOGGLE_OFF
-    }
-}
-
-macro_rules! host_options {
-    ($($(#[$meta:meta])* $name:ident($argument:ident: $type:ty) $value:expr;)*) => {$(
-        $(#[$meta])*
-        #[must_use]
-        pub fn $name(mut self, $argument: $type) -> Self {
-            self.values.$name = $value;
-            self
-        }
-    )*};
-}
-
-impl HostOptions {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    host_options! {
-        /// Emulated devices, 1 to 64.
-        device_count(count: u32) count;
-        /// Whether device memory faults when the CPU accesses it, and unfinished work is tracked; on by default.
-        strict(on: bool) toggle(on);
-        /// Memory of each device in bytes.
-        device_bytes(bytes: u64) bytes;
-        /// Unit in which device memory is charged.
-        granularity(bytes: u64) bytes;
-        /// Whether devices access pageable memory; off by default.
-        pageable(on: bool) toggle(on);
-        /// Whether registered memory has the same address for the CPU and for devices; off by default.
-        same_pointer(on: bool) toggle(on);
-        /// When pages are locked.
-        lock_mode(mode: LockMode) mode;
-        /// Number of NUMA nodes to simulate, 1 to 64.
-        numa_nodes(nodes: u32) nodes;
-        /// Registrations that may live at once.
-        register_count_max(count: u64) count;
-        /// Size of the pieces in which memory is locked, in bytes.
-        lock_piece(bytes: u64) bytes;
-        /// Number of freed address ranges that stay inaccessible before they are reused.
-        quarantine(ranges: u32) ranges;
-        /// Whether fresh memory is filled with 0xA5; by default as `strict`.
-        fill(on: bool) toggle(on);
-        /// Whether the CPU and devices use managed memory at the same time; on by default.
-        concurrent(on: bool) toggle(on);
-        /// Whether physical memory can be compressible; on by default.
-        compressible(on: bool) toggle(on);
-        /// Unit of physical memory and of mappings in bytes: a power of two from the page size to 1 GiB.
-        vmm_granularity(bytes: u64) bytes;
-    }
-
-    /// Directed links between devices: `all`, `none`, or a list such as `0>1,1>0`.
-    #[must_use]
-    pub fn peers(mut self, links: impl Into<String>) -> Self {
-        self.peers = Some(links.into());
-        self
-    }
-
-    /// Comma-separated entry points to treat as missing, such as `register,copy_2d`.
-    #[must_use]
-    pub fn masked(mut self, entry_points: impl Into<String>) -> Self {
-        self.masked = Some(entry_points.into());
-        self
+/// In C, 0 means the default.
+pub(crate) fn toggle(on: Option<bool>) -> sys::gpumem_toggle {
+    match on {
+        None => 0,
+        Some(true) => sys::GPUMEM_TOGGLE_ON,
+        Some(false) => sys::GPUMEM_TOGGLE_OFF,
     }
 }
 
@@ -349,51 +299,22 @@ impl Instance {
     pub fn open(options: impl Into<InstanceOptions>) -> Result<Self, Error> {
         require()?;
         let options = options.into();
-        let name = c_text(options.name.as_deref(), "InstanceOptions::name")?;
-        let given = options.host.as_ref();
-        let peers = c_text(given.and_then(|host| host.peers.as_deref()), "HostOptions::peers")?;
-        let masked = c_text(given.and_then(|host| host.masked.as_deref()), "HostOptions::masked")?;
-        let host = given.map(|host| sys::gpumem_host_options {
-            device_count: host.values.device_count,
-            strict: host.values.strict,
-            device_bytes: host.values.device_bytes,
-            granularity: host.values.granularity,
-            pageable: host.values.pageable,
-            same_pointer: host.values.same_pointer,
-            lock_mode: host.values.lock_mode.0,
-            numa_nodes: host.values.numa_nodes,
-            register_count_max: host.values.register_count_max,
-            lock_piece: host.values.lock_piece,
-            quarantine: host.values.quarantine,
-            fill: host.values.fill,
-            peers: c_pointer(&peers),
-            masked: c_pointer(&masked),
-            concurrent: host.values.concurrent,
-            compressible: host.values.compressible,
-            vmm_granularity: host.values.vmm_granularity,
-            ..Default::default()
-        });
-        let given = options.cuda.as_ref();
-        let contexts: Option<Vec<*mut c_void>> =
-            given.map(|cuda| cuda.contexts.iter().map(|context| *context as *mut c_void).collect());
+        let mut desc = options.to_c()?;
+        let host = options.host.as_ref().map(HostOptions::to_c).transpose()?;
+        let contexts: Option<Vec<*mut c_void>> = options
+            .cuda
+            .as_ref()
+            .map(|cuda| cuda.contexts.iter().map(|context| *context as *mut c_void).collect());
         let cuda = contexts.as_deref().map(|contexts| sys::gpumem_cuda_options {
-            contexts: contexts.first().map_or(ptr::null(), |_| contexts.as_ptr()),
+            contexts: first_of(contexts),
             context_count: contexts.len() as u64,
             ..Default::default()
         });
-        let desc = sys::gpumem_instance_desc {
-            backend: options.backend.0,
-            name: c_pointer(&name),
-            pin_budget: options.pin_budget,
-            transfer_threads: options.transfer_threads,
-            transfer_bytes: options.transfer_bytes,
-            host: host.as_ref().map_or(ptr::null(), |host| host),
-            cuda: cuda.as_ref().map_or(ptr::null(), |cuda| cuda),
-            ..Default::default()
-        };
+        desc.host = host.as_ref().map_or(ptr::null(), |host| &**host);
+        desc.cuda = cuda.as_ref().map_or(ptr::null(), |cuda| cuda);
         let mut handle = ptr::null_mut();
         // SAFETY: the structs and what they point to live during the call; the output is writable.
-        unsafe { call!(gpumem_instance_open(&desc, &mut handle)) }?;
+        unsafe { call!(gpumem_instance_open(&*desc, &mut handle)) }?;
         Ok(Self { inner: Inner::new(handle, true) })
     }
 

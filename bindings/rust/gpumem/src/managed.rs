@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
 use crate::infos::MemoryInfo;
-use crate::instance::{lock, Instance, Processor};
+use crate::instance::{first_of, lock, Instance, Processor};
 use crate::library::{c, call};
 use crate::memory::{Memory, MemoryOptions};
 use crate::stream::{Enqueued, Stream, StreamInner};
@@ -131,7 +131,7 @@ impl<T: Element> Managed<T> {
     /// As [`zeroed`](Self::zeroed), and if an option cannot be granted.
     pub fn zeroed_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
         let mut array = Managed::<MaybeUninit<T>>::uninit_with_options(device, len, options)?;
-        let mut access = array.first_access()?;
+        let mut access = array.first_of()?;
         // SAFETY: there is room for all of them, and the CPU has access.
         unsafe { ptr::write_bytes(access.as_mut_ptr(), 0, len) };
         drop(access);
@@ -197,7 +197,7 @@ impl<T: Element + Copy> Managed<T> {
     /// As [`zeroed`](Self::zeroed).
     pub fn from_slice(device: &Device, values: &[T]) -> Result<Self, Error> {
         let mut array = Managed::<MaybeUninit<T>>::uninit(device, values.len())?;
-        let mut access = array.first_access()?;
+        let mut access = array.first_of()?;
         // SAFETY: there is room for all of them, they do not overlap what was just allocated, and the CPU has access.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), access.as_mut_ptr().cast(), values.len()) };
         drop(access);
@@ -229,7 +229,7 @@ impl<T: Element> Managed<MaybeUninit<T>> {
     }
 
     /// As [`host_mut`](Self::host_mut), before any work can use the array.
-    fn first_access(&mut self) -> Result<HostAccessMut<'_, MaybeUninit<T>>, Error> {
+    fn first_of(&mut self) -> Result<HostAccessMut<'_, MaybeUninit<T>>, Error> {
         begin(self.memory(), Turns::take_first, "Managed")?;
         Ok(HostAccessMut { array: self })
     }
@@ -506,11 +506,6 @@ pub(crate) fn check_owner(
 fn describe(pointer: *mut c_void, bytes: u64, place: Option<Place>) -> sys::gpumem_managed_range {
     let (location, location_id) = place.map_or((0, 0), Place::to_c);
     sys::gpumem_managed_range { pointer, size: bytes, location, location_id, ..Default::default() }
-}
-
-/// First range of a batch; NULL if it is empty.
-fn first(ranges: &[sys::gpumem_managed_range]) -> *const sys::gpumem_managed_range {
-    ranges.first().map_or(ptr::null(), |_| ranges.as_ptr())
 }
 
 /// What is known about a range of managed memory, at one moment.
@@ -791,7 +786,7 @@ impl Stream {
     /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or
     /// [`ErrorKind::OutOfMemory`], as the message says.
     pub unsafe fn prefetch_batch_raw(&self, ranges: &[sys::gpumem_managed_range]) -> Result<bool, Error> {
-        let (start, count) = (first(ranges), ranges.len() as u64);
+        let (start, count) = (first_of(ranges), ranges.len() as u64);
         // SAFETY: there are as many ranges; the rest is the caller's promise.
         unsafe { call!(gpumem_managed_prefetch_batch(self.handle(), start, count)) }.map(had_effect)
     }
@@ -834,7 +829,7 @@ impl Stream {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
     /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub unsafe fn discard_batch_raw(&self, ranges: &[sys::gpumem_managed_range]) -> Result<bool, Error> {
-        let (start, count) = (first(ranges), ranges.len() as u64);
+        let (start, count) = (first_of(ranges), ranges.len() as u64);
         // SAFETY: there are as many ranges; the rest is the caller's promise.
         unsafe { call!(gpumem_managed_discard_batch(self.handle(), start, count)) }.map(had_effect)
     }
@@ -870,7 +865,7 @@ impl Stream {
         &self,
         ranges: &[sys::gpumem_managed_range],
     ) -> Result<bool, Error> {
-        let (start, count) = (first(ranges), ranges.len() as u64);
+        let (start, count) = (first_of(ranges), ranges.len() as u64);
         // SAFETY: there are as many ranges; the rest is the caller's promise.
         unsafe { call!(gpumem_managed_discard_and_prefetch_batch(self.handle(), start, count)) }
             .map(had_effect)

@@ -16,7 +16,7 @@ use crate::copy::sealed::Keep;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Hexadecimal, Rejected, Status};
 use crate::infos::MemoryInfo;
-use crate::instance::{c_pointer, c_text, lock, Inner};
+use crate::instance::{lock, Inner};
 use crate::library::{c, call, info_call};
 use crate::managed::Turns;
 pub use crate::options::{MemoryOptions, RegisterOptions};
@@ -212,20 +212,12 @@ unsafe impl Sync for Allocation {}
 impl Allocation {
     fn create(device: &Device, kind: Kind, bytes: u64, options: &MemoryOptions) -> Result<Self, Error> {
         device.instance.retry();
-        let name = c_text(options.name.as_deref(), "MemoryOptions::name")?;
-        let desc = sys::gpumem_memory_desc {
-            kind: kind.0,
-            numa_node: options.numa_node,
-            size: bytes,
-            alignment: options.alignment,
-            require: options.require.0,
-            prefer: options.prefer.0,
-            name: c_pointer(&name),
-            ..Default::default()
-        };
+        let mut desc = options.to_c()?;
+        desc.kind = kind.0;
+        desc.size = bytes;
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call, and the output is writable.
-        unsafe { call!(gpumem_memory_create(device.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_memory_create(device.handle, &*desc, &mut handle)) }?;
         let mut allocation = Self::of(device.instance.clone(), handle, bytes);
         allocation.managed = kind == Kind::MANAGED;
         allocation.learn()?;
@@ -249,19 +241,13 @@ impl Allocation {
         options: &RegisterOptions,
     ) -> Result<Self, Error> {
         device.instance.retry();
-        let name = c_text(options.name.as_deref(), "RegisterOptions::name")?;
-        let desc = sys::gpumem_register_desc {
-            pointer,
-            size: bytes,
-            require: options.require.0,
-            prefer: options.prefer.0,
-            name: c_pointer(&name),
-            ..Default::default()
-        };
+        let mut desc = options.to_c()?;
+        desc.pointer = pointer;
+        desc.size = bytes;
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call, the output is writable; the rest is the caller's
         // promise.
-        unsafe { call!(gpumem_memory_register(device.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_memory_register(device.handle, &*desc, &mut handle)) }?;
         let mut allocation = Self::of(device.instance.clone(), handle, bytes);
         allocation.host = pointer;
         Ok(allocation)

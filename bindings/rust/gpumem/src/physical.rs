@@ -15,9 +15,9 @@ use crate::codes::HandleTypes;
 use crate::device::Device;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::error::{Error, Rejected};
+use crate::error::{Error, Rejected, Status};
 use crate::infos::PhysicalInfo;
-use crate::instance::{c_pointer, c_text, Inner, Instance};
+use crate::instance::{Inner, Instance};
 use crate::library::{c, call, info_call};
 use crate::managed::Place;
 use crate::memory::Remains;
@@ -36,26 +36,6 @@ impl PhysicalOptions {
     pub fn numa_node(mut self, node: u32) -> Self {
         self.place = Some(Place::numa_node(node));
         self
-    }
-
-    /// Makes a call with these options in the form that C takes.
-    fn with_c<R>(
-        &self,
-        bytes: u64,
-        call: impl FnOnce(&sys::gpumem_physical_desc) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let name = c_text(self.name.as_deref(), "PhysicalOptions::name")?;
-        let (location, location_id) = self.place.map_or((0, 0), Place::to_c);
-        call(&sys::gpumem_physical_desc {
-            location,
-            location_id,
-            size: bytes,
-            handle_types: self.handle_types.0,
-            require: self.require.0,
-            prefer: self.prefer.0,
-            name: c_pointer(&name),
-            ..Default::default()
-        })
     }
 }
 
@@ -100,12 +80,24 @@ impl Physical {
     /// # Errors
     /// As [`new`](Self::new), and if an option cannot be granted.
     pub fn with_options(device: &Device, bytes: u64, options: &PhysicalOptions) -> Result<Self, Error> {
-        device.instance.retry();
-        let mut handle = ptr::null_mut();
-        options.with_c(bytes, |desc| {
+        Self::made(device, bytes, options, |desc, handle| {
             // SAFETY: the struct and its text live during the call; the output is writable.
-            unsafe { call!(gpumem_physical_create(device.handle, desc, &mut handle)) }
-        })?;
+            unsafe { call!(gpumem_physical_create(device.handle, desc, handle)) }
+        })
+    }
+
+    /// Makes a handle by a call that takes the options.
+    fn made(
+        device: &Device,
+        bytes: u64,
+        options: &PhysicalOptions,
+        make: impl FnOnce(&sys::gpumem_physical_desc, &mut sys::gpumem_physical) -> Result<Status, Error>,
+    ) -> Result<Self, Error> {
+        device.instance.retry();
+        let mut desc = options.to_c()?;
+        desc.size = bytes;
+        let mut handle = ptr::null_mut();
+        make(&desc, &mut handle)?;
         Ok(Self { handle, instance: device.instance.clone(), bytes })
     }
 
@@ -117,10 +109,9 @@ impl Physical {
     pub fn granularity(device: &Device, options: &PhysicalOptions) -> Result<Granularity, Error> {
         let mut found = Granularity { minimum: 0, recommended: 0 };
         let (minimum, recommended) = (&mut found.minimum, &mut found.recommended);
-        options.with_c(0, |desc| {
-            // SAFETY: the struct and its text live during the call; the outputs are writable.
-            unsafe { call!(gpumem_physical_get_granularity(device.handle, desc, minimum, recommended)) }
-        })?;
+        let desc = options.to_c()?;
+        // SAFETY: the struct and its text live during the call; the outputs are writable.
+        unsafe { call!(gpumem_physical_get_granularity(device.handle, &*desc, minimum, recommended)) }?;
         Ok(found)
     }
 
@@ -137,14 +128,11 @@ impl Physical {
         options: &PhysicalOptions,
         fd: impl AsFd,
     ) -> Result<Self, Error> {
-        device.instance.retry();
-        let mut handle = ptr::null_mut();
         let fd = fd.as_fd();
-        options.with_c(bytes, |desc| {
+        Self::made(device, bytes, options, |desc, handle| {
             // SAFETY: the struct, its text and the descriptor live during the call; the output is writable.
-            unsafe { call!(gpumem_physical_import_fd(device.handle, desc, fd.as_raw_fd(), &mut handle)) }
-        })?;
-        Ok(Self { handle, instance: device.instance.clone(), bytes })
+            unsafe { call!(gpumem_physical_import_fd(device.handle, desc, fd.as_raw_fd(), handle)) }
+        })
     }
 
     /// Makes a handle for the memory behind a fabric handle, of this process or another one on the fabric. The size and
@@ -160,14 +148,11 @@ impl Physical {
         options: &PhysicalOptions,
         fabric: &FabricHandle,
     ) -> Result<Self, Error> {
-        device.instance.retry();
-        let mut handle = ptr::null_mut();
         let fabric = sys::gpumem_fabric_handle { bytes: fabric.0 };
-        options.with_c(bytes, |desc| {
+        Self::made(device, bytes, options, |desc, handle| {
             // SAFETY: the structs and the text live during the call; the output is writable.
-            unsafe { call!(gpumem_physical_import_fabric(device.handle, desc, &fabric, &mut handle)) }
-        })?;
-        Ok(Self { handle, instance: device.instance.clone(), bytes })
+            unsafe { call!(gpumem_physical_import_fabric(device.handle, desc, &fabric, handle)) }
+        })
     }
 
     /// Makes one more handle of the memory that is mapped at an address. Not for a [`Buffer`](crate::Buffer) on the

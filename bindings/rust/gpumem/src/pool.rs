@@ -18,11 +18,10 @@ use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
 use crate::infos::{PoolBlockInfo, PoolClassInfo, PoolInfo};
-use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
+use crate::instance::{first_of, lock, Inner, Instance, Processor};
 use crate::library::{c, call, info_call};
 use crate::memory::Remains;
 pub use crate::options::PoolOptions;
-use crate::range::{describe_accesses, first_access};
 use crate::size::bytes_of;
 use crate::sleep::{caught, with_panics};
 use crate::stream::{a_device_was_lost, Stream};
@@ -37,7 +36,7 @@ impl PoolOptions {
     /// memory of the host.
     #[must_use]
     pub fn kind(mut self, kind: Kind) -> Self {
-        self.kind = Some(kind);
+        self.kind = kind;
         self
     }
 
@@ -237,32 +236,15 @@ impl Pool {
     /// [`ErrorKind::InvalidState`], as the message says.
     pub fn with_options(device: &Device, options: &PoolOptions) -> Result<Self, Error> {
         device.instance.retry();
-        let name = c_text(options.name.as_deref(), "PoolOptions::name")?;
-        let accesses = describe_accesses(&options.accesses);
-        let kind = options.kind.unwrap_or(Kind::DEVICE);
-        let desc = sys::gpumem_pool_desc {
-            kind: kind.0,
-            numa_node: options.numa_node,
-            flags: options.flags.0,
-            memory_flags: options.require.0,
-            handle_types: options.handle_types.0,
-            limit: options.limit,
-            release_threshold: options.release_threshold,
-            initial_size: options.initial_size,
-            segment_size: options.segment_size,
-            accesses: first_access(&accesses),
-            access_count: accesses.len() as u64,
-            name: c_pointer(&name),
-            ..Default::default()
-        };
+        let desc = options.to_c()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the struct, its entries and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_pool_create(device.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_pool_create(device.handle, &*desc, &mut handle)) }?;
         Ok(Self {
             inner: Arc::new(PoolInner {
                 handle,
                 instance: device.instance.clone(),
-                on_host: kind == Kind::PINNED || kind == Kind::PAGEABLE,
+                on_host: options.kind == Kind::PINNED || options.kind == Kind::PAGEABLE,
                 lets_wait: options.flags.0 & PoolFlags::ALLOW_INTERNAL_DEPENDENCIES.0 != 0,
                 closed: AtomicBool::new(false),
                 calls_back: AtomicBool::new(false),
@@ -386,7 +368,7 @@ impl Pool {
     fn alloc_pointers(&self, sizes: &[u64], stream: Option<&Stream>) -> Result<Vec<*mut c_void>, Error> {
         let mut pointers = vec![ptr::null_mut(); sizes.len()];
         let (handle, count) = (self.inner.handle, sizes.len() as u64);
-        let first = sizes.first().map_or(ptr::null(), |_| sizes.as_ptr());
+        let first = first_of(sizes);
         // SAFETY: there are as many sizes, and as many places for addresses.
         unsafe {
             call!(gpumem_pool_alloc_batch(handle, first, count, order(stream), pointers.as_mut_ptr()))
@@ -512,7 +494,7 @@ impl Pool {
         pointers: &[*mut c_void],
         stream: Option<&Stream>,
     ) -> Result<(), Error> {
-        let first = pointers.first().map_or(ptr::null(), |_| pointers.as_ptr());
+        let first = first_of(pointers);
         let count = pointers.len() as u64;
         // SAFETY: there are as many addresses; the rest is the caller's promise.
         unsafe { call!(gpumem_pool_free_batch(self.inner.handle, first, count, order(stream))) }?;
@@ -582,7 +564,7 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`].
     pub fn capacity_for(&self, sizes: &[u64]) -> Result<u64, Error> {
-        let first = sizes.first().map_or(ptr::null(), |_| sizes.as_ptr());
+        let first = first_of(sizes);
         let mut bytes = 0;
         // SAFETY: there are as many sizes, and the output is writable.
         unsafe { call!(gpumem_pool_capacity_for(self.inner.handle, first, sizes.len() as u64, &mut bytes)) }?;

@@ -19,7 +19,7 @@ use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected};
 use crate::infos::{MappingInfo, RangeInfo};
-use crate::instance::{c_pointer, c_text, Inner, Instance, Processor};
+use crate::instance::{first_of, Inner, Instance, Processor};
 use crate::library::{c, call, info_call};
 use crate::managed::Place;
 use crate::memory::Remains;
@@ -118,18 +118,11 @@ impl AddressRange {
     ) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let name = c_text(options.name.as_deref(), "RangeOptions::name")?;
-        let desc = sys::gpumem_range_desc {
-            size: bytes,
-            alignment: options.alignment,
-            address: options.address as *mut c_void,
-            flags: options.flags.0,
-            name: c_pointer(&name),
-            ..Default::default()
-        };
+        let mut desc = options.to_c()?;
+        desc.size = bytes;
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_range_reserve(instance.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_range_reserve(instance.handle, &*desc, &mut handle)) }?;
         let (base, uses) = (ptr::null_mut(), Uses::default());
         let mut inner = RangeInner { handle, instance, base, bytes, uses };
         inner.base = info(handle)?.base;
@@ -151,7 +144,7 @@ impl AddressRange {
     ) -> Result<(), Error> {
         let blocks: Vec<_> = blocks.into_iter().collect();
         let handles: Vec<_> = blocks.iter().map(|block| block.handle()).collect();
-        let first = handles.first().map_or(ptr::null(), |_| handles.as_ptr());
+        let first = first_of(&handles);
         // SAFETY: there are as many handles.
         unsafe { call!(gpumem_range_map(self.inner.handle, offset, first, handles.len() as u64)) }?;
         Ok(())
@@ -187,7 +180,7 @@ impl AddressRange {
         }
         let described = describe_accesses(accesses);
         let (handle, count) = (self.inner.handle, described.len() as u64);
-        let first = first_access(&described);
+        let first = first_of(&described);
         // SAFETY: there are as many entries.
         unsafe { call!(gpumem_range_set_access(handle, offset, bytes, first, count)) }?;
         Ok(())
@@ -286,11 +279,6 @@ pub(crate) fn describe_accesses(accesses: &[(Processor, Access)]) -> Vec<sys::gp
         sys::gpumem_access_desc { location, location_id, access: access.0, ..Default::default() }
     };
     accesses.iter().map(describe).collect()
-}
-
-/// First entry; NULL if there is none.
-pub(crate) fn first_access(described: &[sys::gpumem_access_desc]) -> *const sys::gpumem_access_desc {
-    described.first().map_or(ptr::null(), |_| described.as_ptr())
 }
 
 fn info(handle: sys::gpumem_range) -> Result<RangeInfo, Error> {

@@ -20,11 +20,11 @@ use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 use crate::infos::RingInfo;
-use crate::instance::{c_pointer, c_text, Inner, Instance};
+use crate::instance::{Inner, Instance};
 use crate::library::{c, call, info_call};
 use crate::memory::Remains;
 pub use crate::options::{RingOpenOptions, RingOptions};
-use crate::share::{limit, ShareHandle};
+use crate::share::ShareHandle;
 use crate::stream::{nanoseconds, Stream};
 use crate::typed::part_of_bytes;
 use crate::uses::busy;
@@ -215,18 +215,11 @@ impl RingProducer {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::InvalidState`].
     pub fn new(device: &Device, slot_size: u64, options: &RingOptions) -> Result<Self, Error> {
         device.instance.retry();
-        let name = c_text(options.name.as_deref(), "RingOptions::name")?;
-        let desc = sys::gpumem_ring_desc {
-            slot_size,
-            slot_count: options.slot_count,
-            consumers_max: options.consumers_max,
-            consumers_first: options.consumers_first,
-            name: c_pointer(&name),
-            ..Default::default()
-        };
+        let mut desc = options.to_c()?;
+        desc.slot_size = slot_size;
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_ring_create(device.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_ring_create(device.handle, &*desc, &mut handle)) }?;
         Ok(Self { ring: Arc::new(Ring { handle, instance: device.instance.clone() }), acquired: None })
     }
 
@@ -431,15 +424,10 @@ impl RingConsumer {
     pub fn open(instance: &Instance, handle: &ShareHandle, options: &RingOpenOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let name = c_text(options.name.as_deref(), "RingOpenOptions::name")?;
-        let desc = sys::gpumem_ring_open_desc {
-            timeout_ns: limit(options.timeout),
-            name: c_pointer(&name),
-            ..Default::default()
-        };
+        let desc = options.to_c()?;
         let (native, mut opened) = (handle.to_c(), ptr::null_mut());
         // SAFETY: the structs and the text live during the call; the output is writable.
-        unsafe { call!(gpumem_ring_open(instance.handle, &native, &desc, &mut opened)) }?;
+        unsafe { call!(gpumem_ring_open(instance.handle, &native, &*desc, &mut opened)) }?;
         Ok(Self { ring: Arc::new(Ring { handle: opened, instance }), held: RefCell::default() })
     }
 

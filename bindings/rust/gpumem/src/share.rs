@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ops::RangeBounds;
-use std::os::raw::{c_char, c_void};
+use std::os::raw::c_void;
 use std::os::unix::io::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::error::{Error, Rejected, Status};
 #[cfg(doc)]
 use crate::hub::Link;
 use crate::infos::{ImportInfo, MemoryInfo, ShareInfo, WayInfo};
-use crate::instance::{c_pointer, c_text, Inner, Instance};
+use crate::instance::{first_of, Inner, Instance};
 use crate::library::{c, call, info_call};
 use crate::memory::Memory;
 pub use crate::options::{ExportOptions, ImportOptions, SendOptions};
@@ -44,11 +44,6 @@ pub(crate) fn limit(timeout: Option<Duration>) -> u64 {
 /// Numbers of descriptors, for a call during which they are borrowed.
 fn numbers_of<F: AsFd>(fds: &[F]) -> Vec<i32> {
     fds.iter().map(|fd| fd.as_fd().as_raw_fd()).collect()
-}
-
-/// First number; NULL if there is none.
-fn first_of(numbers: &[i32]) -> *const i32 {
-    numbers.first().map_or(ptr::null(), |_| numbers.as_ptr())
 }
 
 /// Shared memory, or a shared event, as bytes that may be sent by any channel.
@@ -262,12 +257,7 @@ impl Instance {
         function: &'static str,
     ) -> Result<ShareHandle, Error> {
         let _lending = not_lent(pointer, function)?;
-        let desc = sys::gpumem_export_desc {
-            way: options.way.0,
-            access: options.access.0,
-            flags: options.flags.0,
-            ..Default::default()
-        };
+        let desc = options.to_c();
         let mut handle = sys::gpumem_share_handle::default();
         // SAFETY: the struct lives during the call; the output is writable, and any address may be given. Safe code
         // has no references to the memory of a device, and none to addresses that a range reserves, so other
@@ -354,11 +344,7 @@ impl Instance {
         socket: impl AsFd,
         options: &SendOptions,
     ) -> Result<(), Error> {
-        let desc = sys::gpumem_send_desc {
-            lease_ns: limit(options.lease),
-            timeout_ns: limit(options.timeout),
-            ..Default::default()
-        };
+        let desc = options.to_c();
         let (instance, socket) = (self.inner.handle, socket.as_fd());
         // SAFETY: the structs and the descriptor live during the call.
         unsafe { call!(gpumem_share_send(instance, &handle.to_c(), socket.as_raw_fd(), &desc)) }?;
@@ -448,18 +434,6 @@ impl WayInfo {
 }
 
 impl ImportOptions {
-    pub(crate) fn to_c(&self, name: *const c_char) -> sys::gpumem_import_desc {
-        sys::gpumem_import_desc {
-            device: self.device.as_ref().map_or(ptr::null_mut(), |device| device.handle),
-            access: self.access.0,
-            flags: self.flags.0,
-            address: self.address as *const c_void,
-            timeout_ns: limit(self.timeout),
-            name,
-            ..Default::default()
-        }
-    }
-
     /// The device that will use the memory.
     #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
@@ -536,15 +510,14 @@ impl Imported {
         options: &ImportOptions,
     ) -> Result<Self, Error> {
         instance.inner.retry();
-        let name = c_text(options.name.as_deref(), "ImportOptions::name")?;
-        let desc = options.to_c(c_pointer(&name));
+        let desc = options.to_c()?;
         let numbers = numbers_of(fds);
         let (first, count) = (first_of(&numbers), numbers.len() as u32);
         let (mut pointer, mut memory) = (ptr::null_mut(), ptr::null_mut());
         let (inner, native) = (instance.inner.clone(), handle.to_c());
         // SAFETY: the structs, the text and the descriptors live during the call; the outputs are writable.
         unsafe {
-            call!(gpumem_share_import(inner.handle, &native, first, count, &desc, &mut pointer, &mut memory))
+            call!(gpumem_share_import(inner.handle, &native, first, count, &*desc, &mut pointer, &mut memory))
         }?;
         Self::of(inner, memory, pointer)
     }

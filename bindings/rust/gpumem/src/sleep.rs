@@ -3,12 +3,10 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::ffi::CString;
 use std::fmt;
 use std::mem;
 use std::ops::ControlFlow;
 use std::os::raw::c_void;
-use std::os::unix::ffi::OsStrExt;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -23,7 +21,7 @@ use crate::error::Error;
 use crate::error::ErrorKind;
 use crate::event::Event;
 use crate::infos::BufferInfo;
-use crate::instance::{c_pointer, c_text};
+use crate::instance::{c_path, c_pointer, c_text};
 use crate::stream::Stream;
 
 /// A function that hears how many bytes of how many are done.
@@ -296,14 +294,6 @@ impl fmt::Debug for WakeOptions<'_> {
             .field("tag", &self.tag)
             .finish_non_exhaustive()
     }
-}
-
-fn c_path(path: Option<&Path>, function: &'static str) -> Result<Option<CString>, Error> {
-    path.map(|path| {
-        CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| Error::invalid(function, "the path contains a 0 byte"))
-    })
-    .transpose()
 }
 
 // ---- functions of the program ----

@@ -26,7 +26,7 @@ use crate::element::{Element, FillValue};
 use crate::error::{check, Error, ErrorKind, Rejected, Status};
 use crate::event::Event;
 use crate::infos::StreamInfo;
-use crate::instance::{c_pointer, c_text, lock, Instance};
+use crate::instance::{lock, Instance};
 use crate::library::{c, call, info_call};
 use crate::memory::Remains;
 pub use crate::options::StreamOptions;
@@ -366,15 +366,10 @@ impl Stream {
     /// [`ErrorKind::InvalidState`], as the message says.
     pub fn with_options(device: &Device, options: &StreamOptions) -> Result<Self, Error> {
         device.instance.retry();
-        let name = c_text(options.name.as_deref(), "StreamOptions::name")?;
-        let desc = sys::gpumem_stream_desc {
-            priority: options.priority,
-            name: c_pointer(&name),
-            ..Default::default()
-        };
+        let desc = options.to_c()?;
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_stream_create(device.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_stream_create(device.handle, &*desc, &mut handle)) }?;
         Ok(Self::of(handle, device))
     }
 
