@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLockReadGuard};
 use gpumem_sys as sys;
 
 use crate::codes::{Access, BufferFlags, BufferState};
+use crate::copy::sealed::{Keep, Span, Whole};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
@@ -26,6 +27,7 @@ pub use crate::options::BufferOptions;
 use crate::range::{describe_accesses, takes_away};
 use crate::size::bytes_of;
 use crate::sleep::{with_panics, BufferCallbacks, Callbacks, PrepareOptions, SleepOptions, WakeOptions};
+use crate::stream::Stream;
 use crate::typed::Part;
 use crate::uses::{busy, lost, Parts, Use, Uses};
 
@@ -1088,29 +1090,29 @@ impl<T: Element> BufferSlice<'_, T> {
     /// Address of the first element for kernels.
     #[must_use]
     pub fn device_address(&self) -> u64 {
-        self.start() as u64
+        self.whole.as_ptr().wrapping_add(self.start) as u64
+    }
+}
+
+impl<T: Element> Whole for Buffer<T> {
+    fn len(&self) -> usize {
+        self.len
     }
 
-    fn start(&self) -> *mut T {
-        self.whole.as_ptr().wrapping_add(self.start)
-    }
-
-    /// The first element as an operand of a call, and what keeps it in its place meanwhile.
-    pub(crate) fn operand(&self) -> (*mut T, Result<Option<Hold>, Unusable>) {
-        if self.len * size_of::<T>() == 0 {
-            return (self.start(), Ok(None));
+    fn elements_of(&self, start: usize, len: usize) -> Span {
+        let mut hold = Ok(None);
+        if len * size_of::<T>() != 0 {
+            hold = self.hold();
+            // Once it is held, it stays where it is.
+            if self.shared().base() == 0 {
+                hold = Err(Unusable::Asleep);
+            }
         }
-        let hold = self.whole.hold();
-        let start = self.start();
-        if self.whole.shared().base() == 0 {
-            return (start, Err(Unusable::Asleep));
-        }
-        (start, hold)
+        Span { hold, ..Span::of_slice(self.as_ptr().wrapping_add(start), len) }
     }
 
-    /// Marks the part as used by work in a stream; `None` if there are no bytes.
-    pub(crate) fn begin_use(&self) -> Option<Use> {
+    fn kept_of(&self, start: usize, len: usize, _: &Stream) -> Keep {
         let of_bytes = |elements| (elements * size_of::<T>()) as u64;
-        Use::begin(self.whole.inner.clone(), of_bytes(self.start), of_bytes(self.len))
+        Use::begin(self.inner.clone(), of_bytes(start), of_bytes(len)).map_or(Keep::Nothing, Keep::Part)
     }
 }

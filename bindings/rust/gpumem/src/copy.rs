@@ -80,6 +80,20 @@ pub(crate) mod sealed {
         fn discard(&self);
     }
 
+    /// Elements that copies use, and work in streams.
+    pub trait Operand {
+        fn elements(&self) -> Span;
+        /// What a stream keeps, into which work with this is about to be enqueued.
+        fn kept(&self, stream: &Stream) -> Keep;
+    }
+
+    /// An array of which copies use parts, given by the first index and the number of elements.
+    pub trait Whole {
+        fn len(&self) -> usize;
+        fn elements_of(&self, start: usize, len: usize) -> Span;
+        fn kept_of(&self, start: usize, len: usize, stream: &Stream) -> Keep;
+    }
+
     pub trait Source<T> {
         fn span(&self) -> Span;
     }
@@ -102,7 +116,7 @@ pub(crate) mod sealed {
         fn returned(self) -> Self::Returned;
     }
 }
-use sealed::{Keep, Span};
+use sealed::{Keep, Operand, Span, Whole};
 
 impl Span {
     /// What keeps the operand in its place during a call of this function.
@@ -111,7 +125,7 @@ impl Span {
         self.hold.map_err(|why| why.error(function))
     }
 
-    fn of_slice<T>(pointer: *mut T, len: usize) -> Self {
+    pub(crate) fn of_slice<T>(pointer: *mut T, len: usize) -> Self {
         let (memory, owner) = (ptr::null_mut(), ptr::null_mut());
         Self { pointer: pointer.cast(), len, memory, offset: 0, owner, hold: Ok(None) }
     }
@@ -126,20 +140,6 @@ impl Span {
             owner: block.memory().map_or(ptr::null_mut(), Memory::managed_by),
             hold: Ok(None),
         }
-    }
-
-    fn of_import<T: Element>(part: &ImportedSlice<'_, T>) -> Self {
-        let (memory, offset) = part.operand();
-        Self {
-            memory: memory.handle(),
-            offset,
-            ..Self::of_slice(part.device_address() as *mut T, part.len())
-        }
-    }
-
-    fn of_buffer<T: Element>(part: &BufferSlice<'_, T>) -> Self {
-        let (start, hold) = part.operand();
-        Self { hold, ..Self::of_slice(start, part.len()) }
     }
 
     fn describe(&self, row_pitch: u64, slice_pitch: u64) -> sys::gpumem_copy_operand {
@@ -248,6 +248,163 @@ impl<A> OwnedPart<A> {
     }
 }
 
+impl<W: Whole> Operand for W {
+    fn elements(&self) -> Span {
+        self.elements_of(0, self.len())
+    }
+    fn kept(&self, stream: &Stream) -> Keep {
+        self.kept_of(0, self.len(), stream)
+    }
+}
+
+impl<W: Whole> Operand for Part<'_, W> {
+    fn elements(&self) -> Span {
+        self.whole.elements_of(self.start, self.len)
+    }
+    fn kept(&self, stream: &Stream) -> Keep {
+        self.whole.kept_of(self.start, self.len, stream)
+    }
+}
+
+impl<A: Whole> Operand for OwnedPart<A> {
+    fn elements(&self) -> Span {
+        self.array.elements_of(self.start, self.len)
+    }
+    fn kept(&self, stream: &Stream) -> Keep {
+        self.array.kept_of(self.start, self.len, stream)
+    }
+}
+
+macro_rules! arrays {
+    ($($name:ident)*) => {$(
+        impl<T: Element> Whole for $name<T> {
+            fn len(&self) -> usize {
+                self.block().len
+            }
+            fn elements_of(&self, start: usize, len: usize) -> Span {
+                Span::of_block(self.block(), start, len)
+            }
+            fn kept_of(&self, _: usize, _: usize, _: &Stream) -> Keep {
+                self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
+            }
+        }
+    )*};
+}
+arrays! {
+    DeviceMemory Pinned WriteCombined Registered Managed
+}
+
+macro_rules! sources {
+    ($($source:ty;)*) => {$(
+        impl<T: Element + Copy> sealed::Source<T> for $source {
+            fn span(&self) -> Span {
+                self.elements()
+            }
+        }
+    )*};
+}
+
+macro_rules! destinations {
+    ($($destination:ty;)*) => {$(
+        impl<T: Element + Copy> sealed::Destination<T> for $destination {
+            fn span(&mut self) -> Span {
+                self.elements()
+            }
+        }
+    )*};
+}
+
+/// What is borrowed during a call only: the stream keeps what it needs of it.
+macro_rules! borrowed {
+    ($([$element:ident: $bound:ident] $operand:ty;)*) => {$(
+        impl<$element: $bound> sealed::Enqueue for $operand {
+            type Returned = ();
+            fn returned(self) {}
+            fn keep(&self, stream: &Stream) -> Keep {
+                self.kept(stream)
+            }
+        }
+    )*};
+    ($($operand:ty;)*) => {
+        sources! { $($operand;)* }
+        destinations! { $($operand;)* }
+        $(borrowed! { [T: Element] $operand; })*
+    };
+}
+borrowed! {
+    &DeviceMemory<T>;
+    DeviceSlice<'_, T>;
+    RangeSlice<'_, T>;
+    RingSlice<'_, T>;
+    ImportedSlice<'_, T>;
+    &Buffer<T>;
+    BufferSlice<'_, T>;
+    &PoolBlock<T>;
+    PoolSlice<'_, T>;
+}
+
+macro_rules! host_arrays {
+    ($($name:ident;)*) => {$(
+        sources! { $name<T>; &$name<T>; &mut $name<T>; Arc<$name<T>>; OwnedPart<$name<T>>; }
+        destinations! { $name<T>; &mut $name<T>; OwnedPart<$name<T>>; }
+
+        impl<T: Element> $name<T> {
+            /// A part of the array for work in a stream, whose wait returns the whole array.
+            ///
+            /// # Errors
+            /// [`ErrorKind::InvalidArgument`] if the range exceeds the array. The array is
+            /// returned.
+            pub fn into_part(self, range: impl RangeBounds<usize>) -> Result<OwnedPart<Self>, Rejected<Self>> {
+                match part_of(self.len(), &range, concat!(stringify!($name), "::into_part")) {
+                    Ok((start, len)) => Ok(OwnedPart { array: self, start, len }),
+                    Err(error) => Err(Rejected::new(self, error)),
+                }
+            }
+        }
+
+        impl<T: Element + Copy> sealed::Enqueue for $name<T> {
+            type Returned = Self;
+            fn returned(self) -> Self {
+                self
+            }
+            fn keep(&self, stream: &Stream) -> Keep {
+                self.kept(stream)
+            }
+        }
+        impl<T: Element + Copy + Send + Sync> sealed::Enqueue for Arc<$name<T>> {
+            type Returned = Self;
+            fn returned(self) -> Self {
+                self
+            }
+            fn keep(&self, _: &Stream) -> Keep {
+                Keep::Shared(self.clone())
+            }
+        }
+    )*};
+}
+host_arrays! {
+    Pinned;
+    WriteCombined;
+    Registered;
+    Managed;
+}
+destinations! {
+    Pinned<MaybeUninit<T>>;
+    &mut Pinned<MaybeUninit<T>>;
+    Managed<MaybeUninit<T>>;
+    &mut Managed<MaybeUninit<T>>;
+}
+
+impl<A: sealed::Enqueue> sealed::Enqueue for OwnedPart<A> {
+    type Returned = A::Returned;
+    fn returned(self) -> A::Returned {
+        self.array.returned()
+    }
+    fn keep(&self, stream: &Stream) -> Keep {
+        self.array.keep(stream)
+    }
+}
+
 macro_rules! slices {
     ($([$($generic:tt)*] $source:ty;)*) => {$(
         impl<T: Element + Copy, $($generic)*> sealed::Source<T> for $source {
@@ -281,112 +438,6 @@ mutable_slices! {
     [const N: usize] &mut [MaybeUninit<T>; N];
 }
 
-macro_rules! host_arrays {
-    ($($name:ident;)*) => {$(
-        host_arrays!(@source $name<T>; &$name<T>; &mut $name<T>; Arc<$name<T>>;);
-        host_arrays!(@destination $name<T>; &mut $name<T>;);
-
-        impl<T: Element> $name<T> {
-            /// A part of the array for work in a stream, whose wait returns the whole array.
-            ///
-            /// # Errors
-            /// [`ErrorKind::InvalidArgument`] if the range exceeds the array. The array is
-            /// returned.
-            pub fn into_part(self, range: impl RangeBounds<usize>) -> Result<OwnedPart<Self>, Rejected<Self>> {
-                match part_of(self.len(), &range, concat!(stringify!($name), "::into_part")) {
-                    Ok((start, len)) => Ok(OwnedPart { array: self, start, len }),
-                    Err(error) => Err(Rejected::new(self, error)),
-                }
-            }
-        }
-        impl<T: Element + Copy> sealed::Source<T> for OwnedPart<$name<T>> {
-            fn span(&self) -> Span {
-                Span::of_block(self.array.block(), self.start, self.len)
-            }
-        }
-        impl<T: Element + Copy> sealed::Destination<T> for OwnedPart<$name<T>> {
-            fn span(&mut self) -> Span {
-                Span::of_block(self.array.block(), self.start, self.len)
-            }
-        }
-
-        impl<T: Element + Copy> sealed::Enqueue for $name<T> {
-            type Returned = Self;
-            fn returned(self) -> Self {
-                self
-            }
-            fn keep(&self, _: &Stream) -> Keep {
-                self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
-            }
-        }
-        impl<T: Element + Copy + Send + Sync> sealed::Enqueue for Arc<$name<T>> {
-            type Returned = Self;
-            fn returned(self) -> Self {
-                self
-            }
-            fn keep(&self, _: &Stream) -> Keep {
-                Keep::Shared(self.clone())
-            }
-        }
-    )*};
-    (@source $($source:ty;)*) => {$(
-        impl<T: Element + Copy> sealed::Source<T> for $source {
-            fn span(&self) -> Span {
-                Span::of_block(self.block(), 0, self.len())
-            }
-        }
-    )*};
-    (@destination $($destination:ty;)*) => {$(
-        impl<T: Element + Copy> sealed::Destination<T> for $destination {
-            fn span(&mut self) -> Span {
-                Span::of_block(self.block(), 0, self.len())
-            }
-        }
-    )*};
-}
-host_arrays! {
-    Pinned;
-    WriteCombined;
-    Registered;
-    Managed;
-}
-host_arrays!(@source &DeviceMemory<T>;);
-host_arrays!(@destination &DeviceMemory<T>;);
-
-impl<A: sealed::Enqueue> sealed::Enqueue for OwnedPart<A> {
-    type Returned = A::Returned;
-    fn returned(self) -> A::Returned {
-        self.array.returned()
-    }
-    fn keep(&self, stream: &Stream) -> Keep {
-        self.array.keep(stream)
-    }
-}
-
-macro_rules! uninitialised_arrays {
-    ($($destination:ty;)*) => {$(
-        impl<T: Element + Copy> sealed::Destination<T> for $destination {
-            fn span(&mut self) -> Span {
-                Span::of_block(self.block(), 0, self.len())
-            }
-        }
-    )*};
-}
-uninitialised_arrays! {
-    Pinned<MaybeUninit<T>>;
-    &mut Pinned<MaybeUninit<T>>;
-    Managed<MaybeUninit<T>>;
-    &mut Managed<MaybeUninit<T>>;
-}
-
-impl<T: Element> sealed::Enqueue for &DeviceMemory<T> {
-    type Returned = ();
-    fn returned(self) {}
-    fn keep(&self, _: &Stream) -> Keep {
-        self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
-    }
-}
-
 // Atomics may change while they are shared, so a copy writes them through a shared reference. Nothing gives a `&mut` to
 // those of an array while work uses it. For whole arrays and slices as sources there is an impl for each atomic: one for
 // all would overlap with that for numbers.
@@ -399,33 +450,21 @@ macro_rules! atomic_arrays {
     ($($name:ident;)*) => {$(
         impl<A: Atomic> sealed::Source<A::Number> for Part<'_, $name<A>> {
             fn span(&self) -> Span {
-                Span::of_block(self.whole.block(), self.start, self.len)
+                self.elements()
             }
         }
         impl<A: Atomic> sealed::Destination<A::Number> for Part<'_, $name<A>> {
             fn span(&mut self) -> Span {
-                Span::of_block(self.whole.block(), self.start, self.len)
+                self.elements()
             }
         }
         impl<A: Atomic> sealed::Destination<A::Number> for &$name<A> {
             fn span(&mut self) -> Span {
-                Span::of_block(self.block(), 0, self.len())
+                self.elements()
             }
         }
-        impl<A: Atomic> sealed::Enqueue for Part<'_, $name<A>> {
-            type Returned = ();
-            fn returned(self) {}
-            fn keep(&self, stream: &Stream) -> Keep {
-                self.whole.keep(stream)
-            }
-        }
-        impl<A: Atomic> sealed::Enqueue for &$name<A> {
-            type Returned = ();
-            fn returned(self) {}
-            fn keep(&self, _: &Stream) -> Keep {
-                self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
-            }
-        }
+        borrowed! { [A: Atomic] Part<'_, $name<A>>; }
+        borrowed! { [A: Atomic] &$name<A>; }
     )*};
 }
 atomic_arrays! {
@@ -445,136 +484,13 @@ macro_rules! atomic_sources {
     (@array $array:ty, $atomic:ident) => {
         impl sealed::Source<<$atomic as Atomic>::Number> for &$array {
             fn span(&self) -> Span {
-                Span::of_block(self.block(), 0, self.len())
+                self.elements()
             }
         }
     };
 }
 atomic_sources! {
     AtomicU8 AtomicI8 AtomicU16 AtomicI16 AtomicU32 AtomicI32 AtomicU64 AtomicI64 AtomicUsize AtomicIsize
-}
-impl<T: Element + Copy> sealed::Source<T> for DeviceSlice<'_, T> {
-    fn span(&self) -> Span {
-        Span::of_block(self.block(), self.start(), self.len())
-    }
-}
-impl<T: Element + Copy> sealed::Destination<T> for DeviceSlice<'_, T> {
-    fn span(&mut self) -> Span {
-        Span::of_block(self.block(), self.start(), self.len())
-    }
-}
-impl<T: Element> sealed::Enqueue for DeviceSlice<'_, T> {
-    type Returned = ();
-    fn returned(self) {}
-    fn keep(&self, _: &Stream) -> Keep {
-        self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
-    }
-}
-
-impl<T: Element + Copy> sealed::Source<T> for RangeSlice<'_, T> {
-    fn span(&self) -> Span {
-        Span::of_slice(self.start(), self.len())
-    }
-}
-impl<T: Element + Copy> sealed::Destination<T> for RangeSlice<'_, T> {
-    fn span(&mut self) -> Span {
-        Span::of_slice(self.start(), self.len())
-    }
-}
-impl<T: Element> sealed::Enqueue for RangeSlice<'_, T> {
-    type Returned = ();
-    fn returned(self) {}
-    fn keep(&self, _: &Stream) -> Keep {
-        self.begin_use().map_or(Keep::Nothing, Keep::Part)
-    }
-}
-
-impl<T: Element + Copy> sealed::Source<T> for RingSlice<'_, T> {
-    fn span(&self) -> Span {
-        Span::of_slice(self.pointer(), self.len())
-    }
-}
-impl<T: Element + Copy> sealed::Destination<T> for RingSlice<'_, T> {
-    fn span(&mut self) -> Span {
-        Span::of_slice(self.pointer(), self.len())
-    }
-}
-impl<T: Element> sealed::Enqueue for RingSlice<'_, T> {
-    type Returned = ();
-    fn returned(self) {}
-    fn keep(&self, _: &Stream) -> Keep {
-        Keep::Shared(self.share())
-    }
-}
-
-impl<T: Element + Copy> sealed::Source<T> for ImportedSlice<'_, T> {
-    fn span(&self) -> Span {
-        Span::of_import(self)
-    }
-}
-impl<T: Element + Copy> sealed::Destination<T> for ImportedSlice<'_, T> {
-    fn span(&mut self) -> Span {
-        Span::of_import(self)
-    }
-}
-impl<T: Element> sealed::Enqueue for ImportedSlice<'_, T> {
-    type Returned = ();
-    fn returned(self) {}
-    fn keep(&self, _: &Stream) -> Keep {
-        Keep::Memory(self.operand().0.share())
-    }
-}
-
-macro_rules! buffers {
-    ($($operand:ty;)*) => {$(
-        impl<T: Element + Copy> sealed::Source<T> for $operand {
-            fn span(&self) -> Span {
-                Span::of_buffer(&self.as_slice())
-            }
-        }
-        impl<T: Element + Copy> sealed::Destination<T> for $operand {
-            fn span(&mut self) -> Span {
-                Span::of_buffer(&self.as_slice())
-            }
-        }
-        impl<T: Element> sealed::Enqueue for $operand {
-            type Returned = ();
-            fn returned(self) {}
-            fn keep(&self, _: &Stream) -> Keep {
-                self.as_slice().begin_use().map_or(Keep::Nothing, Keep::Part)
-            }
-        }
-    )*};
-}
-buffers! {
-    &Buffer<T>;
-    BufferSlice<'_, T>;
-}
-
-macro_rules! pool_blocks {
-    ($($operand:ty;)*) => {$(
-        impl<T: Element + Copy> sealed::Source<T> for $operand {
-            fn span(&self) -> Span {
-                Span::of_slice(self.as_ptr(), self.len())
-            }
-        }
-        impl<T: Element + Copy> sealed::Destination<T> for $operand {
-            fn span(&mut self) -> Span {
-                Span::of_slice(self.as_ptr(), self.len())
-            }
-        }
-        impl<T: Element> sealed::Enqueue for $operand {
-            type Returned = ();
-            fn returned(self) {}
-            fn keep(&self, stream: &Stream) -> Keep {
-                self.as_slice().keep_for(stream)
-            }
-        }
-    )*};
-}
-pool_blocks! {
-    &PoolBlock<T>;
-    PoolSlice<'_, T>;
 }
 
 /// Options for a copy by addresses.

@@ -184,10 +184,6 @@ impl<T: Element> Managed<T> {
     pub fn into_uninit(self) -> Managed<MaybeUninit<T>> {
         Managed { block: self.block.cast() }
     }
-
-    pub(crate) fn block(&self) -> &Block<T> {
-        &self.block
-    }
 }
 
 impl<T: Element + Copy> Managed<T> {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use gpumem_sys as sys;
 
 use crate::codes::{Access, Kind, MemoryFlags, PoolFlags};
-use crate::copy::sealed::Keep;
+use crate::copy::sealed::{Keep, Span, Whole};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
@@ -993,9 +993,18 @@ impl<T: Element> PoolBlock<T> {
             }
         }
     }
+}
 
-    /// Notes that work is about to be enqueued that uses a part, and returns what the stream must keep for it.
-    fn keep_for(&self, on: &Stream, start: usize, len: usize) -> Keep {
+impl<T: Element> Whole for PoolBlock<T> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn elements_of(&self, start: usize, len: usize) -> Span {
+        Span::of_slice(self.as_ptr().wrapping_add(start), len)
+    }
+
+    fn kept_of(&self, start: usize, len: usize, on: &Stream) -> Keep {
         let bytes = |elements: usize| (elements * size_of::<T>()) as u64;
         let freeing = match self.freeing {
             Some(freeing) if bytes(len) != 0 => freeing,
@@ -1054,10 +1063,6 @@ impl<T: Element> PoolSlice<'_, T> {
     /// As [`PoolBlock::device_address`].
     pub fn device_address(&self) -> Result<u64, Error> {
         Ok(self.whole.device_address()? + (self.start * size_of::<T>()) as u64)
-    }
-
-    pub(crate) fn keep_for(&self, on: &Stream) -> Keep {
-        self.whole.keep_for(on, self.start, self.len)
     }
 }
 

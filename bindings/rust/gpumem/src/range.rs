@@ -14,6 +14,7 @@ use gpumem_sys as sys;
 use crate::codes::Access;
 #[cfg(doc)]
 use crate::codes::Kind;
+use crate::copy::sealed::{Keep, Operand, Span};
 use crate::element::Element;
 #[cfg(doc)]
 use crate::error::ErrorKind;
@@ -25,6 +26,7 @@ use crate::managed::Place;
 use crate::memory::Remains;
 pub use crate::options::RangeOptions;
 use crate::physical::Physical;
+use crate::stream::Stream;
 use crate::typed::part_of_bytes;
 use crate::uses::{busy, Parts, Use, Uses};
 
@@ -330,13 +332,18 @@ impl<T: Element> RangeSlice<'_, T> {
         self.start() as u64
     }
 
-    pub(crate) fn start(&self) -> *mut T {
+    fn start(&self) -> *mut T {
         self.range.at(self.offset).cast()
     }
+}
 
-    /// Marks the part as used by work in a stream; `None` if there are no bytes.
-    pub(crate) fn begin_use(&self) -> Option<Use> {
-        Use::begin(self.range.inner.clone(), self.offset, (self.len * size_of::<T>()) as u64)
+impl<T: Element> Operand for RangeSlice<'_, T> {
+    fn elements(&self) -> Span {
+        Span::of_slice(self.start(), self.len)
+    }
+    fn kept(&self, _: &Stream) -> Keep {
+        let bytes = (self.len * size_of::<T>()) as u64;
+        Use::begin(self.range.inner.clone(), self.offset, bytes).map_or(Keep::Nothing, Keep::Part)
     }
 }
 

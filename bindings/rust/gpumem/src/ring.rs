@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use gpumem_sys as sys;
 
+use crate::copy::sealed::{Keep, Operand, Span};
 use crate::device::Device;
 use crate::element::Element;
 #[cfg(doc)]
@@ -150,14 +151,14 @@ impl<T: Element> RingSlice<'_, T> {
     pub fn device_address(&self) -> u64 {
         self.start
     }
+}
 
-    pub(crate) fn pointer(&self) -> *mut T {
-        self.start as *mut c_void as *mut T
+impl<T: Element> Operand for RingSlice<'_, T> {
+    fn elements(&self) -> Span {
+        Span::of_slice(self.start as *mut c_void as *mut T, self.len)
     }
-
-    /// Keeps the memory of the ring.
-    pub(crate) fn share(&self) -> Arc<dyn Send + Sync> {
-        self.ring.clone()
+    fn kept(&self, _: &Stream) -> Keep {
+        Keep::Shared(self.ring.clone())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::buffer::{Buffer, BufferSlice, Hold, Lending};
 #[cfg(doc)]
 use crate::codes::{Capability, HandleTypes, Kind, MemoryFlags};
 use crate::codes::{DmaBufFlags, SharePeer, ShareWay};
-use crate::copy::sealed::Source;
+use crate::copy::sealed::{Keep, Operand, Source, Span};
 use crate::device::Device;
 use crate::element::Element;
 #[cfg(doc)]
@@ -33,7 +33,7 @@ use crate::memory::Memory;
 pub use crate::options::{ExportOptions, ImportOptions, SendOptions};
 use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
-use crate::stream::nanoseconds;
+use crate::stream::{nanoseconds, Stream};
 use crate::typed::{part_of_bytes, DeviceMemory, DeviceSlice};
 
 /// Nanoseconds of a limit for C, to which 0 means a default.
@@ -656,10 +656,18 @@ impl<T: Element> ImportedSlice<'_, T> {
     pub fn device_address(&self) -> u64 {
         self.start
     }
+}
 
-    /// The memory, and where in it the first element lies.
-    pub(crate) fn operand(&self) -> (&Memory, u64) {
-        (&self.imported.memory, self.offset)
+impl<T: Element> Operand for ImportedSlice<'_, T> {
+    fn elements(&self) -> Span {
+        Span {
+            memory: self.imported.memory.handle(),
+            offset: self.offset,
+            ..Span::of_slice(self.start as *mut T, self.len)
+        }
+    }
+    fn kept(&self, _: &Stream) -> Keep {
+        Keep::Memory(self.imported.memory.share())
     }
 }
 

@@ -693,10 +693,10 @@ impl Stream {
     /// [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::NoAccess`], [`ErrorKind::Unsupported`],
     /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub fn write_value(&self, words: &impl Words, index: usize, value: u64) -> Result<(), Error> {
-        let address = word(words, index, value, "Stream::write_value")?;
-        let keep = words.keep();
+        let (address, bytes) = word(words, index, value, "Stream::write_value")?;
+        let keep = words.kept(self);
         // SAFETY: the stream keeps the memory alive; the word is atomic, or the CPU cannot access it.
-        unsafe { self.write_value_raw(address, value, words.word_size()) }?;
+        unsafe { self.write_value_raw(address, value, bytes) }?;
         self.keep(keep);
         Ok(())
     }
@@ -714,10 +714,10 @@ impl Stream {
         condition: WaitCondition,
         value: u64,
     ) -> Result<(), Error> {
-        let address = word(words, index, value, "Stream::wait_value")?;
-        let keep = words.keep();
+        let (address, bytes) = word(words, index, value, "Stream::wait_value")?;
+        let keep = words.kept(self);
         // SAFETY: the stream keeps the memory alive; the word is atomic, or the CPU cannot access it.
-        unsafe { self.wait_value_raw(address, value, words.word_size(), condition) }?;
+        unsafe { self.wait_value_raw(address, value, bytes, condition) }?;
         self.keep(keep);
         Ok(())
     }
@@ -880,52 +880,45 @@ unsafe extern "C" fn run_host_function(raw: *mut c_void) {
 pub trait Words: words::Words {}
 impl<W: words::Words> Words for W {}
 
-/// The address of a word, which has room for the value. C would take the low bits.
-fn word(words: &impl Words, index: usize, value: u64, function: &'static str) -> Result<*mut c_void, Error> {
-    let address = words.address(index, function)?;
-    if words.word_size() == 4 && u32::try_from(value).is_err() {
+/// The address of a word, which has room for the value, and its bytes. C would take the low bits.
+fn word<W: Words>(
+    words: &W,
+    index: usize,
+    value: u64,
+    function: &'static str,
+) -> Result<(*mut c_void, u32), Error> {
+    let (span, bytes) = (words.elements(), mem::size_of::<W::Word>() as u32);
+    if index >= span.len {
+        let message = format!("the index is {index}, but there are {} words", span.len);
+        return Err(Error::invalid(function, message));
+    }
+    if bytes == 4 && u32::try_from(value).is_err() {
         let message = format!("the value {value:#x} does not fit in a word of 32 bits; use words of 64 bits");
         return Err(Error::invalid(function, message));
     }
-    Ok(address)
+    Ok((span.pointer.cast::<W::Word>().wrapping_add(index).cast(), bytes))
 }
 
 mod words {
-    use super::{c_void, Error, Keep};
-
-    pub trait Words {
-        fn word_size(&self) -> u32;
-        fn address(&self, index: usize, function: &'static str) -> Result<*mut c_void, Error>;
-        fn keep(&self) -> Keep;
+    pub trait Words: crate::copy::sealed::Operand {
+        type Word;
     }
 }
 
 macro_rules! words {
-    ($($name:ident of $word:ty: $size:literal;)*) => {$(
+    ($($name:ident of $word:ty;)*) => {$(
         impl words::Words for $name<$word> {
-            fn word_size(&self) -> u32 {
-                $size
-            }
-            fn address(&self, index: usize, function: &'static str) -> Result<*mut c_void, Error> {
-                if index < self.len() {
-                    Ok(self.block().start().wrapping_add(index).cast())
-                } else {
-                    Err(Error::invalid(function, format!("the index is {index}, but there are {} words", self.len())))
-                }
-            }
-            fn keep(&self) -> Keep {
-                self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
-            }
+            type Word = $word;
         }
     )*};
 }
 words! {
-    DeviceMemory of u32: 4;
-    DeviceMemory of u64: 8;
-    Pinned of AtomicU32: 4;
-    Pinned of AtomicU64: 8;
-    Registered of AtomicU32: 4;
-    Registered of AtomicU64: 8;
+    DeviceMemory of u32;
+    DeviceMemory of u64;
+    Pinned of AtomicU32;
+    Pinned of AtomicU64;
+    Registered of AtomicU32;
+    Registered of AtomicU64;
 }
 
 /// Result of a call that enqueues work: a [`Pending`] with what the operands become, or the same with the error.

@@ -183,10 +183,6 @@ impl<'a, W> Part<'a, W> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-
-    pub(crate) fn as_slice(&self) -> Self {
-        *self
-    }
 }
 
 impl<W> Clone for Part<'_, W> {
@@ -255,6 +251,10 @@ macro_rules! array {
             pub fn device_address(&self) -> Result<u64, Error> {
                 self.block.memory().map_or(Ok(align_of::<T>() as u64), Memory::device_address)
             }
+
+            pub(crate) fn block(&self) -> &Block<T> {
+                &self.block
+            }
         }
 
         impl<T: Element> fmt::Debug for $name<T> {
@@ -317,10 +317,6 @@ impl<T: Element> DeviceMemory<T> {
     pub fn as_slice(&self) -> DeviceSlice<'_, T> {
         Part { whole: self, start: 0, len: self.len() }
     }
-
-    pub(crate) fn block(&self) -> &Block<T> {
-        &self.block
-    }
 }
 
 impl<T: Element + Copy> DeviceMemory<T> {
@@ -377,19 +373,6 @@ impl<T: Element> DeviceSlice<'_, T> {
     /// If the instance is closed, or belongs to the parent process.
     pub fn device_address(&self) -> Result<u64, Error> {
         Ok(self.whole.device_address()? + (self.start * size_of::<T>()) as u64)
-    }
-
-    pub(crate) fn block(&self) -> &Block<T> {
-        &self.whole.block
-    }
-
-    /// Index of the first element in the block.
-    pub(crate) fn start(&self) -> usize {
-        self.start
-    }
-
-    pub(crate) fn memory(&self) -> Option<&Memory> {
-        self.whole.memory()
     }
 }
 
@@ -454,10 +437,6 @@ impl<T: Element> Pinned<T> {
             ptr::write_bytes(array.block.start(), 0, len);
             Ok(array.assume_init())
         }
-    }
-
-    pub(crate) fn block(&self) -> &Block<T> {
-        &self.block
     }
 }
 
@@ -630,10 +609,6 @@ impl<T: Element + Copy> WriteCombined<T> {
     pub fn as_mut_ptr(&mut self) -> *mut T {
         self.block.start()
     }
-
-    pub(crate) fn block(&self) -> &Block<T> {
-        &self.block
-    }
 }
 
 /// An existing array, page-locked in place: a slice for the CPU that is copied at the full speed of the link.
@@ -756,10 +731,6 @@ impl<T: Element> Registered<T> {
             // SAFETY: the elements have no bytes, and their address is aligned.
             None => Ok(unsafe { Vec::from_raw_parts(start.as_ptr(), len, len) }),
         }
-    }
-
-    pub(crate) fn block(&self) -> &Block<T> {
-        &self.block
     }
 }
 
