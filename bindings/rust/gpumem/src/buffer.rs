@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Rejected, Status};
 use crate::group::{Group, GroupInner};
 use crate::infos::BufferInfo;
 use crate::instance::{c_pointer, c_text, first_of, lock, Inner, Instance, Processor};
-use crate::library::{c, call};
+use crate::library::{c, call, output_call};
 use crate::managed::Place;
 use crate::memory::Remains;
 pub use crate::options::BufferOptions;
@@ -416,9 +416,8 @@ impl<T: Element> Buffer<T> {
         // The group does not sleep before it has the buffer.
         let _still = still(&group, FUNCTION)?;
         let lending = options.place.map(|_| Lending::lock());
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct, its entries and its texts live during the call; the output is writable.
-        unsafe { call!(gpumem_buffer_create(device.handle, &*desc, &mut handle)) }?;
+        // SAFETY: the struct, its entries and its texts live during the call.
+        let handle = unsafe { output_call!(gpumem_buffer_create(device.handle, &*desc)) }?;
         let shared = Arc::new(Shared {
             handle,
             instance,
@@ -598,8 +597,7 @@ impl<T: Element> Buffer<T> {
     pub fn set_ahead(&mut self, elements: usize) -> Result<(), Error> {
         let bytes = bytes_of::<T>(elements, "Buffer::set_ahead")? as u64;
         // SAFETY: only a handle and a number.
-        unsafe { call!(gpumem_buffer_set_ahead(self.inner.handle, bytes)) }?;
-        Ok(())
+        unsafe { call!(gpumem_buffer_set_ahead(self.inner.handle, bytes)) }.map(drop)
     }
 
     /// Sets what processors may do with the buffer, now and as it grows. Processors that are not named keep what they
@@ -616,8 +614,7 @@ impl<T: Element> Buffer<T> {
         let described = describe_accesses(accesses);
         let (handle, first) = (self.inner.handle, first_of(&described));
         // SAFETY: there are as many entries.
-        unsafe { call!(gpumem_buffer_set_access(handle, first, described.len() as u64)) }?;
-        Ok(())
+        unsafe { call!(gpumem_buffer_set_access(handle, first, described.len() as u64)) }.map(drop)
     }
 
     /// Gives the memory back, and keeps the addresses. Waits for work first: without other options for all work of each
@@ -1029,9 +1026,9 @@ pub struct BufferRegistration {
 impl BufferRegistration {
     pub(crate) fn note(shared: &Arc<Shared>, name: &str) -> Result<Self, Error> {
         let name = c_text(Some(name), "Buffer::note_registration")?;
-        let mut number = 0;
-        // SAFETY: the text lives during the call; the output is writable.
-        unsafe { call!(gpumem_buffer_note_registration(shared.handle, c_pointer(&name), &mut number)) }?;
+        // SAFETY: the text lives during the call.
+        let number =
+            unsafe { output_call!(gpumem_buffer_note_registration(shared.handle, c_pointer(&name))) }?;
         Ok(Self { shared: shared.clone(), number })
     }
 

@@ -1058,8 +1058,7 @@ impl Instance {
     ) -> Result<(), Error> {
         let options = options.to_c();
         // SAFETY: the struct has its own size; the rest is the caller's promise.
-        unsafe { call!(gpumem_copy(self.inner.handle, destination, source, bytes, &options)) }?;
-        Ok(())
+        unsafe { call!(gpumem_copy(self.inner.handle, destination, source, bytes, &options)) }.map(drop)
     }
 
     /// Copies a rectangle by addresses. Each address comes with its pitch in bytes; the width is
@@ -1092,8 +1091,8 @@ impl Instance {
                 height,
                 &options
             ))
-        }?;
-        Ok(())
+        }
+        .map(drop)
     }
 
     /// Copies regions of bytes by handles or addresses. [`Memory::handle`] has the handle of
@@ -1113,8 +1112,8 @@ impl Instance {
         let mut failed = u64::MAX;
         // SAFETY: there are as many regions, and the output is writable; the rest is the caller's promise.
         unsafe { call!(gpumem_copy_regions(self.inner.handle, first, count as u64, &mut failed)) }
-            .map_err(|error| failed_region(error, failed, count))?;
-        Ok(())
+            .map(drop)
+            .map_err(|error| failed_region(error, failed, count))
     }
 
     /// Fills bytes by their address. The value has 1, 2 or 4 bytes, and comes with its size.
@@ -1132,8 +1131,7 @@ impl Instance {
         (value, value_size): (u32, u32),
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_fill(self.inner.handle, destination, bytes, value, value_size)) }?;
-        Ok(())
+        unsafe { call!(gpumem_fill(self.inner.handle, destination, bytes, value, value_size)) }.map(drop)
     }
 
     /// Fills a rectangle by its address. The address comes with its pitch in bytes; the width is
@@ -1155,8 +1153,8 @@ impl Instance {
         // SAFETY: the caller's promise.
         unsafe {
             call!(gpumem_fill_2d(self.inner.handle, destination, pitch, width, height, value, value_size))
-        }?;
-        Ok(())
+        }
+        .map(drop)
     }
 }
 
@@ -1179,8 +1177,7 @@ impl Stream {
     ) -> Result<(), Error> {
         let options = options.to_c();
         // SAFETY: the struct has its own size; the rest is the caller's promise.
-        unsafe { call!(gpumem_copy_async(self.handle(), destination, source, bytes, &options)) }?;
-        Ok(())
+        unsafe { call!(gpumem_copy_async(self.handle(), destination, source, bytes, &options)) }.map(drop)
     }
 
     /// Enqueues a copy of a rectangle by addresses. Each address comes with its pitch in
@@ -1213,8 +1210,8 @@ impl Stream {
                 height,
                 &options
             ))
-        }?;
-        Ok(())
+        }
+        .map(drop)
     }
 
     /// Enqueues copies of regions of bytes by handles or addresses. [`Memory::handle`]
@@ -1234,8 +1231,8 @@ impl Stream {
         let mut failed = u64::MAX;
         // SAFETY: there are as many regions, and the output is writable; the rest is the caller's promise.
         unsafe { call!(gpumem_copy_regions_async(self.handle(), first, count as u64, &mut failed)) }
-            .map_err(|error| failed_region(error, failed, count))?;
-        Ok(())
+            .map(drop)
+            .map_err(|error| failed_region(error, failed, count))
     }
 
     /// Enqueues a fill of bytes by their address. The value has 1, 2 or 4 bytes, and comes
@@ -1254,8 +1251,7 @@ impl Stream {
         (value, value_size): (u32, u32),
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_fill_async(self.handle(), destination, bytes, value, value_size)) }?;
-        Ok(())
+        unsafe { call!(gpumem_fill_async(self.handle(), destination, bytes, value, value_size)) }.map(drop)
     }
 
     /// Enqueues a fill of a rectangle by its address. The address comes with its pitch in
@@ -1277,7 +1273,7 @@ impl Stream {
         // SAFETY: the caller's promise.
         unsafe {
             call!(gpumem_fill_2d_async(self.handle(), destination, pitch, width, height, value, value_size))
-        }?;
-        Ok(())
+        }
+        .map(drop)
     }
 }

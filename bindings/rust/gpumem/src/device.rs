@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::error::ErrorKind;
 use crate::infos::{CapabilityInfo, DeviceInfo};
 use crate::instance::{Inner, Instance};
-use crate::library::{c, call, info_call};
+use crate::library::{c, call, info_call, output_call};
 
 /// One processor with its memory. A clone is the same device; each keeps the instance open.
 #[derive(Clone)]
@@ -64,10 +64,8 @@ impl Device {
     /// # Errors
     /// If the device is lost, the driver is older than CUDA 11.4, or the call comes from a host function.
     pub fn trim_graphs(&self) -> Result<u64, Error> {
-        let mut released = 0;
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_device_trim_graphs(self.handle, &mut released)) }?;
-        Ok(released)
+        // SAFETY: only handles, numbers and addresses.
+        unsafe { output_call!(gpumem_device_trim_graphs(self.handle)) }
     }
 
     /// Queries a capability of the device, or of a pair of devices, which needs `peer`.
@@ -84,9 +82,8 @@ impl Device {
     /// # Errors
     /// If the two are the same device or belong to different instances.
     pub fn can_access_peer(&self, peer: &Device) -> Result<bool, Error> {
-        let mut possible = 0;
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_device_can_access_peer(self.handle, peer.handle, &mut possible)) }?;
+        // SAFETY: only handles, numbers and addresses.
+        let possible = unsafe { output_call!(gpumem_device_can_access_peer(self.handle, peer.handle)) }?;
         Ok(possible != 0)
     }
 
@@ -97,8 +94,7 @@ impl Device {
     /// If there is no link between them, or if they are the same device or belong to different instances.
     pub fn enable_peer_access(&self, peer: &Device) -> Result<(), Error> {
         // SAFETY: only handles.
-        unsafe { call!(gpumem_device_enable_peer_access(self.handle, peer.handle)) }?;
-        Ok(())
+        unsafe { call!(gpumem_device_enable_peer_access(self.handle, peer.handle)) }.map(drop)
     }
 
     /// Undoes one [`enable_peer_access`](Self::enable_peer_access).
@@ -107,8 +103,7 @@ impl Device {
     /// [`ErrorKind::InvalidState`] if there is no enable to undo.
     pub fn disable_peer_access(&self, peer: &Device) -> Result<(), Error> {
         // SAFETY: only handles.
-        unsafe { call!(gpumem_device_disable_peer_access(self.handle, peer.handle)) }?;
-        Ok(())
+        unsafe { call!(gpumem_device_disable_peer_access(self.handle, peer.handle)) }.map(drop)
     }
 
     /// Address of a byte of memory for this device.
@@ -117,9 +112,8 @@ impl Device {
     /// If there is no known memory, or this device cannot access it.
     #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn device_address(&self, pointer: *const c_void) -> Result<u64, Error> {
-        let mut address = ptr::null_mut();
-        // SAFETY: the output is writable, and any address may be queried.
-        unsafe { call!(gpumem_pointer_get_device_pointer(self.handle, pointer, &mut address)) }?;
+        // SAFETY: any address may be queried.
+        let address = unsafe { output_call!(gpumem_pointer_get_device_pointer(self.handle, pointer)) }?;
         Ok(address as u64)
     }
 
@@ -131,10 +125,8 @@ impl Device {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::LimitExceeded`],
     /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn malloc(&self, kind: Kind, bytes: u64) -> Result<*mut c_void, Error> {
-        let mut pointer = ptr::null_mut();
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_malloc(self.handle, kind.0, bytes, &mut pointer)) }?;
-        Ok(pointer)
+        // SAFETY: only handles, numbers and addresses.
+        unsafe { output_call!(gpumem_malloc(self.handle, kind.0, bytes)) }
     }
 
     /// Page-locks existing memory until [`Instance::unregister`]. [`Registered`](crate::Registered) and
@@ -154,8 +146,7 @@ impl Device {
         require: MemoryFlags,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_register(self.handle, pointer, bytes, require.0)) }?;
-        Ok(())
+        unsafe { call!(gpumem_register(self.handle, pointer, bytes, require.0)) }.map(drop)
     }
 }
 

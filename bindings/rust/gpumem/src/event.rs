@@ -4,7 +4,6 @@
 use std::fmt;
 use std::os::raw::c_void;
 use std::os::unix::io::{AsFd, OwnedFd};
-use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -16,9 +15,9 @@ use crate::device::Device;
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 use crate::infos::EventInfo;
-use crate::instance::{c_pointer, c_text, lock, Inner};
-use crate::library::{c, call, info_call};
-use crate::memory::Remains;
+use crate::instance::{c_pointer, c_text, lock};
+use crate::library::{c, call, info_call, output_call};
+use crate::memory::Owned;
 use crate::share::{import_event, ShareHandle};
 use crate::stream::{nanoseconds, Stream, StreamInner};
 
@@ -35,8 +34,7 @@ use crate::stream::{nanoseconds, Stream, StreamInner};
 /// # Ok::<(), gpumem::Error>(())
 /// ```
 pub struct Event {
-    handle: sys::gpumem_event,
-    instance: Arc<Inner>,
+    owned: Owned<sys::gpumem_event_s>,
     /// Whether other processes may record it.
     shared: bool,
     record: Mutex<Record>,
@@ -49,11 +47,6 @@ struct Record {
     stream: Weak<StreamInner>,
     number: u64,
 }
-
-// SAFETY: a handle is a number to C, and every function may be called from any thread.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
 
 impl Event {
     /// Creates an event. It counts as complete until it is recorded.
@@ -74,9 +67,8 @@ impl Event {
         device.instance.retry();
         let name = c_text(name, "Event::with_options")?;
         let desc = sys::gpumem_event_desc { flags: flags.0, name: c_pointer(&name), ..Default::default() };
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_event_create(device.handle, &desc, &mut handle)) }?;
+        // SAFETY: the struct and its text live during the call.
+        let handle = unsafe { output_call!(gpumem_event_create(device.handle, &desc)) }?;
         Ok(Self::of(handle, device, flags))
     }
 
@@ -90,9 +82,8 @@ impl Event {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`],
     /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn wrap(device: &Device, native: *mut c_void, flags: EventFlags) -> Result<Self, Error> {
-        let mut handle = ptr::null_mut();
-        // SAFETY: the output is writable; the rest is the caller's promise.
-        unsafe { call!(gpumem_event_wrap(device.handle, native, flags.0, &mut handle)) }?;
+        // SAFETY: the caller's promise.
+        let handle = unsafe { output_call!(gpumem_event_wrap(device.handle, native, flags.0)) }?;
         Ok(Self::of(handle, device, flags))
     }
 
@@ -125,19 +116,19 @@ impl Event {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or
     /// [`ErrorKind::InvalidState`].
     pub fn export(&self) -> Result<ShareHandle, Error> {
-        let mut handle = sys::gpumem_share_handle::default();
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_event_export(self.handle, &mut handle)) }?;
+        // SAFETY: only handles, numbers and addresses.
+        let handle = unsafe { output_call!(gpumem_event_export(self.owned.handle)) }?;
         Ok(ShareHandle::of(&handle))
     }
 
     fn of(handle: sys::gpumem_event, device: &Device, flags: EventFlags) -> Self {
         let shared = flags.contains(EventFlags::INTERPROCESS);
-        Self { handle, instance: device.instance.clone(), shared, record: Mutex::default() }
+        let owned = Owned { handle, instance: device.instance.clone() };
+        Self { owned, shared, record: Mutex::default() }
     }
 
     pub(crate) fn handle(&self) -> sys::gpumem_event {
-        self.handle
+        self.owned.handle
     }
 
     /// Destroys the event. Dropping it does the same, but cannot report a failure.
@@ -145,13 +136,7 @@ impl Event {
     /// # Errors
     /// In a host function. The event is returned unchanged.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
-        match Remains::Event(self.handle).release() {
-            Ok(()) => {
-                self.handle = ptr::null_mut();
-                Ok(())
-            }
-            Err(error) => Err(Rejected::new(self, error)),
-        }
+        self.owned.close().map_err(|error| Rejected::new(self, error))
     }
 
     /// Information about the event.
@@ -159,7 +144,7 @@ impl Event {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<EventInfo, Error> {
-        info_call!(gpumem_event_get_info(self.handle) => EventInfo)
+        info_call!(gpumem_event_get_info(self.owned.handle) => EventInfo)
     }
 
     /// Records the work that is in a stream now. A later record replaces it. To have waited for an event of several
@@ -171,7 +156,7 @@ impl Event {
         let number = stream.inner.latest();
         let mut record = lock(&self.record);
         // SAFETY: only handles.
-        unsafe { call!(gpumem_event_record(self.handle, stream.handle())) }?;
+        unsafe { call!(gpumem_event_record(self.owned.handle, stream.handle())) }?;
         record.generation += 1;
         // Another process may record the event meanwhile, and then its answers are not about this work.
         if !self.shared {
@@ -200,7 +185,7 @@ impl Event {
                 Ok(_) => {}
                 Err(error) => stream.failed(before.number, error, || {
                     // SAFETY: only a handle.
-                    unsafe { call!(gpumem_event_query(self.handle)) }
+                    unsafe { call!(gpumem_event_query(self.owned.handle)) }
                 }),
             }
         }
@@ -214,7 +199,7 @@ impl Event {
     pub fn is_complete(&self) -> Result<bool, Error> {
         self.observe(|| {
             // SAFETY: only a handle.
-            unsafe { call!(gpumem_event_query(self.handle)) }
+            unsafe { call!(gpumem_event_query(self.owned.handle)) }
         })
     }
 
@@ -237,7 +222,7 @@ impl Event {
     fn wait(&self, timeout_ns: u64) -> Result<bool, Error> {
         self.observe(|| {
             // SAFETY: only a handle.
-            unsafe { call!(gpumem_event_synchronize(self.handle, timeout_ns)) }
+            unsafe { call!(gpumem_event_synchronize(self.owned.handle, timeout_ns)) }
         })
     }
 
@@ -261,23 +246,15 @@ impl Event {
     /// If one of them was never recorded or has no timing, or if they belong to different devices.
     pub fn nanoseconds_since(&self, start: &Event) -> Result<Option<i64>, Error> {
         let mut nanoseconds = 0;
-        let (start, end) = (start.handle, self.handle);
+        let (start, end) = (start.owned.handle, self.owned.handle);
         // SAFETY: the output is writable.
         let status = unsafe { call!(gpumem_event_get_elapsed_time(start, end, &mut nanoseconds)) }?;
         Ok((status == Status::SUCCESS).then_some(nanoseconds))
     }
 }
 
-impl Drop for Event {
-    fn drop(&mut self) {
-        if !self.handle.is_null() {
-            Remains::Event(self.handle).release_or_keep(&self.instance);
-        }
-    }
-}
-
 impl fmt::Debug for Event {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Event").field(&self.handle).finish()
+        formatter.debug_tuple("Event").field(&self.owned.handle).finish()
     }
 }

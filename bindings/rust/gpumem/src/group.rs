@@ -2,7 +2,6 @@
 //! Groups of buffers that sleep and wake as one.
 
 use std::fmt;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
@@ -12,7 +11,7 @@ use crate::buffer::{Closed, Shared};
 use crate::error::{Error, ErrorKind, Rejected, Status};
 use crate::infos::GroupInfo;
 use crate::instance::{c_pointer, c_text, lock, Inner, Instance};
-use crate::library::{c, call};
+use crate::library::{c, call, output_call};
 use crate::memory::Remains;
 pub use crate::options::GroupOptions;
 use crate::sleep::{with_panics, PrepareOptions, SleepOptions, WakeOptions};
@@ -172,9 +171,8 @@ impl Group {
         let instance = instance.inner.clone();
         instance.retry();
         let desc = options.to_c()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_group_create(instance.handle, &*desc, &mut handle)) }?;
+        // SAFETY: the struct and its text live during the call.
+        let handle = unsafe { output_call!(gpumem_group_create(instance.handle, &*desc)) }?;
         Ok(Self {
             inner: Arc::new(GroupInner {
                 handle,

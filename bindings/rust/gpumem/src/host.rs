@@ -19,7 +19,7 @@ use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::error::{check, Error};
 use crate::instance::Instance;
-use crate::library::{c, call};
+use crate::library::{c, call, output_call};
 use crate::size::bytes_of;
 use crate::stream::{run_caught, Slot, Stream};
 
@@ -66,10 +66,10 @@ impl Kernel<'_> {
         if bytes == 0 {
             return Ok(ptr::NonNull::dangling().as_ptr());
         }
-        let mut view = ptr::null_mut();
         let address = address as *const c_void;
-        // SAFETY: the kernel runs, on this thread: it can neither be stored nor sent. The output is writable.
-        unsafe { call!(gpumem_host_kernel_view(self.handle, address, bytes as u64, access.0, &mut view)) }?;
+        // SAFETY: the kernel runs, on this thread: it can neither be stored nor sent.
+        let view =
+            unsafe { output_call!(gpumem_host_kernel_view(self.handle, address, bytes as u64, access.0)) }?;
         if view as usize % std::mem::align_of::<T>() != 0 {
             return Err(Error::invalid("Kernel::view", "the address is not aligned for the elements"));
         }
@@ -136,10 +136,8 @@ pub fn launch(stream: &Stream, kernel: impl FnOnce(&Kernel<'_>) + Send + 'static
 /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`]
 /// or [`ErrorKind::InvalidState`], as the message says.
 pub fn native_stream_create(device: &Device) -> Result<*mut c_void, Error> {
-    let mut native = ptr::null_mut();
-    // SAFETY: the output is writable.
-    unsafe { call!(gpumem_host_native_stream_create(device.handle, &mut native)) }?;
-    Ok(native)
+    // SAFETY: only handles, numbers and addresses.
+    unsafe { output_call!(gpumem_host_native_stream_create(device.handle)) }
 }
 
 /// Destroys a stream of [`native_stream_create`].
@@ -152,8 +150,7 @@ pub fn native_stream_create(device: &Device) -> Result<*mut c_void, Error> {
 /// message says.
 pub unsafe fn native_stream_destroy(device: &Device, native: *mut c_void) -> Result<(), Error> {
     // SAFETY: the caller's promise.
-    unsafe { call!(gpumem_host_native_stream_destroy(device.handle, native)) }?;
-    Ok(())
+    unsafe { call!(gpumem_host_native_stream_destroy(device.handle, native)) }.map(drop)
 }
 
 /// Marks a stream as being captured into a graph by other code, or removes the mark.
@@ -162,8 +159,7 @@ pub unsafe fn native_stream_destroy(device: &Device, native: *mut c_void) -> Res
 /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::Unsupported`], as the message says.
 pub fn stream_set_capturing(stream: &Stream, capturing: bool) -> Result<(), Error> {
     // SAFETY: only a handle.
-    unsafe { call!(gpumem_host_stream_set_capturing(stream.handle(), capturing.into())) }?;
-    Ok(())
+    unsafe { call!(gpumem_host_stream_set_capturing(stream.handle(), capturing.into())) }.map(drop)
 }
 
 /// Loses a device, as a faulting kernel would.
@@ -172,8 +168,7 @@ pub fn stream_set_capturing(stream: &Stream, capturing: bool) -> Result<(), Erro
 /// [`ErrorKind::Unsupported`].
 pub fn device_lose(device: &Device) -> Result<(), Error> {
     // SAFETY: only a handle.
-    unsafe { call!(gpumem_host_device_lose(device.handle)) }?;
-    Ok(())
+    unsafe { call!(gpumem_host_device_lose(device.handle)) }.map(drop)
 }
 
 /// Makes a step of the backend fail, counted from 1 from now on; 0 turns it off. With `repeat` every later step fails
@@ -183,8 +178,7 @@ pub fn device_lose(device: &Device) -> Result<(), Error> {
 /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::Unsupported`], as the message says.
 pub fn fail_step(instance: &Instance, step: u64, repeat: bool) -> Result<(), Error> {
     // SAFETY: only a handle.
-    unsafe { call!(gpumem_host_fail_step(instance.inner.handle, step, repeat.into())) }?;
-    Ok(())
+    unsafe { call!(gpumem_host_fail_step(instance.inner.handle, step, repeat.into())) }.map(drop)
 }
 
 /// Allocates memory of [`Kind::DEVICE`] or [`Kind::PINNED`] as other code would through the driver.
@@ -193,10 +187,8 @@ pub fn fail_step(instance: &Instance, step: u64, repeat: bool) -> Result<(), Err
 /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`]
 /// or [`ErrorKind::InvalidState`], as the message says.
 pub fn foreign_alloc(device: &Device, kind: Kind, bytes: u64) -> Result<*mut c_void, Error> {
-    let mut pointer = ptr::null_mut();
-    // SAFETY: the output is writable.
-    unsafe { call!(gpumem_host_foreign_alloc(device.handle, kind.0, bytes, &mut pointer)) }?;
-    Ok(pointer)
+    // SAFETY: only handles, numbers and addresses.
+    unsafe { output_call!(gpumem_host_foreign_alloc(device.handle, kind.0, bytes)) }
 }
 
 /// Frees memory of [`foreign_alloc`].
@@ -209,8 +201,7 @@ pub fn foreign_alloc(device: &Device, kind: Kind, bytes: u64) -> Result<*mut c_v
 /// message says.
 pub unsafe fn foreign_free(device: &Device, pointer: *mut c_void) -> Result<(), Error> {
     // SAFETY: the caller's promise.
-    unsafe { call!(gpumem_host_foreign_free(device.handle, pointer)) }?;
-    Ok(())
+    unsafe { call!(gpumem_host_foreign_free(device.handle, pointer)) }.map(drop)
 }
 
 /// Enables or disables peer access as other code of the process would.
@@ -219,8 +210,7 @@ pub unsafe fn foreign_free(device: &Device, pointer: *mut c_void) -> Result<(), 
 /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::Unsupported`], as the message says.
 pub fn foreign_peer_access(device: &Device, peer: &Device, enabled: bool) -> Result<(), Error> {
     // SAFETY: only handles.
-    unsafe { call!(gpumem_host_foreign_peer_access(device.handle, peer.handle, enabled.into())) }?;
-    Ok(())
+    unsafe { call!(gpumem_host_foreign_peer_access(device.handle, peer.handle, enabled.into())) }.map(drop)
 }
 
 /// Sets the calling thread's current device, as other code would, and returns the previous one.
@@ -232,8 +222,7 @@ pub fn set_current_device(ordinal: Option<u32>) -> Result<Option<u32>, Error> {
         None => -1,
         Some(ordinal) => i32::try_from(ordinal).unwrap_or(i32::MAX),
     };
-    let mut previous = -1;
-    // SAFETY: the output is writable.
-    unsafe { call!(gpumem_host_set_current_device(ordinal, &mut previous)) }?;
+    // SAFETY: only handles, numbers and addresses.
+    let previous = unsafe { output_call!(gpumem_host_set_current_device(ordinal)) }?;
     Ok(u32::try_from(previous).ok())
 }

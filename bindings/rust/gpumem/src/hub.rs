@@ -8,7 +8,6 @@ use std::os::raw::c_void;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gpumem_sys as sys;
@@ -20,9 +19,9 @@ use crate::codes::{SharePeer, ShareWay};
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 use crate::infos::{Entry, HubInfo, LinkInfo, WayInfo};
-use crate::instance::{c_pointer, c_text, Inner, Instance};
-use crate::library::{c, call, info_call};
-use crate::memory::Remains;
+use crate::instance::{c_pointer, c_text, Instance};
+use crate::library::{c, call, info_call, output_call};
+use crate::memory::Owned;
 pub use crate::options::{FetchOptions, HubOptions, LinkOptions, PublishOptions};
 use crate::share::{place_of, ImportOptions, Imported, Share, ShareHandle};
 use crate::stream::nanoseconds;
@@ -103,15 +102,8 @@ impl HubOptions {
 /// # assert_eq!(handle.info()?.size, 4000);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
-pub struct Hub {
-    handle: sys::gpumem_hub,
-    instance: Arc<Inner>,
-}
-
-// SAFETY: a handle is a number to C, and every function may be called from any thread.
-unsafe impl Send for Hub {}
-// SAFETY: as above.
-unsafe impl Sync for Hub {}
+#[derive(Debug)]
+pub struct Hub(Owned<sys::gpumem_hub_s>);
 
 impl Hub {
     /// Opens a hub. A socket file that a dead process has left at the path is replaced. The instance is the one that
@@ -125,10 +117,9 @@ impl Hub {
         let instance = instance.inner.clone();
         instance.retry();
         let desc = options.to_c()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct and what it points to live during the call; the output is writable.
-        unsafe { call!(gpumem_hub_open(instance.handle, &*desc, &mut handle)) }?;
-        Ok(Self { handle, instance })
+        // SAFETY: the struct and what it points to live during the call.
+        let handle = unsafe { output_call!(gpumem_hub_open(instance.handle, &*desc)) }?;
+        Ok(Self(Owned { handle, instance }))
     }
 
     /// Publishes a handle under a name, as its newest version, whose number is returned. The work that fills the memory
@@ -156,7 +147,7 @@ impl Hub {
         let name = c_text(Some(name), "Hub::publish")?;
         let (text, native, desc, mut version) = (c_pointer(&name), handle.to_c(), options.to_c(), 0);
         // SAFETY: the structs and the text live during the call; the output is writable.
-        unsafe { call!(gpumem_hub_publish(self.handle, text, &native, &desc, &mut version)) }?;
+        unsafe { call!(gpumem_hub_publish(self.0.handle, text, &native, &desc, &mut version)) }?;
         Ok(version)
     }
 
@@ -179,7 +170,7 @@ impl Hub {
     fn withdraw_as(&self, name: &str, version: u64, function: &'static str) -> Result<(), Error> {
         let name = c_text(Some(name), function)?;
         // SAFETY: the text lives during the call.
-        unsafe { call!(gpumem_hub_withdraw(self.handle, c_pointer(&name), version)) }
+        unsafe { call!(gpumem_hub_withdraw(self.0.handle, c_pointer(&name), version)) }
             .map(drop)
             .map_err(|error| error.called_as(function))
     }
@@ -189,13 +180,13 @@ impl Hub {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<HubInfo, Error> {
-        info_call!(gpumem_hub_get_info(self.handle) => HubInfo)
+        info_call!(gpumem_hub_get_info(self.0.handle) => HubInfo)
     }
 
     /// Handle for calls of [`sys`](crate::sys). They must not close it.
     #[must_use]
     pub fn handle(&self) -> sys::gpumem_hub {
-        self.handle
+        self.0.handle
     }
 
     /// Closes the hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported
@@ -204,42 +195,15 @@ impl Hub {
     /// # Errors
     /// [`ErrorKind::InvalidState`] in a host function. The hub is returned unchanged.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
-        match Remains::Hub(self.handle).release() {
-            Ok(()) => {
-                self.handle = ptr::null_mut();
-                Ok(())
-            }
-            Err(error) => Err(Rejected::new(self, error)),
-        }
-    }
-}
-
-impl Drop for Hub {
-    fn drop(&mut self) {
-        if !self.handle.is_null() {
-            Remains::Hub(self.handle).release_or_keep(&self.instance);
-        }
-    }
-}
-
-impl fmt::Debug for Hub {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Hub").field(&self.handle).finish()
+        self.0.close().map_err(|error| Rejected::new(self, error))
     }
 }
 
 /// A connection to a hub.
 ///
 /// All threads may use it at the same time, also while one waits.
-pub struct Link {
-    handle: sys::gpumem_link,
-    instance: Arc<Inner>,
-}
-
-// SAFETY: a handle is a number to C, and every function may be called from any thread.
-unsafe impl Send for Link {}
-// SAFETY: as above.
-unsafe impl Sync for Link {}
+#[derive(Debug)]
+pub struct Link(Owned<sys::gpumem_link_s>);
 
 impl Link {
     /// Connects to a hub. It does not wait for one to be opened: if none is there, pause and try again. The instance is the
@@ -253,10 +217,9 @@ impl Link {
         let instance = instance.inner.clone();
         instance.retry();
         let desc = options.to_c()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct and what it points to live during the call; the output is writable.
-        unsafe { call!(gpumem_link_connect(instance.handle, &*desc, &mut handle)) }?;
-        Ok(Self { handle, instance })
+        // SAFETY: the struct and what it points to live during the call.
+        let handle = unsafe { output_call!(gpumem_link_connect(instance.handle, &*desc)) }?;
+        Ok(Self(Owned { handle, instance }))
     }
 
     /// All versions of all names in the hub, in their order. What is published or withdrawn meanwhile may be missing.
@@ -269,7 +232,7 @@ impl Link {
         for index in 0.. {
             let mut info = sys::gpumem_entry_info::default();
             // SAFETY: the struct is writable and has its own size.
-            match unsafe { call!(gpumem_link_enumerate(self.handle, index, &mut info)) } {
+            match unsafe { call!(gpumem_link_enumerate(self.0.handle, index, &mut info)) } {
                 Ok(_) => {
                     let entry = Entry::of(&info);
                     // One that was published meanwhile moves the others.
@@ -319,7 +282,7 @@ impl Link {
         let name = c_text(Some(name), "Link::wait")?;
         let (text, mut info) = (c_pointer(&name), sys::gpumem_entry_info::default());
         // SAFETY: the text lives during the call; the struct is writable and has its own size.
-        let status = unsafe { call!(gpumem_link_wait(self.handle, text, after, timeout_ns, &mut info)) }?;
+        let status = unsafe { call!(gpumem_link_wait(self.0.handle, text, after, timeout_ns, &mut info)) }?;
         Ok((status == Status::SUCCESS).then(|| Entry::of(&info)))
     }
 
@@ -342,7 +305,7 @@ impl Link {
         let desc = options.to_c();
         let (text, mut handle) = (c_pointer(&name), sys::gpumem_share_handle::default());
         // SAFETY: the struct and the text live during the call; the output is writable.
-        unsafe { call!(gpumem_link_fetch(self.handle, text, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_link_fetch(self.0.handle, text, &desc, &mut handle)) }?;
         Ok(ShareHandle::of(&handle))
     }
 
@@ -391,7 +354,7 @@ impl Link {
         timeout_ns: u64,
         options: &ImportOptions,
     ) -> Result<Option<(Imported, Entry)>, Error> {
-        self.instance.retry();
+        self.0.instance.retry();
         let name = c_text(Some(name), "Link::import_next")?;
         let (text, desc) = (c_pointer(&name), options.to_c()?);
         let (mut info, mut pointer, mut memory) =
@@ -399,7 +362,7 @@ impl Link {
         // SAFETY: the texts and the struct live during the call; the outputs are writable, and the struct has its own size.
         let status = unsafe {
             call!(gpumem_link_import_next(
-                self.handle,
+                self.0.handle,
                 text,
                 after,
                 timeout_ns,
@@ -412,7 +375,7 @@ impl Link {
         if status != Status::SUCCESS {
             return Ok(None);
         }
-        let imported = Imported::of(self.instance.clone(), memory, pointer)?;
+        let imported = Imported::of(self.0.instance.clone(), memory, pointer)?;
         Ok(Some((imported, Entry::of(&info))))
     }
 
@@ -442,7 +405,7 @@ impl Link {
         let name = c_text(Some(name), "Link::publish")?;
         let (text, native, desc, mut version) = (c_pointer(&name), handle.to_c(), options.to_c(), 0);
         // SAFETY: the structs and the text live during the call; the output is writable.
-        unsafe { call!(gpumem_link_publish(self.handle, text, &native, &desc, &mut version)) }?;
+        unsafe { call!(gpumem_link_publish(self.0.handle, text, &native, &desc, &mut version)) }?;
         Ok(version)
     }
 
@@ -469,7 +432,7 @@ impl Link {
     fn withdraw_as(&self, name: &str, version: u64, function: &'static str) -> Result<(), Error> {
         let name = c_text(Some(name), function)?;
         // SAFETY: the text lives during the call.
-        unsafe { call!(gpumem_link_withdraw(self.handle, c_pointer(&name), version)) }
+        unsafe { call!(gpumem_link_withdraw(self.0.handle, c_pointer(&name), version)) }
             .map(drop)
             .map_err(|error| error.called_as(function))
     }
@@ -482,7 +445,7 @@ impl Link {
     /// answer.
     pub fn share_way(&self, memory: impl Share, way: ShareWay, peer: SharePeer) -> Result<WayInfo, Error> {
         let (pointer, _, _hold) = place_of(&memory, "Link::share_way")?;
-        info_call!(gpumem_link_get_way(self.handle, pointer, way.0, peer.0) => WayInfo)
+        info_call!(gpumem_link_get_way(self.0.handle, pointer, way.0, peer.0) => WayInfo)
     }
 
     /// Information about the link.
@@ -490,13 +453,13 @@ impl Link {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<LinkInfo, Error> {
-        info_call!(gpumem_link_get_info(self.handle) => LinkInfo)
+        info_call!(gpumem_link_get_info(self.0.handle) => LinkInfo)
     }
 
     /// Handle for calls of [`sys`](crate::sys). They must not close it.
     #[must_use]
     pub fn handle(&self) -> sys::gpumem_link {
-        self.handle
+        self.0.handle
     }
 
     /// Closes the link. What was imported through it stays, and still learns how the publisher fares. Dropping the link
@@ -505,27 +468,7 @@ impl Link {
     /// # Errors
     /// [`ErrorKind::InvalidState`] in a host function. The link is returned unchanged.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
-        match Remains::Link(self.handle).release() {
-            Ok(()) => {
-                self.handle = ptr::null_mut();
-                Ok(())
-            }
-            Err(error) => Err(Rejected::new(self, error)),
-        }
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        if !self.handle.is_null() {
-            Remains::Link(self.handle).release_or_keep(&self.instance);
-        }
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Link").field(&self.handle).finish()
+        self.0.close().map_err(|error| Rejected::new(self, error))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::codes::{Access, Backend, Kind, Location};
 use crate::device::Device;
 use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
 use crate::infos::{InstanceInfo, KindStats, PointerInfo, ProbeInfo, Stats};
-use crate::library::{c, call, info_call, require};
+use crate::library::{c, call, info_call, output_call, require};
 use crate::memory::Remains;
 pub use crate::options::{HostOptions, InstanceOptions};
 use crate::stream::a_device_was_lost;
@@ -312,9 +312,8 @@ impl Instance {
         });
         desc.host = host.as_ref().map_or(ptr::null(), |host| &**host);
         desc.cuda = cuda.as_ref().map_or(ptr::null(), |cuda| cuda);
-        let mut handle = ptr::null_mut();
-        // SAFETY: the structs and what they point to live during the call; the output is writable.
-        unsafe { call!(gpumem_instance_open(&*desc, &mut handle)) }?;
+        // SAFETY: the structs and what they point to live during the call.
+        let handle = unsafe { output_call!(gpumem_instance_open(&*desc)) }?;
         Ok(Self { inner: Inner::new(handle, true) })
     }
 
@@ -326,9 +325,8 @@ impl Instance {
     /// As [`open`](Self::open).
     pub fn default_instance() -> Result<Self, Error> {
         require()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_instance_default(&mut handle)) }?;
+        // SAFETY: only handles, numbers and addresses.
+        let handle = unsafe { output_call!(gpumem_instance_default()) }?;
         Ok(Self { inner: Inner::new(handle, false) })
     }
 
@@ -375,9 +373,8 @@ impl Instance {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if no device has this ordinal.
     pub fn device(&self, ordinal: u32) -> Result<Device, Error> {
-        let mut handle = ptr::null_mut();
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_device_get(self.inner.handle, ordinal, &mut handle)) }?;
+        // SAFETY: only handles, numbers and addresses.
+        let handle = unsafe { output_call!(gpumem_device_get(self.inner.handle, ordinal)) }?;
         Ok(Device::new(handle, self.inner.clone()))
     }
 
@@ -411,8 +408,7 @@ impl Instance {
     /// If the instance is closed, or belongs to the parent process.
     pub fn reset_peaks(&self) -> Result<(), Error> {
         // SAFETY: only a handle.
-        unsafe { call!(gpumem_stats_reset_peaks(self.inner.handle)) }?;
-        Ok(())
+        unsafe { call!(gpumem_stats_reset_peaks(self.inner.handle)) }.map(drop)
     }
 
     /// A list of the live objects, one line for each.
@@ -474,8 +470,7 @@ impl Instance {
     /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free(&self, pointer: *mut c_void) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_free(self.inner.handle, pointer)) }?;
-        Ok(())
+        unsafe { call!(gpumem_free(self.inner.handle, pointer)) }.map(drop)
     }
 
     /// Makes memory of [`Device::register`](crate::Device::register) pageable again.
@@ -488,8 +483,7 @@ impl Instance {
     /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn unregister(&self, pointer: *mut c_void) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_unregister(self.inner.handle, pointer)) }?;
-        Ok(())
+        unsafe { call!(gpumem_unregister(self.inner.handle, pointer)) }.map(drop)
     }
 }
 

@@ -25,6 +25,15 @@ macro_rules! call {
     }};
 }
 
+/// Calls a function whose last argument is an output, of numbers or addresses, and returns what it has written there.
+/// Belongs in an `unsafe` block, of which the output needs nothing.
+macro_rules! output_call {
+    ($name:ident($($argument:expr),* $(,)?)) => {{
+        let mut output = std::mem::MaybeUninit::zeroed();
+        call!($name($($argument,)* output.as_mut_ptr())).map(|_| output.assume_init())
+    }};
+}
+
 /// Calls a function that fills in a struct of information, whose type in this crate follows the arrow.
 macro_rules! info_call {
     ($name:ident($($argument:expr),* $(,)?) => $info:ident) => {{
@@ -33,7 +42,7 @@ macro_rules! info_call {
         unsafe { call!($name($($argument,)* &mut info)) }.map(|_| $info::of(&info))
     }};
 }
-pub(crate) use {c, call, info_call};
+pub(crate) use {c, call, info_call, output_call};
 
 /// Checks that the library in use fits these declarations, before anything is opened.
 #[cfg(not(feature = "load"))]

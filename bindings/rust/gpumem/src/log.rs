@@ -102,6 +102,5 @@ unsafe fn call_set(
     max_level: LogLevel,
 ) -> Result<(), Error> {
     // SAFETY: the caller's promise.
-    unsafe { call!(gpumem_log_set_function(callback, user_data, max_level.0)) }?;
-    Ok(())
+    unsafe { call!(gpumem_log_set_function(callback, user_data, max_level.0)) }.map(drop)
 }

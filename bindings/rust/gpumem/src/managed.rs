@@ -356,15 +356,13 @@ impl Turns {
 fn begin_access(memory: &Memory) -> Result<(), Error> {
     let instance = memory.allocation.instance().handle;
     // SAFETY: any address may be given.
-    unsafe { call!(gpumem_managed_begin_host_access(instance, memory.host_pointer())) }?;
-    Ok(())
+    unsafe { call!(gpumem_managed_begin_host_access(instance, memory.host_pointer())) }.map(drop)
 }
 
 fn end_access(memory: &Memory) -> Result<(), Error> {
     let instance = memory.allocation.instance().handle;
     // SAFETY: the caller has begun the access.
-    unsafe { call!(gpumem_managed_end_host_access(instance, memory.host_pointer())) }?;
-    Ok(())
+    unsafe { call!(gpumem_managed_end_host_access(instance, memory.host_pointer())) }.map(drop)
 }
 
 fn begin(
@@ -630,8 +628,8 @@ impl Instance {
     pub fn begin_host_access_raw(&self, pointer: *const c_void) -> Result<(), Error> {
         // SAFETY: any address may be given.
         unsafe { call!(gpumem_managed_begin_host_access(self.inner.handle, pointer)) }
-            .map_err(|error| error.called_as("Instance::begin_host_access_raw"))?;
-        Ok(())
+            .map(drop)
+            .map_err(|error| error.called_as("Instance::begin_host_access_raw"))
     }
 
     /// Ends an access of [`begin_host_access_raw`](Self::begin_host_access_raw).
@@ -644,8 +642,7 @@ impl Instance {
     /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn end_host_access_raw(&self, pointer: *const c_void) -> Result<(), Error> {
         // SAFETY: any address may be given; the rest is the caller's promise.
-        unsafe { call!(gpumem_managed_end_host_access(self.inner.handle, pointer)) }?;
-        Ok(())
+        unsafe { call!(gpumem_managed_end_host_access(self.inner.handle, pointer)) }.map(drop)
     }
 }
 
@@ -688,8 +685,7 @@ impl Stream {
     /// the message says.
     pub unsafe fn attach_raw(&self, pointer: *mut c_void, bytes: u64, attach: Attach) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_managed_attach(self.handle(), pointer, bytes, attach.0)) }?;
-        Ok(())
+        unsafe { call!(gpumem_managed_attach(self.handle(), pointer, bytes, attach.0)) }.map(drop)
     }
 
     /// Moves a range to a place. It is never needed for correctness, and the memory may be used meanwhile. Returns

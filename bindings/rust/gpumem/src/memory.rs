@@ -17,7 +17,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Hexadecimal, Rejected, Status};
 use crate::infos::MemoryInfo;
 use crate::instance::{lock, Inner};
-use crate::library::{c, call, info_call};
+use crate::library::{c, call, info_call, output_call};
 use crate::managed::Turns;
 pub use crate::options::{MemoryOptions, RegisterOptions};
 use crate::pool::{Freeing, PoolCallback};
@@ -187,6 +187,64 @@ impl Remains {
     }
 }
 
+/// The one owner of an object of C, which needs nothing else to be destroyed.
+pub(crate) struct Owned<T: Owner> {
+    /// NULL after it was closed.
+    pub(crate) handle: *mut T,
+    pub(crate) instance: Arc<Inner>,
+}
+
+/// What a handle points to.
+pub(crate) trait Owner {
+    fn remains(handle: *mut Self) -> Remains;
+}
+
+macro_rules! owned {
+    ($($target:ident: $remains:ident;)*) => {$(
+        impl Owner for sys::$target {
+            fn remains(handle: *mut Self) -> Remains {
+                Remains::$remains(handle)
+            }
+        }
+    )*};
+}
+owned! {
+    gpumem_event_s: Event;
+    gpumem_physical_s: Physical;
+    gpumem_range_s: Range;
+    gpumem_hub_s: Hub;
+    gpumem_link_s: Link;
+    gpumem_ring_s: Ring;
+}
+
+// SAFETY: a handle is a number to C, and every function may be called from any thread.
+unsafe impl<T: Owner> Send for Owned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Owner> Sync for Owned<T> {}
+
+impl<T: Owner> Owned<T> {
+    /// Destroys the object now. If that fails, it stays.
+    pub(crate) fn close(&mut self) -> Result<(), Error> {
+        T::remains(self.handle).release()?;
+        self.handle = ptr::null_mut();
+        Ok(())
+    }
+}
+
+impl<T: Owner> Drop for Owned<T> {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            T::remains(self.handle).release_or_keep(&self.instance);
+        }
+    }
+}
+
+impl<T: Owner> fmt::Debug for Owned<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle.fmt(formatter)
+    }
+}
+
 /// The one owner of the memory of a handle.
 pub(crate) struct Allocation {
     handle: sys::gpumem_memory,
@@ -215,9 +273,8 @@ impl Allocation {
         let mut desc = options.to_c()?;
         desc.kind = kind.0;
         desc.size = bytes;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct and its text live during the call, and the output is writable.
-        unsafe { call!(gpumem_memory_create(device.handle, &*desc, &mut handle)) }?;
+        // SAFETY: the struct and its text live during the call.
+        let handle = unsafe { output_call!(gpumem_memory_create(device.handle, &*desc)) }?;
         let mut allocation = Self::of(device.instance.clone(), handle, bytes);
         allocation.managed = kind == Kind::MANAGED;
         allocation.learn()?;

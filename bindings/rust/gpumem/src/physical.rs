@@ -5,7 +5,6 @@ use std::fmt;
 use std::os::raw::c_void;
 use std::os::unix::io::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::Arc;
 
 use gpumem_sys as sys;
 
@@ -17,10 +16,10 @@ use crate::device::Device;
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 use crate::infos::PhysicalInfo;
-use crate::instance::{Inner, Instance};
-use crate::library::{c, call, info_call};
+use crate::instance::Instance;
+use crate::library::{c, call, info_call, output_call};
 use crate::managed::Place;
-use crate::memory::Remains;
+use crate::memory::Owned;
 pub use crate::options::PhysicalOptions;
 
 impl PhysicalOptions {
@@ -54,15 +53,9 @@ impl PhysicalOptions {
 /// # Ok::<(), gpumem::Error>(())
 /// ```
 pub struct Physical {
-    handle: sys::gpumem_physical,
-    instance: Arc<Inner>,
+    owned: Owned<sys::gpumem_physical_s>,
     bytes: u64,
 }
-
-// SAFETY: a handle is a number to C, and every function may be called from any thread.
-unsafe impl Send for Physical {}
-// SAFETY: as above.
-unsafe impl Sync for Physical {}
 
 impl Physical {
     /// Makes physical memory on a device. Its contents are indeterminate, and nobody can access it before it is mapped.
@@ -98,7 +91,7 @@ impl Physical {
         desc.size = bytes;
         let mut handle = ptr::null_mut();
         make(&desc, &mut handle)?;
-        Ok(Self { handle, instance: device.instance.clone(), bytes })
+        Ok(Self { owned: Owned { handle, instance: device.instance.clone() }, bytes })
     }
 
     /// The units in which such memory is made and mapped.
@@ -178,7 +171,7 @@ impl Physical {
         // SAFETY: the output is writable, and any address may be given.
         unsafe { call!(gpumem_physical_retain(instance.handle, pointer, &mut handle)) }?;
         drop(lending);
-        let mut retained = Self { handle, instance, bytes: 0 };
+        let mut retained = Self { owned: Owned { handle, instance }, bytes: 0 };
         retained.bytes = retained.info()?.size;
         Ok(retained)
     }
@@ -190,9 +183,8 @@ impl Physical {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or
     /// [`ErrorKind::InvalidState`].
     pub fn export_fd(&self) -> Result<OwnedFd, Error> {
-        let mut fd = -1;
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_physical_export_fd(self.handle, &mut fd)) }?;
+        // SAFETY: only handles, numbers and addresses.
+        let fd = unsafe { output_call!(gpumem_physical_export_fd(self.owned.handle)) }?;
         // SAFETY: it is a new descriptor, which belongs to the caller.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
@@ -204,9 +196,8 @@ impl Physical {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::PermissionDenied`], [`ErrorKind::DeviceLost`] or
     /// [`ErrorKind::InvalidState`].
     pub fn export_fabric(&self) -> Result<FabricHandle, Error> {
-        let mut fabric = sys::gpumem_fabric_handle::default();
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_physical_export_fabric(self.handle, &mut fabric)) }?;
+        // SAFETY: only handles, numbers and addresses.
+        let fabric = unsafe { output_call!(gpumem_physical_export_fabric(self.owned.handle)) }?;
         Ok(FabricHandle(fabric.bytes))
     }
 
@@ -215,7 +206,7 @@ impl Physical {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<PhysicalInfo, Error> {
-        info_call!(gpumem_physical_get_info(self.handle) => PhysicalInfo)
+        info_call!(gpumem_physical_get_info(self.owned.handle) => PhysicalInfo)
     }
 
     /// Size in bytes.
@@ -227,7 +218,7 @@ impl Physical {
     /// Handle for calls of [`sys`](crate::sys).
     #[must_use]
     pub fn handle(&self) -> sys::gpumem_physical {
-        self.handle
+        self.owned.handle
     }
 
     /// Releases the handle. Dropping it does the same, but cannot report a failure.
@@ -235,21 +226,7 @@ impl Physical {
     /// # Errors
     /// [`ErrorKind::InvalidState`] in a host function. The handle is returned unchanged.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
-        match Remains::Physical(self.handle).release() {
-            Ok(()) => {
-                self.handle = ptr::null_mut();
-                Ok(())
-            }
-            Err(error) => Err(Rejected::new(self, error)),
-        }
-    }
-}
-
-impl Drop for Physical {
-    fn drop(&mut self) {
-        if !self.handle.is_null() {
-            Remains::Physical(self.handle).release_or_keep(&self.instance);
-        }
+        self.owned.close().map_err(|error| Rejected::new(self, error))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
 use crate::infos::{PoolBlockInfo, PoolClassInfo, PoolInfo};
 use crate::instance::{first_of, lock, Inner, Instance, Processor};
-use crate::library::{c, call, info_call};
+use crate::library::{c, call, info_call, output_call};
 use crate::memory::Remains;
 pub use crate::options::PoolOptions;
 use crate::size::bytes_of;
@@ -237,9 +237,8 @@ impl Pool {
     pub fn with_options(device: &Device, options: &PoolOptions) -> Result<Self, Error> {
         device.instance.retry();
         let desc = options.to_c()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct, its entries and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_pool_create(device.handle, &*desc, &mut handle)) }?;
+        // SAFETY: the struct, its entries and its text live during the call.
+        let handle = unsafe { output_call!(gpumem_pool_create(device.handle, &*desc)) }?;
         Ok(Self {
             inner: Arc::new(PoolInner {
                 handle,
@@ -459,8 +458,7 @@ impl Pool {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free_raw(&self, pointer: *mut c_void, stream: Option<&Stream>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_free(self.inner.handle, pointer, order(stream))) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_free(self.inner.handle, pointer, order(stream))) }.map(drop)
     }
 
     /// As [`free_raw`](Self::free_raw), with the bytes that were asked for.
@@ -477,8 +475,7 @@ impl Pool {
         stream: Option<&Stream>,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_free_sized(self.inner.handle, pointer, bytes, order(stream))) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_free_sized(self.inner.handle, pointer, bytes, order(stream))) }.map(drop)
     }
 
     /// Frees blocks by their addresses, one after the other, until one cannot be freed. The message of that failure has
@@ -497,8 +494,7 @@ impl Pool {
         let first = first_of(pointers);
         let count = pointers.len() as u64;
         // SAFETY: there are as many addresses; the rest is the caller's promise.
-        unsafe { call!(gpumem_pool_free_batch(self.inner.handle, first, count, order(stream))) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_free_batch(self.inner.handle, first, count, order(stream))) }.map(drop)
     }
 
     /// Frees a block by its address, in the order of a native stream. NULL does nothing.
@@ -511,8 +507,7 @@ impl Pool {
     /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free_native(&self, pointer: *mut c_void, native: *mut c_void) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_free_native(self.inner.handle, pointer, native)) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_free_native(self.inner.handle, pointer, native)) }.map(drop)
     }
 
     /// Records that work of a stream uses a block, given by its address, besides the stream in whose order it will be
@@ -535,10 +530,8 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::InvalidState`] in the callback and in a host function.
     pub fn trim(&self, keep: u64) -> Result<u64, Error> {
-        let mut released = 0;
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_pool_trim(self.inner.handle, keep, &mut released)) }?;
-        Ok(released)
+        // SAFETY: only handles, numbers and addresses.
+        unsafe { output_call!(gpumem_pool_trim(self.inner.handle, keep)) }
     }
 
     /// Releases the part of the pool that belongs to a capture into a graph, by the number of
@@ -553,8 +546,7 @@ impl Pool {
     /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub unsafe fn release_capture(&self, capture_id: u64, stream: Option<&Stream>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_release_capture(self.inner.handle, capture_id, order(stream))) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_release_capture(self.inner.handle, capture_id, order(stream))) }.map(drop)
     }
 
     /// Returns how many bytes a pool takes to hold blocks of these sizes, in bytes, at the same time, what rounding adds
@@ -565,10 +557,8 @@ impl Pool {
     /// [`ErrorKind::InvalidArgument`].
     pub fn capacity_for(&self, sizes: &[u64]) -> Result<u64, Error> {
         let first = first_of(sizes);
-        let mut bytes = 0;
-        // SAFETY: there are as many sizes, and the output is writable.
-        unsafe { call!(gpumem_pool_capacity_for(self.inner.handle, first, sizes.len() as u64, &mut bytes)) }?;
-        Ok(bytes)
+        // SAFETY: there are as many sizes.
+        unsafe { output_call!(gpumem_pool_capacity_for(self.inner.handle, first, sizes.len() as u64)) }
     }
 
     /// Sets how many bytes the pool takes at most; 0 means no limit. One below what it has releases nothing.
@@ -577,8 +567,7 @@ impl Pool {
     /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn set_limit(&self, bytes: u64) -> Result<(), Error> {
         // SAFETY: only a handle and a number.
-        unsafe { call!(gpumem_pool_set_limit(self.inner.handle, bytes)) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_set_limit(self.inner.handle, bytes)) }.map(drop)
     }
 
     /// Sets how many bytes the pool keeps when blocks are freed; 0 means that all is kept.
@@ -587,8 +576,7 @@ impl Pool {
     /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn set_release_threshold(&self, bytes: u64) -> Result<(), Error> {
         // SAFETY: only a handle and a number.
-        unsafe { call!(gpumem_pool_set_release_threshold(self.inner.handle, bytes)) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_set_release_threshold(self.inner.handle, bytes)) }.map(drop)
     }
 
     /// Sets the function that is called when the pool cannot get memory, before an allocation fails: the time to free
@@ -689,8 +677,7 @@ impl Pool {
     /// If the instance is closed, or belongs to the parent process.
     pub fn reset_peaks(&self) -> Result<(), Error> {
         // SAFETY: only a handle.
-        unsafe { call!(gpumem_pool_reset_peaks(self.inner.handle)) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_reset_peaks(self.inner.handle)) }.map(drop)
     }
 
     /// Handle for calls of [`sys`](crate::sys). They must not destroy the pool or change its callback.
@@ -1027,8 +1014,7 @@ impl<T: Element> Whole for PoolBlock<T> {
 impl Freeing {
     fn record_use(&self, stream: sys::gpumem_stream) -> Result<(), Error> {
         // SAFETY: only handles and the address of a block that lives.
-        unsafe { call!(gpumem_pool_record_use(self.pool, self.pointer, stream)) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_record_use(self.pool, self.pointer, stream)) }.map(drop)
     }
 
     fn stream_lives(&self) -> bool {
@@ -1077,8 +1063,7 @@ impl Instance {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn free_block(&self, pointer: *mut c_void, stream: Option<&Stream>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_free_pointer(self.inner.handle, pointer, order(stream))) }?;
-        Ok(())
+        unsafe { call!(gpumem_pool_free_pointer(self.inner.handle, pointer, order(stream))) }.map(drop)
     }
 
     /// Information about the block of a pool that has an address.

@@ -20,10 +20,10 @@ use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected};
 use crate::infos::{MappingInfo, RangeInfo};
-use crate::instance::{first_of, Inner, Instance, Processor};
-use crate::library::{c, call, info_call};
+use crate::instance::{first_of, Instance, Processor};
+use crate::library::{c, call, info_call, output_call};
 use crate::managed::Place;
-use crate::memory::Remains;
+use crate::memory::Owned;
 pub use crate::options::RangeOptions;
 use crate::physical::Physical;
 use crate::stream::Stream;
@@ -72,14 +72,13 @@ pub struct AddressRange {
 }
 
 struct RangeInner {
-    handle: sys::gpumem_range,
-    instance: Arc<Inner>,
+    owned: Owned<sys::gpumem_range_s>,
     base: *mut c_void,
     bytes: u64,
     uses: Uses,
 }
 
-// SAFETY: a handle is a number to C, the base is only returned, and every function may be called from any thread.
+// SAFETY: the base is only returned, and every function may be called from any thread.
 unsafe impl Send for RangeInner {}
 // SAFETY: as above.
 unsafe impl Sync for RangeInner {}
@@ -87,14 +86,6 @@ unsafe impl Sync for RangeInner {}
 impl Parts for RangeInner {
     fn uses(&self) -> &Uses {
         &self.uses
-    }
-}
-
-impl Drop for RangeInner {
-    fn drop(&mut self) {
-        if !self.handle.is_null() {
-            Remains::Range(self.handle).release_or_keep(&self.instance);
-        }
     }
 }
 
@@ -122,11 +113,10 @@ impl AddressRange {
         instance.retry();
         let mut desc = options.to_c()?;
         desc.size = bytes;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_range_reserve(instance.handle, &*desc, &mut handle)) }?;
+        // SAFETY: the struct and its text live during the call.
+        let handle = unsafe { output_call!(gpumem_range_reserve(instance.handle, &*desc)) }?;
         let (base, uses) = (ptr::null_mut(), Uses::default());
-        let mut inner = RangeInner { handle, instance, base, bytes, uses };
+        let mut inner = RangeInner { owned: Owned { handle, instance }, base, bytes, uses };
         inner.base = info(handle)?.base;
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -148,8 +138,8 @@ impl AddressRange {
         let handles: Vec<_> = blocks.iter().map(|block| block.handle()).collect();
         let first = first_of(&handles);
         // SAFETY: there are as many handles.
-        unsafe { call!(gpumem_range_map(self.inner.handle, offset, first, handles.len() as u64)) }?;
-        Ok(())
+        unsafe { call!(gpumem_range_map(self.inner.owned.handle, offset, first, handles.len() as u64)) }
+            .map(drop)
     }
 
     /// Unmaps whole mappings, one or several in a row. The addresses stay reserved.
@@ -160,8 +150,7 @@ impl AddressRange {
     pub fn unmap(&mut self, offset: u64, bytes: u64) -> Result<(), Error> {
         self.inner.uses.refuse((offset, bytes), "range", "AddressRange::unmap")?;
         // SAFETY: no safe work uses the part, and all other access is unsafe.
-        unsafe { call!(gpumem_range_unmap(self.inner.handle, offset, bytes)) }?;
-        Ok(())
+        unsafe { call!(gpumem_range_unmap(self.inner.owned.handle, offset, bytes)) }.map(drop)
     }
 
     /// Sets what processors may do with whole mappings, one or several in a row; all is set or nothing. Processors that
@@ -181,11 +170,10 @@ impl AddressRange {
             self.inner.uses.refuse((offset, bytes), "range", "AddressRange::set_access")?;
         }
         let described = describe_accesses(accesses);
-        let (handle, count) = (self.inner.handle, described.len() as u64);
+        let (handle, count) = (self.inner.owned.handle, described.len() as u64);
         let first = first_of(&described);
         // SAFETY: there are as many entries.
-        unsafe { call!(gpumem_range_set_access(handle, offset, bytes, first, count)) }?;
-        Ok(())
+        unsafe { call!(gpumem_range_set_access(handle, offset, bytes, first, count)) }.map(drop)
     }
 
     /// What is mapped at an offset.
@@ -200,7 +188,7 @@ impl AddressRange {
             let message = format!("the offset is {offset}, but the range has {bytes} bytes");
             return Err(Error::invalid(FUNCTION, message));
         }
-        let instance = Instance { inner: self.inner.instance.clone() };
+        let instance = Instance { inner: self.inner.owned.instance.clone() };
         instance.mapping(self.at(offset)).map_err(|error| error.called_as(FUNCTION))
     }
 
@@ -234,7 +222,7 @@ impl AddressRange {
     /// Handle for calls of [`sys`](crate::sys).
     #[must_use]
     pub fn handle(&self) -> sys::gpumem_range {
-        self.inner.handle
+        self.inner.owned.handle
     }
 
     /// Information about the range.
@@ -242,7 +230,7 @@ impl AddressRange {
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<RangeInfo, Error> {
-        info(self.inner.handle)
+        info(self.inner.owned.handle)
     }
 
     /// Unmaps everything, and gives the addresses back. Dropping it does the same, but cannot report a failure.
@@ -256,13 +244,7 @@ impl AddressRange {
                 return Err(Rejected::new(Self { inner: shared }, busy("range", "AddressRange::close")))
             }
         };
-        match Remains::Range(inner.handle).release() {
-            Ok(()) => {
-                inner.handle = ptr::null_mut();
-                Ok(())
-            }
-            Err(error) => Err(Rejected::new(Self { inner: Arc::new(inner) }, error)),
-        }
+        inner.owned.close().map_err(|error| Rejected::new(Self { inner: Arc::new(inner) }, error))
     }
 }
 

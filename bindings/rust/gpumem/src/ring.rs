@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::RangeBounds;
@@ -21,9 +20,9 @@ use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 use crate::infos::RingInfo;
-use crate::instance::{Inner, Instance};
-use crate::library::{c, call, info_call};
-use crate::memory::Remains;
+use crate::instance::Instance;
+use crate::library::{c, call, info_call, output_call};
+use crate::memory::Owned;
 pub use crate::options::{RingOpenOptions, RingOptions};
 use crate::share::ShareHandle;
 use crate::stream::{nanoseconds, Stream};
@@ -31,15 +30,7 @@ use crate::typed::part_of_bytes;
 use crate::uses::busy;
 
 /// The one owner of a ring. Work in streams shares it, and so its memory stays until that is complete.
-struct Ring {
-    handle: sys::gpumem_ring,
-    instance: Arc<Inner>,
-}
-
-// SAFETY: a handle is a number to C, and every function may be called from any thread.
-unsafe impl Send for Ring {}
-// SAFETY: as above.
-unsafe impl Sync for Ring {}
+type Ring = Owned<sys::gpumem_ring_s>;
 
 impl Ring {
     fn info(&self) -> Result<RingInfo, Error> {
@@ -47,36 +38,15 @@ impl Ring {
     }
 
     /// Destroys the ring, unless work in a stream shares it.
-    fn close(self: Arc<Self>) -> Result<(), (Arc<Self>, Error)> {
-        let ring = Arc::try_unwrap(self).map_err(|shared| (shared, busy("ring", "gpumem_ring_destroy")))?;
-        match Remains::Ring(ring.handle).release() {
-            Ok(()) => {
-                let mut ring = ring;
-                ring.handle = ptr::null_mut();
-                Ok(())
-            }
-            Err(error) => Err((Arc::new(ring), error)),
-        }
+    fn close_shared(self: Arc<Self>) -> Result<(), (Arc<Self>, Error)> {
+        let mut ring =
+            Arc::try_unwrap(self).map_err(|shared| (shared, busy("ring", "gpumem_ring_destroy")))?;
+        ring.close().map_err(|error| (Arc::new(ring), error))
     }
 
     fn release(&self, stream: Option<&Stream>, number: u64) -> Result<(), Error> {
         // SAFETY: only handles.
-        unsafe { call!(gpumem_ring_release(self.handle, order(stream), number)) }?;
-        Ok(())
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        if !self.handle.is_null() {
-            Remains::Ring(self.handle).release_or_keep(&self.instance);
-        }
-    }
-}
-
-impl fmt::Debug for Ring {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Ring").field(&self.handle).finish()
+        unsafe { call!(gpumem_ring_release(self.handle, order(stream), number)) }.map(drop)
     }
 }
 
@@ -218,9 +188,8 @@ impl RingProducer {
         device.instance.retry();
         let mut desc = options.to_c()?;
         desc.slot_size = slot_size;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_ring_create(device.handle, &*desc, &mut handle)) }?;
+        // SAFETY: the struct and its text live during the call.
+        let handle = unsafe { output_call!(gpumem_ring_create(device.handle, &*desc)) }?;
         Ok(Self { ring: Arc::new(Ring { handle, instance: device.instance.clone() }), acquired: None })
     }
 
@@ -229,9 +198,8 @@ impl RingProducer {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn export(&self) -> Result<ShareHandle, Error> {
-        let mut handle = sys::gpumem_share_handle::default();
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_ring_export(self.ring.handle, &mut handle)) }?;
+        // SAFETY: only handles, numbers and addresses.
+        let handle = unsafe { output_call!(gpumem_ring_export(self.ring.handle)) }?;
         Ok(ShareHandle::of(&handle))
     }
 
@@ -334,7 +302,7 @@ impl RingProducer {
     /// not observed complete. The producer is returned.
     pub fn close(self) -> Result<(), Rejected<Self>> {
         let Self { ring, acquired } = self;
-        ring.close().map_err(|(ring, error)| Rejected::new(Self { ring, acquired }, error))
+        ring.close_shared().map_err(|(ring, error)| Rejected::new(Self { ring, acquired }, error))
     }
 }
 
@@ -532,7 +500,7 @@ impl RingConsumer {
     /// [`ErrorKind::Busy`] if work in a stream uses the ring that was not observed complete. The consumer is returned.
     pub fn close(self) -> Result<(), Rejected<Self>> {
         let Self { ring, held } = self;
-        ring.close().map_err(|(ring, error)| {
+        ring.close_shared().map_err(|(ring, error)| {
             Rejected::new(Self { ring, held }, error.called_as("RingConsumer::close"))
         })
     }

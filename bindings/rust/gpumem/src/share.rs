@@ -28,7 +28,7 @@ use crate::error::{Error, Rejected, Status};
 use crate::hub::Link;
 use crate::infos::{ImportInfo, MemoryInfo, ShareInfo, WayInfo};
 use crate::instance::{first_of, Inner, Instance};
-use crate::library::{c, call, info_call};
+use crate::library::{c, call, info_call, output_call};
 use crate::memory::Memory;
 pub use crate::options::{ExportOptions, ImportOptions, SendOptions};
 use crate::pool::{PoolBlock, PoolSlice};
@@ -274,8 +274,7 @@ impl Instance {
     /// [`ErrorKind::NotFound`] if this instance has no such export, or no longer.
     pub fn revoke(&self, handle: &ShareHandle) -> Result<(), Error> {
         // SAFETY: the handle lives during the call.
-        unsafe { call!(gpumem_share_revoke(self.inner.handle, &handle.to_c())) }?;
-        Ok(())
+        unsafe { call!(gpumem_share_revoke(self.inner.handle, &handle.to_c())) }.map(drop)
     }
 
     /// Gets the file descriptors of an export, for a transport of the program's own; [`send`](Self::send) is one. They
@@ -285,9 +284,8 @@ impl Instance {
     /// [`ErrorKind::NotFound`] if this instance has no such export, or no longer.
     pub fn export_fds(&self, handle: &ShareHandle) -> Result<Vec<OwnedFd>, Error> {
         let (instance, native) = (self.inner.handle, handle.to_c());
-        let mut count = 0;
-        // SAFETY: the output is writable, and there is no room for descriptors.
-        unsafe { call!(gpumem_share_get_fds(instance, &native, ptr::null_mut(), 0, &mut count)) }?;
+        // SAFETY: there is no room for descriptors.
+        let mut count = unsafe { output_call!(gpumem_share_get_fds(instance, &native, ptr::null_mut(), 0)) }?;
         if count == 0 {
             return Ok(Vec::new());
         }
@@ -347,8 +345,7 @@ impl Instance {
         let desc = options.to_c();
         let (instance, socket) = (self.inner.handle, socket.as_fd());
         // SAFETY: the structs and the descriptor live during the call.
-        unsafe { call!(gpumem_share_send(instance, &handle.to_c(), socket.as_raw_fd(), &desc)) }?;
-        Ok(())
+        unsafe { call!(gpumem_share_send(instance, &handle.to_c(), socket.as_raw_fd(), &desc)) }.map(drop)
     }
 
     /// Receives a handle that [`send`](Self::send) sent, and waits for it. Its descriptors and connection are kept until
@@ -410,8 +407,7 @@ impl Instance {
         let desc =
             sys::gpumem_import_cache_desc { idle_ns: nanoseconds(idle), bytes_max, ..Default::default() };
         // SAFETY: the struct lives during the call.
-        unsafe { call!(gpumem_share_set_cache(self.inner.handle, &desc)) }?;
-        Ok(())
+        unsafe { call!(gpumem_share_set_cache(self.inner.handle, &desc)) }.map(drop)
     }
 
     /// Unmaps all imports that were dropped and are kept.
@@ -420,8 +416,7 @@ impl Instance {
     /// In a host function.
     pub fn flush_import_cache(&self) -> Result<(), Error> {
         // SAFETY: only a handle.
-        unsafe { call!(gpumem_share_flush_cache(self.inner.handle)) }?;
-        Ok(())
+        unsafe { call!(gpumem_share_flush_cache(self.inner.handle)) }.map(drop)
     }
 }
 

@@ -7,7 +7,6 @@ use std::mem;
 use std::os::raw::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
@@ -27,7 +26,7 @@ use crate::error::{check, Error, ErrorKind, Rejected, Status};
 use crate::event::Event;
 use crate::infos::StreamInfo;
 use crate::instance::{lock, Instance};
-use crate::library::{c, call, info_call};
+use crate::library::{c, call, info_call, output_call};
 use crate::memory::Remains;
 pub use crate::options::StreamOptions;
 use crate::typed::{DeviceMemory, Pinned, Registered};
@@ -367,9 +366,8 @@ impl Stream {
     pub fn with_options(device: &Device, options: &StreamOptions) -> Result<Self, Error> {
         device.instance.retry();
         let desc = options.to_c()?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the struct and its text live during the call; the output is writable.
-        unsafe { call!(gpumem_stream_create(device.handle, &*desc, &mut handle)) }?;
+        // SAFETY: the struct and its text live during the call.
+        let handle = unsafe { output_call!(gpumem_stream_create(device.handle, &*desc)) }?;
         Ok(Self::of(handle, device))
     }
 
@@ -384,9 +382,8 @@ impl Stream {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or
     /// [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn wrap(device: &Device, native: *mut c_void) -> Result<Self, Error> {
-        let mut handle = ptr::null_mut();
-        // SAFETY: the output is writable; the rest is the caller's promise.
-        unsafe { call!(gpumem_stream_wrap(device.handle, native, &mut handle)) }?;
+        // SAFETY: the caller's promise.
+        let handle = unsafe { output_call!(gpumem_stream_wrap(device.handle, native)) }?;
         Ok(Self::of(handle, device))
     }
 
@@ -424,10 +421,8 @@ impl Stream {
     /// # Errors
     /// [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState) if the capture has failed, and in a host function.
     pub fn capture_id(&self) -> Result<u64, Error> {
-        let mut number = 0;
-        // SAFETY: the output is writable.
-        unsafe { call!(gpumem_stream_get_capture_id(self.handle(), &mut number)) }?;
-        Ok(number)
+        // SAFETY: only handles, numbers and addresses.
+        unsafe { output_call!(gpumem_stream_get_capture_id(self.handle())) }
     }
 
     /// Whether all work is complete.
@@ -732,8 +727,7 @@ impl Stream {
     /// [`ErrorKind::Unsupported`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub unsafe fn write_value_raw(&self, address: *mut c_void, value: u64, bytes: u32) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_stream_write_value(self.handle(), address, value, bytes)) }?;
-        Ok(())
+        unsafe { call!(gpumem_stream_write_value(self.handle(), address, value, bytes)) }.map(drop)
     }
 
     /// Enqueues a wait for a word by its address.
@@ -752,8 +746,8 @@ impl Stream {
         condition: WaitCondition,
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_stream_wait_value(self.handle(), address, value, bytes, condition.0)) }?;
-        Ok(())
+        unsafe { call!(gpumem_stream_wait_value(self.handle(), address, value, bytes, condition.0)) }
+            .map(drop)
     }
 
     /// Enqueues a function that runs on the CPU, on a thread other than the caller's. If the device is lost, it is
