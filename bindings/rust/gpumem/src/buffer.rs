@@ -16,7 +16,9 @@ use crate::codes::{Access, BufferFlags, BufferState};
 use crate::copy::sealed::{Keep, Span, Whole};
 use crate::device::Device;
 use crate::element::Element;
-use crate::error::{Error, ErrorKind, Rejected, Status};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Error, Rejected, Status};
 use crate::group::{Group, GroupInner};
 use crate::infos::BufferInfo;
 use crate::instance::{c_pointer, c_text, first_of, lock, Inner, Instance, Processor};
@@ -148,19 +150,15 @@ pub enum Unusable {
 
 impl Unusable {
     pub(crate) fn error(self, function: &'static str) -> Error {
-        let (kind, status, message) = match self {
-            Self::Asleep => (
-                ErrorKind::InvalidState,
-                Status::INVALID_STATE,
-                "the buffer is asleep; call Buffer::wake or Group::wake first",
-            ),
-            Self::Changing => (
-                ErrorKind::Busy,
-                Status::BUSY,
-                "the group of the buffer sleeps or wakes now; try again when it has",
-            ),
+        let (status, message) = match self {
+            Self::Asleep => {
+                (Status::INVALID_STATE, "the buffer is asleep; call Buffer::wake or Group::wake first")
+            }
+            Self::Changing => {
+                (Status::BUSY, "the group of the buffer sleeps or wakes now; try again when it has")
+            }
         };
-        Error::own(kind, status, function, message)
+        Error::own(status, function, message)
     }
 }
 
@@ -260,7 +258,7 @@ impl Closed {
             Ok(after) => Ok(Self { shared, after }),
             Err(_) => {
                 let message = "a buffer of the group is borrowed by the CPU or used by a copy; try again when that is over";
-                Err(Error::own(ErrorKind::Busy, Status::BUSY, function, message))
+                Err(Error::own(Status::BUSY, function, message))
             }
         }
     }
@@ -794,12 +792,12 @@ impl<T: Element> Buffer<T> {
         function: &'static str,
         sufficient: &[Access],
     ) -> Result<(NonNull<T>, Option<Hold>), Error> {
-        let refused = |kind, status, message| Err(Error::own(kind, status, function, message));
+        let refused = |message| Err(Error::own(Status::NO_ACCESS, function, message));
         let shared = self.shared();
         shared.instance.check(function)?;
         if !shared.on_host {
             let message = "the buffer lies on the device; make it with BufferOptions::host, or copy from it";
-            return refused(ErrorKind::NoAccess, Status::NO_ACCESS, message);
+            return refused(message);
         }
         // The buffer is borrowed mutably, so whoever still holds it was forgotten.
         let forget = |holds: usize| (holds < ASLEEP).then_some(0);
@@ -824,7 +822,7 @@ impl<T: Element> Buffer<T> {
             Some(start) if sufficient.contains(&access) => Ok((start, hold)),
             _ => {
                 let message = "the CPU has no such access to the buffer; call Buffer::set_access first";
-                refused(ErrorKind::NoAccess, Status::NO_ACCESS, message)
+                refused(message)
             }
         }
     }
@@ -945,12 +943,7 @@ impl<T: Element + Copy> Buffer<T> {
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut values = Vec::new();
         values.try_reserve_exact(self.len).map_err(|_| {
-            Error::own(
-                ErrorKind::OutOfMemory,
-                Status::OUT_OF_HOST_MEMORY,
-                "Buffer::to_vec",
-                "out of memory for the values",
-            )
+            Error::own(Status::OUT_OF_HOST_MEMORY, "Buffer::to_vec", "out of memory for the values")
         })?;
         // SAFETY: any bits are values.
         values.resize(self.len, unsafe { std::mem::zeroed::<T>() });

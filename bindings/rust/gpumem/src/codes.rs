@@ -3,7 +3,7 @@
 //! crate does not know.
 
 use crate::error::Error;
-use crate::library::{c, call};
+use crate::library::{all, c, call, output_call};
 
 macro_rules! codes {
     ($($(#[$meta:meta])* $name:ident: $type:ty { $($(#[$value_meta:meta])* $value:ident = $constant:ident,)* })*) => {
@@ -160,17 +160,8 @@ impl Capability {
     /// # Errors
     /// If there is no library.
     pub fn all() -> Result<Vec<Self>, Error> {
-        let mut found = Vec::new();
-        for index in 0.. {
-            let mut capability = 0;
-            // SAFETY: the output is writable.
-            match unsafe { call!(gpumem_capability_enumerate(index, &mut capability)) } {
-                Ok(_) => found.push(Self(capability)),
-                Err(error) if error.status() == crate::Status::NOT_FOUND => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(found)
+        // SAFETY: any index may be given.
+        all(|index| unsafe { output_call!(gpumem_capability_enumerate(index)) }.map(Self))
     }
 }
 

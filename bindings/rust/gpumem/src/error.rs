@@ -12,7 +12,7 @@ use gpumem_sys::c_char;
 
 use crate::codes::NativeDomain;
 pub use crate::codes::Status;
-use crate::library::{c, call};
+use crate::library::{all, c, call, output_call};
 use crate::stream::device_is_lost;
 use crate::words;
 
@@ -56,17 +56,8 @@ impl Status {
     /// # Errors
     /// If there is no library.
     pub fn all() -> Result<Vec<Self>, Error> {
-        let mut found = Vec::new();
-        for index in 0.. {
-            let mut status = 0;
-            // SAFETY: the output is writable.
-            match unsafe { call!(gpumem_status_enumerate(index, &mut status)) } {
-                Ok(_) => found.push(Self(status)),
-                Err(error) if error.status() == Self::NOT_FOUND => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(found)
+        // SAFETY: any index may be given.
+        all(|index| unsafe { output_call!(gpumem_status_enumerate(index)) }.map(Self))
     }
 }
 
@@ -307,15 +298,10 @@ impl Error {
 
     /// A failure that this crate detects before it calls the library.
     #[cold]
-    pub(crate) fn own(
-        kind: ErrorKind,
-        status: Status,
-        function: &'static str,
-        message: impl Into<Cow<'static, str>>,
-    ) -> Self {
+    pub(crate) fn own(status: Status, function: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             detail: Box::new(Detail {
-                kind,
+                kind: ErrorKind::of(status),
                 status,
                 native_domain: NativeDomain::NONE,
                 native_code: 0,
@@ -332,12 +318,14 @@ impl Error {
 
     #[cold]
     pub(crate) fn invalid(function: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self::own(ErrorKind::InvalidArgument, Status::INVALID_ARGUMENT, function, message)
+        Self::own(Status::INVALID_ARGUMENT, function, message)
     }
 
     #[cold]
     pub(crate) fn library(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::own(ErrorKind::Library, Status::UNSUPPORTED, "load", message)
+        let mut error = Self::own(Status::UNSUPPORTED, "load", message);
+        error.detail.kind = ErrorKind::Library;
+        error
     }
 }
 
@@ -505,7 +493,7 @@ unsafe fn from_detail(status: Status, detail: &MaybeUninit<sys::gpumem_error>) -
     // SAFETY: the caller's promise.
     unsafe {
         if addr_of!((*place).status).read() == sys::GPUMEM_SUCCESS {
-            return Error::own(ErrorKind::of(status), status, "", "");
+            return Error::own(status, "", "");
         }
         let detail = &*place;
         Error {

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockEr
 use gpumem_sys as sys;
 
 use crate::buffer::{Closed, Shared};
-use crate::error::{Error, ErrorKind, Rejected, Status};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Error, Rejected, Status};
 use crate::infos::GroupInfo;
 use crate::instance::{c_pointer, c_text, lock, Inner, Instance};
 use crate::library::{c, call, output_call};
@@ -129,7 +131,7 @@ impl GroupInner {
 }
 
 fn changing(what: &'static str, function: &'static str) -> Error {
-    Error::own(ErrorKind::Busy, Status::BUSY, function, format!("{what}; try again when it has returned"))
+    Error::own(Status::BUSY, function, format!("{what}; try again when it has returned"))
 }
 
 impl Drop for GroupInner {

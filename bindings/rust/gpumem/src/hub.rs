@@ -20,7 +20,7 @@ use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 use crate::infos::{Entry, HubInfo, LinkInfo, WayInfo};
 use crate::instance::{c_pointer, c_text, Instance};
-use crate::library::{c, call, info_call, output_call};
+use crate::library::{all, c, call, info_call, output_call};
 use crate::memory::Owned;
 pub use crate::options::{FetchOptions, HubOptions, LinkOptions, PublishOptions};
 use crate::share::{place_of, ImportOptions, Imported, Share, ShareHandle};
@@ -145,10 +145,9 @@ impl Hub {
         options: &PublishOptions,
     ) -> Result<u64, Error> {
         let name = c_text(Some(name), "Hub::publish")?;
-        let (text, native, desc, mut version) = (c_pointer(&name), handle.to_c(), options.to_c(), 0);
-        // SAFETY: the structs and the text live during the call; the output is writable.
-        unsafe { call!(gpumem_hub_publish(self.0.handle, text, &native, &desc, &mut version)) }?;
-        Ok(version)
+        let (text, native, desc) = (c_pointer(&name), handle.to_c(), options.to_c());
+        // SAFETY: the structs and the text live during the call.
+        unsafe { output_call!(gpumem_hub_publish(self.0.handle, text, &native, &desc)) }
     }
 
     /// Withdraws a name, with all its versions. Importers keep what they have, and see [`ImportState::WITHDRAWN`].
@@ -228,22 +227,10 @@ impl Link {
     /// [`ErrorKind::PeerGone`] if the hub has ended; otherwise [`ErrorKind::InvalidArgument`],
     /// [`ErrorKind::NotFound`], [`ErrorKind::Busy`] or [`ErrorKind::InvalidState`].
     pub fn entries(&self) -> Result<Vec<Entry>, Error> {
-        let (mut found, mut known) = (Vec::new(), HashSet::new());
-        for index in 0.. {
-            let mut info = sys::gpumem_entry_info::default();
-            // SAFETY: the struct is writable and has its own size.
-            match unsafe { call!(gpumem_link_enumerate(self.0.handle, index, &mut info)) } {
-                Ok(_) => {
-                    let entry = Entry::of(&info);
-                    // One that was published meanwhile moves the others.
-                    if known.insert((entry.name.clone(), entry.version)) {
-                        found.push(entry);
-                    }
-                }
-                Err(error) if error.status() == Status::NOT_FOUND => break,
-                Err(error) => return Err(error),
-            }
-        }
+        let mut found = all(|index| info_call!(gpumem_link_enumerate(self.0.handle, index) => Entry))?;
+        // One that was published meanwhile moves the others.
+        let mut known = HashSet::new();
+        found.retain(|entry| known.insert((entry.name.clone(), entry.version)));
         Ok(found)
     }
 
@@ -303,9 +290,8 @@ impl Link {
     pub fn fetch_with_options(&self, name: &str, options: &FetchOptions) -> Result<ShareHandle, Error> {
         let name = c_text(Some(name), "Link::fetch")?;
         let desc = options.to_c();
-        let (text, mut handle) = (c_pointer(&name), sys::gpumem_share_handle::default());
-        // SAFETY: the struct and the text live during the call; the output is writable.
-        unsafe { call!(gpumem_link_fetch(self.0.handle, text, &desc, &mut handle)) }?;
+        // SAFETY: the struct and the text live during the call.
+        let handle = unsafe { output_call!(gpumem_link_fetch(self.0.handle, c_pointer(&name), &desc)) }?;
         Ok(ShareHandle::of(&handle))
     }
 
@@ -403,10 +389,9 @@ impl Link {
         options: &PublishOptions,
     ) -> Result<u64, Error> {
         let name = c_text(Some(name), "Link::publish")?;
-        let (text, native, desc, mut version) = (c_pointer(&name), handle.to_c(), options.to_c(), 0);
-        // SAFETY: the structs and the text live during the call; the output is writable.
-        unsafe { call!(gpumem_link_publish(self.0.handle, text, &native, &desc, &mut version)) }?;
-        Ok(version)
+        let (text, native, desc) = (c_pointer(&name), handle.to_c(), options.to_c());
+        // SAFETY: the structs and the text live during the call.
+        unsafe { output_call!(gpumem_link_publish(self.0.handle, text, &native, &desc)) }
     }
 
     /// Withdraws a name, with all its versions, from a keeper.

@@ -137,35 +137,13 @@ pub use typed::{
 /// Types that can be sent to other threads and shared with them, checked when this crate is compiled.
 const _: () = {
     const fn send_and_sync<T: Send + Sync>() {}
-    send_and_sync::<Instance>();
-    send_and_sync::<Device>();
-    send_and_sync::<Memory>();
-    send_and_sync::<Stream>();
-    send_and_sync::<Event>();
-    send_and_sync::<Error>();
-    send_and_sync::<DeviceMemory<u8>>();
-    send_and_sync::<Pinned<u8>>();
-    send_and_sync::<WriteCombined<u8>>();
-    send_and_sync::<Registered<u8>>();
-    send_and_sync::<Managed<u8>>();
-    send_and_sync::<HostAccess<'static, u8>>();
-    send_and_sync::<HostAccessMut<'static, u8>>();
-    send_and_sync::<Physical>();
-    send_and_sync::<AddressRange>();
-    send_and_sync::<Buffer<u8>>();
-    send_and_sync::<BufferAccessMut<'static, u8>>();
-    send_and_sync::<BufferRegistration>();
-    send_and_sync::<Group>();
-    send_and_sync::<Pool>();
-    send_and_sync::<PoolBlock<u8>>();
-    send_and_sync::<ShareHandle>();
-    send_and_sync::<Imported>();
-    send_and_sync::<Hub>();
-    send_and_sync::<Link>();
-    send_and_sync::<RingProducer>();
+    send_and_sync::<(Instance, Device, Memory, Stream, Event, Error, Physical, AddressRange, Group, Pool)>();
+    send_and_sync::<(DeviceMemory<u8>, Pinned<u8>, WriteCombined<u8>, Registered<u8>, Managed<u8>)>();
+    send_and_sync::<(Buffer<u8>, BufferRegistration, PoolBlock<u8>, Pending<(Pinned<u8>, Registered<u8>)>)>();
+    send_and_sync::<(HostAccess<'static, u8>, HostAccessMut<'static, u8>, BufferAccessMut<'static, u8>)>();
+    send_and_sync::<(ShareHandle, Imported, Hub, Link, RingProducer)>();
     const fn send<T: Send>() {}
     send::<RingConsumer>();
-    send_and_sync::<Pending<(Pinned<u8>, Registered<u8>)>>();
     const fn error<T: std::error::Error + Send + Sync + 'static>() {}
     error::<Error>();
     error::<Rejected<Pending<((), Pinned<u8>)>>>();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! Access to the functions of the C library: linked, or loaded when first used.
 
-use crate::error::Error;
+use crate::error::{Error, Status};
 
 /// A function of the C library. With the feature `load` this returns from the caller with an error if there is none.
 #[cfg(not(feature = "load"))]
@@ -43,6 +43,12 @@ macro_rules! info_call {
     }};
 }
 pub(crate) use {c, call, info_call, output_call};
+
+/// All that a function of the library enumerates, from the index 0 on.
+pub(crate) fn all<T>(at: impl FnMut(u32) -> Result<T, Error>) -> Result<Vec<T>, Error> {
+    let known = |one: &Result<T, Error>| !matches!(one, Err(error) if error.status() == Status::NOT_FOUND);
+    (0..).map(at).take_while(known).collect()
+}
 
 /// Checks that the library in use fits these declarations, before anything is opened.
 #[cfg(not(feature = "load"))]

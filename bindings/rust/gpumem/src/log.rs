@@ -9,7 +9,9 @@ use std::sync::{Mutex, TryLockError};
 use gpumem_sys as sys;
 
 use crate::codes::LogLevel;
-use crate::error::{Error, ErrorKind, Status};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Error, Status};
 use crate::library::{c, call, require};
 use crate::stream::run_caught;
 use crate::words::translate;
@@ -66,12 +68,7 @@ fn replace(function: Option<Function>, max_level: LogLevel) -> Result<(), Error>
         Ok(current) => current,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => {
-            return Err(Error::own(
-                ErrorKind::Busy,
-                Status::BUSY,
-                "log::set",
-                "another thread is setting the log function",
-            ))
+            return Err(Error::own(Status::BUSY, "log::set", "another thread is setting the log function"))
         }
     };
     let (callback, fresh): (sys::gpumem_log_function, *mut Function) = match function {

@@ -14,7 +14,9 @@ use crate::codes::{Advice, Attach, Capability, Kind, Location, MemoryFlags};
 use crate::copy::sealed::Keep;
 use crate::device::Device;
 use crate::element::Element;
-use crate::error::{Error, ErrorKind, Rejected, Status};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Error, Rejected, Status};
 use crate::infos::MemoryInfo;
 use crate::instance::{first_of, lock, Instance, Processor};
 use crate::library::{c, call};
@@ -494,7 +496,7 @@ pub(crate) fn check_owner(
         return Ok(());
     }
     let message = "the array is managed memory of another instance of this process; make the call there";
-    Err(Error::own(ErrorKind::NotFound, Status::NOT_FOUND, function, message))
+    Err(Error::own(Status::NOT_FOUND, function, message))
 }
 
 fn describe(pointer: *mut c_void, bytes: u64, place: Option<Place>) -> sys::gpumem_managed_range {

@@ -122,7 +122,7 @@ fn release_stream(handle: sys::gpumem_stream, used: &Mutex<Vec<(u64, Keep)>>) ->
             Ok(Status::SUCCESS) => {}
             Ok(_) => {
                 let pending = "its work is not complete";
-                return Err(Error::own(ErrorKind::Busy, Status::BUSY, "gpumem_stream_destroy", pending));
+                return Err(Error::own(Status::BUSY, "gpumem_stream_destroy", pending));
             }
             // Nothing of it will be observed complete.
             Err(error) if error.kind().is_end() => {
@@ -449,7 +449,6 @@ impl Memory {
         }
         match self.info()?.device_address {
             0 => Err(Error::own(
-                ErrorKind::NoAccess,
                 Status::NO_ACCESS,
                 "Memory::device_address",
                 "the memory was registered without MAPPED, so it has no device address; require MAPPED",

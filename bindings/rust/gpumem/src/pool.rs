@@ -24,7 +24,7 @@ use crate::memory::Remains;
 pub use crate::options::PoolOptions;
 use crate::size::bytes_of;
 use crate::sleep::{caught, with_panics};
-use crate::stream::{a_device_was_lost, Stream};
+use crate::stream::{a_device_was_lost, order, Stream};
 use crate::typed::Part;
 use crate::uses::{lost, Parts, Use, Uses};
 
@@ -170,7 +170,6 @@ impl Drop for Others {
     }
 }
 
-/// For C: no stream stands for no order.
 /// What to ask for, in bytes, so that the elements are aligned too.
 fn alignment_for<T>(alignment: u64) -> u64 {
     match align_of::<T>() {
@@ -178,10 +177,6 @@ fn alignment_for<T>(alignment: u64) -> u64 {
         natural if natural > ALIGNMENT => natural as u64,
         _ => alignment,
     }
-}
-
-fn order(stream: Option<&Stream>) -> sys::gpumem_stream {
-    stream.map_or(ptr::null_mut(), Stream::handle)
 }
 
 /// A source of blocks of memory, fast enough to allocate for every piece of work.
@@ -626,7 +621,7 @@ impl Pool {
             Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
             Err(TryLockError::WouldBlock) => {
                 let message = "another thread sets the callback of the pool now; try again when it has";
-                return Err(Error::own(ErrorKind::Busy, Status::BUSY, "Pool::set_callback", message));
+                return Err(Error::own(Status::BUSY, "Pool::set_callback", message));
             }
         };
         let (function, user_data): (sys::gpumem_pool_callback, _) = match &fresh {
@@ -792,7 +787,7 @@ impl<T: Element> PoolBlock<T> {
     fn checked(self, function: &'static str) -> Result<Self, Error> {
         if self.freeing.is_some() && self.start.as_ptr() as usize % align_of::<T>() != 0 {
             let message = "the library returned memory that is not aligned for the elements";
-            return Err(Error::own(ErrorKind::Internal, Status::INTERNAL, function, message));
+            return Err(Error::own(Status::INTERNAL, function, message));
         }
         Ok(self)
     }
@@ -827,7 +822,6 @@ impl<T: Element> PoolBlock<T> {
         let info = instance.pointer_info(self.start.as_ptr().cast())?;
         match info.device_address {
             0 => Err(Error::own(
-                ErrorKind::NoAccess,
                 Status::NO_ACCESS,
                 "PoolBlock::device_address",
                 "ordinary memory of the host has no device address; use a pool of Kind::PINNED",
@@ -893,7 +887,7 @@ impl<T: Element> PoolBlock<T> {
         if !self.pool.on_host {
             let message =
                 "the CPU has no such access to the block; use a pool of Kind::PINNED or Kind::PAGEABLE, or copy";
-            return Err(Error::own(ErrorKind::NoAccess, Status::NO_ACCESS, function, message));
+            return Err(Error::own(Status::NO_ACCESS, function, message));
         }
         if let Some(others) = &*lock(&self.others) {
             others.uses.refuse((0, u64::MAX), "block", function)?;

@@ -25,7 +25,7 @@ use crate::library::{c, call, info_call, output_call};
 use crate::memory::Owned;
 pub use crate::options::{RingOpenOptions, RingOptions};
 use crate::share::ShareHandle;
-use crate::stream::{nanoseconds, Stream};
+use crate::stream::{nanoseconds, order, Stream};
 use crate::typed::part_of_bytes;
 use crate::uses::busy;
 
@@ -48,11 +48,6 @@ impl Ring {
         // SAFETY: only handles.
         unsafe { call!(gpumem_ring_release(self.handle, order(stream), number)) }.map(drop)
     }
-}
-
-/// For C: no stream stands for the calling thread.
-fn order(stream: Option<&Stream>) -> sys::gpumem_stream {
-    stream.map_or(ptr::null_mut(), Stream::handle)
 }
 
 /// What C says of a slot.

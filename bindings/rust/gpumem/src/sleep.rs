@@ -22,7 +22,7 @@ use crate::error::ErrorKind;
 use crate::event::Event;
 use crate::infos::BufferInfo;
 use crate::instance::{c_path, c_pointer, c_text};
-use crate::stream::Stream;
+use crate::stream::{order, Stream};
 
 /// A function that hears how many bytes of how many are done.
 pub(crate) type Progress<'a> = Box<dyn FnMut(u64, u64) -> ControlFlow<()> + 'a>;
@@ -149,7 +149,7 @@ impl<'a> SleepOptions<'a> {
             flags: self.flags.0,
             directory: c_pointer(&directory),
             tag: c_pointer(&tag),
-            stream: self.stream.map_or(ptr::null_mut(), Stream::handle),
+            stream: order(self.stream),
             event: self.event.map_or(ptr::null_mut(), Event::handle),
             progress,
             user_data,

@@ -7,6 +7,7 @@ use std::mem;
 use std::os::raw::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
@@ -314,6 +315,11 @@ impl fmt::Debug for Stream {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Stream").field(&self.inner.handle).finish()
     }
+}
+
+/// For C: no stream stands for no order, or for the calling thread.
+pub(crate) fn order(stream: Option<&Stream>) -> sys::gpumem_stream {
+    stream.map_or(ptr::null_mut(), Stream::handle)
 }
 
 /// Nanoseconds of a timeout; one that is too long never expires.
@@ -1010,7 +1016,7 @@ impl<B> Pending<B> {
             (Ok(()), Some(operands)) => return Ok(operands),
             (Ok(()), None) => {
                 let message = "the operands are not here any more: an await or a poll has returned them";
-                (None, Error::own(ErrorKind::InvalidState, Status::INVALID_STATE, function, message))
+                (None, Error::own(Status::INVALID_STATE, function, message))
             }
             (Err(error), operands) => (operands, error.called_as(function)),
         };

@@ -11,7 +11,9 @@ use std::slice;
 use crate::codes::{Kind, MemoryFlags};
 use crate::device::Device;
 use crate::element::{Atomic, Element};
-use crate::error::{Error, ErrorKind, Rejected, Status};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Error, Rejected, Status};
 use crate::infos::MemoryInfo;
 use crate::memory::{Backing, Memory, MemoryOptions, RegisterOptions};
 use crate::size::bytes_of;
@@ -60,7 +62,6 @@ impl<T: Element> Block<T> {
                 Ok(Self { memory: Some(memory), start, len })
             }
             _ => Err(Error::own(
-                ErrorKind::Internal,
                 Status::INTERNAL,
                 function,
                 "the library returned memory that is not aligned for the elements",
@@ -337,12 +338,7 @@ impl<T: Element + Copy> DeviceMemory<T> {
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut values: Vec<T> = Vec::new();
         values.try_reserve_exact(self.len()).map_err(|_| {
-            Error::own(
-                ErrorKind::OutOfMemory,
-                Status::OUT_OF_HOST_MEMORY,
-                "DeviceMemory::to_vec",
-                "out of memory for the values",
-            )
+            Error::own(Status::OUT_OF_HOST_MEMORY, "DeviceMemory::to_vec", "out of memory for the values")
         })?;
         if let Some(memory) = self.memory() {
             let bytes = memory.bytes();
@@ -786,7 +782,6 @@ impl Registration {
         match &self.memory {
             Some(memory) => memory.device_address(),
             None => Err(Error::own(
-                ErrorKind::NoAccess,
                 Status::NO_ACCESS,
                 "Registration::device_address",
                 "an array without bytes has no address",

@@ -5,7 +5,7 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::error::{Error, ErrorKind, Status};
+use crate::error::{Error, Status};
 use crate::instance::lock;
 
 /// The parts that work in streams uses.
@@ -46,7 +46,7 @@ pub(crate) fn busy(object: &str, function: &'static str) -> Error {
     let message = format!(
         "work that uses the {object} was not observed complete; synchronize the stream of that work first"
     );
-    Error::own(ErrorKind::Busy, Status::BUSY, function, message)
+    Error::own(Status::BUSY, function, message)
 }
 
 /// Work was abandoned that uses the object.
@@ -54,7 +54,7 @@ pub(crate) fn lost(object: &str, function: &'static str) -> Error {
     let message = format!(
         "the device was lost while work used the {object}, and the work may go on; drop the {object}"
     );
-    Error::own(ErrorKind::DeviceLost, Status::DEVICE_LOST, function, message)
+    Error::own(Status::DEVICE_LOST, function, message)
 }
 
 /// An object of which work in streams uses parts.
