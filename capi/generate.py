@@ -440,9 +440,11 @@ def rust_options(interface):
     text = f"// {LICENCE}\n// {NOTE}\n//! Options of calls, with their setters.\n\nuse std::os::raw::c_void;\nuse std::path::PathBuf;\n"
     text += "use std::ptr;\nuse std::sync::Arc;\nuse std::time::Duration;\n\nuse gpumem_sys as sys;\n\n"
     text += "use crate::codes::{\n" + fill("    ", used, ",", "    ", 110) + "\n};\n"
-    return text + ("use crate::device::Device;\nuse crate::error::Error;\nuse crate::group::GroupInner;\nuse crate::hub::Secret;\n"
+    return text + ("use crate::device::Device;\nuse crate::error::Error;\n#[cfg(doc)]\nuse crate::error::ErrorKind;\n"
+                   "use crate::event::Event;\nuse crate::group::GroupInner;\nuse crate::hub::Secret;\n"
                    "use crate::instance::{c_path, c_pointer, c_text, first_of, toggle, CudaOptions, Desc, Processor};\n"
-                   "use crate::managed::Place;\nuse crate::range::describe_accesses;\nuse crate::share::limit;\n" + made)
+                   "use crate::managed::Place;\nuse crate::range::describe_accesses;\nuse crate::share::limit;\n"
+                   "use crate::sleep::{progress_to_c, Progress};\nuse crate::stream::{order, Stream};\n" + made)
 
 
 # Python.

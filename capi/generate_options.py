@@ -31,10 +31,17 @@ STRUCTS = {
     "gpumem_host_options": ("HostOptions", "See `docs/host-backend.md`. Every option has a default.", "The defaults."),
     "gpumem_hub_desc": ("HubOptions", "", "The defaults: a hub of the name `default`, for the user alone."),
     "gpumem_link_desc": ("LinkOptions", "", "The defaults: the hub of the name `default`."),
+    "gpumem_sleep_desc": ("SleepOptions", "A [`Content`] converts to them. Without options about work, the call waits for all work of each "
+                          "device that may access the buffers.", "The defaults: the content is kept in pinned memory."),
+    "gpumem_wake_desc": ("WakeOptions", "", "The defaults: all buffers, and nothing of their stores is kept."),
+    "gpumem_prepare_desc": ("PrepareOptions", "A [`Content`] converts to them.",
+                            "The defaults: pinned memory, which is there when the call returns."),
 }
 # Fields that are something else in Rust, with their names, types and values at first; their setters are by hand. None: the call has
 # a parameter for it, or another field says it.
 PLACE = ("place", "Option<Place>", "None")
+DIRECTORY = ("directory", "Option<PathBuf>", "None")
+PROGRESS = ("progress", "Option<Progress<'a>>", "None")
 ACCESSES = ("accesses", "Vec<(Processor, Access)>", "Vec::new()")
 FIELDS = {f"gpumem_{name}": change for name, change in {
     "instance_desc.host": ("host", "Option<HostOptions>", "None"), "instance_desc.cuda": ("cuda", "Option<CudaOptions>", "None"),
@@ -46,6 +53,9 @@ FIELDS = {f"gpumem_{name}": change for name, change in {
     "pool_desc.kind": ("kind", "Kind", "Kind::DEVICE"), "pool_desc.numa_node": ("numa_node", "i32", "0"),
     "pool_desc.accesses": ACCESSES, "pool_desc.access_count": None, "ring_desc.slot_size": None,
     "import_desc.device": ("device", "Option<Device>", "None"),
+    "sleep_desc.directory": DIRECTORY, "sleep_desc.stream": ("stream", "Option<&'a Stream>", "None"),
+    "sleep_desc.event": ("event", "Option<&'a Event>", "None"), "sleep_desc.progress": PROGRESS, "sleep_desc.user_data": None,
+    "wake_desc.progress": PROGRESS, "wake_desc.user_data": None, "prepare_desc.directory": DIRECTORY,
     **{f"hub_desc.{field}": (field, "Vec<u32>", "Vec::new()") for field in ("users", "groups")},
     "hub_desc.user_count": None, "hub_desc.group_count": None, "hub_desc.token_size": None, "link_desc.token_size": None,
 }.items()}
@@ -55,6 +65,12 @@ NAMES = {"gpumem_pool_desc.memory_flags": "require"}
 TEXTS = {
     "gpumem_hub_desc.mode": "Permissions of the socket file; 0 means `0o600`: the user alone.",
     "gpumem_hub_desc.token": "A secret that links must show, of 1 to 256 bytes. Links show it only to a hub of their own user or of root.",
+    **{f"gpumem_{struct}_desc.tag": "For a group: only the buffers with this tag, which may be none." for struct in ("sleep", "wake", "prepare")},
+    "gpumem_sleep_desc.flags": "How to sleep. With [`SleepFlags::IDLE`] the call waits for nothing, and fails with [`ErrorKind::Busy`] if work in a "
+                               "stream uses a buffer that was not observed complete.",
+    "gpumem_wake_desc.keep": "Bytes of its store that each buffer keeps for its next sleep, rounded up to pieces. `u64::MAX` keeps all.",
+    "gpumem_prepare_desc.bytes_per_second": "The call returns at once, and a thread of the library prepares at most so many bytes a second, in "
+                                            "pieces of 2 MiB or more.",
     "gpumem_link_desc.path": "Where the hub listens, as in [`HubOptions::path`].",
     "gpumem_link_desc.token": "The secret of the hub, of 1 to 256 bytes, shown only to a process of this user or of root.",
 }
@@ -65,6 +81,9 @@ TO_C = {
                                  ("accesses: first_of(&accesses)", "access_count: accesses.len() as u64"), "accesses"),
     "Option<Arc<GroupInner>>": ("", ("group: self.group.as_ref().map_or(ptr::null_mut(), |group| group.handle())",), ""),
     "Option<Device>": ("", ("device: self.device.as_ref().map_or(ptr::null_mut(), |device| device.handle)",), ""),
+    "Option<&'a Stream>": ("", ("stream: order(self.stream)",), ""),
+    "Option<&'a Event>": ("", ("event: self.event.map_or(ptr::null_mut(), Event::handle)",), ""),
+    "Option<Progress<'a>>": ("let (progress, user_data) = progress_to_c(&mut self.progress);", ("progress", "user_data"), ""),
     "Option<HostOptions>": ("", (), ""), "Option<CudaOptions>": ("", (), ""),  # The call has them.
 }
 
@@ -120,7 +139,7 @@ def fields_of(interface, struct, kinds, numbers, named):
         yield name, kind, first, text, setter(name, kind, flags)
 
 
-def to_c(struct, name, fields, kinds):
+def describe(struct, name, fields, kinds):
     """The function that makes the struct of C."""
     before, inside, held = [], [], []
     in_c = {NAMES.get(f"{struct.name}.{field.name}", field.name).removesuffix("_ns"): field for field in struct.fields}
@@ -158,7 +177,8 @@ def to_c(struct, name, fields, kinds):
             before.append(f"let desc = {made};")
             made = last.format("desc")
     before.append(made)
-    text = f"\n    pub(crate) fn to_c(&self) -> {result} {{\n"
+    this = "&mut self" if any("progress" in value for value in inside) else "&self"
+    text = f"\n    pub(crate) fn describe({this}) -> {result} {{\n"
     for line in before:
         if line.startswith("let desc = ") and 102 < len(line) <= 98 + len("let desc = "):
             line = line.replace("=", "=\n           ", 1)
@@ -178,8 +198,10 @@ def rust(interface, kinds, named, words, comment):
         struct = interface.struct(c_name)
         fields = list(fields_of(interface, struct, kinds, numbers, named))
         text += "\n" + comment(f"{words(struct.sentence)} {more}".strip(), "/// ", 112)
-        text += f"#[derive(Clone, Debug)]\npub struct {name} {{\n"
+        borrows = any("'a" in kind for _, kind, *_ in fields)  # It cannot be cloned, and Debug is by hand.
+        text += f"pub struct {name}<'a> {{\n" if borrows else f"#[derive(Clone, Debug)]\npub struct {name} {{\n"
         text += "".join(f"    pub(crate) {field}: {kind},\n" for field, kind, _, _, _ in fields) + "}\n"
+        name += "<'_>" * borrows
         text += f"\nimpl Default for {name} {{\n    fn default() -> Self {{\n        Self::new()\n    }}\n}}\n"
         text += f"\nimpl {name} {{\n" + comment(defaults, "    /// ", 112)
         text += "    #[must_use]\n    pub fn new() -> Self {\n"
@@ -193,5 +215,5 @@ def rust(interface, kinds, named, words, comment):
                 text += "\n" + comment(words(says), "    /// ", 112)
                 text += (f"    #[must_use]\n    pub fn {field}(mut self, {field}: {takes}) -> Self {{\n"
                          f"        self.{field} {sets} {value};\n        self\n    }}\n")
-        text += to_c(struct, name, fields, kinds) + "}\n"
+        text += describe(struct, STRUCTS[c_name][0], fields, kinds) + "}\n"
     return text

@@ -406,7 +406,7 @@ impl<T: Element> Buffer<T> {
     pub fn with_options(device: &Device, len: usize, options: &BufferOptions) -> Result<Self, Error> {
         const FUNCTION: &str = "Buffer::new";
         let size = bytes_of::<T>(len, FUNCTION)? as u64;
-        let mut desc = options.to_c()?;
+        let mut desc = options.describe()?;
         desc.size = size;
         let group = options.group.clone();
         let instance = device.instance.clone();
@@ -641,14 +641,15 @@ impl<T: Element> Buffer<T> {
     /// [`ErrorKind::PermissionDenied`] or [`ErrorKind::DeviceLost`].
     pub fn sleep<'a>(&mut self, options: impl Into<SleepOptions<'a>>) -> Result<(), Error> {
         const FUNCTION: &str = "Buffer::sleep";
-        let options = options.into();
+        let mut options = options.into();
         let (handle, shared) = (self.inner.handle, self.shared());
         self.change_state(FUNCTION, || {
             if options.wait()? {
                 shared.uses.refuse((0, u64::MAX), "buffer", FUNCTION)?;
             }
+            let desc = options.describe()?;
             // SAFETY: no safe code uses the buffer, the library waits for work, and all other access is unsafe.
-            options.with_c(|desc| unsafe { call!(gpumem_buffer_sleep(handle, desc)).map(drop) })
+            unsafe { call!(gpumem_buffer_sleep(handle, &*desc)) }.map(drop)
         })
     }
 
@@ -669,11 +670,12 @@ impl<T: Element> Buffer<T> {
     ///
     /// # Errors
     /// As [`wake`](Self::wake), and [`ErrorKind::Cancelled`] if the progress function broke.
-    pub fn wake_with_options(&mut self, options: WakeOptions<'_>) -> Result<(), Error> {
+    pub fn wake_with_options(&mut self, mut options: WakeOptions<'_>) -> Result<(), Error> {
         let handle = self.inner.handle;
         self.change_state("Buffer::wake", || {
+            let desc = options.describe()?;
             // SAFETY: only a handle and a struct of its own size.
-            options.with_c(|desc| unsafe { call!(gpumem_buffer_wake(handle, desc)).map(drop) })
+            unsafe { call!(gpumem_buffer_wake(handle, &*desc)) }.map(drop)
         })
     }
 
@@ -703,9 +705,9 @@ impl<T: Element> Buffer<T> {
     /// [`ErrorKind::NotFound`], [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfMemory`],
     /// [`ErrorKind::PermissionDenied`] or [`ErrorKind::DeviceLost`].
     pub fn prepare(&self, options: impl Into<PrepareOptions>) -> Result<(), Error> {
-        let handle = self.inner.handle;
+        let desc = options.into().describe()?;
         // SAFETY: only a handle and a struct of its own size.
-        options.into().with_c(|desc| unsafe { call!(gpumem_buffer_prepare(handle, desc)).map(drop) })
+        unsafe { call!(gpumem_buffer_prepare(self.inner.handle, &*desc)) }.map(drop)
     }
 
     /// Sets the functions that are called when the buffer sleeps and wakes. Those before are dropped.

@@ -510,7 +510,7 @@ impl CopyOptions {
         Self { direction: Direction::INFER, source_order: SourceOrder::STREAM }
     }
 
-    fn to_c(self) -> sys::gpumem_copy_options {
+    fn describe(self) -> sys::gpumem_copy_options {
         sys::gpumem_copy_options {
             direction: self.direction.0,
             source_order: self.source_order.0,
@@ -1056,7 +1056,7 @@ impl Instance {
         bytes: u64,
         options: &CopyOptions,
     ) -> Result<(), Error> {
-        let options = options.to_c();
+        let options = options.describe();
         // SAFETY: the struct has its own size; the rest is the caller's promise.
         unsafe { call!(gpumem_copy(self.inner.handle, destination, source, bytes, &options)) }.map(drop)
     }
@@ -1078,7 +1078,7 @@ impl Instance {
         (width, height): (u64, u64),
         options: &CopyOptions,
     ) -> Result<(), Error> {
-        let options = options.to_c();
+        let options = options.describe();
         // SAFETY: the struct has its own size; the rest is the caller's promise.
         unsafe {
             call!(gpumem_copy_2d(
@@ -1175,7 +1175,7 @@ impl Stream {
         bytes: u64,
         options: &CopyOptions,
     ) -> Result<(), Error> {
-        let options = options.to_c();
+        let options = options.describe();
         // SAFETY: the struct has its own size; the rest is the caller's promise.
         unsafe { call!(gpumem_copy_async(self.handle(), destination, source, bytes, &options)) }.map(drop)
     }
@@ -1197,7 +1197,7 @@ impl Stream {
         (width, height): (u64, u64),
         options: &CopyOptions,
     ) -> Result<(), Error> {
-        let options = options.to_c();
+        let options = options.describe();
         // SAFETY: the struct has its own size; the rest is the caller's promise.
         unsafe {
             call!(gpumem_copy_2d_async(

@@ -18,7 +18,7 @@ use crate::error::ErrorKind;
 use crate::instance::Instance;
 use crate::library::{c, call};
 use crate::size::bytes_of;
-use crate::sleep::{to_c, with_panics, Progress};
+use crate::sleep::{progress_to_c, with_panics, Progress};
 
 /// Options for copies between files and memory.
 #[derive(Default)]
@@ -216,7 +216,7 @@ impl Instance {
         size: u64,
         mut options: FileOptions<'_>,
     ) -> Result<FileCopied, Error> {
-        let (progress, user_data) = to_c(&mut options.progress);
+        let (progress, user_data) = progress_to_c(&mut options.progress);
         let desc = sys::gpumem_copy_file_desc {
             file_descriptor: file.as_raw_fd(),
             direction: direction.0,

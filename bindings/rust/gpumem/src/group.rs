@@ -172,7 +172,7 @@ impl Group {
     pub fn with_options(instance: &Instance, options: &GroupOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let desc = options.to_c()?;
+        let desc = options.describe()?;
         // SAFETY: the struct and its text live during the call.
         let handle = unsafe { output_call!(gpumem_group_create(instance.handle, &*desc)) }?;
         Ok(Self {
@@ -233,14 +233,15 @@ impl Group {
     /// [`ErrorKind::OutOfMemory`], [`ErrorKind::PermissionDenied`] or [`ErrorKind::DeviceLost`].
     pub fn sleep<'a>(&self, options: impl Into<SleepOptions<'a>>) -> Result<(), Error> {
         const FUNCTION: &str = "Group::sleep";
-        let options = options.into();
-        let (handle, tag) = (self.inner.handle, options.tag_text().map(str::to_owned));
+        let mut options = options.into();
+        let (handle, tag) = (self.inner.handle, options.tag.clone());
         self.inner.with_members(tag.as_deref(), false, FUNCTION, |members| {
             if options.wait()? {
                 members.iter().try_for_each(|member| member.refuse_uses(FUNCTION))?;
             }
+            let desc = options.describe()?;
             // SAFETY: no safe code uses the buffers, the library waits for work, and all other access is unsafe.
-            options.with_c(|desc| unsafe { call!(gpumem_group_sleep(handle, desc)).map(drop) })
+            unsafe { call!(gpumem_group_sleep(handle, &*desc)) }.map(drop)
         })
     }
 
@@ -260,11 +261,12 @@ impl Group {
     ///
     /// # Errors
     /// As [`wake`](Self::wake), and [`ErrorKind::Cancelled`] if the progress function broke.
-    pub fn wake_with_options(&self, options: WakeOptions<'_>) -> Result<(), Error> {
-        let (handle, tag) = (self.inner.handle, options.tag_text().map(str::to_owned));
+    pub fn wake_with_options(&self, mut options: WakeOptions<'_>) -> Result<(), Error> {
+        let (handle, tag) = (self.inner.handle, options.tag.clone());
         self.inner.with_members(tag.as_deref(), true, "Group::wake", |_| {
+            let desc = options.describe()?;
             // SAFETY: only a handle and a struct of its own size.
-            options.with_c(|desc| unsafe { call!(gpumem_group_wake(handle, desc)).map(drop) })
+            unsafe { call!(gpumem_group_wake(handle, &*desc)) }.map(drop)
         })
     }
 
@@ -275,9 +277,9 @@ impl Group {
     /// [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfMemory`], [`ErrorKind::PermissionDenied`] or
     /// [`ErrorKind::DeviceLost`], as the message says.
     pub fn prepare(&self, options: impl Into<PrepareOptions>) -> Result<(), Error> {
-        let handle = self.inner.handle;
+        let desc = options.into().describe()?;
         // SAFETY: only a handle and a struct of its own size.
-        options.into().with_c(|desc| unsafe { call!(gpumem_group_prepare(handle, desc)).map(drop) })
+        unsafe { call!(gpumem_group_prepare(self.inner.handle, &*desc)) }.map(drop)
     }
 
     /// Destroys the group. Dropping it does the same, once its buffers are dropped.

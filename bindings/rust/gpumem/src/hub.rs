@@ -116,7 +116,7 @@ impl Hub {
     pub fn open(instance: &Instance, options: &HubOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let desc = options.to_c()?;
+        let desc = options.describe()?;
         // SAFETY: the struct and what it points to live during the call.
         let handle = unsafe { output_call!(gpumem_hub_open(instance.handle, &*desc)) }?;
         Ok(Self(Owned { handle, instance }))
@@ -145,7 +145,7 @@ impl Hub {
         options: &PublishOptions,
     ) -> Result<u64, Error> {
         let name = c_text(Some(name), "Hub::publish")?;
-        let (text, native, desc) = (c_pointer(&name), handle.to_c(), options.to_c());
+        let (text, native, desc) = (c_pointer(&name), handle.to_c(), options.describe());
         // SAFETY: the structs and the text live during the call.
         unsafe { output_call!(gpumem_hub_publish(self.0.handle, text, &native, &desc)) }
     }
@@ -215,7 +215,7 @@ impl Link {
     pub fn connect(instance: &Instance, options: &LinkOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let desc = options.to_c()?;
+        let desc = options.describe()?;
         // SAFETY: the struct and what it points to live during the call.
         let handle = unsafe { output_call!(gpumem_link_connect(instance.handle, &*desc)) }?;
         Ok(Self(Owned { handle, instance }))
@@ -289,7 +289,7 @@ impl Link {
     /// As [`fetch`](Self::fetch).
     pub fn fetch_with_options(&self, name: &str, options: &FetchOptions) -> Result<ShareHandle, Error> {
         let name = c_text(Some(name), "Link::fetch")?;
-        let desc = options.to_c();
+        let desc = options.describe();
         // SAFETY: the struct and the text live during the call.
         let handle = unsafe { output_call!(gpumem_link_fetch(self.0.handle, c_pointer(&name), &desc)) }?;
         Ok(ShareHandle::of(&handle))
@@ -342,7 +342,7 @@ impl Link {
     ) -> Result<Option<(Imported, Entry)>, Error> {
         self.0.instance.retry();
         let name = c_text(Some(name), "Link::import_next")?;
-        let (text, desc) = (c_pointer(&name), options.to_c()?);
+        let (text, desc) = (c_pointer(&name), options.describe()?);
         let (mut info, mut pointer, mut memory) =
             (sys::gpumem_entry_info::default(), ptr::null_mut(), ptr::null_mut());
         // SAFETY: the texts and the struct live during the call; the outputs are writable, and the struct has its own size.
@@ -389,7 +389,7 @@ impl Link {
         options: &PublishOptions,
     ) -> Result<u64, Error> {
         let name = c_text(Some(name), "Link::publish")?;
-        let (text, native, desc) = (c_pointer(&name), handle.to_c(), options.to_c());
+        let (text, native, desc) = (c_pointer(&name), handle.to_c(), options.describe());
         // SAFETY: the structs and the text live during the call.
         unsafe { output_call!(gpumem_link_publish(self.0.handle, text, &native, &desc)) }
     }

@@ -299,8 +299,8 @@ impl Instance {
     pub fn open(options: impl Into<InstanceOptions>) -> Result<Self, Error> {
         require()?;
         let options = options.into();
-        let mut desc = options.to_c()?;
-        let host = options.host.as_ref().map(HostOptions::to_c).transpose()?;
+        let mut desc = options.describe()?;
+        let host = options.host.as_ref().map(HostOptions::describe).transpose()?;
         let contexts: Option<Vec<*mut c_void>> = options
             .cuda
             .as_ref()

@@ -270,7 +270,7 @@ unsafe impl Sync for Allocation {}
 impl Allocation {
     fn create(device: &Device, kind: Kind, bytes: u64, options: &MemoryOptions) -> Result<Self, Error> {
         device.instance.retry();
-        let mut desc = options.to_c()?;
+        let mut desc = options.describe()?;
         desc.kind = kind.0;
         desc.size = bytes;
         // SAFETY: the struct and its text live during the call.
@@ -298,7 +298,7 @@ impl Allocation {
         options: &RegisterOptions,
     ) -> Result<Self, Error> {
         device.instance.retry();
-        let mut desc = options.to_c()?;
+        let mut desc = options.describe()?;
         desc.pointer = pointer;
         desc.size = bytes;
         let mut handle = ptr::null_mut();

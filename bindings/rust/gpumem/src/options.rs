@@ -11,17 +11,22 @@ use std::time::Duration;
 use gpumem_sys as sys;
 
 use crate::codes::{
-    Access, Backend, BufferFlags, ExportFlags, HandleTypes, HubFlags, ImportFlags, Kind, LockMode,
-    MemoryFlags, PhysicalFlags, PoolFlags, RangeFlags, ShareWay,
+    Access, Backend, BufferFlags, Content, ExportFlags, HandleTypes, HubFlags, ImportFlags, Kind, LockMode,
+    MemoryFlags, PhysicalFlags, PoolFlags, RangeFlags, ShareWay, SleepFlags,
 };
 use crate::device::Device;
 use crate::error::Error;
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::event::Event;
 use crate::group::GroupInner;
 use crate::hub::Secret;
 use crate::instance::{c_path, c_pointer, c_text, first_of, toggle, CudaOptions, Desc, Processor};
 use crate::managed::Place;
 use crate::range::describe_accesses;
 use crate::share::limit;
+use crate::sleep::{progress_to_c, Progress};
+use crate::stream::{order, Stream};
 
 /// Options for opening an instance. A [`Backend`] converts to them.
 #[derive(Clone, Debug)]
@@ -94,7 +99,7 @@ impl InstanceOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_instance_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_instance_desc, impl Sized>, Error> {
         let name = c_text(self.name.as_deref(), "InstanceOptions::name")?;
         let desc = sys::gpumem_instance_desc {
             backend: self.backend.0,
@@ -159,7 +164,7 @@ impl MemoryOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_memory_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_memory_desc, impl Sized>, Error> {
         let name = c_text(self.name.as_deref(), "MemoryOptions::name")?;
         let desc = sys::gpumem_memory_desc {
             numa_node: self.numa_node,
@@ -215,7 +220,7 @@ impl RegisterOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_register_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_register_desc, impl Sized>, Error> {
         let name = c_text(self.name.as_deref(), "RegisterOptions::name")?;
         let desc = sys::gpumem_register_desc {
             require: self.require.0,
@@ -261,7 +266,7 @@ impl StreamOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_stream_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_stream_desc, impl Sized>, Error> {
         let name = c_text(self.name.as_deref(), "StreamOptions::name")?;
         let desc =
             sys::gpumem_stream_desc { priority: self.priority, name: c_pointer(&name), ..Default::default() };
@@ -326,7 +331,7 @@ impl PhysicalOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_physical_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_physical_desc, impl Sized>, Error> {
         let (location, location_id) = self.place.map_or((0, 0), Place::to_c);
         let name = c_text(self.name.as_deref(), "PhysicalOptions::name")?;
         let desc = sys::gpumem_physical_desc {
@@ -392,7 +397,7 @@ impl RangeOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_range_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_range_desc, impl Sized>, Error> {
         let name = c_text(self.name.as_deref(), "RangeOptions::name")?;
         let desc = sys::gpumem_range_desc {
             alignment: self.alignment,
@@ -497,7 +502,7 @@ impl BufferOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_buffer_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_buffer_desc, impl Sized>, Error> {
         let (location, location_id) = self.place.map_or((0, 0), Place::to_c);
         let accesses = describe_accesses(&self.accesses);
         let name = c_text(self.name.as_deref(), "BufferOptions::name")?;
@@ -547,7 +552,7 @@ impl GroupOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_group_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_group_desc, impl Sized>, Error> {
         let name = c_text(self.name.as_deref(), "GroupOptions::name")?;
         Ok(Desc::new(sys::gpumem_group_desc { name: c_pointer(&name), ..Default::default() }, name))
     }
@@ -655,7 +660,7 @@ impl PoolOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_pool_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_pool_desc, impl Sized>, Error> {
         let accesses = describe_accesses(&self.accesses);
         let name = c_text(self.name.as_deref(), "PoolOptions::name")?;
         let desc = sys::gpumem_pool_desc {
@@ -727,7 +732,7 @@ impl RingOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_ring_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_ring_desc, impl Sized>, Error> {
         let name = c_text(self.name.as_deref(), "RingOptions::name")?;
         let desc = sys::gpumem_ring_desc {
             slot_count: self.slot_count,
@@ -774,7 +779,7 @@ impl RingOpenOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_ring_open_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_ring_open_desc, impl Sized>, Error> {
         let name = c_text(self.name.as_deref(), "RingOpenOptions::name")?;
         let desc = sys::gpumem_ring_open_desc {
             timeout_ns: limit(self.timeout),
@@ -827,7 +832,7 @@ impl ExportOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> sys::gpumem_export_desc {
+    pub(crate) fn describe(&self) -> sys::gpumem_export_desc {
         sys::gpumem_export_desc {
             way: self.way.0,
             access: self.access.0,
@@ -904,7 +909,7 @@ impl ImportOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_import_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_import_desc, impl Sized>, Error> {
         let name = c_text(self.name.as_deref(), "ImportOptions::name")?;
         let desc = sys::gpumem_import_desc {
             device: self.device.as_ref().map_or(ptr::null_mut(), |device| device.handle),
@@ -953,7 +958,7 @@ impl SendOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> sys::gpumem_send_desc {
+    pub(crate) fn describe(&self) -> sys::gpumem_send_desc {
         sys::gpumem_send_desc {
             lease_ns: limit(self.lease),
             timeout_ns: limit(self.timeout),
@@ -1013,7 +1018,7 @@ impl PublishOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> sys::gpumem_publish_desc {
+    pub(crate) fn describe(&self) -> sys::gpumem_publish_desc {
         sys::gpumem_publish_desc {
             version: self.version,
             access: self.access.0,
@@ -1058,7 +1063,7 @@ impl FetchOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> sys::gpumem_fetch_desc {
+    pub(crate) fn describe(&self) -> sys::gpumem_fetch_desc {
         sys::gpumem_fetch_desc { version: self.version, fingerprint: self.fingerprint, ..Default::default() }
     }
 }
@@ -1241,7 +1246,7 @@ impl HostOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_host_options, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_host_options, impl Sized>, Error> {
         let peers = c_text(self.peers.as_deref(), "HostOptions::peers")?;
         let masked = c_text(self.masked.as_deref(), "HostOptions::masked")?;
         let desc = sys::gpumem_host_options {
@@ -1394,7 +1399,7 @@ impl HubOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_hub_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_hub_desc, impl Sized>, Error> {
         let path = c_path(self.path.as_deref(), "HubOptions::path")?;
         let (token, token_size) = Secret::to_c(&self.token, "HubOptions::token")?;
         let name = c_text(self.name.as_deref(), "HubOptions::name")?;
@@ -1463,7 +1468,7 @@ impl LinkOptions {
         self
     }
 
-    pub(crate) fn to_c(&self) -> Result<Desc<sys::gpumem_link_desc, impl Sized>, Error> {
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_link_desc, impl Sized>, Error> {
         let path = c_path(self.path.as_deref(), "LinkOptions::path")?;
         let (token, token_size) = Secret::to_c(&self.token, "LinkOptions::token")?;
         let desc = sys::gpumem_link_desc {
@@ -1474,5 +1479,186 @@ impl LinkOptions {
             ..Default::default()
         };
         Ok(Desc::new(desc, path))
+    }
+}
+
+/// Options for sleeping. A [`Content`] converts to them. Without options about work, the call waits for all
+/// work of each device that may access the buffers.
+pub struct SleepOptions<'a> {
+    pub(crate) content: Content,
+    pub(crate) flags: SleepFlags,
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) tag: Option<String>,
+    pub(crate) stream: Option<&'a Stream>,
+    pub(crate) event: Option<&'a Event>,
+    pub(crate) progress: Option<Progress<'a>>,
+}
+
+impl Default for SleepOptions<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SleepOptions<'_> {
+    /// The defaults: the content is kept in pinned memory.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            content: Content::PINNED,
+            flags: SleepFlags::NONE,
+            directory: None,
+            tag: None,
+            stream: None,
+            event: None,
+            progress: None,
+        }
+    }
+
+    /// What happens to the content.
+    #[must_use]
+    pub fn content(mut self, content: Content) -> Self {
+        self.content = content;
+        self
+    }
+
+    /// How to sleep. With [`SleepFlags::IDLE`] the call waits for nothing, and fails with [`ErrorKind::Busy`]
+    /// if work in a stream uses a buffer that was not observed complete.
+    #[must_use]
+    pub fn flags(mut self, flags: SleepFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// For a group: only the buffers with this tag, which may be none.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
+        self
+    }
+
+    pub(crate) fn describe(&mut self) -> Result<Desc<sys::gpumem_sleep_desc, impl Sized>, Error> {
+        let directory = c_path(self.directory.as_deref(), "SleepOptions::directory")?;
+        let tag = c_text(self.tag.as_deref(), "SleepOptions::tag")?;
+        let (progress, user_data) = progress_to_c(&mut self.progress);
+        let desc = sys::gpumem_sleep_desc {
+            content: self.content.0,
+            flags: self.flags.0,
+            directory: c_pointer(&directory),
+            tag: c_pointer(&tag),
+            stream: order(self.stream),
+            event: self.event.map_or(ptr::null_mut(), Event::handle),
+            progress,
+            user_data,
+            ..Default::default()
+        };
+        Ok(Desc::new(desc, (directory, tag)))
+    }
+}
+
+/// Options for waking.
+pub struct WakeOptions<'a> {
+    pub(crate) keep: u64,
+    pub(crate) tag: Option<String>,
+    pub(crate) progress: Option<Progress<'a>>,
+}
+
+impl Default for WakeOptions<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl WakeOptions<'_> {
+    /// The defaults: all buffers, and nothing of their stores is kept.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { keep: 0, tag: None, progress: None }
+    }
+
+    /// Bytes of its store that each buffer keeps for its next sleep, rounded up to pieces. `u64::MAX` keeps
+    /// all.
+    #[must_use]
+    pub fn keep(mut self, keep: u64) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// For a group: only the buffers with this tag, which may be none.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
+        self
+    }
+
+    pub(crate) fn describe(&mut self) -> Result<Desc<sys::gpumem_wake_desc, impl Sized>, Error> {
+        let tag = c_text(self.tag.as_deref(), "WakeOptions::tag")?;
+        let (progress, user_data) = progress_to_c(&mut self.progress);
+        let desc = sys::gpumem_wake_desc {
+            keep: self.keep,
+            tag: c_pointer(&tag),
+            progress,
+            user_data,
+            ..Default::default()
+        };
+        Ok(Desc::new(desc, tag))
+    }
+}
+
+/// Options for preparing. A [`Content`] converts to them.
+#[derive(Clone, Debug)]
+pub struct PrepareOptions {
+    pub(crate) content: Content,
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) tag: Option<String>,
+    pub(crate) bytes_per_second: u64,
+}
+
+impl Default for PrepareOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PrepareOptions {
+    /// The defaults: pinned memory, which is there when the call returns.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { content: Content::PINNED, directory: None, tag: None, bytes_per_second: 0 }
+    }
+
+    /// What to prepare for. [`Content::ZERO`] and [`Content::DROP`] need no store: an old one is freed.
+    #[must_use]
+    pub fn content(mut self, content: Content) -> Self {
+        self.content = content;
+        self
+    }
+
+    /// For a group: only the buffers with this tag, which may be none.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
+        self
+    }
+
+    /// The call returns at once, and a thread of the library prepares at most so many bytes a second, in pieces
+    /// of 2 MiB or more.
+    #[must_use]
+    pub fn bytes_per_second(mut self, bytes_per_second: u64) -> Self {
+        self.bytes_per_second = bytes_per_second;
+        self
+    }
+
+    pub(crate) fn describe(&self) -> Result<Desc<sys::gpumem_prepare_desc, impl Sized>, Error> {
+        let directory = c_path(self.directory.as_deref(), "PrepareOptions::directory")?;
+        let tag = c_text(self.tag.as_deref(), "PrepareOptions::tag")?;
+        let desc = sys::gpumem_prepare_desc {
+            content: self.content.0,
+            directory: c_pointer(&directory),
+            tag: c_pointer(&tag),
+            bytes_per_second: self.bytes_per_second,
+            ..Default::default()
+        };
+        Ok(Desc::new(desc, (directory, tag)))
     }
 }

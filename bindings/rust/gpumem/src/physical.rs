@@ -87,7 +87,7 @@ impl Physical {
         make: impl FnOnce(&sys::gpumem_physical_desc, &mut sys::gpumem_physical) -> Result<Status, Error>,
     ) -> Result<Self, Error> {
         device.instance.retry();
-        let mut desc = options.to_c()?;
+        let mut desc = options.describe()?;
         desc.size = bytes;
         let mut handle = ptr::null_mut();
         make(&desc, &mut handle)?;
@@ -102,7 +102,7 @@ impl Physical {
     pub fn granularity(device: &Device, options: &PhysicalOptions) -> Result<Granularity, Error> {
         let mut found = Granularity { minimum: 0, recommended: 0 };
         let (minimum, recommended) = (&mut found.minimum, &mut found.recommended);
-        let desc = options.to_c()?;
+        let desc = options.describe()?;
         // SAFETY: the struct and its text live during the call; the outputs are writable.
         unsafe { call!(gpumem_physical_get_granularity(device.handle, &*desc, minimum, recommended)) }?;
         Ok(found)

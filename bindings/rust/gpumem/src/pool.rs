@@ -231,7 +231,7 @@ impl Pool {
     /// [`ErrorKind::InvalidState`], as the message says.
     pub fn with_options(device: &Device, options: &PoolOptions) -> Result<Self, Error> {
         device.instance.retry();
-        let desc = options.to_c()?;
+        let desc = options.describe()?;
         // SAFETY: the struct, its entries and its text live during the call.
         let handle = unsafe { output_call!(gpumem_pool_create(device.handle, &*desc)) }?;
         Ok(Self {

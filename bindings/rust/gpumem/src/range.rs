@@ -111,7 +111,7 @@ impl AddressRange {
     ) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let mut desc = options.to_c()?;
+        let mut desc = options.describe()?;
         desc.size = bytes;
         // SAFETY: the struct and its text live during the call.
         let handle = unsafe { output_call!(gpumem_range_reserve(instance.handle, &*desc)) }?;

@@ -181,7 +181,7 @@ impl RingProducer {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`] or [`ErrorKind::InvalidState`].
     pub fn new(device: &Device, slot_size: u64, options: &RingOptions) -> Result<Self, Error> {
         device.instance.retry();
-        let mut desc = options.to_c()?;
+        let mut desc = options.describe()?;
         desc.slot_size = slot_size;
         // SAFETY: the struct and its text live during the call.
         let handle = unsafe { output_call!(gpumem_ring_create(device.handle, &*desc)) }?;
@@ -388,7 +388,7 @@ impl RingConsumer {
     pub fn open(instance: &Instance, handle: &ShareHandle, options: &RingOpenOptions) -> Result<Self, Error> {
         let instance = instance.inner.clone();
         instance.retry();
-        let desc = options.to_c()?;
+        let desc = options.describe()?;
         let (native, mut opened) = (handle.to_c(), ptr::null_mut());
         // SAFETY: the structs and the text live during the call; the output is writable.
         unsafe { call!(gpumem_ring_open(instance.handle, &native, &*desc, &mut opened)) }?;

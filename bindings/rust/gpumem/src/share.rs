@@ -257,7 +257,7 @@ impl Instance {
         function: &'static str,
     ) -> Result<ShareHandle, Error> {
         let _lending = not_lent(pointer, function)?;
-        let desc = options.to_c();
+        let desc = options.describe();
         let mut handle = sys::gpumem_share_handle::default();
         // SAFETY: the struct lives during the call; the output is writable, and any address may be given. Safe code
         // has no references to the memory of a device, and none to addresses that a range reserves, so other
@@ -342,7 +342,7 @@ impl Instance {
         socket: impl AsFd,
         options: &SendOptions,
     ) -> Result<(), Error> {
-        let desc = options.to_c();
+        let desc = options.describe();
         let (instance, socket) = (self.inner.handle, socket.as_fd());
         // SAFETY: the structs and the descriptor live during the call.
         unsafe { call!(gpumem_share_send(instance, &handle.to_c(), socket.as_raw_fd(), &desc)) }.map(drop)
@@ -505,7 +505,7 @@ impl Imported {
         options: &ImportOptions,
     ) -> Result<Self, Error> {
         instance.inner.retry();
-        let desc = options.to_c()?;
+        let desc = options.describe()?;
         let numbers = numbers_of(fds);
         let (first, count) = (first_of(&numbers), numbers.len() as u32);
         let (mut pointer, mut memory) = (ptr::null_mut(), ptr::null_mut());

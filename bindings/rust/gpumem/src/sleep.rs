@@ -8,7 +8,7 @@ use std::mem;
 use std::ops::ControlFlow;
 use std::os::raw::c_void;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 use std::sync::{Arc, Mutex, TryLockError};
 
@@ -21,77 +21,18 @@ use crate::error::Error;
 use crate::error::ErrorKind;
 use crate::event::Event;
 use crate::infos::BufferInfo;
-use crate::instance::{c_path, c_pointer, c_text};
-use crate::stream::{order, Stream};
+pub use crate::options::{PrepareOptions, SleepOptions, WakeOptions};
+use crate::stream::Stream;
 
 /// A function that hears how many bytes of how many are done.
 pub(crate) type Progress<'a> = Box<dyn FnMut(u64, u64) -> ControlFlow<()> + 'a>;
 
-/// Options for putting buffers to sleep. A [`Content`] converts to them.
-///
-/// Without options about work, the call waits for all work of each device that may access the buffers.
-#[derive(Default)]
-pub struct SleepOptions<'a> {
-    content: Content,
-    flags: SleepFlags,
-    directory: Option<PathBuf>,
-    tag: Option<String>,
-    stream: Option<&'a Stream>,
-    event: Option<&'a Event>,
-    progress: Option<Progress<'a>>,
-}
-
-/// Options for waking buffers.
-#[derive(Default)]
-pub struct WakeOptions<'a> {
-    keep: u64,
-    tag: Option<String>,
-    progress: Option<Progress<'a>>,
-}
-
-/// Options for preparing stores. A [`Content`] converts to them.
-#[derive(Clone, Debug, Default)]
-pub struct PrepareOptions {
-    content: Content,
-    directory: Option<PathBuf>,
-    tag: Option<String>,
-    bytes_per_second: u64,
-}
-
 impl<'a> SleepOptions<'a> {
-    /// The defaults: the content is kept in pinned memory.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// What happens to the content.
-    #[must_use]
-    pub fn content(mut self, content: Content) -> Self {
-        self.content = content;
-        self
-    }
-
     /// Keeps the content in a file without a name in this directory: [`Content::FILE`].
     #[must_use]
     pub fn directory(mut self, directory: impl AsRef<Path>) -> Self {
         self.content = Content::FILE;
         self.directory = Some(directory.as_ref().to_owned());
-        self
-    }
-
-    /// For a group: only the buffers with this tag, which may be none.
-    #[must_use]
-    pub fn tag(mut self, tag: impl Into<String>) -> Self {
-        self.tag = Some(tag.into());
-        self
-    }
-
-    /// How to sleep. With [`SleepFlags::IDLE`] the call waits for nothing, and fails with [`ErrorKind::Busy`] if work
-    /// in a stream uses a buffer that was not observed complete.
-    #[must_use]
-    pub fn flags(mut self, flags: SleepFlags) -> Self {
-        self.flags |= flags;
         self
     }
 
@@ -120,10 +61,6 @@ impl<'a> SleepOptions<'a> {
         self
     }
 
-    pub(crate) fn tag_text(&self) -> Option<&str> {
-        self.tag.as_deref()
-    }
-
     /// Waits for the work that the options name. Returns whether other work must be known to be complete, because the
     /// library will not wait for it.
     pub(crate) fn wait(&self) -> Result<bool, Error> {
@@ -135,128 +72,24 @@ impl<'a> SleepOptions<'a> {
         }
         Ok(self.flags.contains(SleepFlags::IDLE) || self.stream.is_some() || self.event.is_some())
     }
-
-    /// Makes a call with these options in the form that C takes.
-    pub(crate) fn with_c<R>(
-        mut self,
-        call: impl FnOnce(&sys::gpumem_sleep_desc) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let directory = c_path(self.directory.as_deref(), "SleepOptions::directory")?;
-        let tag = c_text(self.tag.as_deref(), "SleepOptions::tag")?;
-        let (progress, user_data) = to_c(&mut self.progress);
-        call(&sys::gpumem_sleep_desc {
-            content: self.content.0,
-            flags: self.flags.0,
-            directory: c_pointer(&directory),
-            tag: c_pointer(&tag),
-            stream: order(self.stream),
-            event: self.event.map_or(ptr::null_mut(), Event::handle),
-            progress,
-            user_data,
-            ..Default::default()
-        })
-    }
 }
 
 impl<'a> WakeOptions<'a> {
-    /// The defaults: all buffers, and nothing of their stores is kept.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Bytes of its store that each buffer keeps for its next sleep, rounded up to pieces. `u64::MAX` keeps all.
-    #[must_use]
-    pub fn keep(mut self, bytes: u64) -> Self {
-        self.keep = bytes;
-        self
-    }
-
-    /// For a group: only the buffers with this tag, which may be none.
-    #[must_use]
-    pub fn tag(mut self, tag: impl Into<String>) -> Self {
-        self.tag = Some(tag.into());
-        self
-    }
-
     /// As [`SleepOptions::progress`].
     #[must_use]
     pub fn progress(mut self, function: impl FnMut(u64, u64) -> ControlFlow<()> + 'a) -> Self {
         self.progress = Some(Box::new(function));
         self
     }
-
-    pub(crate) fn tag_text(&self) -> Option<&str> {
-        self.tag.as_deref()
-    }
-
-    /// Makes a call with these options in the form that C takes.
-    pub(crate) fn with_c<R>(
-        mut self,
-        call: impl FnOnce(&sys::gpumem_wake_desc) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let tag = c_text(self.tag.as_deref(), "WakeOptions::tag")?;
-        let (progress, user_data) = to_c(&mut self.progress);
-        call(&sys::gpumem_wake_desc {
-            keep: self.keep,
-            tag: c_pointer(&tag),
-            progress,
-            user_data,
-            ..Default::default()
-        })
-    }
 }
 
 impl PrepareOptions {
-    /// The defaults: pinned memory, which is there when the call returns.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// What to prepare for. [`Content::ZERO`] and [`Content::DROP`] need no store: an old one is freed.
-    #[must_use]
-    pub fn content(mut self, content: Content) -> Self {
-        self.content = content;
-        self
-    }
-
     /// Prepares a file in this directory: [`Content::FILE`].
     #[must_use]
     pub fn directory(mut self, directory: impl AsRef<Path>) -> Self {
         self.content = Content::FILE;
         self.directory = Some(directory.as_ref().to_owned());
         self
-    }
-
-    /// For a group: only the buffers with this tag, which may be none.
-    #[must_use]
-    pub fn tag(mut self, tag: impl Into<String>) -> Self {
-        self.tag = Some(tag.into());
-        self
-    }
-
-    /// The call returns at once, and a thread of the library prepares at most so many bytes a second.
-    #[must_use]
-    pub fn bytes_per_second(mut self, bytes: u64) -> Self {
-        self.bytes_per_second = bytes;
-        self
-    }
-
-    /// Makes a call with these options in the form that C takes.
-    pub(crate) fn with_c<R>(
-        &self,
-        call: impl FnOnce(&sys::gpumem_prepare_desc) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let directory = c_path(self.directory.as_deref(), "PrepareOptions::directory")?;
-        let tag = c_text(self.tag.as_deref(), "PrepareOptions::tag")?;
-        call(&sys::gpumem_prepare_desc {
-            content: self.content.0,
-            directory: c_pointer(&directory),
-            tag: c_pointer(&tag),
-            bytes_per_second: self.bytes_per_second,
-            ..Default::default()
-        })
     }
 }
 
@@ -339,7 +172,9 @@ pub(crate) fn caught<R>(function: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-pub(crate) fn to_c(progress: &mut Option<Progress<'_>>) -> (sys::gpumem_progress_function, *mut c_void) {
+pub(crate) fn progress_to_c(
+    progress: &mut Option<Progress<'_>>,
+) -> (sys::gpumem_progress_function, *mut c_void) {
     match progress {
         Some(function) => (Some(report_progress), (function as *mut Progress<'_>).cast()),
         None => (None, ptr::null_mut()),
@@ -531,57 +366,39 @@ mod tests {
                 ControlFlow::Break(())
             }
         }));
-        let (function, user_data) = to_c(&mut progress);
+        let (function, user_data) = progress_to_c(&mut progress);
         // SAFETY: nobody else uses the function.
         let answers = unsafe { [1, 2].map(|done| function.unwrap()(user_data, done, 3)) };
         assert_eq!(answers, [0, 1]);
         drop(progress);
         assert_eq!(seen, [(1, 3), (2, 3)]);
-        assert!(to_c(&mut None).0.is_none());
+        assert!(progress_to_c(&mut None).0.is_none());
     }
 
     #[test]
     fn options_of_c_have_what_was_set() {
-        let options = SleepOptions::new().directory("/a").tag("weights").flags(SleepFlags::IDLE);
-        assert!(options.wait().unwrap() && options.tag_text() == Some("weights"));
+        let mut options = SleepOptions::new().directory("/a").tag("weights").flags(SleepFlags::IDLE);
+        assert!(options.wait().unwrap() && options.tag.as_deref() == Some("weights"));
         let text = format!("{options:?}");
         assert!(text.contains("directory: Some(\"/a\")") && text.contains("IDLE"), "{text}");
-        options
-            .with_c(|desc| {
-                assert_eq!((desc.content, desc.flags), (sys::GPUMEM_CONTENT_FILE, sys::GPUMEM_SLEEP_IDLE));
-                assert!(!desc.directory.is_null() && !desc.tag.is_null() && desc.progress.is_none());
-                Ok(())
-            })
-            .unwrap();
+        let desc = options.describe().unwrap();
+        assert_eq!((desc.content, desc.flags), (sys::GPUMEM_CONTENT_FILE, sys::GPUMEM_SLEEP_IDLE));
+        assert!(!desc.directory.is_null() && !desc.tag.is_null() && desc.progress.is_none());
         assert!(!SleepOptions::from(Content::ZERO).wait().unwrap());
-        SleepOptions::from(Content::ZERO)
-            .with_c(|desc| {
-                assert_eq!(desc.content, sys::GPUMEM_CONTENT_ZERO);
-                assert!(desc.directory.is_null() && desc.tag.is_null());
-                Ok(())
-            })
-            .unwrap();
-        WakeOptions::new()
-            .keep(5)
-            .tag("cache")
-            .progress(|_, _| ControlFlow::Continue(()))
-            .with_c(|desc| {
-                assert!(desc.keep == 5 && !desc.tag.is_null() && desc.progress.is_some());
-                Ok(())
-            })
-            .unwrap();
-        PrepareOptions::from(Content::PAGEABLE)
-            .tag("cache")
-            .bytes_per_second(9)
-            .with_c(|desc| {
-                assert_eq!((desc.content, desc.bytes_per_second), (sys::GPUMEM_CONTENT_PAGEABLE, 9));
-                assert!(desc.directory.is_null() && !desc.tag.is_null());
-                Ok(())
-            })
-            .unwrap();
-        let refused = SleepOptions::new().directory("a\0b").with_c(|_| Ok(()));
-        assert!(refused.unwrap_err().to_string().starts_with("SleepOptions::directory: "));
-        assert!(PrepareOptions::new().tag("a\0b").with_c(|_| Ok(())).is_err());
-        assert!(WakeOptions::new().tag("a\0b").with_c(|_| Ok(())).is_err());
+        let mut options = SleepOptions::from(Content::ZERO);
+        let desc = options.describe().unwrap();
+        assert_eq!(desc.content, sys::GPUMEM_CONTENT_ZERO);
+        assert!(desc.directory.is_null() && desc.tag.is_null());
+        let mut options = WakeOptions::new().keep(5).tag("cache").progress(|_, _| ControlFlow::Continue(()));
+        let desc = options.describe().unwrap();
+        assert!(desc.keep == 5 && !desc.tag.is_null() && desc.progress.is_some());
+        let options = PrepareOptions::from(Content::PAGEABLE).tag("cache").bytes_per_second(9);
+        let desc = options.describe().unwrap();
+        assert_eq!((desc.content, desc.bytes_per_second), (sys::GPUMEM_CONTENT_PAGEABLE, 9));
+        assert!(desc.directory.is_null() && !desc.tag.is_null());
+        let mut refused = SleepOptions::new().directory("a\0b");
+        assert!(refused.describe().err().unwrap().to_string().starts_with("SleepOptions::directory: "));
+        assert!(PrepareOptions::new().tag("a\0b").describe().is_err());
+        assert!(WakeOptions::new().tag("a\0b").describe().is_err());
     }
 }

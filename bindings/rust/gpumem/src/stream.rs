@@ -371,7 +371,7 @@ impl Stream {
     /// [`ErrorKind::InvalidState`], as the message says.
     pub fn with_options(device: &Device, options: &StreamOptions) -> Result<Self, Error> {
         device.instance.retry();
-        let desc = options.to_c()?;
+        let desc = options.describe()?;
         // SAFETY: the struct and its text live during the call.
         let handle = unsafe { output_call!(gpumem_stream_create(device.handle, &*desc)) }?;
         Ok(Self::of(handle, device))
