@@ -30,7 +30,7 @@ use crate::range::{describe_accesses, takes_away};
 use crate::size::bytes_of;
 use crate::sleep::{with_panics, BufferCallbacks, Callbacks, PrepareOptions, SleepOptions, WakeOptions};
 use crate::stream::Stream;
-use crate::typed::Part;
+use crate::typed::{to_vec, Part};
 use crate::uses::{busy, lost, Parts, Use, Uses};
 
 impl BufferOptions {
@@ -943,15 +943,7 @@ impl<T: Element + Copy> Buffer<T> {
     /// # Errors
     /// If they cannot be copied, or there is not enough memory.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
-        let mut values = Vec::new();
-        values.try_reserve_exact(self.len).map_err(|_| {
-            Error::own(Status::OUT_OF_HOST_MEMORY, "Buffer::to_vec", "out of memory for the values")
-        })?;
-        // SAFETY: any bits are values.
-        values.resize(self.len, unsafe { std::mem::zeroed::<T>() });
-        let instance = Instance { inner: self.shared().instance.clone() };
-        instance.copy(&mut values[..], self)?;
-        Ok(values)
+        to_vec(self, self.len, Some(self.shared().instance.clone()), "Buffer::to_vec")
     }
 }
 

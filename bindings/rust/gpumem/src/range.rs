@@ -27,7 +27,7 @@ use crate::memory::Owned;
 pub use crate::options::RangeOptions;
 use crate::physical::Physical;
 use crate::stream::Stream;
-use crate::typed::part_of_bytes;
+use crate::typed::{addressed_part, part_of_bytes};
 use crate::uses::{busy, Parts, Use, Uses};
 
 /// A range of addresses, into which blocks of [`Physical`] memory are mapped.
@@ -200,7 +200,7 @@ impl AddressRange {
     pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<RangeSlice<'_, T>, Error> {
         let all = (self.inner.base as u64, self.inner.bytes);
         let (offset, len) = part_of_bytes::<T>(all, &range, "AddressRange::slice")?;
-        Ok(RangeSlice { range: self, offset, len, elements: PhantomData })
+        Ok(RangeSlice { range: self, start: all.0 + offset, len, elements: PhantomData })
     }
 
     fn at(&self, offset: u64) -> *mut c_void {
@@ -283,49 +283,20 @@ impl fmt::Debug for AddressRange {
 #[derive(Debug)]
 pub struct RangeSlice<'a, T: Element> {
     range: &'a AddressRange,
-    offset: u64,
+    start: u64,
     len: usize,
     elements: PhantomData<T>,
 }
-
-impl<T: Element> Clone for RangeSlice<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for RangeSlice<'_, T> {}
-
-impl<T: Element> RangeSlice<'_, T> {
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Address of the first element, for kernels.
-    #[must_use]
-    pub fn device_address(&self) -> u64 {
-        self.start() as u64
-    }
-
-    fn start(&self) -> *mut T {
-        self.range.at(self.offset).cast()
-    }
-}
+addressed_part!(RangeSlice);
 
 impl<T: Element> Operand for RangeSlice<'_, T> {
     fn elements(&self) -> Span {
-        Span::of_slice(self.start(), self.len)
+        Span::of_slice(self.start as *mut T, self.len)
     }
     fn kept(&self, _: &Stream) -> Keep {
-        let bytes = (self.len * size_of::<T>()) as u64;
-        Use::begin(self.range.inner.clone(), self.offset, bytes).map_or(Keep::Nothing, Keep::Part)
+        let inner = &self.range.inner;
+        let (offset, bytes) = (self.start - inner.base as u64, (self.len * size_of::<T>()) as u64);
+        Use::begin(inner.clone(), offset, bytes).map_or(Keep::Nothing, Keep::Part)
     }
 }
 

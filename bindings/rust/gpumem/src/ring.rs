@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::RangeBounds;
-use std::os::raw::c_void;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +25,7 @@ use crate::memory::Owned;
 pub use crate::options::{RingOpenOptions, RingOptions};
 use crate::share::ShareHandle;
 use crate::stream::{nanoseconds, order, Stream};
-use crate::typed::part_of_bytes;
+use crate::typed::{addressed_part, part_of_bytes};
 use crate::uses::busy;
 
 /// The one owner of a ring. Work in streams shares it, and so its memory stays until that is complete.
@@ -90,37 +89,11 @@ pub struct RingSlice<'a, T: Element> {
     len: usize,
     elements: PhantomData<T>,
 }
-
-impl<T: Element> Clone for RingSlice<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for RingSlice<'_, T> {}
-
-impl<T: Element> RingSlice<'_, T> {
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Address of the first element for kernels.
-    #[must_use]
-    pub fn device_address(&self) -> u64 {
-        self.start
-    }
-}
+addressed_part!(RingSlice);
 
 impl<T: Element> Operand for RingSlice<'_, T> {
     fn elements(&self) -> Span {
-        Span::of_slice(self.start as *mut c_void as *mut T, self.len)
+        Span::of_slice(self.start as *mut T, self.len)
     }
     fn kept(&self, _: &Stream) -> Keep {
         Keep::Shared(self.ring.clone())

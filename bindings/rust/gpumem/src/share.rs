@@ -34,7 +34,7 @@ pub use crate::options::{ExportOptions, ImportOptions, SendOptions};
 use crate::pool::{PoolBlock, PoolSlice};
 use crate::range::RangeSlice;
 use crate::stream::{nanoseconds, Stream};
-use crate::typed::{part_of_bytes, DeviceMemory, DeviceSlice};
+use crate::typed::{addressed_part, part_of_bytes, DeviceMemory, DeviceSlice};
 
 /// Nanoseconds of a limit for C, to which 0 means a default.
 pub(crate) fn limit(timeout: Option<Duration>) -> u64 {
@@ -625,33 +625,7 @@ pub struct ImportedSlice<'a, T: Element> {
     len: usize,
     elements: PhantomData<T>,
 }
-
-impl<T: Element> Clone for ImportedSlice<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for ImportedSlice<'_, T> {}
-
-impl<T: Element> ImportedSlice<'_, T> {
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Address of the first element for kernels.
-    #[must_use]
-    pub fn device_address(&self) -> u64 {
-        self.start
-    }
-}
+addressed_part!(ImportedSlice);
 
 impl<T: Element> Operand for ImportedSlice<'_, T> {
     fn elements(&self) -> Span {

@@ -4,17 +4,19 @@
 use std::fmt;
 use std::mem::{align_of, size_of, MaybeUninit};
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
-use std::os::raw::c_void;
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::Arc;
 
 use crate::codes::{Kind, MemoryFlags};
+use crate::copy::Source;
 use crate::device::Device;
 use crate::element::{Atomic, Element};
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 use crate::infos::MemoryInfo;
+use crate::instance::{Inner, Instance};
 use crate::memory::{Backing, Memory, MemoryOptions, RegisterOptions};
 use crate::size::bytes_of;
 
@@ -151,6 +153,26 @@ pub(crate) fn part_of_bytes<T>(
     Ok((start as u64 * size_of::<T>() as u64, len))
 }
 
+/// The elements of an operand, of which there are `len`. Without an instance they have no bytes.
+pub(crate) fn to_vec<T: Element + Copy>(
+    source: impl Source<T>,
+    len: usize,
+    instance: Option<Arc<Inner>>,
+    function: &'static str,
+) -> Result<Vec<T>, Error> {
+    let mut values = Vec::new();
+    values
+        .try_reserve_exact(len)
+        .map_err(|_| Error::own(Status::OUT_OF_HOST_MEMORY, function, "out of memory for the values"))?;
+    if let Some(inner) = instance {
+        let room = values.spare_capacity_mut().get_mut(..len).unwrap_or_default();
+        Instance { inner }.copy(room, source)?;
+    }
+    // SAFETY: the copy has written all of them (they may have no bytes), and any bits are values.
+    unsafe { values.set_len(len) };
+    Ok(values)
+}
+
 /// A part of an array, as an operand of copies and fills. Each kind of array has a name for its own:
 /// [`DeviceSlice`], [`BufferSlice`](crate::BufferSlice) and [`PoolSlice`](crate::PoolSlice), and [`PinnedSlice`] and
 /// [`RegisteredSlice`] for arrays of atomics.
@@ -202,6 +224,38 @@ impl<W: fmt::Debug> fmt::Debug for Part<'_, W> {
             .field("len", &self.len)
             .finish()
     }
+}
+
+/// The functions of a part of memory that has no elements of its own, whose address is its `start`.
+macro_rules! addressed_part {
+    ($name:ident) => {
+        impl<T: Element> Clone for $name<'_, T> {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+        impl<T: Element> Copy for $name<'_, T> {}
+
+        impl<T: Element> $name<'_, T> {
+            /// Number of elements.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.len
+            }
+
+            /// Whether there are no elements.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.len == 0
+            }
+
+            /// Address of the first element for kernels.
+            #[must_use]
+            pub fn device_address(&self) -> u64 {
+                self.start
+            }
+        }
+    };
 }
 
 /// The functions that all arrays have.
@@ -270,7 +324,7 @@ macro_rules! array {
     };
 }
 
-pub(crate) use array;
+pub(crate) use {addressed_part, array};
 
 /// An array in the memory of a device. The CPU cannot access it: copy it, fill it, or pass its
 /// [`device_address`](Self::device_address) to a kernel.
@@ -336,26 +390,8 @@ impl<T: Element + Copy> DeviceMemory<T> {
     /// # Errors
     /// If they cannot be copied, or there is not enough memory.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
-        let mut values: Vec<T> = Vec::new();
-        values.try_reserve_exact(self.len()).map_err(|_| {
-            Error::own(Status::OUT_OF_HOST_MEMORY, "DeviceMemory::to_vec", "out of memory for the values")
-        })?;
-        if let Some(memory) = self.memory() {
-            let bytes = memory.bytes();
-            let instance = crate::Instance { inner: memory.allocation.instance().clone() };
-            // SAFETY: there is room for all of them, and nothing else uses it.
-            unsafe {
-                instance.copy_raw(
-                    values.as_mut_ptr().cast::<c_void>(),
-                    self.block.start().cast::<c_void>(),
-                    bytes,
-                    &crate::CopyOptions::new(),
-                )?;
-            }
-        }
-        // SAFETY: the copy has written all of them (they may have no bytes), and any bits are values.
-        unsafe { values.set_len(self.len()) };
-        Ok(values)
+        let instance = self.memory().map(|memory| memory.allocation.instance().clone());
+        to_vec(self, self.len(), instance, "DeviceMemory::to_vec")
     }
 }
 
