@@ -403,7 +403,8 @@ def rust_infos(interface):
     def words(text):
         text = translate(text, lambda name: constants[name], "{}()")
         text = re.sub(r"\b(gpumem_\w+)\(\)", lambda match: functions[match[1]], text)
-        return re.sub(r"\bgpumem_\w+", lambda match: handles[match[0]], text)
+        text = re.sub(r"\bgpumem_\w+", lambda match: handles[match[0]], text)
+        return re.sub(r"\b([Aa]) (?=\[`[AEIO])", r"\1n ", text)
     made = generate_rust.infos(interface, {numbers.name: name for numbers, name in types}, words, comment)
     used = sorted(name for _, name in types if re.search(rf"(?<!`)\b{name}\b(?!::)", made))
     text = f"// {LICENCE}\n// {NOTE}\n//! Structs of information.\n\nuse std::fmt;\nuse std::os::raw::c_void;\nuse std::path::PathBuf;\n\n"

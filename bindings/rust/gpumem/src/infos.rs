@@ -1056,7 +1056,7 @@ pub struct PointerInfo {
     pub granted_flags: MemoryFlags,
     /// Handle of the buffer whose reserved addresses, or ordinary allocation, hold the address: also behind its
     /// size, where nothing is mapped, and while it sleeps. [`Buffer::info`] reports its `size` and, as
-    /// `capacity`, how much has memory. NULL anywhere else: in a [`AddressRange`] that the caller reserved, in
+    /// `capacity`, how much has memory. NULL anywhere else: in an [`AddressRange`] that the caller reserved, in
     /// a block of a pool, in an import, and in a buffer that was not made through this instance.
     pub buffer: sys::gpumem_buffer,
 }

@@ -75,8 +75,12 @@ fn replace(function: Option<Function>, max_level: LogLevel) -> Result<(), Error>
         Some(function) => (Some(deliver), Box::into_raw(Box::new(function))),
         None => (None, ptr::null_mut()),
     };
-    // SAFETY: the function lives until it has been replaced.
-    let result = unsafe { call_set(callback, fresh.cast(), max_level) };
+    // A missing function must not return from here: the function would leak.
+    let set = || -> Result<(), Error> {
+        // SAFETY: the function lives until it has been replaced.
+        unsafe { call!(gpumem_log_set_function(callback, fresh.cast(), max_level.0)) }.map(drop)
+    };
+    let result = set();
     let unused = match result {
         Ok(()) => std::mem::replace(&mut current.0, fresh),
         Err(_) => fresh,
@@ -89,15 +93,4 @@ fn replace(function: Option<Function>, max_level: LogLevel) -> Result<(), Error>
         let _ = run_caught(move || drop(unused));
     }
     result
-}
-
-/// # Safety
-/// `user_data` lives until another function is set.
-unsafe fn call_set(
-    callback: sys::gpumem_log_function,
-    user_data: *mut c_void,
-    max_level: LogLevel,
-) -> Result<(), Error> {
-    // SAFETY: the caller's promise.
-    unsafe { call!(gpumem_log_set_function(callback, user_data, max_level.0)) }.map(drop)
 }

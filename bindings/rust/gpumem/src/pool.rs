@@ -688,8 +688,7 @@ impl Pool {
     /// [`ErrorKind::Busy`] on a strict host backend if work that uses freed blocks was not observed complete, and
     /// [`ErrorKind::InvalidState`] in the callback and in a host function. The pool is returned unchanged.
     pub fn close(self) -> Result<(), Rejected<Self>> {
-        // SAFETY: only a handle, which is not used any more except to free blocks.
-        match unsafe { close_c(self.inner.handle) } {
+        match Remains::Pool(self.inner.handle, None).release() {
             Ok(()) => {
                 self.inner.closed.store(true, Ordering::Release);
                 drop(lock(&self.inner.callback).take());
@@ -698,14 +697,6 @@ impl Pool {
             Err(error) => Err(Rejected::new(self, error)),
         }
     }
-}
-
-/// Destroys a pool, which may be gone with its instance.
-///
-/// # Safety
-/// The pool is not used any more except to free blocks.
-unsafe fn close_c(handle: sys::gpumem_pool) -> Result<(), Error> {
-    Remains::Pool(handle, None).release()
 }
 
 impl fmt::Debug for Pool {

@@ -438,17 +438,6 @@ pub struct Pinned<T: Element> {
 }
 array!(Pinned);
 
-/// Write-combined memory has its own type, because accidental reads are very slow.
-fn refuse_write_combined(options: &MemoryOptions) -> Result<(), Error> {
-    if (options.require.0 | options.prefer.0) & MemoryFlags::WRITE_COMBINED.0 != 0 {
-        return Err(Error::invalid(
-            "Pinned",
-            "a Pinned array cannot be WRITE_COMBINED, because reads would be slow; use WriteCombined",
-        ));
-    }
-    Ok(())
-}
-
 impl<T: Element> Pinned<T> {
     /// Allocates memory for `len` elements, with all bits 0.
     ///
@@ -501,7 +490,11 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
     /// # Errors
     /// As [`Pinned::zeroed_with_options`].
     pub fn uninit_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
-        refuse_write_combined(options)?;
+        if (options.require | options.prefer).contains(MemoryFlags::WRITE_COMBINED) {
+            let message =
+                "a Pinned array cannot be WRITE_COMBINED, because reads would be slow; use WriteCombined";
+            return Err(Error::invalid("Pinned", message));
+        }
         Ok(Self { block: Block::allocate(device, Kind::PINNED, len, options, "Pinned")? })
     }
 
