@@ -725,8 +725,7 @@ pub(crate) struct CheckedCopy {
 pub(crate) struct CheckedFill {
     destination: *mut c_void,
     rows: Rows,
-    value: u32,
-    value_size: u32,
+    value: (u32, u32),
     _hold: Option<Hold>,
 }
 
@@ -760,45 +759,35 @@ impl Rows {
 }
 
 impl CheckedCopy {
+    /// A copy of all elements, or of a rectangle of them.
     pub(crate) fn new<T: Element + Copy>(
         destination: &mut impl Destination<T>,
         source: &impl Source<T>,
+        rectangle: Option<&Rectangle>,
         instance: &Instance,
         function: &'static str,
     ) -> Result<Self, Error> {
         let (to, from) = (destination.span(), source.span());
-        if to.len != from.len {
-            return Err(Error::invalid(
-                function,
-                format!(
+        let rows = match rectangle {
+            Some(rectangle) => {
+                let extent = (rectangle.width, rectangle.height);
+                check_rectangle("destination", to.len, rectangle.destination_pitch, extent, function)?;
+                check_rectangle("source", from.len, rectangle.source_pitch, extent, function)?;
+                Rows::many::<T>(rectangle, function)?
+            }
+            None if to.len != from.len => {
+                let message = format!(
                     "the destination has {} elements and the source {}; pass a slice of the larger one",
                     to.len, from.len
-                ),
-            ));
-        }
+                );
+                return Err(Error::invalid(function, message));
+            }
+            None => Rows::one::<T>(to.len, function)?,
+        };
         Ok(Self {
             destination: to.pointer,
             source: from.pointer,
-            rows: Rows::one::<T>(to.len, function)?,
-            _holds: [to.held(instance, function)?, from.held(instance, function)?],
-        })
-    }
-
-    pub(crate) fn of_rectangle<T: Element + Copy>(
-        destination: &mut impl Destination<T>,
-        source: &impl Source<T>,
-        rectangle: &Rectangle,
-        instance: &Instance,
-        function: &'static str,
-    ) -> Result<Self, Error> {
-        let (to, from) = (destination.span(), source.span());
-        let Rectangle { width, height, destination_pitch, source_pitch } = *rectangle;
-        check_rectangle("destination", to.len, destination_pitch, (width, height), function)?;
-        check_rectangle("source", from.len, source_pitch, (width, height), function)?;
-        Ok(Self {
-            destination: to.pointer,
-            source: from.pointer,
-            rows: Rows::many::<T>(rectangle, function)?,
+            rows,
             _holds: [to.held(instance, function)?, from.held(instance, function)?],
         })
     }
@@ -834,48 +823,24 @@ impl CheckedCopy {
 }
 
 impl CheckedFill {
-    pub(crate) fn new<T: FillValue>(
+    /// A fill of all elements, or of a rectangle of them, with a value that comes with its size.
+    pub(crate) fn new<T: Element + Copy>(
         destination: &mut impl Destination<T>,
-        value: T,
+        value: (u32, u32),
+        rectangle: Option<&Rectangle>,
         instance: &Instance,
         function: &'static str,
     ) -> Result<Self, Error> {
         let to = destination.span();
-        let (value, value_size) = value.bits();
-        let rows = Rows::one::<T>(to.len, function)?;
-        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.held(instance, function)? })
-    }
-
-    pub(crate) fn bytes<T: Element + Copy>(
-        destination: &mut impl Destination<T>,
-        value: u8,
-        instance: &Instance,
-        function: &'static str,
-    ) -> Result<Self, Error> {
-        let to = destination.span();
-        let rows = Rows::one::<T>(to.len, function)?;
-        Ok(Self {
-            destination: to.pointer,
-            rows,
-            value: value.into(),
-            value_size: 1,
-            _hold: to.held(instance, function)?,
-        })
-    }
-
-    pub(crate) fn of_rectangle<T: FillValue>(
-        destination: &mut impl Destination<T>,
-        rectangle: &Rectangle,
-        value: T,
-        instance: &Instance,
-        function: &'static str,
-    ) -> Result<Self, Error> {
-        let to = destination.span();
-        let extent = (rectangle.width, rectangle.height);
-        check_rectangle("destination", to.len, rectangle.destination_pitch, extent, function)?;
-        let (value, value_size) = value.bits();
-        let rows = Rows::many::<T>(rectangle, function)?;
-        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.held(instance, function)? })
+        let rows = match rectangle {
+            Some(rectangle) => {
+                let extent = (rectangle.width, rectangle.height);
+                check_rectangle("destination", to.len, rectangle.destination_pitch, extent, function)?;
+                Rows::many::<T>(rectangle, function)?
+            }
+            None => Rows::one::<T>(to.len, function)?,
+        };
+        Ok(Self { destination: to.pointer, rows, value, _hold: to.held(instance, function)? })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -888,7 +853,7 @@ impl CheckedFill {
         if self.is_empty() {
             return Ok(());
         }
-        let (to, value) = (self.destination, (self.value, self.value_size));
+        let (to, value) = (self.destination, self.value);
         // SAFETY: the operand was checked when this was created; the rest is the caller's promise.
         unsafe {
             match (self.rows, target) {
@@ -933,7 +898,7 @@ impl Instance {
         mut destination: impl Destination<T>,
         source: impl Source<T>,
     ) -> Result<(), Error> {
-        let copy = CheckedCopy::new(&mut destination, &source, self, "Instance::copy")?;
+        let copy = CheckedCopy::new(&mut destination, &source, None, self, "Instance::copy")?;
         // SAFETY: the work is done when the call returns.
         unsafe { copy.run(Target::Instance(self), &CopyOptions::new()) }
     }
@@ -950,8 +915,7 @@ impl Instance {
         source: impl Source<T>,
         rectangle: &Rectangle,
     ) -> Result<(), Error> {
-        let copy =
-            CheckedCopy::of_rectangle(&mut destination, &source, rectangle, self, "Instance::copy_2d")?;
+        let copy = CheckedCopy::new(&mut destination, &source, Some(rectangle), self, "Instance::copy_2d")?;
         // SAFETY: the work is done when the call returns.
         unsafe { copy.run(Target::Instance(self), &CopyOptions::new()) }
     }
@@ -1003,7 +967,7 @@ impl Instance {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
     /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     pub fn fill<T: FillValue>(&self, mut destination: impl Destination<T>, value: T) -> Result<(), Error> {
-        let fill = CheckedFill::new(&mut destination, value, self, "Instance::fill")?;
+        let fill = CheckedFill::new(&mut destination, value.bits(), None, self, "Instance::fill")?;
         // SAFETY: the work is done when the call returns.
         unsafe { fill.run(Target::Instance(self)) }
     }
@@ -1018,7 +982,7 @@ impl Instance {
         mut destination: impl Destination<T>,
         value: u8,
     ) -> Result<(), Error> {
-        let fill = CheckedFill::bytes(&mut destination, value, self, "Instance::fill_bytes")?;
+        let fill = CheckedFill::new(&mut destination, (value.into(), 1), None, self, "Instance::fill_bytes")?;
         // SAFETY: the work is done when the call returns.
         unsafe { fill.run(Target::Instance(self)) }
     }
@@ -1035,7 +999,8 @@ impl Instance {
         rectangle: &Rectangle,
         value: T,
     ) -> Result<(), Error> {
-        let fill = CheckedFill::of_rectangle(&mut destination, rectangle, value, self, "Instance::fill_2d")?;
+        let fill =
+            CheckedFill::new(&mut destination, value.bits(), Some(rectangle), self, "Instance::fill_2d")?;
         // SAFETY: the work is done when the call returns.
         unsafe { fill.run(Target::Instance(self)) }
     }

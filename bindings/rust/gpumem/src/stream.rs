@@ -478,14 +478,13 @@ impl Stream {
     /// [`ErrorKind::InvalidArgument`] if the numbers of elements differ; otherwise [`ErrorKind::NotFound`],
     /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or
     /// [`ErrorKind::OutOfMemory`]. The operands are returned.
-    pub fn copy<T, D, S>(&self, mut destination: D, source: S) -> Enqueued<(Returned<D>, Returned<S>)>
+    pub fn copy<T, D, S>(&self, destination: D, source: S) -> Enqueued<(Returned<D>, Returned<S>)>
     where
         T: Element + Copy,
         D: Destination<T> + Enqueue,
         S: Source<T> + Enqueue,
     {
-        let checked = CheckedCopy::new(&mut destination, &source, self.instance(), "Stream::copy");
-        self.enqueue_copy(checked, destination, source)
+        self.enqueue_copy(destination, source, None, "Stream::copy")
     }
 
     /// Enqueues a copy of a rectangle of elements.
@@ -496,7 +495,7 @@ impl Stream {
     /// or [`ErrorKind::Unsupported`]. The operands are returned.
     pub fn copy_2d<T, D, S>(
         &self,
-        mut destination: D,
+        destination: D,
         source: S,
         rectangle: &Rectangle,
     ) -> Enqueued<(Returned<D>, Returned<S>)>
@@ -505,14 +504,7 @@ impl Stream {
         D: Destination<T> + Enqueue,
         S: Source<T> + Enqueue,
     {
-        let checked = CheckedCopy::of_rectangle(
-            &mut destination,
-            &source,
-            rectangle,
-            self.instance(),
-            "Stream::copy_2d",
-        );
-        self.enqueue_copy(checked, destination, source)
+        self.enqueue_copy(destination, source, Some(rectangle), "Stream::copy_2d")
     }
 
     /// Enqueues copies of a batch of regions. The batch is ordered against other work of the stream; its regions are
@@ -588,12 +580,19 @@ impl Stream {
         }
     }
 
-    fn enqueue_copy<D: Enqueue, S: Enqueue>(
+    fn enqueue_copy<T, D, S>(
         &self,
-        checked: Result<CheckedCopy, Error>,
-        destination: D,
+        mut destination: D,
         source: S,
-    ) -> Enqueued<(Returned<D>, Returned<S>)> {
+        rectangle: Option<&Rectangle>,
+        function: &'static str,
+    ) -> Enqueued<(Returned<D>, Returned<S>)>
+    where
+        T: Element + Copy,
+        D: Destination<T> + Enqueue,
+        S: Source<T> + Enqueue,
+    {
+        let checked = CheckedCopy::new(&mut destination, &source, rectangle, self.instance(), function);
         let keeps = [destination.keep(self), source.keep(self)];
         self.enqueue((destination.returned(), source.returned()), keeps, || {
             let copy = checked?;
@@ -616,7 +615,8 @@ impl Stream {
         T: Element + Copy,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedCopy::new(&mut destination, &source, self.instance(), "Stream::copy_from_slice");
+        let checked =
+            CheckedCopy::new(&mut destination, &source, None, self.instance(), "Stream::copy_from_slice");
         let keep = destination.keep(self);
         let options = CopyOptions { source_order: SourceOrder::DURING_CALL, ..CopyOptions::new() };
         self.enqueue(destination.returned(), [keep], || {
@@ -627,11 +627,18 @@ impl Stream {
         })
     }
 
-    fn enqueue_fill<D: Enqueue>(
+    fn enqueue_fill<T, D>(
         &self,
-        checked: Result<CheckedFill, Error>,
-        destination: D,
-    ) -> Enqueued<Returned<D>> {
+        mut destination: D,
+        value: (u32, u32),
+        rectangle: Option<&Rectangle>,
+        function: &'static str,
+    ) -> Enqueued<Returned<D>>
+    where
+        T: Element + Copy,
+        D: Destination<T> + Enqueue,
+    {
+        let checked = CheckedFill::new(&mut destination, value, rectangle, self.instance(), function);
         let keep = destination.keep(self);
         self.enqueue(destination.returned(), [keep], || {
             let fill = checked?;
@@ -647,13 +654,12 @@ impl Stream {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
     /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     /// The destination is returned.
-    pub fn fill<T, D>(&self, mut destination: D, value: T) -> Enqueued<Returned<D>>
+    pub fn fill<T, D>(&self, destination: D, value: T) -> Enqueued<Returned<D>>
     where
         T: FillValue,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedFill::new(&mut destination, value, self.instance(), "Stream::fill");
-        self.enqueue_fill(checked, destination)
+        self.enqueue_fill(destination, value.bits(), None, "Stream::fill")
     }
 
     /// Enqueues a fill of memory with elements of any type with a byte.
@@ -662,13 +668,12 @@ impl Stream {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
     /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
     /// The destination is returned.
-    pub fn fill_bytes<T, D>(&self, mut destination: D, value: u8) -> Enqueued<Returned<D>>
+    pub fn fill_bytes<T, D>(&self, destination: D, value: u8) -> Enqueued<Returned<D>>
     where
         T: Element + Copy,
         D: Destination<T> + Enqueue,
     {
-        let checked = CheckedFill::bytes::<T>(&mut destination, value, self.instance(), "Stream::fill_bytes");
-        self.enqueue_fill(checked, destination)
+        self.enqueue_fill(destination, (value.into(), 1), None, "Stream::fill_bytes")
     }
 
     /// Enqueues a fill of a rectangle with a number.
@@ -677,14 +682,12 @@ impl Stream {
     /// [`ErrorKind::InvalidArgument`] if it does not lie within its operand; otherwise [`ErrorKind::NotFound`],
     /// [`ErrorKind::NoAccess`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`]
     /// or [`ErrorKind::Unsupported`]. The destination is returned.
-    pub fn fill_2d<T, D>(&self, mut destination: D, rectangle: &Rectangle, value: T) -> Enqueued<Returned<D>>
+    pub fn fill_2d<T, D>(&self, destination: D, rectangle: &Rectangle, value: T) -> Enqueued<Returned<D>>
     where
         T: FillValue,
         D: Destination<T> + Enqueue,
     {
-        let checked =
-            CheckedFill::of_rectangle(&mut destination, rectangle, value, self.instance(), "Stream::fill_2d");
-        self.enqueue_fill(checked, destination)
+        self.enqueue_fill(destination, value.bits(), Some(rectangle), "Stream::fill_2d")
     }
 
     /// Enqueues a write of a number to a word.
