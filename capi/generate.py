@@ -18,6 +18,7 @@ import description  # noqa: E402
 import generate_cgo  # noqa: E402
 import generate_cpp  # noqa: E402
 import generate_csharp  # noqa: E402
+import generate_csharp_options  # noqa: E402
 import generate_infos  # noqa: E402
 import generate_options  # noqa: E402
 import generate_rust  # noqa: E402
@@ -742,12 +743,20 @@ def csharp_members():
             for pair in pairs.split()}
 
 
-def csharp_infos(interface):
+def csharp_says(interface):
+    """What C# calls the types of numbers, the constants and the functions, as generate_csharp.py wants it."""
     types = offered(interface, "C#")
-    return CSHARP_HEAD + generate_csharp.infos(
-        interface, {numbers.name: name for numbers, name in types},
-        {constant.name: f"{name}.{value_name(numbers, constant, 'C#')}" for numbers, name in types for constant in numbers.constants},
-        csharp_members())
+    return ({numbers.name: name for numbers, name in types},
+            {constant.name: f"{name}.{value_name(numbers, constant, 'C#')}" for numbers, name in types for constant in numbers.constants},
+            csharp_members())
+
+
+def csharp_infos(interface):
+    return CSHARP_HEAD + generate_csharp.infos(interface, *csharp_says(interface))
+
+
+def csharp_options(interface):
+    return CSHARP_HEAD + generate_csharp_options.options(interface, *csharp_says(interface), csharp_name)
 
 
 def csharp_names(interface):
@@ -994,6 +1003,7 @@ OUTPUTS = {
     "bindings/csharp/src/Enums.cs": csharp_enums,
     "bindings/csharp/src/InfoClasses.cs": csharp_infos,
     "bindings/csharp/src/Names.cs": csharp_names,
+    "bindings/csharp/src/Options.cs": csharp_options,
     "bindings/go/gpumem/calls.h": go_calls,
     "bindings/go/gpumem/codes.go": go_codes,
     "bindings/go/gpumem/headers.h": one_header,

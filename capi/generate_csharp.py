@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Writes the information classes of C#: what the library returns in a struct, as properties. generate.py runs it."""
+"""Writes the options and information classes of C#: what the library takes and returns in a struct, as properties. generate.py
+runs it."""
 
 import re
 
@@ -36,12 +37,14 @@ CLASSES = {
 BY_HAND = {"gpumem_status_info", "gpumem_import_info", "gpumem_copy_file_info", "gpumem_pool_block_info"}
 # Fields that C# calls otherwise.
 FIELDS = {"pid": "Process", "uid": "User", "exporter_pid": "ExporterProcess", "publisher_pid": "PublisherProcess",
-          "publisher_uid": "PublisherUser", "fd_count": "DescriptorCount", "device_uuid": "Uuid", "slow": "IsSlow"}
+          "publisher_uid": "PublisherUser", "fd_count": "DescriptorCount", "device_uuid": "Uuid", "slow": "IsSlow",
+          "fds_max": "DescriptorsMax"}
 # Texts of the library, in which C names are replaced.
 TEXTS = {"fallback_reason", "message", "reason"}
 # Types of C, in texts.
 NOUNS = {"gpumem_buffer": "GrowableBuffer", "gpumem_memory": "GpuMemory", "gpumem_physical": "PhysicalMemory",
-         "gpumem_range": "AddressRange", **{struct: name for struct, (name, _, _) in CLASSES.items()}}
+         "gpumem_range": "AddressRange", "gpumem_device": "GpuDevice", "gpumem_stream": "GpuStream", "gpumem_event": "GpuEvent",
+         "gpumem_group": "BufferGroup", **{struct: name for struct, (name, _, _) in CLASSES.items()}}
 
 
 def pascal(name):
@@ -91,31 +94,50 @@ def summary(text, indent, words):
     return f"{indent}/// <summary>\n" + "".join(f"{indent}/// {one}\n" for one in lines) + f"{indent}/// </summary>\n"
 
 
-def infos(interface, names, constants, members):
-    """`names`: types of numbers; `constants` and `members`: what C# calls constants and functions."""
+def to_string(what, name, parts):
+    """The method that prints the parts, as (name, expression)."""
+    line, lines = f"return new Printed(nameof({name}))", []
+    for part, expression in parts:
+        call = f".Add(nameof({part}), {expression})"
+        if len(line) + len(call) > 110:
+            lines.append(line)
+            line = "    "
+        line += call
+    return (f"    /// <summary>{what}</summary>\n    public override string ToString()\n    {{\n"
+            + "".join(f"      {part}\n" for part in [*lines, line + ".ToString();"]) + "    }\n")
+
+
+def words_of(interface, constants, members, own):
+    """The function that says in words of C# what a text says; `own` are the properties of the class by their fields."""
     fields = {field.name for struct in interface.structs for field in struct.fields}
 
+    def words(text, kind=""):
+        if kind == "bool":
+            text = re.sub(r"^1 if (.*?)(?:, else 0|; otherwise 0)?\.", r"Whether \1.", text)
+            text = re.sub(r"^1 (once|until) ", r"True \1 ", text)
+        text = re.sub(r"^(?:Its|The device's) ordinal\.$", "Ordinal of its device.", text)
+        text = re.sub(r"`(require|prefer)`", lambda match: f"`{match[1].capitalize()}`", text)
+        text = text.replace("NULL", "zero").replace("destroyed", "disposed")
+        text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        if kind == "Status":
+            text = re.sub(r"\b0 if ", "#GPUMEM_SUCCESS if ", text)
+        text = re.sub(r"#(GPUMEM_\w+)", lambda match: f'<see cref="{constants[match[1]]}"/>', text)
+        text = re.sub(r"(?:one|a sum|sum) of the GPUMEM_\w+ values", "its kind", text, flags=re.IGNORECASE)
+        text = re.sub(r"(gpumem_\w+)\(\)", lambda match: f"<c>{members[match[1]]}</c>", text)
+        text = re.sub(r"gpumem_\w+", lambda match: f'<see cref="{NOUNS[match[0]]}"/>', text)
+        return re.sub(r"`([^`]*)`", lambda match: f'<see cref="{own[match[1]]}"/>' if match[1] in own else
+                      f"<c>{pascal(match[1]) if match[1] in fields else match[1]}</c>", text)
+    return words
+
+
+def infos(interface, names, constants, members):
+    """`names`: types of numbers; `constants` and `members`: what C# calls constants and functions."""
     def one(struct):
         name, printed, by_hand = CLASSES[struct.name]
         chosen = list(properties(interface, names, struct, by_hand))
         own = {field.name: pascal(field.name) for field, _, _ in chosen}
 
-        def words(text, kind=""):
-            if kind == "bool":
-                text = re.sub(r"^1 if (.*?)(?:, else 0|; otherwise 0)?\.", r"Whether \1.", text)
-                text = re.sub(r"^1 (once|until) ", r"True \1 ", text)
-            text = re.sub(r"^(?:Its|The device's) ordinal\.$", "Ordinal of its device.", text)
-            text = re.sub(r"`(require|prefer)`", lambda match: f"`{match[1].capitalize()}`", text)
-            text = text.replace("NULL", "zero").replace("destroyed", "disposed")
-            text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-            if kind == "Status":
-                text = re.sub(r"\b0 if ", "#GPUMEM_SUCCESS if ", text)
-            text = re.sub(r"#(GPUMEM_\w+)", lambda match: f'<see cref="{constants[match[1]]}"/>', text)
-            text = re.sub(r"(?:one|a sum|sum) of the GPUMEM_\w+ values", "its kind", text, flags=re.IGNORECASE)
-            text = re.sub(r"(gpumem_\w+)\(\)", lambda match: f"<c>{members[match[1]]}</c>", text)
-            text = re.sub(r"gpumem_\w+", lambda match: f'<see cref="{NOUNS[match[0]]}"/>', text)
-            return re.sub(r"`([^`]*)`", lambda match: f'<see cref="{own[match[1]]}"/>' if match[1] in own else
-                          f"<c>{pascal(match[1]) if match[1] in fields else match[1]}</c>", text)
+        words = words_of(interface, constants, members, own)
         text = summary(struct.text, "  ", words) + f"  public sealed unsafe partial class {name}\n  {{\n"
         text += f"    internal {name}({struct.name}* info)\n    {{\n"
         text += "".join(f"      {own[field.name]} = {expression};\n" for field, _, expression in chosen)
@@ -123,15 +145,7 @@ def infos(interface, names, constants, members):
         for field, kind, _ in chosen:
             text += summary(field.text, "    ", lambda text, kind=kind: words(text, kind))
             text += f"    public {kind} {own[field.name]} {{ get; private set; }}\n\n"
-        line, lines = f"return new Printed(nameof({name}))", []
-        for part in [*own.values(), *printed]:
-            call = f".Add(nameof({part}), {part})"
-            if len(line) + len(call) > 110:
-                lines.append(line)
-                line = "    "
-            line += call
-        text += "    /// <summary>All of it.</summary>\n    public override string ToString()\n    {\n"
-        return text + "".join(f"      {part}\n" for part in [*lines, line + ".ToString();"]) + "    }\n  }\n"
+        return text + to_string("All of it.", name, [(part, part) for part in [*own.values(), *printed]]) + "  }\n"
     for struct in interface.structs:
         if struct.name.endswith(("_info", "_stats")) and struct.name not in CLASSES.keys() | BY_HAND:
             raise description.Unreadable(f"{struct.header}: generate_csharp.py does not say which class of C# has {struct.name}")

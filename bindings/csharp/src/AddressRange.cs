@@ -228,11 +228,8 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static void ReserveNative(GpuInstance instance, RangeHandle handle, long size, RangeOptions options, IntPtr name)
     {
-      gpumem_range_desc desc = gpumem_range_desc.Sized();
+      gpumem_range_desc desc = options.Describe();
       desc.size = (ulong)size;
-      desc.alignment = (ulong)options.Alignment;
-      desc.address = options.Address;
-      desc.flags = (ulong)options.Flags;
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;

@@ -343,7 +343,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (file == null) throw new ArgumentNullException(nameof(file));
-      gpumem_copy_file_desc desc = default(gpumem_copy_file_desc);
+      gpumem_copy_file_desc desc = options.Describe();
       desc.direction = (int)direction;
       desc.file_offset = Sizes.ToNative(offset, nameof(offset));
       desc.pointer = range.Pointer;
@@ -538,10 +538,7 @@ namespace GpuMem
     public ShareHandle Export(GpuRange memory, ExportOptions options = default(ExportOptions))
     {
       handle.Usable();
-      gpumem_export_desc desc = gpumem_export_desc.Sized();
-      desc.way = (int)options.Way;
-      desc.access = (int)options.Access;
-      desc.flags = (ulong)options.Flags;
+      gpumem_export_desc desc = options.Describe();
       gpumem_export_desc* given = &desc;
       gpumem_share_handle share;
       gpumem_share_handle* written = &share;
@@ -775,9 +772,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     void SendNative(gpumem_share_handle share, int socket, SendOptions options)
     {
-      gpumem_send_desc desc = gpumem_send_desc.Sized();
-      desc.lease_ns = Timeout.ToNanoseconds(options.Lease, nameof(options.Lease));
-      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
+      gpumem_send_desc desc = options.Describe();
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_send(handle.Value, &share, socket, &desc, error);
       handle.Check(status, error);
@@ -852,21 +847,20 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static GpuInstance OpenNative(InstanceOptions options, IntPtr name, IntPtr peers, IntPtr masked)
     {
-      gpumem_instance_desc desc = gpumem_instance_desc.Sized();
-      desc.backend = (int)options.Backend;
+      gpumem_instance_desc desc = options.Describe();
       desc.name = name;
-      desc.pin_budget = Sizes.ToNative(options.PinBudget, nameof(options.PinBudget));
       if (options.TransferThreads < -1)
       {
         throw new ArgumentOutOfRangeException(
             nameof(options.TransferThreads), options.TransferThreads, "pass -1 for none, or 0 for as many as help");
       }
       desc.transfer_threads = unchecked((uint)options.TransferThreads);
-      desc.transfer_bytes = Sizes.ToNative(options.TransferBytes, nameof(options.TransferBytes));
       gpumem_host_options host = default(gpumem_host_options);
       if (options.Host != null)
       {
-        host = Describe(options.Host, peers, masked);
+        host = options.Host.Describe();
+        host.peers = peers;
+        host.masked = masked;
         desc.host = &host;
       }
       gpumem_cuda_options cuda = gpumem_cuda_options.Sized();
@@ -886,29 +880,6 @@ namespace GpuMem
         handle.Attach(value);
       }
       return new GpuInstance(handle, false);
-    }
-
-    static gpumem_host_options Describe(HostOptions options, IntPtr peers, IntPtr masked)
-    {
-      gpumem_host_options host = gpumem_host_options.Sized();
-      host.device_count = (uint)options.DeviceCount;
-      host.strict = (int)options.Strict;
-      host.device_bytes = Sizes.ToNative(options.DeviceBytes, nameof(options.DeviceBytes));
-      host.granularity = Sizes.ToNative(options.Granularity, nameof(options.Granularity));
-      host.pageable = (int)options.Pageable;
-      host.same_pointer = (int)options.SamePointer;
-      host.lock_mode = (int)options.LockMode;
-      host.numa_nodes = (uint)options.NumaNodes;
-      host.register_count_max = Sizes.ToNative(options.RegisterCountMax, nameof(options.RegisterCountMax));
-      host.lock_piece = Sizes.ToNative(options.LockPiece, nameof(options.LockPiece));
-      host.quarantine = (uint)options.Quarantine;
-      host.fill = (int)options.Fill;
-      host.peers = peers;
-      host.masked = masked;
-      host.concurrent = (int)options.Concurrent;
-      host.compressible = (int)options.Compressible;
-      host.vmm_granularity = Sizes.ToNative(options.VmmGranularity, nameof(options.VmmGranularity));
-      return host;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

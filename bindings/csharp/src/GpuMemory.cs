@@ -225,13 +225,9 @@ namespace GpuMem
     static void CreateNative(
         GpuDevice device, AllocationHandle handle, MemoryKind kind, long size, MemoryOptions options, IntPtr name)
     {
-      gpumem_memory_desc desc = gpumem_memory_desc.Sized();
+      gpumem_memory_desc desc = options.Describe();
       desc.kind = (int)kind;
-      desc.numa_node = options.NumaNode;
       desc.size = (ulong)size;
-      desc.alignment = (ulong)options.Alignment;
-      desc.require = (ulong)options.Require;
-      desc.prefer = (ulong)options.Prefer;
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
@@ -243,11 +239,9 @@ namespace GpuMem
     static void RegisterNative(
         GpuDevice device, AllocationHandle handle, IntPtr pointer, long size, RegisterOptions options, IntPtr name)
     {
-      gpumem_register_desc desc = gpumem_register_desc.Sized();
+      gpumem_register_desc desc = options.Describe();
       desc.pointer = pointer;
       desc.size = (ulong)size;
-      desc.require = (ulong)options.Require;
-      desc.prefer = (ulong)options.Prefer;
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;

@@ -399,18 +399,12 @@ namespace GpuMem
     {
       ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
-      gpumem_buffer_desc desc = gpumem_buffer_desc.Sized();
+      gpumem_buffer_desc desc = options.Describe();
       desc.size = (ulong)size;
-      desc.reserve = (ulong)options.Reserve;
       desc.location = (int)options.Location.Kind;
       desc.location_id = options.Location.IdFor(device);
-      desc.handle_types = (ulong)options.HandleTypes;
-      desc.require = (ulong)options.Require;
-      desc.prefer = (ulong)options.Prefer;
-      desc.flags = (ulong)options.Flags;
       desc.access_count = (ulong)native.Length;
       desc.name = name;
-      desc.group = options.Group == null ? IntPtr.Zero : options.Group.Handle.Value;
       desc.tag = tag;
       gpumem_error* error = Error.Detail;
       fixed (gpumem_access_desc* first = native)

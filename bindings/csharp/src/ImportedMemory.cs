@@ -162,23 +162,12 @@ namespace GpuMem
       return null;
     }
 
-    internal static gpumem_import_desc Describe(ImportOptions options, IntPtr name)
-    {
-      gpumem_import_desc desc = gpumem_import_desc.Sized();
-      desc.device = options.Device == null ? IntPtr.Zero : options.Device.Value;
-      desc.access = (int)options.Access;
-      desc.flags = (ulong)options.Flags;
-      desc.address = options.Address;
-      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
-      desc.name = name;
-      return desc;
-    }
-
     [MethodImpl(GpuMemLibrary.Bound)]
     static IntPtr ImportNative(GpuInstance instance, AllocationHandle handle, gpumem_share_handle share, int[] descriptors,
                                ImportOptions options, IntPtr name)
     {
-      gpumem_import_desc desc = Describe(options, name);
+      gpumem_import_desc desc = options.Describe();
+      desc.name = name;
       IntPtr pointer, value;
       gpumem_error* error = Error.Detail;
       fixed (int* first = descriptors)

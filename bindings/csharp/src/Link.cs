@@ -9,48 +9,6 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>Options for connecting to a hub.</summary>
-  public struct LinkOptions
-  {
-    /// <summary>Where the hub listens, as in <see cref="HubOptions.Path"/>.</summary>
-    [AllowNull, MaybeNull]
-    public string Path { get; set; }
-
-    /// <summary>The secret of the hub; or null.</summary>
-    [AllowNull, MaybeNull]
-    public byte[] Token { get; set; }
-
-    /// <summary>How long the hub may take for each answer; zero means 5 seconds.</summary>
-    public TimeSpan Timeout { get; set; }
-
-    /// <summary>Its options, without the secret.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(LinkOptions)).Add(nameof(Path), Path).Add(nameof(Token), Token == null ? null : "secret")
-          .Add(nameof(Timeout), Timeout).ToString();
-    }
-  }
-
-  /// <summary>Options for fetching.</summary>
-  public struct FetchOptions
-  {
-    /// <summary>Number of the version; 0 means the newest.</summary>
-    public long Version { get; set; }
-
-    /// <summary>
-    /// 32 bytes that say what the content must be; or null. Without a version, the newest that has them is fetched.
-    /// </summary>
-    [AllowNull, MaybeNull]
-    public byte[] Fingerprint { get; set; }
-
-    /// <summary>Its options.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(FetchOptions)).Add(nameof(Version), Version).Add(nameof(Fingerprint), Fingerprint)
-          .ToString();
-    }
-  }
-
   /// <summary>A connection to a hub. All threads may use it at the same time, also while one waits.</summary>
   public sealed unsafe class Link : IDisposable
   {
@@ -133,10 +91,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      gpumem_fetch_desc desc = gpumem_fetch_desc.Sized();
-      desc.version = Sizes.ToNative(options.Version, nameof(options.Version));
-      Bytes.Write(options.Fingerprint, desc.fingerprint, 32, nameof(options.Fingerprint));
-      using (var text = new CText(name, nameof(name))) return FetchNative(text.Pointer, desc);
+      using (var text = new CText(name, nameof(name))) return FetchNative(text.Pointer, options.Describe());
     }
 
     /// <summary>
@@ -252,10 +207,9 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     static void ConnectNative(GpuInstance instance, LinkHandle handle, LinkOptions options, IntPtr path)
     {
-      gpumem_link_desc desc = gpumem_link_desc.Sized();
+      gpumem_link_desc desc = options.Describe();
       desc.path = path;
       desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
-      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
       IntPtr value;
       gpumem_error* error = Error.Detail;
       fixed (byte* token = options.Token)
@@ -296,7 +250,8 @@ namespace GpuMem
                             out HubEntry entry)
     {
       entry = null;
-      gpumem_import_desc desc = ImportedMemory.Describe(options, memoryName);
+      gpumem_import_desc desc = options.Describe();
+      desc.name = memoryName;
       gpumem_entry_info info = NewEntry();
       IntPtr pointer, value;
       gpumem_error* error = Error.Detail;

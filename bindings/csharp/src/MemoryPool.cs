@@ -10,61 +10,6 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>Options for a pool. 0 as a number means its default.</summary>
-  public struct PoolOptions
-  {
-    /// <summary>
-    /// Device memory unless set, <see cref="MemoryKind.Pinned"/>, <see cref="MemoryKind.Managed"/>, or
-    /// <see cref="MemoryKind.Pageable"/> for ordinary memory of the host.
-    /// </summary>
-    public MemoryKind Kind { get; set; }
-
-    /// <summary>Node for <see cref="GpuMem.MemoryFlags.NumaNode"/>; otherwise 0.</summary>
-    public int NumaNode { get; set; }
-
-    /// <summary>How the pool works.</summary>
-    public PoolFlags Flags { get; set; }
-
-    /// <summary>Properties that the memory must have; otherwise the call fails.</summary>
-    public MemoryFlags MemoryFlags { get; set; }
-
-    /// <summary>
-    /// <see cref="GpuMem.HandleTypes.PosixFd"/> if blocks are to be shared by file descriptors. Only for a pool of device
-    /// memory without <see cref="MemoryFlags"/>.
-    /// </summary>
-    public HandleTypes HandleTypes { get; set; }
-
-    /// <summary>Bytes that the pool takes at most; no limit by default.</summary>
-    public long Limit { get; set; }
-
-    /// <summary>Bytes that the pool keeps when blocks are freed; all by default.</summary>
-    public long ReleaseThreshold { get; set; }
-
-    /// <summary>Bytes that the pool takes when it is created.</summary>
-    public long InitialSize { get; set; }
-
-    /// <summary>Bytes that the pool takes at a time, at least; by default it chooses.</summary>
-    public long SegmentSize { get; set; }
-
-    /// <summary>Devices besides its own that may access all blocks of a pool of device memory; or null.</summary>
-    [AllowNull, MaybeNull]
-    public ProcessorAccess[] Accesses { get; set; }
-
-    /// <summary>For messages and reports, up to 63 bytes.</summary>
-    [AllowNull, MaybeNull]
-    public string Name { get; set; }
-
-    /// <summary>Its options.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(PoolOptions)).Add(nameof(Kind), Kind).Add(nameof(NumaNode), NumaNode)
-          .Add(nameof(Flags), Flags).Add(nameof(MemoryFlags), MemoryFlags).Add(nameof(HandleTypes), HandleTypes)
-          .Add(nameof(Limit), Limit).Add(nameof(ReleaseThreshold), ReleaseThreshold)
-          .Add(nameof(InitialSize), InitialSize).Add(nameof(SegmentSize), SegmentSize).Add(nameof(Accesses), Accesses)
-          .Add(nameof(Name), Name).ToString();
-    }
-  }
-
   /// <summary>Information about a block of a pool.</summary>
   public sealed unsafe class PoolBlockInfo
   {
@@ -476,10 +421,7 @@ namespace GpuMem
 
     internal static MemoryPool Create(GpuDevice device, PoolOptions options)
     {
-      Sizes.ToNative(options.Limit, nameof(options.Limit));
-      Sizes.ToNative(options.ReleaseThreshold, nameof(options.ReleaseThreshold));
-      Sizes.ToNative(options.InitialSize, nameof(options.InitialSize));
-      Sizes.ToNative(options.SegmentSize, nameof(options.SegmentSize));
+      options.Describe();  // refuses negative numbers before anything is made
       Leftovers.Sweep();
       MemoryKind kind = options.Kind == 0 ? MemoryKind.Device : options.Kind;
       var handle = new PoolHandle(device.Instance.Handle, kind, device.Ordinal, options.Name);
@@ -504,16 +446,7 @@ namespace GpuMem
     {
       ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
-      gpumem_pool_desc desc = gpumem_pool_desc.Sized();
-      desc.kind = (int)options.Kind;
-      desc.numa_node = options.NumaNode;
-      desc.flags = (ulong)options.Flags;
-      desc.memory_flags = (ulong)options.MemoryFlags;
-      desc.handle_types = (ulong)options.HandleTypes;
-      desc.limit = (ulong)options.Limit;
-      desc.release_threshold = (ulong)options.ReleaseThreshold;
-      desc.initial_size = (ulong)options.InitialSize;
-      desc.segment_size = (ulong)options.SegmentSize;
+      gpumem_pool_desc desc = options.Describe();
       desc.access_count = (ulong)native.Length;
       desc.name = name;
       gpumem_error* error = Error.Detail;

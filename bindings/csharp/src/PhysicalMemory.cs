@@ -189,13 +189,10 @@ namespace GpuMem
 
     static gpumem_physical_desc Describe(GpuDevice device, long size, PhysicalOptions options, IntPtr name)
     {
-      gpumem_physical_desc desc = gpumem_physical_desc.Sized();
+      gpumem_physical_desc desc = options.Describe();
       desc.location = (int)options.Location.Kind;
       desc.location_id = options.Location.IdFor(device);
       desc.size = (ulong)size;
-      desc.handle_types = (ulong)options.HandleTypes;
-      desc.require = (ulong)options.Require;
-      desc.prefer = (ulong)options.Prefer;
       desc.name = name;
       return desc;
     }

@@ -40,6 +40,8 @@ namespace GpuMem
       if (bytes != null) return BitConverter.ToString(bytes).Replace("-", "").ToLowerInvariant();
       int[] numbers = value as int[];
       if (numbers != null) return "[" + string.Join(", ", numbers) + "]";
+      IntPtr[] pointers = value as IntPtr[];
+      if (pointers != null) return "[" + string.Join(", ", Array.ConvertAll(pointers, one => Format(one))) + "]";
       uint[] ids = value as uint[];
       if (ids != null) return "[" + string.Join(", ", ids) + "]";
       ProcessorAccess[] accesses = value as ProcessorAccess[];

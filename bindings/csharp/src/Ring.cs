@@ -10,47 +10,6 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>Options for a ring. 0 as a number means its default.</summary>
-  public struct RingOptions
-  {
-    /// <summary>Slots, up to 256; 4 by default.</summary>
-    public int SlotCount { get; set; }
-
-    /// <summary>Consumers at the same time, up to 64; 4 by default.</summary>
-    public int ConsumersMax { get; set; }
-
-    /// <summary>The first slot can be acquired when so many consumers have opened the ring.</summary>
-    public int ConsumersFirst { get; set; }
-
-    /// <summary>For messages and reports, up to 63 bytes.</summary>
-    [AllowNull, MaybeNull]
-    public string Name { get; set; }
-
-    /// <summary>Its options.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(RingOptions)).Add(nameof(SlotCount), SlotCount).Add(nameof(ConsumersMax), ConsumersMax)
-          .Add(nameof(ConsumersFirst), ConsumersFirst).Add(nameof(Name), Name).ToString();
-    }
-  }
-
-  /// <summary>Options for opening a ring.</summary>
-  public struct RingOpenOptions
-  {
-    /// <summary>How long the producer may take for all answers; zero means 5 seconds.</summary>
-    public TimeSpan Timeout { get; set; }
-
-    /// <summary>For messages and reports, up to 63 bytes.</summary>
-    [AllowNull, MaybeNull]
-    public string Name { get; set; }
-
-    /// <summary>Its options.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(RingOpenOptions)).Add(nameof(Timeout), Timeout).Add(nameof(Name), Name).ToString();
-    }
-  }
-
   /// <summary>The calls of both sides.</summary>
   sealed unsafe class Ring
   {
@@ -84,11 +43,8 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     internal static void Create(GpuDevice device, RingHandle handle, long slotSize, RingOptions options, IntPtr name)
     {
-      gpumem_ring_desc desc = gpumem_ring_desc.Sized();
+      gpumem_ring_desc desc = options.Describe();
       desc.slot_size = Sizes.ToNative(slotSize, nameof(slotSize));
-      desc.slot_count = (uint)Sizes.ToNative(options.SlotCount, nameof(options.SlotCount));
-      desc.consumers_max = (uint)Sizes.ToNative(options.ConsumersMax, nameof(options.ConsumersMax));
-      desc.consumers_first = (uint)Sizes.ToNative(options.ConsumersFirst, nameof(options.ConsumersFirst));
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
@@ -101,8 +57,7 @@ namespace GpuMem
         GpuInstance instance, RingHandle handle, ShareHandle share, RingOpenOptions options, IntPtr name)
     {
       gpumem_share_handle native = ShareHandle.ToNative(share);
-      gpumem_ring_open_desc desc = gpumem_ring_open_desc.Sized();
-      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout, nameof(options.Timeout));
+      gpumem_ring_open_desc desc = options.Describe();
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;

@@ -56,13 +56,9 @@ namespace GpuMem
       using (var directory = new CText(options.Directory, nameof(options.Directory)))
       using (var tag = new CText(options.Tag, nameof(options.Tag)))
       {
-        gpumem_sleep_desc desc = gpumem_sleep_desc.Sized();
-        desc.content = (int)options.Content;
-        desc.flags = (ulong)options.Flags;
+        gpumem_sleep_desc desc = options.Describe();
         desc.directory = directory.Pointer;
         desc.tag = tag.Pointer;
-        desc.stream = options.Stream == null ? IntPtr.Zero : options.Stream.Handle.Value;
-        desc.@event = options.Event == null ? IntPtr.Zero : options.Event.Handle.Value;
         desc.progress = call.ProgressPointer;
         call.Make(handle, during, error =>
         {
@@ -77,12 +73,11 @@ namespace GpuMem
     /// <summary>As <see cref="Sleep"/>.</summary>
     internal static void Wake(GpuHandle handle, WakeOptions options, Action<Action> during, WakeFunction function)
     {
-      ulong keep = Sizes.ToNative(options.Keep, nameof(options.Keep));
+      gpumem_wake_desc desc = options.Describe();
       var call = new SleepCall(options.Progress, options.Cancellation);
       using (var tag = new CText(options.Tag, nameof(options.Tag)))
       {
-        gpumem_wake_desc desc = gpumem_wake_desc.Sized();
-        desc.keep = options.Keep == long.MaxValue ? ulong.MaxValue : keep;
+        if (options.Keep == long.MaxValue) desc.keep = ulong.MaxValue;
         desc.tag = tag.Pointer;
         desc.progress = call.ProgressPointer;
         call.Make(handle, during, error =>
@@ -98,8 +93,6 @@ namespace GpuMem
                                         Action<Action> during, FileFunction function)
     {
       var call = new SleepCall(options.Progress, options.Cancellation);
-      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_file_desc);
-      desc.prefer = (ulong)options.Prefer;
       desc.progress = call.ProgressPointer;
       gpumem_copy_file_info info = default(gpumem_copy_file_info);
       try
@@ -124,15 +117,12 @@ namespace GpuMem
 
     internal static void Prepare(GpuHandle handle, PrepareOptions options, PrepareFunction function)
     {
-      ulong pace = Sizes.ToNative(options.BytesPerSecond, nameof(options.BytesPerSecond));
+      gpumem_prepare_desc desc = options.Describe();
       using (var directory = new CText(options.Directory, nameof(options.Directory)))
       using (var tag = new CText(options.Tag, nameof(options.Tag)))
       {
-        gpumem_prepare_desc desc = gpumem_prepare_desc.Sized();
-        desc.content = (int)options.Content;
         desc.directory = directory.Pointer;
         desc.tag = tag.Pointer;
-        desc.bytes_per_second = pace;
         Forgotten.Retry(() =>
         {
           gpumem_prepare_desc given = desc;

@@ -177,7 +177,7 @@ namespace GpuMem
     static int Copy(InstanceHandle instance, StreamHandle stream, GpuRange destination, GpuRange source,
                     CopyOptions options, gpumem_error* error)
     {
-      gpumem_copy_options native = Describe(options);
+      gpumem_copy_options native = options.Describe();
       return stream == null
           ? Native.gpumem_copy(instance.Raw, destination.Pointer, source.Pointer, (ulong)source.Size, &native, error)
           : Native.gpumem_copy_async(stream.Value, destination.Pointer, source.Pointer, (ulong)source.Size, &native, error);
@@ -188,7 +188,7 @@ namespace GpuMem
                       GpuRange source, long sourcePitch, long width, long height, CopyOptions options,
                       gpumem_error* error)
     {
-      gpumem_copy_options native = Describe(options);
+      gpumem_copy_options native = options.Describe();
       return stream == null
           ? Native.gpumem_copy_2d(instance.Raw, destination.Pointer, (ulong)destinationPitch, source.Pointer,
                                   (ulong)sourcePitch, (ulong)width, (ulong)height, &native, error)
@@ -232,14 +232,6 @@ namespace GpuMem
                                   (uint)size, error)
           : Native.gpumem_fill_2d_async(stream.Value, destination.Pointer, (ulong)pitch, (ulong)width, (ulong)height,
                                         number, (uint)size, error);
-    }
-
-    static gpumem_copy_options Describe(CopyOptions options)
-    {
-      gpumem_copy_options native = gpumem_copy_options.Sized();
-      native.direction = (int)options.Direction;
-      native.source_order = (int)options.SourceOrder;
-      return native;
     }
   }
 }
