@@ -18,6 +18,7 @@ import description  # noqa: E402
 import generate_cgo  # noqa: E402
 import generate_cpp  # noqa: E402
 import generate_csharp  # noqa: E402
+import generate_csharp_calls  # noqa: E402
 import generate_csharp_options  # noqa: E402
 import generate_infos  # noqa: E402
 import generate_options  # noqa: E402
@@ -759,6 +760,14 @@ def csharp_options(interface):
     return CSHARP_HEAD + generate_csharp_options.options(interface, *csharp_says(interface), csharp_name)
 
 
+def csharp_calls(interface):
+    return CSHARP_HEAD + generate_csharp_calls.calls(interface, csharp_type, csharp_name, declaration)
+
+
+def csharp_handles(interface):
+    return CSHARP_HEAD + generate_csharp_calls.handles(interface)
+
+
 def csharp_names(interface):
     """What texts of the library call by its C name: constants, types of constants by their prefix, capabilities by the names
     that reports use, handles, and functions."""
@@ -1004,6 +1013,8 @@ OUTPUTS = {
     "bindings/csharp/src/InfoClasses.cs": csharp_infos,
     "bindings/csharp/src/Names.cs": csharp_names,
     "bindings/csharp/src/Options.cs": csharp_options,
+    "bindings/csharp/src/Calls.cs": csharp_calls,
+    "bindings/csharp/src/HandleClasses.cs": csharp_handles,
     "bindings/go/gpumem/calls.h": go_calls,
     "bindings/go/gpumem/codes.go": go_codes,
     "bindings/go/gpumem/headers.h": one_header,

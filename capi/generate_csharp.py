@@ -26,15 +26,17 @@ CLASSES = {
     "gpumem_stats": ("InstanceStats", ["LiveObjects"], []),
     "gpumem_pool_info": ("PoolInfo", [], []),
     "gpumem_pool_class_info": ("PoolClassInfo", [], []),
+    "gpumem_pool_block_info": ("PoolBlockInfo", ["IsOfDisposedPool"], ["pool"]),
     "gpumem_ring_info": ("RingInfo", [], []),
     "gpumem_hub_info": ("HubInfo", [], []),
     "gpumem_link_info": ("LinkInfo", [], []),
     "gpumem_entry_info": ("HubEntry", [], []),
     "gpumem_share_info": ("ShareInfo", [], []),
+    "gpumem_import_info": ("ImportInfo", [], []),
     "gpumem_way_info": ("ShareWayInfo", ["IsPossible"], []),
 }
 # Structs whose classes are by hand.
-BY_HAND = {"gpumem_status_info", "gpumem_import_info", "gpumem_copy_file_info", "gpumem_pool_block_info"}
+BY_HAND = {"gpumem_status_info", "gpumem_copy_file_info"}
 # Fields that C# calls otherwise.
 FIELDS = {"pid": "Process", "uid": "User", "exporter_pid": "ExporterProcess", "publisher_pid": "PublisherProcess",
           "publisher_uid": "PublisherUser", "fd_count": "DescriptorCount", "device_uuid": "Uuid", "slow": "IsSlow",

@@ -6,6 +6,7 @@ Describe() writes what is a number in C; the calls add texts, arrays and what el
 
 import re
 
+import description
 from generate_csharp import NOUNS, pascal, summary, to_string, words_of
 
 OPTIONS = {
@@ -18,6 +19,8 @@ OPTIONS = {
     "gpumem_send_desc": "SendOptions", "gpumem_hub_desc": "HubOptions", "gpumem_publish_desc": "PublishOptions",
     "gpumem_link_desc": "LinkOptions", "gpumem_fetch_desc": "FetchOptions",
 }
+# Structs that are parameters or a class of another shape.
+OTHERWISE = {f"gpumem_{name}_desc" for name in ("access", "stream", "event", "group", "import_cache")}
 # Those that null stands for the defaults of.
 CLASSES = {"InstanceOptions", "CudaOptions", "HostOptions"}
 # Fields that are parameters of the calls.
@@ -123,6 +126,10 @@ def text_of(interface, struct, name):
 
 def options(interface, names, constants, members, identifier):
     """`identifier` writes what may be a keyword; the others are as in infos()."""
+    interface.require([*PARAMETERS, *BY_CALL])
+    for struct in interface.structs:
+        if struct.name.endswith(("_desc", "_options")) and struct.name not in OPTIONS.keys() | OTHERWISE:
+            raise description.Unreadable(f"{struct.header}: generate_csharp_options.py does not say which class of C# has {struct.name}")
     def one(struct):
         name = OPTIONS[struct.name]
         fields = list(fields_of(interface, struct, names))

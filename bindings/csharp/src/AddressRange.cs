@@ -28,37 +28,16 @@ namespace GpuMem
     }
 
     /// <summary>Its instance.</summary>
-    public GpuInstance Instance
-    {
-      get
-      {
-        handle.Usable();
-        return instance;
-      }
-    }
+    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
     /// <summary>First byte. It never changes.</summary>
-    public IntPtr Pointer
-    {
-      get
-      {
-        handle.Usable();
-        return pointer;
-      }
-    }
+    public IntPtr Pointer { get { return handle.IfUsable(pointer); } }
 
     /// <summary>Bytes reserved.</summary>
-    public long Size
-    {
-      get
-      {
-        handle.Usable();
-        return size;
-      }
-    }
+    public long Size { get { return handle.IfUsable(size); } }
 
     /// <summary>Information about the range and what is mapped now.</summary>
-    public AddressRangeInfo Info { get { return GetInfo(handle.Usable()); } }
+    public AddressRangeInfo Info { get { return Calls.gpumem_range_get_info(handle.Usable()); } }
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
@@ -150,9 +129,7 @@ namespace GpuMem
     public void Unmap(long offset, long size)
     {
       handle.Usable();
-      Sizes.ToNative(offset, nameof(offset));
-      Sizes.ToNative(size, nameof(size));
-      UnmapNative((ulong)offset, (ulong)size);
+      Calls.gpumem_range_unmap(handle, Sizes.ToNative(offset, nameof(offset)), Sizes.ToNative(size, nameof(size)));
     }
 
     /// <summary>
@@ -198,43 +175,24 @@ namespace GpuMem
     /// Unmaps everything and gives the addresses back, as soon as no work that this binding enqueued can still use them.
     /// Wait for other work first. It may be called repeatedly, and from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its name and size.</summary>
     public override string ToString() { return handle.Text; }
 
     internal static AddressRange Reserve(GpuInstance instance, long size, RangeOptions options)
     {
-      Sizes.ToNative(size, nameof(size));
-      Sizes.ToNative(options.Alignment, nameof(options.Alignment));
-      Leftovers.Sweep();
-      var handle = new RangeHandle(instance.Handle, size, options.Name);
-      try
-      {
-        using (var name = new CText(options.Name, nameof(options.Name))) ReserveNative(instance, handle, size, options, name.Pointer);
-        return new AddressRange(instance, handle, GetInfo(handle));
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void ReserveNative(GpuInstance instance, RangeHandle handle, long size, RangeOptions options, IntPtr name)
-    {
       gpumem_range_desc desc = options.Describe();
-      desc.size = (ulong)size;
-      desc.name = name;
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      instance.Handle.Check(Native.gpumem_range_reserve(instance.Handle.Value, &desc, &value, error), error);
-      handle.Attach(value);
+      desc.size = Sizes.ToNative(size, nameof(size));
+      return Handles.Make(new RangeHandle(instance.Handle, size, options.Name), handle =>
+      {
+        using (var name = new CText(options.Name, nameof(options.Name)))
+        {
+          desc.name = name.Pointer;
+          Calls.gpumem_range_reserve(instance.Handle, desc, handle);
+        }
+        return new AddressRange(instance, handle, Calls.gpumem_range_get_info(handle));
+      });
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -245,22 +203,6 @@ namespace GpuMem
       {
         handle.Check(Native.gpumem_range_map(handle.Value, offset, first, (ulong)physicals.Length, error), error);
       }
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    void UnmapNative(ulong offset, ulong size)
-    {
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_range_unmap(handle.Value, offset, size, error), error);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static AddressRangeInfo GetInfo(RangeHandle handle)
-    {
-      gpumem_range_info info = gpumem_range_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_range_get_info(handle.Value, &info, error), error);
-      return new AddressRangeInfo(&info);
     }
 
     void CopyNow(GpuRange destination, GpuRange source)

@@ -3,7 +3,6 @@
 
 using System;
 using System.Diagnostics.CodeAnalysis;
-using System.Runtime.CompilerServices;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -25,14 +24,7 @@ namespace GpuMem
     }
 
     /// <summary>Its instance.</summary>
-    public GpuInstance Instance
-    {
-      get
-      {
-        handle.Usable();
-        return instance;
-      }
-    }
+    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
     /// <summary>Information about the group and its buffers as they are now. It waits for nothing.</summary>
     public BufferGroupInfo Info { get { return GetInfo(null); } }
@@ -43,11 +35,7 @@ namespace GpuMem
     internal GroupHandle Handle { get { return handle; } }
 
     /// <summary>Gets information about the buffers with a tag; null means all.</summary>
-    public BufferGroupInfo GetInfo([AllowNull] string tag)
-    {
-      handle.Usable();
-      using (var text = new CText(tag, nameof(tag))) return GetInfoNative(text.Pointer);
-    }
+    public BufferGroupInfo GetInfo([AllowNull] string tag) { return Calls.gpumem_group_get_info(handle.Usable(), tag); }
 
     /// <summary>
     /// Puts the buffers to sleep as one. Those that sleep already stay as they are. If the call fails, each buffer that it
@@ -98,50 +86,23 @@ namespace GpuMem
     /// Destroys the group once its buffers are freed, so the order of disposal does not matter. It may be called
     /// repeatedly, and from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its name.</summary>
     public override string ToString() { return handle.Text; }
 
     internal static BufferGroup Create(GpuInstance instance, string name)
     {
-      Leftovers.Sweep();
-      var handle = new GroupHandle(instance.Handle, name);
-      try
+      return Handles.Make(new GroupHandle(instance.Handle, name), handle =>
       {
-        using (var text = new CText(name, nameof(name))) CreateNative(instance, handle, text.Pointer);
+        using (var text = new CText(name, nameof(name)))
+        {
+          gpumem_group_desc desc = gpumem_group_desc.Sized();
+          desc.name = text.Pointer;
+          Calls.gpumem_group_create(instance.Handle, desc, handle);
+        }
         return new BufferGroup(instance, handle);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void CreateNative(GpuInstance instance, GroupHandle handle, IntPtr name)
-    {
-      gpumem_group_desc desc = gpumem_group_desc.Sized();
-      desc.name = name;
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      instance.Handle.Check(Native.gpumem_group_create(instance.Handle.Value, &desc, &value, error), error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    BufferGroupInfo GetInfoNative(IntPtr tag)
-    {
-      gpumem_group_info info = gpumem_group_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_group_get_info(handle.Value, tag, &info, error), error);
-      GC.KeepAlive(this);
-      return new BufferGroupInfo(&info);
+      });
     }
   }
 }

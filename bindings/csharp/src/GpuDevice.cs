@@ -29,17 +29,10 @@ namespace GpuMem
     public int Ordinal { get; private set; }
 
     /// <summary>Information about the device. It works after the device was lost.</summary>
-    public DeviceInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+    public DeviceInfo Info { get { return Calls.gpumem_device_get_info(this); } }
 
     /// <summary>The handle for a call.</summary>
-    internal IntPtr Value
-    {
-      get
-      {
-        Instance.Handle.Usable();
-        return value;
-      }
-    }
+    internal IntPtr Value { get { return Instance.Handle.IfUsable(value); } }
 
     /// <summary>Whether both objects stand for the same device.</summary>
     public bool Equals([AllowNull] GpuDevice other) { return other != null && other.value == value; }
@@ -80,26 +73,14 @@ namespace GpuMem
     /// <summary>Gives back the memory that the device keeps for graphs, such as those that captured cudaMallocAsync, and that no
     /// graph uses.</summary>
     /// <returns>The bytes; 0 on the host backend.</returns>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public long TrimGraphs()
-    {
-      ulong released;
-      gpumem_error* error = Error.Detail;
-      Instance.Handle.Check(Native.gpumem_device_trim_graphs(Value, &released, error), error);
-      return Sizes.FromNative(released);
-    }
+    public long TrimGraphs() { return Sizes.FromNative(Calls.gpumem_device_trim_graphs(this)); }
 
     /// <summary>Queries a capability. The first query may run a trial.</summary>
     /// <param name="capability">Capability to query.</param>
     /// <param name="peer">The other device, for the capabilities of a pair; otherwise null.</param>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public CapabilityInfo GetCapability(Capability capability, [AllowNull] GpuDevice peer = null)
     {
-      gpumem_capability_info info = gpumem_capability_info.Sized();
-      gpumem_error* error = Error.Detail;
-      IntPtr other = peer == null ? IntPtr.Zero : peer.Value;
-      Instance.Handle.Check(Native.gpumem_device_get_capability(Value, (int)capability, other, &info, error), error);
-      return new CapabilityInfo(&info);
+      return Calls.gpumem_device_get_capability(this, (int)capability, peer);
     }
 
     /// <summary>Lists the capabilities of the loaded library.</summary>
@@ -113,30 +94,13 @@ namespace GpuMem
     }
 
     /// <summary>Whether this device could access the memory of a peer directly.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public bool CanAccessPeer(GpuDevice peer)
-    {
-      uint possible;
-      gpumem_error* error = Error.Detail;
-      Instance.Handle.Check(Native.gpumem_device_can_access_peer(Value, Other(peer), &possible, error), error);
-      return possible != 0;
-    }
+    public bool CanAccessPeer(GpuDevice peer) { return Calls.gpumem_device_can_access_peer(this, Other(peer)) != 0; }
 
     /// <summary>Lets this device access all device memory of a peer. The access is one-way and counted.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public void EnablePeerAccess(GpuDevice peer)
-    {
-      gpumem_error* error = Error.Detail;
-      Instance.Handle.Check(Native.gpumem_device_enable_peer_access(Value, Other(peer), error), error);
-    }
+    public void EnablePeerAccess(GpuDevice peer) { Calls.gpumem_device_enable_peer_access(this, Other(peer)); }
 
     /// <summary>Undoes one <see cref="EnablePeerAccess"/>. Wait for work that uses the peer's memory first.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public void DisablePeerAccess(GpuDevice peer)
-    {
-      gpumem_error* error = Error.Detail;
-      Instance.Handle.Check(Native.gpumem_device_disable_peer_access(Value, Other(peer), error), error);
-    }
+    public void DisablePeerAccess(GpuDevice peer) { Calls.gpumem_device_disable_peer_access(this, Other(peer)); }
 
     /// <summary>Allocates device, pinned or managed memory. Its contents are indeterminate.</summary>
     public GpuMemory Create(MemoryKind kind, long size, MemoryOptions options = default(MemoryOptions))
@@ -284,30 +248,20 @@ namespace GpuMem
     /// <summary>Allocates memory and returns only its pointer. Free it with <see cref="GpuInstance.Free"/>.</summary>
     public IntPtr Allocate(MemoryKind kind, long size)
     {
-      Sizes.ToNative(size, nameof(size));
-      return Forgotten.Retry(() => AllocateNative(kind, size));
+      ulong bytes = Sizes.ToNative(size, nameof(size));
+      return Forgotten.Retry(() => Calls.gpumem_malloc(this, (int)kind, bytes));
     }
 
     /// <summary>Page-locks memory by its pointer. Undo it with <see cref="GpuInstance.UnregisterPointer"/>.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void RegisterPointer(IntPtr pointer, long size, MemoryFlags require = MemoryFlags.None)
     {
-      ulong bytes = Sizes.ToNative(size, nameof(size));
-      gpumem_error* error = Error.Detail;
-      Instance.Handle.Check(Native.gpumem_register(Value, pointer, bytes, (ulong)require, error), error);
+      Calls.gpumem_register(this, pointer, Sizes.ToNative(size, nameof(size)), (ulong)require);
     }
 
     /// <summary>
     /// Gets the address of a byte of host memory for this device. A device pointer is returned unchanged.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public IntPtr GetDevicePointer(IntPtr pointer)
-    {
-      IntPtr result;
-      gpumem_error* error = Error.Detail;
-      Instance.Handle.Check(Native.gpumem_pointer_get_device_pointer(Value, pointer, &result, error), error);
-      return result;
-    }
+    public IntPtr GetDevicePointer(IntPtr pointer) { return Calls.gpumem_pointer_get_device_pointer(this, pointer); }
 
     /// <summary>
     /// Gets what kernels and value words of this device may do, in place, with the memory at an address. Copies and
@@ -354,15 +308,6 @@ namespace GpuMem
       return GpuEvent.Import(this, share, descriptors);
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
-    IntPtr AllocateNative(MemoryKind kind, long size)
-    {
-      IntPtr pointer;
-      gpumem_error* error = Error.Detail;
-      Instance.Handle.Check(Native.gpumem_malloc(Value, (int)kind, (ulong)size, &pointer, error), error);
-      return pointer;
-    }
-
     GpuMemory AllocateElements<T>(MemoryKind kind, long length, MemoryOptions options)
 #if GPUMEM_MCS
         where T : struct
@@ -379,19 +324,10 @@ namespace GpuMem
                          : GpuMemory.Create(this, kind, length * Elements<T>.Size, options);
     }
 
-    static IntPtr Other(GpuDevice peer)
+    static GpuDevice Other(GpuDevice peer)
     {
       if (peer == null) throw new ArgumentNullException(nameof(peer));
-      return peer.Value;
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    DeviceInfo GetInfo()
-    {
-      gpumem_device_info info = gpumem_device_info.Sized();
-      gpumem_error* error = Error.Detail;
-      Instance.Handle.Check(Native.gpumem_device_get_info(Value, &info, error), error);
-      return new DeviceInfo(&info);
+      return peer;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

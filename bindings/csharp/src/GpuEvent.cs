@@ -29,17 +29,10 @@ namespace GpuMem
     }
 
     /// <summary>Its device.</summary>
-    public GpuDevice Device
-    {
-      get
-      {
-        handle.Usable();
-        return device;
-      }
-    }
+    public GpuDevice Device { get { return handle.IfUsable(device); } }
 
     /// <summary>Information about the event.</summary>
-    public EventInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+    public EventInfo Info { get { return Calls.gpumem_event_get_info(handle); } }
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
@@ -124,26 +117,13 @@ namespace GpuMem
     /// Exports the event, which was created with <see cref="EventFlags.Interprocess"/>. Exporting it again gives the same
     /// bytes. The export ends when the event is disposed, and with <see cref="GpuInstance.Revoke"/>.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public ShareHandle Export()
-    {
-      handle.Usable();
-      gpumem_share_handle share;
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_event_export(handle.Value, &share, error), error);
-      GC.KeepAlive(this);
-      return new ShareHandle(share);
-    }
+    public ShareHandle Export() { return Calls.gpumem_event_export(handle.Usable()); }
 
     /// <summary>
     /// Destroys the event, or releases a wrapped one. Work that waits for it is not affected. It may be called
     /// repeatedly, and from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its name and device.</summary>
     public override string ToString() { return handle.Text; }
@@ -152,13 +132,19 @@ namespace GpuMem
     {
       return Make(device, name, flags, handle =>
       {
-        using (var text = new CText(name, nameof(name))) CreateNative(device, handle, flags, text.Pointer);
+        using (var text = new CText(name, nameof(name)))
+        {
+          gpumem_event_desc desc = gpumem_event_desc.Sized();
+          desc.flags = (ulong)flags;
+          desc.name = text.Pointer;
+          Calls.gpumem_event_create(device, desc, handle);
+        }
       });
     }
 
     internal static GpuEvent Wrap(GpuDevice device, IntPtr nativeEvent, EventFlags flags)
     {
-      return Make(device, null, flags, handle => WrapNative(device, handle, nativeEvent, flags));
+      return Make(device, null, flags, handle => Calls.gpumem_event_wrap(device, nativeEvent, (ulong)flags, handle));
     }
 
     internal static GpuEvent Import(GpuDevice device, ShareHandle share, SafeHandle[] descriptors)
@@ -172,18 +158,11 @@ namespace GpuMem
 
     static GpuEvent Make(GpuDevice device, string name, EventFlags flags, Action<EventHandle> make)
     {
-      Leftovers.Sweep();
-      var handle = new EventHandle(device, name);
-      try
+      return Handles.Make(new EventHandle(device, name), handle =>
       {
         make(handle);
         return new GpuEvent(device, handle, (flags & EventFlags.Interprocess) != 0);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
+      });
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -196,29 +175,6 @@ namespace GpuMem
         int status = Native.gpumem_event_import(device.Value, &share, first, (uint)descriptors.Length, &value, error);
         device.Instance.Handle.Check(status, error);
       }
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void CreateNative(GpuDevice device, EventHandle handle, EventFlags flags, IntPtr name)
-    {
-      gpumem_event_desc desc = gpumem_event_desc.Sized();
-      desc.flags = (ulong)flags;
-      desc.name = name;
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_event_create(device.Value, &desc, &value, error);
-      device.Instance.Handle.Check(status, error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void WrapNative(GpuDevice device, EventHandle handle, IntPtr nativeEvent, EventFlags flags)
-    {
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_event_wrap(device.Value, nativeEvent, (ulong)flags, &value, error);
-      device.Instance.Handle.Check(status, error);
       handle.Attach(value);
     }
 
@@ -246,15 +202,6 @@ namespace GpuMem
       GC.KeepAlive(this);
       if (thrown != null) ExceptionDispatchInfo.Capture(thrown).Throw();
       return true;
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    EventInfo GetInfo()
-    {
-      gpumem_event_info info = gpumem_event_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_event_get_info(handle.Value, &info, error), error);
-      return new EventInfo(&info);
     }
   }
 }

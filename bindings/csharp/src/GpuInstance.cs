@@ -44,7 +44,7 @@ namespace GpuMem
     public static ProbeInfo Probe(Backend backend)
     {
       GpuMemLibrary.Load();
-      return ProbeNative((int)backend);
+      return Calls.gpumem_instance_probe((int)backend);
     }
 
     /// <summary>Opens a backend with the library's defaults.</summary>
@@ -68,10 +68,10 @@ namespace GpuMem
     }
 
     /// <summary>Information about the instance.</summary>
-    public InstanceInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+    public InstanceInfo Info { get { return Calls.gpumem_instance_get_info(handle); } }
 
     /// <summary>Counters of live objects. <see cref="GetStats"/> reads those of one kind of memory.</summary>
-    public InstanceStats Stats { [MethodImpl(GpuMemLibrary.Bound)] get { return ReadStats(); } }
+    public InstanceStats Stats { get { return Calls.gpumem_stats_get(handle); } }
 
     /// <summary>The devices.</summary>
     public IReadOnlyList<GpuDevice> Devices
@@ -151,24 +151,10 @@ namespace GpuMem
     }
 
     /// <summary>Reads the counters of one kind of memory that an instance makes or registers.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public KindStats GetStats(MemoryKind kind)
-    {
-      gpumem_kind_stats stats = gpumem_kind_stats.Sized();
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_stats_get_kind(handle.Value, (int)kind, &stats, error);
-      handle.Check(status, error);
-      return new KindStats(&stats);
-    }
+    public KindStats GetStats(MemoryKind kind) { return Calls.gpumem_stats_get_kind(handle, (int)kind); }
 
     /// <summary>Resets the peaks, of every kind and of all memory, to what is live now.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public void ResetPeaks()
-    {
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_stats_reset_peaks(handle.Value, error);
-      handle.Check(status, error);
-    }
+    public void ResetPeaks() { Calls.gpumem_stats_reset_peaks(handle); }
 
     /// <summary>Lists the live objects, a line for each. Call it before closing to find leaks.</summary>
     public string Report() { return Text(false); }
@@ -202,15 +188,7 @@ namespace GpuMem
     }
 
     /// <summary>Gets information about any address, whether gpumem made it or not.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public PointerInfo GetPointerInfo(IntPtr pointer)
-    {
-      gpumem_pointer_info info = gpumem_pointer_info.Sized();
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_pointer_get_info(handle.Value, pointer, &info, error);
-      handle.Check(status, error);
-      return new PointerInfo(&info);
-    }
+    public PointerInfo GetPointerInfo(IntPtr pointer) { return Calls.gpumem_pointer_get_info(handle, pointer); }
 
     /// <summary>
     /// Gets what the CPU may do, in place, with the memory at an address. <see cref="GpuDevice.GetAccess"/> does the
@@ -218,27 +196,19 @@ namespace GpuMem
     /// </summary>
     public Access GetHostAccess(IntPtr pointer) { return GetAccess(pointer, Constants.GPUMEM_LOCATION_HOST, -1); }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     internal Access GetAccess(IntPtr pointer, int location, int id)
     {
-      int access;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_pointer_get_access(handle.Value, pointer, location, id, &access, error);
-      handle.Check(status, error);
-      return (Access)access;
+      return (Access)Calls.gpumem_pointer_get_access(handle, pointer, location, id);
     }
 
     /// <summary>
     /// Frees memory by the pointer that <see cref="GpuDevice.Allocate(MemoryKind, long)"/> returned.
     /// </summary>
     /// <exception cref="ArgumentException">It is the memory of an object.</exception>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr pointer)
     {
       handle.Usable().Memories.Refuse(pointer, nameof(pointer));
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_free(handle.Value, pointer, error);
-      handle.Check(status, error);
+      Calls.gpumem_free(handle, pointer);
     }
 
     /// <summary>
@@ -251,37 +221,21 @@ namespace GpuMem
     /// <param name="stream">
     /// Stream behind whose work, as enqueued now, the block is free. Null: no work uses the block any more.
     /// </param>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void FreePoolBlock(IntPtr pointer, [AllowNull] GpuStream stream = null)
     {
       handle.Usable().Blocks.Refuse(pointer, nameof(pointer));
-      IntPtr order = stream == null ? IntPtr.Zero : stream.Handle.Value;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_pool_free_pointer(handle.Value, pointer, order, error);
-      handle.Check(status, error);
-      GC.KeepAlive(stream);
+      Calls.gpumem_pool_free_pointer(handle, pointer, GpuStream.HandleOf(stream));
     }
 
     /// <summary>Gets information about the block of a pool that has an address.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public PoolBlockInfo GetPoolBlock(IntPtr pointer)
-    {
-      gpumem_pool_block_info info = gpumem_pool_block_info.Sized();
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_pool_get_block_info(handle.Value, pointer, &info, error);
-      handle.Check(status, error);
-      return new PoolBlockInfo(&info);
-    }
+    public PoolBlockInfo GetPoolBlock(IntPtr pointer) { return Calls.gpumem_pool_get_block_info(handle, pointer); }
 
     /// <summary>Undoes <see cref="GpuDevice.RegisterPointer"/>.</summary>
     /// <exception cref="ArgumentException">It is the memory of an object.</exception>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void UnregisterPointer(IntPtr pointer)
     {
       handle.Usable().Memories.Refuse(pointer, nameof(pointer));
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_unregister(handle.Value, pointer, error);
-      handle.Check(status, error);
+      Calls.gpumem_unregister(handle, pointer);
     }
 
     /// <summary>Copies bytes, and returns when they are copied. Both ranges must have the same size.</summary>
@@ -508,15 +462,7 @@ namespace GpuMem
     /// Gets what is mapped at an address. <see cref="GpuDevice.GetAccess"/> and <see cref="GetHostAccess"/> get what
     /// processors may do there.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public MappingInfo GetMapping(IntPtr pointer)
-    {
-      gpumem_mapping_info info = gpumem_mapping_info.Sized();
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_range_get_mapping(handle.Value, pointer, &info, error);
-      handle.Check(status, error);
-      return new MappingInfo(&info);
-    }
+    public MappingInfo GetMapping(IntPtr pointer) { return Calls.gpumem_range_get_mapping(handle, pointer); }
 
     /// <summary>
     /// Exports memory. Exporting it again gives the same bytes and costs little. The first byte of the range is recorded in
@@ -550,15 +496,7 @@ namespace GpuMem
     /// Ends an export. Whoever imports the handle from now on gets <see cref="Status.StaleHandle"/>; what has been imported
     /// stays.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public void Revoke(ShareHandle share)
-    {
-      handle.Usable();
-      gpumem_share_handle native = ShareHandle.ToNative(share);
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_share_revoke(handle.Value, &native, error);
-      handle.Check(status, error);
-    }
+    public void Revoke(ShareHandle share) { Calls.gpumem_share_revoke(handle.Usable(), ShareHandle.ToNative(share)); }
 
     /// <summary>
     /// Gets the file descriptors of an export, for a transport of the program's own;
@@ -616,7 +554,10 @@ namespace GpuMem
       handle.Usable();
       gpumem_share_handle native = ShareHandle.ToNative(share);
       if (socket == null) throw new ArgumentNullException(nameof(socket));
-      using (var held = new HeldDescriptors(new[] { socket })) SendNative(native, held.Numbers[0], options);
+      using (var held = new HeldDescriptors(new[] { socket }))
+      {
+        Calls.gpumem_share_send(handle, native, held.Numbers[0], options.Describe());
+      }
     }
 
     /// <summary>The same for a socket of the runtime.</summary>
@@ -696,25 +637,16 @@ namespace GpuMem
     /// </summary>
     /// <param name="idle">How long one is kept; zero means not at all.</param>
     /// <param name="bytesMax">Bytes that are kept at most; 0 means no limit.</param>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void SetImportCache(TimeSpan idle, long bytesMax = 0)
     {
       gpumem_import_cache_desc desc = gpumem_import_cache_desc.Sized();
       desc.idle_ns = Timeout.ToNanoseconds(idle, nameof(idle));
       desc.bytes_max = Sizes.ToNative(bytesMax, nameof(bytesMax));
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_share_set_cache(handle.Value, &desc, error);
-      handle.Check(status, error);
+      Calls.gpumem_share_set_cache(handle, desc);
     }
 
     /// <summary>Unmaps all imports that were disposed and are kept.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public void FlushImportCache()
-    {
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_share_flush_cache(handle.Value, error);
-      handle.Check(status, error);
-    }
+    public void FlushImportCache() { Calls.gpumem_share_flush_cache(handle); }
 
     /// <summary>
     /// Makes a dma-buf of device memory, which drivers of other devices import: of network cards, say. Address and size are
@@ -767,15 +699,6 @@ namespace GpuMem
       handle.Usable();
       return new RingConsumer(Ring.Make(this, nameof(RingConsumer), options.Name,
                                         (handle, name) => Ring.Open(this, handle, share, options, name)));
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    void SendNative(gpumem_share_handle share, int socket, SendOptions options)
-    {
-      gpumem_send_desc desc = options.Describe();
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_share_send(handle.Value, &share, socket, &desc, error);
-      handle.Check(status, error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -836,15 +759,6 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    static ProbeInfo ProbeNative(int backend)
-    {
-      gpumem_probe_info info = gpumem_probe_info.Sized();
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_instance_probe(backend, &info, error), error);
-      return new ProbeInfo(&info);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
     static GpuInstance OpenNative(InstanceOptions options, IntPtr name, IntPtr peers, IntPtr masked)
     {
       gpumem_instance_desc desc = options.Describe();
@@ -880,26 +794,6 @@ namespace GpuMem
         handle.Attach(value);
       }
       return new GpuInstance(handle, false);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    InstanceInfo GetInfo()
-    {
-      gpumem_instance_info info = gpumem_instance_info.Sized();
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_instance_get_info(handle.Value, &info, error);
-      handle.Check(status, error);
-      return new InstanceInfo(&info);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    InstanceStats ReadStats()
-    {
-      gpumem_stats stats = gpumem_stats.Sized();
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_stats_get(handle.Value, &stats, error);
-      handle.Check(status, error);
-      return new InstanceStats(&stats);
     }
   }
 }

@@ -3,7 +3,6 @@
 
 using System;
 using System.IO;
-using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
 using System.Threading;
 using GpuMem.Interop;
@@ -32,39 +31,32 @@ namespace GpuMem
     }
 
     /// <summary>Device given at creation.</summary>
-    public GpuDevice Device
-    {
-      get
-      {
-        Checked();
-        return device;
-      }
-    }
+    public GpuDevice Device { get { return handle.IfUsable(device); } }
 
     /// <summary>Information about the memory. It never changes.</summary>
-    public MemoryInfo Info { get { return Checked(); } }
+    public MemoryInfo Info { get { return handle.IfUsable(info); } }
 
     /// <summary>Kind of memory.</summary>
-    public MemoryKind Kind { get { return Checked().Kind; } }
+    public MemoryKind Kind { get { return Info.Kind; } }
 
     /// <summary>Number of bytes.</summary>
-    public long Size { get { return Checked().Size; } }
+    public long Size { get { return Info.Size; } }
 
     /// <summary>Properties of the memory; they contain the required ones.</summary>
-    public MemoryFlags GrantedFlags { get { return Checked().GrantedFlags; } }
+    public MemoryFlags GrantedFlags { get { return Info.GrantedFlags; } }
 
     /// <summary>Address for the CPU; zero for device memory. It is valid until the memory is disposed.</summary>
-    public IntPtr HostPointer { get { return Checked().HostPointer; } }
+    public IntPtr HostPointer { get { return Info.HostPointer; } }
 
     /// <summary>Address for devices; zero if the memory has none.</summary>
-    public IntPtr DevicePointer { get { return Checked().DevicePointer; } }
+    public IntPtr DevicePointer { get { return Info.DevicePointer; } }
 
     /// <summary>The whole memory, as an operand of a copy or fill.</summary>
     public GpuRange Range
     {
       get
       {
-        MemoryInfo info = Checked();
+        MemoryInfo info = Info;
         return new GpuRange(handle, 0, info.HostPointer != IntPtr.Zero ? info.HostPointer : info.DevicePointer, info.Size);
       }
     }
@@ -85,7 +77,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Checked();
+      handle.Usable();
       using (var array = new PinnedArray<T>(source, nameof(source), false))
       {
         CopyNow(Range.Slice(0, array.Size, nameof(source)), array.Range);
@@ -100,7 +92,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Checked();
+      handle.Usable();
       using (var array = new PinnedArray<T>(destination, nameof(destination), true))
       {
         CopyNow(array.Range, Range.Slice(0, array.Size, nameof(destination)));
@@ -113,7 +105,7 @@ namespace GpuMem
     /// </summary>
     public Stream OpenView(FileAccess access = FileAccess.ReadWrite)
     {
-      if (Checked().Size == 0) return new MemoryStream(new byte[0], access != FileAccess.Read);
+      if (Info.Size == 0) return new MemoryStream(new byte[0], access != FileAccess.Read);
       if (info.HostPointer == IntPtr.Zero)
       {
         throw new InvalidOperationException("the CPU cannot access this memory; copy it to host memory first");
@@ -124,20 +116,10 @@ namespace GpuMem
     }
 
     /// <summary>Queries the information again. It works after the device was lost.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public MemoryInfo QueryInfo()
-    {
-      MemoryInfo now = Checked().Size == 0 ? info : GetInfo(handle.Value, handle);
-      GC.KeepAlive(this);
-      return now;
-    }
+    public MemoryInfo QueryInfo() { return Info.Size == 0 ? info : Calls.gpumem_memory_get_info(handle); }
 
     /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its name, kind, size and device.</summary>
     public override string ToString() { return handle.Text; }
@@ -145,12 +127,6 @@ namespace GpuMem
     void CopyNow(GpuRange destination, GpuRange source)
     {
       Transfer.Copy(device.Instance.Handle, null, destination, source, default(CopyOptions));
-    }
-
-    MemoryInfo Checked()
-    {
-      handle.Usable();
-      return info;
     }
 
     /// <summary>Memory of no bytes. The library does not know it.</summary>
@@ -164,11 +140,16 @@ namespace GpuMem
 
     internal static GpuMemory Create(GpuDevice device, MemoryKind kind, long size, MemoryOptions options)
     {
-      Sizes.ToNative(size, nameof(size));
-      Sizes.ToNative(options.Alignment, nameof(options.Alignment));
+      gpumem_memory_desc desc = options.Describe();
+      desc.kind = (int)kind;
+      desc.size = Sizes.ToNative(size, nameof(size));
       return Make(device, default(GCHandle), handle =>
       {
-        using (var name = new CText(options.Name, nameof(options.Name))) CreateNative(device, handle, kind, size, options, name.Pointer);
+        using (var name = new CText(options.Name, nameof(options.Name)))
+        {
+          desc.name = name.Pointer;
+          Calls.gpumem_memory_create(device, desc, handle);
+        }
       });
     }
 
@@ -176,10 +157,16 @@ namespace GpuMem
     internal static GpuMemory Register(
         GpuDevice device, IntPtr pointer, long size, RegisterOptions options, GCHandle array = default(GCHandle))
     {
-      Sizes.ToNative(size, nameof(size));
+      gpumem_register_desc desc = options.Describe();
+      desc.pointer = pointer;
+      desc.size = Sizes.ToNative(size, nameof(size));
       return Make(device, array, handle =>
       {
-        using (var name = new CText(options.Name, nameof(options.Name))) RegisterNative(device, handle, pointer, size, options, name.Pointer);
+        using (var name = new CText(options.Name, nameof(options.Name)))
+        {
+          desc.name = name.Pointer;
+          Calls.gpumem_memory_register(device, desc, handle);
+        }
       });
     }
 
@@ -191,11 +178,7 @@ namespace GpuMem
       {
         Leftovers.Sweep();
         handle = new AllocationHandle(device.Instance.Handle);
-        Forgotten.Retry(() =>
-        {
-          make(handle);
-          return handle;
-        });
+        Forgotten.Retry(() => make(handle));
         handle.Keep(array);
         done = true;
       }
@@ -209,7 +192,7 @@ namespace GpuMem
       }
       try
       {
-        MemoryInfo info = GetInfo(handle.Value, handle);
+        MemoryInfo info = Calls.gpumem_memory_get_info(handle);
         // The collector accounts for registered arrays itself. When a device is full, an allocation collects.
         if (info.Kind != MemoryKind.Registered && info.Kind != MemoryKind.Device) handle.Weigh(info.GrantedSize);
         return new GpuMemory(device, handle, info);
@@ -219,43 +202,6 @@ namespace GpuMem
         handle.Dispose();
         throw;
       }
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void CreateNative(
-        GpuDevice device, AllocationHandle handle, MemoryKind kind, long size, MemoryOptions options, IntPtr name)
-    {
-      gpumem_memory_desc desc = options.Describe();
-      desc.kind = (int)kind;
-      desc.size = (ulong)size;
-      desc.name = name;
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_memory_create(device.Value, &desc, &value, error), error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void RegisterNative(
-        GpuDevice device, AllocationHandle handle, IntPtr pointer, long size, RegisterOptions options, IntPtr name)
-    {
-      gpumem_register_desc desc = options.Describe();
-      desc.pointer = pointer;
-      desc.size = (ulong)size;
-      desc.name = name;
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_memory_register(device.Value, &desc, &value, error), error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static MemoryInfo GetInfo(IntPtr value, GpuHandle handle)
-    {
-      gpumem_memory_info info = gpumem_memory_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_memory_get_info(value, &info, error), error);
-      return new MemoryInfo(&info);
     }
   }
 

@@ -29,22 +29,18 @@ namespace GpuMem
     }
 
     /// <summary>Its device.</summary>
-    public GpuDevice Device
-    {
-      get
-      {
-        handle.Usable();
-        return device;
-      }
-    }
+    public GpuDevice Device { get { return handle.IfUsable(device); } }
 
     /// <summary>Information about the stream.</summary>
-    public StreamInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+    public StreamInfo Info { get { return Calls.gpumem_stream_get_info(handle); } }
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
 
     internal StreamHandle Handle { get { return handle; } }
+
+    /// <summary>The handle of a stream; null for none.</summary>
+    internal static StreamHandle HandleOf(GpuStream stream) { return stream == null ? null : stream.handle; }
 
     /// <summary>Whether all work of the stream is complete.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -323,11 +319,7 @@ namespace GpuMem
     /// Destroys the stream, or releases a wrapped one, as soon as nothing is kept for its work. It never waits, may be
     /// called repeatedly, and from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its name and device.</summary>
     public override string ToString() { return handle.Text; }
@@ -377,13 +369,19 @@ namespace GpuMem
     {
       return Make(device, name, handle =>
       {
-        using (var text = new CText(name, nameof(name))) CreateNative(device, handle, priority, text.Pointer);
+        using (var text = new CText(name, nameof(name)))
+        {
+          gpumem_stream_desc desc = gpumem_stream_desc.Sized();
+          desc.priority = priority;
+          desc.name = text.Pointer;
+          Calls.gpumem_stream_create(device, desc, handle);
+        }
       });
     }
 
     internal static GpuStream Wrap(GpuDevice device, IntPtr nativeStream)
     {
-      return Make(device, null, handle => WrapNative(device, handle, nativeStream));
+      return Make(device, null, handle => Calls.gpumem_stream_wrap(device, nativeStream, handle));
     }
 
     static IKept Keep(GpuRange range) { return range.Owner == null ? null : new KeptMemory(range); }
@@ -392,41 +390,11 @@ namespace GpuMem
 
     static GpuStream Make(GpuDevice device, string name, Action<StreamHandle> make)
     {
-      Leftovers.Sweep();
-      var handle = new StreamHandle(device, name);
-      try
+      return Handles.Make(new StreamHandle(device, name), handle =>
       {
         make(handle);
         return new GpuStream(device, handle);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void CreateNative(GpuDevice device, StreamHandle handle, int priority, IntPtr name)
-    {
-      gpumem_stream_desc desc = gpumem_stream_desc.Sized();
-      desc.priority = priority;
-      desc.name = name;
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_stream_create(device.Value, &desc, &value, error);
-      device.Instance.Handle.Check(status, error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void WrapNative(GpuDevice device, StreamHandle handle, IntPtr nativeStream)
-    {
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_stream_wrap(device.Value, nativeStream, &value, error);
-      device.Instance.Handle.Check(status, error);
-      handle.Attach(value);
+      });
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -461,26 +429,7 @@ namespace GpuMem
     /// Number of the capture into a graph that the stream is part of, for <see cref="MemoryPool.ReleaseCapture"/>; 0 if it is
     /// not being captured.
     /// </summary>
-    public long CaptureId
-    {
-      [MethodImpl(GpuMemLibrary.Bound)]
-      get
-      {
-        ulong number;
-        gpumem_error* error = Error.Detail;
-        handle.Check(Native.gpumem_stream_get_capture_id(handle.Value, &number, error), error);
-        return (long)number;
-      }
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    StreamInfo GetInfo()
-    {
-      gpumem_stream_info info = gpumem_stream_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_stream_get_info(handle.Value, &info, error), error);
-      return new StreamInfo(&info);
-    }
+    public long CaptureId { get { return (long)Calls.gpumem_stream_get_capture_id(handle); } }
   }
 
   static class Timeout

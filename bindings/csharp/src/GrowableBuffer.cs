@@ -31,25 +31,11 @@ namespace GpuMem
     internal BufferHandle Handle { get { return handle; } }
 
     /// <summary>Device given at creation.</summary>
-    public GpuDevice Device
-    {
-      get
-      {
-        handle.Usable();
-        return device;
-      }
-    }
+    public GpuDevice Device { get { return handle.IfUsable(device); } }
 
     /// <summary>Group given at creation, or null.</summary>
     [MaybeNull]
-    public BufferGroup Group
-    {
-      get
-      {
-        handle.Usable();
-        return group;
-      }
-    }
+    public BufferGroup Group { get { return handle.IfUsable(group); } }
 
     /// <summary>
     /// Information about the buffer as it is now. It waits for nothing, and can also be read in functions of
@@ -190,12 +176,10 @@ namespace GpuMem
     /// size, more is mapped. <see cref="Resize"/> makes no driver call then, and waits for nobody.
     /// </summary>
     /// <param name="size">Bytes to keep ahead; 0, as at creation, ends it and leaves what is there.</param>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void SetAhead(long size)
     {
       ulong bytes = Argument(size, nameof(size));
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_buffer_set_ahead(handle.Value, bytes, error), error);
+      Calls.gpumem_buffer_set_ahead(handle, bytes);
     }
 
     /// <summary>
@@ -280,7 +264,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      using (var text = new CText(name, nameof(name))) return new BufferRegistration(handle, NoteNative(text.Pointer), name);
+      return new BufferRegistration(handle, Calls.gpumem_buffer_note_registration(handle, name), name);
     }
 
     /// <summary>Ends a registration, as its <c>Dispose</c> does, but throws if that fails.</summary>
@@ -354,11 +338,7 @@ namespace GpuMem
     /// Frees the buffer, awake or asleep, as soon as no work that this binding enqueued can still use it. Wait for other
     /// work first. It may be called repeatedly, and from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its name, size and location.</summary>
     public override string ToString() { return handle.Text; }
@@ -366,11 +346,9 @@ namespace GpuMem
     internal static GrowableBuffer Create(GpuDevice device, long size, BufferOptions options)
     {
       Sizes.ToNative(size, nameof(size));
-      Sizes.ToNative(options.Reserve, nameof(options.Reserve));
-      Leftovers.Sweep();
+      options.Describe();  // refuses negative numbers before anything is made
       GroupHandle group = options.Group == null ? null : options.Group.Handle;
-      var handle = new BufferHandle(device.Instance.Handle, group, options.Tag);
-      try
+      return Handles.Make(new BufferHandle(device.Instance.Handle, group, options.Tag), handle =>
       {
         Forgotten.Retry(() =>
         {
@@ -379,21 +357,14 @@ namespace GpuMem
           {
             CreateNative(device, handle, size, options, name.Pointer, tag.Pointer);
           }
-          return handle;
         });
         handle.Refresh();
         var buffer = new GrowableBuffer(device, options.Group, handle);
         handle.Own(buffer);
         return buffer;
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
+      });
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     static void CreateNative(
         GpuDevice device, BufferHandle handle, long size, BufferOptions options, IntPtr name, IntPtr tag)
     {
@@ -406,23 +377,11 @@ namespace GpuMem
       desc.access_count = (ulong)native.Length;
       desc.name = name;
       desc.tag = tag;
-      gpumem_error* error = Error.Detail;
       fixed (gpumem_access_desc* first = native)
       {
         desc.accesses = first;
-        IntPtr value;
-        device.Instance.Handle.Check(Native.gpumem_buffer_create(device.Value, &desc, &value, error), error);
-        handle.Attach(value);
+        Calls.gpumem_buffer_create(device, desc, handle);
       }
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    ulong NoteNative(IntPtr name)
-    {
-      ulong registration;
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_buffer_note_registration(handle.Value, name, &registration, error), error);
-      return registration;
     }
 
     gpumem_buffer_info Read()
@@ -438,17 +397,12 @@ namespace GpuMem
 
     void Change(Call call)
     {
-      Forgotten.Retry(() =>
+      Action change = () =>
       {
-        handle.Change(
-            () =>
-            {
-              gpumem_error* error = Error.Detail;
-              handle.Check(call(error), error);
-            },
-            true);
-        return handle;
-      });
+        gpumem_error* error = Error.Detail;
+        handle.Check(call(error), error);
+      };
+      Forgotten.Retry(() => handle.Change(change, true));
       GC.KeepAlive(this);
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A safe handle for each type of object. It keeps its instance open and frees its object once, without throwing.
+// The handles of objects. Each keeps its instance open and frees its object once, without throwing. HandleClasses.cs has
+// what follows from the type of the object.
 //
 // The library checks handles itself: a call that comes too late fails and touches nothing, so calls take no reference.
 // Only what outlives a call holds one: views, copies in a stream, and objects of an instance.
@@ -22,6 +23,21 @@ namespace GpuMem
     {
       if (handle.IsDisposed) throw new ObjectDisposedException(noun ?? handle.Noun);
       return handle;
+    }
+
+    /// <summary>Makes an object with a new handle, which ends if that fails.</summary>
+    internal static TObject Make<THandle, TObject>(THandle handle, Func<THandle, TObject> make) where THandle : GpuHandle
+    {
+      try
+      {
+        Leftovers.Sweep();
+        return make(handle);
+      }
+      catch
+      {
+        handle.Abandon();
+        throw;
+      }
     }
   }
 
@@ -96,6 +112,13 @@ namespace GpuMem
       }
     }
 
+    /// <summary>What only the owner of an object that is not disposed may have.</summary>
+    internal T IfUsable<T>(T value)
+    {
+      this.Usable();
+      return value;
+    }
+
     /// <summary>Throws if a call failed. A stale handle means that another thread has disposed the object.</summary>
     internal void Check(int status, gpumem_error* error, int? failedRegion = null)
     {
@@ -140,6 +163,13 @@ namespace GpuMem
       Forget();
       GC.SuppressFinalize(this);
       ReleaseParent();
+    }
+
+    /// <summary>What the owner does to dispose its object.</summary>
+    internal void DisposeAndSweep()
+    {
+      Leftovers.Sweep();
+      Dispose();
     }
 
     /// <summary>Keeps the instance open no longer.</summary>
@@ -403,23 +433,9 @@ namespace GpuMem
     }
   }
 
-  sealed unsafe class StreamHandle : GpuHandle
+  sealed unsafe partial class StreamHandle
   {
-    readonly int device;
-    readonly string name;
-
-    internal StreamHandle(GpuDevice device, string name) : base(device.Instance.Handle)
-    {
-      this.device = device.Ordinal;
-      this.name = name;
-      Pending = new PendingWork();
-    }
-
-    internal PendingWork Pending { get; private set; }
-
-    internal override string Noun { get { return nameof(GpuStream); } }
-
-    internal override Printed Print() { return base.Print().Add("Device", device).AddIf("Name", name); }
+    internal readonly PendingWork Pending = new PendingWork();
 
     // While operands are kept for the stream it must live, because only it can observe the work complete.
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -441,66 +457,6 @@ namespace GpuMem
     {
       gpumem_error* error = Error.Detail;
       Check(Native.gpumem_stream_synchronize(Raw, Constants.GPUMEM_TIMEOUT_INFINITE, error), error);
-    }
-  }
-
-  sealed unsafe class EventHandle : GpuHandle
-  {
-    readonly int device;
-    readonly string name;
-
-    internal EventHandle(GpuDevice device, string name) : base(device.Instance.Handle)
-    {
-      this.device = device.Ordinal;
-      this.name = name;
-    }
-
-    internal override string Noun { get { return nameof(GpuEvent); } }
-
-    internal override Printed Print() { return base.Print().Add("Device", device).AddIf("Name", name); }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    protected override int Destroy(IntPtr value, gpumem_error* error)
-    {
-      return Native.gpumem_event_destroy(value, error);
-    }
-  }
-
-  sealed unsafe class HubHandle : GpuHandle
-  {
-    readonly string path, name;
-
-    internal HubHandle(InstanceHandle instance, string path, string name) : base(instance)
-    {
-      this.path = path;
-      this.name = name;
-    }
-
-    internal override string Noun { get { return nameof(Hub); } }
-
-    internal override Printed Print() { return base.Print().AddIf("Path", path).AddIf("Name", name); }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    protected override int Destroy(IntPtr value, gpumem_error* error)
-    {
-      return Native.gpumem_hub_close(value, error);
-    }
-  }
-
-  sealed unsafe class LinkHandle : GpuHandle
-  {
-    readonly string path;
-
-    internal LinkHandle(InstanceHandle instance, string path) : base(instance) { this.path = path; }
-
-    internal override string Noun { get { return nameof(Link); } }
-
-    internal override Printed Print() { return base.Print().AddIf("Path", path); }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    protected override int Destroy(IntPtr value, gpumem_error* error)
-    {
-      return Native.gpumem_link_close(value, error);
     }
   }
 
@@ -629,7 +585,7 @@ namespace GpuMem
     }
   }
 
-  sealed unsafe class PhysicalHandle : GpuHandle
+  sealed unsafe partial class PhysicalHandle
   {
     long weight;
 
@@ -637,8 +593,6 @@ namespace GpuMem
 
     /// <summary>What the owner knows of it.</summary>
     internal PhysicalInfo Info { get; set; }
-
-    internal override string Noun { get { return nameof(PhysicalMemory); } }
 
     internal override Printed Print() { return Info == null ? base.Print() : Info.Print(base.Print()); }
 
@@ -649,12 +603,6 @@ namespace GpuMem
       GC.AddMemoryPressure(bytes);
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
-    protected override int Destroy(IntPtr value, gpumem_error* error)
-    {
-      return Native.gpumem_physical_release(value, error);
-    }
-
     protected override void ReleaseKept()
     {
       if (weight != 0) GC.RemoveMemoryPressure(weight);
@@ -662,21 +610,8 @@ namespace GpuMem
     }
   }
 
-  sealed unsafe class RangeHandle : GpuHandle
+  sealed unsafe partial class RangeHandle
   {
-    readonly long size;
-    readonly string name;
-
-    internal RangeHandle(InstanceHandle instance, long size, string name) : base(instance)
-    {
-      this.size = size;
-      this.name = name;
-    }
-
-    internal override string Noun { get { return nameof(AddressRange); } }
-
-    internal override Printed Print() { return base.Print().Add("Size", size).AddIf("Name", name); }
-
     // The addresses can be released only when nothing is mapped.
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
@@ -687,7 +622,7 @@ namespace GpuMem
   }
 
   /// <summary>A group of buffers. It knows them so that their views end when it puts them to sleep or wakes them.</summary>
-  sealed unsafe class GroupHandle : GpuHandle
+  sealed unsafe partial class GroupHandle
   {
     /// <summary>A call that sleeps or wakes, and the buffers that it may change.</summary>
     sealed class Running
@@ -708,13 +643,6 @@ namespace GpuMem
     // A strong reference would keep the collector from freeing forgotten buffers.
     readonly List<WeakReference<BufferHandle>> members = new List<WeakReference<BufferHandle>>();
     readonly List<Running> running = new List<Running>();
-    readonly string name;
-
-    internal GroupHandle(InstanceHandle instance, string name) : base(instance) { this.name = name; }
-
-    internal override string Noun { get { return nameof(BufferGroup); } }
-
-    internal override Printed Print() { return base.Print().AddIf("Name", name); }
 
     /// <summary>Adds a buffer that is about to be created.</summary>
     internal void Add(BufferHandle buffer)
@@ -755,15 +683,9 @@ namespace GpuMem
         foreach (BufferHandle buffer in call.Buffers) buffer.EndChange(false);
       }
     }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    protected override int Destroy(IntPtr value, gpumem_error* error)
-    {
-      return Native.gpumem_group_destroy(value, error);
-    }
   }
 
-  sealed unsafe class BufferHandle : GpuHandle
+  sealed unsafe partial class BufferHandle
   {
     // Objects of all instances by their handles, which are different in the whole process.
     static readonly Dictionary<IntPtr, WeakReference<GrowableBuffer>> owners =
@@ -807,8 +729,6 @@ namespace GpuMem
 
     /// <summary>Whether a call that changes it has not returned yet.</summary>
     internal bool IsChanging { get { return Volatile.Read(ref changing) != 0; } }
-
-    internal override string Noun { get { return nameof(GrowableBuffer); } }
 
     internal override Printed Print()
     {
@@ -1105,6 +1025,15 @@ namespace GpuMem
       {
         return call();
       }
+    }
+
+    internal static void Retry(Action call)
+    {
+      Retry(() =>
+      {
+        call();
+        return true;
+      });
     }
 
     /// <summary>Whether a call that failed should be made again, because something was freed.</summary>

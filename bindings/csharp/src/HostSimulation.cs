@@ -43,7 +43,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public static void Launch(GpuStream stream, Action<HostKernel> kernel)
     {
-      Of(stream);
+      Given(stream, nameof(stream)).Handle.Usable();
       if (kernel == null) throw new ArgumentNullException(nameof(kernel));
       var callback = new Callback(kernel);
       stream.Enqueue(callback, error =>
@@ -51,77 +51,52 @@ namespace GpuMem
     }
 
     /// <summary>Creates a native stream, as other code would, for <see cref="GpuDevice.WrapStream"/>.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public static IntPtr CreateNativeStream(GpuDevice device)
     {
-      IntPtr stream;
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_native_stream_create(Of(device), &stream, error), error);
-      return stream;
+      return Calls.gpumem_host_native_stream_create(Given(device));
     }
 
     /// <summary>Destroys a stream of <see cref="CreateNativeStream"/>.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public static void DestroyNativeStream(GpuDevice device, IntPtr nativeStream)
     {
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_native_stream_destroy(Of(device), nativeStream, error), error);
+      Calls.gpumem_host_native_stream_destroy(Given(device), nativeStream);
     }
 
     /// <summary>Marks a stream as being captured into a graph by other code, or removes the mark.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public static void SetCapturing(GpuStream stream, bool capturing)
     {
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_stream_set_capturing(Of(stream), capturing ? 1u : 0u, error), error);
+      Calls.gpumem_host_stream_set_capturing(Given(stream, nameof(stream)).Handle, capturing ? 1u : 0u);
     }
 
     /// <summary>Loses a device, as a faulting kernel would.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public static void LoseDevice(GpuDevice device)
-    {
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_device_lose(Of(device), error), error);
-    }
+    public static void LoseDevice(GpuDevice device) { Calls.gpumem_host_device_lose(Given(device)); }
 
     /// <summary>Makes a step of the backend fail.</summary>
     /// <param name="instance">Instance whose steps are counted, from now on.</param>
     /// <param name="step">Number of the step that fails, from 1; 0 turns it off.</param>
     /// <param name="repeat">Whether every later step fails too.</param>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public static void FailStep(GpuInstance instance, long step, bool repeat = false)
     {
-      gpumem_error* error = Error.Detail;
-      ulong number = Sizes.ToNative(step, nameof(step));
-      Error.Check(Native.gpumem_host_fail_step(Of(instance), number, repeat ? 1u : 0u, error), error);
+      InstanceHandle handle = Given(instance, nameof(instance)).Handle;
+      Calls.gpumem_host_fail_step(handle, Sizes.ToNative(step, nameof(step)), repeat ? 1u : 0u);
     }
 
     /// <summary>Allocates memory as other code would through the driver.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public static IntPtr AllocateForeign(GpuDevice device, MemoryKind kind, long size)
     {
-      IntPtr pointer;
-      ulong bytes = Sizes.ToNative(size, nameof(size));
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_foreign_alloc(Of(device), (int)kind, bytes, &pointer, error), error);
-      return pointer;
+      return Calls.gpumem_host_foreign_alloc(Given(device), (int)kind, Sizes.ToNative(size, nameof(size)));
     }
 
     /// <summary>Frees memory of <see cref="AllocateForeign"/>.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public static void FreeForeign(GpuDevice device, IntPtr pointer)
     {
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_foreign_free(Of(device), pointer, error), error);
+      Calls.gpumem_host_foreign_free(Given(device), pointer);
     }
 
     /// <summary>Enables or disables peer access as other code of the process would.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public static void SetForeignPeerAccess(GpuDevice device, GpuDevice peer, bool enabled)
     {
-      gpumem_error* error = Error.Detail;
-      IntPtr one = Of(device), other = Of(peer, nameof(peer));
-      Error.Check(Native.gpumem_host_foreign_peer_access(one, other, enabled ? 1u : 0u, error), error);
+      Calls.gpumem_host_foreign_peer_access(Given(device), Given(peer, nameof(peer)), enabled ? 1u : 0u);
     }
 
     /// <summary>Sets the calling thread's current device in the host backend; -1 for none.</summary>
@@ -129,34 +104,13 @@ namespace GpuMem
     public static int SetCurrentDevice(int ordinal)
     {
       GpuMemLibrary.Load();
-      return SetCurrentNative(ordinal);
+      return Calls.gpumem_host_set_current_device(ordinal);
     }
 
-    static IntPtr Of(GpuDevice device, string name = "device")
+    static T Given<T>(T argument, string name = "device") where T : class
     {
-      if (device == null) throw new ArgumentNullException(name);
-      return device.Value;
-    }
-
-    static IntPtr Of(GpuStream stream)
-    {
-      if (stream == null) throw new ArgumentNullException(nameof(stream));
-      return stream.Handle.Value;
-    }
-
-    static IntPtr Of(GpuInstance instance)
-    {
-      if (instance == null) throw new ArgumentNullException(nameof(instance));
-      return instance.Handle.Value;
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static int SetCurrentNative(int ordinal)
-    {
-      int previous;
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_set_current_device(ordinal, &previous, error), error);
-      return previous;
+      if (argument == null) throw new ArgumentNullException(name);
+      return argument;
     }
   }
 }

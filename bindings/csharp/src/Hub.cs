@@ -2,8 +2,6 @@
 // Shared memory and events under names: the side that has them.
 
 using System;
-using System.Diagnostics.CodeAnalysis;
-using System.Runtime.CompilerServices;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -26,17 +24,10 @@ namespace GpuMem
     }
 
     /// <summary>Its instance.</summary>
-    public GpuInstance Instance
-    {
-      get
-      {
-        handle.Usable();
-        return instance;
-      }
-    }
+    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
     /// <summary>Information about the hub as it is now.</summary>
-    public HubInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+    public HubInfo Info { get { return Calls.gpumem_hub_get_info(handle); } }
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
@@ -52,7 +43,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      using (var text = new CText(name, nameof(name))) return PublishNative(text.Pointer, ShareHandle.ToNative(share), options.Describe());
+      return Sizes.FromNative(Calls.gpumem_hub_publish(handle, name, ShareHandle.ToNative(share), options.Describe()));
     }
 
     /// <summary>
@@ -64,28 +55,21 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      ulong number = Sizes.ToNative(version, nameof(version));
-      using (var text = new CText(name, nameof(name))) WithdrawNative(text.Pointer, number);
+      Calls.gpumem_hub_withdraw(handle, name, Sizes.ToNative(version, nameof(version)));
     }
 
     /// <summary>
     /// Closes the hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported stays
     /// with them. It may be called repeatedly, and from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its path and name.</summary>
     public override string ToString() { return handle.Text; }
 
     internal static Hub Open(GpuInstance instance, HubOptions options)
     {
-      Leftovers.Sweep();
-      var handle = new HubHandle(instance.Handle, options.Path, options.Name);
-      try
+      return Handles.Make(new HubHandle(instance.Handle, options.Path, options.Name), handle =>
       {
         using (var path = new CText(options.Path, nameof(options.Path)))
         using (var name = new CText(options.Name, nameof(options.Name)))
@@ -93,15 +77,9 @@ namespace GpuMem
           OpenNative(instance, handle, options, path.Pointer, name.Pointer);
         }
         return new Hub(instance, handle);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
+      });
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     static void OpenNative(GpuInstance instance, HubHandle handle, HubOptions options, IntPtr path, IntPtr name)
     {
       gpumem_hub_desc desc = options.Describe();
@@ -110,45 +88,14 @@ namespace GpuMem
       desc.user_count = (uint)(options.Users?.Length ?? 0);
       desc.group_count = (uint)(options.Groups?.Length ?? 0);
       desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
       fixed (uint* users = options.Users, groups = options.Groups)
       fixed (byte* token = options.Token)
       {
         desc.users = users;
         desc.groups = groups;
         desc.token = (IntPtr)token;
-        instance.Handle.Check(Native.gpumem_hub_open(instance.Handle.Value, &desc, &value, error), error);
+        Calls.gpumem_hub_open(instance.Handle, desc, handle);
       }
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    long PublishNative(IntPtr name, gpumem_share_handle share, gpumem_publish_desc desc)
-    {
-      ulong version;
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_hub_publish(handle.Value, name, &share, &desc, &version, error), error);
-      GC.KeepAlive(this);
-      return Sizes.FromNative(version);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    void WithdrawNative(IntPtr name, ulong version)
-    {
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_hub_withdraw(handle.Value, name, version, error), error);
-      GC.KeepAlive(this);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    HubInfo GetInfo()
-    {
-      gpumem_hub_info info = gpumem_hub_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_hub_get_info(handle.Value, &info, error), error);
-      GC.KeepAlive(this);
-      return new HubInfo(&info);
     }
   }
 }

@@ -28,50 +28,36 @@ namespace GpuMem
     {
       this.instance = instance;
       this.handle = handle;
-      info = GetMemoryInfo();
+      info = Calls.gpumem_memory_get_info(handle);
       offset = (long)pointer - (long)info.DevicePointer;
       handle.Info = info;
       handle.Own();
     }
 
     /// <summary>Its instance.</summary>
-    public GpuInstance Instance
-    {
-      get
-      {
-        Usable();
-        return instance;
-      }
-    }
+    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
     /// <summary>Information about the import as it stands now. The exporter is not asked.</summary>
-    public ImportInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+    public ImportInfo Info { get { return Calls.gpumem_memory_get_import_info(handle.Usable()); } }
 
     /// <summary>What the library knows of the memory, which is <see cref="MemoryKind.Imported"/>. It never changes.</summary>
-    public MemoryInfo MemoryInfo { get { return Usable(); } }
+    public MemoryInfo MemoryInfo { get { return handle.IfUsable(info); } }
 
     /// <summary>Bytes from the one that was exported to the end of the memory.</summary>
-    public long Size { get { return Usable().Size - offset; } }
+    public long Size { get { return MemoryInfo.Size - offset; } }
 
     /// <summary>Where in the whole memory the byte lies that was exported.</summary>
-    public long Offset
-    {
-      get
-      {
-        Usable();
-        return offset;
-      }
-    }
+    public long Offset { get { return handle.IfUsable(offset); } }
 
     /// <summary>Address for devices of the byte that was exported. It is valid until the import is disposed.</summary>
-    public IntPtr DevicePointer { get { return (IntPtr)((long)Usable().DevicePointer + offset); } }
+    public IntPtr DevicePointer { get { return (IntPtr)((long)MemoryInfo.DevicePointer + offset); } }
 
     /// <summary>Address of the same byte for the CPU; zero if it cannot access the memory.</summary>
     public IntPtr HostPointer
     {
       get
       {
-        IntPtr first = Usable().HostPointer;
+        IntPtr first = MemoryInfo.HostPointer;
         return first == IntPtr.Zero ? first : (IntPtr)((long)first + offset);
       }
     }
@@ -95,7 +81,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       using (var array = new PinnedArray<T>(source, nameof(source), false))
       {
         instance.Copy(Range.Slice(0, array.Size, nameof(source)), array.Range);
@@ -112,7 +98,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Usable();
+      handle.Usable();
       using (var array = new PinnedArray<T>(destination, nameof(destination), true))
       {
         instance.Copy(array.Range, Range.Slice(0, array.Size, nameof(destination)));
@@ -123,11 +109,7 @@ namespace GpuMem
     /// Ends the import, as soon as no work that this binding enqueued can still use it. It may be called repeatedly, and
     /// from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its name, size and device.</summary>
     public override string ToString() { return handle.Text; }
@@ -145,21 +127,15 @@ namespace GpuMem
     /// <summary>Makes what <paramref name="import"/> attaches to the handle, whose exported byte it returns; null if it attaches nothing.</summary>
     internal static ImportedMemory Import(GpuInstance instance, ImportOptions options, Func<AllocationHandle, IntPtr, IntPtr> import)
     {
-      Leftovers.Sweep();
       var handle = new AllocationHandle(instance.Handle, nameof(ImportedMemory));
-      try
+      return Handles.Make(handle, made =>
       {
         IntPtr pointer;
-        using (var name = new CText(options.Name, nameof(options.Name))) pointer = Forgotten.Retry(() => import(handle, name.Pointer));
-        if (!handle.IsInvalid) return new ImportedMemory(instance, handle, pointer);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
-      handle.Abandon();
-      return null;
+        using (var name = new CText(options.Name, nameof(options.Name))) pointer = Forgotten.Retry(() => import(made, name.Pointer));
+        if (!made.IsInvalid) return new ImportedMemory(instance, made, pointer);
+        made.Abandon();
+        return null;
+      });
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -183,27 +159,12 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     ImportInfo GetInfo()
     {
-      Usable();
+      handle.Usable();
       gpumem_import_info native = gpumem_import_info.Sized();
       gpumem_error* error = Error.Detail;
       handle.Check(Native.gpumem_memory_get_import_info(handle.Value, &native, error), error);
       GC.KeepAlive(this);
       return new ImportInfo(&native);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    MemoryInfo GetMemoryInfo()
-    {
-      gpumem_memory_info native = gpumem_memory_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_memory_get_info(handle.Value, &native, error), error);
-      return new MemoryInfo(&native);
-    }
-
-    MemoryInfo Usable()
-    {
-      handle.Usable();
-      return info;
     }
   }
 }

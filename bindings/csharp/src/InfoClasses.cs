@@ -549,6 +549,46 @@ namespace GpuMem
     }
   }
 
+  /// <summary>Information about an import.</summary>
+  public sealed unsafe partial class ImportInfo
+  {
+    internal ImportInfo(gpumem_import_info* info)
+    {
+      Way = (ShareWay)info->way;
+      Access = (Access)info->access;
+      State = (ImportState)info->state;
+      ExporterProcess = info->exporter_pid;
+      Count = Sizes.FromNative(info->count);
+      ExporterBufferId = info->exporter_buffer_id;
+    }
+
+    /// <summary>How it is shared.</summary>
+    public ShareWay Way { get; private set; }
+
+    /// <summary>What may be done here.</summary>
+    public Access Access { get; private set; }
+
+    /// <summary>How it stands at this moment.</summary>
+    public ImportState State { get; private set; }
+
+    /// <summary>As in <see cref="ShareInfo"/>: of the publisher, not of a keeper.</summary>
+    public int ExporterProcess { get; private set; }
+
+    /// <summary>How often it is imported, and so must be disposed.</summary>
+    public long Count { get; private set; }
+
+    /// <summary>Number of the allocation in the exporter.</summary>
+    public ulong ExporterBufferId { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(ImportInfo)).Add(nameof(Way), Way).Add(nameof(Access), Access)
+          .Add(nameof(State), State).Add(nameof(ExporterProcess), ExporterProcess).Add(nameof(Count), Count)
+          .Add(nameof(ExporterBufferId), ExporterBufferId).ToString();
+    }
+  }
+
   /// <summary>Whether memory can be shared in one way.</summary>
   public sealed unsafe partial class ShareWayInfo
   {
@@ -1116,6 +1156,34 @@ namespace GpuMem
     {
       return new Printed(nameof(PoolClassInfo)).Add(nameof(BlockSize), BlockSize).Add(nameof(LiveCount), LiveCount)
           .Add(nameof(TotalCount), TotalCount).Add(nameof(BlockCount), BlockCount).ToString();
+    }
+  }
+
+  /// <summary>Information about a block.</summary>
+  public sealed unsafe partial class PoolBlockInfo
+  {
+    internal PoolBlockInfo(gpumem_pool_block_info* info)
+    {
+      Base = info->@base;
+      UsableSize = Sizes.FromNative(info->usable_size);
+      RequestedSize = Sizes.FromNative(info->requested_size);
+      Complete(info);
+    }
+
+    /// <summary>First byte.</summary>
+    public IntPtr Base { get; private set; }
+
+    /// <summary>Bytes that may be used.</summary>
+    public long UsableSize { get; private set; }
+
+    /// <summary>Bytes that were asked for; 0 unless the pool has <see cref="PoolFlags.Debug"/>.</summary>
+    public long RequestedSize { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PoolBlockInfo)).Add(nameof(Base), Base).Add(nameof(UsableSize), UsableSize)
+          .Add(nameof(RequestedSize), RequestedSize).Add(nameof(IsOfDisposedPool), IsOfDisposedPool).ToString();
     }
   }
 

@@ -22,17 +22,10 @@ namespace GpuMem
     }
 
     /// <summary>Its instance.</summary>
-    public GpuInstance Instance
-    {
-      get
-      {
-        handle.Usable();
-        return instance;
-      }
-    }
+    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
     /// <summary>Information about the link as it is now.</summary>
-    public LinkInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+    public LinkInfo Info { get { return Calls.gpumem_link_get_info(handle); } }
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
@@ -91,7 +84,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      using (var text = new CText(name, nameof(name))) return FetchNative(text.Pointer, options.Describe());
+      return Calls.gpumem_link_fetch(handle, name, options.Describe());
     }
 
     /// <summary>
@@ -135,7 +128,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      using (var text = new CText(name, nameof(name))) return PublishNative(text.Pointer, ShareHandle.ToNative(share), options.Describe());
+      return Sizes.FromNative(Calls.gpumem_link_publish(handle, name, ShareHandle.ToNative(share), options.Describe()));
     }
 
     /// <summary>Withdraws a name, or one version of it, from a keeper.</summary>
@@ -145,8 +138,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
-      ulong number = Sizes.ToNative(version, nameof(version));
-      using (var text = new CText(name, nameof(name))) WithdrawNative(text.Pointer, number);
+      Calls.gpumem_link_withdraw(handle, name, Sizes.ToNative(version, nameof(version)));
     }
 
     /// <summary>
@@ -179,52 +171,37 @@ namespace GpuMem
     /// Closes the link. What was imported through it stays, and still learns how the publisher fares. A thread that waits
     /// gets an <see cref="ObjectDisposedException"/>. It may be called repeatedly, and from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>The path of the hub.</summary>
     public override string ToString() { return handle.Text; }
 
     internal static Link Connect(GpuInstance instance, LinkOptions options)
     {
-      Leftovers.Sweep();
-      var handle = new LinkHandle(instance.Handle, options.Path);
-      try
+      return Handles.Make(new LinkHandle(instance.Handle, options.Path), handle =>
       {
         using (var path = new CText(options.Path, nameof(options.Path))) ConnectNative(instance, handle, options, path.Pointer);
         return new Link(instance, handle);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
+      });
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     static void ConnectNative(GpuInstance instance, LinkHandle handle, LinkOptions options, IntPtr path)
     {
       gpumem_link_desc desc = options.Describe();
       desc.path = path;
       desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
       fixed (byte* token = options.Token)
       {
         desc.token = (IntPtr)token;
-        instance.Handle.Check(Native.gpumem_link_connect(instance.Handle.Value, &desc, &value, error), error);
+        Calls.gpumem_link_connect(instance.Handle, desc, handle);
       }
-      handle.Attach(value);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     bool Enumerate(uint index, out HubEntry entry)
     {
       entry = null;
-      gpumem_entry_info info = NewEntry();
+      gpumem_entry_info info = gpumem_entry_info.Sized();
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_link_enumerate(handle.Value, index, &info, error);
       GC.KeepAlive(this);
@@ -237,7 +214,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     HubEntry WaitNative(IntPtr name, ulong after, ulong limit)
     {
-      gpumem_entry_info info = NewEntry();
+      gpumem_entry_info info = gpumem_entry_info.Sized();
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_link_wait(handle.Value, name, after, limit, &info, error);
       GC.KeepAlive(this);
@@ -252,7 +229,7 @@ namespace GpuMem
       entry = null;
       gpumem_import_desc desc = options.Describe();
       desc.name = memoryName;
-      gpumem_entry_info info = NewEntry();
+      gpumem_entry_info info = gpumem_entry_info.Sized();
       IntPtr pointer, value;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_link_import_next(handle.Value, name, after, limit, &desc, &info, &pointer, &value, error);
@@ -262,50 +239,6 @@ namespace GpuMem
       made.Attach(value);
       entry = new HubEntry(&info);
       return pointer;
-    }
-
-    static gpumem_entry_info NewEntry()
-    {
-      gpumem_entry_info info = gpumem_entry_info.Sized();
-      return info;
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    ShareHandle FetchNative(IntPtr name, gpumem_fetch_desc desc)
-    {
-      gpumem_share_handle share;
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_link_fetch(handle.Value, name, &desc, &share, error), error);
-      GC.KeepAlive(this);
-      return new ShareHandle(share);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    long PublishNative(IntPtr name, gpumem_share_handle share, gpumem_publish_desc desc)
-    {
-      ulong version;
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_link_publish(handle.Value, name, &share, &desc, &version, error), error);
-      GC.KeepAlive(this);
-      return Sizes.FromNative(version);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    void WithdrawNative(IntPtr name, ulong version)
-    {
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_link_withdraw(handle.Value, name, version, error), error);
-      GC.KeepAlive(this);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    LinkInfo GetInfo()
-    {
-      gpumem_link_info info = gpumem_link_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_link_get_info(handle.Value, &info, error), error);
-      GC.KeepAlive(this);
-      return new LinkInfo(&info);
     }
   }
 }

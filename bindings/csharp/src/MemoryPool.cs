@@ -10,27 +10,11 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>Information about a block of a pool.</summary>
-  public sealed unsafe class PoolBlockInfo
+  public sealed unsafe partial class PoolBlockInfo
   {
-    readonly IntPtr pool;
+    IntPtr pool;
 
-    internal PoolBlockInfo(gpumem_pool_block_info* info)
-    {
-      pool = info->pool;
-      Base = info->@base;
-      UsableSize = Sizes.FromNative(info->usable_size);
-      RequestedSize = Sizes.FromNative(info->requested_size);
-    }
-
-    /// <summary>First byte.</summary>
-    public IntPtr Base { get; private set; }
-
-    /// <summary>Bytes that may be used.</summary>
-    public long UsableSize { get; private set; }
-
-    /// <summary>Bytes that were asked for; 0 unless the pool has <see cref="PoolFlags.Debug"/>.</summary>
-    public long RequestedSize { get; private set; }
+    void Complete(gpumem_pool_block_info* info) { pool = info->pool; }
 
     /// <summary>Whether its pool was disposed.</summary>
     public bool IsOfDisposedPool { get { return pool == IntPtr.Zero; } }
@@ -40,13 +24,6 @@ namespace GpuMem
     {
       if (pool == null) throw new ArgumentNullException(nameof(pool));
       return this.pool != IntPtr.Zero && pool.Handle.Raw == this.pool;
-    }
-
-    /// <summary>All of it.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(PoolBlockInfo)).Add(nameof(Base), Base).Add(nameof(UsableSize), UsableSize)
-          .Add(nameof(RequestedSize), RequestedSize).Add(nameof(IsOfDisposedPool), IsOfDisposedPool).ToString();
     }
   }
 
@@ -67,17 +44,10 @@ namespace GpuMem
     }
 
     /// <summary>Device given at creation.</summary>
-    public GpuDevice Device
-    {
-      get
-      {
-        handle.Usable();
-        return device;
-      }
-    }
+    public GpuDevice Device { get { return handle.IfUsable(device); } }
 
     /// <summary>Information about the pool as it is now. The object does not change with the pool.</summary>
-    public PoolInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+    public PoolInfo Info { get { return Calls.gpumem_pool_get_info(handle); } }
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
@@ -95,7 +65,7 @@ namespace GpuMem
     {
       Sizes.ToNative(size, nameof(size));
       Sizes.ToNative(alignment, nameof(alignment));
-      var block = new BlockHandle(handle.Usable(), HandleOf(stream), size);
+      var block = new BlockHandle(handle.Usable(), GpuStream.HandleOf(stream), size);
       try
       {
         IntPtr pointer;
@@ -129,7 +99,7 @@ namespace GpuMem
     {
       Sizes.ToNative(size, nameof(size));
       Sizes.ToNative(alignment, nameof(alignment));
-      var block = new BlockHandle(handle.Usable(), HandleOf(stream), size);
+      var block = new BlockHandle(handle.Usable(), GpuStream.HandleOf(stream), size);
       try
       {
         IntPtr pointer;
@@ -159,7 +129,7 @@ namespace GpuMem
       var blocks = new PoolBlock[sizes.Length];
       try
       {
-        foreach (long size in sizes) handles.Add(new BlockHandle(handle, HandleOf(stream), size));
+        foreach (long size in sizes) handles.Add(new BlockHandle(handle, GpuStream.HandleOf(stream), size));
         for (int i = 0; i < blocks.Length; ++i) blocks[i] = new PoolBlock(this, handles[i], sizes[i]);
         IntPtr[] pointers = AllocatePointers(sizes, stream);
         for (int i = 0; i < pointers.Length; ++i) handles[i].Fill(pointers[i]);
@@ -217,7 +187,7 @@ namespace GpuMem
       handle.Usable();
       if (block == null) throw new ArgumentNullException(nameof(block));
       if (block.Pool != this) throw new ArgumentException("the block is of another pool; call that", nameof(block));
-      block.Handle.Free(HandleOf(stream));
+      block.Handle.Free(GpuStream.HandleOf(stream));
       block.Dispose();
       GC.KeepAlive(stream);
     }
@@ -227,24 +197,17 @@ namespace GpuMem
     /// <param name="stream">
     /// Stream behind whose work, as enqueued now, the block is free. Null: no work uses the block any more.
     /// </param>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr pointer, [AllowNull] GpuStream stream = null)
     {
       RefuseOwned(pointer, nameof(pointer));
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_free(handle.Value, pointer, Value(stream), error), error);
-      GC.KeepAlive(stream);
+      Calls.gpumem_pool_free(handle, pointer, GpuStream.HandleOf(stream));
     }
 
     /// <summary>The same, with the bytes that were asked for.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr pointer, long size, [AllowNull] GpuStream stream = null)
     {
       RefuseOwned(pointer, nameof(pointer));
-      ulong bytes = Sizes.ToNative(size, nameof(size));
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_free_sized(handle.Value, pointer, bytes, Value(stream), error), error);
-      GC.KeepAlive(stream);
+      Calls.gpumem_pool_free_sized(handle, pointer, Sizes.ToNative(size, nameof(size)), GpuStream.HandleOf(stream));
     }
 
     /// <summary>
@@ -265,12 +228,10 @@ namespace GpuMem
     }
 
     /// <summary>Frees a block by its pointer, in the order of a native stream. Zero does nothing.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void FreeNative(IntPtr pointer, IntPtr nativeStream)
     {
       RefuseOwned(pointer, nameof(pointer));
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_free_native(handle.Value, pointer, nativeStream, error), error);
+      Calls.gpumem_pool_free_native(handle, pointer, nativeStream);
     }
 
     /// <summary>
@@ -286,14 +247,11 @@ namespace GpuMem
     }
 
     /// <summary>The same by the block's pointer.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void RecordUse(IntPtr pointer, GpuStream stream)
     {
       handle.Usable();
       if (stream == null) throw new ArgumentNullException(nameof(stream));
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_record_use(handle.Value, pointer, Value(stream), error), error);
-      GC.KeepAlive(stream);
+      Calls.gpumem_pool_record_use(handle, pointer, stream.Handle);
     }
 
     /// <summary>
@@ -304,12 +262,9 @@ namespace GpuMem
     /// <param name="stream">
     /// Stream behind whose work, as enqueued now, the graph does not run any more. Null: it runs no more.
     /// </param>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void ReleaseCapture(long captureId, [AllowNull] GpuStream stream = null)
     {
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_release_capture(handle.Value, (ulong)captureId, Value(stream), error), error);
-      GC.KeepAlive(stream);
+      Calls.gpumem_pool_release_capture(handle, (ulong)captureId, GpuStream.HandleOf(stream));
     }
 
     /// <summary>
@@ -318,13 +273,9 @@ namespace GpuMem
     /// </summary>
     /// <param name="keep">Bytes that the pool may keep, live or free.</param>
     /// <returns>Bytes that were released.</returns>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public long Trim(long keep = 0)
     {
-      ulong bytes = Sizes.ToNative(keep, nameof(keep)), released;
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_trim(handle.Value, bytes, &released, error), error);
-      return Sizes.FromNative(released);
+      return Sizes.FromNative(Calls.gpumem_pool_trim(handle, Sizes.ToNative(keep, nameof(keep))));
     }
 
     /// <summary>
@@ -350,45 +301,27 @@ namespace GpuMem
     /// <summary>
     /// Sets how many bytes the pool takes at most; 0 means no limit. One below what it has releases nothing.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public void SetLimit(long size)
-    {
-      ulong bytes = Sizes.ToNative(size, nameof(size));
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_set_limit(handle.Value, bytes, error), error);
-    }
+    public void SetLimit(long size) { Calls.gpumem_pool_set_limit(handle, Sizes.ToNative(size, nameof(size))); }
 
     /// <summary>Sets how many bytes the pool keeps when blocks are freed; 0 means that all is kept.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void SetReleaseThreshold(long size)
     {
-      ulong bytes = Sizes.ToNative(size, nameof(size));
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_set_release_threshold(handle.Value, bytes, error), error);
+      Calls.gpumem_pool_set_release_threshold(handle, Sizes.ToNative(size, nameof(size)));
     }
 
     /// <summary>
     /// Gets information about a size class; larger numbers have larger blocks. There are
     /// <see cref="PoolInfo.ClassCount"/> of them.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public PoolClassInfo GetClassInfo(int index)
     {
       handle.Usable();
       if (index < 0) throw new ArgumentOutOfRangeException(nameof(index), index, "pass 0 or a positive number");
-      gpumem_pool_class_info info = gpumem_pool_class_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_get_class_info(handle.Value, (uint)index, &info, error), error);
-      return new PoolClassInfo(&info);
+      return Calls.gpumem_pool_get_class_info(handle, (uint)index);
     }
 
     /// <summary>Resets the peaks to what the pool has now.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public void ResetPeaks()
-    {
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_reset_peaks(handle.Value, error), error);
-    }
+    public void ResetPeaks() { Calls.gpumem_pool_reset_peaks(handle); }
 
     /// <summary>
     /// Sets a function to call when the pool cannot get memory, before an allocation fails: the time to dispose blocks or
@@ -410,11 +343,7 @@ namespace GpuMem
     /// Destroys the pool, and waits for the work of its blocks, unlike <c>Dispose</c> of other objects. Blocks that live stay
     /// usable; the memory is freed with the last of them. It may be called repeatedly, and from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its name, kind and device.</summary>
     public override string ToString() { return handle.Text; }
@@ -422,26 +351,17 @@ namespace GpuMem
     internal static MemoryPool Create(GpuDevice device, PoolOptions options)
     {
       options.Describe();  // refuses negative numbers before anything is made
-      Leftovers.Sweep();
       MemoryKind kind = options.Kind == 0 ? MemoryKind.Device : options.Kind;
-      var handle = new PoolHandle(device.Instance.Handle, kind, device.Ordinal, options.Name);
-      try
+      return Handles.Make(new PoolHandle(device.Instance.Handle, kind, device.Ordinal, options.Name), handle =>
       {
         Forgotten.Retry(() =>
         {
           using (var name = new CText(options.Name, nameof(options.Name))) CreateNative(device, handle, options, name.Pointer);
-          return handle;
         });
         return new MemoryPool(device, handle);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
+      });
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     static void CreateNative(GpuDevice device, PoolHandle handle, PoolOptions options, IntPtr name)
     {
       ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
@@ -449,13 +369,10 @@ namespace GpuMem
       gpumem_pool_desc desc = options.Describe();
       desc.access_count = (ulong)native.Length;
       desc.name = name;
-      gpumem_error* error = Error.Detail;
       fixed (gpumem_access_desc* first = native)
       {
         desc.accesses = first;
-        IntPtr value;
-        device.Instance.Handle.Check(Native.gpumem_pool_create(device.Value, &desc, &value, error), error);
-        handle.Attach(value);
+        Calls.gpumem_pool_create(device, desc, handle);
       }
     }
 
@@ -511,18 +428,7 @@ namespace GpuMem
       return pointer;
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
-    PoolInfo GetInfo()
-    {
-      gpumem_pool_info info = gpumem_pool_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_pool_get_info(handle.Value, &info, error), error);
-      return new PoolInfo(&info);
-    }
-
     void RefuseOwned(IntPtr pointer, string name) { handle.Usable().Instance.Blocks.Refuse(pointer, name); }
-
-    static StreamHandle HandleOf(GpuStream stream) { return stream == null ? null : stream.Handle; }
 
     static IntPtr Value(GpuStream stream) { return stream == null ? IntPtr.Zero : stream.Handle.Value; }
 
@@ -560,36 +466,15 @@ namespace GpuMem
     }
 
     /// <summary>The pool that it was allocated from, which may be disposed.</summary>
-    public MemoryPool Pool
-    {
-      get
-      {
-        handle.Usable();
-        return pool;
-      }
-    }
+    public MemoryPool Pool { get { return handle.IfUsable(pool); } }
 
     /// <summary>
     /// First byte: an address of the CPU for pinned and ordinary memory, otherwise one of devices.
     /// </summary>
-    public IntPtr Pointer
-    {
-      get
-      {
-        handle.Usable();
-        return handle.Raw;
-      }
-    }
+    public IntPtr Pointer { get { return handle.IfUsable(handle.Raw); } }
 
     /// <summary>Bytes that were asked for.</summary>
-    public long Size
-    {
-      get
-      {
-        handle.Usable();
-        return size;
-      }
-    }
+    public long Size { get { return handle.IfUsable(size); } }
 
     /// <summary>Information about the block; null for one of no bytes.</summary>
     [MaybeNull]
@@ -605,14 +490,7 @@ namespace GpuMem
     }
 
     /// <summary>The whole block, as an operand of a copy or fill.</summary>
-    public GpuRange Range
-    {
-      get
-      {
-        handle.Usable();
-        return new GpuRange(handle, 0, handle.Raw, size);
-      }
-    }
+    public GpuRange Range { get { return handle.IfUsable(new GpuRange(handle, 0, handle.Raw, size)); } }
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
@@ -743,14 +621,7 @@ namespace GpuMem
     }
 
     /// <summary>Gets what the library knows of a block, also if the pool is disposed.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    internal PoolBlockInfo GetBlock(IntPtr pointer)
-    {
-      gpumem_pool_block_info info = gpumem_pool_block_info.Sized();
-      gpumem_error* error = Error.Detail;
-      Instance.Check(Native.gpumem_pool_get_block_info(Instance.Value, pointer, &info, error), error);
-      return new PoolBlockInfo(&info);
-    }
+    internal PoolBlockInfo GetBlock(IntPtr pointer) { return Calls.gpumem_pool_get_block_info(Instance, pointer); }
 
     /// <summary>Replaces the function that is called when memory is short; null for none.</summary>
     internal void SetCallback(PoolCallback function)

@@ -29,23 +29,16 @@ namespace GpuMem
     }
 
     /// <summary>Device given at creation or import.</summary>
-    public GpuDevice Device
-    {
-      get
-      {
-        Checked();
-        return device;
-      }
-    }
+    public GpuDevice Device { get { return handle.IfUsable(device); } }
 
     /// <summary>Information about the memory. It never changes.</summary>
-    public PhysicalInfo Info { get { return Checked(); } }
+    public PhysicalInfo Info { get { return handle.IfUsable(info); } }
 
     /// <summary>Number of bytes.</summary>
-    public long Size { get { return Checked().Size; } }
+    public long Size { get { return Info.Size; } }
 
     /// <summary>Number of the block behind the handle; the same for every handle and mapping of it.</summary>
-    public ulong BlockId { get { return Checked().BlockId; } }
+    public ulong BlockId { get { return Info.BlockId; } }
 
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
@@ -57,15 +50,9 @@ namespace GpuMem
     /// <see cref="GpuDevice.ImportPhysical(SafeHandle, long, PhysicalOptions)"/> does. The memory must have been created
     /// with <see cref="HandleTypes.PosixFd"/>. The descriptor keeps it alive until it is disposed, and is closed on exec.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public FileDescriptorHandle ExportFileDescriptor()
     {
-      Checked();
-      int descriptor;
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_physical_export_fd(handle.Value, &descriptor, error), error);
-      GC.KeepAlive(this);
-      return new FileDescriptorHandle(descriptor);
+      return new FileDescriptorHandle(Calls.gpumem_physical_export_fd(handle.Usable()));
     }
 
     /// <summary>
@@ -73,91 +60,52 @@ namespace GpuMem
     /// <see cref="GpuDevice.ImportPhysical(FabricHandle, long, PhysicalOptions)"/> does. The memory must have been created
     /// with <see cref="HandleTypes.Fabric"/>. The handle does not keep it alive.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public FabricHandle ExportFabricHandle()
-    {
-      Checked();
-      gpumem_fabric_handle native;
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_physical_export_fabric(handle.Value, &native, error), error);
-      GC.KeepAlive(this);
-      return new FabricHandle(native);
-    }
+    public FabricHandle ExportFabricHandle() { return Calls.gpumem_physical_export_fabric(handle.Usable()); }
 
     /// <summary>
     /// Releases the handle. The memory itself lives on while it is mapped or shared. It may be called repeatedly, and
     /// from any thread.
     /// </summary>
-    public void Dispose()
-    {
-      Leftovers.Sweep();
-      handle.Dispose();
-    }
+    public void Dispose() { handle.DisposeAndSweep(); }
 
     /// <summary>Its name, size and location.</summary>
     public override string ToString() { return handle.Text; }
 
-    PhysicalInfo Checked()
-    {
-      handle.Usable();
-      return info;
-    }
-
     internal static PhysicalMemory Create(GpuDevice device, long size, PhysicalOptions options)
     {
-      Sizes.ToNative(size, nameof(size));
-      PhysicalMemory made = Make(device.Instance, device, handle =>
-      {
-        using (var name = new CText(options.Name, nameof(options.Name))) CreateNative(device, handle, size, options, name.Pointer);
-      });
+      PhysicalMemory made = Make(device, size, options, (desc, handle) => Calls.gpumem_physical_create(device, desc, handle));
       if (made.info.Location.Kind != Location.Device) made.handle.Weigh(made.info.Size);
       return made;
     }
 
     internal static PhysicalMemory Import(GpuDevice device, SafeHandle descriptor, long size, PhysicalOptions options)
     {
-      Sizes.ToNative(size, nameof(size));
       if (descriptor == null) throw new ArgumentNullException(nameof(descriptor));
-      return Make(device.Instance, device, handle =>
+      return Make(device, size, options, (desc, handle) =>
       {
-        bool held = false;
-        try
+        using (var held = new HeldDescriptors(new[] { descriptor }))
         {
-          descriptor.DangerousAddRef(ref held);
-          using (var name = new CText(options.Name, nameof(options.Name)))
-          {
-            ImportNative(device, handle, (int)descriptor.DangerousGetHandle(), size, options, name.Pointer);
-          }
-        }
-        finally
-        {
-          if (held) descriptor.DangerousRelease();
+          Calls.gpumem_physical_import_fd(device, desc, held.Numbers[0], handle);
         }
       });
     }
 
     internal static PhysicalMemory Import(GpuDevice device, FabricHandle fabric, long size, PhysicalOptions options)
     {
-      Sizes.ToNative(size, nameof(size));
-      return Make(device.Instance, device, handle =>
-      {
-        using (var name = new CText(options.Name, nameof(options.Name)))
-        {
-          ImportNative(device, handle, fabric.Native, size, options, name.Pointer);
-        }
-      });
+      return Make(device, size, options, (desc, handle) =>
+          Calls.gpumem_physical_import_fabric(device, desc, fabric.Native, handle));
     }
 
     internal static PhysicalMemory Retain(GpuInstance instance, IntPtr pointer)
     {
-      return Make(instance, null, handle => RetainNative(instance, handle, pointer));
+      return Make(instance, null, handle => Calls.gpumem_physical_retain(instance.Handle, pointer, handle));
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     internal static void GetGranularity(
         GpuDevice device, PhysicalOptions options, out long minimum, out long recommended)
     {
-      gpumem_physical_desc desc = Describe(device, 0, options, IntPtr.Zero);
+      gpumem_physical_desc desc = Describe(device, 0, options);
       ulong least, best;
       gpumem_error* error = Error.Detail;
       device.Instance.Handle.Check(Native.gpumem_physical_get_granularity(device.Value, &desc, &least, &best, error), error);
@@ -165,86 +113,37 @@ namespace GpuMem
       recommended = Sizes.FromNative(best);
     }
 
-    static PhysicalMemory Make(GpuInstance instance, GpuDevice device, Action<PhysicalHandle> make)
+    static PhysicalMemory Make(
+        GpuDevice device, long size, PhysicalOptions options, Action<gpumem_physical_desc, PhysicalHandle> make)
     {
-      Leftovers.Sweep();
-      var handle = new PhysicalHandle(instance.Handle);
-      try
+      gpumem_physical_desc desc = Describe(device, size, options);
+      return Make(device.Instance, device, handle =>
       {
-        Forgotten.Retry(() =>
+        using (var name = new CText(options.Name, nameof(options.Name)))
         {
-          make(handle);
-          return handle;
-        });
-        handle.Info = GetInfo(handle);
-        device = device ?? instance.GetDevice(handle.Info.DeviceOrdinal);
-        return new PhysicalMemory(device, handle, handle.Info);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
+          desc.name = name.Pointer;
+          make(desc, handle);
+        }
+      });
     }
 
-    static gpumem_physical_desc Describe(GpuDevice device, long size, PhysicalOptions options, IntPtr name)
+    static PhysicalMemory Make(GpuInstance instance, GpuDevice device, Action<PhysicalHandle> make)
+    {
+      return Handles.Make(new PhysicalHandle(instance.Handle), handle =>
+      {
+        Forgotten.Retry(() => make(handle));
+        handle.Info = Calls.gpumem_physical_get_info(handle);
+        return new PhysicalMemory(device ?? instance.GetDevice(handle.Info.DeviceOrdinal), handle, handle.Info);
+      });
+    }
+
+    static gpumem_physical_desc Describe(GpuDevice device, long size, PhysicalOptions options)
     {
       gpumem_physical_desc desc = options.Describe();
       desc.location = (int)options.Location.Kind;
       desc.location_id = options.Location.IdFor(device);
-      desc.size = (ulong)size;
-      desc.name = name;
+      desc.size = Sizes.ToNative(size, nameof(size));
       return desc;
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void CreateNative(GpuDevice device, PhysicalHandle handle, long size, PhysicalOptions options, IntPtr name)
-    {
-      gpumem_physical_desc desc = Describe(device, size, options, name);
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_physical_create(device.Value, &desc, &value, error), error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void ImportNative(
-        GpuDevice device, PhysicalHandle handle, int descriptor, long size, PhysicalOptions options, IntPtr name)
-    {
-      gpumem_physical_desc desc = Describe(device, size, options, name);
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_physical_import_fd(device.Value, &desc, descriptor, &value, error), error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void ImportNative(GpuDevice device, PhysicalHandle handle, gpumem_fabric_handle fabric, long size,
-                             PhysicalOptions options, IntPtr name)
-    {
-      gpumem_physical_desc desc = Describe(device, size, options, name);
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_physical_import_fabric(device.Value, &desc, &fabric, &value, error), error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void RetainNative(GpuInstance instance, PhysicalHandle handle, IntPtr pointer)
-    {
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      instance.Handle.Check(Native.gpumem_physical_retain(instance.Handle.Value, pointer, &value, error), error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static PhysicalInfo GetInfo(PhysicalHandle handle)
-    {
-      gpumem_physical_info info = gpumem_physical_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_physical_get_info(handle.Value, &info, error), error);
-      return new PhysicalInfo(&info);
     }
   }
 

@@ -26,52 +26,27 @@ namespace GpuMem
 
     internal static Ring Make(GpuInstance instance, string noun, string name, Action<RingHandle, IntPtr> make)
     {
-      Leftovers.Sweep();
-      var handle = new RingHandle(instance.Handle, noun, name);
-      try
+      return Handles.Make(new RingHandle(instance.Handle, noun, name), handle =>
       {
         using (var text = new CText(name, nameof(RingOptions.Name))) make(handle, text.Pointer);
         return new Ring(instance, handle);
-      }
-      catch
-      {
-        handle.Abandon();
-        throw;
-      }
+      });
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     internal static void Create(GpuDevice device, RingHandle handle, long slotSize, RingOptions options, IntPtr name)
     {
       gpumem_ring_desc desc = options.Describe();
       desc.slot_size = Sizes.ToNative(slotSize, nameof(slotSize));
       desc.name = name;
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_ring_create(device.Value, &desc, &value, error), error);
-      handle.Attach(value);
+      Calls.gpumem_ring_create(device, desc, handle);
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     internal static void Open(
         GpuInstance instance, RingHandle handle, ShareHandle share, RingOpenOptions options, IntPtr name)
     {
-      gpumem_share_handle native = ShareHandle.ToNative(share);
       gpumem_ring_open_desc desc = options.Describe();
       desc.name = name;
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      instance.Handle.Check(Native.gpumem_ring_open(instance.Handle.Value, &native, &desc, &value, error), error);
-      handle.Attach(value);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    internal ShareHandle Export()
-    {
-      gpumem_share_handle share;
-      gpumem_error* error = Error.Detail;
-      Handle.Check(Native.gpumem_ring_export(Handle.Value, &share, error), error);
-      return new ShareHandle(share);
+      Calls.gpumem_ring_open(instance.Handle, ShareHandle.ToNative(share), desc, handle);
     }
 
     /// <summary>Acquires a slot, or waits for a message. Null if there was none in time.</summary>
@@ -117,22 +92,7 @@ namespace GpuMem
       return status != Constants.GPUMEM_NOT_READY;
     }
 
-    internal RingInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    RingInfo GetInfo()
-    {
-      gpumem_ring_info info = gpumem_ring_info.Sized();
-      gpumem_error* error = Error.Detail;
-      Handle.Check(Native.gpumem_ring_get_info(Handle.Value, &info, error), error);
-      return new RingInfo(&info);
-    }
-
-    internal void Dispose()
-    {
-      Leftovers.Sweep();
-      Handle.Dispose();
-    }
+    internal RingInfo Info { get { return Calls.gpumem_ring_get_info(Handle); } }
 
     public override string ToString()
     {
@@ -160,14 +120,7 @@ namespace GpuMem
     internal RingProducer(Ring ring) { this.ring = ring; }
 
     /// <summary>Its instance.</summary>
-    public GpuInstance Instance
-    {
-      get
-      {
-        ring.Handle.Usable();
-        return ring.Instance;
-      }
-    }
+    public GpuInstance Instance { get { return ring.Handle.IfUsable(ring.Instance); } }
 
     /// <summary>Information about the ring as it is now. Nobody is asked.</summary>
     public RingInfo Info { get { return ring.Info; } }
@@ -179,11 +132,7 @@ namespace GpuMem
     /// Exports the ring, so that other processes can open it with <see cref="GpuInstance.OpenRing"/>. The handle travels like
     /// one of memory.
     /// </summary>
-    public ShareHandle Export()
-    {
-      ring.Handle.Usable();
-      return ring.Export();
-    }
+    public ShareHandle Export() { return Calls.gpumem_ring_export(ring.Handle.Usable()); }
 
     /// <summary>Waits until all consumers have released the next slot.</summary>
     /// <param name="stream">Stream that will fill the slot, and waits for the work of the consumers; without one, the call
@@ -246,7 +195,7 @@ namespace GpuMem
     /// </summary>
     public void Dispose()
     {
-      ring.Dispose();
+      ring.Handle.DisposeAndSweep();
       if (held != null) held.End();
     }
 
@@ -362,14 +311,7 @@ namespace GpuMem
     internal RingConsumer(Ring ring) { this.ring = ring; }
 
     /// <summary>Its instance.</summary>
-    public GpuInstance Instance
-    {
-      get
-      {
-        ring.Handle.Usable();
-        return ring.Instance;
-      }
-    }
+    public GpuInstance Instance { get { return ring.Handle.IfUsable(ring.Instance); } }
 
     /// <summary>Information about the ring as it is now. Nobody is asked.</summary>
     public RingInfo Info { get { return ring.Info; } }
@@ -438,7 +380,7 @@ namespace GpuMem
     /// Leaves the ring: what was not released is released. It waits for the work on what was. It may be called repeatedly, and
     /// from any thread; a thread that waits gets an <see cref="ObjectDisposedException"/>.
     /// </summary>
-    public void Dispose() { ring.Dispose(); }
+    public void Dispose() { ring.Handle.DisposeAndSweep(); }
 
     /// <summary>Its name.</summary>
     public override string ToString() { return ring.ToString(); }

@@ -3,7 +3,6 @@
 
 using System;
 using System.Diagnostics.CodeAnalysis;
-using System.Runtime.CompilerServices;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -44,7 +43,7 @@ namespace GpuMem
       get
       {
         GpuMemLibrary.Load();
-        return GetInfo();
+        return Calls.gpumem_share_get_info(native);
       }
     }
 
@@ -103,16 +102,6 @@ namespace GpuMem
     {
       if (share == null) throw new ArgumentNullException(nameof(share));
       return share.native;
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    ShareInfo GetInfo()
-    {
-      gpumem_share_handle copy = native;
-      gpumem_share_info info = gpumem_share_info.Sized();
-      gpumem_error* error = Error.Detail;
-      Error.Check(Interop.Native.gpumem_share_get_info(&copy, &info, error), error);
-      return new ShareInfo(&info);
     }
   }
 

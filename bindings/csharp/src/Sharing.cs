@@ -2,56 +2,14 @@
 // Options and results of exporting, sending and importing.
 
 using System;
-using System.Diagnostics.CodeAnalysis;
 using System.Net.Sockets;
 #if !NETCOREAPP3_0_OR_GREATER
 using System.Reflection;
 #endif
 using System.Runtime.InteropServices;
-using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>Information about an import.</summary>
-  public sealed unsafe class ImportInfo
-  {
-    internal ImportInfo(gpumem_import_info* info)
-    {
-      Way = (ShareWay)info->way;
-      Access = (Access)info->access;
-      State = (ImportState)info->state;
-      ExporterProcess = info->exporter_pid;
-      Count = Sizes.FromNative(info->count);
-      ExporterBufferId = info->exporter_buffer_id;
-    }
-
-    /// <summary>How the memory is shared.</summary>
-    public ShareWay Way { get; private set; }
-
-    /// <summary>What may be done here.</summary>
-    public Access Access { get; private set; }
-
-    /// <summary>How it stands at this moment.</summary>
-    public ImportState State { get; private set; }
-
-    /// <summary>Number of the exporting process, as its own process namespace counts; of the publisher, not of a keeper.</summary>
-    public int ExporterProcess { get; private set; }
-
-    /// <summary>How often this process has imported it.</summary>
-    public long Count { get; private set; }
-
-    /// <summary>Number of the allocation in the exporter.</summary>
-    public ulong ExporterBufferId { get; private set; }
-
-    /// <summary>All of it.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(ImportInfo)).Add(nameof(Way), Way).Add(nameof(Access), Access).Add(nameof(State), State)
-          .Add(nameof(ExporterProcess), ExporterProcess).Add(nameof(Count), Count)
-          .Add(nameof(ExporterBufferId), ExporterBufferId).ToString();
-    }
-  }
-
   public sealed unsafe partial class ShareWayInfo
   {
     /// <summary>Whether the memory can be shared in this way.</summary>

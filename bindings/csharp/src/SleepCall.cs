@@ -128,7 +128,6 @@ namespace GpuMem
           gpumem_prepare_desc given = desc;
           gpumem_error* error = Error.Detail;
           handle.Check(function(&given, error), error);
-          return handle;
         });
       }
     }
@@ -157,11 +156,7 @@ namespace GpuMem
       {
         throw Cancelled(new GpuMemException(Status.Cancelled, "the token was cancelled before the call"));
       }
-      Forgotten.Retry(() =>
-      {
-        during(() => Try(handle, call));
-        return handle;
-      });
+      Forgotten.Retry(() => during(() => Try(handle, call)));
       if (thrown != null) thrown.Throw();
     }
 
