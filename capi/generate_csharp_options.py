@@ -42,7 +42,8 @@ PROGRESS = ("Called on the thread of the call with the bytes that are done and a
 CANCELLATION = "Ends the call as `progress` can, at the same times, with an `OperationCanceledException`."
 TEXTS = {
     "copy_file_desc": "Options for copies between files and memory.",
-    "range_desc": "Options for a range of addresses.",
+    "range_desc": "Options for a range of addresses.", "prepare_desc": "Options for preparing a sleep.",
+    "link_desc": "Options for connecting to a hub.",
     "instance_desc.backend": "Backend to open.",
     "instance_desc.transfer_threads": "Threads for each device that copy between it and ordinary memory or files, that of the caller "
                                       "included; 0 means as many as help, -1 none. They start at the first large copies and end when none "
@@ -59,6 +60,10 @@ TEXTS = {
                          "call waits for all work of each device that may access the buffers, whoever enqueued it. It must not do so "
                          "while a stream of these is being captured.",
     "sleep_desc.event": "Wait for the work that it marks. See `stream`.",
+    "sleep_desc.tag": "For a group: only the buffers with this tag; if none has it, nothing happens. Null or an empty one means all. For one "
+                      "buffer null.",
+    "wake_desc.keep": "Bytes of the store that each buffer keeps for its next sleep, rounded up to pieces; 0 frees it, `long.MaxValue` "
+                      "keeps all.",
     "progress": PROGRESS, "cancellation": CANCELLATION,
     "copy_options.direction": "Direction of the copy. One that contradicts the operands fails.",
     "copy_options.source_order": "When the source of a copy in a stream is read.",

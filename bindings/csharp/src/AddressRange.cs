@@ -45,13 +45,9 @@ namespace GpuMem
     internal RangeHandle Handle { get { return handle; } }
 
     /// <summary>A part of the range, as an operand of a copy or fill. Every byte must be mapped.</summary>
-    public GpuRange Slice(long offset, long size)
-    {
-      handle.Usable();
-      return Range.Slice(offset, size);
-    }
+    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
 
-    GpuRange Range { get { return new GpuRange(handle, 0, pointer, size); } }
+    GpuRange Range { get { return handle.IfUsable(new GpuRange(handle, 0, pointer, size)); } }
 
     /// <summary>Copies an array to the start of the range, and returns when it is copied.</summary>
     public void CopyFrom<T>(T[] source)
@@ -83,11 +79,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source), false))
-      {
-        CopyNow(Range.Slice(offset, array.Size, nameof(source)), array.Range);
-      }
+      Transfer.FromArray(instance.Handle, Range, offset, source);
     }
 
     /// <summary>Copies from an offset to an array, and returns when it is copied.</summary>
@@ -98,11 +90,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
-      {
-        CopyNow(array.Range, Range.Slice(offset, array.Size, nameof(destination)));
-      }
+      Transfer.ToArray(instance.Handle, destination, Range, offset);
     }
 
     /// <summary>
@@ -203,11 +191,6 @@ namespace GpuMem
       {
         handle.Check(Native.gpumem_range_map(handle.Value, offset, first, (ulong)physicals.Length, error), error);
       }
-    }
-
-    void CopyNow(GpuRange destination, GpuRange source)
-    {
-      Transfer.Copy(instance.Handle, null, destination, source, default(CopyOptions));
     }
   }
 }

@@ -4,6 +4,7 @@
 
 using System;
 using System.Collections.Concurrent;
+using System.Collections.Generic;
 using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
 using System.Runtime.ExceptionServices;
@@ -222,21 +223,93 @@ namespace GpuMem
   }
 
   /// <summary>
-  /// The functions of a buffer. Its handle keeps them alive; the library knows a number, so that they, and what they
-  /// refer to, do not keep a forgotten buffer alive.
+  /// Functions of an object. Its handle keeps them alive; the library knows a number, so that they, and what they refer to,
+  /// do not keep a forgotten object alive.
   /// </summary>
-  sealed unsafe class BufferCallbacks
+  abstract class KeptFunctions<T> where T : KeptFunctions<T>
+  {
+    static readonly ConcurrentDictionary<long, WeakReference<T>> known = new ConcurrentDictionary<long, WeakReference<T>>();
+    static long numbers;
+
+    readonly long number = Interlocked.Increment(ref numbers);
+    bool installed;
+
+    protected KeptFunctions() { known[number] = new WeakReference<T>((T)this); }
+
+    /// <summary>What the library passes to the functions.</summary>
+    internal IntPtr UserData { get { return (IntPtr)number; } }
+
+    protected static T Find(IntPtr userData)
+    {
+      WeakReference<T> reference;
+      T found = null;
+      if (known.TryGetValue((long)userData, out reference)) reference.TryGetTarget(out found);
+      return found;
+    }
+
+    void Release()
+    {
+      WeakReference<T> dropped;
+      known.TryRemove(number, out dropped);
+    }
+
+    /// <summary>Those of an object that the library may call.</summary>
+    internal sealed class OfObject
+    {
+      readonly List<T> list = new List<T>();
+
+      /// <summary>Replaces the functions; null for none.</summary>
+      internal void Replace(T functions, Action<T> install)
+      {
+        T[] former;
+        lock (list)
+        {
+          // Those of a call that runs at the same time may be the ones that stay.
+          former = list.FindAll(one => one.installed).ToArray();
+          if (functions != null) list.Add(functions);
+        }
+        try
+        {
+          install(functions);
+        }
+        catch
+        {
+          lock (list) Drop(functions);
+          throw;
+        }
+        lock (list)
+        {
+          if (functions != null) functions.installed = true;
+          foreach (T one in former) Drop(one);
+        }
+      }
+
+      void Drop(T functions)
+      {
+        if (functions == null) return;
+        list.Remove(functions);
+        functions.Release();
+      }
+
+      internal void Release()
+      {
+        lock (list)
+        {
+          foreach (T one in list) one.Release();
+          list.Clear();
+        }
+      }
+    }
+  }
+
+  /// <summary>The functions of a buffer.</summary>
+  sealed unsafe class BufferCallbacks : KeptFunctions<BufferCallbacks>
   {
     static readonly BeforeSleepCallback beforeFunction = RunBefore;
     static readonly AfterWakeCallback afterFunction = RunAfter;
     static readonly IntPtr beforePointer = Marshal.GetFunctionPointerForDelegate(beforeFunction);
     static readonly IntPtr afterPointer = Marshal.GetFunctionPointerForDelegate(afterFunction);
 
-    static readonly ConcurrentDictionary<long, WeakReference<BufferCallbacks>> known =
-        new ConcurrentDictionary<long, WeakReference<BufferCallbacks>>();
-    static long numbers;
-
-    readonly long number;
     readonly GrowableBuffer buffer;
     readonly Func<GrowableBuffer, bool> beforeSleep;
     readonly Action<GrowableBuffer, long> afterWake;
@@ -247,35 +320,22 @@ namespace GpuMem
       this.buffer = buffer;
       this.beforeSleep = beforeSleep;
       this.afterWake = afterWake;
-      number = Interlocked.Increment(ref numbers);
-      known[number] = new WeakReference<BufferCallbacks>(this);
     }
-
-    /// <summary>Whether the library has them, or had them before others.</summary>
-    internal bool Installed { get; set; }
 
     internal gpumem_buffer_callbacks Describe()
     {
       gpumem_buffer_callbacks native = gpumem_buffer_callbacks.Sized();
       native.before_sleep = beforeSleep == null ? IntPtr.Zero : beforePointer;
       native.after_wake = afterWake == null ? IntPtr.Zero : afterPointer;
-      native.user_data = (IntPtr)number;
+      native.user_data = UserData;
       return native;
     }
 
-    internal void Release()
-    {
-      WeakReference<BufferCallbacks> dropped;
-      known.TryRemove(number, out dropped);
-    }
-
     // Null for a buffer that the program has disposed or forgotten, but that is not freed yet.
-    static BufferCallbacks Find(IntPtr userData)
+    static BufferCallbacks FindUsable(IntPtr userData)
     {
-      WeakReference<BufferCallbacks> reference;
-      BufferCallbacks found;
-      bool any = known.TryGetValue((long)userData, out reference);
-      return any && reference.TryGetTarget(out found) && !found.buffer.IsDisposed ? found : null;
+      BufferCallbacks found = Find(userData);
+      return found == null || found.buffer.IsDisposed ? null : found;
     }
 
     [MonoPInvokeCallback(typeof(BeforeSleepCallback))]
@@ -284,7 +344,7 @@ namespace GpuMem
       try
       {
         NativeThread.Prepare();
-        BufferCallbacks functions = Find(userData);
+        BufferCallbacks functions = FindUsable(userData);
         return functions == null || functions.beforeSleep(functions.buffer) ? 0 : 1;
       }
       catch (Exception problem)
@@ -300,7 +360,7 @@ namespace GpuMem
       try
       {
         NativeThread.Prepare();
-        BufferCallbacks functions = Find(userData);
+        BufferCallbacks functions = FindUsable(userData);
         if (functions != null) functions.afterWake(functions.buffer, Sizes.FromNative(generation));
       }
       catch (Exception problem)
@@ -310,21 +370,14 @@ namespace GpuMem
     }
   }
 
-  /// <summary>
-  /// The function of a pool that lacks memory. Its handle keeps it alive; the library knows a number, so that the function,
-  /// and what it refers to, does not keep a forgotten pool alive.
-  /// </summary>
-  sealed class PoolCallback
+  /// <summary>The function of a pool that lacks memory.</summary>
+  sealed class PoolCallback : KeptFunctions<PoolCallback>
   {
     static readonly ShortageCallback function = Run;
     internal static readonly IntPtr Pointer = Marshal.GetFunctionPointerForDelegate(function);
 
-    static readonly ConcurrentDictionary<long, WeakReference<PoolCallback>> known =
-        new ConcurrentDictionary<long, WeakReference<PoolCallback>>();
-    static long numbers;
     [ThreadStatic] static ExceptionDispatchInfo thrown;
 
-    readonly long number;
     readonly MemoryPool pool;
     readonly Func<MemoryPool, long, bool> callback;
 
@@ -332,20 +385,6 @@ namespace GpuMem
     {
       this.pool = pool;
       this.callback = callback;
-      number = Interlocked.Increment(ref numbers);
-      known[number] = new WeakReference<PoolCallback>(this);
-    }
-
-    /// <summary>Whether the library has it, or had it before another.</summary>
-    internal bool Installed { get; set; }
-
-    /// <summary>What the library passes to the function.</summary>
-    internal IntPtr UserData { get { return (IntPtr)number; } }
-
-    internal void Release()
-    {
-      WeakReference<PoolCallback> dropped;
-      known.TryRemove(number, out dropped);
     }
 
     /// <summary>Forgets what was thrown in a call of other code, before a call that may run functions.</summary>
@@ -368,10 +407,8 @@ namespace GpuMem
       try
       {
         NativeThread.Prepare();
-        WeakReference<PoolCallback> reference;
-        PoolCallback found;
-        if (!known.TryGetValue((long)userData, out reference) || !reference.TryGetTarget(out found)) return 0;
-        return found.callback(found.pool, Sizes.FromNative(size)) ? 1 : 0;
+        PoolCallback found = Find(userData);
+        return found != null && found.callback(found.pool, Sizes.FromNative(size)) ? 1 : 0;
       }
       catch (Exception problem)
       {

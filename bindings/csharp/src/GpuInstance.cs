@@ -303,7 +303,7 @@ namespace GpuMem
       desc.pointer = range.Pointer;
       desc.size = (ulong)range.Size;
       bool held = false;
-      KeptMemory kept = range.Owner == null ? null : new KeptMemory(range);
+      KeptMemory kept = KeptMemory.Of(range);
       try
       {
         file.DangerousAddRef(ref held);
@@ -399,7 +399,7 @@ namespace GpuMem
       handle.Usable();
       int id = location.IdIn(this);
       if (range.IsOfNothing) return true;
-      return While(range, error => Native.gpumem_managed_advise(
+      return KeptMemory.While(range, handle, error => Native.gpumem_managed_advise(
           handle.Value, range.Pointer, (ulong)range.Size, (int)advice, (int)location.Kind, id, error));
     }
 
@@ -411,7 +411,7 @@ namespace GpuMem
       gpumem_managed_info info = gpumem_managed_info.Sized();
       gpumem_managed_info* written = &info;
       if (range.IsOfNothing) return new UnifiedInfo(written);
-      While(range, error =>
+      KeptMemory.While(range, handle, error =>
           Native.gpumem_managed_get_info(handle.Value, range.Pointer, (ulong)range.Size, written, error));
       return new UnifiedInfo(written);
     }
@@ -488,7 +488,7 @@ namespace GpuMem
       gpumem_export_desc* given = &desc;
       gpumem_share_handle share;
       gpumem_share_handle* written = &share;
-      While(memory, error => Native.gpumem_share_export(handle.Value, memory.Pointer, given, written, error));
+      KeptMemory.While(memory, handle, error => Native.gpumem_share_export(handle.Value, memory.Pointer, given, written, error));
       return new ShareHandle(share);
     }
 
@@ -537,7 +537,7 @@ namespace GpuMem
       handle.Usable();
       gpumem_way_info info = gpumem_way_info.Sized();
       gpumem_way_info* written = &info;
-      While(memory, error => Native.gpumem_share_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, written, error));
+      KeptMemory.While(memory, handle, error => Native.gpumem_share_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, written, error));
       return new ShareWayInfo(written);
     }
 
@@ -574,14 +574,7 @@ namespace GpuMem
     /// and connection are kept until it is imported, or for the sender's lease. Calls for one socket must not overlap.
     /// </summary>
     /// <param name="socket">A connected Unix socket.</param>
-    public ShareHandle Receive(SafeHandle socket)
-    {
-      while (true)
-      {
-        ShareHandle received = Receive(socket, System.Threading.Timeout.InfiniteTimeSpan);
-        if (received != null) return received;
-      }
-    }
+    public ShareHandle Receive(SafeHandle socket) { return Timeout.Never(timeout => Receive(socket, timeout)); }
 
     /// <summary>The same with a timeout. Null if nothing came in time.</summary>
     public ShareHandle Receive(SafeHandle socket, TimeSpan timeout)
@@ -658,7 +651,7 @@ namespace GpuMem
       handle.Usable();
       int descriptor;
       int* written = &descriptor;
-      While(memory, error => Native.gpumem_share_export_dma_buf(
+      KeptMemory.While(memory, handle, error => Native.gpumem_share_export_dma_buf(
           handle.Value, memory.Pointer, (ulong)memory.Size, (ulong)flags, written, error));
       return new FileDescriptorHandle(descriptor);
     }
@@ -725,25 +718,6 @@ namespace GpuMem
       catch (Exception problem) when (problem is GpuMemException || problem is ObjectDisposedException)
       {
         return text.ToString();
-      }
-    }
-
-    delegate int Call(gpumem_error* error);
-
-    // Nothing is freed during the call. False if it was a hint without an effect.
-    bool While(GpuRange range, Call call)
-    {
-      KeptMemory kept = range.Owner == null ? null : new KeptMemory(range);
-      try
-      {
-        gpumem_error* error = Error.Detail;
-        int status = call(error);
-        handle.Check(status, error);
-        return status == Constants.GPUMEM_SUCCESS;
-      }
-      finally
-      {
-        kept?.Release();
       }
     }
 

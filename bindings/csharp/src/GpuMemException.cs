@@ -91,6 +91,9 @@ namespace GpuMem
     }
   }
 
+  /// <summary>A call of the library, which returns its status.</summary>
+  unsafe delegate int NativeCall(gpumem_error* error);
+
   /// <summary>
   /// The error detail of the calling thread. Clearing such a large struct for each call would cost more than some
   /// calls; read it before the thread makes another call.

@@ -77,11 +77,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source), false))
-      {
-        CopyNow(Range.Slice(0, array.Size, nameof(source)), array.Range);
-      }
+      Transfer.FromArray(device.Instance.Handle, Range, 0, source);
     }
 
     /// <summary>Copies from the start of the memory to an array, and returns when it is copied.</summary>
@@ -92,11 +88,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
-      {
-        CopyNow(array.Range, Range.Slice(0, array.Size, nameof(destination)));
-      }
+      Transfer.ToArray(device.Instance.Handle, destination, Range, 0);
     }
 
     /// <summary>
@@ -123,11 +115,6 @@ namespace GpuMem
 
     /// <summary>Its name, kind, size and device.</summary>
     public override string ToString() { return handle.Text; }
-
-    void CopyNow(GpuRange destination, GpuRange source)
-    {
-      Transfer.Copy(device.Instance.Handle, null, destination, source, default(CopyOptions));
-    }
 
     /// <summary>Memory of no bytes. The library does not know it.</summary>
     internal static GpuMemory Empty(GpuDevice device, MemoryKind kind, MemoryFlags flags, string name)

@@ -233,7 +233,7 @@ namespace GpuMem
     public void WriteValue(GpuRange word, ulong value)
     {
       handle.Usable();
-      Enqueue(Keep(word), error =>
+      Enqueue(KeptMemory.Of(word), error =>
           Native.gpumem_stream_write_value(handle.Value, word.Pointer, value, SizeOf(word), error));
     }
 
@@ -245,7 +245,7 @@ namespace GpuMem
     public void WaitValue(GpuRange word, ulong value, WaitCondition condition)
     {
       handle.Usable();
-      Enqueue(Keep(word), error =>
+      Enqueue(KeptMemory.Of(word), error =>
           Native.gpumem_stream_wait_value(handle.Value, word.Pointer, value, SizeOf(word), (int)condition, error));
     }
 
@@ -260,7 +260,7 @@ namespace GpuMem
     {
       handle.Usable();
       if (memory.IsOfNothing) return;
-      Enqueue(Keep(memory), error => Native.gpumem_managed_attach(
+      Enqueue(KeptMemory.Of(memory), error => Native.gpumem_managed_attach(
           handle.Value, memory.Pointer, (ulong)memory.Size, (int)attach, error));
     }
 
@@ -275,7 +275,7 @@ namespace GpuMem
       handle.Usable();
       int id = location.IdIn(device.Instance);
       if (range.IsOfNothing) return true;
-      return Enqueue(Keep(range), error => Native.gpumem_managed_prefetch(
+      return Enqueue(KeptMemory.Of(range), error => Native.gpumem_managed_prefetch(
           handle.Value, range.Pointer, (ulong)range.Size, (int)location.Kind, id, error));
     }
 
@@ -324,13 +324,11 @@ namespace GpuMem
     /// <summary>Its name and device.</summary>
     public override string ToString() { return handle.Text; }
 
-    internal delegate int EnqueueCall(gpumem_error* error);
-
     /// <summary>
     /// Enqueues work; false if it is a hint without an effect. What is kept stays kept after a failure of a batch, of
     /// which some may be enqueued.
     /// </summary>
-    internal bool Enqueue(IKept kept, EnqueueCall call, bool batch = false)
+    internal bool Enqueue(IKept kept, NativeCall call, bool batch = false)
     {
       bool enqueued = false;
       try
@@ -384,8 +382,6 @@ namespace GpuMem
       return Make(device, null, handle => Calls.gpumem_stream_wrap(device, nativeStream, handle));
     }
 
-    static IKept Keep(GpuRange range) { return range.Owner == null ? null : new KeptMemory(range); }
-
     static uint SizeOf(GpuRange word) { return (uint)Math.Min(word.Size, uint.MaxValue); }
 
     static GpuStream Make(GpuDevice device, string name, Action<StreamHandle> make)
@@ -434,6 +430,16 @@ namespace GpuMem
 
   static class Timeout
   {
+    /// <summary>Waits without a limit for what a wait with one returns, unless nothing came in time.</summary>
+    internal static T Never<T>(Func<TimeSpan, T> wait) where T : class
+    {
+      while (true)
+      {
+        T result = wait(System.Threading.Timeout.InfiniteTimeSpan);
+        if (result != null) return result;
+      }
+    }
+
     internal static ulong ToNanoseconds(TimeSpan timeout, string name)
     {
       if (timeout == System.Threading.Timeout.InfiniteTimeSpan) return Constants.GPUMEM_TIMEOUT_INFINITE;

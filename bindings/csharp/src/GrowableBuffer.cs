@@ -124,11 +124,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source), false))
-      {
-        CopyNow(Range.Slice(offset, array.Size, nameof(source)), array.Range);
-      }
+      Transfer.FromArray(device.Instance.Handle, Range, offset, source);
     }
 
     /// <summary>Copies from an offset to an array, and returns when it is copied.</summary>
@@ -139,11 +135,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
-      {
-        CopyNow(array.Range, Range.Slice(offset, array.Size, nameof(destination)));
-      }
+      Transfer.ToArray(device.Instance.Handle, destination, Range, offset);
     }
 
     /// <summary>
@@ -393,9 +385,7 @@ namespace GpuMem
       return now;
     }
 
-    delegate int Call(gpumem_error* error);
-
-    void Change(Call call)
+    void Change(NativeCall call)
     {
       Action change = () =>
       {
@@ -422,11 +412,6 @@ namespace GpuMem
         problem = "the CPU may not read and write the buffer; call SetAccess(MemoryLocation.Host, Access.ReadWrite), or copy";
       }
       if (problem != null) throw new InvalidOperationException(problem);
-    }
-
-    void CopyNow(GpuRange destination, GpuRange source)
-    {
-      Transfer.Copy(device.Instance.Handle, null, destination, source, default(CopyOptions));
     }
 
     ulong Argument(long value, string name)

@@ -45,6 +45,7 @@ namespace GpuMem
   {
     readonly GpuHandle parent;
     readonly string origin;
+    long weight;
     bool finalizing;
     volatile bool disposed;
 
@@ -85,6 +86,14 @@ namespace GpuMem
 
     /// <summary>Whether destroying it may wait for work, so that the finalizer thread must not do it.</summary>
     protected virtual bool MayWait { get { return false; } }
+
+    /// <summary>Reports the bytes of the host behind this object to the collector, to which every object is small.</summary>
+    internal void Weigh(long now)
+    {
+      if (now > weight) GC.AddMemoryPressure(now - weight);
+      if (now < weight) GC.RemoveMemoryPressure(weight - now);
+      weight = now;
+    }
 
     /// <summary>Releases what the native object needed, after that is destroyed.</summary>
     protected virtual void ReleaseKept() { }
@@ -236,6 +245,7 @@ namespace GpuMem
           break;
       }
       ReleaseKept();
+      Weigh(0);
       ReleaseParent();
       return true;
     }
@@ -330,7 +340,6 @@ namespace GpuMem
   {
     readonly string noun;
     GCHandle array;
-    long weight;
 
     internal AllocationHandle(InstanceHandle instance, string noun = nameof(GpuMemory)) : base(instance)
     {
@@ -409,13 +418,6 @@ namespace GpuMem
     /// <summary>Keeps an array in place until it is no longer registered.</summary>
     internal void Keep(GCHandle pinned) { array = pinned; }
 
-    /// <summary>Reports the bytes of the host behind this object to the collector, to which every object is small.</summary>
-    internal void Weigh(long bytes)
-    {
-      weight = bytes;
-      GC.AddMemoryPressure(bytes);
-    }
-
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
     {
@@ -425,12 +427,7 @@ namespace GpuMem
       return status;
     }
 
-    protected override void ReleaseKept()
-    {
-      if (array.IsAllocated) array.Free();
-      if (weight != 0) GC.RemoveMemoryPressure(weight);
-      weight = 0;
-    }
+    protected override void ReleaseKept() { if (array.IsAllocated) array.Free(); }
   }
 
   sealed unsafe partial class StreamHandle
@@ -587,27 +584,12 @@ namespace GpuMem
 
   sealed unsafe partial class PhysicalHandle
   {
-    long weight;
-
     internal PhysicalHandle(InstanceHandle instance) : base(instance) { }
 
     /// <summary>What the owner knows of it.</summary>
     internal PhysicalInfo Info { get; set; }
 
     internal override Printed Print() { return Info == null ? base.Print() : Info.Print(base.Print()); }
-
-    /// <summary>Reports the bytes of the host behind this object to the collector, to which every object is small.</summary>
-    internal void Weigh(long bytes)
-    {
-      weight = bytes;
-      GC.AddMemoryPressure(bytes);
-    }
-
-    protected override void ReleaseKept()
-    {
-      if (weight != 0) GC.RemoveMemoryPressure(weight);
-      weight = 0;
-    }
   }
 
   sealed unsafe partial class RangeHandle
@@ -692,9 +674,9 @@ namespace GpuMem
         new Dictionary<IntPtr, WeakReference<GrowableBuffer>>();
 
     readonly object gate = new object();
-    readonly List<BufferCallbacks> callbacks = new List<BufferCallbacks>();
+    readonly BufferCallbacks.OfObject callbacks = new BufferCallbacks.OfObject();
     BufferInfo info;
-    long changeCount, weight;
+    long changeCount;
     int users, changing;
     bool freed;
 
@@ -839,36 +821,7 @@ namespace GpuMem
     }
 
     /// <summary>Replaces the functions that are called when the buffer sleeps and wakes.</summary>
-    internal void SetCallbacks(BufferCallbacks functions)
-    {
-      BufferCallbacks[] former;
-      lock (gate)
-      {
-        // Those of a call that runs at the same time may be the ones that stay.
-        former = callbacks.FindAll(one => one.Installed).ToArray();
-        callbacks.Add(functions);
-      }
-      try
-      {
-        SetCallbacksNative(functions);
-      }
-      catch
-      {
-        lock (gate) Drop(functions);
-        throw;
-      }
-      lock (gate)
-      {
-        functions.Installed = true;
-        foreach (BufferCallbacks one in former) Drop(one);
-      }
-    }
-
-    void Drop(BufferCallbacks functions)
-    {
-      callbacks.Remove(functions);
-      functions.Release();
-    }
+    internal void SetCallbacks(BufferCallbacks functions) { callbacks.Replace(functions, SetCallbacksNative); }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     void SetCallbacksNative(BufferCallbacks functions)
@@ -883,14 +836,6 @@ namespace GpuMem
     internal int ForgetRegistration(ulong registration, gpumem_error* error)
     {
       return Native.gpumem_buffer_forget_registration(Raw, registration, error);
-    }
-
-    // Reports the bytes of the host behind this object to the collector, to which every object is small.
-    void Weigh(long now)
-    {
-      if (now > weight) GC.AddMemoryPressure(now - weight);
-      if (now < weight) GC.RemoveMemoryPressure(weight - now);
-      weight = now;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -908,9 +853,8 @@ namespace GpuMem
       {
         freed = true;
         Weigh(0);
-        foreach (BufferCallbacks one in callbacks) one.Release();
-        callbacks.Clear();
       }
+      callbacks.Release();
     }
   }
 

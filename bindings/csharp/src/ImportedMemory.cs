@@ -81,11 +81,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source), false))
-      {
-        instance.Copy(Range.Slice(0, array.Size, nameof(source)), array.Range);
-      }
+      Transfer.FromArray(instance.Handle.Usable(), Range, 0, source);
     }
 
     /// <summary>
@@ -98,11 +94,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
-      {
-        instance.Copy(array.Range, Range.Slice(0, array.Size, nameof(destination)));
-      }
+      Transfer.ToArray(instance.Handle.Usable(), destination, Range, 0);
     }
 
     /// <summary>

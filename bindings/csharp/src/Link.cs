@@ -58,11 +58,7 @@ namespace GpuMem
     /// </remarks>
     public HubEntry Wait(string name, long afterVersion = 0)
     {
-      while (true)
-      {
-        HubEntry found = Wait(name, afterVersion, System.Threading.Timeout.InfiniteTimeSpan);
-        if (found != null) return found;
-      }
+      return Timeout.Never(timeout => Wait(name, afterVersion, timeout));
     }
 
     /// <summary>The same with a timeout. Null if there was no such version in time.</summary>
@@ -153,18 +149,10 @@ namespace GpuMem
     {
       handle.Usable();
       gpumem_way_info info = gpumem_way_info.Sized();
-      KeptMemory kept = memory.Owner == null ? null : new KeptMemory(memory);
-      try
-      {
-        gpumem_error* error = Error.Detail;
-        handle.Check(Native.gpumem_link_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, &info, error), error);
-        GC.KeepAlive(this);
-      }
-      finally
-      {
-        kept?.Release();
-      }
-      return new ShareWayInfo(&info);
+      gpumem_way_info* written = &info;
+      KeptMemory.While(memory, handle, error =>
+          Native.gpumem_link_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, written, error));
+      return new ShareWayInfo(written);
     }
 
     /// <summary>

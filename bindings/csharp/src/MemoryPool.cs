@@ -520,11 +520,8 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(source, nameof(source), false))
-      {
-        CopyNow(Range.Slice(0, array.Size, nameof(source)), array.Range);
-      }
+      handle.Usable().WaitForStream();
+      Transfer.FromArray(pool.Handle.Instance, Range, 0, source);
     }
 
     /// <summary>
@@ -538,11 +535,8 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      handle.Usable();
-      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
-      {
-        CopyNow(array.Range, Range.Slice(0, array.Size, nameof(destination)));
-      }
+      handle.Usable().WaitForStream();
+      Transfer.ToArray(pool.Handle.Instance, destination, Range, 0);
     }
 
 #if NETCOREAPP3_0_OR_GREATER
@@ -580,19 +574,11 @@ namespace GpuMem
 
     /// <summary>Its pointer, its size and the name of its pool.</summary>
     public override string ToString() { return handle.Text; }
-
-    void CopyNow(GpuRange destination, GpuRange source)
-    {
-      handle.WaitForStream();
-      Transfer.Copy(pool.Handle.Instance, null, destination, source, default(CopyOptions));
-      GC.KeepAlive(this);
-    }
   }
 
   sealed unsafe class PoolHandle : GpuHandle
   {
-    readonly object gate = new object();
-    readonly List<PoolCallback> callbacks = new List<PoolCallback>();
+    readonly PoolCallback.OfObject callbacks = new PoolCallback.OfObject();
     readonly MemoryKind kind;
     readonly int device;
     readonly string name;
@@ -624,37 +610,7 @@ namespace GpuMem
     internal PoolBlockInfo GetBlock(IntPtr pointer) { return Calls.gpumem_pool_get_block_info(Instance, pointer); }
 
     /// <summary>Replaces the function that is called when memory is short; null for none.</summary>
-    internal void SetCallback(PoolCallback function)
-    {
-      PoolCallback[] former;
-      lock (gate)
-      {
-        // Those of a call that runs at the same time may be the ones that stay.
-        former = callbacks.FindAll(one => one.Installed).ToArray();
-        if (function != null) callbacks.Add(function);
-      }
-      try
-      {
-        SetCallbackNative(function);
-      }
-      catch
-      {
-        lock (gate) Drop(function);
-        throw;
-      }
-      lock (gate)
-      {
-        if (function != null) function.Installed = true;
-        foreach (PoolCallback one in former) Drop(one);
-      }
-    }
-
-    void Drop(PoolCallback function)
-    {
-      if (function == null) return;
-      callbacks.Remove(function);
-      function.Release();
-    }
+    internal void SetCallback(PoolCallback function) { callbacks.Replace(function, SetCallbackNative); }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     void SetCallbackNative(PoolCallback function)
@@ -691,14 +647,7 @@ namespace GpuMem
              info.reserved_bytes > info.captured_bytes;
     }
 
-    protected override void ReleaseKept()
-    {
-      lock (gate)
-      {
-        foreach (PoolCallback one in callbacks) one.Release();
-        callbacks.Clear();
-      }
-    }
+    protected override void ReleaseKept() { callbacks.Release(); }
   }
 
   /// <summary>

@@ -233,7 +233,8 @@ namespace GpuMem
     public string Directory { get; set; }
 
     /// <summary>
-    /// For a group: only the buffers with this tag; null or an empty one means all. For one buffer null.
+    /// For a group: only the buffers with this tag; if none has it, nothing happens. Null or an empty one means all.
+    /// For one buffer null.
     /// </summary>
     [AllowNull, MaybeNull]
     public string Tag { get; set; }
@@ -288,13 +289,14 @@ namespace GpuMem
   public struct WakeOptions
   {
     /// <summary>
-    /// Bytes of the store that each buffer keeps for its next sleep, rounded up; 0 frees it, <c>long.MaxValue</c> keeps
-    /// all.
+    /// Bytes of the store that each buffer keeps for its next sleep, rounded up to pieces; 0 frees it,
+    /// <c>long.MaxValue</c> keeps all.
     /// </summary>
     public long Keep { get; set; }
 
     /// <summary>
-    /// For a group: only the buffers with this tag; null or an empty one means all. For one buffer null.
+    /// For a group: only the buffers with this tag; if none has it, nothing happens. Null or an empty one means all.
+    /// For one buffer null.
     /// </summary>
     [AllowNull, MaybeNull]
     public string Tag { get; set; }
@@ -328,7 +330,7 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Options for preparing.</summary>
+  /// <summary>Options for preparing a sleep.</summary>
   public struct PrepareOptions
   {
     /// <summary>
@@ -342,7 +344,8 @@ namespace GpuMem
     public string Directory { get; set; }
 
     /// <summary>
-    /// For a group: only the buffers with this tag; null or an empty one means all. For one buffer null.
+    /// For a group: only the buffers with this tag; if none has it, nothing happens. Null or an empty one means all.
+    /// For one buffer null.
     /// </summary>
     [AllowNull, MaybeNull]
     public string Tag { get; set; }
@@ -790,7 +793,7 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Options for connecting.</summary>
+  /// <summary>Options for connecting to a hub.</summary>
   public struct LinkOptions
   {
     /// <summary>

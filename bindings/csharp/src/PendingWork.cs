@@ -5,6 +5,7 @@ using System;
 using System.Collections.Generic;
 using System.Runtime.InteropServices;
 using System.Threading;
+using GpuMem.Interop;
 
 namespace GpuMem
 {
@@ -27,7 +28,27 @@ namespace GpuMem
   {
     readonly GpuHandle handle;
 
-    internal KeptMemory(GpuRange range) { handle = range.HoldOwner(); }
+    KeptMemory(GpuRange range) { handle = range.HoldOwner(); }
+
+    /// <summary>Keeps the memory of a range; null for a pointer.</summary>
+    internal static KeptMemory Of(GpuRange range) { return range.Owner == null ? null : new KeptMemory(range); }
+
+    /// <summary>Makes a call of an object that needs a range. False if it was a hint without an effect.</summary>
+    internal static unsafe bool While(GpuRange range, GpuHandle handle, NativeCall call)
+    {
+      KeptMemory kept = Of(range);
+      try
+      {
+        gpumem_error* error = Error.Detail;
+        int status = call(error);
+        handle.Check(status, error);
+        return status == Constants.GPUMEM_SUCCESS;
+      }
+      finally
+      {
+        kept?.Release();
+      }
+    }
 
     public bool ReleaseOrdered(StreamHandle stream)
     {

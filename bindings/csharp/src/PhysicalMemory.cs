@@ -206,20 +206,14 @@ namespace GpuMem
     public byte[] ToArray()
     {
       gpumem_fabric_handle native = Native;
-      var bytes = new byte[Size];
-      for (int i = 0; i < Size; ++i) bytes[i] = native.bytes[i];
-      return bytes;
+      return Bytes.Read(native.bytes, Size);
     }
 
     /// <summary>Whether both have the same bytes.</summary>
     public bool Equals(FabricHandle other)
     {
       gpumem_fabric_handle one = Native, two = other.Native;
-      for (int i = 0; i < Size; ++i)
-      {
-        if (one.bytes[i] != two.bytes[i]) return false;
-      }
-      return true;
+      return Bytes.AreEqual(one.bytes, two.bytes, Size);
     }
 
     /// <summary>Whether both have the same bytes.</summary>
@@ -229,9 +223,7 @@ namespace GpuMem
     public override int GetHashCode()
     {
       gpumem_fabric_handle native = Native;
-      int code = 17;
-      for (int i = 0; i < Size; ++i) code = unchecked(code * 31 + native.bytes[i]);
-      return code;
+      return Bytes.Hash(native.bytes, Size);
     }
 
     /// <summary>Whether both have the same bytes.</summary>
@@ -251,7 +243,7 @@ namespace GpuMem
         throw new ArgumentException("a fabric handle has " + Size + " bytes, not " + bytes.Length, nameof(bytes));
       }
       gpumem_fabric_handle native = default(gpumem_fabric_handle);
-      for (int i = 0; i < Size; ++i) native.bytes[i] = bytes[i];
+      Bytes.Write(bytes, native.bytes, Size, nameof(bytes));
       return native;
     }
   }

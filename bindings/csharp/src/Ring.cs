@@ -139,11 +139,7 @@ namespace GpuMem
     /// waits for that.</param>
     public RingSlot Acquire([AllowNull] GpuStream stream = null)
     {
-      while (true)
-      {
-        RingSlot slot = Acquire(stream, System.Threading.Timeout.InfiniteTimeSpan);
-        if (slot != null) return slot;
-      }
+      return Timeout.Never(timeout => Acquire(stream, timeout));
     }
 
     /// <summary>The same with a timeout. Null if the slot was not free in time.</summary>
@@ -256,10 +252,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      using (var array = new PinnedArray<T>(source, nameof(source), false))
-      {
-        ring.Instance.Copy(Range.Slice(0, array.Size, nameof(source)), array.Range);
-      }
+      Transfer.FromArray(ring.Instance.Handle.Usable(), Range, 0, source);
     }
 
     /// <summary>
@@ -327,11 +320,7 @@ namespace GpuMem
     /// waits for that.</param>
     public RingMessage Wait([AllowNull] GpuStream stream = null)
     {
-      while (true)
-      {
-        RingMessage message = Wait(stream, System.Threading.Timeout.InfiniteTimeSpan);
-        if (message != null) return message;
-      }
+      return Timeout.Never(timeout => Wait(stream, timeout));
     }
 
     /// <summary>The same with a timeout. Null if no message came in time.</summary>
@@ -489,10 +478,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
-      {
-        ring.Instance.Copy(array.Range, Range.Slice(0, array.Size, nameof(destination)));
-      }
+      Transfer.ToArray(ring.Instance.Handle.Usable(), destination, Range, 0);
     }
 
     /// <summary>

@@ -30,7 +30,7 @@ namespace GpuMem
         throw new ArgumentException("a handle has " + Size + " bytes, not " + bytes.Length, nameof(bytes));
       }
       gpumem_share_handle read = default(gpumem_share_handle);
-      for (int i = 0; i < Size; ++i) read.bytes[i] = bytes[i];
+      Bytes.Write(bytes, read.bytes, Size, nameof(bytes));
       native = read;
     }
 
@@ -51,9 +51,7 @@ namespace GpuMem
     public byte[] ToArray()
     {
       gpumem_share_handle copy = native;
-      var bytes = new byte[Size];
-      for (int i = 0; i < Size; ++i) bytes[i] = copy.bytes[i];
-      return bytes;
+      return Bytes.Read(copy.bytes, Size);
     }
 
     /// <summary>Whether both have the same bytes.</summary>
@@ -61,11 +59,7 @@ namespace GpuMem
     {
       if (other == null) return false;
       gpumem_share_handle one = native, two = other.native;
-      for (int i = 0; i < Size; ++i)
-      {
-        if (one.bytes[i] != two.bytes[i]) return false;
-      }
-      return true;
+      return Bytes.AreEqual(one.bytes, two.bytes, Size);
     }
 
     /// <summary>Whether both have the same bytes.</summary>
@@ -75,9 +69,7 @@ namespace GpuMem
     public override int GetHashCode()
     {
       gpumem_share_handle copy = native;
-      int code = 17;
-      for (int i = 0; i < Size; ++i) code = unchecked(code * 31 + copy.bytes[i]);
-      return code;
+      return Bytes.Hash(copy.bytes, Size);
     }
 
     /// <summary>What it is a handle of, and whose; not the bytes, which are a secret.</summary>
@@ -113,6 +105,20 @@ namespace GpuMem
       var bytes = new byte[count];
       for (int i = 0; i < count; ++i) bytes[i] = from[i];
       return bytes;
+    }
+
+    internal static bool AreEqual(byte* one, byte* two, int count)
+    {
+      int same = 0;
+      while (same < count && one[same] == two[same]) ++same;
+      return same == count;
+    }
+
+    internal static int Hash(byte* from, int count)
+    {
+      int code = 17;
+      for (int i = 0; i < count; ++i) code = unchecked(code * 31 + from[i]);
+      return code;
     }
 
     /// <summary>Writes an array, which must have exactly as many bytes; null leaves zeros.</summary>

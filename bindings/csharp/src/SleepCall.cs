@@ -27,8 +27,6 @@ namespace GpuMem
 
     internal delegate int PrepareFunction(gpumem_prepare_desc* desc, gpumem_error* error);
 
-    delegate int Call(gpumem_error* error);
-
     static readonly ProgressCallback progressFunction = RunProgress;
     static readonly IntPtr progressPointer = Marshal.GetFunctionPointerForDelegate(progressFunction);
 
@@ -150,7 +148,7 @@ namespace GpuMem
       get { return progress == null && !cancellation.CanBeCanceled ? IntPtr.Zero : progressPointer; }
     }
 
-    void Make(GpuHandle handle, Action<Action> during, Call call)
+    void Make(GpuHandle handle, Action<Action> during, NativeCall call)
     {
       if (cancellation.IsCancellationRequested)
       {
@@ -160,7 +158,7 @@ namespace GpuMem
       if (thrown != null) thrown.Throw();
     }
 
-    void Try(GpuHandle handle, Call call)
+    void Try(GpuHandle handle, NativeCall call)
     {
       gpumem_error* error = Error.Detail;
       SleepCall outer = current;

@@ -9,8 +9,6 @@ namespace GpuMem
 {
   static unsafe class Transfer
   {
-    delegate int Call(gpumem_error* error);
-
     internal static void Copy(
         InstanceHandle instance, StreamHandle stream, GpuRange destination, GpuRange source, CopyOptions options,
         IKept array = null)
@@ -26,6 +24,34 @@ namespace GpuMem
       }
       Run(instance, stream, destination, source, array,
           error => Copy(instance, stream, destination, source, options, error));
+    }
+
+    /// <summary>Copies an array to an offset of a range, and returns when it is copied.</summary>
+    internal static void FromArray<T>(InstanceHandle instance, GpuRange destination, long offset, T[] source)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      using (var array = new PinnedArray<T>(source, nameof(source), false))
+      {
+        Copy(instance, null, destination.Slice(offset, array.Size, nameof(source)), array.Range, default(CopyOptions));
+      }
+    }
+
+    /// <summary>Copies from an offset of a range to an array, and returns when it is copied.</summary>
+    internal static void ToArray<T>(InstanceHandle instance, T[] destination, GpuRange source, long offset)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      using (var array = new PinnedArray<T>(destination, nameof(destination), true))
+      {
+        Copy(instance, null, array.Range, source.Slice(offset, array.Size, nameof(destination)), default(CopyOptions));
+      }
     }
 
     internal static void Copy2D(
@@ -90,15 +116,15 @@ namespace GpuMem
     }
 
     // The operands stay valid during a call without a stream, and otherwise until the work has been observed complete.
-    static void Run(InstanceHandle instance, StreamHandle stream, GpuRange first, GpuRange second, IKept array, Call call)
+    static void Run(InstanceHandle instance, StreamHandle stream, GpuRange first, GpuRange second, IKept array, NativeCall call)
     {
       gpumem_error* error = Error.Detail;
       KeptMemory one = null, two = null;
       bool enqueued = false;
       try
       {
-        if (first.Owner != null) one = new KeptMemory(first);
-        if (second.Owner != null) two = new KeptMemory(second);
+        one = KeptMemory.Of(first);
+        two = KeptMemory.Of(second);
         if (stream == null)
         {
           instance.Check(call(error), error);

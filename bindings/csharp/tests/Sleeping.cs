@@ -479,7 +479,7 @@ namespace GpuMem.Tests
     static int KnownFunctions()
     {
       Type functions = typeof(GpuInstance).Assembly.GetType("GpuMem.BufferCallbacks");
-      return ((ICollection)functions.GetField("known", BindingFlags.Static | BindingFlags.NonPublic).GetValue(null)).Count;
+      return ((ICollection)functions.BaseType.GetField("known", BindingFlags.Static | BindingFlags.NonPublic).GetValue(null)).Count;
     }
 
     static void GroupRefuses(Scope scope)
