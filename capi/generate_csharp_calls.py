@@ -10,19 +10,19 @@ import generate_csharp
 
 # The functions, without gpumem_.
 CALLS = """
-    instance_probe instance_get_info stats_get stats_get_kind stats_reset_peaks pointer_get_info pointer_get_access free unregister
+    status_get_info instance_probe instance_open instance_default instance_get_info stats_get stats_get_kind stats_reset_peaks pointer_get_info pointer_get_access free unregister
     device_get_info device_get_capability device_trim_graphs device_can_access_peer device_enable_peer_access
     device_disable_peer_access malloc register pointer_get_device_pointer
     memory_create memory_register memory_get_info memory_get_import_info
     physical_create physical_import_fd physical_import_fabric physical_retain physical_get_info physical_export_fd
     physical_export_fabric range_reserve range_get_info range_get_mapping range_unmap
-    buffer_create buffer_set_ahead buffer_note_registration group_create group_get_info
+    buffer_create buffer_set_ahead buffer_set_callbacks buffer_note_registration group_create group_get_info
     stream_create stream_wrap stream_get_info stream_get_capture_id event_create event_wrap event_get_info event_export
     share_revoke share_get_info share_send share_set_cache share_flush_cache
     hub_open hub_get_info hub_publish hub_withdraw link_connect link_get_info link_fetch link_publish link_withdraw
     ring_create ring_open ring_export ring_get_info
     pool_create pool_get_info pool_get_class_info pool_get_block_info pool_reset_peaks pool_set_limit pool_set_release_threshold
-    pool_trim pool_free pool_free_sized pool_free_native pool_free_pointer pool_record_use pool_release_capture
+    pool_set_callback pool_trim pool_free pool_free_sized pool_free_native pool_free_pointer pool_record_use pool_release_capture
     host_native_stream_create host_native_stream_destroy host_stream_set_capturing host_device_lose host_fail_step
     host_foreign_alloc host_foreign_free host_foreign_peer_access host_set_current_device
 """.split()
@@ -35,7 +35,7 @@ HANDLES = {
     "gpumem_link": ("Link", ["string path"]), "gpumem_buffer": ("GrowableBuffer", None),
 }
 DESTROYED_BY_HAND = {"gpumem_stream", "gpumem_range", "gpumem_buffer"}
-INFOS = {struct: name for struct, (name, _, _) in generate_csharp.CLASSES.items()}
+INFOS = {"gpumem_status_info": "StatusInfo", **{struct: name for struct, (name, _, _) in generate_csharp.CLASSES.items()}}
 # What comes out of a struct of bytes.
 BYTES = {"gpumem_share_handle": "ShareHandle", "gpumem_fabric_handle": "FabricHandle"}
 
@@ -66,7 +66,7 @@ class Call:
                 self.given.append(f"string {name}")
                 self.text = name
                 self.words.append("text.Pointer")
-            elif base.endswith("_desc"):
+            elif base.endswith(("_desc", "_callbacks")):
                 self.given.append(f"{base} {name}")
                 self.words.append(f"&{name}")
             elif stars and base != "void":

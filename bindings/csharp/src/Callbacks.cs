@@ -232,9 +232,11 @@ namespace GpuMem
     static long numbers;
 
     readonly long number = Interlocked.Increment(ref numbers);
-    bool installed;
 
     protected KeptFunctions() { known[number] = new WeakReference<T>((T)this); }
+
+    /// <summary>Whether the library has them, or had them before others.</summary>
+    internal bool Installed { get; set; }
 
     /// <summary>What the library passes to the functions.</summary>
     internal IntPtr UserData { get { return (IntPtr)number; } }
@@ -247,7 +249,7 @@ namespace GpuMem
       return found;
     }
 
-    void Release()
+    internal void Release()
     {
       WeakReference<T> dropped;
       known.TryRemove(number, out dropped);
@@ -265,7 +267,7 @@ namespace GpuMem
         lock (list)
         {
           // Those of a call that runs at the same time may be the ones that stay.
-          former = list.FindAll(one => one.installed).ToArray();
+          former = list.FindAll(one => one.Installed).ToArray();
           if (functions != null) list.Add(functions);
         }
         try
@@ -279,7 +281,7 @@ namespace GpuMem
         }
         lock (list)
         {
-          if (functions != null) functions.installed = true;
+          if (functions != null) functions.Installed = true;
           foreach (T one in former) Drop(one);
         }
       }

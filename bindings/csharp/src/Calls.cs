@@ -11,6 +11,15 @@ namespace GpuMem
   static unsafe class Calls
   {
     [MethodImpl(GpuMemLibrary.Bound)]
+    internal static StatusInfo gpumem_status_get_info(int status)
+    {
+      gpumem_status_info info = gpumem_status_info.Sized();
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_status_get_info(status, &info, error), error);
+      return new StatusInfo(&info);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
     internal static void gpumem_memory_create(GpuDevice device, gpumem_memory_desc desc, GpuHandle made)
     {
       IntPtr value;
@@ -221,6 +230,13 @@ namespace GpuMem
         buffer.Check(Native.gpumem_buffer_note_registration(buffer.Value, text.Pointer, &registration, error), error);
       }
       return registration;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void gpumem_buffer_set_callbacks(GpuHandle buffer, gpumem_buffer_callbacks callbacks)
+    {
+      gpumem_error* error = Error.Detail;
+      buffer.Check(Native.gpumem_buffer_set_callbacks(buffer.Value, &callbacks, error), error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -560,6 +576,24 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void gpumem_instance_open(gpumem_instance_desc desc, GpuHandle made)
+    {
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_instance_open(&desc, &value, error), error);
+      made.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void gpumem_instance_default(GpuHandle made)
+    {
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_instance_default(&value, error), error);
+      made.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
     internal static InstanceInfo gpumem_instance_get_info(GpuHandle instance)
     {
       gpumem_instance_info info = gpumem_instance_info.Sized();
@@ -684,6 +718,13 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       instance.Check(Native.gpumem_pool_get_block_info(instance.Value, pointer, &info, error), error);
       return new PoolBlockInfo(&info);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void gpumem_pool_set_callback(GpuHandle pool, IntPtr callback, IntPtr userData)
+    {
+      gpumem_error* error = Error.Detail;
+      pool.Check(Native.gpumem_pool_set_callback(pool.Value, callback, userData, error), error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

@@ -86,11 +86,8 @@ namespace GpuMem
     /// <summary>Lists the capabilities of the loaded library.</summary>
     public static IReadOnlyList<Capability> Capabilities()
     {
-      GpuMemLibrary.Load();
-      var list = new List<Capability>();
-      int capability;
-      for (uint index = 0; Enumerate(index, out capability); ++index) list.Add((Capability)capability);
-      return list;
+      return Error.Enumerate(
+          number => (Capability)number, (index, found, error) => Native.gpumem_capability_enumerate(index, found, error));
     }
 
     /// <summary>Whether this device could access the memory of a peer directly.</summary>
@@ -328,18 +325,6 @@ namespace GpuMem
     {
       if (peer == null) throw new ArgumentNullException(nameof(peer));
       return peer;
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static bool Enumerate(uint index, out int capability)
-    {
-      int found = 0;
-      gpumem_error* error = Error.Detail;
-      int result = Native.gpumem_capability_enumerate(index, &found, error);
-      capability = found;
-      if (result == Constants.GPUMEM_ERROR_NOT_FOUND) return false;
-      Error.Check(result, error);
-      return true;
     }
   }
 }

@@ -721,18 +721,13 @@ namespace GpuMem
       }
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     static GpuInstance OpenDefault()
     {
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_instance_default(&value, error), error);
       var handle = new InstanceHandle(false);
-      handle.Attach(value);
+      Calls.gpumem_instance_default(handle);
       return new GpuInstance(handle, true);
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     static GpuInstance OpenNative(InstanceOptions options, IntPtr name, IntPtr peers, IntPtr masked)
     {
       gpumem_instance_desc desc = options.Describe();
@@ -762,10 +757,7 @@ namespace GpuMem
           cuda.context_count = array == null ? 0 : (ulong)array.Length;
           desc.cuda = &cuda;
         }
-        IntPtr value;
-        gpumem_error* error = Error.Detail;
-        Error.Check(Native.gpumem_instance_open(&desc, &value, error), error);
-        handle.Attach(value);
+        Calls.gpumem_instance_open(desc, handle);
       }
       return new GpuInstance(handle, false);
     }

@@ -2,6 +2,7 @@
 // Failures as exceptions, with the error detail of the C interface.
 
 using System;
+using System.Collections.Generic;
 using System.Diagnostics.CodeAnalysis;
 using System.Runtime.InteropServices;
 using System.Text;
@@ -122,6 +123,24 @@ namespace GpuMem
     internal static void Check(int status, gpumem_error* error)
     {
       if (status < 0) throw Failure(error);
+    }
+
+    internal delegate int EnumerateCall(uint index, int* found, gpumem_error* error);
+
+    /// <summary>Lists the numbers that a function of the library has for the indices from 0 on.</summary>
+    internal static IReadOnlyList<T> Enumerate<T>(Func<int, T> convert, EnumerateCall call)
+    {
+      GpuMemLibrary.Load();
+      var list = new List<T>();
+      while (true)
+      {
+        int found = 0;
+        gpumem_error* error = Detail;
+        int status = call((uint)list.Count, &found, error);
+        if (status == Constants.GPUMEM_ERROR_NOT_FOUND) return list;
+        Check(status, error);
+        list.Add(convert(found));
+      }
     }
 
     /// <summary>The exception of a failed call. While the process ends, it does not return.</summary>

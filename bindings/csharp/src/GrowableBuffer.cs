@@ -337,17 +337,26 @@ namespace GpuMem
 
     internal static GrowableBuffer Create(GpuDevice device, long size, BufferOptions options)
     {
-      Sizes.ToNative(size, nameof(size));
-      options.Describe();  // refuses negative numbers before anything is made
+      gpumem_buffer_desc desc = options.Describe();
+      desc.size = Sizes.ToNative(size, nameof(size));
+      desc.location = (int)options.Location.Kind;
+      desc.location_id = options.Location.IdFor(device);
+      ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
+      desc.access_count = (ulong)accesses.Length;
       GroupHandle group = options.Group == null ? null : options.Group.Handle;
       return Handles.Make(new BufferHandle(device.Instance.Handle, group, options.Tag), handle =>
       {
+        gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
         Forgotten.Retry(() =>
         {
           using (var name = new CText(options.Name, nameof(options.Name)))
           using (var tag = new CText(options.Tag, nameof(options.Tag)))
+          fixed (gpumem_access_desc* first = native)
           {
-            CreateNative(device, handle, size, options, name.Pointer, tag.Pointer);
+            desc.name = name.Pointer;
+            desc.tag = tag.Pointer;
+            desc.accesses = first;
+            Calls.gpumem_buffer_create(device, desc, handle);
           }
         });
         handle.Refresh();
@@ -355,25 +364,6 @@ namespace GpuMem
         handle.Own(buffer);
         return buffer;
       });
-    }
-
-    static void CreateNative(
-        GpuDevice device, BufferHandle handle, long size, BufferOptions options, IntPtr name, IntPtr tag)
-    {
-      ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
-      gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
-      gpumem_buffer_desc desc = options.Describe();
-      desc.size = (ulong)size;
-      desc.location = (int)options.Location.Kind;
-      desc.location_id = options.Location.IdFor(device);
-      desc.access_count = (ulong)native.Length;
-      desc.name = name;
-      desc.tag = tag;
-      fixed (gpumem_access_desc* first = native)
-      {
-        desc.accesses = first;
-        Calls.gpumem_buffer_create(device, desc, handle);
-      }
     }
 
     gpumem_buffer_info Read()

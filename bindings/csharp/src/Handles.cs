@@ -821,14 +821,9 @@ namespace GpuMem
     }
 
     /// <summary>Replaces the functions that are called when the buffer sleeps and wakes.</summary>
-    internal void SetCallbacks(BufferCallbacks functions) { callbacks.Replace(functions, SetCallbacksNative); }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    void SetCallbacksNative(BufferCallbacks functions)
+    internal void SetCallbacks(BufferCallbacks functions)
     {
-      gpumem_buffer_callbacks native = functions.Describe();
-      gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_buffer_set_callbacks(Value, &native, error), error);
+      callbacks.Replace(functions, one => Calls.gpumem_buffer_set_callbacks(this, one.Describe()));
     }
 
     /// <summary>Forgets a registration, of a buffer that may be gone.</summary>

@@ -69,33 +69,26 @@ namespace GpuMem
 
     internal static Hub Open(GpuInstance instance, HubOptions options)
     {
+      gpumem_hub_desc desc = options.Describe();
+      desc.user_count = (uint)(options.Users?.Length ?? 0);
+      desc.group_count = (uint)(options.Groups?.Length ?? 0);
+      desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
       return Handles.Make(new HubHandle(instance.Handle, options.Path, options.Name), handle =>
       {
         using (var path = new CText(options.Path, nameof(options.Path)))
         using (var name = new CText(options.Name, nameof(options.Name)))
+        fixed (uint* users = options.Users, groups = options.Groups)
+        fixed (byte* token = options.Token)
         {
-          OpenNative(instance, handle, options, path.Pointer, name.Pointer);
+          desc.path = path.Pointer;
+          desc.name = name.Pointer;
+          desc.users = users;
+          desc.groups = groups;
+          desc.token = (IntPtr)token;
+          Calls.gpumem_hub_open(instance.Handle, desc, handle);
         }
         return new Hub(instance, handle);
       });
-    }
-
-    static void OpenNative(GpuInstance instance, HubHandle handle, HubOptions options, IntPtr path, IntPtr name)
-    {
-      gpumem_hub_desc desc = options.Describe();
-      desc.path = path;
-      desc.name = name;
-      desc.user_count = (uint)(options.Users?.Length ?? 0);
-      desc.group_count = (uint)(options.Groups?.Length ?? 0);
-      desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
-      fixed (uint* users = options.Users, groups = options.Groups)
-      fixed (byte* token = options.Token)
-      {
-        desc.users = users;
-        desc.groups = groups;
-        desc.token = (IntPtr)token;
-        Calls.gpumem_hub_open(instance.Handle, desc, handle);
-      }
     }
   }
 }

@@ -166,23 +166,19 @@ namespace GpuMem
 
     internal static Link Connect(GpuInstance instance, LinkOptions options)
     {
+      gpumem_link_desc desc = options.Describe();
+      desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
       return Handles.Make(new LinkHandle(instance.Handle, options.Path), handle =>
       {
-        using (var path = new CText(options.Path, nameof(options.Path))) ConnectNative(instance, handle, options, path.Pointer);
+        using (var path = new CText(options.Path, nameof(options.Path)))
+        fixed (byte* token = options.Token)
+        {
+          desc.path = path.Pointer;
+          desc.token = (IntPtr)token;
+          Calls.gpumem_link_connect(instance.Handle, desc, handle);
+        }
         return new Link(instance, handle);
       });
-    }
-
-    static void ConnectNative(GpuInstance instance, LinkHandle handle, LinkOptions options, IntPtr path)
-    {
-      gpumem_link_desc desc = options.Describe();
-      desc.path = path;
-      desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
-      fixed (byte* token = options.Token)
-      {
-        desc.token = (IntPtr)token;
-        Calls.gpumem_link_connect(instance.Handle, desc, handle);
-      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

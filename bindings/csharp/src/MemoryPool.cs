@@ -350,30 +350,25 @@ namespace GpuMem
 
     internal static MemoryPool Create(GpuDevice device, PoolOptions options)
     {
-      options.Describe();  // refuses negative numbers before anything is made
+      gpumem_pool_desc desc = options.Describe();
+      ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
+      desc.access_count = (ulong)accesses.Length;
       MemoryKind kind = options.Kind == 0 ? MemoryKind.Device : options.Kind;
       return Handles.Make(new PoolHandle(device.Instance.Handle, kind, device.Ordinal, options.Name), handle =>
       {
+        gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
         Forgotten.Retry(() =>
         {
-          using (var name = new CText(options.Name, nameof(options.Name))) CreateNative(device, handle, options, name.Pointer);
+          using (var name = new CText(options.Name, nameof(options.Name)))
+          fixed (gpumem_access_desc* first = native)
+          {
+            desc.name = name.Pointer;
+            desc.accesses = first;
+            Calls.gpumem_pool_create(device, desc, handle);
+          }
         });
         return new MemoryPool(device, handle);
       });
-    }
-
-    static void CreateNative(GpuDevice device, PoolHandle handle, PoolOptions options, IntPtr name)
-    {
-      ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
-      gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
-      gpumem_pool_desc desc = options.Describe();
-      desc.access_count = (ulong)native.Length;
-      desc.name = name;
-      fixed (gpumem_access_desc* first = native)
-      {
-        desc.accesses = first;
-        Calls.gpumem_pool_create(device, desc, handle);
-      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -483,9 +478,7 @@ namespace GpuMem
       get
       {
         handle.Usable();
-        PoolBlockInfo info = size == 0 ? null : pool.Handle.GetBlock(handle.Raw);
-        GC.KeepAlive(this);
-        return info;
+        return size == 0 ? null : Calls.gpumem_pool_get_block_info(pool.Handle.Instance, handle.Raw);
       }
     }
 
@@ -606,19 +599,13 @@ namespace GpuMem
       return base.Print().Add("Kind", kind).Add("Device", device).AddIf("Name", name);
     }
 
-    /// <summary>Gets what the library knows of a block, also if the pool is disposed.</summary>
-    internal PoolBlockInfo GetBlock(IntPtr pointer) { return Calls.gpumem_pool_get_block_info(Instance, pointer); }
-
     /// <summary>Replaces the function that is called when memory is short; null for none.</summary>
     internal void SetCallback(PoolCallback function) { callbacks.Replace(function, SetCallbackNative); }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
     void SetCallbackNative(PoolCallback function)
     {
       IntPtr pointer = function == null ? IntPtr.Zero : PoolCallback.Pointer;
-      IntPtr data = function == null ? IntPtr.Zero : function.UserData;
-      gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_pool_set_callback(Value, pointer, data, error), error);
+      Calls.gpumem_pool_set_callback(this, pointer, function == null ? IntPtr.Zero : function.UserData);
     }
 
     /// <summary>Counts a block, after whose end a forgotten pool ends.</summary>

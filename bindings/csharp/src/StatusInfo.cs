@@ -11,7 +11,7 @@ namespace GpuMem
   /// <summary>Name, cause and remedy of a status.</summary>
   public sealed unsafe class StatusInfo
   {
-    StatusInfo(gpumem_status_info* info)
+    internal StatusInfo(gpumem_status_info* info)
     {
       Status = (Status)info->status;
       Name = Text.Read(info->name);
@@ -49,41 +49,17 @@ namespace GpuMem
     public static StatusInfo Of(Status status)
     {
       GpuMemLibrary.Load();
-      return NativeInfo((int)status);
+      return Calls.gpumem_status_get_info((int)status);
     }
 
     /// <summary>Lists the statuses of the loaded library.</summary>
     public static IReadOnlyList<Status> All()
     {
-      GpuMemLibrary.Load();
-      var list = new List<Status>();
-      int status;
-      for (uint index = 0; NativeEnumerate(index, out status); ++index) list.Add((Status)status);
-      return list;
+      return Error.Enumerate(
+          number => (Status)number, (index, found, error) => Native.gpumem_status_enumerate(index, found, error));
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     static string NativeName(int status) { return Text.Read(Native.gpumem_status_name(status)); }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static StatusInfo NativeInfo(int status)
-    {
-      gpumem_status_info info = gpumem_status_info.Sized();
-      gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_status_get_info(status, &info, error), error);
-      return new StatusInfo(&info);
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static bool NativeEnumerate(uint index, out int status)
-    {
-      int found = 0;
-      gpumem_error* error = Error.Detail;
-      int result = Native.gpumem_status_enumerate(index, &found, error);
-      status = found;
-      if (result == Constants.GPUMEM_ERROR_NOT_FOUND) return false;
-      Error.Check(result, error);
-      return true;
-    }
   }
 }
