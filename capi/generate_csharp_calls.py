@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Writes the plain calls of C# and the classes of its handles. generate.py runs it.
 
-A plain call passes what it gets, checks the status, and returns what the library has written. Those with an answer besides, such
-as GPUMEM_NOT_READY, and those that take arrays, are by hand.
+A plain call passes what it gets, checks the status, and returns what the library has written. Those that take arrays are by hand.
 """
+
+import textwrap
 
 import description
 import generate_csharp
@@ -26,6 +27,8 @@ CALLS = """
     host_native_stream_create host_native_stream_destroy host_stream_set_capturing host_device_lose host_fail_step
     host_foreign_alloc host_foreign_free host_foreign_peer_access host_set_current_device
 """.split()
+# Those that return null, or else false, for GPUMEM_NOT_READY.
+WAITS = {"event_get_elapsed_time", "ring_finish", "share_receive", "link_wait"}
 # The handles: class of the object, and what the handle knows of it and prints. A class whose destruction takes more has that by
 # hand, in a partial class; so has what else it does.
 HANDLES = {
@@ -108,22 +111,32 @@ class Call:
 
 def calls(interface, csharp_type, identifier, declaration):
     text = ""
-    missing = set(CALLS) - {function.name.removeprefix("gpumem_") for function in interface.functions}
+    missing = {*CALLS, *WAITS} - {function.name.removeprefix("gpumem_") for function in interface.functions}
     if missing:
         raise description.Unreadable(f"generate_csharp_calls.py names functions that no header has: {', '.join(sorted(missing))}")
     for function in interface.functions:
-        if function.name.removeprefix("gpumem_") not in CALLS:
+        waits = function.name.removeprefix("gpumem_") in WAITS
+        if not waits and function.name.removeprefix("gpumem_") not in CALLS:
             continue
         call = Call(interface, function, csharp_type, identifier)
+        if waits:
+            number = call.result in ("int", "uint", "long", "ulong")
+            call.result = f"{call.result}?" if number else call.result.replace("void", "bool")
         text += "\n    [MethodImpl(GpuMemLibrary.Bound)]\n"
         text += declaration(f"    internal static {call.result} {function.name}(", call.given, ")", " " * 8, 120) + "\n    {\n"
-        lines = [*call.before, "gpumem_error* error = Error.Detail;"]
-        checked = declaration(f"      {call.checked}(Native.{function.name}(", call.words, "), error);", " " * 10, 120)
+        begin, end = ("int status = ", ");") if waits else (f"{call.checked}(", "), error);")
+        lines = [declaration(f"{begin}Native.{function.name}(", call.words, end, " " * 4, 112)]
+        if waits:
+            ready = "status != Constants.GPUMEM_NOT_READY"
+            lines += [f"{call.checked}(status, error);", *call.after,
+                      f"return {ready};" if not call.value else f"if ({ready}) return {call.value};\nreturn null;"]
+        else:
+            lines += [*call.after, *[f"return {call.value};"] * bool(call.value)]
         if call.text:
-            checked = f"      using (var text = new CText({call.text}, nameof({call.text})))\n      {{\n  {checked}\n      }}"
-        text += "".join(f"      {line}\n" for line in lines) + checked + "\n"
-        text += "".join(f"      {line}\n" for line in call.after)
-        text += f"      return {call.value};\n" * bool(call.value) + "    }\n"
+            inner = textwrap.indent("\n".join(lines), "  ")
+            lines = [f"using (var text = new CText({call.text}, nameof({call.text})))", "{", inner, "}"]
+        lines = [*call.before, "gpumem_error* error = Error.Detail;", *lines]
+        text += textwrap.indent("\n".join(lines) + "\n", " " * 6) + "    }\n"
     return ("// The calls that only pass what they get, check the status and return what the library has written, under their C names.\n\n"
             "using System;\nusing System.Runtime.CompilerServices;\nusing GpuMem.Interop;\n\nnamespace GpuMem\n{\n"
             "  static unsafe class Calls\n  {\n" + text.removeprefix("\n") + "  }\n}\n")

@@ -228,8 +228,8 @@ namespace GpuMem
       using (var text = new CText(name, nameof(name)))
       {
         buffer.Check(Native.gpumem_buffer_note_registration(buffer.Value, text.Pointer, &registration, error), error);
+        return registration;
       }
-      return registration;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -345,6 +345,17 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
+    internal static ShareHandle gpumem_share_receive(GpuHandle instance, int socketFd, ulong timeoutNs)
+    {
+      gpumem_share_handle handle;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_share_receive(instance.Value, socketFd, timeoutNs, &handle, error);
+      instance.Check(status, error);
+      if (status != Constants.GPUMEM_NOT_READY) return new ShareHandle(handle);
+      return null;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
     internal static void gpumem_event_create(GpuDevice device, gpumem_event_desc desc, GpuHandle made)
     {
       IntPtr value;
@@ -369,6 +380,19 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       @event.Check(Native.gpumem_event_get_info(@event.Value, &info, error), error);
       return new EventInfo(&info);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static long? gpumem_event_get_elapsed_time(GpuHandle start, GpuHandle end)
+    {
+      long nanoseconds;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_event_get_elapsed_time(
+          start.Value, end == null ? IntPtr.Zero : end.Value, &nanoseconds, error);
+      start.Check(status, error);
+      GC.KeepAlive(end);
+      if (status != Constants.GPUMEM_NOT_READY) return nanoseconds;
+      return null;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -397,8 +421,8 @@ namespace GpuMem
       using (var text = new CText(tag, nameof(tag)))
       {
         group.Check(Native.gpumem_group_get_info(group.Value, text.Pointer, &info, error), error);
+        return new BufferGroupInfo(&info);
       }
-      return new BufferGroupInfo(&info);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -406,7 +430,8 @@ namespace GpuMem
     {
       IntPtr nativeStream;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_host_native_stream_create(device.Value, &nativeStream, error), error);
+      device.Instance.Handle.Check(Native.gpumem_host_native_stream_create(
+          device.Value, &nativeStream, error), error);
       return nativeStream;
     }
 
@@ -414,7 +439,8 @@ namespace GpuMem
     internal static void gpumem_host_native_stream_destroy(GpuDevice device, IntPtr nativeStream)
     {
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_host_native_stream_destroy(device.Value, nativeStream, error), error);
+      device.Instance.Handle.Check(Native.gpumem_host_native_stream_destroy(
+          device.Value, nativeStream, error), error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -443,7 +469,8 @@ namespace GpuMem
     {
       IntPtr pointer;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_host_foreign_alloc(device.Value, kind, size, &pointer, error), error);
+      device.Instance.Handle.Check(Native.gpumem_host_foreign_alloc(
+          device.Value, kind, size, &pointer, error), error);
       return pointer;
     }
 
@@ -499,8 +526,8 @@ namespace GpuMem
       using (var text = new CText(name, nameof(name)))
       {
         hub.Check(Native.gpumem_hub_publish(hub.Value, text.Pointer, &handle, &desc, &version, error), error);
+        return version;
       }
-      return version;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -532,6 +559,20 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
+    internal static HubEntry gpumem_link_wait(GpuHandle link, string name, ulong afterVersion, ulong timeoutNs)
+    {
+      gpumem_entry_info info = gpumem_entry_info.Sized();
+      gpumem_error* error = Error.Detail;
+      using (var text = new CText(name, nameof(name)))
+      {
+        int status = Native.gpumem_link_wait(link.Value, text.Pointer, afterVersion, timeoutNs, &info, error);
+        link.Check(status, error);
+        if (status != Constants.GPUMEM_NOT_READY) return new HubEntry(&info);
+        return null;
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
     internal static ShareHandle gpumem_link_fetch(GpuHandle link, string name, gpumem_fetch_desc desc)
     {
       gpumem_share_handle handle;
@@ -539,8 +580,8 @@ namespace GpuMem
       using (var text = new CText(name, nameof(name)))
       {
         link.Check(Native.gpumem_link_fetch(link.Value, text.Pointer, &desc, &handle, error), error);
+        return new ShareHandle(handle);
       }
-      return new ShareHandle(handle);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -552,8 +593,8 @@ namespace GpuMem
       using (var text = new CText(name, nameof(name)))
       {
         link.Check(Native.gpumem_link_publish(link.Value, text.Pointer, &handle, &desc, &version, error), error);
+        return version;
       }
-      return version;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -753,6 +794,15 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       instance.Check(Native.gpumem_ring_open(instance.Value, &handle, &desc, &value, error), error);
       made.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static bool gpumem_ring_finish(GpuHandle ring, ulong timeoutNs)
+    {
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_ring_finish(ring.Value, timeoutNs, error);
+      ring.Check(status, error);
+      return status != Constants.GPUMEM_NOT_READY;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

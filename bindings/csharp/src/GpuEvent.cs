@@ -101,16 +101,11 @@ namespace GpuMem
     /// Nanoseconds, negative if the other event was recorded first; null if one of the records is not complete. The
     /// resolution on cuda is about half a microsecond.
     /// </returns>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public long? GetElapsedNanoseconds(GpuEvent end)
     {
       handle.Usable();
       if (end == null) throw new ArgumentNullException(nameof(end));
-      long nanoseconds;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_event_get_elapsed_time(handle.Value, end.handle.Value, &nanoseconds, error);
-      handle.Check(status, error);
-      return status == Constants.GPUMEM_NOT_READY ? (long?)null : nanoseconds;
+      return Calls.gpumem_event_get_elapsed_time(handle, end.handle);
     }
 
     /// <summary>

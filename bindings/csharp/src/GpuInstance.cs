@@ -582,7 +582,10 @@ namespace GpuMem
       handle.Usable();
       if (socket == null) throw new ArgumentNullException(nameof(socket));
       ulong limit = Timeout.ToNanoseconds(timeout, nameof(timeout));
-      using (var held = new HeldDescriptors(new[] { socket })) return ReceiveNative(held.Numbers[0], limit);
+      using (var held = new HeldDescriptors(new[] { socket }))
+      {
+        return Calls.gpumem_share_receive(handle, held.Numbers[0], limit);
+      }
     }
 
     /// <summary>The same for a socket of the runtime.</summary>
@@ -692,16 +695,6 @@ namespace GpuMem
       handle.Usable();
       return new RingConsumer(Ring.Make(this, nameof(RingConsumer), options.Name,
                                         (handle, name) => Ring.Open(this, handle, share, options, name)));
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    ShareHandle ReceiveNative(int socket, ulong limit)
-    {
-      gpumem_share_handle share;
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_share_receive(handle.Value, socket, limit, &share, error);
-      handle.Check(status, error);
-      return status == Constants.GPUMEM_NOT_READY ? null : new ShareHandle(share);
     }
 
     /// <summary>Its name, backend and devices.</summary>

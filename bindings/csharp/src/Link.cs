@@ -68,7 +68,7 @@ namespace GpuMem
       handle.Usable();
       if (name == null) throw new ArgumentNullException(nameof(name));
       ulong after = Sizes.ToNative(afterVersion, nameof(afterVersion)), limit = Timeout.ToNanoseconds(timeout, nameof(timeout));
-      using (var text = new CText(name, nameof(name))) return WaitNative(text.Pointer, after, limit);
+      return Calls.gpumem_link_wait(handle, name, after, limit);
     }
 
     /// <summary>
@@ -193,17 +193,6 @@ namespace GpuMem
       handle.Check(status, error);
       entry = new HubEntry(&info);
       return true;
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    HubEntry WaitNative(IntPtr name, ulong after, ulong limit)
-    {
-      gpumem_entry_info info = gpumem_entry_info.Sized();
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_link_wait(handle.Value, name, after, limit, &info, error);
-      GC.KeepAlive(this);
-      handle.Check(status, error);
-      return status == Constants.GPUMEM_NOT_READY ? null : new HubEntry(&info);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

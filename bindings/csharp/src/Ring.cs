@@ -82,16 +82,6 @@ namespace GpuMem
       GC.KeepAlive(stream);
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
-    internal bool Finish(TimeSpan timeout)
-    {
-      ulong limit = Timeout.ToNanoseconds(timeout, nameof(timeout));
-      gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_ring_finish(Handle.Value, limit, error);
-      Handle.Check(status, error);
-      return status != Constants.GPUMEM_NOT_READY;
-    }
-
     internal RingInfo Info { get { return Calls.gpumem_ring_get_info(Handle); } }
 
     public override string ToString()
@@ -179,7 +169,7 @@ namespace GpuMem
     public bool Finish(TimeSpan timeout)
     {
       ring.Handle.Usable();
-      bool done = ring.Finish(timeout);
+      bool done = Calls.gpumem_ring_finish(ring.Handle, Timeout.ToNanoseconds(timeout, nameof(timeout)));
       spare = null;
       if (held != null) held.End();
       return done;
