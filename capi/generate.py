@@ -22,6 +22,7 @@ import generate_csharp_calls  # noqa: E402
 import generate_csharp_options  # noqa: E402
 import generate_infos  # noqa: E402
 import generate_options  # noqa: E402
+import generate_python  # noqa: E402
 import generate_rust  # noqa: E402
 import generate_trace  # noqa: E402
 import members  # noqa: E402
@@ -176,6 +177,7 @@ VALUES = {
 }
 # Words that are not written with one capital letter.
 WORDS = {
+    "Python": {},
     "Go": {word: word for word in ("UVA", "CPU", "NUMA", "CUDA", "ID", "GEQ", "EQ", "AND", "NOR", "VMM", "RDMA", "POSIX", "FD", "DMA")}
           | {"IOMEMORY": "IOMemory", "PCIE": "PCIe", "READWRITE": "ReadWrite", "2D": "2D"},
     "C#": {"IOMEMORY": "IoMemory", "READWRITE": "ReadWrite", "GEQ": "GreaterOrEqual", "EQ": "Equal"},
@@ -533,6 +535,39 @@ def python_codes(interface):
         text += "".join(f"    {value_name(numbers, constant, 'Python')} = c.{constant.name}\n" for constant in numbers.constants)
     text += "\n\n# How the names in C begin.\nPREFIXES = [\n"
     return text + "".join(f'    ("{numbers.prefix}", {name}),\n' for numbers, name in offered(interface, "Python")) + "]\n"
+
+
+PYTHON_HEAD = f"# {LICENCE}\n# {NOTE}\n"
+
+
+def python_members(interface):
+    return {function.name: members.member(interface, function, "Python", lambda name: pascal(name, "Python"))
+            for function in interface.functions}
+
+
+def python_errors(interface):
+    return PYTHON_HEAD + generate_python.errors(interface.type_of_numbers("gpumem_status"))
+
+
+def python_names(interface):
+    return PYTHON_HEAD + generate_python.functions(python_members(interface))
+
+
+def python_infos(interface):
+    names = {constant.name: f"``{name}.{value_name(numbers, constant, 'Python')}``" for numbers, name in offered(interface, "Python")
+             for constant in numbers.constants}
+    names["GPUMEM_SUCCESS"] = "0"
+    links = {name: f":meth:`{member}`" for name, member in python_members(interface).items()}
+    classes = {handle.name: f":class:`{pascal(handle.name, 'Python')}`" for handle in interface.handles}
+    classes.update((name, f":class:`{cls}`") for name, cls in generate_python.STRUCTS.items())
+
+    def words(text, null):
+        text = translate(text, lambda name: names[name], "{}()", "``{}``")
+        text = re.sub(r"\b(gpumem_\w+)\(\)", lambda match: links[match[1]], text)
+        text = re.sub(r"\bgpumem_\w+", lambda match: classes.get(match[0], match[0]), text)
+        return re.sub(r"\bNULL\b", null, text).replace("must be destroyed", "must be closed").replace("the caller's own", "your own")
+    kinds = {numbers.name: (name, numbers.flags) for numbers, name in offered(interface, "Python")}
+    return PYTHON_HEAD + generate_python.infos(interface, kinds, words)
 
 
 # C#.
@@ -959,9 +994,7 @@ def rust_kinds():
 
 
 def status_names(interface):
-    """What each status is called in each language. Python's classes and Rust's kinds of errors are written by hand."""
-    python = (ROOT / "bindings/python/gpumem/errors.py").read_text(encoding="utf-8")
-    classes = {int(code): name for name, code in re.findall(r"^class (\w+)\(.*\n(?:(?!class ).*\n)*?    code = (-?\d+)$", python, re.MULTILINE)}
+    """What each status is called in each language. Rust's kinds of errors are written by hand."""
     kinds = rust_kinds()
     statuses = next(numbers for numbers in interface.numbers if numbers.name == "gpumem_status")
     lines = []
@@ -970,7 +1003,7 @@ def status_names(interface):
         kind = kinds.get(name, "Internal") if constant.value < 0 else ""
         cells = [constant.name, f"Status::{name}", kind and f"ErrorKind::{kind}", f"gpumem.{go_constant(interface, constant)}",
                  f"Status.{value_name(statuses, constant, 'C#')}",
-                 f"gpumem.{classes.get(constant.value, 'InternalError')}" if constant.value else ""]
+                 f"gpumem.{generate_python.exception(constant.name)}" if constant.value else ""]
         lines.append("| " + " | ".join(f"`{cell}`" if cell else "" for cell in cells) + " |\n")
     head = "| C and C++ | Rust | its kind | Go | C# | Python |\n|---|---|---|---|---|---|\n"
     return between_marks(ROOT / "docs/errors.md", head + "".join(lines), f"<!-- {NOTE[:-1]}: begin -->\n", "<!-- Generated: end -->\n")
@@ -1006,6 +1039,9 @@ OUTPUTS = {
     "bindings/rust/gpumem/src/words/functions.rs": rust_names,
     "bindings/python/gpumem/_native.py": python_declarations,
     "bindings/python/gpumem/_codes.py": python_codes,
+    "bindings/python/gpumem/_infos.py": python_infos,
+    "bindings/python/gpumem/_names.py": python_names,
+    "bindings/python/gpumem/errors.py": python_errors,
     "bindings/csharp/src/Interop/Constants.cs": csharp_constants,
     "bindings/csharp/src/Interop/Native.cs": csharp_functions,
     "bindings/csharp/src/Interop/Structs.cs": csharp_structs,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What Go and Rust call the functions of C, for texts of the library that mention them. C# has its own list in generate.py."""
+"""What Go, Rust and Python call the functions of C, for texts of the library that mention them. C# has its own list in generate.py."""
 
 import re
 
@@ -7,11 +7,32 @@ import re
 NO_CLASS = ("share", "managed", "stats")
 # The words of a class that are not those of its handle.
 CLASSES = {
+    "Python": {"ring": "RingProducer"},
     "Go": {"range": "AddressRange", "ring": "RingProducer", "buffer": "GrowableBuffer"},
     "Rust": {"range": "AddressRange", "ring": "RingProducer", "host_kernel": "host::Kernel", "host": "host"},
 }
 # What does not follow from the name in C.
 OTHERS = {
+    "Python": "status_get_info=gpumem.status_info status_enumerate=gpumem.statuses capability_enumerate=gpumem.capabilities "
+              "memory_register=Device.register memory_get_import_info=ImportedMemory.import_info register=Device.register_pointer "
+              "pointer_get_info=Instance.pointer_info pointer_get_access=Instance.pointer_access "
+              "pointer_get_device_pointer=Device.device_pointer physical_get_granularity=Device.physical_granularity "
+              "physical_import_fabric=Device.import_fabric physical_import_fd=Device.import_physical "
+              "physical_retain=Instance.retain_physical range_get_mapping=Instance.mapping range_reserve=Instance.reserve "
+              "buffer_forget_registration=Registration.close copy_file=Instance.read_file device_get=Instance.device "
+              "device_get_memory=Device.memory_info event_import=gpumem.import_event event_get_elapsed_time=Event.elapsed_time_ns "
+              "host_stream_set_capturing=gpumem.host.set_capturing host_device_lose=gpumem.host.lose host_kernel_view= table_get= "
+              "instance_open=gpumem.Instance instance_probe=gpumem.probe instance_default=gpumem.default_instance "
+              "hub_open=Instance.hub link_connect=Instance.connect link_enumerate=Link.list link_get_way=Link.share_way "
+              "log_set_function=gpumem.set_log_function managed_get_info=Instance.managed_info "
+              "managed_begin_host_access=HostAccess.begin managed_end_host_access=HostAccess.end pool_alloc_aligned=Pool.alloc "
+              "pool_alloc_native=Pool.alloc pool_free=PoolBlock.free pool_free_native=PoolBlock.free pool_free_sized=PoolBlock.free "
+              "pool_free_pointer=Instance.free_block pool_get_block_info=Instance.block_info pool_get_class_info=Pool.classes "
+              "pool_record_use=PoolBlock.record_use ring_open=gpumem.open_ring ring_publish=RingSlot.publish "
+              "ring_release=RingMessage.release ring_wait=RingConsumer.wait share_get_info=ShareHandle.info "
+              "share_get_fds=Instance.share_fds share_get_way=Instance.share_way share_import=gpumem.import_memory "
+              "share_send=gpumem.send_share share_receive=gpumem.receive_share share_set_cache=Instance.set_import_cache "
+              "share_flush_cache=Instance.flush_import_cache stats_get=Instance.stats stats_get_kind=Instance.kind_stats",
     "Go": "version=gpumem.VersionNumber version_text=gpumem.Version feature_supported=Feature.Supported status_name=Status.Name "
           "status_get_info=Status.Info status_enumerate=gpumem.Statuses capability_enumerate=gpumem.Capabilities "
           "memory_register=Device.RegisterMemory pointer_get_info=Instance.Pointer pointer_get_device_pointer=Device.DevicePointer "
@@ -73,6 +94,10 @@ def member(interface, function, language, pascal):
     if language == "Rust":
         words = {"create": "new", "query": "is_complete"}.get(words, words)
         return f"{name(owner)}::{words}" if owner else words
+    if language == "Python":
+        if noun == "host" or words.startswith("host_"):
+            return f"gpumem.host.{words.removeprefix('host_')}"
+        return f"{name(first)}.{noun}" if words == "create" else f"{name(owner) if owner else 'gpumem'}.{words}"
     if not first:
         return f"gpumem.{pascal(words)}"
     return f"{name(first)}.{f'New{name(noun)}' if words == 'create' else pascal(words)}"

@@ -39,14 +39,14 @@ from ._growable import GrowableArray
 from ._hub import Hub, Link
 from ._instance import (CudaOptions, Device, HostOptions, Instance, capabilities, default_device, default_instance,
                         feature_supported, probe, status_info, status_name, statuses, version, version_text)
-from ._managed import HostAccess, ManagedRange
-from ._memory import Memory, View
-from ._pool import Pool, PoolBlock
-from ._ranges import Part, Physical, Range
-from ._results import (BlockInfo, BufferInfo, CapabilityInfo, DeviceInfo, Entry, EventInfo, FileCopied, Granularity, GroupInfo, HubInfo,
+from ._infos import (BlockInfo, BufferInfo, CapabilityInfo, DeviceInfo, Entry, EventInfo, FileCopied, GroupInfo, HubInfo,
                        ImportInfo, InstanceInfo, KindStats, LinkInfo, ManagedInfo, MappingInfo, MemoryInfo,
                        PhysicalInfo, PointerInfo, PoolClass, PoolInfo, ProbeInfo, RangeInfo, RingInfo, ShareInfo, Stats,
                        StatusInfo, StreamInfo, WayInfo)
+from ._managed import HostAccess, ManagedRange
+from ._memory import Memory, View
+from ._pool import Pool, PoolBlock
+from ._ranges import Granularity, Part, Physical, Range
 from ._ring import RingConsumer, RingMessage, RingProducer, RingSlot, open_ring
 from ._share import ImportedMemory, ShareHandle, import_event, import_memory, receive_share, send_share
 from ._stream import Event, Stream

@@ -8,17 +8,18 @@ import threading
 from ctypes import c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Set, SupportsIndex, Tuple, Union
 
+from . import _infos
 from . import _library as c
 from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, locked, sweep,
-                     text, u64)
+                     u64)
 from ._codes import Access, BufferFlags, BufferState, Content, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import expect
 from ._enums import flags as flags_of
+from ._infos import BufferInfo, MemoryInfo
 from ._managed import Place
 from ._memory import Region, Shape, Use, View
 from ._ranges import access_at, access_entries, access_structs, location_of
-from ._results import BufferInfo, MemoryInfo, known
 from ._sleeping import Call, after_wake_function, before_sleep_function, called, numbers, prepare_desc, sleep_desc, wake_desc
 from ._waits import LARGE, aside, create_aside, on_main_thread
 from .errors import Busy, Error, InvalidState, NotFound, StaleHandle
@@ -347,13 +348,8 @@ class Buffer(Region):
     def info(self) -> BufferInfo:
         """Information about the buffer."""
         found = ask(c.gpumem_buffer_get_info, c.gpumem_buffer_info(), self._handle)
-        info = BufferInfo(
-            found.base or 0, found.size, found.capacity, found.reserved_size, found.granularity, found.block_count,
-            found.generation, found.stored_size, found.store_capacity, found.ahead, found.registrations,
-            known(Location, found.location), found.location_id, found.device_ordinal, known(BufferState, found.state),
-            found.range, found.buffer_id, self.group, text(found.name), text(found.tag))
-        self._state = info
-        return info
+        self._state = _infos.buffer_info(found, self.group)
+        return self._state
 
     @property
     def base(self) -> int:

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, No
 
 from . import _library as c
 from ._codes import LogLevel, NativeDomain
-from ._enums import code
-from ._results import known
+from ._enums import code, known
 from ._words import in_python, report_in_python
 from .errors import STATUS_CLASSES, Error, InternalError, InvalidArgument
 

@@ -55,6 +55,11 @@ class Flags(enum.IntFlag, metaclass=_EnumType):
         return _format(self, spec)
 
 
+def known(cls: Type[Any], number: int) -> Any:
+    """The member of an enumeration, or the number itself if only a newer version has a name for it."""
+    return cls._value2member_map_.get(number, number)
+
+
 def code(cls: Type[Code], value: Union[int, str], what: str, choice: str = "") -> int:
     """The number of a value that is given by its number or name. ``choice`` are the names that make sense, if not all."""
     if isinstance(value, str):

@@ -9,11 +9,12 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, SupportsIndex, Tuple, Union
 
+from . import _infos
 from . import _library as c
 from ._buffers import Buffer, change, plainly, put_to_sleep, wake_up
-from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, locked, sweep, text
+from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, locked, sweep
 from ._codes import Content
-from ._results import GroupInfo
+from ._infos import GroupInfo
 from ._sleeping import Call, prepare_desc, sleep_desc, wake_desc
 from .errors import Busy, Error
 
@@ -162,9 +163,7 @@ class Group(Unique):
 
 
 def group_info(handle: int, tag: Optional[str] = None) -> GroupInfo:
-    found = ask(c.gpumem_group_get_info, c.gpumem_group_info(), handle, encoded(tag, "tag"))
-    return GroupInfo(found.buffer_count, found.awake_count, found.asleep_count, found.failed_count, found.size,
-                     found.stored_size, found.store_capacity, text(found.name))
+    return _infos.group_info(ask(c.gpumem_group_get_info, c.gpumem_group_info(), handle, encoded(tag, "tag")))
 
 
 def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Group], None]:

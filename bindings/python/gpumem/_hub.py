@@ -7,12 +7,13 @@ import sys
 from ctypes import c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union, overload
 
+from . import _infos
 from . import _library as c
 from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, encoded_path, finalizer, leave, leftovers,
-                     sweep, text, u32, u64)
-from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareType, ShareWay
+                     sweep, u32, u64)
+from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareWay
 from ._enums import flags as flags_of
-from ._results import Entry, HubInfo, LinkInfo, WayInfo, known
+from ._infos import Entry, HubInfo, LinkInfo, WayInfo
 from ._share import ImportedMemory, ShareHandle, access_code, handle_struct, import_desc, numbers_of, seconds, token_of, ways_of
 from ._waits import pieces
 from .errors import InvalidArgument, NotFound
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
     from ._instance import Device, Instance
 
 _FINGERPRINT = 32
-
-
-def _entry(found: Any) -> Entry:
-    fingerprint = bytes(found.fingerprint)
-    return Entry(text(found.name), found.version, found.size, known(ShareType, found.type), known(ShareWay, found.way),
-                 known(Access, found.access), found.publisher_pid, bool(found.publisher_gone),
-                 found.publisher_uid, fingerprint if any(fingerprint) else None)
 
 
 def _name(name: str) -> bytes:
@@ -149,9 +143,7 @@ class Hub(Opened):
 
     def info(self) -> HubInfo:
         """Information about the hub."""
-        found = ask(c.gpumem_hub_get_info, c.gpumem_hub_info(), self._handle)
-        return HubInfo(found.link_count, found.name_count, found.version_count, found.fd_count, found.refused_count,
-                       text(found.path), text(found.name))
+        return _infos.hub_info(ask(c.gpumem_hub_get_info, c.gpumem_hub_info(), self._handle))
 
     @property
     def path(self) -> str:
@@ -221,8 +213,7 @@ class Link(Opened):
 
     def info(self) -> LinkInfo:
         """Information about the link."""
-        found = ask(c.gpumem_link_get_info, c.gpumem_link_info(), self._handle)
-        return LinkInfo(found.pid, found.uid, bool(found.connected), bool(found.keeper), text(found.path))
+        return _infos.link_info(ask(c.gpumem_link_get_info, c.gpumem_link_info(), self._handle))
 
     def list(self) -> List[Entry]:
         """The versions in the hub, in the order of names and versions. What is published or withdrawn meanwhile may be missing or
@@ -234,7 +225,7 @@ class Link(Opened):
                 call(c.gpumem_link_enumerate, self._handle, len(entries), found)
             except NotFound:
                 return entries
-            entries.append(_entry(found))
+            entries.append(_infos.entry(found))
 
     @overload
     def wait(self, name: str, after: int = 0, timeout: None = None) -> Entry: ...
@@ -252,7 +243,7 @@ class Link(Opened):
         version, key, found = u64(after, "after"), _name(name), c.gpumem_entry_info()
         for piece in pieces(timeout):
             if call(c.gpumem_link_wait, self._handle, key, version, piece, found) != c.GPUMEM_NOT_READY:
-                return _entry(found)
+                return _infos.entry(found)
         return None
 
     def fetch(self, name: str, *, version: int = 0, fingerprint: Any = None) -> ShareHandle:
@@ -286,7 +277,7 @@ class Link(Opened):
         for piece in pieces(timeout):
             memory = ImportedMemory._import(self.instance, device, c.gpumem_link_import_next, self._handle, key, version, piece, desc, found)
             if memory is not None:
-                return memory, _entry(found)
+                return memory, _infos.entry(found)
         return None
 
     def publish(self, name: str, handle: Union[ShareHandle, bytes], *, version: int = 0,

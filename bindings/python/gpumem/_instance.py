@@ -13,28 +13,28 @@ import weakref
 from ctypes import c_int32, c_uint32, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, SupportsIndex, Tuple, Union
 
+from . import _infos
 from . import _library as c
 from ._buffers import Buffer
 from ._calls import (GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, pending, size64, sweep, text,
                      u32, u64, untrack)
-from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Backend, BufferFlags, Capability, EventFlags, Feature,
-                     FileDirection, FileFlags, HandleTypes, HostLock, Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags,
-                     PoolFlags, RangeFlags)
+from ._codes import (Access, Advice, Backend, BufferFlags, Capability, EventFlags, Feature, FileDirection, FileFlags, HandleTypes,
+                     HostLock, Kind, Location, MemoryFlags, PhysicalFlags, PoolFlags, RangeFlags)
 from ._copies import Copies
-from ._enums import code, expect, truth
+from ._enums import code, expect, known, truth
 from ._enums import flags as flags_of
 from ._groups import Group
+from ._infos import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, InstanceInfo, KindStats, ManagedInfo, MappingInfo,
+                     PointerInfo, ProbeInfo, Stats, StatusInfo)
 from ._managed import HostAccess, Place, hint, place, span
 from ._memory import Memory, Use, View, generation
 from ._operands import check_room, operand
-from ._ranges import Physical, Range, physical_desc
-from ._results import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, Granularity, InstanceInfo, KindStats, ManagedInfo,
-                       MappingInfo, PointerInfo, ProbeInfo, Stats, StatusInfo, known)
+from ._ranges import Granularity, Physical, Range, physical_desc
 from ._share import Sharing
 from ._sleeping import Call
 from ._stream import Event, Queue, Stream, hold, instance_closed, release
 from ._waits import LARGE, aside, on_main_thread
-from ._words import in_python, report_in_python
+from ._words import report_in_python
 from .errors import Error, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ def status_name(code: int) -> str:
 
 def status_info(code: int) -> StatusInfo:
     """The name, cause and remedy of a status code."""
-    found = ask(c.gpumem_status_get_info, c.gpumem_status_info(), i32(code, "code"))
-    return StatusInfo(found.status, text(found.name), in_python(text(found.cause)), in_python(text(found.remedy)))
+    return _infos.status_info(ask(c.gpumem_status_get_info, c.gpumem_status_info(), i32(code, "code")))
 
 
 def _enumerate(function: Callable[..., int]) -> List[int]:
@@ -156,10 +155,7 @@ def capabilities() -> List[Capability]:
 
 def probe(backend: Union[Backend, str, int] = "any") -> ProbeInfo:
     """Finds out whether a backend can be opened here, without opening it. If not, the exception says why."""
-    found = c.gpumem_probe_info()
-    call(c.gpumem_instance_probe, code(Backend, backend, "backend"), found)
-    return ProbeInfo(known(Backend, found.backend), found.driver_version, found.device_count, found.fallback_status,
-                     text(found.name), in_python(text(found.fallback_reason)))
+    return _infos.probe_info(ask(c.gpumem_instance_probe, c.gpumem_probe_info(), code(Backend, backend, "backend")))
 
 
 def _descriptor(file: File) -> int:
@@ -302,10 +298,7 @@ class Instance(Unique, Copies, Sharing):
 
     def info(self) -> InstanceInfo:
         """Information about the instance."""
-        found = ask(c.gpumem_instance_get_info, c.gpumem_instance_info(), self._handle)
-        self._info = InstanceInfo(known(Backend, found.backend), found.driver_version, found.device_count,
-                                  bool(found.strict), found.pin_budget, found.fallback_status, text(found.name),
-                                  in_python(text(found.fallback_reason)))
+        self._info = _infos.instance_info(ask(c.gpumem_instance_get_info, c.gpumem_instance_info(), self._handle))
         return self._info
 
     @property
@@ -399,17 +392,14 @@ class Instance(Unique, Copies, Sharing):
         except Error as problem:
             problem.copied = info.copied
             raise
-        return FileCopied(info.copied, info.direct)
+        return _infos.file_copied(info)
 
     # ---- pointers ----
 
     def pointer_info(self, pointer: Any) -> PointerInfo:
         """Information about any address, whether this library made it or not."""
         found = ask(c.gpumem_pointer_get_info, c.gpumem_pointer_info(), self._handle, operand(pointer, False, "pointer")[0])
-        return PointerInfo(
-            known(Kind, found.kind), known(Location, found.location), found.location_id, found.device_ordinal,
-            found.host_pointer, found.device_pointer, found.base, found.size, found.buffer_id,
-            MemoryFlags(found.granted_flags), self._buffers.get(found.buffer))
+        return _infos.pointer_info(found, self._buffers.get(found.buffer))
 
     def pointer_access(self, pointer: Any, device: Optional[Device] = None) -> Access:
         """What a device, or the CPU if ``device`` is None, may do in place with the memory at any address.
@@ -458,7 +448,7 @@ class Instance(Unique, Copies, Sharing):
     def block_info(self, pointer: Any) -> BlockInfo:
         """Information about the block of a pool that has an address, which may lie inside of it."""
         found = ask(c.gpumem_pool_get_block_info, c.gpumem_pool_block_info(), self._handle, operand(pointer, False, "pointer")[0])
-        return BlockInfo(self._pools.get(found.pool), found.base, found.usable_size, found.requested_size)
+        return _infos.block_info(found, self._pools.get(found.pool))
 
     # ---- managed memory ----
 
@@ -487,14 +477,9 @@ class Instance(Unique, Copies, Sharing):
         address, size, kept = span(pointer, size)
         held = hold((kept,))
         try:
-            found = ask(c.gpumem_managed_get_info, c.gpumem_managed_info(), self._handle, address, size)
+            return _infos.managed_info(ask(c.gpumem_managed_get_info, c.gpumem_managed_info(), self._handle, address, size))
         finally:
             release(held)
-        devices = tuple(ordinal for ordinal in range(64) if found.accessed_by_devices >> ordinal & 1)
-        return ManagedInfo(
-            bool(found.read_mostly), known(Location, found.preferred_location), found.preferred_location_id,
-            known(Location, found.last_prefetch_location), found.last_prefetch_location_id, bool(found.accessed_by_host),
-            devices)
 
     def host_access(self, pointer: Any) -> HostAccess:
         """``with instance.host_access(memory):`` waits until the CPU may touch managed memory. See :class:`HostAccess`."""
@@ -520,8 +505,7 @@ class Instance(Unique, Copies, Sharing):
     def mapping(self, pointer: Any) -> MappingInfo:
         """What is mapped at an address of a range."""
         found = ask(c.gpumem_range_get_mapping, c.gpumem_mapping_info(), self._handle, operand(pointer, False, "pointer")[0])
-        return MappingInfo(self._ranges.get(found.range), found.base, found.size, found.block_id,
-                           known(Location, found.location), found.location_id)
+        return _infos.mapping_info(found, self._ranges.get(found.range))
 
     def retain_physical(self, pointer: Any) -> Physical:
         """One more handle of the physical memory that is mapped at an address, with the same block id."""
@@ -532,15 +516,12 @@ class Instance(Unique, Copies, Sharing):
     def stats(self) -> Stats:
         """Counters of everything that is live in the instance."""
         sweep()
-        found = ask(c.gpumem_stats_get, c.gpumem_stats(), self._handle)
-        return Stats(found.live_count, found.live_bytes, found.reserved_bytes, found.streams, found.events, found.peak_bytes)
+        return _infos.stats(ask(c.gpumem_stats_get, c.gpumem_stats(), self._handle))
 
     def kind_stats(self, kind: Union[Kind, str, int]) -> KindStats:
         """Counters of one kind of memory: DEVICE, PINNED, REGISTERED, MANAGED, VIRTUAL or IMPORTED."""
-        found = ask(c.gpumem_stats_get_kind, c.gpumem_kind_stats(), self._handle,
-                    code(Kind, kind, "kind", "device, pinned, registered, managed, virtual, imported"))
-        return KindStats(found.live_count, found.live_bytes, found.peak_count, found.peak_bytes, found.total_count,
-                         found.total_bytes)
+        number = code(Kind, kind, "kind", "device, pinned, registered, managed, virtual, imported")
+        return _infos.kind_stats(ask(c.gpumem_stats_get_kind, c.gpumem_kind_stats(), self._handle, number))
 
     def reset_peaks(self) -> None:
         """Resets the peaks, of every kind and of all memory, to what is live now."""
@@ -646,10 +627,7 @@ class Device(Unique):
 
     def info(self) -> DeviceInfo:
         """Information about the device; also after it is lost."""
-        found = ask(c.gpumem_device_get_info, c.gpumem_device_info(), self._handle)
-        return DeviceInfo(found.ordinal, found.numa_node, found.total_bytes, bytes(found.uuid), found.pci_domain,
-                          found.pci_bus, found.pci_device, found.compute_major, found.compute_minor, bool(found.lost),
-                          text(found.pci_id), text(found.name))
+        return _infos.device_info(ask(c.gpumem_device_get_info, c.gpumem_device_info(), self._handle))
 
     def memory_info(self) -> Tuple[int, int]:
         """Bytes of memory as (free, total); both are estimates."""
@@ -669,12 +647,8 @@ class Device(Unique):
         name: ``device.capability("pin_register")``. The answer is false if it is no."""
         if peer is not None:
             expect(Device, peer, "peer")
-        found = ask(c.gpumem_device_get_capability, c.gpumem_capability_info(), self._handle,
-                    code(Capability, capability, "capability"), None if peer is None else peer._handle)
-        value = known(Answer, found.value) if found.type == AnswerType.TRI else found.value
-        return CapabilityInfo(known(Capability, found.capability), known(AnswerType, found.type), value,
-                              known(AnswerSource, found.source), found.status, known(NativeDomain, found.native_domain),
-                              found.native_code, text(found.name), in_python(text(found.reason)))
+        return _infos.capability_info(ask(c.gpumem_device_get_capability, c.gpumem_capability_info(), self._handle,
+                                          code(Capability, capability, "capability"), None if peer is None else peer._handle))
 
     def can_access_peer(self, peer: Device) -> bool:
         """Whether this device can be given direct access to the memory of another."""

@@ -11,8 +11,8 @@ from . import _library as c
 from ._calls import GONE, Unique, call, i32, leave, size64, status_error
 from ._codes import Advice, Attach, Location
 from ._enums import code, expect
+from ._infos import ManagedInfo
 from ._operands import check_room, operand
-from ._results import ManagedInfo
 from ._waits import LARGE, aside, on_main_thread
 from .errors import Error, InvalidArgument
 

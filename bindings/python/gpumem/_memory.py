@@ -12,17 +12,18 @@ import weakref
 from ctypes import byref, c_ubyte, c_void_p
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Set, Tuple, Type, Union)
 
+from . import _infos
 from . import _library as c
 from . import _types
 from ._arrow import ArrowView
 from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave,
-                     leftovers, size64, status_error, sweep, text, u64, untrack)
+                     leftovers, size64, status_error, sweep, u64, untrack)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, reclaim
 from ._enums import code, flags
+from ._infos import MemoryInfo
 from ._managed import Managed
 from ._operands import Buffer, Strange, host_buffer
-from ._results import MemoryInfo, known
 from ._waits import LARGE, aside, create_aside, on_main_thread
 from .errors import Busy, Error, InvalidArgument, StaleHandle, WrongKind
 
@@ -550,13 +551,8 @@ class Memory(Region, Managed):
 
     def info(self) -> MemoryInfo:
         """Information about the memory. It queries the library, so it fails once the memory is destroyed."""
-        found = ask(c.gpumem_memory_get_info, c.gpumem_memory_info(), self._handle)
-        result = MemoryInfo(
-            known(Kind, found.kind), found.numa_node, found.device_ordinal, found.host_pointer, found.device_pointer,
-            found.size, found.granted_size, found.alignment, MemoryFlags(found.requested_flags),
-            MemoryFlags(found.granted_flags), found.buffer_id, text(found.name))
-        self._info = result
-        return result
+        self._info = _infos.memory_info(ask(c.gpumem_memory_get_info, c.gpumem_memory_info(), self._handle))
+        return self._info
 
 
 def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Memory], None]:

@@ -14,17 +14,18 @@ import weakref
 from ctypes import c_size_t, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
 
+from . import _infos
 from . import _library as c
 from ._calls import (GONE, Unique, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, leave, leftovers,
                      report_unraisable, status_error, sweep, text, u64)
 from ._codes import HandleTypes, Kind, MemoryFlags, PoolFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
-from ._enums import code
+from ._enums import code, known
 from ._enums import flags as flags_of
+from ._infos import MemoryInfo, PoolClass, PoolInfo
 from ._managed import Managed
 from ._memory import Region
 from ._ranges import access_entries, access_structs
-from ._results import MemoryInfo, PoolClass, PoolInfo, known
 from ._stream import Stream, native_stream_of
 from ._waits import aside, on_main_thread
 from .errors import Busy, Error, InvalidArgument, StaleHandle
@@ -315,22 +316,12 @@ class Pool(Unique):
 
     def info(self) -> PoolInfo:
         """Information about the pool. What other threads allocate meanwhile may or may not be counted."""
-        found = ask(c.gpumem_pool_get_info, c.gpumem_pool_info(), self._handle)
-        return PoolInfo(
-            found.device_ordinal, known(Kind, found.kind), PoolFlags(found.flags), MemoryFlags(found.memory_flags),
-            HandleTypes(found.handle_types), found.limit, found.release_threshold, found.live_count, found.live_bytes,
-            found.reserved_bytes, found.cached_bytes, found.segment_count, found.peak_live_count, found.peak_live_bytes,
-            found.peak_reserved_bytes, found.total_count, found.total_bytes, found.cross_stream_count, found.wait_count,
-            found.mark_count, found.grow_count, found.release_count, found.capture_count, found.captured_bytes,
-            found.class_count, text(found.name))
+        return _infos.pool_info(ask(c.gpumem_pool_get_info, c.gpumem_pool_info(), self._handle))
 
     def classes(self) -> List[PoolClass]:
         """The size classes, from small to large. Larger blocks than the last one has are cut to measure."""
-        found = []
-        for number in range(self.info().class_count):
-            one = ask(c.gpumem_pool_get_class_info, c.gpumem_pool_class_info(), self._handle, number)
-            found.append(PoolClass(one.block_size, one.live_count, one.total_count, one.block_count))
-        return found
+        return [_infos.pool_class(ask(c.gpumem_pool_get_class_info, c.gpumem_pool_class_info(), self._handle, number))
+                for number in range(self.info().class_count)]
 
     def set_callback(self, function: Optional[Callback]) -> None:
         """Sets the function that is called when the pool cannot get memory; None for none.

@@ -10,19 +10,20 @@ import threading
 import weakref
 from collections.abc import Mapping
 from ctypes import c_int32, c_void_p
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
 
+from . import _infos
 from . import _library as c
 from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave, leftovers, locked,
-                     size64, sweep, text, u64)
+                     size64, sweep, u64)
 from ._codes import Access, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags, RangeFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import code, expect
 from ._enums import flags as flags_of
+from ._infos import MappingInfo, MemoryInfo, PhysicalInfo, RangeInfo
 from ._managed import Place, place
 from ._memory import Region
 from ._operands import operand
-from ._results import MappingInfo, MemoryInfo, PhysicalInfo, RangeInfo, known
 from ._waits import LARGE, aside, create_aside, on_main_thread
 from .errors import Error, InvalidArgument, InvalidState, StaleHandle
 
@@ -72,6 +73,13 @@ def physical_desc(device: Device, size: int, location: Place, handle_types: Unio
         location=where, location_id=number, size=size, handle_types=flags_of(HandleTypes, handle_types, "handle_types"),
         require=flags_of(PhysicalFlags, require, "require"), prefer=flags_of(PhysicalFlags, prefer, "prefer"),
         name=encoded(name))
+
+
+class Granularity(NamedTuple):
+    """Units of physical memory in bytes: the smallest, and the one for the best performance."""
+
+    minimum: int
+    recommended: int
 
 
 class Physical(Unique):
@@ -207,11 +215,7 @@ class Physical(Unique):
 
     def info(self) -> PhysicalInfo:
         """Information about the memory."""
-        found = ask(c.gpumem_physical_get_info, c.gpumem_physical_info(), self._handle)
-        self._info = PhysicalInfo(
-            known(Location, found.location), found.location_id, found.device_ordinal, bool(found.imported), found.size,
-            found.granularity, found.block_id, HandleTypes(found.handle_types), PhysicalFlags(found.granted_flags),
-            found.native_handle, text(found.name))
+        self._info = _infos.physical_info(ask(c.gpumem_physical_get_info, c.gpumem_physical_info(), self._handle))
         return self._info
 
     @property
@@ -433,9 +437,7 @@ class Range(Unique):
 
     def info(self) -> RangeInfo:
         """Information about the range."""
-        found = ask(c.gpumem_range_get_info, c.gpumem_range_info(), self._handle)
-        self._info = RangeInfo(found.base, found.size, found.granularity, found.mapped_size, found.mapping_count,
-                               found.buffer_id, text(found.name))
+        self._info = _infos.range_info(ask(c.gpumem_range_get_info, c.gpumem_range_info(), self._handle))
         return self._info
 
     @property

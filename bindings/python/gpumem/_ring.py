@@ -7,14 +7,15 @@ import sys
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type, Union, overload
 
+from . import _infos
 from . import _library as c
 from ._calls import (GONE, Made, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, size64, sweep,
-                     text, u32, u64)
+                     u32, u64)
 from ._codes import Backend, EventFlags, Kind, MemoryFlags
 from ._dlpack import CUDA
 from ._hub import Opened
+from ._infos import MemoryInfo, RingInfo
 from ._memory import Region, queue_of
-from ._results import MemoryInfo, RingInfo
 from ._share import ShareHandle, handle_struct, instance_of, seconds
 from ._stream import Event
 from ._waits import pieces
@@ -263,10 +264,7 @@ class Ring(Opened):
 
     def info(self) -> RingInfo:
         """Information about the ring. It asks nobody."""
-        found = ask(c.gpumem_ring_get_info, c.gpumem_ring_info(), self._handle)
-        return RingInfo(found.device_ordinal, bool(found.is_producer), found.base or 0, found.slot_size, found.slot_stride,
-                        found.slot_count, found.consumers_max, found.consumer_count, found.held_count, found.published,
-                        found.released, bool(found.finished), text(found.name))
+        return _infos.ring_info(ask(c.gpumem_ring_get_info, c.gpumem_ring_info(), self._handle))
 
     def close(self) -> None:
         """Closes this side of the ring. A consumer releases what it holds. It first waits for the work on what was released or

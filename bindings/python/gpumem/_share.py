@@ -10,18 +10,17 @@ import weakref
 from ctypes import c_int32, c_uint32, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Type, Union, overload
 
+from . import _infos
 from . import _library as c
-from ._calls import ask, call, create, encoded, i32, leftovers, nanoseconds, sweep, text, u32, u64
-from ._codes import (Access, Backend, ExportFlags, HubFlags, ImportFlags, ImportState, Location, SharePeer, ShareType,
-                     ShareWay)
+from ._calls import ask, call, create, encoded, i32, leftovers, nanoseconds, sweep, u32, u64
+from ._codes import Access, ExportFlags, HubFlags, ImportFlags, Location, SharePeer, ShareType, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST
-from ._enums import code, expect, truth
+from ._enums import code, expect, known, truth
 from ._enums import flags as flags_of
+from ._infos import ImportInfo, MemoryInfo, ShareInfo, WayInfo
 from ._memory import Memory
 from ._operands import host_buffer, operand
-from ._results import ImportInfo, MemoryInfo, ShareInfo, WayInfo, known
 from ._stream import Event, hold, release
-from ._words import in_python
 from .errors import InvalidArgument, NotFound, NotReady, StaleHandle
 
 if TYPE_CHECKING:
@@ -87,10 +86,7 @@ class ShareHandle(bytes):
 
     def info(self) -> ShareInfo:
         """What the handle says of itself. It needs no instance, and asks nobody."""
-        found = ask(c.gpumem_share_get_info, c.gpumem_share_info(), self._struct())
-        return ShareInfo(known(ShareType, found.type), known(ShareWay, found.way), known(Backend, found.backend),
-                         known(Access, found.access), known(Location, found.location), found.exporter_pid, found.size,
-                         found.offset, found.buffer_id, found.fd_count, bytes(found.device_uuid))
+        return _infos.share_info(ask(c.gpumem_share_get_info, c.gpumem_share_info(), self._struct()))
 
 
 def handle_struct(handle: Any) -> Any:
@@ -208,9 +204,7 @@ class ImportedMemory(Memory):
     def import_info(self) -> ImportInfo:
         """Information about the import, such as whether its exporter lives: :class:`ImportState`. It asks nobody."""
         self._check()
-        found = ask(c.gpumem_memory_get_import_info, c.gpumem_import_info(), self._handle)
-        return ImportInfo(known(ShareWay, found.way), known(Access, found.access), known(ImportState, found.state),
-                          found.exporter_pid, found.count, found.exporter_buffer_id)
+        return _infos.import_info(ask(c.gpumem_memory_get_import_info, c.gpumem_import_info(), self._handle))
 
 
 def import_desc(device: Optional[Device], access: Union[Access, str, int, None], flags: Union[ImportFlags, str, int],
@@ -397,8 +391,7 @@ class Sharing:
              peer: Union[SharePeer, str, int]) -> WayInfo:
         number, whom, found = code(ShareWay, way, "way"), code(SharePeer, peer, "peer"), c.gpumem_way_info()
         self._with(pointer, lambda address: call(function, asked, address, number, whom, found))
-        return WayInfo(known(ShareWay, number), found.status, found.fd_count, bool(found.needs_socket),
-                       bool(found.slow), in_python(text(found.message)))
+        return _infos.way_info(found, known(ShareWay, number))
 
     def share_ways(self, pointer: Any, peer: Union[SharePeer, str, int] = "other_process") -> Dict[ShareWay, WayInfo]:
         """Whether memory can be shared with a :class:`SharePeer`, and why not: what :meth:`share_way` says of each way."""

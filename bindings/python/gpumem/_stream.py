@@ -10,17 +10,18 @@ import weakref
 from ctypes import c_int64, c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
+from . import _infos
 from . import _library as c
 from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, host_function,
-                     i32, leave, leftovers, locked, pending, sweep, text, u32, u64)
+                     i32, leave, leftovers, locked, pending, sweep, u32, u64)
 from ._codes import Attach, Backend, EventFlags, WaitCondition
 from ._copies import Copies
 from ._enums import code, expect
 from ._enums import flags as flags_of
+from ._infos import EventInfo, StreamInfo
 from ._managed import Place, batch, hint, place, span
 from ._memory import Region, Use, View, memory_of
 from ._operands import operand
-from ._results import EventInfo, StreamInfo, known
 from ._waits import LARGE, aside, on_main_thread, wait
 from .errors import DeviceLost, Error
 
@@ -316,9 +317,7 @@ class Stream(Unique, Copies):
 
     def info(self) -> StreamInfo:
         """Information about the stream."""
-        found = ask(c.gpumem_stream_get_info, c.gpumem_stream_info(), self.handle)
-        return StreamInfo(found.device_ordinal, bool(found.wrapped), found.priority, found.native_stream or 0,
-                          text(found.name))
+        return _infos.stream_info(ask(c.gpumem_stream_get_info, c.gpumem_stream_info(), self.handle))
 
     def capture_id(self) -> int:
         """The number of the capture into a graph that the stream is part of, for :meth:`Pool.release_capture`; 0 if it is not
@@ -537,9 +536,7 @@ class Event(Unique):
 
     def info(self) -> EventInfo:
         """Information about the event."""
-        found = ask(c.gpumem_event_get_info, c.gpumem_event_info(), self._handle)
-        return EventInfo(found.device_ordinal, bool(found.wrapped), known(EventFlags, found.flags),
-                         found.native_event or 0, text(found.name))
+        return _infos.event_info(ask(c.gpumem_event_get_info, c.gpumem_event_info(), self._handle))
 
     def record(self, stream: Stream) -> None:
         """Captures the work that is in a stream of the same device now. A later record replaces it."""

@@ -18,7 +18,7 @@ from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepMode
 from .. import _library as c
 from .._calls import call
 from .._groups import group_info
-from .._results import GroupInfo
+from .._infos import GroupInfo
 from .._sleeping import sleep_desc, wake_desc
 from . import _plug_in
 

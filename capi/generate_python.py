@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The named tuples, the exceptions and the names of functions of the Python binding, made of what the headers describe.
+
+A field has the name, the type and the text that follow from C: a text is a str, a number that is "1 if" something is a bool, and a
+pointer is an int, or None where the text says NULL. What does not follow is named in FIELDS. The texts are those of the headers, in
+the words of Python, unless TEXTS has another one.
+"""
+
+import re
+import textwrap
+
+import generate_infos
+
+# The structs that Python has, with their names.
+STRUCTS = {"gpumem_status_info": "StatusInfo", **generate_infos.STRUCTS, "gpumem_pointer_info": "PointerInfo",
+           "gpumem_managed_info": "ManagedInfo", "gpumem_way_info": "WayInfo", "gpumem_copy_file_info": "FileCopied",
+           "gpumem_pool_block_info": "BlockInfo"}
+# What a field is called, of which type, and how its value is made of `{}`, if that does not follow; "" leaves it as it is. A name in
+# place of a value is a parameter: the object of this package. None: Python has no such field, as it has no handles.
+FIELDS = {f"gpumem_{name}": change for name, change in {
+    "status_info.status": ("code", "", ""),
+    "capability_info.value": ("", "", "known(Answer, {0}) if found.type == AnswerType.TRI else {0}"),
+    "pointer_info.buffer": ("", "Optional[Buffer]", "buffer"),
+    "mapping_info.range": ("", "Optional[Range]", "range"),
+    "buffer_info.range": ("range_handle", "Optional[int]", "{}"),
+    "buffer_info.group": ("", "Optional[Group]", "group"),
+    "pool_block_info.pool": ("", "Optional[Pool]", "pool"),
+    "managed_info.accessed_by_devices": ("", "Tuple[int, ...]", "tuple(ordinal for ordinal in range(64) if {} >> ordinal & 1)"),
+    "copy_file_info.copied": ("size", "", ""),
+    "share_info.backend": ("", "Backend", "known(Backend, {})"),
+    "import_info.count": ("import_count", "", ""),
+    "entry_info.fingerprint": ("", "Optional[bytes]", "bytes({0}) if any({0}) else None"),
+    "stream_info.id": None,
+}.items()}
+# Texts of classes and of fields in place of those of C, or behind them if they begin with "+".
+TEXTS = {
+    "StatusInfo": "Name, cause and remedy of a status code.",
+    "CapabilityInfo": "+It is false if the answer is no.",
+    "CapabilityInfo.value": "An :class:`Answer` if ``type`` is ``AnswerType.TRI``, otherwise a number.",
+    "CapabilityInfo.status": "Status of a call that needs the capability: 0 unless the answer is no.",
+    "PointerInfo.buffer": "The buffer whose addresses hold it, also behind its size and while it sleeps; None if no object of this package "
+                          "has the buffer.",
+    "ManagedInfo.accessed_by_devices": "Ordinals of the devices that are set as accessors of every page.",
+    "PhysicalInfo.block_id": "Number of the block, unique in the process: the same for every handle and mapping of it.",
+    "BufferInfo.range_handle": "The ``gpumem_range`` that it is mapped in, which only the buffer may change; None if it is an ordinary "
+                               "allocation.",
+    "FileCopied": "What :meth:`Instance.read_file` or :meth:`Instance.write_file` has copied.",
+    "FileCopied.size": "All bytes.",
+    "FileCopied.direct": "Those of them that passed by the system's page cache.",
+    "MappingInfo.range": "The range that the address lies in; None if no object of this package has it.",
+    "ImportInfo": "+Of what was fetched from a keeper, ``state`` is LIVE as long as the keeper lives, and ``exporter_pid`` is the "
+                  "publisher, which may have ended.",
+    "ImportInfo.import_count": "How often this process has it imported now.",
+    "WayInfo": "+It is false if it cannot.",
+    "WayInfo.status": "0, or that of the export or import; ``status_name`` is its name.",
+    "Entry.fingerprint": "As published; None if it was published without one.",
+    "BlockInfo.pool": "Its pool; None if that was closed.",
+    "StreamInfo.native_stream": "The ``CUstream``, for use by other code.",
+}
+# What else the classes have.
+METHODS = {
+    "CapabilityInfo": ('def __bool__(self) -> bool:', "Whether the device has it: the answer is not no, or the number not 0.",
+                       "return bool(self.value)"),
+    "BufferInfo": ("@property\ndef asleep(self) -> bool:", "Whether its memory was given back: it is ASLEEP, or FAILED.",
+                   "return self.state != BufferState.AWAKE"),
+    "Stats": ("@property\ndef live_objects(self) -> int:", "Live memory, streams and events together.",
+              "return self.live_count + self.streams + self.events"),
+    "WayInfo": ("def __bool__(self) -> bool:", "Whether the memory can be shared so.", "return self.status == 0",
+                "@property\ndef status_name(self) -> str:", 'The name of the status, such as "GPUMEM_ERROR_UNSUPPORTED".',
+                "return text(c.gpumem_status_name(self.status))",
+                "def __repr__(self) -> str:", "The values, with the name of the status.",
+                'return (f"WayInfo(way={self.way!r}, status={self.status} ({self.status_name}), fd_count={self.fd_count}, "\n'
+                '        f"needs_socket={self.needs_socket}, slow={self.slow}, message={self.message!r})")'),
+}
+# Texts that the library has made, with names of C in them.
+TRANSLATED = ("cause", "remedy", "reason", "fallback_reason", "message")
+
+# What else an exception is, for those who know Python's own.
+BASES = {"INVALID_ARGUMENT": "ValueError", "WRONG_KIND": "TypeError", "NOT_FOUND": "LookupError",
+         **{f"OUT_OF_{what}": "MemoryError" for what in ("DEVICE_MEMORY", "HOST_MEMORY", "ADDRESS_SPACE")}}
+# Its text, if that of C does not suit an object.
+MEANINGS = {"STALE_HANDLE": "The object was closed.", "NO_ACCESS": "The processor that would act has no right to the memory.",
+            "BUSY": "In use by work that was not observed complete, or by live objects.",
+            "CANCELLED": "A progress function ended the call. Raise it in one, with a text of your own, to cancel.",
+            "CONTENT_LOST": "Content that was kept while a buffer slept can no longer be read.",
+            "NOT_FOUND": "This instance has nothing of that name, address or number.",
+            "DRIVER_TOO_OLD": "The driver is older than the cuda backend needs, or its parts do not match."}
+
+
+def exception(status):
+    """GPUMEM_ERROR_BUSY is Busy."""
+    name = re.sub(r"^GPUMEM_(ERROR_)?", "", status)
+    return "InternalError" if name == "INTERNAL" else "".join(word.capitalize() for word in name.split("_"))
+
+
+def wrapped(text, indent, width=120, behind="", quotes=True):
+    """A text as the lines of a docstring."""
+    found = textwrap.fill(text, width, initial_indent=indent + '"""' * quotes, subsequent_indent=indent + behind, break_long_words=False,
+                          break_on_hyphens=False)
+    return found + ('"""' if quotes and len(found.splitlines()[-1]) + 3 <= 124 else "") + "\n"
+
+
+def errors(statuses):
+    text = '"""The exceptions of gpumem: one class for each status of the C interface, all derived from :class:`Error`.\n\n'
+    text += "Decide by the class or by :attr:`Error.code`. The texts are for people and may change.\n" + '"""\n\n'
+    text += "from typing import Dict, Type\n\nfrom ._error import Error, LibraryNotFound, VersionMismatch\n"
+    failures = [constant for constant in statuses.constants if constant.value]
+    for constant in failures:
+        name = re.sub(r"^GPUMEM_(ERROR_)?", "", constant.name)
+        about = MEANINGS.get(name) or re.sub(r"^Note: (.)(.*?)(;.*)?$", lambda found: found[1].upper() + found[2] + (found[3] or "."), constant.text)
+        bases = ", ".join(["Error", *([BASES[name]] if name in BASES else [])])
+        text += f'\n\nclass {exception(constant.name)}({bases}):\n{wrapped(about.replace("..", "."), "    ")}\n    code = {constant.value}\n'
+    text += "\n\n#: The exception class of each status.\nSTATUS_CLASSES: Dict[int, Type[Error]] = {\n"
+    text += "".join(f"    {constant.value}: {exception(constant.name)},\n" for constant in failures) + "}\n"
+    text += "STATUS_NAMES: Dict[int, str] = {\n"
+    text += "".join(f'    {constant.value}: "{constant.name}",\n' for constant in statuses.constants) + "}\n"
+    classes = ["Error", "LibraryNotFound", "VersionMismatch", *(exception(constant.name) for constant in failures)]
+    return text + "\n__all__ = [\n" + textwrap.fill(", ".join(f'"{name}"' for name in classes), 120, initial_indent="    ",
+                                                   subsequent_indent="    ") + "]\n"
+
+
+def functions(names):
+    """What a program calls in place of each function."""
+    text = '"""What is called in Python in place of the functions of C."""\n\nFUNCTIONS = {\n'
+    return text + "".join(f'    "{name}": "{member}()",\n' for name, member in names.items() if member) + "}\n"
+
+
+def fields_of(interface, struct, kinds, words):
+    """The fields: name, type, value, text."""
+    about = STRUCTS[struct.name]
+    found = []
+    for field in struct.fields[1:]:
+        change = FIELDS.get(f"{struct.name}.{field.name}", ("", "", ""))
+        if change is None or field.name == "reserved" or (interface.is_handle(field.type.base) and not change[2]):
+            continue
+        name, base, value = change[0] or field.name, field.type.base, f"found.{field.name}"
+        kind, form = "int", "{}"
+        if base == "char":
+            kind, form = "str", "text({})"
+            form = f"in_python({form})" if field.name in TRANSLATED else form
+        elif field.length is not None:
+            kind, form = "bytes", "bytes({})"
+        elif base in kinds:
+            kind = kinds[base][0]
+            form = f"{kind}({{}})" if kinds[base][1] else f"known({kind}, {{}})"
+        elif re.match(r"1 (if|once|until) ", field.text) and base == "uint32_t":
+            kind, form = "bool", "bool({})"
+        elif field.type.stars and "NULL" in field.text and not field.name.startswith("native_"):
+            kind = "Optional[int]"
+        elif field.type.stars:
+            form = "{} or 0"
+        says = TEXTS.get(f"{about}.{name}") or words(generate_infos.said(struct, field), "0" if field.name.startswith("native_") else "None")
+        found.append((name, change[1] or kind, (change[2] or form).format(value), says))
+    return found
+
+
+def infos(interface, kinds, words):
+    """The named tuples, and for each a function that makes one of its struct. `kinds` are the enumerations by their type in C, each with
+    whether it is one of flags; `words` puts a text into the words of Python."""
+    interface.require(FIELDS)
+    text, named = "", set()
+    for c_name, name in STRUCTS.items():
+        struct = interface.struct(c_name)
+        fields = fields_of(interface, struct, kinds, words)
+        if name == "WayInfo":
+            fields.insert(0, ("way", "ShareWay", "way", "The way that was asked for."))
+        more = TEXTS.get(name, "")
+        about = re.sub(r" A failed call leaves them unchanged(, but for `peak_bytes`)?\.", "", struct.text)
+        about = f"{words(about, 'None')} {more[1:]}".strip() if more[:1] in ("", "+") else more
+        text += f"\n\nclass {name}(NamedTuple):\n" + wrapped(about, "    ").replace('"""\n', "\n").rstrip() + "\n\n"
+        text += "".join(wrapped(f"- ``{field}``: {says}", "    ", behind="  ", quotes=False) for field, _, _, says in fields if says)
+        text += '    """\n\n' + "".join(f"    {field}: {kind}\n" for field, kind, _, _ in fields)
+        parts = METHODS.get(name, ())
+        for head, says, body in zip(parts[::3], parts[1::3], parts[2::3]):
+            text += "\n" + textwrap.indent(head + "\n" + wrapped(says, "    ") + textwrap.indent(body, "    "), "    ") + "\n"
+        given = [(field, kind) for field, kind, value, _ in fields if value.isidentifier()]
+        function = re.sub(r"(?<=.)([A-Z])", r"_\1", name).lower()
+        parameters = "".join(f", {field}: {kind}" for field, kind in given)
+        text += f"\n\ndef {function}(found: Any{parameters}) -> {name}:\n"
+        text += textwrap.fill(f"    return {name}(" + ", ".join(value.replace(" ", "\0") for _, _, value, _ in fields) + ")", 120,
+                              subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False).replace("\0", " ") + "\n"
+        named |= {word for _, kind, value, _ in fields for word in re.findall(r"\b[A-Z]\w+", f"{kind} {value}")}
+    enums = sorted(named & {name for name, _ in kinds.values()})
+    head = '"""The results of calls as named tuples, each with a function that makes one of the struct of C. `_codes` has the enumerations."""\n'
+    head += "\nfrom __future__ import annotations\n\nfrom typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple\n\n"
+    head += "from . import _library as c\nfrom ._calls import text\n"
+    head += textwrap.fill(f"from ._codes import ({', '.join(enums)})", 120, subsequent_indent=" " * 20) + "\n"
+    head += "from ._enums import known\nfrom ._words import in_python\n\nif TYPE_CHECKING:\n"
+    for module, cls in ("_buffers", "Buffer"), ("_groups", "Group"), ("_pool", "Pool"), ("_ranges", "Range"):
+        head += f"    from .{module} import {cls}\n"
+    return head + text
