@@ -13,13 +13,14 @@ _NATIVE = "<" if sys.byteorder == "little" else ">"
 _NAMES = {"bool": "b1", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8", "uint8": "u1", "uint16": "u2",
           "uint32": "u4", "uint64": "u8", "float16": "f2", "float32": "f4", "float64": "f8", "complex64": "c8",
           "complex128": "c16"}
-_TYPESTR = re.compile(r"([<>|=]?)([biufcV])(\d+)$")
+_TYPESTR = re.compile(r"([<>|=]?)([biufcV])(\d+)")
 # For memoryview.cast; other types become bytes.
 _FORMATS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
             "f4": "f", "f8": "d"}
 # DLPack's type codes.
 _DL_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _DL_TYPES = "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c4 c8 c16".split()
+_TYPES = *_DL_TYPES, "f16", "c32"  # numpy's longdouble has padding, and is no float of 128 bits
 _DL_KINDS = {code: kind for kind, code in _DL_CODES.items()}
 # Arrow's formats.
 ARROW = {"i1": b"c", "u1": b"C", "i2": b"s", "u2": b"S", "i4": b"i", "u4": b"I", "i8": b"l", "u8": b"L", "f2": b"e",
@@ -42,9 +43,9 @@ def element_type(dtype: Any) -> Tuple[str, int, Any, Tuple[int, ...]]:
     if dtype is None:
         return "|u1", 1, None, ()
     if isinstance(dtype, str):
-        match = _TYPESTR.match(_NAMES.get(dtype, dtype))
-        if match and int(match[3]):
-            order, kind, size = match.groups()
+        match = _TYPESTR.fullmatch(_NAMES.get(dtype, dtype))
+        order, kind, size = match.groups() if match else ("", "", "0")
+        if kind + size in _TYPES or kind == "V" and int(size):
             order = "|" if size == "1" or kind == "V" else order.replace("=", _NATIVE).replace("|", _NATIVE) or _NATIVE
             return f"{order}{kind}{size}", int(size), None, ()
     try:
@@ -69,8 +70,7 @@ def buffer_format(typestr: str) -> Optional[str]:
 
 def to_dlpack(typestr: str) -> Tuple[int, int]:
     """(code, bits) of DLPack."""
-    match = _TYPESTR.match(typestr)
-    # What numpy calls longdouble has padding, and is no float of 128 bits.
+    match = _TYPESTR.fullmatch(typestr)
     if not match or match[2] + match[3] not in _DL_TYPES or match[1] not in "|" + _NATIVE:
         raise BufferError(f"DLPack has no type for {typestr}; view the memory as another type, such as bytes")
     return _DL_CODES[match[2]], int(match[3]) * 8
@@ -81,10 +81,10 @@ def from_dlpack(code: int, bits: int, lanes: int) -> Tuple[str, int]:
     size = bits // 8 * lanes
     if bits % 8 or lanes != 1:
         raise BufferError(f"elements of {bits} bits in {lanes} lanes cannot be imported")
-    kind = _DL_KINDS.get(code)
-    if kind is None:
+    found = f"{_DL_KINDS.get(code)}{size}"
+    if found not in _TYPES:
         return f"|V{size}", size
-    return f"{'|' if size == 1 else _NATIVE}{kind}{size}", size
+    return f"{'|' if size == 1 else _NATIVE}{found}", size
 
 
 def to_arrow(typestr: str) -> bytes:

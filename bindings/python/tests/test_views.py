@@ -5,10 +5,12 @@ import ctypes
 import gc
 import itertools
 import os
+import re
 import struct
 import sys
 import threading
 import tracemalloc
+import unittest.mock
 
 import gpumem
 from gpumem import MemoryFlags, _dlpack
@@ -681,6 +683,8 @@ class DLPackTest(Case):
         self.assertEqual(len(deleted), 1)
         capsule, deleted = self.made_by_others(True, code=4, bits=16)  # bfloat16
         self.assertEqual(gpumem.from_dlpack(capsule).typestr, "|V2")
+        capsule, deleted = self.made_by_others(True, code=2, bits=72)
+        self.assertEqual(gpumem.from_dlpack(capsule).typestr, "|V9")
 
     def test_strange_sources(self):
         for source in (7, None, "text"):
@@ -883,6 +887,18 @@ class DLPackTest(Case):
             view = gpumem.from_dlpack(memory.view("f4", (0, 3)))
             self.assertEqual(view.shape, (0, 3))
             del view
+
+    def test_types_that_do_not_exist(self):
+        with self.pinned(72) as memory:
+            for dtype in ("f9", "<f9", "i3", "u16", "b2", "c9", "f4\n", "f4x", "fantasy"):
+                with self.assertRaisesRegex(TypeError, f"^(data type )?{re.escape(repr(dtype))} (not understood|is not a known element type)"):
+                    memory.view(dtype)
+                with unittest.mock.patch.dict(sys.modules, numpy=None), self.assertRaisesRegex(
+                        TypeError, f"^{re.escape(repr(dtype))} is not a known element type without numpy; use a text such as"):
+                    memory.view(dtype)
+            with unittest.mock.patch.dict(sys.modules, numpy=None):
+                for dtype, size in ("f16", 16), ("c4", 4), ("V9", 9), ("bool", 1), (">u8", 8):
+                    self.assertEqual(memory.view(dtype, 1).itemsize, size)
 
     def test_types_that_dlpack_lacks(self):
         with self.pinned() as memory:
