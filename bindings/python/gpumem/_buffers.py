@@ -3,30 +3,27 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from ctypes import c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Set, SupportsIndex, Tuple, Union
 
 from . import _infos
 from . import _library as c
-from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, locked, sweep,
-                     u64)
+from ._calls import GONE, Made, Unique, ask, call, create, encoded, locked, u64
 from ._codes import Access, BufferFlags, BufferState, Content, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import expect
 from ._enums import flags as flags_of
+from ._handles import Owner, Scoped
 from ._infos import BufferInfo, MemoryInfo
 from ._managed import Place
 from ._memory import Region, Shape, Use, View
-from ._ranges import access_at, access_entries, access_structs, location_of
+from ._ranges import access_at, access_entries, access_structs, location_of, place_of
 from ._sleeping import Call, after_wake_function, before_sleep_function, called, numbers, prepare_desc, sleep_desc, wake_desc
 from ._waits import LARGE, aside, create_aside, on_main_thread
 from .errors import Busy, Error, InvalidState, NotFound, StaleHandle
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ._groups import Group
     from ._instance import Device
     from ._memory import Hold
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from ._stream import Event, Stream
 
 
-class Buffer(Region):
+class Buffer(Owner, Region):
     """Memory that grows and shrinks in place, and that can sleep.
 
     ``device.buffer(size)`` makes it. It reserves ``reserve`` bytes of addresses, by default as many as the device, or the
@@ -52,8 +49,8 @@ class Buffer(Region):
     grows. Changes happen at the call, not in the order of a stream. Work that uses plain addresses is yours to wait for.
     """
 
-    __slots__ = ("device", "group", "_callbacks", "_handle", "_closed", "_changing", "_holds", "_info", "_lock", "_movable",
-                 "_number", "_state", "_tag", "__weakref__")
+    __slots__ = ("device", "group", "_callbacks", "_changing", "_holds", "_info", "_lock", "_movable", "_number", "_state", "_tag")
+    _destroyed_by = "gpumem_buffer_destroy"
     _no_access = "the CPU has no access to the buffer; set_access() gives it to memory of the host"
 
     def __init__(self, device: Device, size: int = 0, *, reserve: int = 0, location: Place = "device",
@@ -61,9 +58,7 @@ class Buffer(Region):
                  prefer: Union[PhysicalFlags, str, int] = 0, flags: Union[BufferFlags, str, int] = 0,
                  accesses: Optional[Accesses] = None, group: Optional[Group] = None, tag: Optional[str] = None,
                  name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         where, number = location_of(device, location)
         desc = c.gpumem_buffer_desc(
             size=u64(size, "size"), reserve=u64(reserve, "reserve"), location=where, location_id=number,
@@ -96,8 +91,7 @@ class Buffer(Region):
             group._members[self._handle] = self
 
     def _open(self, made: Made) -> None:
-        self._handle, self._closed = made.handle, False
-        made.value = None
+        self._own(made)
         self.device.instance._buffers[self._handle] = self
 
     # ---- changes ----
@@ -271,18 +265,12 @@ class Buffer(Region):
             self._unchanging()
             self._unused("closed", "gpumem_buffer_destroy")
             try:
-                call(c.gpumem_buffer_destroy, self._handle)
-            except Error as problem:
-                if problem.code not in GONE:
-                    self._state = self._info = None
-                    raise
-            self._closed = True
+                self._end()
+            except Error:
+                self._state = self._info = None
+                raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem, self._queues())
+    _awaited = Region._queues
 
     # ---- its bytes ----
 
@@ -325,25 +313,12 @@ class Buffer(Region):
 
     # ---- what it knows ----
 
-    def __repr__(self) -> str:
-        try:
-            info = self._state or self.info()
-        except Exception as problem:
-            return "<gpumem.Buffer, closed>" if self._closed else f"<gpumem.Buffer: {problem}>"
-        where = f"{info.location} {info.location_id}" if info.location_id >= 0 else f"{info.location}"
-        name = f" {info.name!r}" if info.name else ""
+    def _last_info(self) -> BufferInfo:
+        return self._state or self.info()
+
+    def _about(self, info: BufferInfo) -> str:
         state = ", closed" if self._closed else f", {info.state}" if info.asleep else ""
-        return f"<gpumem.Buffer{name}: {info.size} bytes, {where}{state}>"
-
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_buffer`` of the C interface."""
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        """Whether the buffer was closed."""
-        return self._closed
+        return f"{info.size} bytes, {place_of(info)}{state}"
 
     def info(self) -> BufferInfo:
         """Information about the buffer."""
@@ -407,7 +382,7 @@ class Buffer(Region):
         return (self._state or self.info()).name
 
 
-class Registration(Unique):
+class Registration(Unique, Scoped):
     """A note that something outside this package holds the memory of a buffer, which does not sleep meanwhile.
 
     :meth:`Buffer.note_registration` makes it. It ends by :meth:`close`, or at the end of a ``with`` block. Dropping it does not
@@ -447,12 +422,6 @@ class Registration(Unique):
             if getattr(problem, "code", None) not in GONE and not isinstance(problem, NotFound):
                 self._closed = False
                 raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
 
     def __repr__(self) -> str:
         return f"<gpumem.Registration {self.name!r} of {self.buffer!r}{', closed' if self._closed else ''}>"
@@ -554,21 +523,5 @@ def wake_up(buffers: Sequence[Buffer], group: Optional[Group], heard: Call, func
 
 def _is_long(buffers: Sequence[Buffer]) -> bool:
     """Whether to put buffers to sleep, or to wake them, may take long or calls functions of the user."""
-    return sum((buffer._state or buffer.info()).size for buffer in buffers) >= LARGE or any(
+    return sum(buffer._last_info().size for buffer in buffers) >= LARGE or any(
         any(buffer._callbacks) for buffer in buffers)
-
-
-def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Buffer], None]:
-    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def finish(self: Buffer) -> None:
-        """Frees the buffer unless it was closed."""
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        destroy(last.gpumem_buffer_destroy, self._handle)
-    return finish
-
-
-finalizer(Buffer, _finisher(sys.is_finalizing, destroy_quietly, c))

@@ -4,53 +4,49 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, SupportsIndex, Tuple, Union
+from typing import TYPE_CHECKING, Iterator, List, Optional, SupportsIndex, Tuple, Union
 
 from . import _infos
 from . import _library as c
 from ._buffers import Buffer, change, plainly, put_to_sleep, wake_up
-from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, locked, sweep
+from ._calls import ask, create, encoded, locked
 from ._codes import Content
+from ._handles import Owner
 from ._infos import GroupInfo
 from ._sleeping import Call, prepare_desc, sleep_desc, wake_desc
-from .errors import Busy, Error
+from .errors import Busy
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ._instance import Instance
     from ._sleeping import Directory, Progress
     from ._stream import Event, Stream
 
 
-class Group(Unique):
+class Group(Owner):
     """Buffers that sleep and wake as one.
 
     ``instance.group()`` makes it, and ``device.buffer(size, group=group, tag="weights")`` a buffer in it, which leaves it when it
     is closed. A call is for all buffers of the group, or for those with one ``tag``; if none has it, the call does nothing.
     """
 
-    __slots__ = ("instance", "_handle", "_closed", "_changing", "_lock", "_members", "__weakref__")
+    __slots__ = ("instance", "_changing", "_lock", "_members")
+    _destroyed_by = "gpumem_group_destroy"
     _instead = "use the object itself"
 
     if TYPE_CHECKING:
         instance: Instance
 
     def __init__(self, instance: Instance, *, name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         desc = c.gpumem_group_desc(name=encoded(name))
         self._lock, self._changing = threading.RLock(), False
         locked.add(self)
         # By their handles, in the order in which they were made.
         self._members: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
-        made = create(c.gpumem_group_create, c.gpumem_group_destroy, instance.handle, desc)
-        self.instance, self._handle, self._closed = instance, made.handle, False
-        made.value = None
+        self.instance = instance
+        self._own(create(c.gpumem_group_create, c.gpumem_group_destroy, instance.handle, desc))
 
     # ---- sleep ----
 
@@ -82,7 +78,7 @@ class Group(Unique):
         to the pace."""
         desc = prepare_desc(content, directory, tag, bytes_per_second)
         with self._locked(tag) as buffers:
-            size = 0 if desc.bytes_per_second else sum((buffer._state or buffer.info()).size for buffer in buffers)
+            size = 0 if desc.bytes_per_second else sum(buffer._last_info().size for buffer in buffers)
             change(buffers, self, plainly(size), "gpumem_group_prepare", self._handle, desc)
 
     def _idle(self) -> None:
@@ -111,41 +107,14 @@ class Group(Unique):
     def close(self) -> None:
         """Destroys the group, whose buffers must have been closed. A second call does nothing."""
         with self._lock:
-            if self._closed:
-                return
-            self._idle()
-            try:
-                call(c.gpumem_group_destroy, self._handle)
-            except Error as problem:
-                if problem.code not in GONE:
-                    raise
-            self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
+            if not self._closed:
+                self._idle()
+                self._end()
 
     # ---- what it knows ----
 
-    def __repr__(self) -> str:
-        try:
-            info = self.info()
-        except Exception as problem:
-            return "<gpumem.Group, closed>" if self._closed else f"<gpumem.Group: {problem}>"
-        name = f" {info.name!r}" if info.name else ""
-        return f"<gpumem.Group{name}: {info.buffer_count} buffer{'s' * (info.buffer_count != 1)}>"
-
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_group`` of the C interface."""
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        """Whether the group was closed."""
-        return self._closed
+    def _about(self, info: GroupInfo) -> str:
+        return f"{info.buffer_count} buffer{'s' * (info.buffer_count != 1)}"
 
     @property
     def buffers(self) -> Tuple[Buffer, ...]:
@@ -164,19 +133,3 @@ class Group(Unique):
 
 def group_info(handle: int, tag: Optional[str] = None) -> GroupInfo:
     return _infos.group_info(ask(c.gpumem_group_get_info, c.gpumem_group_info(), handle, encoded(tag, "tag")))
-
-
-def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Group], None]:
-    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def finish(self: Group) -> None:
-        """Destroys the group unless it was closed."""
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        destroy(last.gpumem_group_destroy, self._handle)
-    return finish
-
-
-finalizer(Group, _finisher(sys.is_finalizing, destroy_quietly, c))

@@ -6,12 +6,13 @@ from __future__ import annotations
 import array
 import ctypes
 import numbers
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, Set, Tuple
 
 from . import _types
 from ._buffers import Buffer
-from ._calls import Unique, leave, u64
+from ._calls import Unique, u64
 from ._codes import Location, MemoryFlags
+from ._handles import Scoped
 from ._instance import Device, device_or_default
 from ._managed import Place
 from ._memory import Shape, Use, View, extent
@@ -21,16 +22,16 @@ from .errors import Error, InvalidArgument, OutOfAddressSpace, OutOfDeviceMemory
 
 if TYPE_CHECKING:
     import numpy
-    from typing_extensions import Self
 
     from ._groups import Group
     from ._memory import Array
     from ._ranges import Accesses
+    from ._stream import Queue
 
 _HOST = (int(Location.HOST), int(Location.HOST_NUMA))
 
 
-class GrowableArray(Unique):
+class GrowableArray(Unique, Scoped):
     """Rows of numbers in memory of the host that grow in place: their address stays, and no row is copied.
 
     The rows lie in :attr:`buffer`, a :class:`Buffer`, which devices can use too. ``shape`` is a length, or a tuple of the
@@ -272,11 +273,8 @@ class GrowableArray(Unique):
         """Whether it was closed."""
         return self.buffer.closed
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem, self.buffer._queues())
+    def _awaited(self) -> Set[Queue]:
+        return self.buffer._queues()
 
     def __repr__(self) -> str:
         return f"<gpumem.GrowableArray: {self.typestr} rows of shape {self._row} in {self.buffer!r}>"

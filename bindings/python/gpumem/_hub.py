@@ -3,24 +3,21 @@
 
 from __future__ import annotations
 
-import sys
 from ctypes import c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union, overload
 
 from . import _infos
 from . import _library as c
-from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, encoded_path, finalizer, leave, leftovers,
-                     sweep, u32, u64)
+from ._calls import ask, call, create, encoded, encoded_path, u32, u64
 from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareWay
 from ._enums import flags as flags_of
+from ._handles import Owner
 from ._infos import Entry, HubInfo, LinkInfo, WayInfo
 from ._share import ImportedMemory, ShareHandle, access_code, handle_struct, import_desc, numbers_of, seconds, token_of, ways_of
 from ._waits import pieces
 from .errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ._calls import Path
     from ._instance import Device, Instance
 
@@ -53,32 +50,14 @@ def _publish(function: Callable[..., int], owner: int, name: str, handle: Any, v
     return published.value
 
 
-class Opened(Unique):
-    """What a hub and a link have in common."""
+class Opened(Owner):
+    """What hubs, links and rings have in common."""
 
-    __slots__ = ("instance", "_handle", "_closed", "__weakref__")
+    __slots__ = ("instance",)
     _instead = "use the object itself; another process connects with an instance of its own"
 
     if TYPE_CHECKING:
         instance: Instance
-        _handle: int
-        _closed: bool
-
-    def _end(self, function: Callable[..., int]) -> None:
-        if self._closed:
-            return
-        try:
-            self._closed = True
-            call(function, self._handle)
-        except BaseException as problem:
-            if getattr(problem, "code", None) not in GONE:
-                self._closed = False
-                raise
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
 
 
 class Hub(Opened):
@@ -95,14 +74,13 @@ class Hub(Opened):
     """
 
     __slots__ = ()
+    _destroyed_by = "gpumem_hub_close"
 
     def __init__(self, instance: Instance, path: Optional[Path] = None, *, mode: int = 0, users: Iterable[int] = (),
                  groups: Iterable[int] = (), token: Any = None, flags: Union[HubFlags, str, int] = 0, links_max: int = 0,
                  names_max: int = 0, versions_max: int = 0, fds_max: int = 0, bytes_max: int = 0,
                  timeout: Optional[float] = None, name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         user_array, user_count = numbers_of(users, "a user")
         group_array, group_count = numbers_of(groups, "a group")
         kept, secret, size = token_of(token)
@@ -114,32 +92,16 @@ class Hub(Opened):
             bytes_max=u64(bytes_max, "bytes_max"), timeout_ns=seconds(timeout), name=encoded(name))
         made = create(c.gpumem_hub_open, c.gpumem_hub_close, instance.handle, desc)
         del kept
-        self.instance, self._handle, self._closed = instance, made.handle, False
-        made.value = None
+        self.instance = instance
+        self._own(made)
 
     def close(self) -> None:
         """Closes the hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported stays
         with them. A second call does nothing."""
-        self._end(c.gpumem_hub_close)
+        self._end()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
-
-    def __repr__(self) -> str:
-        try:
-            info = self.info()
-        except Exception as problem:
-            return "<gpumem.Hub, closed>" if self._closed else f"<gpumem.Hub: {problem}>"
-        name = f" {info.name!r}" if info.name else ""
-        return f"<gpumem.Hub{name}: {info.path}, {info.name_count} name{'s' * (info.name_count != 1)}>"
-
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_hub`` of the C interface."""
-        return self._handle
+    def _about(self, info: HubInfo) -> str:
+        return f"{info.path}, {info.name_count} name{'s' * (info.name_count != 1)}"
 
     def info(self) -> HubInfo:
         """Information about the hub."""
@@ -175,41 +137,25 @@ class Link(Opened):
     """
 
     __slots__ = ()
+    _destroyed_by = "gpumem_link_close"
 
     def __init__(self, instance: Instance, path: Optional[Path] = None, *, token: Any = None,
                  timeout: Optional[float] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         kept, secret, size = token_of(token)
         desc = c.gpumem_link_desc(path=encoded_path(path, "path"), token=secret, token_size=size,
                                   timeout_ns=seconds(timeout))
         made = create(c.gpumem_link_connect, c.gpumem_link_close, instance.handle, desc)
         del kept
-        self.instance, self._handle, self._closed = instance, made.handle, False
-        made.value = None
+        self.instance = instance
+        self._own(made)
 
     def close(self) -> None:
         """Closes the link. A wait of another thread raises StaleHandle. A second call does nothing."""
-        self._end(c.gpumem_link_close)
+        self._end()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
-
-    def __repr__(self) -> str:
-        try:
-            info = self.info()
-        except Exception as problem:
-            return "<gpumem.Link, closed>" if self._closed else f"<gpumem.Link: {problem}>"
-        return f"<gpumem.Link: {info.path}, process {info.pid}{'' if info.connected else ', hung up'}>"
-
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_link`` of the C interface."""
-        return self._handle
+    def _about(self, info: LinkInfo) -> str:
+        return f"{info.path}, process {info.pid}{'' if info.connected else ', hung up'}"
 
     def info(self) -> LinkInfo:
         """Information about the link."""
@@ -300,21 +246,3 @@ class Link(Opened):
     def share_ways(self, pointer: Any, peer: Union[SharePeer, str, int] = "other_process") -> Dict[ShareWay, WayInfo]:
         """What :meth:`share_way` says of each way."""
         return ways_of(lambda way: self.share_way(pointer, way, peer))
-
-
-def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,
-              function: str) -> Callable[[Opened], None]:
-    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def finish(self: Opened) -> None:
-        """Closes it unless it was closed."""
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        destroy(getattr(last, function), self._handle)
-    return finish
-
-
-finalizer(Hub, _finisher(sys.is_finalizing, destroy_quietly, c, "gpumem_hub_close"))
-finalizer(Link, _finisher(sys.is_finalizing, destroy_quietly, c, "gpumem_link_close"))

@@ -8,9 +8,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
 from . import _library as c
-from ._calls import GONE, Unique, call, i32, leave, size64, status_error
+from ._calls import GONE, Unique, call, i32, size64, status_error
 from ._codes import Advice, Attach, Location
 from ._enums import code, expect
+from ._handles import Scoped
 from ._infos import ManagedInfo
 from ._operands import check_room, operand
 from ._waits import LARGE, aside, on_main_thread
@@ -92,7 +93,7 @@ def batch(ranges: Iterable[Any], device: Device, moves: bool) -> Tuple[Any, int,
     return array, total, location, kept
 
 
-class HostAccess(Unique):
+class HostAccess(Unique, Scoped):
     """An access of the CPU to managed memory, for a ``with`` block. :meth:`Memory.host_access` makes it.
 
     At its beginning it waits until the CPU may touch the memory. On concurrent devices that is at once. On others it waits
@@ -101,6 +102,7 @@ class HostAccess(Unique):
     """
 
     __slots__ = ("_instance", "_memory", "_address", "_kept")
+    _leaves_by = "end"
     _instead = "use the object itself, or make another one with host_access()"
 
     def __init__(self, instance: Optional[Instance] = None, memory: Any = None) -> None:
@@ -161,9 +163,6 @@ class HostAccess(Unique):
         """Begins an access, and returns the memory."""
         self.begin()
         return self._memory
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.end, problem)
 
 
 class Managed:

@@ -16,11 +16,12 @@ from . import _infos
 from . import _library as c
 from . import _types
 from ._arrow import ArrowView
-from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave,
+from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, i32,
                      leftovers, size64, status_error, sweep, u64, untrack)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, reclaim
 from ._enums import code, flags
+from ._handles import Scoped
 from ._infos import MemoryInfo
 from ._managed import Managed
 from ._operands import Buffer, Strange, host_buffer
@@ -29,7 +30,7 @@ from .errors import Busy, Error, InvalidArgument, StaleHandle, WrongKind
 
 if TYPE_CHECKING:
     import numpy
-    from typing_extensions import Self, TypeAlias
+    from typing_extensions import TypeAlias
 
     from ._instance import Device, Instance
     from ._share import ShareHandle
@@ -319,7 +320,7 @@ class Use:
         memory._holds.add(weakref.ref(self, memory._holds.discard))
 
 
-class Memory(Region, Managed):
+class Memory(Region, Managed, Scoped):
     """One allocation, or existing memory that is page-locked in place.
 
     ``device.memory(size)`` allocates device memory, ``device.memory(size, "pinned")`` page-locked host memory, and
@@ -524,11 +525,7 @@ class Memory(Region, Managed):
             return  # another thread has closed it since
         self._held("closed", "gpumem_memory_destroy")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem, self._queues())
+    _awaited = Region._queues
 
     def __repr__(self) -> str:
         try:

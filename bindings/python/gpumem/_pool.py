@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 from . import _infos
 from . import _library as c
-from ._calls import (GONE, Unique, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, leave, leftovers,
-                     report_unraisable, status_error, sweep, text, u64)
+from ._calls import (GONE, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, leftovers, report_unraisable,
+                     status_error, sweep, text, u64)
 from ._codes import HandleTypes, Kind, MemoryFlags, PoolFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, known
 from ._enums import flags as flags_of
+from ._handles import Owner, Scoped
 from ._infos import MemoryInfo, PoolClass, PoolInfo
 from ._managed import Managed
 from ._memory import Region
@@ -31,8 +32,6 @@ from ._waits import aside, on_main_thread
 from .errors import Busy, Error, InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ._instance import Device, Instance
     from ._ranges import Accesses
     from ._stream import Queue
@@ -66,7 +65,7 @@ _NONE = _Order(None)
 _MANY = 1 << 63
 
 
-class Pool(Unique):
+class Pool(Owner):
     """Large pieces of memory, cut into blocks that are allocated and freed fast. ``device.pool()`` makes it.
 
     ``kind`` is "device", "pinned", "managed", or "pageable" for ordinary memory. ``memory_flags`` are properties that the
@@ -85,7 +84,8 @@ class Pool(Unique):
     The pool is closed by :meth:`close`, at the end of a ``with`` block, or when nothing refers to it and its blocks any more.
     """
 
-    __slots__ = ("device", "kind", "memory_flags", "_handle", "_closed", "_callback", "_number", "_name", "__weakref__")
+    __slots__ = ("device", "kind", "memory_flags", "_callback", "_number", "_name")
+    _destroyed_by = "gpumem_pool_destroy"
     _instead = "use the object itself: pools work from any thread"
 
     if TYPE_CHECKING:
@@ -97,9 +97,7 @@ class Pool(Unique):
                  memory_flags: Union[MemoryFlags, str, int] = 0, handle_types: Union[HandleTypes, str, int] = 0,
                  numa_node: int = 0, limit: int = 0, release_threshold: int = 0, initial_size: int = 0,
                  segment_size: int = 0, accesses: Optional[Accesses] = None, name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         desc = c.gpumem_pool_desc(
             kind=code(Kind, kind, "kind", _CHOICE), numa_node=i32(numa_node, "numa_node"),
             flags=flags_of(PoolFlags, flags, "flags"), memory_flags=flags_of(MemoryFlags, memory_flags, "memory_flags"),
@@ -114,9 +112,7 @@ class Pool(Unique):
         self.device, self._number, self._name = device, 0, name or ""
         self.kind = known(Kind, desc.kind or int(Kind.DEVICE))
         self.memory_flags = MemoryFlags(desc.memory_flags)
-        made = create(c.gpumem_pool_create, c.gpumem_pool_destroy, device.handle, desc)
-        self._handle, self._closed = made.handle, False
-        made.value = None
+        self._own(create(c.gpumem_pool_create, c.gpumem_pool_destroy, device.handle, desc))
         device.instance._pools[self._handle] = self
 
     # ---- blocks ----
@@ -383,12 +379,6 @@ class Pool(Unique):
                 raise
         self._closed = True
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
-
     def __repr__(self) -> str:
         name = f" {self._name!r}" if self._name else ""
         try:
@@ -397,16 +387,6 @@ class Pool(Unique):
             return f"<gpumem.Pool{name}, closed>" if self._closed else f"<gpumem.Pool{name}: {problem}>"
         return (f"<gpumem.Pool{name}: {self.kind}, {info.live_count} block{'s' * (info.live_count != 1)} in "
                 f"{info.reserved_bytes} bytes, device {self.device.ordinal}>")
-
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_pool`` of the C interface."""
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        """Whether the pool was closed."""
-        return self._closed
 
 
 class order_handle:
@@ -479,7 +459,7 @@ def free_pointer(instance: Instance, pointer: int, stream: Any) -> None:
         call(c.gpumem_pool_free_pointer, instance._handle, address, wrapped.handle)
 
 
-class PoolBlock(Region, Managed):
+class PoolBlock(Region, Managed, Scoped):
     """A block of a :class:`Pool`: :meth:`Pool.alloc` returns it. It is copied, filled, viewed and given to other libraries as
     memory is.
 
@@ -606,12 +586,6 @@ class PoolBlock(Region, Managed):
             order = _Order(self._wrap(order))
         call(c.gpumem_pool_record_use, self.pool._handle, self._start, order.handle)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.free, problem)
-
     @property
     def closed(self) -> bool:
         """Whether the block was freed."""
@@ -731,18 +705,6 @@ _set_start: Callable[[PoolBlock, int], None] = PoolBlock.__dict__["_start"].__se
 
 
 # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-def _pool_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Pool], None]:
-    def finish(self: Pool) -> None:
-        """Closes the pool unless it was closed."""
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        destroy(last.gpumem_pool_destroy, self._handle)
-    return finish
-
-
 def _block_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], free: Callable[..., int],
                     none: _Order, threads: Set[Any], last: Any) -> Callable[[PoolBlock], None]:
     def finish(self: PoolBlock) -> None:
@@ -764,5 +726,4 @@ def _block_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None]
     return finish
 
 
-finalizer(Pool, _pool_finisher(sys.is_finalizing, destroy_quietly, c))
 finalizer(PoolBlock, _block_finisher(sys.is_finalizing, destroy_quietly, _free, _NONE, calling_back, c))

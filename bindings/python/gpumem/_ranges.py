@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Mapping
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTupl
 
 from . import _infos
 from . import _library as c
-from ._calls import (GONE, Made, Unique, ask, call, create, destroy_quietly, encoded, finalizer, i32, leave, leftovers, locked,
-                     size64, sweep, u64)
+from ._calls import GONE, Made, ask, call, create, encoded, i32, locked, size64, u64
 from ._codes import Access, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags, RangeFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import code, expect
 from ._enums import flags as flags_of
+from ._handles import Owner
 from ._infos import MappingInfo, MemoryInfo, PhysicalInfo, RangeInfo
 from ._managed import Place, place
 from ._memory import Region
@@ -28,10 +27,9 @@ from ._waits import LARGE, aside, create_aside, on_main_thread
 from .errors import Error, InvalidArgument, InvalidState, StaleHandle
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ._instance import Device, Instance
     from ._memory import Hold
+    from ._stream import Queue
 
     # A Mapping of Place would refuse {device: "read"}, since the type of its keys is invariant.
     Accesses = Union[Mapping[Any, Union[Access, str, int]], Iterable[Tuple[Place, Union[Access, str, int]]]]
@@ -75,6 +73,11 @@ def physical_desc(device: Device, size: int, location: Place, handle_types: Unio
         name=encoded(name))
 
 
+def place_of(info: Any) -> str:
+    """Where memory lies, for a repr."""
+    return f"{info.location} {info.location_id}" if info.location_id >= 0 else f"{info.location}"
+
+
 class Granularity(NamedTuple):
     """Units of physical memory in bytes: the smallest, and the one for the best performance."""
 
@@ -82,7 +85,7 @@ class Granularity(NamedTuple):
     recommended: int
 
 
-class Physical(Unique):
+class Physical(Owner):
     """Physical memory without an address: a block on a device or on the host, to be mapped into a :class:`Range`.
 
     ``device.physical(size)`` makes it. ``size`` is a multiple of :meth:`Device.physical_granularity`. ``location`` is
@@ -93,7 +96,8 @@ class Physical(Unique):
     closed as soon as it is mapped.
     """
 
-    __slots__ = ("device", "_handle", "_closed", "_info", "__weakref__")
+    __slots__ = ("device", "_info")
+    _destroyed_by = "gpumem_physical_release"
     _instead = "use the object itself; another process gets the memory by export_fd() or export_fabric()"
 
     if TYPE_CHECKING:
@@ -102,17 +106,15 @@ class Physical(Unique):
     def __init__(self, device: Device, size: int, location: Place = "device", *,
                  handle_types: Union[HandleTypes, str, int] = 0, require: Union[PhysicalFlags, str, int] = 0,
                  prefer: Union[PhysicalFlags, str, int] = 0, name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         desc = physical_desc(device, size64(size), location, handle_types, require, prefer, name)
         make = create_aside if desc.size >= LARGE and on_main_thread() else create
         self._open(device, make(c.gpumem_physical_create, c.gpumem_physical_release, device.handle, desc))
 
     def _open(self, device: Device, made: Made) -> None:
         self._info: Optional[PhysicalInfo] = None
-        self.device, self._handle, self._closed = device, made.handle, False
-        made.value = None
+        self.device = device
+        self._own(made)
 
     @classmethod
     def import_fd(cls, device: Device, fd: int, size: int, location: Place = "device", *,
@@ -124,7 +126,6 @@ class Physical(Unique):
         """
         desc = physical_desc(device, size64(size), location, handle_types, 0, 0, name)
         self = cls.__new__(cls)
-        self._closed = True
         self._open(device, create(c.gpumem_physical_import_fd, c.gpumem_physical_release, device.handle, desc,
                                   i32(fd, "fd")))
         return self
@@ -135,7 +136,6 @@ class Physical(Unique):
         from ._instance import Instance
         expect(Instance, instance, "instance")
         self = cls.__new__(cls)
-        self._closed = True
         made = create(c.gpumem_physical_retain, c.gpumem_physical_release, instance.handle,
                       operand(pointer, False, "pointer")[0])
         found = ask(c.gpumem_physical_get_info, c.gpumem_physical_info(), made.handle)
@@ -166,7 +166,6 @@ class Physical(Unique):
         if len(found) != _FABRIC_BYTES:
             raise InvalidArgument(f"the handle has {len(found)} bytes; a fabric handle has {_FABRIC_BYTES}")
         self = cls.__new__(cls)
-        self._closed = True
         self._open(device, create(c.gpumem_physical_import_fabric, c.gpumem_physical_release, device.handle, desc,
                                   c.gpumem_fabric_handle.from_buffer_copy(found)))
         return self
@@ -178,45 +177,18 @@ class Physical(Unique):
 
     def close(self) -> None:
         """Releases the handle; the memory lives on while it is mapped or shared. A second call does nothing."""
-        if self._closed:
-            return
-        try:
-            self._closed = True
-            call(c.gpumem_physical_release, self._handle)
-        except BaseException as problem:
-            if getattr(problem, "code", None) not in GONE:
-                self._closed = False
-                raise
+        self._end()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
-
-    def __repr__(self) -> str:
-        try:
-            info = self._info or self.info()
-        except Exception as problem:
-            return "<gpumem.Physical, closed>" if self._closed else f"<gpumem.Physical: {problem}>"
-        where = f"{info.location} {info.location_id}" if info.location_id >= 0 else f"{info.location}"
-        name = f" {info.name!r}" if info.name else ""
-        return f"<gpumem.Physical{name}: {info.size} bytes, {where}{', closed' if self._closed else ''}>"
-
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_physical`` of the C interface."""
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        """Whether the handle was released."""
-        return self._closed
+    def _about(self, info: PhysicalInfo) -> str:
+        return f"{info.size} bytes, {place_of(info)}{', closed' if self._closed else ''}"
 
     def info(self) -> PhysicalInfo:
         """Information about the memory."""
         self._info = _infos.physical_info(ask(c.gpumem_physical_get_info, c.gpumem_physical_info(), self._handle))
         return self._info
+
+    def _last_info(self) -> PhysicalInfo:
+        return self._info or self.info()
 
     @property
     def size(self) -> int:
@@ -224,7 +196,7 @@ class Physical(Unique):
         return (self._info or self.info()).size
 
 
-class Range(Unique):
+class Range(Owner):
     """Reserved addresses, into which physical memory is mapped. The addresses stay the same when more is mapped behind.
 
     ``instance.reserve(size)`` makes it. ``size`` is a multiple of the granularity of every device of the instance, and may be
@@ -236,7 +208,8 @@ class Range(Unique):
     nothing refers to it any more: neither this object, nor a part of it, nor work in a stream that uses one.
     """
 
-    __slots__ = ("instance", "_handle", "_closed", "_info", "_lock", "_mappings", "_parts", "__weakref__")
+    __slots__ = ("instance", "_info", "_lock", "_mappings", "_parts")
+    _destroyed_by = "gpumem_range_release"
     _instead = "use the object itself: ranges work from any thread"
     _elsewhere = "; give another process what Instance.export() returns"
 
@@ -245,9 +218,7 @@ class Range(Unique):
 
     def __init__(self, instance: Instance, size: int, *, alignment: int = 0, address: int = 0,
                  flags: Union[RangeFlags, str, int] = 0, name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         desc = c.gpumem_range_desc(size=size64(size), alignment=u64(alignment, "alignment"), address=u64(address, "address"),
                                    flags=flags_of(RangeFlags, flags, "flags"), name=encoded(name))
         self._info: Optional[RangeInfo] = None
@@ -256,9 +227,8 @@ class Range(Unique):
         # Offset and bytes of each mapping. An entry is there before its mapping, and as long as it may be.
         self._mappings: Dict[int, int] = {}
         self._parts: weakref.WeakSet[Part] = weakref.WeakSet()
-        made = create(c.gpumem_range_reserve, c.gpumem_range_release, instance.handle, desc)
-        self.instance, self._handle, self._closed = instance, made.handle, False
-        made.value = None
+        self.instance = instance
+        self._own(create(c.gpumem_range_reserve, c.gpumem_range_release, instance.handle, desc))
         instance._ranges[self._handle] = self
 
     # ---- mappings ----
@@ -405,40 +375,31 @@ class Range(Unique):
                     raise
             self._closed = True
 
-    def __enter__(self) -> Self:
-        return self
+    def _awaited(self) -> Set[Queue]:
+        return {queue for part in list(self._parts) for queue in part._queues()}
 
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem, {queue for part in list(self._parts) for queue in part._queues()})
+    def _give_up(self, destroy: Callable[..., None], library: Any) -> None:
+        def give_back(handle: int, _: None) -> int:
+            library.gpumem_range_unmap(handle, 0, library.GPUMEM_WHOLE_RANGE, None)
+            return library.gpumem_range_release(handle, None)  # type: ignore[no-any-return]
+        destroy(give_back, self._handle)
 
     # ---- what it knows ----
 
-    def __repr__(self) -> str:
-        try:
-            info = self._info or self.info()
-        except Exception as problem:
-            return "<gpumem.Range, closed>" if self._closed else f"<gpumem.Range: {problem}>"
-        name = f" {info.name!r}" if info.name else ""
-        return f"<gpumem.Range{name}: {info.size} bytes at {info.base:#x}{', closed' if self._closed else ''}>"
+    def _about(self, info: RangeInfo) -> str:
+        return f"{info.size} bytes at {info.base:#x}{', closed' if self._closed else ''}"
 
     def __int__(self) -> int:
         """The address of the first byte."""
         return self.base
 
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_range`` of the C interface."""
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        """Whether the addresses were given back."""
-        return self._closed
-
     def info(self) -> RangeInfo:
         """Information about the range."""
         self._info = _infos.range_info(ask(c.gpumem_range_get_info, c.gpumem_range_info(), self._handle))
         return self._info
+
+    def _last_info(self) -> RangeInfo:
+        return self._info or self.info()
 
     @property
     def base(self) -> int:
@@ -542,36 +503,3 @@ def access_at(instance: Instance, address: int, location: int, number: int) -> i
     except Error:
         return 0
     return access.value if access.value in (Access.READ, Access.READWRITE) else 0
-
-
-def _physical_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Physical], None]:
-    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def finish(self: Physical) -> None:
-        """Releases the handle unless it was closed."""
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        destroy(last.gpumem_physical_release, self._handle)
-    return finish
-
-
-def _range_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Range], None]:
-    def finish(self: Range) -> None:
-        """Unmaps everything and gives the addresses back, unless it was closed."""
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-
-        def give_back(handle: int, _: None) -> int:
-            last.gpumem_range_unmap(handle, 0, last.GPUMEM_WHOLE_RANGE, None)
-            return last.gpumem_range_release(handle, None)  # type: ignore[no-any-return]
-        destroy(give_back, self._handle)
-    return finish
-
-
-finalizer(Physical, _physical_finisher(sys.is_finalizing, destroy_quietly, c))
-finalizer(Range, _range_finisher(sys.is_finalizing, destroy_quietly, c))

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import sys
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type, Union, overload
 
 from . import _infos
 from . import _library as c
-from ._calls import (GONE, Made, ask, call, create, destroy_quietly, encoded, finalizer, leave, leftovers, size64, sweep,
-                     u32, u64)
+from ._calls import GONE, Made, ask, call, create, encoded, size64, u32, u64
 from ._codes import Backend, EventFlags, Kind, MemoryFlags
 from ._dlpack import CUDA
+from ._handles import Scoped
 from ._hub import Opened
 from ._infos import MemoryInfo, RingInfo
 from ._memory import Region, queue_of
@@ -22,8 +21,6 @@ from ._waits import pieces
 from .errors import Busy, Closed, DeviceLost, Error, StaleHandle
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ._instance import Device, Instance
     from ._stream import Queue, Stream
 
@@ -56,7 +53,7 @@ def _event(device: Device, queue: Queue) -> Event:
     return event
 
 
-class Slot(Region):
+class Slot(Region, Scoped):
     """What the slots of both sides have in common."""
 
     __slots__ = ("device", "number", "index", "_ring", "_found", "_stream", "_open", "_done", "_holds", "_info", "__weakref__")
@@ -144,6 +141,7 @@ class RingSlot(Slot):
     """
 
     __slots__ = ()
+    _leaves_by = "drop"
 
     def publish(self, size: Optional[int] = None, tag: int = 0, *, stream: Optional[Stream] = None) -> None:
         """Publishes ``size`` bytes, by default the whole slot, with a number for the consumers. They see the bytes when the
@@ -168,12 +166,6 @@ class RingSlot(Slot):
         self._ring._spare = self._found
         self._end()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.drop, problem)
-
 
 class RingMessage(Slot):
     """A message, of :meth:`RingConsumer.wait`. It is copied and viewed as memory is.
@@ -183,6 +175,7 @@ class RingMessage(Slot):
     """
 
     __slots__ = ()
+    _leaves_by = "release"
     _side = Kind.IMPORTED
     _count = "released"
 
@@ -221,17 +214,12 @@ class RingMessage(Slot):
             raise StaleHandle("the message was released")
         return super().info()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.release, problem)
-
 
 class Ring(Opened):
     """What both sides of a ring have in common."""
 
     __slots__ = ("device", "_name", "_held", "_spare", "_before")
+    _destroyed_by = "gpumem_ring_destroy"
 
     if TYPE_CHECKING:
         device: Device
@@ -242,25 +230,18 @@ class Ring(Opened):
 
     def _opened(self, made: Made, instance: Instance) -> None:
         self._held, self._spare, self._before = [], None, []
-        self._handle, self.instance, self._closed = made.handle, instance, False
-        made.value = None
+        self.instance = instance
+        self._own(made)
         info = self.info()
         self.device, self._name = instance.device(info.device_ordinal), info.name
 
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_ring`` of the C interface."""
-        return self._handle
+    def _give_up(self, destroy: Callable[..., None], library: Any) -> None:
+        library.gpumem_ring_finish(self._handle, 0, None)  # else its consumers wait; what is none is refused
+        super()._give_up(destroy, library)
 
-    def __repr__(self) -> str:
-        kind = type(self).__name__
-        try:
-            info = self.info()
-        except Exception as problem:
-            return f"<gpumem.{kind}, closed>" if self._closed else f"<gpumem.{kind}: {problem}>"
-        name = f" {info.name!r}" if info.name else ""
-        return (f"<gpumem.{kind}{name}: {info.slot_count} slots of {info.slot_size} bytes, "
-                f"{info.consumer_count} consumer{'s' * (info.consumer_count != 1)}>")
+    def _about(self, info: RingInfo) -> str:
+        return (f"{info.slot_count} slots of {info.slot_size} bytes, "
+                f"{info.consumer_count} consumer{'s' * (info.consumer_count != 1)}")
 
     def info(self) -> RingInfo:
         """Information about the ring. It asks nobody."""
@@ -285,7 +266,7 @@ class Ring(Opened):
                 except Error as problem:
                     if problem.code not in (*GONE, c.GPUMEM_ERROR_DEVICE_LOST):
                         raise
-        self._end(c.gpumem_ring_destroy)
+        self._end()
         for slot in self._held:
             slot._open = False
         self._held.clear()
@@ -336,9 +317,7 @@ class RingProducer(Ring):
 
     def __init__(self, device: Device, slot_size: int, *, slot_count: int = 0, consumers_max: int = 0, consumers_first: int = 0,
                  name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         desc = c.gpumem_ring_desc(slot_size=size64(slot_size, "slot_size"), slot_count=u32(slot_count, "slot_count"),
                                   consumers_max=u32(consumers_max, "consumers_max"),
                                   consumers_first=u32(consumers_first, "consumers_first"), name=encoded(name))
@@ -370,12 +349,6 @@ class RingProducer(Ring):
             slot.drop()
         return any(call(c.gpumem_ring_finish, self._handle, piece) != c.GPUMEM_NOT_READY for piece in limits)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
-
 
 class RingConsumer(Ring):
     """The side of a ring that uses messages. :func:`open_ring` makes it.
@@ -390,9 +363,7 @@ class RingConsumer(Ring):
 
     def __init__(self, instance: Instance, handle: Union[ShareHandle, bytes], *, timeout: Optional[float] = None,
                  name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         desc = c.gpumem_ring_open_desc(timeout_ns=seconds(timeout), name=encoded(name))
         self._opened(create(c.gpumem_ring_open, c.gpumem_ring_destroy, instance.handle, handle_struct(handle), desc), instance)
 
@@ -434,12 +405,6 @@ class RingConsumer(Ring):
     def __iter__(self) -> Iterator[RingMessage]:
         return self.messages()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
-
 
 def open_ring(handle: Union[ShareHandle, bytes], *, instance: Optional[Instance] = None, timeout: Optional[float] = None,
               name: Optional[str] = None) -> RingConsumer:
@@ -449,20 +414,3 @@ def open_ring(handle: Union[ShareHandle, bytes], *, instance: Optional[Instance]
     may take ``timeout`` seconds for an answer, 5 by default.
     """
     return RingConsumer(instance_of(handle, None, instance), handle, timeout=timeout, name=name)
-
-
-def _finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Ring], None]:
-    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
-    def finish(self: Ring) -> None:
-        """Closes it unless it was closed."""
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        last.gpumem_ring_finish(self._handle, 0, None)  # else its consumers wait; what is none is refused
-        destroy(last.gpumem_ring_destroy, self._handle)
-    return finish
-
-
-finalizer(Ring, _finisher(sys.is_finalizing, destroy_quietly, c))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import weakref
 from ctypes import c_int64, c_uint64
@@ -12,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple
 
 from . import _infos
 from . import _library as c
-from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, host_function,
-                     i32, leave, leftovers, locked, pending, sweep, u32, u64)
+from ._calls import (BY_EXPORT, GONE, Made, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave,
+                     leftovers, locked, pending, sweep, u32, u64)
 from ._codes import Attach, Backend, EventFlags, WaitCondition
 from ._copies import Copies
 from ._enums import code, expect
 from ._enums import flags as flags_of
+from ._handles import Owner
 from ._infos import EventInfo, StreamInfo
 from ._managed import Place, batch, hint, place, span
 from ._memory import Region, Use, View, memory_of
@@ -26,8 +26,6 @@ from ._waits import LARGE, aside, on_main_thread, wait
 from .errors import DeviceLost, Error
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ._instance import Device, Instance
     from ._share import ShareHandle
 
@@ -237,7 +235,7 @@ def instance_closed(instance: Instance) -> None:
             queue.observed(None)
 
 
-class Stream(Unique, Copies):
+class Stream(Owner, Copies):
     """An ordered queue of work on one device.
 
     A stream keeps the operands of its copies and fills alive, and they cannot be closed, until the work was observed
@@ -245,22 +243,21 @@ class Stream(Unique, Copies):
     its address is the caller's to keep.
     """
 
-    __slots__ = ("device", "_queue", "_closed", "__weakref__")
+    __slots__ = ("device", "_queue")
+    _destroyed_by = "gpumem_stream_destroy"
     _instead = "use the object itself: streams work from any thread"
 
     if TYPE_CHECKING:
         device: Device
 
     def __init__(self, device: Device, *, priority: int = 0, name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         desc = c.gpumem_stream_desc(priority=i32(priority, "priority"), name=encoded(name))
         self._open(device, create(c.gpumem_stream_create, c.gpumem_stream_destroy, device._handle, desc))
 
     def _open(self, device: Device, made: Made) -> None:
-        self.device, self._queue, self._closed = device, Queue(device, made.handle), False
-        made.value = None
+        self.device, self._queue = device, Queue(device, made.handle)
+        self._own(made)
 
     @classmethod
     def wrap(cls, device: Device, native_stream: Any) -> Stream:
@@ -277,16 +274,9 @@ class Stream(Unique, Copies):
 
         It waits first if work in the stream uses objects that the stream keeps. Other pending work still completes.
         """
-        if self._closed:
-            return
-        self._queue.settle()
-        try:
-            self._closed = True
-            call(c.gpumem_stream_destroy, self._queue.handle)
-        except BaseException as problem:
-            if getattr(problem, "code", None) not in GONE:
-                self._closed = False
-                raise
+        if not self._closed:
+            self._queue.settle()
+            self._end()
 
     def _abandon(self) -> None:
         """Closes it without waiting: the stream is destroyed once its work is complete."""
@@ -295,25 +285,18 @@ class Stream(Unique, Copies):
             self._closed = True
             sweep()
 
-    def __enter__(self) -> Self:
-        return self
+    def _give_up(self, destroy: Callable[..., None], library: Any) -> None:
+        if self._queue.uses:
+            leftovers.append(self._queue.finish)
+        else:
+            super()._give_up(destroy, library)
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
         # After Ctrl-C the work may never end.
         leave(self, self.close if problem is None or isinstance(problem, Exception) else self._abandon, problem)
 
-    def __repr__(self) -> str:
-        return _repr(self)
-
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_stream`` of the C interface."""
-        return self._queue.handle
-
-    @property
-    def closed(self) -> bool:
-        """Whether the stream was closed."""
-        return self._closed
+    def _about(self, info: StreamInfo) -> str:
+        return f"device {self.device.ordinal}"
 
     def info(self) -> StreamInfo:
         """Information about the stream."""
@@ -460,10 +443,11 @@ def enqueue_function(stream: Stream, enqueue: Callable[..., int], callback: Any,
         raise
 
 
-class Event(Unique):
+class Event(Owner):
     """A point in a stream that can be waited for. An event that was never recorded is complete."""
 
-    __slots__ = ("device", "_handle", "_closed", "_captured", "__weakref__")
+    __slots__ = ("device", "_captured")
+    _destroyed_by = "gpumem_event_destroy"
     _instead = "use the object itself: events work from any thread"
     _elsewhere = BY_EXPORT
 
@@ -471,16 +455,14 @@ class Event(Unique):
         device: Device
 
     def __init__(self, device: Device, *, flags: Union[EventFlags, str, int] = 0, name: Optional[str] = None) -> None:
-        self._closed = True
-        if leftovers:
-            sweep()
+        self._begin()
         desc = c.gpumem_event_desc(flags=flags_of(EventFlags, flags, "flags"), name=encoded(name))
         self._open(device, create(c.gpumem_event_create, c.gpumem_event_destroy, device._handle, desc))
 
     def _open(self, device: Device, made: Made) -> None:
         self._captured: Optional[Tuple[Queue, int]] = None  # (queue, mark) of the latest record
-        self.device, self._handle, self._closed = device, made.handle, False
-        made.value = None
+        self.device = device
+        self._own(made)
 
     @classmethod
     def wrap(cls, device: Device, native_event: int, *, flags: Union[EventFlags, str, int] = 0) -> Event:
@@ -505,34 +487,10 @@ class Event(Unique):
 
     def close(self) -> None:
         """Destroys the event, or releases a wrapped one. Work that waits for it goes on. A second call does nothing."""
-        if self._closed:
-            return
-        try:
-            self._closed = True
-            call(c.gpumem_event_destroy, self._handle)
-        except BaseException as problem:
-            if getattr(problem, "code", None) not in GONE:
-                self._closed = False
-                raise
+        self._end()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, self.close, problem)
-
-    def __repr__(self) -> str:
-        return _repr(self)
-
-    @property
-    def handle(self) -> int:
-        """The ``gpumem_event`` of the C interface."""
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        """Whether the event was closed."""
-        return self._closed
+    def _about(self, info: EventInfo) -> str:
+        return f"device {self.device.ordinal}"
 
     def info(self) -> EventInfo:
         """Information about the event."""
@@ -578,47 +536,3 @@ class Event(Unique):
         if call(c.gpumem_event_get_elapsed_time, self._handle, end.handle, nanoseconds) == c.GPUMEM_NOT_READY:
             return None
         return nanoseconds.value
-
-
-def _repr(thing: Union[Stream, Event]) -> str:
-    what = f"gpumem.{type(thing).__name__}"
-    if thing.closed:
-        return f"<{what}, closed>"
-    try:
-        name = thing.info().name
-    except Exception as problem:
-        return f"<{what}: {problem}>"
-    return f"<{what}{f' {name!r}' if name else ''}: device {thing.device.ordinal}>"
-
-
-# The names of the module are gone at the end of the interpreter, but not what a function encloses.
-def _stream_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,
-                     leftovers: Any) -> Callable[[Stream], None]:
-    def finish(self: Stream) -> None:
-        """Destroys the stream, once its work is complete, unless it was closed."""
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        if self._queue.uses:
-            leftovers.append(self._queue.finish)
-        else:
-            destroy(last.gpumem_stream_destroy, self._queue.handle)
-    return finish
-
-
-def _event_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Event], None]:
-    def finish(self: Event) -> None:
-        """Destroys the event unless it was closed."""
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        destroy(last.gpumem_event_destroy, self._handle)
-    return finish
-
-
-finalizer(Stream, _stream_finisher(sys.is_finalizing, destroy_quietly, c, leftovers))
-finalizer(Event, _event_finisher(sys.is_finalizing, destroy_quietly, c))
