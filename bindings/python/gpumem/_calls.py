@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from ctypes import c_void_p
+from ctypes import c_int32, c_uint64, c_void_p
 from operator import index
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, NoReturn, Optional, Set, SupportsIndex, Tuple, Union
 
@@ -99,6 +99,23 @@ def ask(function: Callable[..., int], struct: Any, *arguments: Any) -> Any:
     """Calls a function that fills a struct, and returns the struct."""
     call(function, *arguments, struct)
     return struct
+
+
+def number(function: Callable[..., int], *arguments: Any, kind: Any = c_uint64) -> int:
+    """Calls a function that writes a number, or an address if ``kind`` is c_void_p, and returns that."""
+    return ask(function, kind(), *arguments).value or 0
+
+
+def new_descriptor(function: Callable[..., int], *arguments: Any) -> int:
+    """Calls a function that makes a file descriptor."""
+    fd = c_int32(-1)
+    try:
+        call(function, *arguments, fd)
+        return fd.value
+    except BaseException:  # a signal handler raised as the call returned
+        if fd.value >= 0:
+            os.close(fd.value)
+        raise
 
 
 def text(value: bytes) -> str:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from ctypes import c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Union, overload
 
 from . import _infos
 from . import _library as c
-from ._calls import ask, call, create, encoded, encoded_path, u32, u64
+from ._calls import ask, call, create, encoded, encoded_path, number, u32, u64
 from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareWay
 from ._enums import flags as flags_of
 from ._handles import Owner
@@ -45,9 +44,7 @@ def _publish(function: Callable[..., int], owner: int, name: str, handle: Any, v
              access: Union[Access, str, int, None], keep: int, fingerprint: Any) -> int:
     desc = c.gpumem_publish_desc(version=u64(version, "version"), access=access_code(access), keep=u32(keep, "keep"),
                                  fingerprint=_fingerprint(fingerprint))
-    published = c_uint64()
-    call(function, owner, _name(name), handle_struct(handle), desc, published)
-    return published.value
+    return number(function, owner, _name(name), handle_struct(handle), desc)
 
 
 class Opened(Owner):
@@ -196,9 +193,7 @@ class Link(Opened):
         """The handle of a name: of its newest version, of one version, or of the newest with a fingerprint. Its descriptors and
         connection are kept until it is imported, or for 30 seconds."""
         desc = c.gpumem_fetch_desc(version=u64(version, "version"), fingerprint=_fingerprint(fingerprint))
-        struct = c.gpumem_share_handle()
-        call(c.gpumem_link_fetch, self._handle, _name(name), desc, struct)
-        return ShareHandle._of(struct, self.instance)
+        return ShareHandle._of(ask(c.gpumem_link_fetch, c.gpumem_share_handle(), self._handle, _name(name), desc), self.instance)
 
     @overload
     def import_next(self, name: str, after: int = 0, timeout: None = None, *, device: Optional[Device] = None,

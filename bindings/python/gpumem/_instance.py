@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 from . import _infos
 from . import _library as c
 from ._buffers import Buffer
-from ._calls import (GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, pending, size64, sweep, text,
+from ._calls import (GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, number, pending, size64, sweep, text,
                      u32, u64, untrack)
 from ._codes import (Access, Advice, Backend, BufferFlags, Capability, EventFlags, Feature, FileDirection, FileFlags, HandleTypes,
                      HostLock, Kind, Location, MemoryFlags, PhysicalFlags, PoolFlags, RangeFlags)
@@ -312,9 +312,8 @@ class Instance(Unique, Copies, Sharing):
         if found is None:
             if isinstance(ordinal, int) and ordinal < 0:
                 raise InvalidArgument(f"ordinal is {ordinal}; it must be between 0 and {self.info().device_count - 1}")
-            handle = c_void_p()
-            call(c.gpumem_device_get, self._handle, u32(ordinal, "ordinal"), handle)
-            found = self._devices.setdefault(ordinal, Device._of(self, handle.value or 0, ordinal))
+            handle = number(c.gpumem_device_get, self._handle, u32(ordinal, "ordinal"), kind=c_void_p)
+            found = self._devices.setdefault(ordinal, Device._of(self, handle, ordinal))
         return found
 
     @property
@@ -381,11 +380,8 @@ class Instance(Unique, Copies, Sharing):
         info = c.gpumem_copy_file_info()
 
         def run() -> None:  # on another thread if it is long
-            held = hold((kept,))
-            try:
+            with hold((kept,)):
                 call(c.gpumem_copy_file, self._handle, desc, info)
-            finally:
-                release(held)
         # The file must stay open until the call has returned, and who gets Ctrl-C may close it.
         try:
             Call(progress, patient=True).make(run, desc, size >= LARGE)
@@ -407,16 +403,15 @@ class Instance(Unique, Copies, Sharing):
         The answer can change: enabling peer access adds to it. Copies and fills need no such right.
         """
         if device is None:
-            location, number = Location.HOST, -1
+            location, place = Location.HOST, -1
         elif not isinstance(device, Device):
             raise TypeError(f"device must be a gpumem.Device or None, not a {type(device).__name__}")
         elif device.instance is self:
-            location, number = Location.DEVICE, device.ordinal
+            location, place = Location.DEVICE, device.ordinal
         else:
             raise InvalidArgument("the device belongs to another instance")
-        access = c_int32()
-        call(c.gpumem_pointer_get_access, self._handle, operand(pointer, False, "pointer")[0], location, number, access)
-        return known(Access, access.value)  # type: ignore[no-any-return]
+        address = operand(pointer, False, "pointer")[0]
+        return known(Access, number(c.gpumem_pointer_get_access, self._handle, address, location, place, kind=c_int32))  # type: ignore[no-any-return]
 
     def free(self, pointer: int) -> None:
         """Frees an allocation by its address, such as one from :meth:`Device.malloc`. Raises BufferError while a view of it is
@@ -462,24 +457,18 @@ class Instance(Unique, Copies, Sharing):
         """
         address, size, kept = span(pointer, size)
         where = place(location, self)
-        number = code(Advice, advice, "advice")
+        chosen = code(Advice, advice, "advice")
 
         def run() -> int:
-            held = hold((kept,))
-            try:
-                return call(c.gpumem_managed_advise, self._handle, address, size, number, *where)
-            finally:
-                release(held)
+            with hold((kept,)):
+                return call(c.gpumem_managed_advise, self._handle, address, size, chosen, *where)
         return hint(run, size, where[0])
 
     def managed_info(self, pointer: Any, size: Optional[int] = None) -> ManagedInfo:
         """The advice and the last prefetch of managed memory: what is the same for all its pages, at one moment."""
         address, size, kept = span(pointer, size)
-        held = hold((kept,))
-        try:
+        with hold((kept,)):
             return _infos.managed_info(ask(c.gpumem_managed_get_info, c.gpumem_managed_info(), self._handle, address, size))
-        finally:
-            release(held)
 
     def host_access(self, pointer: Any) -> HostAccess:
         """``with instance.host_access(memory):`` waits until the CPU may touch managed memory. See :class:`HostAccess`."""
@@ -638,9 +627,7 @@ class Device(Unique):
     def trim_graphs(self) -> int:
         """Gives back the memory that the device keeps for graphs (of ``cudaMallocAsync()`` in captures, say) and that no graph
         uses. Returns the bytes; 0 on the host backend."""
-        released = c_uint64()
-        call(c.gpumem_device_trim_graphs, self._handle, released)
-        return released.value
+        return number(c.gpumem_device_trim_graphs, self._handle)
 
     def capability(self, capability: Union[Capability, str, int], peer: Optional[Device] = None) -> CapabilityInfo:
         """Whether the device has a :class:`Capability`, how the library found out, and why not. ``capability`` can be its
@@ -653,9 +640,7 @@ class Device(Unique):
     def can_access_peer(self, peer: Device) -> bool:
         """Whether this device can be given direct access to the memory of another."""
         expect(Device, peer, "peer")
-        possible = c_uint32()
-        call(c.gpumem_device_can_access_peer, self._handle, peer._handle, possible)
-        return bool(possible.value)
+        return bool(number(c.gpumem_device_can_access_peer, self._handle, peer._handle, kind=c_uint32))
 
     def enable_peer_access(self, peer: Device) -> None:
         """Lets this device use all device memory of another in place. It goes one way, and calls are counted."""
@@ -764,9 +749,7 @@ class Device(Unique):
 
     def device_pointer(self, pointer: Any) -> int:
         """The address of a byte of host memory for this device."""
-        found = c_void_p()
-        call(c.gpumem_pointer_get_device_pointer, self._handle, operand(pointer, False, "pointer")[0], found)
-        return found.value or 0
+        return number(c.gpumem_pointer_get_device_pointer, self._handle, operand(pointer, False, "pointer")[0], kind=c_void_p)
 
 
 _default: List[Optional[Instance]] = [None]
@@ -778,12 +761,11 @@ def default_instance() -> Instance:
     The first call opens it as the environment says (``GPUMEM_BACKEND`` and others). It is never closed. A forked child
     gets one of its own.
     """
-    handle = c_void_p()
-    call(c.gpumem_instance_default, handle)
+    handle = number(c.gpumem_instance_default, kind=c_void_p)
     found = _default[0]
-    if found is None or found._handle != handle.value:
+    if found is None or found._handle != handle:
         found = Instance.__new__(Instance)
-        found._open(handle.value or 0, False)
+        found._open(handle, False)
         _default[0] = found
     return found
 

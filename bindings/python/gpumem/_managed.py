@@ -113,7 +113,7 @@ class HostAccess(Unique, Scoped):
 
     def begin(self) -> None:
         """Waits until the CPU may touch the memory, and begins an access."""
-        from ._stream import hold, release
+        from ._stream import hold
         handle, waits = self._instance._handle, self._instance._may_wait()
         begun: List[int] = []
         waiting = [True]
@@ -134,22 +134,20 @@ class HostAccess(Unique, Scoped):
                 undo()
             elif begun[0] < 0:
                 raise status_error(begun[0], detail)
-        held = hold((self._kept,))
-        try:
-            if waits and on_main_thread():
-                aside(run)
-            else:
-                run()
-            if waits:  # what it waited for was observed complete
-                for queue in list(self._instance._queues):
-                    if queue.uses:
-                        queue.poll()
-        except BaseException:
-            waiting.clear()
-            undo()
-            raise
-        finally:
-            release(held)
+        with hold((self._kept,)):
+            try:
+                if waits and on_main_thread():
+                    aside(run)
+                else:
+                    run()
+                if waits:  # what it waited for was observed complete
+                    for queue in list(self._instance._queues):
+                        if queue.uses:
+                            queue.poll()
+            except BaseException:
+                waiting.clear()
+                undo()
+                raise
 
     def end(self) -> None:
         """Ends an access."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 from . import _infos
 from . import _library as c
-from ._calls import (GONE, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, leftovers, report_unraisable,
-                     status_error, sweep, text, u64)
+from ._calls import (GONE, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, leftovers, number,
+                     report_unraisable, status_error, sweep, text, u64)
 from ._codes import HandleTypes, Kind, MemoryFlags, PoolFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, known
@@ -279,9 +279,7 @@ class Pool(Owner):
     def trim(self, keep: int = 0) -> int:
         """Releases what is free, until the pool has no more than ``keep`` bytes, and returns the bytes that it has released.
         Blocks that live stay, and so do freed ones whose work is not complete."""
-        released = c_uint64()
-        call(c.gpumem_pool_trim, self._handle, u64(keep, "keep"), released)
-        return released.value
+        return number(c.gpumem_pool_trim, self._handle, u64(keep, "keep"))
 
     def release_capture(self, capture_id: int, stream: Any = None) -> None:
         """Releases what belongs to a capture into a graph, by the number of :meth:`Stream.capture_id`, when the graph is not
@@ -294,9 +292,7 @@ class Pool(Owner):
         depend on what the pool has. A pool with that as its ``initial_size`` serves them, to one thread in one stream, without
         taking more the first time."""
         wanted = _sizes(sizes)
-        out = c_uint64()
-        call(c.gpumem_pool_capacity_for, self._handle, (c_uint64 * len(wanted))(*wanted), len(wanted), out)
-        return out.value
+        return number(c.gpumem_pool_capacity_for, self._handle, (c_uint64 * len(wanted))(*wanted), len(wanted))
 
     def set_limit(self, bytes: int) -> None:
         """Sets how many bytes the pool takes at most; 0 means no limit. It releases nothing: see :meth:`trim`."""
@@ -316,8 +312,8 @@ class Pool(Owner):
 
     def classes(self) -> List[PoolClass]:
         """The size classes, from small to large. Larger blocks than the last one has are cut to measure."""
-        return [_infos.pool_class(ask(c.gpumem_pool_get_class_info, c.gpumem_pool_class_info(), self._handle, number))
-                for number in range(self.info().class_count)]
+        return [_infos.pool_class(ask(c.gpumem_pool_get_class_info, c.gpumem_pool_class_info(), self._handle, at))
+                for at in range(self.info().class_count)]
 
     def set_callback(self, function: Optional[Callback]) -> None:
         """Sets the function that is called when the pool cannot get memory; None for none.

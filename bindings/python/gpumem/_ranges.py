@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import weakref
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTupl
 
 from . import _infos
 from . import _library as c
-from ._calls import GONE, Made, ask, call, create, encoded, i32, locked, size64, u64
+from ._calls import GONE, Made, ask, call, create, encoded, i32, locked, new_descriptor, size64, u64
 from ._codes import Access, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags, RangeFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import code, expect
@@ -145,14 +144,7 @@ class Physical(Owner):
     def export_fd(self) -> int:
         """A new file descriptor for the memory, which another process can import. It keeps the memory alive until you close
         it with ``os.close()``, and is closed on exec. The memory must have been made with ``handle_types="posix_fd"``."""
-        fd = c_int32(-1)
-        try:
-            call(c.gpumem_physical_export_fd, self._handle, fd)
-            return fd.value
-        except BaseException:  # a signal handler raised as the call returned
-            if fd.value >= 0:
-                os.close(fd.value)
-            raise
+        return new_descriptor(c.gpumem_physical_export_fd, self._handle)
 
     @classmethod
     def import_fabric(cls, device: Device, handle: Any, size: int, location: Place = "device", *,

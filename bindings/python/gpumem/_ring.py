@@ -325,9 +325,7 @@ class RingProducer(Ring):
 
     def export(self) -> ShareHandle:
         """Exports the ring. Another process passes the handle to :func:`open_ring`; it travels like one of memory."""
-        struct = c.gpumem_share_handle()
-        call(c.gpumem_ring_export, self._handle, struct)
-        return ShareHandle._of(struct, self.instance)
+        return ShareHandle._of(ask(c.gpumem_ring_export, c.gpumem_share_handle(), self._handle), self.instance)
 
     @overload
     def acquire(self, stream: Optional[Stream] = None, timeout: None = None) -> RingSlot: ...

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 from . import _infos
 from . import _library as c
-from ._calls import ask, call, create, encoded, i32, leftovers, nanoseconds, sweep, u32, u64
+from ._calls import ask, call, create, encoded, i32, leftovers, nanoseconds, new_descriptor, sweep, u32, u64
 from ._codes import Access, ExportFlags, HubFlags, ImportFlags, Location, SharePeer, ShareType, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import code, expect, known, truth
@@ -20,7 +20,7 @@ from ._enums import flags as flags_of
 from ._infos import ImportInfo, MemoryInfo, ShareInfo, WayInfo
 from ._memory import Memory
 from ._operands import host_buffer, operand
-from ._stream import Event, hold, release
+from ._stream import Event, hold
 from .errors import InvalidArgument, NotFound, NotReady, StaleHandle
 
 if TYPE_CHECKING:
@@ -337,18 +337,14 @@ class Sharing:
         """
         desc = c.gpumem_export_desc(way=code(ShareWay, way, "way"), access=access_code(access),
                                     flags=flags_of(ExportFlags, flags, "flags"))
-        struct = c.gpumem_share_handle()
-        self._with(pointer, lambda address: call(c.gpumem_share_export, self.handle, address, desc, struct))
-        return ShareHandle._of(struct, self._instance())
+        return ShareHandle._of(self._with(pointer, lambda address: ask(
+            c.gpumem_share_export, c.gpumem_share_handle(), self.handle, address, desc)), self._instance())
 
-    def _with(self, pointer: Any, function: Callable[[int], Any]) -> None:
+    def _with(self, pointer: Any, function: Callable[[int], Any]) -> Any:
         """Calls a function with the address of an operand, which stays open meanwhile."""
         address, _, kept = operand(pointer, False, "pointer")
-        held = hold((kept,))
-        try:
-            function(address)
-        finally:
-            release(held)
+        with hold((kept,)):
+            return function(address)
 
     def revoke(self, handle: Union[ShareHandle, bytes]) -> None:
         """Ends an export of memory or an event. Whoever imports the handle from now on gets StaleHandle; what has been imported
@@ -389,8 +385,8 @@ class Sharing:
 
     def _way(self, function: Callable[..., int], asked: int, pointer: Any, way: Union[ShareWay, str, int],
              peer: Union[SharePeer, str, int]) -> WayInfo:
-        number, whom, found = code(ShareWay, way, "way"), code(SharePeer, peer, "peer"), c.gpumem_way_info()
-        self._with(pointer, lambda address: call(function, asked, address, number, whom, found))
+        number, whom = code(ShareWay, way, "way"), code(SharePeer, peer, "peer")
+        found = self._with(pointer, lambda address: ask(function, c.gpumem_way_info(), asked, address, number, whom))
         return _infos.way_info(found, known(ShareWay, number))
 
     def share_ways(self, pointer: Any, peer: Union[SharePeer, str, int] = "other_process") -> Dict[ShareWay, WayInfo]:
@@ -406,15 +402,9 @@ class Sharing:
         room = operand(pointer, False, "pointer")[1] if size is None else size
         if room is None:
             raise TypeError("the size is missing: an address needs one")
-        length, fd = u64(room, "size"), c_int32(-1)
-        try:
-            self._with(pointer, lambda address: call(c.gpumem_share_export_dma_buf, self.handle, address, length,
-                                                     c.GPUMEM_DMA_BUF_PREFER_PCIE if truth(prefer_pcie, "prefer_pcie") else 0, fd))
-            return fd.value
-        except BaseException:  # a signal handler raised as the call returned
-            if fd.value >= 0:
-                os.close(fd.value)
-            raise
+        length, chosen = u64(room, "size"), c.GPUMEM_DMA_BUF_PREFER_PCIE if truth(prefer_pcie, "prefer_pcie") else 0
+        return self._with(pointer, lambda address: new_descriptor(  # type: ignore[no-any-return]
+            c.gpumem_share_export_dma_buf, self.handle, address, length, chosen))
 
     def set_import_cache(self, idle: float = 0, *, bytes_max: int = 0) -> None:
         """Keeps imports mapped for ``idle`` seconds after they were closed, because they may be imported again; at most

@@ -6,13 +6,13 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from ctypes import c_int64, c_uint64
+from ctypes import c_int64
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
 from . import _infos
 from . import _library as c
 from ._calls import (BY_EXPORT, GONE, Made, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave,
-                     leftovers, locked, pending, sweep, u32, u64)
+                     leftovers, locked, number, pending, sweep, u32, u64)
 from ._codes import Attach, Backend, EventFlags, WaitCondition
 from ._copies import Copies
 from ._enums import code, expect
@@ -187,6 +187,12 @@ class Held:
         self.memories: List[Region] = []
         self.queue = queue
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        release(self)
+
 
 def hold(kept: Iterable[Any], queue: Optional[Queue] = None) -> Held:
     """Keeps the memory of operands open while a call, or the work of a queue, uses its addresses. Fails if it is closed."""
@@ -305,9 +311,7 @@ class Stream(Owner, Copies):
     def capture_id(self) -> int:
         """The number of the capture into a graph that the stream is part of, for :meth:`Pool.release_capture`; 0 if it is not
         being captured."""
-        number = c_uint64()
-        call(c.gpumem_stream_get_capture_id, self.handle, number)
-        return number.value
+        return number(c.gpumem_stream_get_capture_id, self.handle)
 
     @property
     def native_stream(self) -> int:
@@ -435,11 +439,11 @@ class Stream(Owner, Copies):
 
 def enqueue_function(stream: Stream, enqueue: Callable[..., int], callback: Any, function: Callable[..., Any]) -> None:
     """Enqueues a Python function through one of the callbacks of the C interface."""
-    number = pending.add(stream.device, function)
+    entry = pending.add(stream.device, function)
     try:
-        call(enqueue, stream.handle, callback, number)
+        call(enqueue, stream.handle, callback, entry)
     except Error:  # anything else a signal handler may have raised as the call returned
-        pending.entries.pop(number, None)
+        pending.entries.pop(entry, None)
         raise
 
 

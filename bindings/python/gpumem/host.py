@@ -10,7 +10,7 @@ from ctypes import c_int32, c_ubyte, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple, Union
 
 from . import _library as c
-from ._calls import Unique, call, i32, kernel_function, u32, u64
+from ._calls import Unique, call, i32, kernel_function, number, u32, u64
 from ._codes import Access, Kind
 from ._enums import code
 from ._operands import operand
@@ -49,9 +49,8 @@ class Kernel(Unique):
         if size is None:
             raise TypeError("the size is missing: an address needs one")
         rights = code(Access, access, "access")
-        found = c_void_p()
-        call(c.gpumem_host_kernel_view, self._handle, start, u64(size, "size"), rights, found)
-        array = (c_ubyte * size).from_address(found.value or 0)
+        found = number(c.gpumem_host_kernel_view, self._handle, start, u64(size, "size"), rights, kind=c_void_p)
+        array = (c_ubyte * size).from_address(found)
         view = memoryview(array).cast("B")
         view = view if rights == Access.READWRITE else view.toreadonly()
         self._views.append((view, weakref.ref(array)))
@@ -92,9 +91,7 @@ def launch(stream: Stream, function: Callable[..., Any], *arguments: Any) -> Non
 
 def native_stream_create(device: Device) -> int:
     """Creates a native stream as other code would, to be wrapped with :meth:`gpumem.Stream.wrap`."""
-    found = c_void_p()
-    call(c.gpumem_host_native_stream_create, device.handle, found)
-    return found.value or 0
+    return number(c.gpumem_host_native_stream_create, device.handle, kind=c_void_p)
 
 
 def native_stream_destroy(device: Device, native_stream: int) -> None:
@@ -119,9 +116,7 @@ def fail_step(instance: Instance, step: int, repeat: bool = False) -> None:
 
 def foreign_alloc(device: Device, kind: Union[Kind, str, int], size: int) -> int:
     """Allocates memory as other code would through the driver."""
-    found = c_void_p()
-    call(c.gpumem_host_foreign_alloc, device.handle, code(Kind, kind, "kind"), u64(size, "size"), found)
-    return found.value or 0
+    return number(c.gpumem_host_foreign_alloc, device.handle, code(Kind, kind, "kind"), u64(size, "size"), kind=c_void_p)
 
 
 def foreign_free(device: Device, pointer: int) -> None:
@@ -136,6 +131,4 @@ def foreign_peer_access(device: Device, peer: Device, enabled: bool) -> None:
 
 def set_current_device(ordinal: int) -> int:
     """Sets the current device of the calling thread, -1 for none, and returns the previous one."""
-    previous = c_int32()
-    call(c.gpumem_host_set_current_device, i32(ordinal, "ordinal"), previous)
-    return previous.value
+    return number(c.gpumem_host_set_current_device, i32(ordinal, "ordinal"), kind=c_int32)
