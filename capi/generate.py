@@ -553,7 +553,8 @@ def python_names(interface):
     return PYTHON_HEAD + generate_python.functions(python_members(interface))
 
 
-def python_infos(interface):
+def python_texts(interface):
+    """The enumerations, and the function that puts a text into the words of Python."""
     names = {constant.name: f"``{name}.{value_name(numbers, constant, 'Python')}``" for numbers, name in offered(interface, "Python")
              for constant in numbers.constants}
     names["GPUMEM_SUCCESS"] = "0"
@@ -566,8 +567,15 @@ def python_infos(interface):
         text = re.sub(r"\b(gpumem_\w+)\(\)", lambda match: links[match[1]], text)
         text = re.sub(r"\bgpumem_\w+", lambda match: classes.get(match[0], match[0]), text)
         return re.sub(r"\bNULL\b", null, text).replace("must be destroyed", "must be closed").replace("the caller's own", "your own")
-    kinds = {numbers.name: (name, numbers.flags) for numbers, name in offered(interface, "Python")}
-    return PYTHON_HEAD + generate_python.infos(interface, kinds, words)
+    return {numbers.name: (name, numbers.flags) for numbers, name in offered(interface, "Python")}, words
+
+
+def python_infos(interface):
+    return PYTHON_HEAD + generate_python.infos(interface, *python_texts(interface))
+
+
+def python_options(interface):
+    return PYTHON_HEAD + generate_python.options(interface, *python_texts(interface))
 
 
 # C#.
@@ -1041,6 +1049,7 @@ OUTPUTS = {
     "bindings/python/gpumem/_codes.py": python_codes,
     "bindings/python/gpumem/_infos.py": python_infos,
     "bindings/python/gpumem/_names.py": python_names,
+    "bindings/python/gpumem/_options.py": python_options,
     "bindings/python/gpumem/errors.py": python_errors,
     "bindings/csharp/src/Interop/Constants.cs": csharp_constants,
     "bindings/csharp/src/Interop/Native.cs": csharp_functions,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""The named tuples, the exceptions and the names of functions of the Python binding, made of what the headers describe.
+"""The named tuples, the exceptions, the options of the host backend and the names of functions of the Python binding, made of what the headers describe.
 
 A field has the name, the type and the text that follow from C: a text is a str, a number that is "1 if" something is a bool, and a
 pointer is an int, or None where the text says NULL. What does not follow is named in FIELDS. The texts are those of the headers, in
@@ -189,3 +189,24 @@ def infos(interface, kinds, words):
     for module, cls in ("_buffers", "Buffer"), ("_groups", "Group"), ("_pool", "Pool"), ("_ranges", "Range"):
         head += f"    from .{module} import {cls}\n"
     return head + text
+
+
+def options(interface, kinds, words):
+    """The options of the host backend as a dataclass, and the function that makes the struct of them."""
+    struct = interface.struct("gpumem_host_options")
+    fields, values = "", []
+    says = wrapped(words(struct.text, "None") + " 0 and None are the defaults.", "    ").replace('"""\n', "\n").rstrip() + "\n\n"
+    for field in struct.fields[1:]:
+        base = field.type.base
+        kind, default, form = {"uint32_t": ("int", "0", "u32"), "uint64_t": ("int", "0", "u64"), "char": ("Optional[str]", "None", "encoded"),
+                               "gpumem_toggle": ("Optional[bool]", "None", "toggle")}.get(base, ("", "", ""))
+        if not form:
+            kind, default, form = f"Union[{kinds[base][0]}, str, int]", '"default"', f"code({kinds[base][0]}, "
+        fields += f"    {field.name}: {kind} = {default}\n"
+        says += wrapped(f"- ``{field.name}``: {words(field.text, 'None')}", "    ", behind="  ", quotes=False)
+        values.append(f'{field.name}={form}{"" if form.endswith(" ") else "("}options.{field.name},\0"{field.name}")')
+    text = '"""The options of the host backend."""\n\nfrom __future__ import annotations\n\nimport dataclasses\n'
+    text += "from typing import Any, Optional, Union\n\nfrom . import _library as c\nfrom ._calls import encoded, u32, u64\n"
+    text += "from ._codes import HostLock\nfrom ._enums import code, toggle\n\n\n@dataclasses.dataclass\nclass HostOptions:\n"
+    text += says + '    """\n\n' + fields + "\n\ndef host_options(options: HostOptions) -> Any:\n    return c.gpumem_host_options(\n"
+    return text + textwrap.fill(", ".join(values) + ")", 120, initial_indent=" " * 8, subsequent_indent=" " * 8).replace("\0", " ") + "\n"

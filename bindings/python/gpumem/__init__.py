@@ -37,14 +37,15 @@ from ._dlpack import from_dlpack
 from ._groups import Group
 from ._growable import GrowableArray
 from ._hub import Hub, Link
-from ._instance import (CudaOptions, Device, HostOptions, Instance, capabilities, default_device, default_instance,
-                        feature_supported, probe, status_info, status_name, statuses, version, version_text)
+from ._instance import (CudaOptions, Device, Instance, capabilities, default_device, default_instance, feature_supported,
+                        probe, status_info, status_name, statuses, version, version_text)
 from ._infos import (BlockInfo, BufferInfo, CapabilityInfo, DeviceInfo, Entry, EventInfo, FileCopied, GroupInfo, HubInfo,
                        ImportInfo, InstanceInfo, KindStats, LinkInfo, ManagedInfo, MappingInfo, MemoryInfo,
                        PhysicalInfo, PointerInfo, PoolClass, PoolInfo, ProbeInfo, RangeInfo, RingInfo, ShareInfo, Stats,
                        StatusInfo, StreamInfo, WayInfo)
 from ._managed import HostAccess, ManagedRange
 from ._memory import Memory, View
+from ._options import HostOptions
 from ._pool import Pool, PoolBlock
 from ._ranges import Granularity, Part, Physical, Range
 from ._ring import RingConsumer, RingMessage, RingProducer, RingSlot, open_ring

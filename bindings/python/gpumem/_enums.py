@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import enum
 from operator import index
-from typing import Any, List, Type, Union
+from typing import Any, List, Optional, Type, Union
 
+from . import _native as c
 from .errors import InvalidArgument
 
 
@@ -106,6 +107,13 @@ def truth(value: Any, what: str) -> bool:
         return bool(value)
     except ValueError:
         raise TypeError(f"{what} must be True or False, not a {type(value).__name__}") from None
+
+
+def toggle(value: Optional[bool], what: str) -> int:
+    """The number of True or False, or of None for the default."""
+    if value not in (None, True, False):
+        raise TypeError(f"{what} is {value!r}; it must be True, False or None")
+    return c.GPUMEM_TOGGLE_DEFAULT if value is None else c.GPUMEM_TOGGLE_ON if value else c.GPUMEM_TOGGLE_OFF
 
 
 def expect(cls: Any, value: Any, what: str) -> None:

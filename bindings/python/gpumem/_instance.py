@@ -19,7 +19,7 @@ from ._buffers import Buffer
 from ._calls import (GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, number, pending, size64, sweep, text,
                      u32, u64, untrack)
 from ._codes import (Access, Advice, Backend, BufferFlags, Capability, EventFlags, Feature, FileDirection, FileFlags, HandleTypes,
-                     HostLock, Kind, Location, MemoryFlags, PhysicalFlags, PoolFlags, RangeFlags)
+                     Kind, Location, MemoryFlags, PhysicalFlags, PoolFlags, RangeFlags)
 from ._copies import Copies
 from ._enums import code, expect, known, truth
 from ._enums import flags as flags_of
@@ -29,6 +29,7 @@ from ._infos import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, Instance
 from ._managed import HostAccess, Place, hint, place, span
 from ._memory import Memory, Use, View, generation
 from ._operands import check_room, operand
+from ._options import HostOptions, host_options
 from ._ranges import Granularity, Physical, Range, physical_desc
 from ._share import Sharing
 from ._sleeping import Call
@@ -47,47 +48,6 @@ if TYPE_CHECKING:
     from ._ring import RingProducer
     from ._sleeping import Progress
     File = Union[int, IO[bytes]]
-
-
-@dataclasses.dataclass
-class HostOptions:
-    """Options for an instance of the host backend. 0 and None are the defaults; see the page on the host backend."""
-
-    device_count: int = 0
-    strict: Optional[bool] = None
-    device_bytes: int = 0
-    granularity: int = 0
-    pageable: Optional[bool] = None
-    same_pointer: Optional[bool] = None
-    lock_mode: Union[HostLock, str, int] = "default"
-    numa_nodes: int = 0
-    register_count_max: int = 0
-    lock_piece: int = 0
-    quarantine: int = 0
-    fill: Optional[bool] = None
-    peers: Optional[str] = None
-    masked: Optional[str] = None
-    concurrent: Optional[bool] = None
-    compressible: Optional[bool] = None
-    vmm_granularity: int = 0
-
-    def _struct(self) -> Any:
-        options = c.gpumem_host_options()
-        for name, value in dataclasses.asdict(self).items():
-            if name in ("strict", "pageable", "same_pointer", "fill", "concurrent", "compressible"):
-                if value not in (None, True, False):
-                    raise TypeError(f"{name} is {value!r}; it must be True, False or None")
-                value = {None: c.GPUMEM_TOGGLE_DEFAULT, True: c.GPUMEM_TOGGLE_ON, False: c.GPUMEM_TOGGLE_OFF}[value]
-            elif name in ("peers", "masked"):
-                value = encoded(value, name)
-            elif name == "lock_mode":
-                value = code(HostLock, value, name)
-            elif name in ("device_count", "numa_nodes", "quarantine"):
-                value = u32(value, name)
-            else:
-                value = u64(value, name)
-            setattr(options, name, value)
-        return options
 
 
 @dataclasses.dataclass
@@ -195,7 +155,7 @@ class Instance(Unique, Copies, Sharing):
         if host is not None:
             if not isinstance(host, HostOptions):
                 raise TypeError(f"host must be HostOptions, not a {type(host).__name__}")
-            desc.host = ctypes.pointer(host._struct())
+            desc.host = ctypes.pointer(host_options(host))
         if cuda is not None:
             if not isinstance(cuda, CudaOptions):
                 raise TypeError(f"cuda must be CudaOptions, not a {type(cuda).__name__}")
