@@ -527,7 +527,8 @@ def python_declarations(interface):
 
 def python_codes(interface):
     text = f'# {LICENCE}\n# {NOTE}\n"""The numbers of the C interface as enumerations."""\n\n'
-    text += "from . import _native as c\nfrom ._enums import Code, Flags\n"
+    text += "from . import _native as c\nfrom ._enums import Code, Flags\n\n"
+    text += generate_python.public(name for _, name in offered(interface, "Python"))
     for numbers, name in offered(interface, "Python"):
         text += f"\n\nclass {name}({'Flags' if numbers.flags else 'Code'}):\n"
         about = re.sub(r"a gpumem_(\w+)_info", lambda match: f"{match[1].title()}Info", purpose(numbers))

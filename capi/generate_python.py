@@ -100,6 +100,11 @@ def wrapped(text, indent, width=120, behind="", quotes=True):
     return found + ('"""' if quotes and len(found.splitlines()[-1]) + 3 <= 124 else "") + "\n"
 
 
+def public(names):
+    """The names that a module offers."""
+    return textwrap.fill("__all__ = [" + ", ".join(f'"{name}"' for name in names) + "]", 120, subsequent_indent=" " * 11) + "\n"
+
+
 def errors(statuses):
     text = '"""The exceptions of gpumem: one class for each status of the C interface, all derived from :class:`Error`.\n\n'
     text += "Decide by the class or by :attr:`Error.code`. The texts are for people and may change.\n" + '"""\n\n'
@@ -114,9 +119,7 @@ def errors(statuses):
     text += "".join(f"    {constant.value}: {exception(constant.name)},\n" for constant in failures) + "}\n"
     text += "STATUS_NAMES: Dict[int, str] = {\n"
     text += "".join(f'    {constant.value}: "{constant.name}",\n' for constant in statuses.constants) + "}\n"
-    classes = ["Error", "LibraryNotFound", "VersionMismatch", *(exception(constant.name) for constant in failures)]
-    return text + "\n__all__ = [\n" + textwrap.fill(", ".join(f'"{name}"' for name in classes), 120, initial_indent="    ",
-                                                   subsequent_indent="    ") + "]\n"
+    return text + "\n" + public(["Error", "LibraryNotFound", "VersionMismatch", *(exception(constant.name) for constant in failures)])
 
 
 def functions(names):
@@ -188,7 +191,7 @@ def infos(interface, kinds, words):
     head += "from ._enums import known\nfrom ._words import in_python\n\nif TYPE_CHECKING:\n"
     for module, cls in ("_buffers", "Buffer"), ("_groups", "Group"), ("_pool", "Pool"), ("_ranges", "Range"):
         head += f"    from .{module} import {cls}\n"
-    return head + text
+    return head + "\n" + public(STRUCTS.values()) + text
 
 
 def options(interface, kinds, words):

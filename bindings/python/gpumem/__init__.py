@@ -19,7 +19,7 @@ numpy is optional. Only the functions that return arrays need it, such as :func:
 from typing import Any, Optional, Sequence, Tuple, Union  # noqa: F401
 from typing import List as _List
 
-from . import errors
+from . import _codes, _infos, errors
 from ._arrays import (aligned_empty, aligned_empty_like, aligned_zeros, aligned_zeros_like, host_alloc_flags,
                       host_register_flags, managed_empty, managed_empty_like, managed_zeros, managed_zeros_like, mem_alloc,
                       mem_attach_flags, mem_host_register_flags, memcpy_dtoh, memcpy_dtoh_async, memcpy_htod,
@@ -28,21 +28,15 @@ from ._arrays import (aligned_empty, aligned_empty_like, aligned_zeros, aligned_
 from ._arrow import from_arrow
 from ._buffers import Buffer, Registration
 from ._calls import set_log_function
-from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability,
-                     Content, Direction, DmaBufFlags, EventFlags, ExportFlags, Feature, FileDirection, FileFlags, HandleTypes, HostLock,
-                     HubFlags, ImportFlags, ImportState, Kind, Location, LogLevel, MemoryFlags, NativeDomain, PhysicalFlags, PoolFlags,
-                     RangeFlags, SharePeer, ShareType, ShareWay, SleepFlags, SourceOrder, WaitCondition)
+from ._codes import *  # noqa: F403
 from ._copies import CopyRegion
 from ._dlpack import from_dlpack
 from ._groups import Group
 from ._growable import GrowableArray
 from ._hub import Hub, Link
+from ._infos import *  # noqa: F403
 from ._instance import (CudaOptions, Device, Instance, capabilities, default_device, default_instance, feature_supported,
                         probe, status_info, status_name, statuses, version, version_text)
-from ._infos import (BlockInfo, BufferInfo, CapabilityInfo, DeviceInfo, Entry, EventInfo, FileCopied, GroupInfo, HubInfo,
-                       ImportInfo, InstanceInfo, KindStats, LinkInfo, ManagedInfo, MappingInfo, MemoryInfo,
-                       PhysicalInfo, PointerInfo, PoolClass, PoolInfo, ProbeInfo, RangeInfo, RingInfo, ShareInfo, Stats,
-                       StatusInfo, StreamInfo, WayInfo)
 from ._managed import HostAccess, ManagedRange
 from ._memory import Memory, View
 from ._options import HostOptions
@@ -51,37 +45,25 @@ from ._ranges import Granularity, Part, Physical, Range
 from ._ring import RingConsumer, RingMessage, RingProducer, RingSlot, open_ring
 from ._share import ImportedMemory, ShareHandle, import_event, import_memory, receive_share, send_share
 from ._stream import Event, Stream
-from .errors import (AlreadyExists, Busy, Cancelled, Closed, ContentLost, DeviceLost, DriverNotFound, DriverTooOld, Error,
-                     Forked, InternalError, InvalidArgument, InvalidState, LibraryNotFound, LimitExceeded, NoAccess, NoDevice,
-                     NoEffect, NotFound, NotReady, OutOfAddressSpace, OutOfDeviceMemory, OutOfHostMemory, PeerGone,
-                     PermissionDenied, StaleHandle, SymbolMissing, Unsupported, VersionMismatch, WrongKind)
+from .errors import *  # noqa: F403
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Access", "Advice", "AlreadyExists", "Answer", "AnswerSource", "AnswerType", "Attach", "Backend", "BlockInfo",
-    "Buffer", "BufferFlags", "BufferInfo", "BufferState", "Busy", "Cancelled", "Capability", "CapabilityInfo",
-    "Closed", "Content", "ContentLost", "CopyRegion", "CudaOptions", "Device", "DeviceInfo", "DeviceLost",
-    "Direction", "DmaBufFlags", "DriverNotFound", "DriverTooOld", "Entry", "Error", "Event", "EventFlags",
-    "EventInfo", "ExportFlags", "Feature", "FileCopied", "FileDirection", "FileFlags", "Forked", "Granularity", "Group", "GroupInfo", "GrowableArray",
-    "HandleTypes", "HostAccess", "HostLock", "HostOptions", "Hub", "HubFlags", "HubInfo", "ImportFlags",
-    "ImportInfo", "ImportState", "ImportedMemory", "Instance", "InstanceInfo", "InternalError", "InvalidArgument",
-    "InvalidState", "Kind", "KindStats", "LibraryNotFound", "LimitExceeded", "Link", "LinkInfo", "Location",
-    "LogLevel", "ManagedInfo", "ManagedRange", "MappingInfo", "Memory", "MemoryFlags", "MemoryInfo",
-    "NativeDomain", "NoAccess", "NoDevice", "NoEffect", "NotFound", "NotReady", "OutOfAddressSpace",
-    "OutOfDeviceMemory", "OutOfHostMemory", "Part", "PeerGone", "PermissionDenied", "Physical", "PhysicalFlags",
-    "PhysicalInfo", "PointerInfo", "Pool", "PoolBlock", "PoolClass", "PoolFlags", "PoolInfo", "ProbeInfo",
-    "Range", "RangeFlags", "RangeInfo", "Registration", "RingConsumer", "RingInfo", "RingMessage", "RingProducer",
-    "RingSlot", "ShareHandle", "ShareInfo", "SharePeer", "ShareType", "ShareWay", "SleepFlags", "SourceOrder",
-    "StaleHandle", "Stats", "StatusInfo", "Stream", "StreamInfo", "SymbolMissing", "Unsupported",
-    "VersionMismatch", "View", "WaitCondition", "WayInfo", "WrongKind", "aligned_empty", "aligned_empty_like",
-    "aligned_zeros", "aligned_zeros_like", "capabilities", "default_device", "default_instance", "errors",
-    "feature_supported", "from_arrow", "from_dlpack", "host_alloc_flags", "host_register_flags", "import_event",
-    "import_memory", "managed_empty", "managed_empty_like", "managed_zeros", "managed_zeros_like", "mem_alloc",
-    "mem_attach_flags", "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod",
-    "memcpy_htod_async", "open_ring", "pagelocked_empty", "pagelocked_empty_like", "pagelocked_zeros",
-    "pagelocked_zeros_like", "probe", "receive_share", "register_host_memory", "send_share", "set_log_function",
-    "shared_array", "status_info", "status_name", "statuses", "version", "version_text"]
+    "Buffer", "CopyRegion", "CudaOptions", "Device", "Event", "Granularity", "Group", "GrowableArray", "HostAccess",
+    "HostOptions", "Hub", "ImportedMemory", "Instance", "Link", "ManagedRange", "Memory", "Part", "Physical", "Pool",
+    "PoolBlock", "Range", "Registration", "RingConsumer", "RingMessage", "RingProducer", "RingSlot", "ShareHandle",
+    "Stream", "View", "aligned_empty", "aligned_empty_like", "aligned_zeros", "aligned_zeros_like", "capabilities",
+    "default_device", "default_instance", "errors", "feature_supported", "from_arrow", "from_dlpack",
+    "host_alloc_flags", "host_register_flags", "import_event", "import_memory", "managed_empty", "managed_empty_like",
+    "managed_zeros", "managed_zeros_like", "mem_alloc", "mem_attach_flags", "mem_host_register_flags", "memcpy_dtoh",
+    "memcpy_dtoh_async", "memcpy_htod", "memcpy_htod_async", "open_ring", "pagelocked_empty", "pagelocked_empty_like",
+    "pagelocked_zeros", "pagelocked_zeros_like", "probe", "receive_share", "register_host_memory", "send_share",
+    "set_log_function", "shared_array", "status_info", "status_name", "statuses", "version", "version_text"]
+__all__ += _codes.__all__
+__all__ += _infos.__all__
+__all__ += errors.__all__
+__all__.sort()
 
 
 def __dir__() -> _List[str]:

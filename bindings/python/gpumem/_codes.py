@@ -5,6 +5,12 @@
 from . import _native as c
 from ._enums import Code, Flags
 
+__all__ = ["Feature", "NativeDomain", "Kind", "MemoryFlags", "Location", "Access", "PhysicalFlags", "HandleTypes",
+           "RangeFlags", "BufferFlags", "BufferState", "Content", "SleepFlags", "Capability", "AnswerType",
+           "AnswerSource", "Direction", "SourceOrder", "ShareWay", "ShareType", "ExportFlags", "ImportFlags",
+           "ImportState", "SharePeer", "DmaBufFlags", "EventFlags", "FileDirection", "FileFlags", "HostLock",
+           "HubFlags", "Backend", "LogLevel", "Attach", "Advice", "PoolFlags", "WaitCondition", "Answer"]
+
 
 class Feature(Code):
     """A feature that a build of the library may lack."""

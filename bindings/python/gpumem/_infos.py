@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from ._pool import Pool
     from ._ranges import Range
 
+__all__ = ["StatusInfo", "ProbeInfo", "InstanceInfo", "DeviceInfo", "CapabilityInfo", "MemoryInfo", "StreamInfo",
+           "EventInfo", "PhysicalInfo", "RangeInfo", "MappingInfo", "BufferInfo", "GroupInfo", "ShareInfo",
+           "ImportInfo", "HubInfo", "LinkInfo", "Entry", "PoolInfo", "PoolClass", "RingInfo", "Stats", "KindStats",
+           "PointerInfo", "ManagedInfo", "WayInfo", "FileCopied", "BlockInfo"]
+
 
 class StatusInfo(NamedTuple):
     """Name, cause and remedy of a status code.

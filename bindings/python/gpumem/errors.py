@@ -233,8 +233,8 @@ STATUS_NAMES: Dict[int, str] = {
     -901: "GPUMEM_ERROR_INTERNAL",
 }
 
-__all__ = [
-    "Error", "LibraryNotFound", "VersionMismatch", "NotReady", "NoEffect", "InvalidArgument", "WrongKind", "NotFound",
-    "AlreadyExists", "StaleHandle", "InvalidState", "NoAccess", "Busy", "Closed", "Forked", "PeerGone", "DeviceLost",
-    "Cancelled", "ContentLost", "OutOfDeviceMemory", "OutOfHostMemory", "OutOfAddressSpace", "LimitExceeded",
-    "Unsupported", "PermissionDenied", "NoDevice", "DriverNotFound", "DriverTooOld", "SymbolMissing", "InternalError"]
+__all__ = ["Error", "LibraryNotFound", "VersionMismatch", "NotReady", "NoEffect", "InvalidArgument", "WrongKind",
+           "NotFound", "AlreadyExists", "StaleHandle", "InvalidState", "NoAccess", "Busy", "Closed", "Forked",
+           "PeerGone", "DeviceLost", "Cancelled", "ContentLost", "OutOfDeviceMemory", "OutOfHostMemory",
+           "OutOfAddressSpace", "LimitExceeded", "Unsupported", "PermissionDenied", "NoDevice", "DriverNotFound",
+           "DriverTooOld", "SymbolMissing", "InternalError"]
