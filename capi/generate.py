@@ -559,7 +559,8 @@ def python_texts(interface):
     names = {constant.name: f"``{name}.{value_name(numbers, constant, 'Python')}``" for numbers, name in offered(interface, "Python")
              for constant in numbers.constants}
     names["GPUMEM_SUCCESS"] = "0"
-    links = {name: f":meth:`{member}`" for name, member in python_members(interface).items()}
+    links = {name: f":meth:`{member}`" if "." in member.removeprefix("gpumem.") else f":func:`{member.removeprefix('gpumem.')}`"
+             for name, member in python_members(interface).items()}
     classes = {handle.name: f":class:`{pascal(handle.name, 'Python')}`" for handle in interface.handles}
     classes.update((name, f":class:`{cls}`") for name, cls in generate_python.STRUCTS.items())
 

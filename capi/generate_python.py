@@ -153,6 +153,7 @@ def fields_of(interface, struct, kinds, words):
         elif field.type.stars:
             form = "{} or 0"
         says = TEXTS.get(f"{about}.{name}") or words(generate_infos.said(struct, field), "0" if field.name.startswith("native_") else "None")
+        says = says or f"A :class:`{kind}`."
         found.append((name, change[1] or kind, (change[2] or form).format(value), says))
     return found
 
@@ -198,7 +199,7 @@ def options(interface, kinds, words):
     """The options of the host backend as a dataclass, and the function that makes the struct of them."""
     struct = interface.struct("gpumem_host_options")
     fields, values = "", []
-    says = wrapped(words(struct.text, "None") + " 0 and None are the defaults.", "    ").replace('"""\n', "\n").rstrip() + "\n\n"
+    says = wrapped(words(struct.text, "None") + " 0 and None are the defaults; see the page on the host backend.", "    ").replace('"""\n', "\n").rstrip() + "\n\n"
     for field in struct.fields[1:]:
         base = field.type.base
         kind, default, form = {"uint32_t": ("int", "0", "u32"), "uint64_t": ("int", "0", "u64"), "char": ("Optional[str]", "None", "encoded"),

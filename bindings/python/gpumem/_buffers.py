@@ -58,7 +58,7 @@ class Buffer(Owner, Region):
                  prefer: Union[PhysicalFlags, str, int] = 0, flags: Union[BufferFlags, str, int] = 0,
                  accesses: Optional[Accesses] = None, group: Optional[Group] = None, tag: Optional[str] = None,
                  name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         where, number = location_of(device, location)
         desc = c.gpumem_buffer_desc(
             size=u64(size, "size"), reserve=u64(reserve, "reserve"), location=where, location_id=number,

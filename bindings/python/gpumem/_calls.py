@@ -16,7 +16,7 @@ import time
 import weakref
 from ctypes import c_int32, c_uint64, c_void_p
 from operator import index
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, NoReturn, Optional, Set, SupportsIndex, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, NoReturn, Optional, Set, SupportsIndex, Tuple, Union
 
 from . import _library as c
 from ._codes import LogLevel, NativeDomain
@@ -90,6 +90,8 @@ class Made(c_void_p):
 
 def create(function: Callable[..., int], destroy: Callable[..., int], *arguments: Any, keep: Any = None) -> Made:
     """Calls a function that creates an object. Who has taken the handle over sets the ``value`` to None."""
+    if leftovers:
+        sweep()
     made = Made(destroy, keep)
     call(function, *arguments, made)
     return made
@@ -103,7 +105,9 @@ def ask(function: Callable[..., int], struct: Any, *arguments: Any) -> Any:
 
 def number(function: Callable[..., int], *arguments: Any, kind: Any = c_uint64) -> int:
     """Calls a function that writes a number, or an address if ``kind`` is c_void_p, and returns that."""
-    return ask(function, kind(), *arguments).value or 0
+    found = kind()
+    call(function, *arguments, found)
+    return found.value or 0
 
 
 def new_descriptor(function: Callable[..., int], *arguments: Any) -> int:
@@ -233,13 +237,9 @@ class Unique:
         self._refuse_copy("pickled", self._elsewhere)
 
 
-def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException], queues: Iterable[Queue] = ()) -> None:
-    """Closes at the end of a with block, after the work of streams that use the thing. The exception of the block stays; if
-    closing fails too, it says so in a note."""
+def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException]) -> None:
+    """Closes at the end of a with block. The exception of the block stays; if closing fails too, it says so in a note."""
     try:
-        if problem is None:  # else the work may never end
-            for queue in queues:
-                queue.settle()
         close()
     except Exception as second:
         if problem is None:

@@ -39,7 +39,7 @@ class Group(Owner):
         instance: Instance
 
     def __init__(self, instance: Instance, *, name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         desc = c.gpumem_group_desc(name=encoded(name))
         self._lock, self._changing = threading.RLock(), False
         locked.add(self)

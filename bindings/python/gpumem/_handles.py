@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional
 
 from . import _library as c
-from ._calls import GONE, Made, Unique, call, destroy_quietly, finalizer, leave, leftovers, sweep
+from ._calls import GONE, Made, Unique, call, destroy_quietly, finalizer, leave
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,7 +29,10 @@ class Scoped:
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self, getattr(self, self._leaves_by), problem, self._awaited())
+        if problem is None:  # else the work may never end
+            for queue in self._awaited():
+                queue.settle()
+        leave(self, getattr(self, self._leaves_by), problem)
 
 
 class Owner(Unique, Scoped):
@@ -44,14 +47,8 @@ class Owner(Unique, Scoped):
 
         def info(self) -> Any: ...
 
-    def _begin(self) -> None:
-        """There is nothing yet to be destroyed."""
-        self._closed = True
-        if leftovers:
-            sweep()
-
     def _own(self, made: Made) -> None:
-        self._handle, self._closed = made.handle, False
+        self._handle, self._closed = made.value or 0, False
         made.value = None
 
     def _end(self) -> None:
@@ -72,7 +69,8 @@ class Owner(Unique, Scoped):
 
     @property
     def handle(self) -> int:
-        """The handle in the C interface: the ``gpumem_stream`` of a :class:`Stream`, for example."""
+        """The handle in the C interface: the ``gpumem_stream`` of a :class:`Stream`, the ``gpumem_ring`` of either side of a ring,
+        and so on."""
         return self._handle
 
     @property

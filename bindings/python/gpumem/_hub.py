@@ -77,7 +77,7 @@ class Hub(Opened):
                  groups: Iterable[int] = (), token: Any = None, flags: Union[HubFlags, str, int] = 0, links_max: int = 0,
                  names_max: int = 0, versions_max: int = 0, fds_max: int = 0, bytes_max: int = 0,
                  timeout: Optional[float] = None, name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         user_array, user_count = numbers_of(users, "a user")
         group_array, group_count = numbers_of(groups, "a group")
         kept, secret, size = token_of(token)
@@ -138,7 +138,7 @@ class Link(Opened):
 
     def __init__(self, instance: Instance, path: Optional[Path] = None, *, token: Any = None,
                  timeout: Optional[float] = None) -> None:
-        self._begin()
+        self._closed = True
         kept, secret, size = token_of(token)
         desc = c.gpumem_link_desc(path=encoded_path(path, "path"), token=secret, token_size=size,
                                   timeout_ns=seconds(timeout))

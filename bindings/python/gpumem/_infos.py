@@ -434,6 +434,7 @@ def group_info(found: Any) -> GroupInfo:
 class ShareInfo(NamedTuple):
     """What a handle says of itself. It was true when the handle was made.
 
+    - ``type``: A :class:`ShareType`.
     - ``way``: How it is shared.
     - ``backend``: ``Backend.CUDA`` or ``Backend.HOST``.
     - ``access``: The most that importers get.
@@ -831,8 +832,8 @@ class WayInfo(NamedTuple):
     - ``way``: The way that was asked for.
     - ``status``: 0, or that of the export or import; ``status_name`` is its name.
     - ``fd_count``: Descriptors that an export would have.
-    - ``needs_socket``: Whether the handle alone is not enough: use :meth:`gpumem.send_share` or a hub with a path. A
-      dma-buf needs a socket of your own.
+    - ``needs_socket``: Whether the handle alone is not enough: use :func:`send_share` or a hub with a path. A dma-buf
+      needs a socket of your own.
     - ``slow``: Whether the importer's device reaches the memory over a bus or a link to another device.
     - ``message``: Why not, and what would help; or why it is slow, and what it needs.
     """

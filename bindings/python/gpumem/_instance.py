@@ -709,7 +709,9 @@ class Device(Unique):
 
     def device_pointer(self, pointer: Any) -> int:
         """The address of a byte of host memory for this device."""
-        return number(c.gpumem_pointer_get_device_pointer, self._handle, operand(pointer, False, "pointer")[0], kind=c_void_p)
+        found = c_void_p()
+        call(c.gpumem_pointer_get_device_pointer, self._handle, operand(pointer, False, "pointer")[0], found)
+        return found.value or 0
 
 
 _default: List[Optional[Instance]] = [None]

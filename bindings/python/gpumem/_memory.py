@@ -421,8 +421,6 @@ class Memory(Region, Managed, Scoped):
         """
         required = flags(MemoryFlags, require, "require")
         source, address, size = _registered_source(source, size, required)
-        if leftovers:
-            sweep()
         desc = c.gpumem_register_desc(pointer=address, size=size64(size), require=required,
                                       prefer=flags(MemoryFlags, prefer, "prefer"), name=encoded(name))
         self = cls.__new__(cls)
@@ -728,7 +726,7 @@ class View(Unique, ArrowView, Managed):
 
     @classmethod
     def _foreign(cls, owner: Any, address: int, shape: Tuple[int, ...], strides: Tuple[int, ...], typestr: str, itemsize: int,
-                 readonly: bool, device: Optional[Tuple[int, int]]) -> View:
+                 readonly: bool, device: Tuple[int, int]) -> View:
         """A view of memory of another library, which ``owner`` keeps alive."""
         self = cls.__new__(cls)
         self.memory, self._owner, self._loan, self._lent, self._counted = None, owner, object(), False, False
@@ -742,8 +740,14 @@ class View(Unique, ArrowView, Managed):
 
     def _part(self, cls: Type[View], address: int, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> View:
         """A view of some of the elements."""
-        part = cls._foreign(self, address, shape, strides, self.typestr, self.itemsize, self.readonly, self.dlpack_device)
-        part._descr = self._descr
+        part = cls.__new__(cls)
+        part.memory, part._owner, part._loan, part._lent, part._counted = None, self, object(), False, False
+        part.address, part.shape, part.strides = address, shape, strides
+        part.typestr, part.itemsize, part._descr = self.typestr, self.itemsize, self._descr
+        part.nbytes = part.itemsize
+        for length in shape:
+            part.nbytes *= length
+        part.readonly, part.dlpack_device = self.readonly, self.dlpack_device
         if self.memory is not None:
             part._count(self.memory)
             part._owner = None

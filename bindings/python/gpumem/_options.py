@@ -16,7 +16,7 @@ from ._enums import code, toggle
 @dataclasses.dataclass
 class HostOptions:
     """Options for an instance of the host backend. Every field has a default. The default instance reads the
-    environment variable named at each field. 0 and None are the defaults.
+    environment variable named at each field. 0 and None are the defaults; see the page on the host backend.
 
     - ``device_count``: Emulated devices, 1 to 64; 0 means 2. ``GPUMEM_HOST_DEVICES``
     - ``strict``: Device memory faults when the CPU touches it, and unfinished work is tracked; on by default.

@@ -97,7 +97,7 @@ class Pool(Owner):
                  memory_flags: Union[MemoryFlags, str, int] = 0, handle_types: Union[HandleTypes, str, int] = 0,
                  numa_node: int = 0, limit: int = 0, release_threshold: int = 0, initial_size: int = 0,
                  segment_size: int = 0, accesses: Optional[Accesses] = None, name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         desc = c.gpumem_pool_desc(
             kind=code(Kind, kind, "kind", _CHOICE), numa_node=i32(numa_node, "numa_node"),
             flags=flags_of(PoolFlags, flags, "flags"), memory_flags=flags_of(MemoryFlags, memory_flags, "memory_flags"),

@@ -105,7 +105,7 @@ class Physical(Owner):
     def __init__(self, device: Device, size: int, location: Place = "device", *,
                  handle_types: Union[HandleTypes, str, int] = 0, require: Union[PhysicalFlags, str, int] = 0,
                  prefer: Union[PhysicalFlags, str, int] = 0, name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         desc = physical_desc(device, size64(size), location, handle_types, require, prefer, name)
         make = create_aside if desc.size >= LARGE and on_main_thread() else create
         self._open(device, make(c.gpumem_physical_create, c.gpumem_physical_release, device.handle, desc))
@@ -210,7 +210,7 @@ class Range(Owner):
 
     def __init__(self, instance: Instance, size: int, *, alignment: int = 0, address: int = 0,
                  flags: Union[RangeFlags, str, int] = 0, name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         desc = c.gpumem_range_desc(size=size64(size), alignment=u64(alignment, "alignment"), address=u64(address, "address"),
                                    flags=flags_of(RangeFlags, flags, "flags"), name=encoded(name))
         self._info: Optional[RangeInfo] = None

@@ -317,7 +317,7 @@ class RingProducer(Ring):
 
     def __init__(self, device: Device, slot_size: int, *, slot_count: int = 0, consumers_max: int = 0, consumers_first: int = 0,
                  name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         desc = c.gpumem_ring_desc(slot_size=size64(slot_size, "slot_size"), slot_count=u32(slot_count, "slot_count"),
                                   consumers_max=u32(consumers_max, "consumers_max"),
                                   consumers_first=u32(consumers_first, "consumers_first"), name=encoded(name))
@@ -361,7 +361,7 @@ class RingConsumer(Ring):
 
     def __init__(self, instance: Instance, handle: Union[ShareHandle, bytes], *, timeout: Optional[float] = None,
                  name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         desc = c.gpumem_ring_open_desc(timeout_ns=seconds(timeout), name=encoded(name))
         self._opened(create(c.gpumem_ring_open, c.gpumem_ring_destroy, instance.handle, handle_struct(handle), desc), instance)
 

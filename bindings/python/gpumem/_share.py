@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 from . import _infos
 from . import _library as c
-from ._calls import ask, call, create, encoded, i32, leftovers, nanoseconds, new_descriptor, sweep, u32, u64
+from ._calls import ask, call, create, encoded, i32, nanoseconds, new_descriptor, u32, u64
 from ._codes import Access, ExportFlags, HubFlags, ImportFlags, Location, SharePeer, ShareType, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import code, expect, known, truth
@@ -164,8 +164,6 @@ class ImportedMemory(Memory):
     def _import(cls, instance: Instance, device: Optional[Device], function: Callable[..., int],
                 *arguments: Any) -> Optional[ImportedMemory]:
         """Calls a function that imports; None if that has waited in vain."""
-        if leftovers:
-            sweep()
         pointer = c_void_p()
         self = cls.__new__(cls)
         self._release = _once()

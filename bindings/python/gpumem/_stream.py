@@ -6,13 +6,13 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from ctypes import c_int64
+from ctypes import c_int64, c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
 from . import _infos
 from . import _library as c
 from ._calls import (BY_EXPORT, GONE, Made, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave,
-                     leftovers, locked, number, pending, sweep, u32, u64)
+                     leftovers, locked, pending, sweep, u32, u64)
 from ._codes import Attach, Backend, EventFlags, WaitCondition
 from ._copies import Copies
 from ._enums import code, expect
@@ -257,7 +257,7 @@ class Stream(Owner, Copies):
         device: Device
 
     def __init__(self, device: Device, *, priority: int = 0, name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         desc = c.gpumem_stream_desc(priority=i32(priority, "priority"), name=encoded(name))
         self._open(device, create(c.gpumem_stream_create, c.gpumem_stream_destroy, device._handle, desc))
 
@@ -311,7 +311,9 @@ class Stream(Owner, Copies):
     def capture_id(self) -> int:
         """The number of the capture into a graph that the stream is part of, for :meth:`Pool.release_capture`; 0 if it is not
         being captured."""
-        return number(c.gpumem_stream_get_capture_id, self.handle)
+        found = c_uint64()
+        call(c.gpumem_stream_get_capture_id, self._handle, found)
+        return found.value
 
     @property
     def native_stream(self) -> int:
@@ -459,7 +461,7 @@ class Event(Owner):
         device: Device
 
     def __init__(self, device: Device, *, flags: Union[EventFlags, str, int] = 0, name: Optional[str] = None) -> None:
-        self._begin()
+        self._closed = True
         desc = c.gpumem_event_desc(flags=flags_of(EventFlags, flags, "flags"), name=encoded(name))
         self._open(device, create(c.gpumem_event_create, c.gpumem_event_destroy, device._handle, desc))
 
