@@ -392,11 +392,6 @@ class Registration(Unique, Scoped):
     __slots__ = ("buffer", "name", "number", "_closed", "__weakref__")
     _instead = "use the object itself"
 
-    if TYPE_CHECKING:
-        buffer: Buffer
-        name: str
-        number: int
-
     def __init__(self, buffer: Buffer, name: str) -> None:
         self._closed = True
         expect(Buffer, buffer, "buffer")

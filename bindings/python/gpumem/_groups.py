@@ -35,9 +35,6 @@ class Group(Owner):
     _destroyed_by = "gpumem_group_destroy"
     _instead = "use the object itself"
 
-    if TYPE_CHECKING:
-        instance: Instance
-
     def __init__(self, instance: Instance, *, name: Optional[str] = None) -> None:
         self._closed = True
         desc = c.gpumem_group_desc(name=encoded(name))

@@ -49,10 +49,6 @@ class GrowableArray(Unique, Scoped):
     __slots__ = ("buffer", "typestr", "_dtype", "_most", "_row", "_row_bytes", "_written", "__weakref__")
     _instead = "use the object itself, or copy its array"
 
-    if TYPE_CHECKING:
-        buffer: Buffer
-        typestr: str
-
     def __init__(self, shape: Shape, dtype: Any, *, device: Optional[Device] = None, reserve: int = 0,
                  location: Place = "host", accesses: Optional[Accesses] = None, group: Optional[Group] = None,
                  tag: Optional[str] = None, name: Optional[str] = None) -> None:

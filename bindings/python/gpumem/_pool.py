@@ -88,11 +88,6 @@ class Pool(Owner):
     _destroyed_by = "gpumem_pool_destroy"
     _instead = "use the object itself: pools work from any thread"
 
-    if TYPE_CHECKING:
-        device: Device
-        kind: Kind
-        memory_flags: MemoryFlags
-
     def __init__(self, device: Device, kind: Union[Kind, str, int] = "device", *, flags: Union[PoolFlags, str, int] = 0,
                  memory_flags: Union[MemoryFlags, str, int] = 0, handle_types: Union[HandleTypes, str, int] = 0,
                  numa_node: int = 0, limit: int = 0, release_threshold: int = 0, initial_size: int = 0,
@@ -110,7 +105,7 @@ class Pool(Owner):
             desc.accesses, desc.access_count = access_structs(entries), len(entries)
         self._callback: Optional[Callback] = None
         self.device, self._number, self._name = device, 0, name or ""
-        self.kind = known(Kind, desc.kind or int(Kind.DEVICE))
+        self.kind: Kind = known(Kind, desc.kind or int(Kind.DEVICE))
         self.memory_flags = MemoryFlags(desc.memory_flags)
         self._own(create(c.gpumem_pool_create, c.gpumem_pool_destroy, device.handle, desc))
         device.instance._pools[self._handle] = self

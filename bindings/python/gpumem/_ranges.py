@@ -99,9 +99,6 @@ class Physical(Owner):
     _destroyed_by = "gpumem_physical_release"
     _instead = "use the object itself; another process gets the memory by export_fd() or export_fabric()"
 
-    if TYPE_CHECKING:
-        device: Device
-
     def __init__(self, device: Device, size: int, location: Place = "device", *,
                  handle_types: Union[HandleTypes, str, int] = 0, require: Union[PhysicalFlags, str, int] = 0,
                  prefer: Union[PhysicalFlags, str, int] = 0, name: Optional[str] = None) -> None:
@@ -204,9 +201,6 @@ class Range(Owner):
     _destroyed_by = "gpumem_range_release"
     _instead = "use the object itself: ranges work from any thread"
     _elsewhere = "; give another process what Instance.export() returns"
-
-    if TYPE_CHECKING:
-        instance: Instance
 
     def __init__(self, instance: Instance, size: int, *, alignment: int = 0, address: int = 0,
                  flags: Union[RangeFlags, str, int] = 0, name: Optional[str] = None) -> None:
@@ -418,9 +412,6 @@ class Part(Region):
 
     __slots__ = ("device", "range", "_offset", "_size", "_open", "_holds", "_info", "_locations", "__weakref__")
     _no_access = "the CPU has no access to this part of the range; set_access() gives it to memory of the host"
-
-    if TYPE_CHECKING:
-        range: Range
 
     def __init__(self, range: Range, offset: int = 0, size: Optional[int] = None) -> None:
         self._open = False

@@ -253,9 +253,6 @@ class Stream(Owner, Copies):
     _destroyed_by = "gpumem_stream_destroy"
     _instead = "use the object itself: streams work from any thread"
 
-    if TYPE_CHECKING:
-        device: Device
-
     def __init__(self, device: Device, *, priority: int = 0, name: Optional[str] = None) -> None:
         self._closed = True
         desc = c.gpumem_stream_desc(priority=i32(priority, "priority"), name=encoded(name))
@@ -456,9 +453,6 @@ class Event(Owner):
     _destroyed_by = "gpumem_event_destroy"
     _instead = "use the object itself: events work from any thread"
     _elsewhere = BY_EXPORT
-
-    if TYPE_CHECKING:
-        device: Device
 
     def __init__(self, device: Device, *, flags: Union[EventFlags, str, int] = 0, name: Optional[str] = None) -> None:
         self._closed = True
