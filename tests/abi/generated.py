@@ -41,7 +41,7 @@ GPUMEM_API gpumem_status gpumem_plant(gpumem_device device, const gpumem_planted
 PLANTED_STATUS = "#define GPUMEM_ERROR_PLANTED (-900) /**< Planted. */\n"
 
 # A field at the end of structs that bindings have as structs of their own.
-GROWN = ("gpumem_stream_desc", "gpumem_stream_info")
+GROWN = {"stream.h": ("gpumem_stream_desc", "gpumem_stream_info"), "host.h": ("gpumem_host_options",)}
 
 
 def self_check():
@@ -56,11 +56,12 @@ def self_check():
         header = Path(folder) / "status.h"
         text = header.read_text(encoding="utf-8")
         header.write_text(text.replace("#define GPUMEM_ERROR_INTERNAL", PLANTED_STATUS + "#define GPUMEM_ERROR_INTERNAL"), encoding="utf-8")
-        header = Path(folder) / "stream.h"
-        text = header.read_text(encoding="utf-8")
-        for struct in GROWN:
-            text = text.replace(f"}} {struct};", f"  uint64_t planted; /**< Planted. */\n}} {struct};")
-        header.write_text(text, encoding="utf-8")
+        for name, structs in GROWN.items():
+            header = Path(folder) / name
+            text = header.read_text(encoding="utf-8")
+            for struct in structs:
+                text = text.replace(f"}} {struct};", f"  uint64_t planted; /**< Planted. */\n}} {struct};")
+            header.write_text(text, encoding="utf-8")
         interface = description.Description(description.in_order(folder))
         stale = dict(generate.outdated(interface))
         problems = [f"{name} did not change" for name in generate.OUTPUTS if name not in stale]
@@ -69,7 +70,7 @@ def self_check():
             problems.append(f"the version script has no node for a new version:\n{script[-300:]}")
         if not stale.get("capi/src/table.inc", "").endswith("\ngpumem_plant,\n"):
             problems.append("a new function is not the last one of the table")
-        row = "| `GPUMEM_ERROR_PLANTED` | `Status::PLANTED` | `ErrorKind::Internal` | `gpumem.ErrPlanted` | `Status.Planted` | `gpumem.InternalError` |"
+        row = "| `GPUMEM_ERROR_PLANTED` | `Status::PLANTED` | `ErrorKind::Internal` | `gpumem.ErrPlanted` | `Status.Planted` | `gpumem.Planted` |"
         if row not in stale.get("docs/errors.md", ""):
             problems.append("the guide does not say what a new status is called")
         values = {constant.name: (constant.value, constant.type) for constant in interface.constants}
