@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 from . import _infos
 from . import _library as c
 from ._buffers import Buffer
-from ._calls import (GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, number, pending, size64, sweep, text,
-                     u32, u64, untrack)
+from ._calls import (GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, number, pending, size64, sweep,
+                     text, u32, u64, untrack)
 from ._codes import (Access, Advice, Backend, BufferFlags, Capability, EventFlags, Feature, FileDirection, FileFlags, HandleTypes,
                      Kind, Location, MemoryFlags, PhysicalFlags, PoolFlags, RangeFlags)
 from ._copies import Copies
@@ -363,15 +363,16 @@ class Instance(Unique, Copies, Sharing):
         The answer can change: enabling peer access adds to it. Copies and fills need no such right.
         """
         if device is None:
-            location, place = Location.HOST, -1
+            location, which = Location.HOST, -1
         elif not isinstance(device, Device):
             raise TypeError(f"device must be a gpumem.Device or None, not a {type(device).__name__}")
         elif device.instance is self:
-            location, place = Location.DEVICE, device.ordinal
+            location, which = Location.DEVICE, device.ordinal
         else:
             raise InvalidArgument("the device belongs to another instance")
         address = operand(pointer, False, "pointer")[0]
-        return known(Access, number(c.gpumem_pointer_get_access, self._handle, address, location, place, kind=c_int32))  # type: ignore[no-any-return]
+        access = number(c.gpumem_pointer_get_access, self._handle, address, location, which, kind=c_int32)
+        return known(Access, access)  # type: ignore[no-any-return]
 
     def free(self, pointer: int) -> None:
         """Frees an allocation by its address, such as one from :meth:`Device.malloc`. Raises BufferError while a view of it is
