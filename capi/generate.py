@@ -569,7 +569,7 @@ def python_texts(interface):
         text = re.sub(r"\b(gpumem_\w+)\(\)", lambda match: links[match[1]], text)
         text = re.sub(r"\bgpumem_\w+", lambda match: classes.get(match[0], match[0]), text)
         return re.sub(r"\bNULL\b", null, text).replace("must be destroyed", "must be closed").replace("the caller's own", "your own")
-    return {numbers.name: (name, numbers.flags) for numbers, name in offered(interface, "Python")}, words
+    return {numbers.name: name for numbers, name in offered(interface, "Python")}, words
 
 
 def python_infos(interface):

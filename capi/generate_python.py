@@ -144,8 +144,8 @@ def fields_of(interface, struct, kinds, words):
         elif field.length is not None:
             kind, form = "bytes", "bytes({})"
         elif base in kinds:
-            kind = kinds[base][0]
-            form = f"{kind}({{}})" if kinds[base][1] else f"known({kind}, {{}})"
+            kind = kinds[base]
+            form = f"known({kind}, {{}})"
         elif re.match(r"1 (if|once|until) ", field.text) and base == "uint32_t":
             kind, form = "bool", "bool({})"
         elif field.type.stars and "NULL" in field.text and not field.name.startswith("native_"):
@@ -159,8 +159,8 @@ def fields_of(interface, struct, kinds, words):
 
 
 def infos(interface, kinds, words):
-    """The named tuples, and for each a function that makes one of its struct. `kinds` are the enumerations by their type in C, each with
-    whether it is one of flags; `words` puts a text into the words of Python."""
+    """The named tuples, and for each a function that makes one of its struct. `kinds` are the enumerations by their type in C;
+    `words` puts a text into the words of Python."""
     interface.require(FIELDS)
     text, named = "", set()
     for c_name, name in STRUCTS.items():
@@ -184,7 +184,7 @@ def infos(interface, kinds, words):
         text += textwrap.fill(f"    return {name}(" + ", ".join(value.replace(" ", "\0") for _, _, value, _ in fields) + ")", 120,
                               subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False).replace("\0", " ") + "\n"
         named |= {word for _, kind, value, _ in fields for word in re.findall(r"\b[A-Z]\w+", f"{kind} {value}")}
-    enums = sorted(named & {name for name, _ in kinds.values()})
+    enums = sorted(named & set(kinds.values()))
     head = '"""The results of calls as named tuples, each with a function that makes one of the struct of C. `_codes` has the enumerations."""\n'
     head += "\nfrom __future__ import annotations\n\nfrom typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple\n\n"
     head += "from . import _library as c\nfrom ._calls import text\n"
@@ -205,7 +205,7 @@ def options(interface, kinds, words):
         kind, default, form = {"uint32_t": ("int", "0", "u32"), "uint64_t": ("int", "0", "u64"), "char": ("Optional[str]", "None", "encoded"),
                                "gpumem_toggle": ("Optional[bool]", "None", "toggle")}.get(base, ("", "", ""))
         if not form:
-            kind, default, form = f"Union[{kinds[base][0]}, str, int]", '"default"', f"code({kinds[base][0]}, "
+            kind, default, form = f"Union[{kinds[base]}, str, int]", '"default"', f"code({kinds[base]}, "
         fields += f"    {field.name}: {kind} = {default}\n"
         says += wrapped(f"- ``{field.name}``: {words(field.text, 'None')}", "    ", behind="  ", quotes=False)
         values.append(f'{field.name}={form}{"" if form.endswith(" ") else "("}options.{field.name},\0"{field.name}")')

@@ -57,8 +57,11 @@ class Flags(enum.IntFlag, metaclass=_EnumType):
 
 
 def known(cls: Type[Any], number: int) -> Any:
-    """The member of an enumeration, or the number itself if only a newer version has a name for it."""
-    return cls._value2member_map_.get(number, number)
+    """The member of an enumeration, or the number itself if only a newer version has a name for it; a sum of flags."""
+    found = cls._value2member_map_.get(number)
+    if found is None:
+        found = cls(number) if issubclass(cls, Flags) else number
+    return found
 
 
 def code(cls: Type[Code], value: Union[int, str], what: str, choice: str = "") -> int:

@@ -207,8 +207,9 @@ class MemoryInfo(NamedTuple):
 
 def memory_info(found: Any) -> MemoryInfo:
     return MemoryInfo(known(Kind, found.kind), found.numa_node, found.device_ordinal, found.host_pointer,
-        found.device_pointer, found.size, found.granted_size, found.alignment, MemoryFlags(found.requested_flags),
-        MemoryFlags(found.granted_flags), found.buffer_id, text(found.name))
+        found.device_pointer, found.size, found.granted_size, found.alignment,
+        known(MemoryFlags, found.requested_flags), known(MemoryFlags, found.granted_flags), found.buffer_id,
+        text(found.name))
 
 
 class StreamInfo(NamedTuple):
@@ -251,7 +252,7 @@ class EventInfo(NamedTuple):
 
 
 def event_info(found: Any) -> EventInfo:
-    return EventInfo(found.device_ordinal, bool(found.wrapped), EventFlags(found.flags), found.native_event or 0,
+    return EventInfo(found.device_ordinal, bool(found.wrapped), known(EventFlags, found.flags), found.native_event or 0,
         text(found.name))
 
 
@@ -288,8 +289,8 @@ class PhysicalInfo(NamedTuple):
 
 def physical_info(found: Any) -> PhysicalInfo:
     return PhysicalInfo(known(Location, found.location), found.location_id, found.device_ordinal, bool(found.imported),
-        found.size, found.granularity, found.block_id, HandleTypes(found.handle_types),
-        PhysicalFlags(found.granted_flags), found.native_handle, text(found.name))
+        found.size, found.granularity, found.block_id, known(HandleTypes, found.handle_types),
+        known(PhysicalFlags, found.granted_flags), found.native_handle, text(found.name))
 
 
 class RangeInfo(NamedTuple):
@@ -637,12 +638,12 @@ class PoolInfo(NamedTuple):
 
 
 def pool_info(found: Any) -> PoolInfo:
-    return PoolInfo(found.device_ordinal, known(Kind, found.kind), PoolFlags(found.flags),
-        MemoryFlags(found.memory_flags), HandleTypes(found.handle_types), found.limit, found.release_threshold,
-        found.live_count, found.live_bytes, found.reserved_bytes, found.cached_bytes, found.segment_count,
-        found.peak_live_count, found.peak_live_bytes, found.peak_reserved_bytes, found.total_count, found.total_bytes,
-        found.cross_stream_count, found.wait_count, found.mark_count, found.grow_count, found.release_count,
-        found.capture_count, found.captured_bytes, found.class_count, text(found.name))
+    return PoolInfo(found.device_ordinal, known(Kind, found.kind), known(PoolFlags, found.flags),
+        known(MemoryFlags, found.memory_flags), known(HandleTypes, found.handle_types), found.limit,
+        found.release_threshold, found.live_count, found.live_bytes, found.reserved_bytes, found.cached_bytes,
+        found.segment_count, found.peak_live_count, found.peak_live_bytes, found.peak_reserved_bytes, found.total_count,
+        found.total_bytes, found.cross_stream_count, found.wait_count, found.mark_count, found.grow_count,
+        found.release_count, found.capture_count, found.captured_bytes, found.class_count, text(found.name))
 
 
 class PoolClass(NamedTuple):
@@ -794,7 +795,7 @@ class PointerInfo(NamedTuple):
 def pointer_info(found: Any, buffer: Optional[Buffer]) -> PointerInfo:
     return PointerInfo(known(Kind, found.kind), known(Location, found.location), found.location_id,
         found.device_ordinal, found.host_pointer, found.device_pointer, found.base, found.size, found.buffer_id,
-        MemoryFlags(found.granted_flags), buffer)
+        known(MemoryFlags, found.granted_flags), buffer)
 
 
 class ManagedInfo(NamedTuple):
