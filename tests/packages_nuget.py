@@ -11,9 +11,11 @@ import xml.etree.ElementTree
 import zipfile
 from pathlib import Path
 
+from arm64 import CROSS, EMULATOR
 from packages import attempt, make, missing_packages, run
 
 NATIVE = "runtimes/linux-x64/native/libgpumem.so.0"
+ARM64 = "runtimes/linux-arm64/native/libgpumem.so.0"
 
 
 def environment(**more):
@@ -27,9 +29,14 @@ def net():
     return home if (home / "dotnet").exists() else None
 
 
+def has_cross_compiler():
+    """Where packaging/build looks for it."""
+    return bool(shutil.which(CROSS + "g++", path="/usr/bin:/bin"))
+
+
 def contents(source, path, unpacked, frameworks, symbols):
     names = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
-    wanted = {"GpuMem.nuspec", "README.md", "_rels/.rels", "[Content_Types].xml", NATIVE}
+    wanted = {"GpuMem.nuspec", "README.md", "_rels/.rels", "[Content_Types].xml", NATIVE, *([ARM64] if has_cross_compiler() else [])}
     wanted |= {f"lib/{framework}/GpuMem.{ending}" for framework in frameworks for ending in ("dll", "xml")} | symbols
     extra = {name for name in names if name.endswith(".psmdcp")}  # which the SDK adds
     problems = [f"{'lacks' if name in wanted else 'has'} {name}" for name in sorted(wanted ^ (names - extra))]
@@ -52,6 +59,31 @@ def contents(source, path, unpacked, frameworks, symbols):
         documented = (unpacked / "lib" / framework / "GpuMem.xml").read_text(encoding="utf-8")
         problems += [] if "M:GpuMem.GpuInstance.Close" in documented else [f"{framework}: GpuInstance.Close() is not documented"]
     return problems
+
+
+def exported(library):
+    lines = run("readelf", "--wide", "--dyn-syms", library).splitlines()
+    return {words[7] for words in map(str.split, lines) if len(words) >= 8 and words[4] in ("GLOBAL", "WEAK") and words[6] != "UND"}
+
+
+def for_arm64(unpacked):
+    said = run("readelf", "--wide", "--file-header", "--dynamic", unpacked / ARM64)
+    problems = [f"no {text} in {said}" for text in (r"Machine: +AArch64", r"\(SONAME\).*\[libgpumem\.so\.0\]") if not re.search(text, said)]
+    # The C++ runtime is inside.
+    needed = {*re.findall(r"\(NEEDED\).*\[(.*)\]", said)}
+    problems += [f"needs {name}" for name in sorted(needed - {"libc.so.6", "libgcc_s.so.1", "ld-linux-aarch64.so.1"})]
+    ours, theirs = exported(unpacked / NATIVE), exported(unpacked / ARM64)
+    return problems + [f"the exported symbols differ: {sorted(ours ^ theirs)[:9]}"] * (not ours or ours != theirs)
+
+
+def on_arm64(source, unpacked, folder):
+    """A C program, as the runtimes of .NET are not here for arm64."""
+    folder.mkdir()
+    library, program = unpacked / ARM64, source / "tests" / "consumers" / "linked.c"
+    run(f"{CROSS}gcc", "-std=c99", "-Wall", "-Werror", f"-I{source / 'capi' / 'include'}", program, library,
+        f"-Wl,-rpath,{library.parent}", "-o", folder / "linked")
+    said = run(*EMULATOR, folder / "linked", env=environment())
+    return [] if "round trip good" in said else [said]
 
 
 def consumer(source, unpacked, framework, folder):
@@ -205,6 +237,16 @@ def cases(tap, source, folder):
         if not attempt(tap, "nuget: assemblies, symbols, documentation and the library are in it",
                        lambda: contents(source, made[0], temporary / "unpacked", frameworks, symbols)):
             return
+        name, program = "nuget: the library for arm64 has the symbols of that for x64", "nuget: a C program for arm64 runs with it"
+        if not has_cross_compiler():
+            for case in (name, program):
+                tap.skip(case, "not installed: g++-aarch64-linux-gnu")
+        else:
+            attempt(tap, name, lambda: for_arm64(temporary / "unpacked"))
+            if shutil.which(EMULATOR[0]):
+                attempt(tap, program, lambda: on_arm64(source, temporary / "unpacked", temporary / "arm64"))
+            else:
+                tap.skip(program, "not installed: qemu-user")
         attempt(tap, "nuget: a program runs on Mono", lambda: on_mono(source, temporary / "unpacked", temporary / "mono"))
         for framework in ("netstandard2.0", "netcoreapp3.1"):
             if home and framework in frameworks:
