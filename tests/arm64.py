@@ -130,8 +130,8 @@ def conformance(tap, folder):
         tap.skip(pattern, reason)
 
 
-def move(source, folder):
-    said = run(*EMULATOR, folder / "build" / "bindings" / "cli" / "gpumem", "move", source / "LICENSE", "--backend", "host")
+def move(source, program, **options):
+    said = run(*EMULATOR, program, "move", source / "LICENSE", "--backend", "host", **options)
     return [] if len(re.findall(r"^[a-z-]+ .* verified$", said, re.MULTILINE)) == 8 else [said]
 
 
@@ -142,7 +142,8 @@ def main():
     if reason:
         tap.skip("arm64", reason)
     elif attempt(tap, "built", lambda: build(source, folder)):
-        attempt(tap, "gpumem moves a file by every kind of memory", lambda: move(source, folder))
+        attempt(tap, "gpumem moves a file by every kind of memory",
+                lambda: move(source, folder / "build" / "bindings" / "cli" / "gpumem"))
         conformance(tap, folder)
     tap.finish()
 

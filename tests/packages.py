@@ -5,7 +5,7 @@ Usage: packages.py SOURCE_ROOT FOLDER [KIND...]
 
 packaging/build runs as an ordinary user even if this is run by root. The root is a fresh Debian with a compiler and
 Python, and nothing of gpumem. Only root can make it. FOLDER is where the packages go. packages_wheel.py has the cases
-of wheels, packages_nuget.py those of NuGet.
+of wheels, packages_nuget.py those of NuGet, packages_arm64.py those of Debian packages for arm64.
 """
 
 import os
@@ -404,11 +404,12 @@ def cycle(tap, kind, root, source):
 
 
 def main():
-    import packages_nuget  # which import this file
+    import packages_arm64  # which import this file
+    import packages_nuget
     import packages_wheel
 
     source, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    chosen = sys.argv[3:] or ["deb", "rpm", "wheel", "nuget"]
+    chosen = sys.argv[3:] or ["deb", "deb-arm64", "rpm", "wheel", "nuget"]
     tap = Tap()
     good = []
     if "wheel" in chosen:
@@ -421,6 +422,8 @@ def main():
             tap.skip(f"{kind.name}: packages", f"not installed: {' '.join(missing)}")
         elif build(tap, kind, source, folder):
             good.append(kind)
+    if "deb-arm64" in chosen:
+        packages_arm64.cases(tap, source, folder)
     if good:
         # Not in FOLDER: apt downloads as a user of its own, who may not come there.
         with tempfile.TemporaryDirectory() as temporary:
