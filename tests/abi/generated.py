@@ -6,9 +6,11 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import description
 import generate
+import generate_csharp_calls
 from tap import Tap
 
 # A struct, constants and a function that no header has.
@@ -40,6 +42,22 @@ GPUMEM_API gpumem_status gpumem_plant(gpumem_device device, const gpumem_planted
 
 PLANTED_STATUS = "#define GPUMEM_ERROR_PLANTED (-900) /**< Planted. */\n"
 
+# A handle, with a function that C# only passes on, and one that ends its object.
+PLANTED_HANDLE = """
+/** A sprout. */
+typedef struct gpumem_sprout_s *gpumem_sprout;
+"""
+PLANTED_CALLS = """
+/** Waters it.
+ *
+ * \\since 9.7 */
+GPUMEM_API gpumem_status gpumem_sprout_water(gpumem_sprout sprout, gpumem_error *error);
+/** Ends it.
+ *
+ * \\since 9.7 */
+GPUMEM_API gpumem_status gpumem_sprout_destroy(gpumem_sprout sprout, gpumem_error *error);
+"""
+
 # A field at the end of structs that bindings have as structs of their own.
 GROWN = {"stream.h": ("gpumem_stream_desc", "gpumem_stream_info"), "host.h": ("gpumem_host_options",)}
 
@@ -52,7 +70,11 @@ def self_check():
         header = Path(folder) / "version.h"
         text = header.read_text(encoding="utf-8")
         end = text.rindex("#ifdef __cplusplus")
-        header.write_text(text[:end] + PLANTED + text[end:], encoding="utf-8")
+        header.write_text(text[:end] + PLANTED_CALLS + PLANTED + text[end:], encoding="utf-8")
+        header = Path(folder) / "base.h"
+        text = header.read_text(encoding="utf-8")
+        event = "typedef struct gpumem_event_s *gpumem_event;\n"
+        header.write_text(text.replace(event, event + PLANTED_HANDLE), encoding="utf-8")
         header = Path(folder) / "status.h"
         text = header.read_text(encoding="utf-8")
         header.write_text(text.replace("#define GPUMEM_ERROR_INTERNAL", PLANTED_STATUS + "#define GPUMEM_ERROR_INTERNAL"), encoding="utf-8")
@@ -63,10 +85,12 @@ def self_check():
                 text = text.replace(f"}} {struct};", f"  uint64_t planted; /**< Planted. */\n}} {struct};")
             header.write_text(text, encoding="utf-8")
         interface = description.Description(description.in_order(folder))
-        stale = dict(generate.outdated(interface))
+        with mock.patch.object(generate_csharp_calls, "CALLS", [*generate_csharp_calls.CALLS, "sprout_water"]), \
+                mock.patch.dict(generate_csharp_calls.HANDLES, {"gpumem_sprout": ("Sprout", None)}):
+            stale = dict(generate.outdated(interface))
         problems = [f"{name} did not change" for name in generate.OUTPUTS if name not in stale]
         script = stale.get("capi/gpumem.map", "")
-        if "GPUMEM_9.7 {\n  global:\n    # version.h\n    gpumem_plant;\n} GPUMEM_0." not in script:
+        if "GPUMEM_9.7 {\n  global:\n    # version.h\n" not in script or "    gpumem_plant;\n} GPUMEM_0." not in script:
             problems.append(f"the version script has no node for a new version:\n{script[-300:]}")
         if not stale.get("capi/src/table.inc", "").endswith("\ngpumem_plant,\n"):
             problems.append("a new function is not the last one of the table")

@@ -15,10 +15,10 @@ namespace gpumem::core {
 
 class FairShare {
  public:
-  explicit FairShare(uint64_t user) : user_(user) {}
+  explicit FairShare(uint32_t user) : user_(user) {}
 
   // What a user holds.
-  void add(uint64_t user, uint64_t amount) {
+  void add(uint32_t user, uint64_t amount) {
     if (amount == 0) return;
     (user == user_ ? own_ : of_others_) += amount;
     if (user != user_) others_.insert(user);
@@ -36,16 +36,16 @@ class FairShare {
                      const char* remedy) const {
     if (more <= going || own_ - going + more <= of(total)) return {};
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "the hub has %s = %" PRIu64 " for all users, of which user %" PRIu64
-                      " may have %" PRIu64 " now; %s, or open it with a higher limit",
+                      "the hub has %s = %" PRIu64 " for all users, of which user %u may have %" PRIu64
+                      " now; %s, or open it with a higher limit",
                       limit, total, user_, of(total), remedy);
   }
 
  private:
-  const uint64_t user_;
+  const uint32_t user_;
   uint64_t own_ = 0;
   uint64_t of_others_ = 0;
-  std::set<uint64_t> others_;
+  std::set<uint32_t> others_;
 };
 
 }  // namespace gpumem::core
