@@ -20,6 +20,7 @@ import generate_cpp  # noqa: E402
 import generate_csharp  # noqa: E402
 import generate_csharp_calls  # noqa: E402
 import generate_csharp_options  # noqa: E402
+import generate_go  # noqa: E402
 import generate_infos  # noqa: E402
 import generate_options  # noqa: E402
 import generate_python  # noqa: E402
@@ -955,31 +956,60 @@ def go_calls(interface):
             + generate_cgo.generated(interface) + "\n#endif\n")
 
 
-def go_infos(interface):
-    classes = {handle.name: members.class_name(bare(handle.name), "Go", lambda name: pascal(name, "Go")) for handle in interface.handles}
-    others = {**classes, **generate_infos.STRUCTS}
-    all_fields = {field.name for struct in interface.structs for field in struct.fields}
-    acronyms = {word: word for word in ("UUID", "PCI", "PID", "UID")}
+class Go:
+    """What Go calls things, and how it writes them."""
 
-    def public(name):
-        return "".join(acronyms.get(word.upper(), pascal(word, "Go")) for word in name.split("_"))
+    def __init__(self, interface):
+        self.interface = interface
+        self.classes = {handle.name: members.class_name(bare(handle.name), "Go", lambda name: pascal(name, "Go")) for handle in interface.handles}
+        self.links = {function.name: f'[{members.member(interface, function, "Go", lambda name: pascal(name, "Go"))}]'.replace("gpumem.", "")
+                      for function in interface.functions}
+        self.kinds = {numbers.name: type_name(numbers, "Go") for numbers in interface.numbers}
+        self._constants = {constant.name: constant for constant in interface.constants}
+        self._fields = {field.name for struct in interface.structs for field in struct.fields}
+        self.struct, self.raw, self.columns = go_struct, go_field, columns
 
-    def code(text, fields):
-        """A field, a name, or what is written somewhere."""
-        if text in all_fields:
-            return fields.get(text, public(text))
-        return text if text.isidentifier() else f'"{text}"'
+    def public(self, name):
+        acronyms = ("UUID", "PCI", "PID", "UID")
+        return "".join(word.upper() if word.upper() in acronyms else pascal(word, "Go") for word in name.split("_"))
 
-    def words(text, fields):
-        text = re.sub(r"`([^`]*)`", lambda match: code(match[1], fields), text)
-        text = translate(text, lambda name: go_constant(interface, constants[name]), "{}", "{}")
-        text = re.sub(r"\bgpumem_\w+", lambda match: links.get(match[0]) or others.get(match[0], match[0]), text)
+    def raw_type(self, field):
+        return go_type(self.interface, field)
+
+    def flags(self, numbers):
+        return [go_constant(self.interface, constant) for constant in numbers.constants]
+
+    def comment_of(self, text, begin, width):
+        return comment(text, begin, width)
+
+    def comment(self, text):
+        return comment(text, "// ", generate_infos.SHORT)
+
+    def words(self, text, fields):
+        """A text of the headers; `fields` are those of its struct."""
+        def code(text):
+            """A field, a name, or what is written somewhere."""
+            if text in self._fields:
+                return fields.get(text, self.public(text))
+            return text if text.isidentifier() or text[0] == '"' or "/" in text[1:] else f'"{text}"'
+        others = {**self.classes, **generate_infos.STRUCTS}
+        text = re.sub(r"`([^`]*)`", lambda match: code(match[1]), text)
+        text = translate(text, lambda name: go_constant(self.interface, self._constants[name]), "{}", "{}")
+        text = re.sub(r"\bgpumem_\w+", lambda match: self.links.get(match[0]) or others.get(match[0], match[0]), text)
         return re.sub(r"\bNULL\b", "0", text)
-    constants = {constant.name: constant for constant in interface.constants}
-    links = {function.name: f'[{members.member(interface, function, "Go", lambda name: pascal(name, "Go"))}]'.replace("gpumem.", "")
-             for function in interface.functions}
-    kinds = {numbers.name: type_name(numbers, "Go") for numbers in interface.numbers}
-    return GO_HEAD + generate_infos.go(interface, go_struct, go_field, kinds, public, words, columns, comment)
+
+
+def go_infos(interface):
+    go = Go(interface)
+    return GO_HEAD + generate_infos.go(interface, go_struct, go_field, go.kinds, go.public, go.words, columns, comment)
+
+
+def go_options(interface):
+    return GO_HEAD + "\n" + generate_go.options(interface, Go(interface))
+
+
+def go_objects(interface):
+    return GO_HEAD.replace("\n//go:build cgo\n", "") + "\n" + generate_go.objects(interface, Go(interface))
 
 
 def go_layout(interface):
@@ -1067,6 +1097,8 @@ OUTPUTS = {
     "bindings/go/gpumem/headers.h": one_header,
     "bindings/go/gpumem/functions.h": go_functions,
     "bindings/go/gpumem/infos.go": go_infos,
+    "bindings/go/gpumem/objects.go": go_objects,
+    "bindings/go/gpumem/options.go": go_options,
     "bindings/go/gpumem/structs.go": go_structs,
     "bindings/go/gpumem/declarations_test.go": go_layout,
 }

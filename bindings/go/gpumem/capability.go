@@ -6,7 +6,6 @@ package gpumem
 import "C"
 
 import (
-	"runtime"
 	"unsafe"
 )
 
@@ -17,12 +16,9 @@ func (d *Device) Capability(capability Capability) (CapabilityInfo, error) {
 
 // PeerCapability queries a capability of a pair of devices: CapabilityPeerAccess or CapabilityPeerAtomics.
 func (d *Device) PeerCapability(capability Capability, peer *Device) (CapabilityInfo, error) {
-	var info nativeCapabilityInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_device_get_capability(d.id(), C.gpumem_capability(capability), peer.id(),
-		(*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(d)
-	runtime.KeepAlive(peer)
+	info := nativeCapabilityInfo{structSize: unsafe.Sizeof(nativeCapabilityInfo{})}
+	err := checked(C.gpumem_go_device_get_capability(d.id(), C.gpumem_capability(capability), peer.id(),
+		inC(&info)), d, peer)
 	return info.public(), err
 }
 

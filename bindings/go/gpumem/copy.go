@@ -16,12 +16,6 @@ import (
 // depend on must have been observed complete. The methods of Stream enqueue the work and return. Both operands must
 // then stay open, and the source unmodified, until the work has been observed complete.
 
-// CopyOptions are options for a copy.
-type CopyOptions struct {
-	Direction   Direction   // Inferred from the operands by default.
-	SourceOrder SourceOrder // When a Stream may read the source; in stream order by default.
-}
-
 // Copy copies bytes between any two kinds of memory, and returns when they are copied. The two ranges must not
 // overlap.
 func (i *Instance) Copy(destination, source Address, size uint64) error {
@@ -38,10 +32,8 @@ func (i *Instance) copyBytes(destination, source Address, size uint64, options C
 		return err
 	}
 	defer leaveBoth(destination, source)
-	err := failure(C.gpumem_go_copy(i.id(), C.uint64_t(destination.value), C.uint64_t(source.value), C.uint64_t(size),
-		C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_copy(i.id(), C.uint64_t(destination.value), C.uint64_t(source.value), C.uint64_t(size),
+		C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)), i)
 }
 
 // Copy enqueues a copy of bytes between any two kinds of memory, and returns. The two ranges must not overlap. Both
@@ -60,10 +52,8 @@ func (s *Stream) copyBytes(destination, source Address, size uint64, options Cop
 		return err
 	}
 	defer leaveBoth(destination, source)
-	err := failure(C.gpumem_go_copy_async(s.id(), C.uint64_t(destination.value), C.uint64_t(source.value),
-		C.uint64_t(size), C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)))
-	runtime.KeepAlive(s)
-	return err
+	return checked(C.gpumem_go_copy_async(s.id(), C.uint64_t(destination.value), C.uint64_t(source.value),
+		C.uint64_t(size), C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)), s)
 }
 
 // Rectangle describes Height rows of Width bytes.
@@ -107,11 +97,9 @@ func (i *Instance) Copy2D(destination, source Address, rectangle Rectangle, opti
 		return err
 	}
 	defer leaveBoth(destination, source)
-	err := failure(C.gpumem_go_copy_2d(i.id(), C.uint64_t(destination.value), C.uint64_t(rectangle.DestinationPitch),
+	return checked(C.gpumem_go_copy_2d(i.id(), C.uint64_t(destination.value), C.uint64_t(rectangle.DestinationPitch),
 		C.uint64_t(source.value), C.uint64_t(rectangle.SourcePitch), C.uint64_t(rectangle.Width),
-		C.uint64_t(rectangle.Height), C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)))
-	runtime.KeepAlive(i)
-	return err
+		C.uint64_t(rectangle.Height), C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)), i)
 }
 
 // Copy2D enqueues a copy of a rectangle of bytes, with the rules of [Stream.Copy]. The two rectangles must share no
@@ -121,12 +109,10 @@ func (s *Stream) Copy2D(destination, source Address, rectangle Rectangle, option
 		return err
 	}
 	defer leaveBoth(destination, source)
-	err := failure(C.gpumem_go_copy_2d_async(s.id(), C.uint64_t(destination.value),
+	return checked(C.gpumem_go_copy_2d_async(s.id(), C.uint64_t(destination.value),
 		C.uint64_t(rectangle.DestinationPitch), C.uint64_t(source.value), C.uint64_t(rectangle.SourcePitch),
 		C.uint64_t(rectangle.Width), C.uint64_t(rectangle.Height), C.gpumem_direction(options.Direction),
-		C.gpumem_source_order(options.SourceOrder)))
-	runtime.KeepAlive(s)
-	return err
+		C.gpumem_source_order(options.SourceOrder)), s)
 }
 
 // Operand is one side of a Region.
@@ -227,11 +213,7 @@ func copyRegions(stream *Stream, function string, regions []Region,
 		native[index].height = region.Height
 		native[index].depth = region.Depth
 	}
-	var first *C.uint8_t
-	if len(native) > 0 {
-		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
-	}
-	result := call(first, C.uint64_t(len(native)))
+	result := call(first(native), C.uint64_t(len(native)))
 	err := failure(result)
 	if err != nil && uint64(result.value) < uint64(len(regions)) {
 		return &RegionError{int(result.value), err}
@@ -270,10 +252,8 @@ func (i *Instance) Fill(destination Address, size uint64, value uint32, valueSiz
 		return err
 	}
 	defer destination.leave()
-	err := failure(C.gpumem_go_fill(i.id(), C.uint64_t(destination.value), C.uint64_t(size), C.uint32_t(value),
-		C.uint32_t(valueSize)))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_fill(i.id(), C.uint64_t(destination.value), C.uint64_t(size), C.uint32_t(value),
+		C.uint32_t(valueSize)), i)
 }
 
 // Fill enqueues a fill of memory with a repeated value of 1, 2 or 4 bytes. Size is in bytes. The memory must stay open
@@ -286,10 +266,8 @@ func (s *Stream) Fill(destination Address, size uint64, value uint32, valueSize 
 		return err
 	}
 	defer destination.leave()
-	err := failure(C.gpumem_go_fill_async(s.id(), C.uint64_t(destination.value), C.uint64_t(size), C.uint32_t(value),
-		C.uint32_t(valueSize)))
-	runtime.KeepAlive(s)
-	return err
+	return checked(C.gpumem_go_fill_async(s.id(), C.uint64_t(destination.value), C.uint64_t(size), C.uint32_t(value),
+		C.uint32_t(valueSize)), s)
 }
 
 // Fill2D fills Height rows of Width bytes, DestinationPitch bytes apart, with a repeated value of 1, 2 or 4 bytes, and
@@ -302,10 +280,8 @@ func (i *Instance) Fill2D(destination Address, rectangle Rectangle, value uint32
 		return err
 	}
 	defer destination.leave()
-	err := failure(C.gpumem_go_fill_2d(i.id(), C.uint64_t(destination.value), C.uint64_t(rectangle.DestinationPitch),
-		C.uint64_t(rectangle.Width), C.uint64_t(rectangle.Height), C.uint32_t(value), C.uint32_t(valueSize)))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_fill_2d(i.id(), C.uint64_t(destination.value), C.uint64_t(rectangle.DestinationPitch),
+		C.uint64_t(rectangle.Width), C.uint64_t(rectangle.Height), C.uint32_t(value), C.uint32_t(valueSize)), i)
 }
 
 // Fill2D enqueues a fill of Height rows of Width bytes, DestinationPitch bytes apart, with the rules of [Stream.Fill].
@@ -317,11 +293,9 @@ func (s *Stream) Fill2D(destination Address, rectangle Rectangle, value uint32, 
 		return err
 	}
 	defer destination.leave()
-	err := failure(C.gpumem_go_fill_2d_async(s.id(), C.uint64_t(destination.value),
+	return checked(C.gpumem_go_fill_2d_async(s.id(), C.uint64_t(destination.value),
 		C.uint64_t(rectangle.DestinationPitch), C.uint64_t(rectangle.Width), C.uint64_t(rectangle.Height),
-		C.uint32_t(value), C.uint32_t(valueSize)))
-	runtime.KeepAlive(s)
-	return err
+		C.uint32_t(value), C.uint32_t(valueSize)), s)
 }
 
 // CopyFromSlice copies a slice of Go to any memory, and returns when it is copied.
@@ -349,10 +323,8 @@ func (i *Instance) copyFromGo(function string, destination Address, source unsaf
 		return err
 	}
 	defer destination.leave()
-	err := failure(C.gpumem_go_copy_from_slice(i.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
-		C.uint64_t(size)))
-	runtime.KeepAlive(i)
-	return calledAs(function, err)
+	return calledAs(function, checked(C.gpumem_go_copy_from_slice(i.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
+		C.uint64_t(size)), i))
 }
 
 func (s *Stream) copyFromGo(function string, destination Address, source unsafe.Pointer, size uint64) error {
@@ -360,10 +332,8 @@ func (s *Stream) copyFromGo(function string, destination Address, source unsafe.
 		return err
 	}
 	defer destination.leave()
-	err := failure(C.gpumem_go_copy_from_slice_async(s.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
-		C.uint64_t(size)))
-	runtime.KeepAlive(s)
-	return calledAs(function, err)
+	return calledAs(function, checked(C.gpumem_go_copy_from_slice_async(s.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
+		C.uint64_t(size)), s))
 }
 
 // CopyToSlice copies any memory to a slice of Go, and returns when it is copied. Work that writes the source must have
@@ -381,10 +351,8 @@ func CopyToSlice[T any](instance *Instance, destination []T, source Address) err
 }
 
 func (i *Instance) copyToGo(destination unsafe.Pointer, source Address, size uint64) error {
-	err := failure(C.gpumem_go_copy_to_slice(i.id(), (*C.uint8_t)(destination), C.uint64_t(source.value),
-		C.uint64_t(size)))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_copy_to_slice(i.id(), (*C.uint8_t)(destination), C.uint64_t(source.value),
+		C.uint64_t(size)), i)
 }
 
 // enterBoth keeps both sides of a copy open during a call. Without a stream, the call itself does the work.

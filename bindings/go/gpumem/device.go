@@ -7,7 +7,6 @@ import "C"
 
 import (
 	"runtime"
-	"unsafe"
 )
 
 // Device is one processor with its memory. It lives as long as its instance and needs no Close.
@@ -17,24 +16,16 @@ type Device struct {
 	ordinal  int
 }
 
-func (d *Device) id() C.uintptr_t {
-	if d == nil {
-		return 0
-	}
-	return C.uintptr_t(d.handle)
-}
-
 // Device gets a device by its ordinal, from 0.
 func (i *Instance) Device(ordinal int) (*Device, error) {
 	if ordinal < 0 || uint64(ordinal) > 1<<32-1 {
 		return nil, refusal(ErrInvalidArgument, "Instance.Device", "no device has the ordinal %d; they are numbered from 0", ordinal)
 	}
-	result := C.gpumem_go_device_get(i.id(), C.uint32_t(ordinal))
-	runtime.KeepAlive(i)
-	if err := failure(result); err != nil {
+	handle, err := valueOf[uintptr](C.gpumem_go_device_get(i.id(), C.uint32_t(ordinal)), i)
+	if err != nil {
 		return nil, err
 	}
-	return &Device{instance: i, handle: uintptr(result.value), ordinal: ordinal}, nil
+	return &Device{instance: i, handle: handle, ordinal: ordinal}, nil
 }
 
 // Devices returns all devices of the instance.
@@ -68,29 +59,17 @@ func (d *Device) Ordinal() int {
 	return d.ordinal
 }
 
-// Info gets information about the device. It works after the device was lost.
-func (d *Device) Info() (DeviceInfo, error) {
-	var info nativeDeviceInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_device_get_info(d.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(d)
-	return info.public(), err
-}
-
 // Memory gets the free and total bytes of the device. Both are estimates: other processes change them at any time.
 func (d *Device) Memory() (free, total uint64, err error) {
 	var freeBytes, totalBytes C.uint64_t
-	err = failure(C.gpumem_go_device_get_memory(d.id(), &freeBytes, &totalBytes))
-	runtime.KeepAlive(d)
+	err = checked(C.gpumem_go_device_get_memory(d.id(), &freeBytes, &totalBytes), d)
 	return uint64(freeBytes), uint64(totalBytes), err
 }
 
 // TrimGraphs gives back the memory that the device keeps for graphs, such as those that captured cudaMallocAsync, and that no
 // graph uses. It returns the bytes; 0 on the host backend.
 func (d *Device) TrimGraphs() (uint64, error) {
-	result := C.gpumem_go_device_trim_graphs(d.id())
-	runtime.KeepAlive(d)
-	return uint64(result.value), failure(result)
+	return valueOf[uint64](C.gpumem_go_device_trim_graphs(d.id()), d)
 }
 
 // CanAccessPeer reports whether this device could access the memory of a peer directly.
@@ -104,16 +83,10 @@ func (d *Device) CanAccessPeer(peer *Device) (bool, error) {
 // EnablePeerAccess lets this device access all device memory of a peer, present and future, at the same addresses. The
 // access is one-way and counted. Copies between devices do not need it.
 func (d *Device) EnablePeerAccess(peer *Device) error {
-	err := failure(C.gpumem_go_device_enable_peer_access(d.id(), peer.id()))
-	runtime.KeepAlive(d)
-	runtime.KeepAlive(peer)
-	return err
+	return checked(C.gpumem_go_device_enable_peer_access(d.id(), peer.id()), d, peer)
 }
 
 // DisablePeerAccess undoes one EnablePeerAccess.
 func (d *Device) DisablePeerAccess(peer *Device) error {
-	err := failure(C.gpumem_go_device_disable_peer_access(d.id(), peer.id()))
-	runtime.KeepAlive(d)
-	runtime.KeepAlive(peer)
-	return err
+	return checked(C.gpumem_go_device_disable_peer_access(d.id(), peer.id()), d, peer)
 }

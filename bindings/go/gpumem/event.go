@@ -11,20 +11,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
-
-// EventOptions are options for creating an event.
-type EventOptions struct {
-	Flags EventFlags
-	Name  string // For messages and reports, up to 63 bytes.
-}
 
 // Event is a point in a stream that can be waited for.
 type Event struct {
+	handled
 	device    *Device
-	handle    uintptr
-	done      atomic.Bool
 	recording sync.Mutex
 	recorded  atomic.Pointer[eventRecord] // The latest one, if it has work that was not observed complete.
 }
@@ -49,16 +41,9 @@ func (e *Event) observe(call func() C.gpumem_go_result) C.gpumem_go_result {
 	return result
 }
 
-func (e *Event) id() C.uintptr_t {
-	if e == nil {
-		return 0
-	}
-	return C.uintptr_t(e.handle)
-}
-
 // NewEvent creates an event. It counts as complete until it is recorded.
 func (d *Device) NewEvent(options EventOptions) (*Event, error) {
-	if err := checkTexts("Device.NewEvent", options.Name); err != nil {
+	if err := options.check("Device.NewEvent"); err != nil {
 		return nil, err
 	}
 	return d.event(C.gpumem_go_event_create(d.id(), C.gpumem_event_flags(options.Flags), options.Name))
@@ -75,39 +60,17 @@ func (d *Device) event(result C.gpumem_go_result) (*Event, error) {
 	if err := failure(result); err != nil {
 		return nil, err
 	}
-	event := &Event{device: d, handle: uintptr(result.value)}
-	closeWhenCollected(event, func(event *Event) outcome {
-		if event.device.instance.closed() {
-			return outcomeGone
-		}
-		return outcomeOf(event.Close())
-	})
+	event := &Event{device: d, handled: handled{handle: uintptr(result.value)}}
+	closeWhenDropped(event, d.instance)
 	return event, nil
 }
 
 // Close destroys the event, or releases a wrapped one. Work that waits for it is not affected.
 func (e *Event) Close() error {
-	if e == nil || e.done.Load() {
+	if e == nil {
 		return nil
 	}
-	err := failure(C.gpumem_go_event_destroy(e.id()))
-	if err == nil || isGone(err) {
-		if !e.done.Swap(true) {
-			closedByHand(e)
-		}
-		err = nil
-	}
-	runtime.KeepAlive(e)
-	return err
-}
-
-// Info gets information about the event.
-func (e *Event) Info() (EventInfo, error) {
-	var info nativeEventInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_event_get_info(e.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(e)
-	return info.public(), err
+	return closeObject(e, &e.handled, func() error { return failure(C.gpumem_go_event_destroy(e.id())) })
 }
 
 // Record records the work that is in a stream now. A later record replaces it.

@@ -84,8 +84,7 @@ func (i *Instance) copyFile(name string, direction FileDirection, memory Address
 		prefer:     uint64(options.Prefer),
 	}
 	desc.structSize = unsafe.Sizeof(desc)
-	var info nativeCopyFileInfo
-	info.structSize = unsafe.Sizeof(info)
+	info := nativeCopyFileInfo{structSize: unsafe.Sizeof(nativeCopyFileInfo{})}
 	files := []*os.File{file}
 	if size == 0 {
 		files = nil // nothing is looked at
@@ -96,7 +95,7 @@ func (i *Instance) copyFile(name string, direction FileDirection, memory Address
 			desc.fileDescriptor = *(*int32)(unsafe.Pointer(first))
 		}
 		err = (&sleepCall{progress: options.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
-			return C.gpumem_go_copy_file(i.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), call, progress, (*C.uint8_t)(unsafe.Pointer(&info)))
+			return C.gpumem_go_copy_file(i.id(), inC(&desc), call, progress, inC(&info))
 		})
 	})
 	runtime.KeepAlive(i)

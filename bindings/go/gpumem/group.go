@@ -10,21 +10,14 @@ import (
 	"math"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 )
-
-// GroupOptions are options for a group.
-type GroupOptions struct {
-	Name string // For messages and reports, up to 63 bytes.
-}
 
 // Group is buffers that sleep and wake as one. A buffer enters it when it is made ([BufferOptions].Group) and leaves it
 // when it is closed. A call may be for all of them or for those with one tag.
 type Group struct {
+	handled
 	instance *Instance
-	handle   uintptr
-	done     atomic.Bool
 	mutex    sync.Mutex
 	members  map[*growing]bool
 	changes  map[*groupChange]bool
@@ -38,48 +31,27 @@ type groupChange struct {
 	claims map[*growing]*part
 }
 
-func (g *Group) id() C.uintptr_t {
-	if g == nil {
-		return 0
-	}
-	return C.uintptr_t(g.handle)
-}
-
 // NewGroup makes an empty group.
 func (i *Instance) NewGroup(options GroupOptions) (*Group, error) {
-	if err := checkTexts("Instance.NewGroup", options.Name); err != nil {
+	if err := options.check("Instance.NewGroup"); err != nil {
 		return nil, err
 	}
-	result := C.gpumem_go_group_create(i.id(), options.Name)
-	runtime.KeepAlive(i)
-	if err := failure(result); err != nil {
+	handle, err := valueOf[uintptr](C.gpumem_go_group_create(i.id(), options.Name), i)
+	if err != nil {
 		return nil, err
 	}
-	g := &Group{instance: i, handle: uintptr(result.value), members: map[*growing]bool{}, changes: map[*groupChange]bool{}}
+	g := &Group{instance: i, handled: handled{handle: handle}, members: map[*growing]bool{}, changes: map[*groupChange]bool{}}
 	// Its buffers refer to it, so there is none any more.
-	closeWhenCollected(g, func(g *Group) outcome {
-		if g.instance.closed() {
-			return outcomeGone
-		}
-		return outcomeOf(g.Close())
-	})
+	closeWhenDropped(g, i)
 	return g, nil
 }
 
 // Close destroys the group. While a buffer belongs to it, it fails with ErrBusy.
 func (g *Group) Close() error {
-	if g == nil || g.handle == 0 || g.done.Load() {
+	if g == nil {
 		return nil
 	}
-	err := changing(func() C.gpumem_go_result { return C.gpumem_go_group_destroy(g.id()) })
-	if err == nil || isGone(err) {
-		if !g.done.Swap(true) {
-			closedByHand(g)
-		}
-		err = nil
-	}
-	runtime.KeepAlive(g)
-	return err
+	return closeObject(g, &g.handled, func() error { return changing(func() C.gpumem_go_result { return C.gpumem_go_group_destroy(g.id()) }) })
 }
 
 // enter takes a new buffer in. Calls for the group that run now may find it already, so they claim it too.
@@ -161,7 +133,7 @@ func (g *Group) change(function, tag string, from uint64, call func() error) err
 // fails with ErrBusy while a View uses one of them.
 func (g *Group) Sleep(options SleepOptions) error {
 	const name = "Group.Sleep"
-	if err := checkTexts(name, options.Tag, options.Directory); err != nil {
+	if err := options.check(name); err != nil {
 		return err
 	}
 	return g.change(name, options.Tag, 0, func() error {
@@ -206,7 +178,7 @@ func (g *Group) Wait(ctx context.Context) error {
 // nothing is lost.
 func (g *Group) Wake(options WakeOptions) error {
 	const name = "Group.Wake"
-	if err := checkTexts(name, options.Tag); err != nil {
+	if err := options.check(name); err != nil {
 		return err
 	}
 	return g.change(name, options.Tag, math.MaxUint64, func() error {
@@ -230,7 +202,7 @@ func (g *Group) WakeContext(ctx context.Context, options WakeOptions) error {
 // Prepare makes the stores of the buffers that are awake, as [GrowableBuffer.Prepare] does. With BytesPerSecond, the
 // whole group keeps to it. If it fails, the stores that were made stay.
 func (g *Group) Prepare(options PrepareOptions) error {
-	if err := checkTexts("Group.Prepare", options.Tag, options.Directory); err != nil {
+	if err := options.check("Group.Prepare"); err != nil {
 		return err
 	}
 	defer runtime.KeepAlive(g)
@@ -245,9 +217,7 @@ func (g *Group) Info(tag string) (GroupInfo, error) {
 	if err := checkTexts("Group.Info", tag); err != nil {
 		return GroupInfo{}, err
 	}
-	var info nativeGroupInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_group_get_info(g.id(), tag, (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(g)
+	info := nativeGroupInfo{structSize: unsafe.Sizeof(nativeGroupInfo{})}
+	err := checked(C.gpumem_go_group_get_info(g.id(), tag, inC(&info)), g)
 	return info.public(), err
 }

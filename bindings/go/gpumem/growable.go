@@ -14,24 +14,6 @@ import (
 	"unsafe"
 )
 
-// BufferOptions are options for a [GrowableBuffer] or a [Buffer].
-type BufferOptions struct {
-	Size uint64 // Bytes to begin with; may be 0. NewBuffer sets it.
-	// Bytes of addresses; 0 means as much as the device, or the host, has memory (at most a 64th of the free addresses). Where so
-	// many are not free, fewer are reserved, unless Flags has BufferReserveAll.
-	Reserve     uint64
-	Location    Location          // LocationDevice, or LocationNone for it; LocationHost; or LocationHostNUMA.
-	LocationID  int32             // NUMA node for LocationHostNUMA; otherwise 0.
-	HandleTypes HandleTypes       // Ways of sharing that must be possible for its physical memory.
-	Require     PhysicalFlags     // Properties that the memory must have; otherwise the call fails.
-	Prefer      PhysicalFlags     // Properties that the memory should have if possible.
-	Flags       BufferFlags       // BufferMovable, BufferCopyable, BufferGeometric, BufferReserveAll.
-	Accesses    []ProcessorAccess // None means the device, and for memory of the host the CPU too: AccessReadWrite.
-	Name        string            // For messages and reports, up to 63 bytes.
-	Group       *Group            // The group that it belongs to until it is closed; or nil.
-	Tag         string            // What it is in its group, such as "weights"; up to 63 bytes.
-}
-
 // GrowableBuffer is a buffer that grows and shrinks in place, and that can sleep. It reserves addresses once and maps
 // physical memory into them as it grows, so no byte is copied and its address stays the same. It changes at the call,
 // not in the order of a stream, and may be changed from any goroutine.
@@ -102,37 +84,20 @@ func (b *GrowableBuffer) now() *place {
 // NewGrowableBuffer makes a buffer that can grow. Its contents are indeterminate.
 func (d *Device) NewGrowableBuffer(options BufferOptions) (*GrowableBuffer, error) {
 	const name = "Device.NewGrowableBuffer"
-	if err := checkTexts(name, options.Name, options.Tag); err != nil {
+	if err := options.check(name); err != nil {
 		return nil, err
 	}
 	native, _, err := nativeAccesses(name, options.Accesses)
 	if err != nil {
 		return nil, err
 	}
-	desc := nativeBufferDesc{
-		size:        options.Size,
-		reserve:     options.Reserve,
-		location:    int32(options.Location),
-		locationID:  options.LocationID,
-		handleTypes: uint64(options.HandleTypes),
-		require:     uint64(options.Require),
-		prefer:      uint64(options.Prefer),
-		flags:       uint64(options.Flags),
-		accessCount: uint64(len(native)),
-		group:       uintptr(options.Group.id()),
-	}
-	desc.structSize = unsafe.Sizeof(desc)
-	var first *C.uint8_t
-	if len(native) > 0 {
-		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
-	}
-	result := C.gpumem_go_buffer_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), first, options.Name, options.Tag)
-	runtime.KeepAlive(d)
-	if err := failure(result); err != nil {
+	desc := options.native()
+	handle, err := valueOf[uintptr](C.gpumem_go_buffer_create(d.id(), inC(&desc), first(native), options.Name, options.Tag), d)
+	if err != nil {
 		return nil, err
 	}
 	b := &GrowableBuffer{device: d, group: options.Group}
-	b.growing = &growing{buffer: uintptr(result.value), tag: options.Tag, movable: options.Flags&BufferMovable != 0}
+	b.growing = &growing{buffer: handle, tag: options.Tag, movable: options.Flags&BufferMovable != 0}
 	b.group.enter(b.growing)
 	if err := b.growing.refresh(false); err != nil {
 		b.group.leave(b.growing)
@@ -164,11 +129,7 @@ func (b *GrowableBuffer) Close() error {
 		return nil
 	}
 	done, err := b.gate.close("GrowableBuffer.Close", func() error {
-		err := changing(func() C.gpumem_go_result { return C.gpumem_go_buffer_destroy(b.id()) })
-		if isGone(err) {
-			return nil
-		}
-		return err
+		return unlessGone(changing(func() C.gpumem_go_result { return C.gpumem_go_buffer_destroy(b.id()) }))
 	})
 	if done {
 		closedByHand(b)
@@ -252,13 +213,9 @@ func (b *GrowableBuffer) SetAccess(accesses ...ProcessorAccess) error {
 	if ofCPU {
 		from = 0
 	}
-	var first *C.uint8_t
-	if len(native) > 0 {
-		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
-	}
 	return b.change(name, from, func() error {
 		return changing(func() C.gpumem_go_result {
-			return C.gpumem_go_buffer_set_access(b.id(), first, C.uint64_t(len(native)))
+			return C.gpumem_go_buffer_set_access(b.id(), first(native), C.uint64_t(len(native)))
 		})
 	})
 }
@@ -277,7 +234,7 @@ func (b *GrowableBuffer) SetAhead(bytes uint64) error {
 // a [Registration] is noted.
 func (b *GrowableBuffer) Sleep(options SleepOptions) error {
 	const name = "GrowableBuffer.Sleep"
-	if err := checkTexts(name, options.Tag, options.Directory); err != nil {
+	if err := options.check(name); err != nil {
 		return err
 	}
 	return b.change(name, 0, func() error {
@@ -323,7 +280,7 @@ func (b *GrowableBuffer) Wait(ctx context.Context) error {
 // unless the error is ErrContentLost.
 func (b *GrowableBuffer) Wake(options WakeOptions) error {
 	const name = "GrowableBuffer.Wake"
-	if err := checkTexts(name, options.Tag); err != nil {
+	if err := options.check(name); err != nil {
 		return err
 	}
 	return b.change(name, math.MaxUint64, func() error {
@@ -348,7 +305,7 @@ func (b *GrowableBuffer) WakeContext(ctx context.Context, options WakeOptions) e
 // Prepare makes the store for the content ahead of Sleep, as large as the buffer is now, so that Sleep with the same
 // Content only copies. A store for another content, or in another directory, is replaced.
 func (b *GrowableBuffer) Prepare(options PrepareOptions) error {
-	if err := checkTexts("GrowableBuffer.Prepare", options.Tag, options.Directory); err != nil {
+	if err := options.check("GrowableBuffer.Prepare"); err != nil {
 		return err
 	}
 	defer runtime.KeepAlive(b)
@@ -517,9 +474,8 @@ func (g *growing) info() (nativeBufferInfo, error) {
 	if g != nil {
 		buffer = g.buffer
 	}
-	var info nativeBufferInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_buffer_get_info(C.uintptr_t(buffer), (*C.uint8_t)(unsafe.Pointer(&info))))
+	info := nativeBufferInfo{structSize: unsafe.Sizeof(nativeBufferInfo{})}
+	err := failure(C.gpumem_go_buffer_get_info(C.uintptr_t(buffer), inC(&info)))
 	if g != nil {
 		if size := g.shorter.Load(); size != nil {
 			info.size = *size

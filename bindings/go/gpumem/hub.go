@@ -9,10 +9,7 @@ import (
 	"context"
 	"errors"
 	"math"
-	"os"
 	"runtime"
-	"sync/atomic"
-	"time"
 	"unsafe"
 )
 
@@ -35,48 +32,12 @@ func (t Token) bytes() []byte {
 	return t.secret()
 }
 
-// HubOptions are options for a hub. 0 as a limit means its default.
-type HubOptions struct {
-	// Path of the socket, up to 107 bytes. One that begins with "@" is an abstract address, which has no file. A name without
-	// "/" stands for that file in $XDG_RUNTIME_DIR/gpumem, or in /tmp/gpumem-UID where that is not set; these folders are
-	// made, for the user alone. "" stands for the name "default".
-	Path        string
-	Mode        os.FileMode // Permissions of the socket file; 0 means 0600: the user alone.
-	Users       []uint32    // Users that may connect beside the own one, by their ids.
-	Groups      []uint32    // Groups whose members may connect.
-	Token       Token       // A secret that links must show; see TokenOf.
-	Flags       HubFlags
-	MaxLinks    uint32        // Links at once; 64 by default.
-	MaxNames    uint32        // Names at once; 1,024 by default.
-	MaxVersions uint32        // Versions of one name at once; 16 by default.
-	MaxFiles    uint32        // Descriptors that are held at once; 4,096 by default.
-	MaxBytes    uint64        // Bytes of memory that links may publish in a keeper; no limit by default.
-	Timeout     time.Duration // How long a link may take for a message that it has begun; 5 seconds by default.
-	Name        string        // For messages and reports, up to 63 bytes.
-}
-
 // Hub has shared memory and events under names, for processes that connect. A name has versions, numbered upwards while the
 // hub is open: publishing adds one, and readers of older ones keep them. With HubKeeper it is a keeper, in which others publish, and which holds their memory
 // after they have ended.
 type Hub struct {
+	handled
 	instance *Instance
-	handle   uintptr
-	done     atomic.Bool
-}
-
-func (h *Hub) id() C.uintptr_t {
-	if h == nil {
-		return 0
-	}
-	return C.uintptr_t(h.handle)
-}
-
-// first is the address of a slice for C, which reads it during the call.
-func first[T any](values []T) *C.uint8_t {
-	if len(values) == 0 {
-		return nil
-	}
-	return (*C.uint8_t)(unsafe.Pointer(&values[0]))
 }
 
 // checkLengths refuses slices that C cannot express.
@@ -101,41 +62,18 @@ func checkToken(function string, token Token) error {
 // exports.
 func (i *Instance) OpenHub(options HubOptions) (*Hub, error) {
 	const name = "Instance.OpenHub"
-	if err := checkTexts(name, options.Path, options.Name); err != nil {
+	if err := options.check(name); err != nil {
 		return nil, err
 	}
-	if err := checkLimits(name, options.Timeout); err != nil {
-		return nil, err
-	}
-	if err := checkLengths(name, len(options.Users), len(options.Groups)); err != nil {
-		return nil, err
-	}
-	if err := checkToken(name, options.Token); err != nil {
-		return nil, err
-	}
-	desc := nativeHubDesc{
-		mode:        uint32(options.Mode),
-		userCount:   uint32(len(options.Users)),
-		groupCount:  uint32(len(options.Groups)),
-		tokenSize:   uint32(len(options.Token.bytes())),
-		flags:       uint64(options.Flags),
-		linksMax:    options.MaxLinks,
-		namesMax:    options.MaxNames,
-		versionsMax: options.MaxVersions,
-		fdsMax:      options.MaxFiles,
-		bytesMax:    options.MaxBytes,
-		timeoutNs:   uint64(options.Timeout),
-	}
-	desc.structSize = unsafe.Sizeof(desc)
+	desc := options.native()
 	path := optionalText(options.Path)
 	defer C.free(unsafe.Pointer(path))
-	result := C.gpumem_go_hub_open(i.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), path, first(options.Users),
-		first(options.Groups), first(options.Token.bytes()), options.Name)
-	runtime.KeepAlive(i)
-	if err := failure(result); err != nil {
+	handle, err := valueOf[uintptr](C.gpumem_go_hub_open(i.id(), inC(&desc), path, first(options.Users),
+		first(options.Groups), first(options.Token.bytes()), options.Name), i)
+	if err != nil {
 		return nil, err
 	}
-	h := &Hub{instance: i, handle: uintptr(result.value)}
+	h := &Hub{instance: i, handled: handled{handle: handle}}
 	// Other processes may be using it.
 	closeWhenCollected(h, func(h *Hub) outcome {
 		if h.instance.closed() {
@@ -149,43 +87,10 @@ func (i *Instance) OpenHub(options HubOptions) (*Hub, error) {
 // Close closes the hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported
 // stays with them.
 func (h *Hub) Close() error {
-	if h == nil || h.handle == 0 || h.done.Load() {
+	if h == nil {
 		return nil
 	}
-	err := failure(C.gpumem_go_hub_close(h.id()))
-	if err == nil || isGone(err) {
-		if !h.done.Swap(true) {
-			closedByHand(h)
-		}
-		err = nil
-	}
-	runtime.KeepAlive(h)
-	return err
-}
-
-// Info gets information about the hub.
-func (h *Hub) Info() (HubInfo, error) {
-	var info nativeHubInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_hub_get_info(h.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(h)
-	return info.public(), err
-}
-
-// PublishOptions are options for publishing.
-type PublishOptions struct {
-	Version uint64 // Number of the version, above all that the name ever had; 0 means one more than the last.
-	// The most that links get, within what the export allows: AccessRead or AccessReadWrite; 0 means AccessRead for
-	// descriptors, and what the export allows otherwise.
-	Access      Access
-	Keep        uint32   // How many older versions to keep; those before are withdrawn. 0 means one.
-	Fingerprint [32]byte // What the bytes are, such as a hash of them, to be fetched by; 0 means none.
-}
-
-func (o *PublishOptions) native() nativePublishDesc {
-	desc := nativePublishDesc{version: o.Version, access: int32(o.Access), keep: o.Keep, fingerprint: o.Fingerprint}
-	desc.structSize = unsafe.Sizeof(desc)
-	return desc
+	return closeObject(h, &h.handled, func() error { return failure(C.gpumem_go_hub_close(h.id())) })
 }
 
 // Publish publishes a handle under a name, as its newest version, and returns the number of that. The work that fills the
@@ -195,9 +100,7 @@ func (h *Hub) Publish(name string, handle ShareHandle, options PublishOptions) (
 		return 0, err
 	}
 	desc := options.native()
-	result := C.gpumem_go_hub_publish(h.id(), name, handle.native(), (*C.uint8_t)(unsafe.Pointer(&desc)))
-	runtime.KeepAlive(h)
-	return uint64(result.value), failure(result)
+	return valueOf[uint64](C.gpumem_go_hub_publish(h.id(), name, handle.native(), inC(&desc)), h)
 }
 
 // Withdraw withdraws one version of a name, or all if version is 0. Importers keep what they have.
@@ -205,86 +108,40 @@ func (h *Hub) Withdraw(name string, version uint64) error {
 	if err := checkTexts("Hub.Withdraw", name); err != nil {
 		return err
 	}
-	err := failure(C.gpumem_go_hub_withdraw(h.id(), name, C.uint64_t(version)))
-	runtime.KeepAlive(h)
-	return err
-}
-
-// LinkOptions are options for connecting to a hub.
-type LinkOptions struct {
-	Path    string        // As in HubOptions.
-	Token   Token         // That of the hub.
-	Timeout time.Duration // How long the hub may take for each answer; 0 means 5 seconds.
+	return checked(C.gpumem_go_hub_withdraw(h.id(), name, C.uint64_t(version)), h)
 }
 
 // Link is a connection to a hub.
 type Link struct {
+	handled
 	instance *Instance
-	handle   uintptr
-	done     atomic.Bool
-}
-
-func (l *Link) id() C.uintptr_t {
-	if l == nil {
-		return 0
-	}
-	return C.uintptr_t(l.handle)
 }
 
 // Connect connects to a hub. It does not wait for one to be opened: on ErrNotFound, pause and try again. This instance will
 // import what is fetched.
 func (i *Instance) Connect(options LinkOptions) (*Link, error) {
 	const name = "Instance.Connect"
-	if err := checkTexts(name, options.Path); err != nil {
-		return nil, err
-	}
-	if err := checkLimits(name, options.Timeout); err != nil {
-		return nil, err
-	}
-	if err := checkToken(name, options.Token); err != nil {
+	if err := options.check(name); err != nil {
 		return nil, err
 	}
 	path := optionalText(options.Path)
 	defer C.free(unsafe.Pointer(path))
-	result := C.gpumem_go_link_connect(i.id(), path, first(options.Token.bytes()), C.uint32_t(len(options.Token.bytes())),
-		C.uint64_t(options.Timeout))
-	runtime.KeepAlive(i)
-	if err := failure(result); err != nil {
+	handle, err := valueOf[uintptr](C.gpumem_go_link_connect(i.id(), path, first(options.Token.bytes()), C.uint32_t(len(options.Token.bytes())),
+		C.uint64_t(options.Timeout)), i)
+	if err != nil {
 		return nil, err
 	}
-	l := &Link{instance: i, handle: uintptr(result.value)}
-	closeWhenCollected(l, func(l *Link) outcome {
-		if l.instance.closed() {
-			return outcomeGone
-		}
-		return outcomeOf(l.Close())
-	})
+	l := &Link{instance: i, handled: handled{handle: handle}}
+	closeWhenDropped(l, i)
 	return l, nil
 }
 
 // Close closes the link. What was imported through it stays. A Wait of another goroutine fails with ErrStaleHandle.
 func (l *Link) Close() error {
-	if l == nil || l.handle == 0 || l.done.Load() {
+	if l == nil {
 		return nil
 	}
-	err := failure(C.gpumem_go_link_close(l.id()))
-	if err == nil || isGone(err) {
-		if !l.done.Swap(true) {
-			closedByHand(l)
-		}
-		err = nil
-	}
-	runtime.KeepAlive(l)
-	return err
-}
-
-// Info gets information about the link.
-func (l *Link) Info() (LinkInfo, error) {
-	var info nativeLinkInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_link_get_info(l.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(l)
-	return info.public(), err
+	return closeObject(l, &l.handled, func() error { return failure(C.gpumem_go_link_close(l.id())) })
 }
 
 // Entries lists the versions in the hub, in the order of names and versions. What is published or withdrawn meanwhile may
@@ -294,7 +151,7 @@ func (l *Link) Entries() (list []Entry, err error) {
 	for index := C.uint32_t(0); ; index++ {
 		var info nativeEntryInfo
 		info.structSize = unsafe.Sizeof(info)
-		result := C.gpumem_go_link_enumerate(l.id(), index, (*C.uint8_t)(unsafe.Pointer(&info)))
+		result := C.gpumem_go_link_enumerate(l.id(), index, inC(&info))
 		if err := failure(result); errors.Is(err, ErrNotFound) {
 			return list, nil
 		} else if err != nil {
@@ -314,10 +171,9 @@ func (l *Link) Wait(ctx context.Context, name string, after uint64) (Entry, erro
 	if err := checkTexts("Link.Wait", name); err != nil {
 		return Entry{}, err
 	}
-	var info nativeEntryInfo
-	info.structSize = unsafe.Sizeof(info)
+	info := nativeEntryInfo{structSize: unsafe.Sizeof(nativeEntryInfo{})}
 	wait := func(limit C.uint64_t) (found bool, err error) {
-		result := C.gpumem_go_link_wait(l.id(), name, C.uint64_t(after), limit, (*C.uint8_t)(unsafe.Pointer(&info)))
+		result := C.gpumem_go_link_wait(l.id(), name, C.uint64_t(after), limit, inC(&info))
 		return Status(result.status) == Success, failure(result)
 	}
 	err := takeNext(ctx, wait)
@@ -343,12 +199,11 @@ func (l *Link) ImportNext(ctx context.Context, name string, after uint64, option
 		return nil, Entry{}, refusal(ErrInvalidArgument, function, "the descriptors come with what is fetched; pass no Files")
 	}
 	desc := options.native()
-	var info nativeEntryInfo
-	info.structSize = unsafe.Sizeof(info)
+	info := nativeEntryInfo{structSize: unsafe.Sizeof(nativeEntryInfo{})}
 	var made C.gpumem_go_import
 	wait := func(limit C.uint64_t) (found bool, err error) {
-		made = C.gpumem_go_link_import_next(l.id(), name, C.uint64_t(after), limit, (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name,
-			(*C.uint8_t)(unsafe.Pointer(&info)))
+		made = C.gpumem_go_link_import_next(l.id(), name, C.uint64_t(after), limit, inC(&desc), options.Name,
+			inC(&info))
 		return Status(made.memory.result.status) == Success, failure(made.memory.result)
 	}
 	err := takeNext(ctx, wait)
@@ -364,22 +219,15 @@ func (l *Link) ImportNext(ctx context.Context, name string, after uint64, option
 	return memory, info.public(), nil
 }
 
-// FetchOptions are options for fetching. The zero value fetches the newest version.
-type FetchOptions struct {
-	Version     uint64   // Number of the version; 0 means the newest.
-	Fingerprint [32]byte // What the bytes must be; 0 means anything. With it and no version: the newest that has it.
-}
-
 // Fetch fetches the handle of a name. Its descriptors and connection are kept until it is imported, or for 30 seconds.
 func (l *Link) Fetch(name string, options FetchOptions) (ShareHandle, error) {
 	if err := checkTexts("Link.Fetch", name); err != nil {
 		return ShareHandle{}, err
 	}
-	desc := nativeFetchDesc{version: options.Version, fingerprint: options.Fingerprint}
-	desc.structSize = unsafe.Sizeof(desc)
+	desc := options.native()
 	defer runtime.KeepAlive(l)
 	return newHandle(func(bytes *C.uint8_t) error {
-		return failure(C.gpumem_go_link_fetch(l.id(), name, (*C.uint8_t)(unsafe.Pointer(&desc)), bytes))
+		return failure(C.gpumem_go_link_fetch(l.id(), name, inC(&desc), bytes))
 	})
 }
 
@@ -390,9 +238,7 @@ func (l *Link) Publish(name string, handle ShareHandle, options PublishOptions) 
 		return 0, err
 	}
 	desc := options.native()
-	result := C.gpumem_go_link_publish(l.id(), name, handle.native(), (*C.uint8_t)(unsafe.Pointer(&desc)))
-	runtime.KeepAlive(l)
-	return uint64(result.value), failure(result)
+	return valueOf[uint64](C.gpumem_go_link_publish(l.id(), name, handle.native(), inC(&desc)), l)
 }
 
 // Withdraw withdraws one version of a name from a keeper, or all if version is 0.
@@ -400,7 +246,5 @@ func (l *Link) Withdraw(name string, version uint64) error {
 	if err := checkTexts("Link.Withdraw", name); err != nil {
 		return err
 	}
-	err := failure(C.gpumem_go_link_withdraw(l.id(), name, C.uint64_t(version)))
-	runtime.KeepAlive(l)
-	return err
+	return checked(C.gpumem_go_link_withdraw(l.id(), name, C.uint64_t(version)), l)
 }

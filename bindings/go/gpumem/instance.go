@@ -16,52 +16,9 @@ func Probe(backend Backend) (ProbeInfo, error) {
 	if err := useLibrary(); err != nil {
 		return ProbeInfo{}, err
 	}
-	var info nativeProbeInfo
-	info.structSize = unsafe.Sizeof(info)
-	result := C.gpumem_go_instance_probe(C.gpumem_backend(backend), (*C.uint8_t)(unsafe.Pointer(&info)))
+	info := nativeProbeInfo{structSize: unsafe.Sizeof(nativeProbeInfo{})}
+	result := C.gpumem_go_instance_probe(C.gpumem_backend(backend), inC(&info))
 	return info.public(), failure(result)
-}
-
-// HostOptions are options for an instance of the host backend. The zero value of every field is its default.
-type HostOptions struct {
-	DeviceCount      uint32   // Emulated devices, 1 to 64; 0 means 2.
-	Strict           Toggle   // Device memory faults when the CPU touches it, and unfinished work is tracked; default on.
-	DeviceBytes      uint64   // Memory of each device in bytes; 0 means 4 GiB.
-	Granularity      uint64   // Unit in which device memory is charged; 0 means 512.
-	Pageable         Toggle   // Devices access pageable memory; default off.
-	SamePointer      Toggle   // Registered memory has the same address for the CPU and for devices; default off.
-	LockMode         LockMode // When pages are locked.
-	NUMANodes        uint32   // Number of NUMA nodes to simulate, 1 to 64; 0 means those of the machine.
-	RegisterCountMax uint64   // Registrations (pieces) that may live at once; 0 means 65500.
-	LockPiece        uint64   // Size of the pieces in which memory is locked, in bytes; 0 means 256 MiB.
-	Quarantine       uint32   // Freed address ranges that stay inaccessible before they are reused, 1 to 65536; 0 means 64.
-	Fill             Toggle   // Fresh memory is filled with 0xA5; default as Strict.
-	Peers            string   // Links between devices: "all", "none" or a list such as "0>1,1>0"; "" means all.
-	Masked           string   // Entry points to treat as missing, such as "register,copy_2d".
-	Concurrent       Toggle   // The CPU and devices use managed memory at the same time; default on.
-	Compressible     Toggle   // Physical memory can be compressible; default on.
-	VMMGranularity   uint64   // Unit of physical memory and of mappings in bytes; 0 means 2 MiB.
-}
-
-// CUDAOptions are options for an instance of the cuda backend.
-type CUDAOptions struct {
-	// CUcontext values to work in instead of the primary contexts of their devices, at most one for each device. They
-	// must outlive the instance.
-	Contexts []uintptr
-}
-
-// Options are options for opening an instance. The zero value opens BackendAny with defaults.
-type Options struct {
-	Backend   Backend
-	Name      string       // For messages and reports, up to 63 bytes.
-	PinBudget uint64       // Limit on page-locked bytes that live at once; 0 means no limit.
-	Host      *HostOptions // Ignored with BackendCUDA; nil means defaults.
-	CUDA      *CUDAOptions // Ignored with BackendHost; nil means defaults.
-	// Threads for each device that copy between it and ordinary memory, that of the caller included; 0 means as many as
-	// help, TransferOff none.
-	TransferThreads uint32
-	// Page-locked memory that these threads use for a device at most, in bytes; 0 means 4 MiB for each.
-	TransferBytes uint64
 }
 
 // Instance is an open backend with its devices and every object made through it.
@@ -77,13 +34,6 @@ func newInstance(handle uintptr) *Instance {
 	return i
 }
 
-func (i *Instance) id() C.uintptr_t {
-	if i == nil {
-		return 0
-	}
-	return C.uintptr_t(i.handle)
-}
-
 // Open opens a backend. Several instances can be open at once.
 //
 // With BackendAny, a cuda backend that cannot be opened is not a failure: Open opens the host backend, a warning is
@@ -92,12 +42,10 @@ func Open(options Options) (*Instance, error) {
 	if err := useLibrary(); err != nil {
 		return nil, err
 	}
-	if err := checkTexts("gpumem.Open", options.Name); err != nil {
+	if err := options.check("gpumem.Open"); err != nil {
 		return nil, err
 	}
-	desc := nativeInstanceDesc{backend: int32(options.Backend), pinBudget: options.PinBudget,
-		transferThreads: options.TransferThreads, transferBytes: options.TransferBytes}
-	desc.structSize = unsafe.Sizeof(desc)
+	desc := options.native()
 	var host nativeHostOptions
 	var hostPointer *C.uint8_t
 	var peers, masked *C.char
@@ -106,7 +54,7 @@ func Open(options Options) (*Instance, error) {
 			return nil, err
 		}
 		host = given.native()
-		hostPointer = (*C.uint8_t)(unsafe.Pointer(&host))
+		hostPointer = inC(&host)
 		peers, masked = optionalText(given.Peers), optionalText(given.Masked)
 		defer C.free(unsafe.Pointer(peers))
 		defer C.free(unsafe.Pointer(masked))
@@ -116,12 +64,12 @@ func Open(options Options) (*Instance, error) {
 	if given := options.CUDA; given != nil {
 		cuda.structSize = unsafe.Sizeof(cuda)
 		cuda.contextCount = uint64(len(given.Contexts))
-		cudaPointer = (*C.uint8_t)(unsafe.Pointer(&cuda))
+		cudaPointer = inC(&cuda)
 		if len(given.Contexts) > 0 {
 			contexts = (*C.uint8_t)(unsafe.Pointer(&given.Contexts[0]))
 		}
 	}
-	result := C.gpumem_go_instance_open((*C.uint8_t)(unsafe.Pointer(&desc)), options.Name, hostPointer, peers, masked,
+	result := C.gpumem_go_instance_open(inC(&desc), options.Name, hostPointer, peers, masked,
 		cudaPointer, contexts)
 	if err := failure(result); err != nil {
 		return nil, err
@@ -135,28 +83,6 @@ func Open(options Options) (*Instance, error) {
 		return outcomeOf(err)
 	})
 	return instance, nil
-}
-
-func (o *HostOptions) native() nativeHostOptions {
-	host := nativeHostOptions{
-		deviceCount:      o.DeviceCount,
-		strict:           int32(o.Strict),
-		deviceBytes:      o.DeviceBytes,
-		granularity:      o.Granularity,
-		pageable:         int32(o.Pageable),
-		samePointer:      int32(o.SamePointer),
-		lockMode:         int32(o.LockMode),
-		numaNodes:        o.NUMANodes,
-		registerCountMax: o.RegisterCountMax,
-		lockPiece:        o.LockPiece,
-		quarantine:       o.Quarantine,
-		fill:             int32(o.Fill),
-		concurrent:       int32(o.Concurrent),
-		compressible:     int32(o.Compressible),
-		vmmGranularity:   o.VMMGranularity,
-	}
-	host.structSize = unsafe.Sizeof(host)
-	return host
 }
 
 // optionalText copies a text for C, which the caller frees; nil for the empty one.
@@ -226,15 +152,6 @@ func (i *Instance) close(name string, mode closeMode) (destroyed uint64, err err
 	return destroyed, calledAs(name, err)
 }
 
-// Info gets information about the instance.
-func (i *Instance) Info() (InstanceInfo, error) {
-	var info nativeInstanceInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_instance_get_info(i.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(i)
-	return info.public(), err
-}
-
 // Live returns the number of all live objects: memory, streams and events.
 func (s Stats) Live() uint64 { return s.LiveCount + s.Streams + s.Events }
 
@@ -242,8 +159,7 @@ func (s Stats) Live() uint64 { return s.LiveCount + s.Streams + s.Events }
 func (i *Instance) Stats() (Stats, error) {
 	var stats nativeStats
 	stats.structSize = unsafe.Sizeof(stats)
-	err := failure(C.gpumem_go_stats_get(i.id(), (*C.uint8_t)(unsafe.Pointer(&stats))))
-	runtime.KeepAlive(i)
+	err := checked(C.gpumem_go_stats_get(i.id(), inC(&stats)), i)
 	return stats.public(), err
 }
 
@@ -252,16 +168,13 @@ func (i *Instance) Stats() (Stats, error) {
 func (i *Instance) KindStats(kind Kind) (KindStats, error) {
 	var stats nativeKindStats
 	stats.structSize = unsafe.Sizeof(stats)
-	err := failure(C.gpumem_go_stats_get_kind(i.id(), C.gpumem_kind(kind), (*C.uint8_t)(unsafe.Pointer(&stats))))
-	runtime.KeepAlive(i)
+	err := checked(C.gpumem_go_stats_get_kind(i.id(), C.gpumem_kind(kind), inC(&stats)), i)
 	return stats.public(), err
 }
 
 // ResetPeaks resets the peaks, of every kind and of all memory, to what is live now.
 func (i *Instance) ResetPeaks() error {
-	err := failure(C.gpumem_go_stats_reset_peaks(i.id()))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_stats_reset_peaks(i.id()), i)
 }
 
 // Report returns a line for each live object with its kind, name, size and device, or "nothing lives".

@@ -22,14 +22,11 @@ func hint(result C.gpumem_go_result) (effective bool, err error) {
 }
 
 func (i *Instance) beginHostAccess(address uint64, name string) error {
-	err := failure(C.gpumem_go_managed_begin_host_access(i.id(), C.uint64_t(address)))
-	runtime.KeepAlive(i)
-	return calledAs(name, err)
+	return calledAs(name, checked(C.gpumem_go_managed_begin_host_access(i.id(), C.uint64_t(address)), i))
 }
 
 func (i *Instance) endHostAccess(address uint64, name string) error {
-	err := failure(C.gpumem_go_managed_end_host_access(i.id(), C.uint64_t(address)))
-	runtime.KeepAlive(i)
+	err := checked(C.gpumem_go_managed_end_host_access(i.id(), C.uint64_t(address)), i)
 	if isGone(err) {
 		return nil
 	}
@@ -51,10 +48,8 @@ func (s *Stream) Attach(address Address, size uint64, attach Attach) error {
 		return err
 	}
 	defer address.leave()
-	err := failure(C.gpumem_go_managed_attach(s.id(), C.uint64_t(address.value), C.uint64_t(size),
-		C.gpumem_attach(attach)))
-	runtime.KeepAlive(s)
-	return err
+	return checked(C.gpumem_go_managed_attach(s.id(), C.uint64_t(address.value), C.uint64_t(size),
+		C.gpumem_attach(attach)), s)
 }
 
 // Advise advises how a range of managed memory will be used, and reports whether that has an effect. No byte changes, and
@@ -148,11 +143,7 @@ func (s *Stream) managedBatch(name string, ranges []ManagedRange,
 		native[index] = nativeManagedRange{unsafe.Sizeof(native[index]), one.Address.value, one.Size, int32(one.Location),
 			int32(one.LocationID)}
 	}
-	var first *C.uint8_t
-	if len(native) > 0 {
-		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
-	}
-	effective, err = hint(call(first, C.uint64_t(len(native))))
+	effective, err = hint(call(first(native), C.uint64_t(len(native))))
 	runtime.KeepAlive(s)
 	return effective, err
 }
@@ -176,11 +167,9 @@ func (i *Instance) ManagedInfo(address Address, size uint64) (ManagedInfo, error
 		return ManagedInfo{}, err
 	}
 	defer address.leave()
-	var info nativeManagedInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_managed_get_info(i.id(), C.uint64_t(address.value), C.uint64_t(size),
-		(*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(i)
+	info := nativeManagedInfo{structSize: unsafe.Sizeof(nativeManagedInfo{})}
+	err := checked(C.gpumem_go_managed_get_info(i.id(), C.uint64_t(address.value), C.uint64_t(size),
+		inC(&info)), i)
 	if err != nil {
 		return ManagedInfo{}, err
 	}

@@ -10,27 +10,6 @@ import (
 	"unsafe"
 )
 
-// MemoryOptions are options for an allocation.
-type MemoryOptions struct {
-	Kind      Kind        // KindDevice, KindPinned or KindManaged. NewPinned and NewManaged set it.
-	Size      uint64      // Bytes. NewPinned and NewManaged set it.
-	Alignment uint64      // Power of two in bytes, met exactly or refused; 0 means at least 256.
-	Require   MemoryFlags // Properties that the memory must have; otherwise the call fails.
-	Prefer    MemoryFlags // Properties that the memory should have if possible.
-	NUMANode  int32       // Node for MemoryNUMANode; otherwise 0.
-	Name      string      // For messages and reports, up to 63 bytes.
-
-	// NewPinned does not zero the memory, which saves a pass over it. The others never do, so for them it means nothing.
-	Uninitialized bool
-}
-
-// RegisterOptions are options for registering existing memory.
-type RegisterOptions struct {
-	Require MemoryFlags // Properties that the memory must have; otherwise the call fails.
-	Prefer  MemoryFlags // Properties that the memory should have if possible.
-	Name    string      // For messages and reports, up to 63 bytes.
-}
-
 // Memory is one allocation or registration of any kind.
 type Memory struct {
 	block
@@ -42,28 +21,13 @@ type Memory struct {
 	exported      uint64 // Offset of the byte that the exporter named.
 }
 
-func (m *Memory) id() C.uintptr_t {
-	if m == nil {
-		return 0
-	}
-	return C.uintptr_t(m.handle)
-}
-
 // NewMemory allocates memory. Its contents are indeterminate, also those of pinned memory; [NewPinned] zeroes it.
 func (d *Device) NewMemory(options MemoryOptions) (*Memory, error) {
-	if err := checkTexts("Device.NewMemory", options.Name); err != nil {
+	if err := options.check("Device.NewMemory"); err != nil {
 		return nil, err
 	}
-	desc := nativeMemoryDesc{
-		kind:      int32(options.Kind),
-		numaNode:  options.NUMANode,
-		size:      options.Size,
-		alignment: options.Alignment,
-		require:   uint64(options.Require),
-		prefer:    uint64(options.Prefer),
-	}
-	desc.structSize = unsafe.Sizeof(desc)
-	m, err := d.memory(C.gpumem_go_memory_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name), options.Size)
+	desc := options.native()
+	m, err := d.memory(C.gpumem_go_memory_create(d.id(), inC(&desc), options.Name), options.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +41,7 @@ func (d *Device) NewMemory(options MemoryOptions) (*Memory, error) {
 // Go's and stays mapped. [Pageable.Register] registers all of it.
 func (d *Device) RegisterMemory(address Address, size uint64, options RegisterOptions) (*Memory, error) {
 	const name = "Device.RegisterMemory"
-	if err := checkTexts(name, options.Name); err != nil {
+	if err := options.check(name); err != nil {
 		return nil, err
 	}
 	below := address.owner
@@ -99,7 +63,7 @@ func (d *Device) RegisterMemory(address Address, size uint64, options RegisterOp
 		prefer:  uint64(options.Prefer),
 	}
 	desc.structSize = unsafe.Sizeof(desc)
-	m, err := d.memory(C.gpumem_go_memory_register(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name), size)
+	m, err := d.memory(C.gpumem_go_memory_register(d.id(), inC(&desc), options.Name), size)
 	if err != nil {
 		if below != nil {
 			below.release()
@@ -168,11 +132,7 @@ func (m *Memory) Close() error {
 		return nil
 	}
 	done, err := m.gate.close("Memory.Close", func() error {
-		err := failure(C.gpumem_go_memory_destroy(m.id()))
-		if isGone(err) {
-			return nil
-		}
-		return err
+		return unlessGone(failure(C.gpumem_go_memory_destroy(m.id())))
 	})
 	if done {
 		closedByHand(m)
@@ -186,14 +146,6 @@ func (m *Memory) Close() error {
 // gone reports whether the bytes must not be touched any more.
 func (m *Memory) gone() bool {
 	return m == nil || m.handle == 0 || m.closed() || m.device.instance.closed()
-}
-
-// Device returns the device that the memory was made for.
-func (m *Memory) Device() *Device {
-	if m == nil {
-		return nil
-	}
-	return m.device
 }
 
 // Size returns the number of bytes requested.
@@ -293,18 +245,15 @@ func (m *Memory) Info() (MemoryInfo, error) {
 	if err := m.checkImport("Memory.Info"); err != nil {
 		return MemoryInfo{}, err
 	}
-	var info nativeMemoryInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_memory_get_info(m.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(m)
+	info := nativeMemoryInfo{structSize: unsafe.Sizeof(nativeMemoryInfo{})}
+	err := checked(C.gpumem_go_memory_get_info(m.id(), inC(&info)), m)
 	return info.public(), err
 }
 
 // Malloc allocates memory and returns only its address. Free it with [Instance.Free]; nothing else does.
 func (d *Device) Malloc(kind Kind, size uint64) (Address, error) {
-	result := C.gpumem_go_malloc(d.id(), C.gpumem_kind(kind), C.uint64_t(size))
-	runtime.KeepAlive(d)
-	return RawAddress(uint64(result.value)), failure(result)
+	address, err := valueOf[uint64](C.gpumem_go_malloc(d.id(), C.gpumem_kind(kind), C.uint64_t(size)), d)
+	return RawAddress(address), err
 }
 
 // Free frees an allocation of Malloc. The address of a Memory is refused, also as a number: close the Memory.
@@ -312,9 +261,7 @@ func (i *Instance) Free(address Address) error {
 	if err := ownedMemory.check("Instance.Free", i, address); err != nil {
 		return err
 	}
-	err := failure(C.gpumem_go_free(i.id(), C.uint64_t(address.value)))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_free(i.id(), C.uint64_t(address.value)), i)
 }
 
 // Register page-locks memory of other code by a raw address. The memory must not be Go's and must stay mapped until it
@@ -323,10 +270,8 @@ func (d *Device) Register(address Address, size uint64, require MemoryFlags) err
 	if address.owner != nil {
 		return refusal(ErrInvalidArgument, "Device.Register", "the address belongs to an object; use Device.RegisterMemory")
 	}
-	err := failure(C.gpumem_go_register(d.id(), C.uint64_t(address.value), C.uint64_t(size),
-		C.gpumem_memory_flags(require)))
-	runtime.KeepAlive(d)
-	return err
+	return checked(C.gpumem_go_register(d.id(), C.uint64_t(address.value), C.uint64_t(size),
+		C.gpumem_memory_flags(require)), d)
 }
 
 // Unregister makes memory of Register pageable again, by the same address. The address of a Memory is refused, also as a
@@ -335,7 +280,5 @@ func (i *Instance) Unregister(address Address) error {
 	if err := ownedMemory.check("Instance.Unregister", i, address); err != nil {
 		return err
 	}
-	err := failure(C.gpumem_go_unregister(i.id(), C.uint64_t(address.value)))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_unregister(i.id(), C.uint64_t(address.value)), i)
 }

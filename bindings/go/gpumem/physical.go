@@ -8,47 +8,13 @@ import "C"
 import (
 	"os"
 	"runtime"
-	"sync/atomic"
-	"unsafe"
 )
-
-// PhysicalOptions are options for physical memory.
-type PhysicalOptions struct {
-	Location    Location      // LocationDevice, or LocationNone for it; LocationHost; or LocationHostNUMA.
-	LocationID  int32         // NUMA node for LocationHostNUMA; otherwise 0.
-	Size        uint64        // Bytes, a multiple of the granularity.
-	HandleTypes HandleTypes   // Ways of sharing that must be possible.
-	Require     PhysicalFlags // Properties that the memory must have; otherwise the call fails.
-	Prefer      PhysicalFlags // Properties that the memory should have if possible.
-	Name        string        // For messages and reports, up to 63 bytes.
-}
-
-func (o *PhysicalOptions) native() nativePhysicalDesc {
-	desc := nativePhysicalDesc{
-		location:    int32(o.Location),
-		locationID:  o.LocationID,
-		size:        o.Size,
-		handleTypes: uint64(o.HandleTypes),
-		require:     uint64(o.Require),
-		prefer:      uint64(o.Prefer),
-	}
-	desc.structSize = unsafe.Sizeof(desc)
-	return desc
-}
 
 // Physical is memory without an address, on a device or on the host, to be mapped into an [AddressRange]. The memory
 // lives while anything refers to it: a Physical, a mapping, a file, or another process that imported it.
 type Physical struct {
+	handled
 	instance *Instance
-	handle   uintptr
-	done     atomic.Bool
-}
-
-func (p *Physical) id() C.uintptr_t {
-	if p == nil {
-		return 0
-	}
-	return C.uintptr_t(p.handle)
 }
 
 // PhysicalGranularity gets the units in which physical memory with these options is made and mapped: the smallest, and
@@ -56,18 +22,17 @@ func (p *Physical) id() C.uintptr_t {
 func (d *Device) PhysicalGranularity(options PhysicalOptions) (minimum, recommended uint64, err error) {
 	desc := options.native()
 	var least, best C.uint64_t
-	err = failure(C.gpumem_go_physical_get_granularity(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), "", &least, &best))
-	runtime.KeepAlive(d)
+	err = checked(C.gpumem_go_physical_get_granularity(d.id(), inC(&desc), "", &least, &best), d)
 	return uint64(least), uint64(best), err
 }
 
 // NewPhysical makes physical memory. Its contents are indeterminate, and nobody can access it before it is mapped.
 func (d *Device) NewPhysical(options PhysicalOptions) (*Physical, error) {
-	if err := checkTexts("Device.NewPhysical", options.Name); err != nil {
+	if err := options.check("Device.NewPhysical"); err != nil {
 		return nil, err
 	}
 	desc := options.native()
-	result := C.gpumem_go_physical_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
+	result := C.gpumem_go_physical_create(d.id(), inC(&desc), options.Name)
 	return d.Instance().physical(result)
 }
 
@@ -76,7 +41,7 @@ func (d *Device) NewPhysical(options PhysicalOptions) (*Physical, error) {
 // close it afterwards.
 func (d *Device) ImportPhysical(file *os.File, options PhysicalOptions) (*Physical, error) {
 	const name = "Device.ImportPhysical"
-	if err := checkTexts(name, options.Name); err != nil {
+	if err := options.check(name); err != nil {
 		return nil, err
 	}
 	desc := options.native()
@@ -89,7 +54,7 @@ func (d *Device) ImportPhysical(file *os.File, options PhysicalOptions) (*Physic
 	var importErr error
 	err = connection.Control(func(descriptor uintptr) {
 		imported, importErr = d.Instance().physical(C.gpumem_go_physical_import_fd(d.id(),
-			(*C.uint8_t)(unsafe.Pointer(&desc)), options.Name, C.int32_t(descriptor)))
+			inC(&desc), options.Name, C.int32_t(descriptor)))
 	})
 	if err != nil {
 		return nil, refusal(ErrInvalidArgument, name, "the file cannot be used: %v", err)
@@ -104,11 +69,11 @@ type FabricHandle [64]byte
 // ImportFabric makes a Physical of a handle that [Physical.ExportFabric] made, here or elsewhere on the fabric. Location,
 // size and handle types are those with which the memory was made; Require and Prefer are 0.
 func (d *Device) ImportFabric(handle FabricHandle, options PhysicalOptions) (*Physical, error) {
-	if err := checkTexts("Device.ImportFabric", options.Name); err != nil {
+	if err := options.check("Device.ImportFabric"); err != nil {
 		return nil, err
 	}
 	desc := options.native()
-	return d.Instance().physical(C.gpumem_go_physical_import_fabric(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name,
+	return d.Instance().physical(C.gpumem_go_physical_import_fabric(d.id(), inC(&desc), options.Name,
 		(*C.uint8_t)(&handle[0])))
 }
 
@@ -126,58 +91,34 @@ func (i *Instance) physical(result C.gpumem_go_result) (*Physical, error) {
 	if err := failure(result); err != nil {
 		return nil, err
 	}
-	p := &Physical{instance: i, handle: uintptr(result.value)}
+	p := &Physical{instance: i, handled: handled{handle: uintptr(result.value)}}
 	// That is always safe, because mappings keep the memory.
-	closeWhenCollected(p, func(p *Physical) outcome {
-		if p.instance.closed() {
-			return outcomeGone
-		}
-		return outcomeOf(p.Close())
-	})
+	closeWhenDropped(p, i)
 	return p, nil
 }
 
 // Close releases the Physical. The memory lives on while it is mapped or shared.
 func (p *Physical) Close() error {
-	if p == nil || p.handle == 0 || p.done.Load() {
+	if p == nil {
 		return nil
 	}
-	err := failure(C.gpumem_go_physical_release(p.id()))
-	if err == nil || isGone(err) {
-		if !p.done.Swap(true) {
-			closedByHand(p)
-		}
-		err = nil
-	}
-	runtime.KeepAlive(p)
-	return err
-}
-
-// Info gets information about the physical memory. It works after the device was lost.
-func (p *Physical) Info() (PhysicalInfo, error) {
-	var info nativePhysicalInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_physical_get_info(p.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(p)
-	return info.public(), err
+	return closeObject(p, &p.handled, func() error { return failure(C.gpumem_go_physical_release(p.id())) })
 }
 
 // Export makes a file for physical memory with HandleTypePOSIXFD. Another process can import it; pass it there with
 // exec.Cmd.ExtraFiles or over a Unix socket. The file keeps the memory alive until it is closed. The CUDA driver does not
 // export memory that was imported.
 func (p *Physical) Export() (*os.File, error) {
-	result := C.gpumem_go_physical_export_fd(p.id())
-	runtime.KeepAlive(p)
-	if err := failure(result); err != nil {
+	handle, err := valueOf[uintptr](C.gpumem_go_physical_export_fd(p.id()), p)
+	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(result.value), "gpumem.Physical"), nil
+	return os.NewFile(handle, "gpumem.Physical"), nil
 }
 
 // ExportFabric makes a handle for physical memory with HandleTypeFabric, which a process on this or another node of the
 // fabric can import. The handle does not keep the memory alive.
 func (p *Physical) ExportFabric() (handle FabricHandle, err error) {
-	err = failure(C.gpumem_go_physical_export_fabric(p.id(), (*C.uint8_t)(&handle[0])))
-	runtime.KeepAlive(p)
+	err = checked(C.gpumem_go_physical_export_fabric(p.id(), (*C.uint8_t)(&handle[0])), p)
 	return handle, err
 }

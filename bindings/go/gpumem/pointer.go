@@ -7,7 +7,6 @@ import "C"
 
 import (
 	"math"
-	"runtime"
 	"unsafe"
 )
 
@@ -42,12 +41,10 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 		return PointerInfo{}, err
 	}
 	defer address.leave()
-	var info nativePointerInfo
-	info.structSize = unsafe.Sizeof(info)
+	info := nativePointerInfo{structSize: unsafe.Sizeof(nativePointerInfo{})}
 	// The result has numbers by which the memory can be used unseen.
 	number := address.Number()
-	err := failure(C.gpumem_go_pointer_get_info(i.id(), C.uint64_t(number), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(i)
+	err := checked(C.gpumem_go_pointer_get_info(i.id(), C.uint64_t(number), inC(&info)), i)
 	if err != nil {
 		return PointerInfo{}, err
 	}
@@ -80,10 +77,8 @@ func (i *Instance) PointerAccess(address Address, location Location, locationID 
 		return AccessNone, err
 	}
 	defer address.leave()
-	result := C.gpumem_go_pointer_get_access(i.id(), C.uint64_t(address.value), C.gpumem_location(location),
-		C.int32_t(locationID))
-	runtime.KeepAlive(i)
-	return Access(int64(result.value)), failure(result)
+	return valueOf[Access](C.gpumem_go_pointer_get_access(i.id(), C.uint64_t(address.value), C.gpumem_location(location),
+		C.int32_t(locationID)), i)
 }
 
 // checkLocationID refuses numbers that C cannot express.
@@ -101,7 +96,5 @@ func (d *Device) DevicePointer(address Address) (DevicePtr, error) {
 		return 0, err
 	}
 	defer address.leave()
-	result := C.gpumem_go_pointer_get_device_pointer(d.id(), C.uint64_t(address.Number()))
-	runtime.KeepAlive(d)
-	return DevicePtr(result.value), failure(result)
+	return valueOf[DevicePtr](C.gpumem_go_pointer_get_device_pointer(d.id(), C.uint64_t(address.Number())), d)
 }

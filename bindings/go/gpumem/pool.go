@@ -13,21 +13,6 @@ import (
 	"unsafe"
 )
 
-// PoolOptions are options for a pool. The zero value makes one of device memory.
-type PoolOptions struct {
-	Kind             Kind              // KindDevice, KindPinned, KindManaged, or KindPageable for ordinary memory; 0 means KindDevice.
-	Flags            PoolFlags         // PoolAllowInternalDependencies, PoolDebug.
-	MemoryFlags      MemoryFlags       // Properties that the memory must have; otherwise the call fails.
-	HandleTypes      HandleTypes       // HandleTypePOSIXFD if blocks are to be shared by file descriptors; of a pool of KindDevice without MemoryFlags only.
-	NUMANode         int32             // Node for MemoryNUMANode; otherwise 0.
-	Limit            uint64            // Bytes that the pool takes at most; 0 means no limit.
-	ReleaseThreshold uint64            // Bytes that it keeps when blocks are freed; 0 means that it keeps all.
-	InitialSize      uint64            // Bytes that it takes at once.
-	SegmentSize      uint64            // Bytes that it takes at a time, at least; 0 means that it chooses.
-	Accesses         []ProcessorAccess // Devices besides its own that may access all blocks; of a pool of KindDevice only.
-	Name             string            // For messages and reports, up to 63 bytes.
-}
-
 // Pool takes large pieces of memory from the driver or the system and cuts them into blocks. A block that fits into what it
 // has costs no driver call and no lock. It may be used from any goroutine, and each block may be freed by any.
 //
@@ -36,64 +21,34 @@ type PoolOptions struct {
 // means that nothing uses a freed block any more, and that everyone may get it at once. A stream that is being captured into
 // a graph gets blocks that belong to the capture until [Pool.ReleaseCapture].
 type Pool struct {
+	handled
 	device   *Device
 	kind     Kind
-	handle   uintptr
-	done     atomic.Bool
 	setting  sync.Mutex     // Of the callback.
 	callback atomic.Uintptr // Its number; 0 if there is none.
-}
-
-func (p *Pool) id() C.uintptr_t {
-	if p == nil {
-		return 0
-	}
-	return C.uintptr_t(p.handle)
 }
 
 // NewPool makes a pool.
 func (d *Device) NewPool(options PoolOptions) (*Pool, error) {
 	const name = "Device.NewPool"
-	if err := checkTexts(name, options.Name); err != nil {
+	if err := options.check(name); err != nil {
 		return nil, err
 	}
 	accesses, _, err := nativeAccesses(name, options.Accesses)
 	if err != nil {
 		return nil, err
 	}
-	desc := nativePoolDesc{
-		kind:             int32(options.Kind),
-		numaNode:         options.NUMANode,
-		flags:            uint64(options.Flags),
-		memoryFlags:      uint64(options.MemoryFlags),
-		handleTypes:      uint64(options.HandleTypes),
-		limit:            options.Limit,
-		releaseThreshold: options.ReleaseThreshold,
-		initialSize:      options.InitialSize,
-		segmentSize:      options.SegmentSize,
-		accessCount:      uint64(len(accesses)),
-	}
-	desc.structSize = unsafe.Sizeof(desc)
-	var first *C.uint8_t
-	if len(accesses) > 0 {
-		first = (*C.uint8_t)(unsafe.Pointer(&accesses[0]))
-	}
-	result := C.gpumem_go_pool_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), first, options.Name)
-	runtime.KeepAlive(d)
-	if err := failure(result); err != nil {
+	desc := options.native()
+	handle, err := valueOf[uintptr](C.gpumem_go_pool_create(d.id(), inC(&desc), first(accesses), options.Name), d)
+	if err != nil {
 		return nil, err
 	}
-	p := &Pool{device: d, kind: options.Kind, handle: uintptr(result.value)}
+	p := &Pool{device: d, kind: options.Kind, handled: handled{handle: handle}}
 	if p.kind == 0 {
 		p.kind = KindDevice
 	}
 	// That is always safe, because blocks outlive the pool.
-	closeWhenCollected(p, func(p *Pool) outcome {
-		if p.device.instance.closed() {
-			return outcomeGone
-		}
-		return outcomeOf(p.Close())
-	})
+	closeWhenDropped(p, d.instance)
 	return p, nil
 }
 
@@ -102,27 +57,16 @@ func (d *Device) NewPool(options PoolOptions) (*Pool, error) {
 // without a stream have work that was not observed complete. Blocks that live stay usable, and the memory goes back with the
 // last one. The callback of the pool must not call it.
 func (p *Pool) Close() error {
-	if p == nil || p.handle == 0 || p.done.Load() {
-		return nil
-	}
-	err := changing(func() C.gpumem_go_result { return C.gpumem_go_pool_destroy(p.id()) })
-	if err == nil || isGone(err) {
-		if !p.done.Swap(true) {
-			closedByHand(p)
-			poolCallbacks.take(p.callback.Swap(0))
-		}
-		err = nil
-	}
-	runtime.KeepAlive(p)
-	return err
-}
-
-// Device returns the device that the pool was made for.
-func (p *Pool) Device() *Device {
 	if p == nil {
 		return nil
 	}
-	return p.device
+	err := closeObject(p, &p.handled, func() error {
+		return changing(func() C.gpumem_go_result { return C.gpumem_go_pool_destroy(p.id()) })
+	})
+	if p.done.Load() {
+		poolCallbacks.take(p.callback.Swap(0))
+	}
+	return err
 }
 
 // Kind returns the kind of the pool's memory.
@@ -312,10 +256,8 @@ func (p *Pool) FreeBatch(blocks []*PoolBlock, stream *Stream) (err error) {
 		}
 		return nil
 	}
-	err = failure(C.gpumem_go_pool_free_batch(p.id(), (*C.uint8_t)(unsafe.Pointer(&addresses[0])),
-		C.uint64_t(len(addresses)), C.uintptr_t(stream.id())))
-	runtime.KeepAlive(p)
-	runtime.KeepAlive(stream)
+	err = checked(C.gpumem_go_pool_free_batch(p.id(), (*C.uint8_t)(unsafe.Pointer(&addresses[0])),
+		C.uint64_t(len(addresses)), C.uintptr_t(stream.id())), p, stream)
 	if err == nil || p.device.instance.closed() {
 		freed = len(seized)
 		return nil
@@ -343,10 +285,7 @@ func (p *Pool) Free(address Address, stream *Stream) error {
 	if err := ownedBlocks.check("Pool.Free", p.Device().Instance(), address); err != nil {
 		return err
 	}
-	err := failure(C.gpumem_go_pool_free(p.id(), C.uint64_t(address.value), stream.id()))
-	runtime.KeepAlive(p)
-	runtime.KeepAlive(stream)
-	return err
+	return checked(C.gpumem_go_pool_free(p.id(), C.uint64_t(address.value), stream.id()), p, stream)
 }
 
 // FreeBlock is [Pool.Free] for a block of any pool of the instance, also of one that was closed.
@@ -354,10 +293,7 @@ func (i *Instance) FreeBlock(address Address, stream *Stream) error {
 	if err := ownedBlocks.check("Instance.FreeBlock", i, address); err != nil {
 		return err
 	}
-	err := failure(C.gpumem_go_pool_free_pointer(i.id(), C.uint64_t(address.value), stream.id()))
-	runtime.KeepAlive(i)
-	runtime.KeepAlive(stream)
-	return err
+	return checked(C.gpumem_go_pool_free_pointer(i.id(), C.uint64_t(address.value), stream.id()), i, stream)
 }
 
 // free frees a block of this pool, which may be closed.
@@ -409,53 +345,29 @@ func (p *Pool) Trim(keep uint64) (released uint64, err error) {
 // when the graph is not launched any more: behind the work that the stream has now, or at once if that is nil. Blocks that
 // live are ordinary blocks from then on.
 func (p *Pool) ReleaseCapture(captureID uint64, stream *Stream) error {
-	err := failure(C.gpumem_go_pool_release_capture(p.id(), C.uint64_t(captureID), stream.id()))
-	runtime.KeepAlive(p)
-	runtime.KeepAlive(stream)
-	return err
+	return checked(C.gpumem_go_pool_release_capture(p.id(), C.uint64_t(captureID), stream.id()), p, stream)
 }
 
 // CapacityFor returns how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included:
 // for the InitialSize of a pool that serves them the first time without taking more, to one goroutine at a time in one stream. It
 // does not depend on what the pool has.
 func (p *Pool) CapacityFor(sizes []uint64) (uint64, error) {
-	var first *C.uint8_t
-	if len(sizes) != 0 {
-		first = (*C.uint8_t)(unsafe.Pointer(&sizes[0]))
-	}
-	result := C.gpumem_go_pool_capacity_for(p.id(), first, C.uint64_t(len(sizes)))
-	runtime.KeepAlive(p)
-	return uint64(result.value), failure(result)
+	return valueOf[uint64](C.gpumem_go_pool_capacity_for(p.id(), first(sizes), C.uint64_t(len(sizes))), p)
 }
 
 // SetLimit sets how many bytes the pool takes at most; 0 means no limit. It releases nothing: see Trim.
 func (p *Pool) SetLimit(bytes uint64) error {
-	err := failure(C.gpumem_go_pool_set_limit(p.id(), C.uint64_t(bytes)))
-	runtime.KeepAlive(p)
-	return err
+	return checked(C.gpumem_go_pool_set_limit(p.id(), C.uint64_t(bytes)), p)
 }
 
 // SetReleaseThreshold sets how many bytes the pool keeps when blocks are freed; 0 means that it keeps all.
 func (p *Pool) SetReleaseThreshold(bytes uint64) error {
-	err := failure(C.gpumem_go_pool_set_release_threshold(p.id(), C.uint64_t(bytes)))
-	runtime.KeepAlive(p)
-	return err
+	return checked(C.gpumem_go_pool_set_release_threshold(p.id(), C.uint64_t(bytes)), p)
 }
 
 // ResetPeaks resets the peaks of the pool to what it has now.
 func (p *Pool) ResetPeaks() error {
-	err := failure(C.gpumem_go_pool_reset_peaks(p.id()))
-	runtime.KeepAlive(p)
-	return err
-}
-
-// Info gets information about the pool.
-func (p *Pool) Info() (PoolInfo, error) {
-	var info nativePoolInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_pool_get_info(p.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(p)
-	return info.public(), err
+	return checked(C.gpumem_go_pool_reset_peaks(p.id()), p)
 }
 
 // Classes gets the size classes of the pool, from small to large. Larger blocks than the last one has are cut to measure.
@@ -468,7 +380,7 @@ func (p *Pool) Classes() ([]PoolClass, error) {
 	for index := range classes {
 		var class nativePoolClassInfo
 		class.structSize = unsafe.Sizeof(class)
-		err := failure(C.gpumem_go_pool_get_class_info(p.id(), C.uint32_t(index), (*C.uint8_t)(unsafe.Pointer(&class))))
+		err := failure(C.gpumem_go_pool_get_class_info(p.id(), C.uint32_t(index), inC(&class)))
 		runtime.KeepAlive(p)
 		if err != nil {
 			return nil, err
@@ -647,9 +559,7 @@ func (b *PoolBlock) closedEarly() error {
 }
 
 func (b *PoolBlock) record(stream C.uintptr_t) error {
-	err := failure(C.gpumem_go_pool_record_use(b.pool.id(), C.uint64_t(b.address), stream))
-	runtime.KeepAlive(b)
-	return err
+	return checked(C.gpumem_go_pool_record_use(b.pool.id(), C.uint64_t(b.address), stream), b)
 }
 
 // RecordUse records that work of a stream uses the block, besides the stream in whose order it will be freed. The memory
@@ -772,10 +682,8 @@ func (i *Instance) BlockInfo(address Address) (BlockInfo, error) {
 }
 
 func (i *Instance) blockInfo(address uint64) (BlockInfo, error) {
-	var info nativePoolBlockInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_pool_get_block_info(i.id(), C.uint64_t(address), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(i)
+	info := nativePoolBlockInfo{structSize: unsafe.Sizeof(nativePoolBlockInfo{})}
+	err := checked(C.gpumem_go_pool_get_block_info(i.id(), C.uint64_t(address), inC(&info)), i)
 	if err != nil {
 		return BlockInfo{}, err
 	}

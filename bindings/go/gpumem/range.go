@@ -12,15 +12,6 @@ import (
 	"unsafe"
 )
 
-// RangeOptions are options for reserving addresses.
-type RangeOptions struct {
-	Size      uint64 // Bytes, a multiple of the granularity of every device of the instance.
-	Alignment uint64 // Power of two in bytes, met exactly or refused; 0 means the granularity.
-	Address   uint64 // Where the range should begin; 0 means anywhere.
-	Flags     RangeFlags
-	Name      string // For messages and reports, up to 63 bytes.
-}
-
 // AddressRange is reserved addresses, into which physical memory is mapped. Mapping, unmapping and changes of access
 // happen at the call, not in the order of a stream. Offsets count from the first byte.
 type AddressRange struct {
@@ -82,17 +73,11 @@ func (set *partSet) release(claimed *part) {
 // ReserveRange reserves addresses, far more than there is memory if wished. No processor can access them before something
 // is mapped.
 func (i *Instance) ReserveRange(options RangeOptions) (*AddressRange, error) {
-	if err := checkTexts("Instance.ReserveRange", options.Name); err != nil {
+	if err := options.check("Instance.ReserveRange"); err != nil {
 		return nil, err
 	}
-	desc := nativeRangeDesc{
-		size:      options.Size,
-		alignment: options.Alignment,
-		address:   options.Address,
-		flags:     uint64(options.Flags),
-	}
-	desc.structSize = unsafe.Sizeof(desc)
-	made := C.gpumem_go_range_reserve(i.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
+	desc := options.native()
+	made := C.gpumem_go_range_reserve(i.id(), inC(&desc), options.Name)
 	runtime.KeepAlive(i)
 	if err := failure(made.result); err != nil {
 		return nil, err
@@ -120,11 +105,7 @@ func (r *AddressRange) Close() error {
 		return nil
 	}
 	done, err := r.gate.close("AddressRange.Close", func() error {
-		err := failure(C.gpumem_go_range_release(r.id()))
-		if isGone(err) {
-			return nil
-		}
-		return err
+		return unlessGone(failure(C.gpumem_go_range_release(r.id())))
 	})
 	if done {
 		closedByHand(r)
@@ -167,14 +148,7 @@ func (r *AddressRange) Map(offset uint64, memory ...*Physical) error {
 	for index, one := range memory {
 		handles[index] = uintptr(one.id())
 	}
-	var first *C.uint8_t
-	if len(handles) > 0 {
-		first = (*C.uint8_t)(unsafe.Pointer(&handles[0]))
-	}
-	err := failure(C.gpumem_go_range_map(r.id(), C.uint64_t(offset), first, C.uint64_t(len(handles))))
-	runtime.KeepAlive(r)
-	runtime.KeepAlive(memory)
-	return err
+	return checked(C.gpumem_go_range_map(r.id(), C.uint64_t(offset), first(handles), C.uint64_t(len(handles))), r, memory)
 }
 
 // change runs a call that may take access away from the CPU.
@@ -229,12 +203,8 @@ func (r *AddressRange) SetAccess(offset, size uint64, accesses ...ProcessorAcces
 	if err != nil {
 		return err
 	}
-	var first *C.uint8_t
-	if len(native) > 0 {
-		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
-	}
 	set := func() C.gpumem_go_result {
-		return C.gpumem_go_range_set_access(r.id(), C.uint64_t(offset), C.uint64_t(size), first, C.uint64_t(len(native)))
+		return C.gpumem_go_range_set_access(r.id(), C.uint64_t(offset), C.uint64_t(size), first(native), C.uint64_t(len(native)))
 	}
 	if ofCPU {
 		return r.change(name, offset, size, set)
@@ -295,15 +265,6 @@ func (r *AddressRange) checkCPU(name string, offset, end uint64) error {
 	return nil
 }
 
-// Info gets information about the range.
-func (r *AddressRange) Info() (RangeInfo, error) {
-	var info nativeRangeInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_range_get_info(r.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(r)
-	return info.public(), err
-}
-
 // Mapping gets what is mapped at an address in a range. What a processor may do there, [Instance.PointerAccess] reports.
 func (i *Instance) Mapping(address Address) (MappingInfo, error) {
 	if err := address.enter("Instance.Mapping", 1); err != nil {
@@ -315,9 +276,7 @@ func (i *Instance) Mapping(address Address) (MappingInfo, error) {
 }
 
 func (i *Instance) mapping(number uint64) (MappingInfo, error) {
-	var info nativeMappingInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_range_get_mapping(i.id(), C.uint64_t(number), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(i)
+	info := nativeMappingInfo{structSize: unsafe.Sizeof(nativeMappingInfo{})}
+	err := checked(C.gpumem_go_range_get_mapping(i.id(), C.uint64_t(number), inC(&info)), i)
 	return info.public(), err
 }

@@ -120,7 +120,7 @@ func (r *ring) next(ctx context.Context, wait func(limit C.uint64_t, slot *C.uin
 	var slot nativeRingSlot
 	slot.structSize = unsafe.Sizeof(slot)
 	one := func(limit C.uint64_t) (bool, error) {
-		result := wait(limit, (*C.uint8_t)(unsafe.Pointer(&slot)))
+		result := wait(limit, inC(&slot))
 		return Status(result.status) == Success, failure(result)
 	}
 	err := takeNext(ctx, one)
@@ -132,8 +132,7 @@ func (r *ring) destroy() (bool, error) {
 	if r == nil || r.handle == 0 || r.done.Load() {
 		return false, nil
 	}
-	err := failure(C.gpumem_go_ring_destroy(r.id()))
-	runtime.KeepAlive(r)
+	err := checked(C.gpumem_go_ring_destroy(r.id()), r)
 	if err != nil && !isGone(err) {
 		return false, err
 	}
@@ -142,10 +141,8 @@ func (r *ring) destroy() (bool, error) {
 }
 
 func (r *ring) info() (RingInfo, error) {
-	var info nativeRingInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_ring_get_info(r.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(r)
+	info := nativeRingInfo{structSize: unsafe.Sizeof(nativeRingInfo{})}
+	err := checked(C.gpumem_go_ring_get_info(r.id(), inC(&info)), r)
 	return info.public(), err
 }
 
@@ -189,15 +186,6 @@ func (s *ringSlot) Index() int {
 	return int(s.native.index)
 }
 
-// RingOptions are options for a ring. 0 as a number means its default.
-type RingOptions struct {
-	SlotSize       uint64 // Bytes that a message has at most.
-	Slots          uint32 // Slots, up to 256; 4 by default.
-	MaxConsumers   uint32 // Consumers at the same time, up to 64; 4 by default.
-	FirstConsumers uint32 // The first slot can be acquired when so many consumers have opened the ring.
-	Name           string // For messages and reports, up to 63 bytes.
-}
-
 // RingProducer is the side of a ring that fills slots. Its consumers are in other processes, and each gets every message
 // that is published after it has opened the ring, in order. One goroutine at a time may call it; another call is refused
 // with [ErrBusy].
@@ -205,18 +193,15 @@ type RingProducer struct{ ring }
 
 // NewRing makes a ring.
 func (d *Device) NewRing(options RingOptions) (*RingProducer, error) {
-	if err := checkTexts("Device.NewRing", options.Name); err != nil {
+	if err := options.check("Device.NewRing"); err != nil {
 		return nil, err
 	}
-	desc := nativeRingDesc{slotSize: options.SlotSize, slotCount: options.Slots, consumersMax: options.MaxConsumers,
-		consumersFirst: options.FirstConsumers}
-	desc.structSize = unsafe.Sizeof(desc)
-	result := C.gpumem_go_ring_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
-	runtime.KeepAlive(d)
-	if err := failure(result); err != nil {
+	desc := options.native()
+	handle, err := valueOf[uintptr](C.gpumem_go_ring_create(d.id(), inC(&desc), options.Name), d)
+	if err != nil {
 		return nil, err
 	}
-	return &RingProducer{makeRing(d.Instance(), uintptr(result.value))}, nil
+	return &RingProducer{makeRing(d.Instance(), handle)}, nil
 }
 
 func (p *RingProducer) side() *ring {
@@ -357,12 +342,6 @@ func (p *RingProducer) Finish(ctx context.Context) error {
 	return err
 }
 
-// RingOpenOptions are options for opening a ring.
-type RingOpenOptions struct {
-	Timeout time.Duration // How long the producer may take for all answers; 0 means 5 seconds.
-	Name    string        // For messages and reports, up to 63 bytes.
-}
-
 // RingConsumer is the side of a ring that uses messages. The producer waits for it to release them. One goroutine at a
 // time may call it; another call is refused with [ErrBusy].
 type RingConsumer struct{ ring }
@@ -370,18 +349,14 @@ type RingConsumer struct{ ring }
 // OpenRing opens a ring of another process. This instance will use the messages that are published from now on.
 func (i *Instance) OpenRing(handle ShareHandle, options RingOpenOptions) (*RingConsumer, error) {
 	const name = "Instance.OpenRing"
-	if err := checkTexts(name, options.Name); err != nil {
+	if err := options.check(name); err != nil {
 		return nil, err
 	}
-	if err := checkLimits(name, options.Timeout); err != nil {
+	ring, err := valueOf[uintptr](C.gpumem_go_ring_open(i.id(), handle.native(), C.uint64_t(options.Timeout), options.Name), i)
+	if err != nil {
 		return nil, err
 	}
-	result := C.gpumem_go_ring_open(i.id(), handle.native(), C.uint64_t(options.Timeout), options.Name)
-	runtime.KeepAlive(i)
-	if err := failure(result); err != nil {
-		return nil, err
-	}
-	return &RingConsumer{makeRing(i, uintptr(result.value))}, nil
+	return &RingConsumer{makeRing(i, ring)}, nil
 }
 
 func (c *RingConsumer) side() *ring {

@@ -92,17 +92,9 @@ func (h ShareHandle) Info() (ShareInfo, error) {
 	if err := useLibrary(); err != nil {
 		return ShareInfo{}, err
 	}
-	var info nativeShareInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_share_get_info(h.native(), (*C.uint8_t)(unsafe.Pointer(&info))))
+	info := nativeShareInfo{structSize: unsafe.Sizeof(nativeShareInfo{})}
+	err := failure(C.gpumem_go_share_get_info(h.native(), inC(&info)))
 	return info.public(), err
-}
-
-// ExportOptions are options for an export. The zero value exports in the best way, with all access.
-type ExportOptions struct {
-	Way    ShareWay // Any but ShareWayDMABuf.
-	Access Access   // The most that importers get: AccessRead, or AccessReadWrite, or 0 for it.
-	Flags  ExportFlags
 }
 
 // Export makes memory importable for other processes of this user. Exporting it again gives the same handle and costs
@@ -118,13 +110,12 @@ func (i *Instance) Export(address Address, options ExportOptions) (ShareHandle, 
 		return ShareHandle{}, err
 	}
 	defer address.leave()
-	desc := nativeExportDesc{way: int32(options.Way), access: int32(options.Access), flags: uint64(options.Flags)}
-	desc.structSize = unsafe.Sizeof(desc)
+	desc := options.native()
 	// Other processes may use the memory unseen.
 	number := address.Number()
 	defer runtime.KeepAlive(i)
 	return newHandle(func(bytes *C.uint8_t) error {
-		return failure(C.gpumem_go_share_export(i.id(), C.uint64_t(number), (*C.uint8_t)(unsafe.Pointer(&desc)), bytes))
+		return failure(C.gpumem_go_share_export(i.id(), C.uint64_t(number), inC(&desc), bytes))
 	})
 }
 
@@ -138,9 +129,7 @@ func (e *Event) Export() (ShareHandle, error) {
 // Revoke ends an export of this instance. Whoever imports the handle from now on gets ErrStaleHandle; what has been
 // imported stays.
 func (i *Instance) Revoke(handle ShareHandle) error {
-	err := failure(C.gpumem_go_share_revoke(i.id(), handle.native()))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_share_revoke(i.id(), handle.native()), i)
 }
 
 // ExportedFiles returns the descriptors of an export of this instance as files, for a transport of the caller's own. The
@@ -206,36 +195,19 @@ func checkLimits(function string, limits ...time.Duration) error {
 	return nil
 }
 
-// ImportOptions are options for an import. The zero value imports for the device that has the memory, with all access that
-// the exporter allows.
-type ImportOptions struct {
-	Device  *Device // Device that will use the memory; nil means the one that has it, found by its UUID.
-	Access  Access  // AccessRead or AccessReadWrite; 0 means what the exporter allows.
-	Flags   ImportFlags
-	Address uint64        // Where the memory should begin, if these addresses are free; 0 means anywhere. Only by ShareWayPOSIXFD.
-	Timeout time.Duration // How long the exporter may take to answer; 0 means 5 seconds.
-	Name    string        // For messages and reports, up to 63 bytes.
-	// The descriptors of the handle, from [Instance.ExportedFiles] of the exporter. They stay the caller's. With none, they
-	// are those that came with the handle through Receive or Fetch, or the exporter is asked for them.
-	Files []*os.File
-}
-
 // Import maps memory of another process. It is a Memory of KindImported, which does what device memory does; CPU access is
 // that of the memory. It is mapped once in this process for each device and access: importing it again is quick and
 // counts, and it is unmapped when each Memory of it is closed. By ShareWayPOSIXFD it stays usable after the exporter has
 // ended.
 func (i *Instance) Import(handle ShareHandle, options ImportOptions) (*Memory, error) {
 	const name = "Instance.Import"
-	if err := checkTexts(name, options.Name); err != nil {
-		return nil, err
-	}
-	if err := checkLimits(name, options.Timeout); err != nil {
+	if err := options.check(name); err != nil {
 		return nil, err
 	}
 	desc := options.native()
 	var made C.gpumem_go_import
 	err := withDescriptors(name, options.Files, func(first *C.uint8_t, count C.uint32_t) {
-		made = C.gpumem_go_share_import(i.id(), handle.native(), first, count, (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
+		made = C.gpumem_go_share_import(i.id(), handle.native(), first, count, inC(&desc), options.Name)
 	})
 	defer runtime.KeepAlive(i)
 	defer runtime.KeepAlive(options.Device)
@@ -243,18 +215,6 @@ func (i *Instance) Import(handle ShareHandle, options ImportOptions) (*Memory, e
 		return nil, err
 	}
 	return i.imported(made, options.Device)
-}
-
-func (o *ImportOptions) native() nativeImportDesc {
-	desc := nativeImportDesc{
-		device:    uintptr(o.Device.id()),
-		access:    int32(o.Access),
-		flags:     uint64(o.Flags),
-		address:   o.Address,
-		timeoutNs: uint64(o.Timeout),
-	}
-	desc.structSize = unsafe.Sizeof(desc)
-	return desc
 }
 
 // imported is the memory that a call has imported. Without a device it is that of the memory.
@@ -301,10 +261,8 @@ func (m *Memory) ImportInfo() (ImportInfo, error) {
 	if err := m.checkImport("Memory.ImportInfo"); err != nil {
 		return ImportInfo{}, err
 	}
-	var info nativeImportInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_memory_get_import_info(m.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(m)
+	info := nativeImportInfo{structSize: unsafe.Sizeof(nativeImportInfo{})}
+	err := checked(C.gpumem_go_memory_get_import_info(m.id(), inC(&info)), m)
 	return info.public(), err
 }
 
@@ -335,16 +293,12 @@ func (i *Instance) SetImportCache(cache ImportCache) error {
 	if err := checkLimits("Instance.SetImportCache", cache.Idle); err != nil {
 		return err
 	}
-	err := failure(C.gpumem_go_share_set_cache(i.id(), C.uint64_t(cache.Idle), C.uint64_t(cache.MaxBytes)))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_share_set_cache(i.id(), C.uint64_t(cache.Idle), C.uint64_t(cache.MaxBytes)), i)
 }
 
 // FlushImportCache unmaps all imports that are closed and kept.
 func (i *Instance) FlushImportCache() error {
-	err := failure(C.gpumem_go_share_flush_cache(i.id()))
-	runtime.KeepAlive(i)
-	return err
+	return checked(C.gpumem_go_share_flush_cache(i.id()), i)
 }
 
 // WayInfo says whether memory can be shared in one way.
@@ -370,11 +324,9 @@ func (i *Instance) ShareWay(address Address, way ShareWay, peer SharePeer) (WayI
 		return WayInfo{}, err
 	}
 	defer address.leave()
-	var info nativeWayInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_share_get_way(i.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
-		C.gpumem_share_peer(peer), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(i)
+	info := nativeWayInfo{structSize: unsafe.Sizeof(nativeWayInfo{})}
+	err := checked(C.gpumem_go_share_get_way(i.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
+		C.gpumem_share_peer(peer), inC(&info)), i)
 	if err != nil {
 		return WayInfo{}, err
 	}
@@ -388,11 +340,9 @@ func (l *Link) ShareWay(address Address, way ShareWay, peer SharePeer) (WayInfo,
 		return WayInfo{}, err
 	}
 	defer address.leave()
-	var info nativeWayInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_link_get_way(l.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
-		C.gpumem_share_peer(peer), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(l)
+	info := nativeWayInfo{structSize: unsafe.Sizeof(nativeWayInfo{})}
+	err := checked(C.gpumem_go_link_get_way(l.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
+		C.gpumem_share_peer(peer), inC(&info)), l)
 	if err != nil {
 		return WayInfo{}, err
 	}
@@ -412,18 +362,12 @@ func (i *Instance) ShareWays(address Address, peer SharePeer) ([]WayInfo, error)
 	return ways, nil
 }
 
-// SendOptions are options for sending a handle.
-type SendOptions struct {
-	Lease   time.Duration // How long the receiver may take to import it; 0 means 30 seconds.
-	Timeout time.Duration // How long a message that was begun may wait for room in the socket; 0 means 5 seconds.
-}
-
 // Send sends a handle that this instance exported, with its descriptors and a connection to this process, over a Unix
 // socket: a [*net.UnixConn] or an [*os.File]. The receiver needs no common namespace. Deadlines of the socket hold. The
 // message is sent whole, between two messages of the caller's own.
 func (i *Instance) Send(socket syscall.Conn, handle ShareHandle, options SendOptions) error {
 	const name = "Instance.Send"
-	if err := checkLimits(name, options.Lease, options.Timeout); err != nil {
+	if err := options.check(name); err != nil {
 		return err
 	}
 	defer runtime.KeepAlive(i)
@@ -501,11 +445,10 @@ func (i *Instance) ExportDMABuf(address Address, size uint64, flags DMABufFlags)
 	}
 	defer address.leave()
 	// Other devices may use the memory unseen.
-	result := C.gpumem_go_share_export_dma_buf(i.id(), C.uint64_t(address.Number()), C.uint64_t(size),
-		C.gpumem_dma_buf_flags(flags))
-	runtime.KeepAlive(i)
-	if err := failure(result); err != nil {
+	handle, err := valueOf[uintptr](C.gpumem_go_share_export_dma_buf(i.id(), C.uint64_t(address.Number()), C.uint64_t(size),
+		C.gpumem_dma_buf_flags(flags)), i)
+	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(result.value), "gpumem.DMABuf"), nil
+	return os.NewFile(handle, "gpumem.DMABuf"), nil
 }

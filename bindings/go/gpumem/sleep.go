@@ -16,42 +16,6 @@ import (
 	"unsafe"
 )
 
-// SleepOptions are options for sleeping. The zero value keeps the content in pinned memory, and waits for all work of
-// each device that may access the buffers.
-type SleepOptions struct {
-	Content   Content    // What happens to the content.
-	Flags     SleepFlags // SleepIdle, or 0.
-	Directory string     // For ContentFile: directory of the file.
-	Tag       string     // For a Group: only the buffers with this tag, which may be none; "" means all.
-	// Work to wait for: all that is in this stream, and what this event marks. With neither, and without SleepIdle, the
-	// call waits for all work of the devices, whoever enqueued it.
-	Stream *Stream
-	Event  *Event // See Stream.
-	// Progress is called before the first byte and after each piece, and gets the bytes that are done and all bytes. If it
-	// returns false, the call fails with ErrCancelled, and what it did is undone; once all bytes are done, the value means
-	// nothing. A panic and runtime.Goexit, so also FailNow of a test, cancel too, and go on in the goroutine of the call
-	// when all is undone. The call waits while it runs, on a goroutine of its own. It must not use the buffers. It may be
-	// nil.
-	Progress func(done, total uint64) bool
-}
-
-// WakeOptions are options for waking. The zero value frees what kept the content.
-type WakeOptions struct {
-	Keep     uint64                        // Bytes of the store that each buffer keeps for its next sleep; math.MaxUint64 keeps all.
-	Tag      string                        // For a Group: only the buffers with this tag; "" means all.
-	Progress func(done, total uint64) bool // As in SleepOptions.
-}
-
-// PrepareOptions are options for preparing to sleep. The zero value prepares for ContentPinned, until all is done.
-type PrepareOptions struct {
-	Content   Content // What to prepare for. ContentZero and ContentDrop need no store: an old one is freed.
-	Directory string  // For ContentFile: directory of the file.
-	Tag       string  // For a Group: only the buffers with this tag; "" means all.
-	// 0: the call returns once all is prepared. Otherwise it returns at once, and a thread of the library does it, at most
-	// so many bytes a second.
-	BytesPerSecond uint64
-}
-
 // sleepCall is a call that sleeps or wakes, and what the library calls meanwhile.
 type sleepCall struct {
 	progress func(done, total uint64) bool
@@ -99,18 +63,12 @@ func (c *sleepCall) goesOn(done, total uint64) (yes bool) {
 
 // run puts to sleep what the function does.
 func (o *SleepOptions) run(sleep func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result) error {
-	desc := nativeSleepDesc{
-		content: int32(o.Content),
-		flags:   uint64(o.Flags),
-		stream:  uintptr(o.Stream.id()),
-		event:   uintptr(o.Event.id()),
-	}
-	desc.structSize = unsafe.Sizeof(desc)
+	desc := o.native()
 	directory := optionalText(o.Directory)
 	defer C.free(unsafe.Pointer(directory))
 	defer runtime.KeepAlive(o)
 	return (&sleepCall{progress: o.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
-		return sleep((*C.uint8_t)(unsafe.Pointer(&desc)), directory, call, progress)
+		return sleep(inC(&desc), directory, call, progress)
 	})
 }
 
@@ -327,8 +285,7 @@ func (r *Registration) Close() error {
 	if r == nil || r.buffer == nil || r.done.Swap(true) {
 		return nil
 	}
-	err := failure(C.gpumem_go_buffer_forget_registration(r.buffer.id(), C.uint64_t(r.number)))
-	runtime.KeepAlive(r)
+	err := checked(C.gpumem_go_buffer_forget_registration(r.buffer.id(), C.uint64_t(r.number)), r)
 	if err != nil && !isGone(err) {
 		r.done.Store(false)
 		return err

@@ -44,9 +44,8 @@ func (s Status) Info() (StatusInfo, error) {
 	if err := useLibrary(); err != nil {
 		return StatusInfo{}, err
 	}
-	var info nativeStatusInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_status_get_info(C.gpumem_status(s), (*C.uint8_t)(unsafe.Pointer(&info))))
+	info := nativeStatusInfo{structSize: unsafe.Sizeof(nativeStatusInfo{})}
+	err := failure(C.gpumem_go_status_get_info(C.gpumem_status(s), inC(&info)))
 	if err != nil {
 		return StatusInfo{}, err
 	}

@@ -14,12 +14,6 @@ import (
 	"unsafe"
 )
 
-// StreamOptions are options for creating a stream.
-type StreamOptions struct {
-	Priority int32  // Lower numbers run first; clamped to the range of the device; 0 is the default.
-	Name     string // For messages and reports, up to 63 bytes.
-}
-
 // Stream is an ordered queue of work on one device.
 type Stream struct {
 	*streamWork
@@ -51,7 +45,7 @@ func (s *Stream) id() C.uintptr_t { return C.uintptr_t(s.work().handle) }
 
 // NewStream creates a stream. It does not synchronise with the legacy default stream of the device.
 func (d *Device) NewStream(options StreamOptions) (*Stream, error) {
-	if err := checkTexts("Device.NewStream", options.Name); err != nil {
+	if err := options.check("Device.NewStream"); err != nil {
 		return nil, err
 	}
 	return d.stream(C.gpumem_go_stream_create(d.id(), C.int32_t(options.Priority), options.Name))
@@ -161,28 +155,16 @@ func (w *streamWork) answer(count uint64, result C.gpumem_go_result) C.gpumem_go
 	return result
 }
 
-// Info gets information about the stream.
-func (s *Stream) Info() (StreamInfo, error) {
-	var info nativeStreamInfo
-	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_stream_get_info(s.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(s)
-	return info.public(), err
-}
-
 // CaptureID returns the number of the capture into a graph that the stream is part of, for [Pool.ReleaseCapture]; 0 if it is
 // not being captured.
 func (s *Stream) CaptureID() (uint64, error) {
-	result := C.gpumem_go_stream_get_capture_id(s.id())
-	runtime.KeepAlive(s)
-	return uint64(result.value), failure(result)
+	return valueOf[uint64](C.gpumem_go_stream_get_capture_id(s.id()), s)
 }
 
 // native returns the native stream, or 0 if the stream is closed.
 func (w *streamWork) native() uintptr {
-	var info nativeStreamInfo
-	info.structSize = unsafe.Sizeof(info)
-	if failure(C.gpumem_go_stream_get_info(C.uintptr_t(w.handle), (*C.uint8_t)(unsafe.Pointer(&info)))) != nil {
+	info := nativeStreamInfo{structSize: unsafe.Sizeof(nativeStreamInfo{})}
+	if failure(C.gpumem_go_stream_get_info(C.uintptr_t(w.handle), inC(&info))) != nil {
 		return 0
 	}
 	return uintptr(info.nativeStream)
@@ -267,10 +249,7 @@ func nanoseconds(limit time.Duration) C.uint64_t {
 
 // WaitEvent makes later work of the stream wait for the latest record of an event.
 func (s *Stream) WaitEvent(event *Event) error {
-	err := failure(C.gpumem_go_stream_wait_event(s.id(), event.id()))
-	runtime.KeepAlive(s)
-	runtime.KeepAlive(event)
-	return err
+	return checked(C.gpumem_go_stream_wait_event(s.id(), event.id()), s, event)
 }
 
 // Launch enqueues a function that runs on the CPU, after all earlier and before all later work of the stream, on another
@@ -310,10 +289,8 @@ func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {
 		return err
 	}
 	defer address.leave()
-	err := failure(C.gpumem_go_stream_write_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
-		C.uint32_t(size)))
-	runtime.KeepAlive(s)
-	return err
+	return checked(C.gpumem_go_stream_write_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
+		C.uint32_t(size)), s)
 }
 
 // WaitValue makes later work of the stream wait until a word of 4 or 8 bytes in pinned or device memory meets a
@@ -323,10 +300,8 @@ func (s *Stream) WaitValue(address Address, value uint64, size uint32, condition
 		return err
 	}
 	defer address.leave()
-	err := failure(C.gpumem_go_stream_wait_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
-		C.uint32_t(size), C.gpumem_wait_condition(condition)))
-	runtime.KeepAlive(s)
-	return err
+	return checked(C.gpumem_go_stream_wait_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
+		C.uint32_t(size), C.gpumem_wait_condition(condition)), s)
 }
 
 // enter is Address.enter for a call that enqueues work: the memory refers to the stream until that work is observed

@@ -305,21 +305,6 @@ func (p DevicePtr) Format(state fmt.State, verb rune) {
 
 // The structs print their type, and the fields that are not zero.
 
-func (o Options) String() string          { return fields(o) }
-func (o HostOptions) String() string      { return fields(o) }
-func (o CUDAOptions) String() string      { return fields(o) }
-func (o MemoryOptions) String() string    { return fields(o) }
-func (o RegisterOptions) String() string  { return fields(o) }
-func (o PhysicalOptions) String() string  { return fields(o) }
-func (o RangeOptions) String() string     { return fields(o) }
-func (o BufferOptions) String() string    { return fields(o) }
-func (o GroupOptions) String() string     { return fields(o) }
-func (o SleepOptions) String() string     { return fields(o) }
-func (o WakeOptions) String() string      { return fields(o) }
-func (o PrepareOptions) String() string   { return fields(o) }
-func (o StreamOptions) String() string    { return fields(o) }
-func (o EventOptions) String() string     { return fields(o) }
-func (o CopyOptions) String() string      { return fields(o) }
 func (o FileOptions) String() string      { return fields(o) }
 func (c FileCopied) String() string       { return fields(c) }
 func (o Operand) String() string          { return fields(o) }
@@ -331,18 +316,8 @@ func (i ManagedInfo) String() string      { return fields(i) }
 func (i PointerInfo) String() string      { return fields(i) }
 func (i StatusInfo) String() string       { return fields(i) }
 func (c BufferCallbacks) String() string  { return fields(c) }
-func (o ExportOptions) String() string    { return fields(o) }
-func (o ImportOptions) String() string    { return fields(o) }
-func (o SendOptions) String() string      { return fields(o) }
-func (o HubOptions) String() string       { return fields(o) }
-func (o LinkOptions) String() string      { return fields(o) }
-func (o PublishOptions) String() string   { return fields(o) }
-func (o FetchOptions) String() string     { return fields(o) }
 func (i WayInfo) String() string          { return fields(i) }
-func (o RingOptions) String() string      { return fields(o) }
-func (o PoolOptions) String() string      { return fields(o) }
 func (i BlockInfo) String() string        { return fields(i) }
-func (o RingOpenOptions) String() string  { return fields(o) }
 func (c ImportCache) String() string      { return fields(c) }
 func (c CollectedObjects) String() string { return fields(c) }
 
