@@ -51,13 +51,18 @@ func asideHere() *aside {
 	return nil
 }
 
+// hand makes a call on the thread that waits.
+func hand[R any](waiting *aside, call func() R) R {
+	result := make(chan R)
+	waiting.changes <- func() { result <- call() }
+	return <-result
+}
+
 // changing makes a call that a function of the caller may not make while the library waits for it. There it is made on
 // the thread that waits, by which the library knows that it must refuse.
 func changing(call func() C.gpumem_go_result) error {
 	if waiting := asideHere(); waiting != nil {
-		result := make(chan error)
-		waiting.changes <- func() { result <- failure(call()) }
-		return <-result
+		return hand(waiting, func() error { return failure(call()) })
 	}
 	return failure(call())
 }

@@ -42,6 +42,17 @@ func (b *block) noting() *block {
 	return b
 }
 
+// dropped closes a block that is dropped, if nothing can use its bytes any more.
+func (b *block) dropped(instance *Instance, close func() error) outcome {
+	switch {
+	case instance.closed():
+		return outcomeGone
+	case b.shown.Load() || !b.noting().streams.observe():
+		return outcomeKept
+	}
+	return outcomeOf(close())
+}
+
 // owned has the addresses of objects that free them, and so are not freed by their number: a View may be using them. The objects
 // are only numbers here, so that they can be collected.
 type owned struct {

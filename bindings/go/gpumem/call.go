@@ -6,6 +6,7 @@ package gpumem
 import "C"
 
 import (
+	"errors"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -47,6 +48,28 @@ func firstError(errs ...error) error {
 		}
 	}
 	return nil
+}
+
+// enumerated lists what a call has at each index, up to the first at which it has nothing.
+func enumerated[T ~int32](at func(index C.uint32_t) C.gpumem_go_result) (list []T, err error) {
+	if err := useLibrary(); err != nil {
+		return nil, err
+	}
+	for index := C.uint32_t(0); ; index++ {
+		one, err := valueOf[T](at(index))
+		if errors.Is(err, ErrNotFound) {
+			return list, nil
+		} else if err != nil {
+			return nil, err
+		}
+		list = append(list, one)
+	}
+}
+
+// succeeded reports whether a call did what it was asked for: one that fails has an error, and others may have a note.
+func succeeded(result C.gpumem_go_result, used ...any) (bool, error) {
+	err := checked(result, used...)
+	return Status(result.status) == Success, err
 }
 
 // unlessGone returns the error of a call that destroys an object; nil if the object does not exist any more.

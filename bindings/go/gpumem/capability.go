@@ -23,19 +23,6 @@ func (d *Device) PeerCapability(capability Capability, peer *Device) (Capability
 }
 
 // Capabilities lists the capabilities of the library in use.
-func Capabilities() (list []Capability, err error) {
-	if err := useLibrary(); err != nil {
-		return nil, err
-	}
-	for index := C.uint32_t(0); ; index++ {
-		result := C.gpumem_go_capability_enumerate(index)
-		if Status(result.status) == ErrNotFound {
-			C.free(unsafe.Pointer(result.detail))
-			return list, nil
-		}
-		if err := failure(result); err != nil {
-			return nil, err
-		}
-		list = append(list, Capability(int64(result.value)))
-	}
+func Capabilities() ([]Capability, error) {
+	return enumerated[Capability](func(index C.uint32_t) C.gpumem_go_result { return C.gpumem_go_capability_enumerate(index) })
 }

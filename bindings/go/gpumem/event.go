@@ -95,8 +95,7 @@ func (e *Event) Record(stream *Stream) error {
 
 // Query reports whether the work of the latest record is complete.
 func (e *Event) Query() (complete bool, err error) {
-	result := e.observe(func() C.gpumem_go_result { return C.gpumem_go_event_query(e.id()) })
-	return Status(result.status) == Success, failure(result)
+	return succeeded(e.observe(func() C.gpumem_go_result { return C.gpumem_go_event_query(e.id()) }))
 }
 
 // Synchronize waits until the work of the latest record is complete.
@@ -106,8 +105,7 @@ func (e *Event) Synchronize() error {
 
 // SynchronizeFor is Synchronize with a timeout. It reports whether the work is complete.
 func (e *Event) SynchronizeFor(limit time.Duration) (complete bool, err error) {
-	result := e.observe(func() C.gpumem_go_result { return C.gpumem_go_event_synchronize(e.id(), nanoseconds(limit)) })
-	return Status(result.status) == Success, failure(result)
+	return succeeded(e.observe(func() C.gpumem_go_result { return C.gpumem_go_event_synchronize(e.id(), nanoseconds(limit)) }))
 }
 
 // SynchronizeContext is Synchronize until the context is done. Then it returns the error of the context within about 10

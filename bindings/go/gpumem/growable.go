@@ -110,16 +110,10 @@ func (d *Device) NewGrowableBuffer(options BufferOptions) (*GrowableBuffer, erro
 }
 
 func (b *GrowableBuffer) closeDropped() outcome {
-	switch {
-	case b.device.instance.closed():
-		return outcomeGone
-	case b.shown.Load() || !b.streams.observe():
-		return outcomeKept
-	}
 	if info, err := b.Info(); err == nil && info.Registrations > 0 {
 		return outcomeKept // Something outside the library holds the memory.
 	}
-	return outcomeOf(b.Close())
+	return b.dropped(b.device.instance, b.Close)
 }
 
 // Close frees the buffer, awake or asleep. All work on it must have been observed complete; if the backend knows that it

@@ -173,8 +173,7 @@ func (l *Link) Wait(ctx context.Context, name string, after uint64) (Entry, erro
 	}
 	info := nativeEntryInfo{structSize: unsafe.Sizeof(nativeEntryInfo{})}
 	wait := func(limit C.uint64_t) (found bool, err error) {
-		result := C.gpumem_go_link_wait(l.id(), name, C.uint64_t(after), limit, inC(&info))
-		return Status(result.status) == Success, failure(result)
+		return succeeded(C.gpumem_go_link_wait(l.id(), name, C.uint64_t(after), limit, inC(&info)))
 	}
 	err := takeNext(ctx, wait)
 	runtime.KeepAlive(l)
@@ -204,7 +203,7 @@ func (l *Link) ImportNext(ctx context.Context, name string, after uint64, option
 	wait := func(limit C.uint64_t) (found bool, err error) {
 		made = C.gpumem_go_link_import_next(l.id(), name, C.uint64_t(after), limit, inC(&desc), options.Name,
 			inC(&info))
-		return Status(made.memory.result.status) == Success, failure(made.memory.result)
+		return succeeded(made.memory.result)
 	}
 	err := takeNext(ctx, wait)
 	defer runtime.KeepAlive(l)

@@ -7,19 +7,12 @@ import "C"
 
 import (
 	"fmt"
-	"runtime"
 	"unsafe"
 )
 
 // Hints, which are advice, prefetches and discards, report whether they have an effect. It is false if the device or the
 // driver cannot use the hint: then nothing changed, and that is no error. Portable code gives hints everywhere and
 // ignores the answer.
-
-// hint returns whether a hint has an effect.
-func hint(result C.gpumem_go_result) (effective bool, err error) {
-	err = failure(result)
-	return err == nil && Status(result.status) == Success, err
-}
 
 func (i *Instance) beginHostAccess(address uint64, name string) error {
 	return calledAs(name, checked(C.gpumem_go_managed_begin_host_access(i.id(), C.uint64_t(address)), i))
@@ -65,10 +58,8 @@ func (i *Instance) Advise(address Address, size uint64, advice Advice, location 
 		return false, err
 	}
 	defer address.leave()
-	effective, err = hint(C.gpumem_go_managed_advise(i.id(), C.uint64_t(address.value), C.uint64_t(size),
-		C.gpumem_advice(advice), C.gpumem_location(location), C.int32_t(locationID)))
-	runtime.KeepAlive(i)
-	return effective, err
+	return succeeded(C.gpumem_go_managed_advise(i.id(), C.uint64_t(address.value), C.uint64_t(size),
+		C.gpumem_advice(advice), C.gpumem_location(location), C.int32_t(locationID)), i)
 }
 
 // Prefetch moves a range of managed memory to a location, in stream order, and reports whether that has an effect. No
@@ -82,10 +73,8 @@ func (s *Stream) Prefetch(address Address, size uint64, location Location, locat
 		return false, err
 	}
 	defer address.leave()
-	effective, err = hint(C.gpumem_go_managed_prefetch(s.id(), C.uint64_t(address.value), C.uint64_t(size),
-		C.gpumem_location(location), C.int32_t(locationID)))
-	runtime.KeepAlive(s)
-	return effective, err
+	return succeeded(C.gpumem_go_managed_prefetch(s.id(), C.uint64_t(address.value), C.uint64_t(size),
+		C.gpumem_location(location), C.int32_t(locationID)), s)
 }
 
 // ManagedRange is a range of a batch.
@@ -143,9 +132,7 @@ func (s *Stream) managedBatch(name string, ranges []ManagedRange,
 		native[index] = nativeManagedRange{unsafe.Sizeof(native[index]), one.Address.value, one.Size, int32(one.Location),
 			int32(one.LocationID)}
 	}
-	effective, err = hint(call(first(native), C.uint64_t(len(native))))
-	runtime.KeepAlive(s)
-	return effective, err
+	return succeeded(call(first(native), C.uint64_t(len(native))), s)
 }
 
 // ManagedInfo is what is known about a range of managed memory: at one moment, and true of every page of the range.

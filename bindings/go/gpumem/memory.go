@@ -106,16 +106,12 @@ func (m *Memory) disown() {
 
 func (m *Memory) closeDropped() outcome {
 	defer m.disown() // What is kept has no object any more.
-	switch {
-	case m.device.instance.closed():
+	if m.device.instance.closed() {
 		m.releaseBelow()
-		return outcomeGone
-	case m.shown.Load() || !m.streams.observe():
-		return outcomeKept
-	case m.below != nil && !m.below.noting().streams.observe(): // Work may use the memory by the Pageable's own address.
-		return outcomeKept
+	} else if m.below != nil && !m.below.noting().streams.observe() {
+		return outcomeKept // Work may use the memory by the Pageable's own address.
 	}
-	return outcomeOf(m.Close())
+	return m.dropped(m.device.instance, m.Close)
 }
 
 func (m *Memory) releaseBelow() {

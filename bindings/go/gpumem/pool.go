@@ -108,9 +108,7 @@ func (r request) allocate() C.gpumem_go_block {
 	if waiting == nil {
 		return r.call()
 	}
-	made := make(chan C.gpumem_go_block)
-	waiting.changes <- func() { made <- r.call() }
-	return <-made
+	return hand(waiting, r.call)
 }
 
 func (p *Pool) block(r request, in order) (*PoolBlock, error) {
@@ -187,15 +185,11 @@ func (p *Pool) AllocBatch(sizes []uint64, stream *Stream) ([]*PoolBlock, error) 
 	}
 	var made C.gpumem_go_block
 	if waiting := asideHere(); waiting != nil {
-		done := make(chan C.gpumem_go_block)
-		waiting.changes <- func() { done <- call() }
-		made = <-done
+		made = hand(waiting, call)
 	} else {
 		made = call()
 	}
-	runtime.KeepAlive(p)
-	runtime.KeepAlive(stream)
-	err := failure(made.result)
+	err := checked(made.result, p, stream)
 	goesOn(made.unwound)
 	if err != nil {
 		return nil, err
@@ -471,14 +465,8 @@ type PoolBlock struct {
 }
 
 func (b *PoolBlock) closeDropped() outcome {
-	defer b.disown() // What is kept has no object any more.
-	switch {
-	case b.pool.device.instance.closed():
-		return outcomeGone
-	case b.shown.Load() || !b.streams.observe():
-		return outcomeKept
-	}
-	return outcomeOf(b.FreeOn(nil)) // All of its work is complete.
+	defer b.disown()                                                                // What is kept has no object any more.
+	return b.dropped(b.pool.device.instance, func() error { return b.FreeOn(nil) }) // All of its work is complete.
 }
 
 // Free frees the block in the order of the stream that it was allocated in; without one, no work may use it any more. A

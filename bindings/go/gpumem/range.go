@@ -90,13 +90,12 @@ func (i *Instance) ReserveRange(options RangeOptions) (*AddressRange, error) {
 }
 
 func (r *AddressRange) closeDropped() outcome {
-	switch {
-	case r.instance.closed():
-		return outcomeGone
-	case r.shown.Load() || !r.streams.observe() || Status(C.gpumem_go_range_unmap(r.id(), 0, wholeRange).status).Failed():
-		return outcomeKept
-	}
-	return outcomeOf(r.Close())
+	return r.dropped(r.instance, func() error {
+		if err := failure(C.gpumem_go_range_unmap(r.id(), 0, wholeRange)); err != nil {
+			return err
+		}
+		return r.Close()
+	})
 }
 
 // Close gives the addresses back. While something is mapped, it fails with ErrBusy: call Unmap first.

@@ -43,15 +43,11 @@ func makeRing(instance *Instance, handle uintptr) ring {
 }
 
 func (e *ringEnd) closeDropped() outcome {
-	switch {
-	case e.instance.closed():
-		return outcomeGone
-	case e.used.shown.Load() || !e.used.streams.observe():
-		return outcomeKept
-	}
-	// Else the consumers of a producer would wait. This waits until they have left; a consumer is refused.
-	_ = failure(C.gpumem_go_ring_finish(C.uintptr_t(e.handle), timeoutInfinite))
-	return outcomeOf(failure(C.gpumem_go_ring_destroy(C.uintptr_t(e.handle))))
+	return e.used.dropped(e.instance, func() error {
+		// Else the consumers of a producer would wait. This waits until they have left; a consumer is refused.
+		_ = failure(C.gpumem_go_ring_finish(C.uintptr_t(e.handle), timeoutInfinite))
+		return failure(C.gpumem_go_ring_destroy(C.uintptr_t(e.handle)))
+	})
 }
 
 func (r *ring) id() C.uintptr_t {
@@ -120,8 +116,7 @@ func (r *ring) next(ctx context.Context, wait func(limit C.uint64_t, slot *C.uin
 	var slot nativeRingSlot
 	slot.structSize = unsafe.Sizeof(slot)
 	one := func(limit C.uint64_t) (bool, error) {
-		result := wait(limit, inC(&slot))
-		return Status(result.status) == Success, failure(result)
+		return succeeded(wait(limit, inC(&slot)))
 	}
 	err := takeNext(ctx, one)
 	runtime.KeepAlive(r)

@@ -55,21 +55,8 @@ func (s Status) Info() (StatusInfo, error) {
 }
 
 // Statuses lists the statuses of the library in use.
-func Statuses() (list []Status, err error) {
-	if err := useLibrary(); err != nil {
-		return nil, err
-	}
-	for index := C.uint32_t(0); ; index++ {
-		result := C.gpumem_go_status_enumerate(index)
-		if Status(result.status) == ErrNotFound {
-			C.free(unsafe.Pointer(result.detail))
-			return list, nil
-		}
-		if err := failure(result); err != nil {
-			return nil, err
-		}
-		list = append(list, Status(int64(result.value)))
-	}
+func Statuses() ([]Status, error) {
+	return enumerated[Status](func(index C.uint32_t) C.gpumem_go_result { return C.gpumem_go_status_enumerate(index) })
 }
 
 // Error is the detail of a failed call.

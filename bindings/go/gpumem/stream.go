@@ -22,13 +22,12 @@ type Stream struct {
 
 // streamWork is the part of a stream that memory used in it refers to. It does not keep the Stream alive.
 type streamWork struct {
-	handle   uintptr
+	handled
 	enqueued atomic.Uint64 // Work that may use memory, counted before it is enqueued.
 	observed atomic.Uint64 // Part of it that was observed complete.
 	panics   panicBox      // Of the functions of the stream.
 	late     *panicBox     // Of the instance, for those that end when the stream is closed.
-	done     atomic.Bool
-	waiting  sync.Mutex // Of who waits in observe.
+	waiting  sync.Mutex    // Of who waits in observe.
 }
 
 // noWork stands for the work of no stream.
@@ -62,7 +61,7 @@ func (d *Device) stream(result C.gpumem_go_result) (*Stream, error) {
 	if err := failure(result); err != nil {
 		return nil, err
 	}
-	stream := &Stream{streamWork: &streamWork{handle: uintptr(result.value), late: d.instance.late}, device: d}
+	stream := &Stream{streamWork: &streamWork{handled: handled{handle: uintptr(result.value)}, late: d.instance.late}, device: d}
 	closeWhenCollected(stream, func(stream *Stream) outcome {
 		if stream.device.instance.closed() {
 			return outcomeGone
@@ -83,14 +82,9 @@ func (d *Device) stream(result C.gpumem_go_result) (*Stream, error) {
 // is returned by Close of the instance.
 func (s *Stream) Close() error {
 	work := s.work()
-	if work == &noWork || work.done.Load() {
-		return nil
-	}
-	err := failure(C.gpumem_go_stream_destroy(s.id()))
-	if err == nil || isGone(err) {
-		if !work.done.Swap(true) {
-			closedByHand(s)
-		}
+	now, err := work.destroyOnce(func() error { return failure(C.gpumem_go_stream_destroy(s.id())) })
+	if now {
+		closedByHand(s)
 		err = work.panics.take()
 	}
 	runtime.KeepAlive(s)
