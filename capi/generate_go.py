@@ -96,11 +96,48 @@ TEXTS = {f"gpumem_{key}": text for key, text in {
 OF_C = ((r"without memory flags", "without MemoryFlags"), (r"the name `default`", 'the name "default"'), (r" `GPUMEM_HOST_\w+`.*$", ""), (r",? or NULL; copied\.$", "."), (r"; or NULL\.$", "."), (r" The array is copied; the", " The"),
         (r", by its path; otherwise NULL\.$", "."), (r"^(#GPUMEM_LOCATION_DEVICE), or 0 for it: the device of the call\. Or (.*), or",
                                                      r"\1, or LocationNone for it: the device of the call; \2; or"))
-# Objects with a handle of their own, and what the object says it was made for; "" if by hand.
-HANDLES = {"instance": "", "device": "", "memory": "device", "physical": "", "event": "", "group": "", "pool": "device", "hub": "", "link": ""}
-# Objects whose information needs no more than that, in the words of the text of C.
-INFOS = {"instance": "an open instance", "device": "a device", "stream": "a stream", "event": "an event", "physical": "physical memory",
-         "range": "a range", "pool": "a pool", "hub": "a hub", "link": "a link"}
+# What a method calls its object, if not by the first letter of the class.
+RECEIVERS = {"AddressRange": "r", "GrowableBuffer": "b", "PoolBlock": "b", "RingProducer": "p", "RingConsumer": "c", "RingMessage": "m", "ringSlot": "s"}
+# Objects with a field for their handle.
+HANDLES = ("instance", "device", "memory", "physical", "event", "group", "pool", "hub", "link")
+# Objects whose information needs no more than that: what the text of C calls one, what String returns, in which format, and the fields for it.
+INFOS = {
+    "instance": ("an open instance", "the backend, the name and the number of devices", "%v%s, %d devices", "Backend Name DeviceCount"),
+    "device": ("a device", "the ordinal, the name and the size", "%d%s, %d bytes", "Ordinal Name TotalBytes"),
+    "stream": ("a stream", "the name and the device", "%s device %d", "Name DeviceOrdinal"),
+    "event": ("an event", "the name and the device", "%s device %d", "Name DeviceOrdinal"),
+    "physical": ("physical memory", "the name, the size and the location", "%s %d bytes, %v %d", "Name Size Location LocationID"),
+    "range": ("a range", "the name, the sizes and the address", "%s %d bytes at %#x, %d mapped", "Name Size r.address MappedSize"),
+    "pool": ("a pool", "the name, the kind, the blocks that live and what the pool has taken", "%s %v, %d blocks in %d bytes, device %d",
+             "Name Kind LiveCount ReservedBytes DeviceOrdinal"),
+    "hub": ("a hub", "the path, and the number of names and links", "%s %s, %d names, %d links", "Name Path NameCount LinkCount"),
+    "link": ("a link", "the path of the hub, and its process", "%s of process %d", "Path PID"),
+}
+# What an object knows by itself, also if it is closed: class, method, type, expression and text. Nil has nothing.
+MADE_FOR = "the device that the {} was made for"
+KNOWN = (
+    ("Device", "Instance", "*Instance", "d.instance", "the instance of the device"),
+    ("Device", "Ordinal", "int", "d.ordinal", "the number of the device in its instance"),
+    ("Memory", "Device", "*Device", "m.device", MADE_FOR.format("memory")),
+    ("Memory", "Size", "uint64", "m.size", "the number of bytes requested"),
+    ("AddressRange", "Size", "uint64", "r.size", "the number of bytes reserved"),
+    ("GrowableBuffer", "Device", "*Device", "b.device", MADE_FOR.format("buffer")),
+    ("GrowableBuffer", "Group", "*Group", "b.group", "the group that the buffer was made in, or nil"),
+    ("Pool", "Device", "*Device", "p.device", MADE_FOR.format("pool")),
+    ("Pool", "Kind", "Kind", "p.kind", "the kind of the pool's memory"),
+    ("PoolBlock", "Pool", "*Pool", "b.pool", "the pool of the block"),
+    ("PoolBlock", "Size", "uint64", "b.size", "the number of bytes that were asked for"),
+    ("RingProducer", "side", "*ring", "&p.ring", ""),
+    ("RingProducer", "Instance", "*Instance", "p.instance", "the instance of the ring"),
+    ("RingConsumer", "side", "*ring", "&c.ring", ""),
+    ("RingConsumer", "Instance", "*Instance", "c.instance", "the instance of the ring"),
+    ("ringSlot", "Size", "uint64", "s.size", "the bytes of the message, or those of a slot that may be filled"),
+    ("ringSlot", "Number", "uint64", "s.native.number", "the number of the message: 0, 1, 2 and so on since the ring was created"),
+    ("ringSlot", "Index", "int", "int(s.native.index)", "the index of the slot"),
+    ("RingMessage", "Tag", "uint64", "m.native.tag", "the number that the producer passed with the message"),
+)
+# Objects with bytes, and what At says of them besides.
+BYTES = {"Memory": "", "AddressRange": " They may cross from one mapping to the next.", "PoolBlock": "", "ringSlot": ""}
 
 
 def option_name(field, pascal):
@@ -197,21 +234,30 @@ def options(interface, go):
 def objects(interface, go):
     """What all objects do alike."""
     text = ""
-    for handle, owner in HANDLES.items():
-        name = go.classes[f"gpumem_{handle}"]
-        this = name[0].lower()
-        text += (f"\nfunc ({this} *{name}) id() C.uintptr_t {{\n\tif {this} == nil {{\n\t\treturn 0\n\t}}\n"
-                 f"\treturn C.uintptr_t({this}.handle)\n}}\n")
-        if owner:
-            text += (f"\n// Device returns the device that the {handle} was made for.\nfunc ({this} *{name}) Device() *Device {{\n"
-                     f"\tif {this} == nil {{\n\t\treturn nil\n\t}}\n\treturn {this}.device\n}}\n")
-    for handle, about in INFOS.items():
-        name = go.classes[f"gpumem_{handle}"]
-        this, function = name[0].lower() if handle != "range" else "r", f"gpumem_{handle}_get_info"
+
+    def method(kind, signature, result, value, says=""):
+        nonlocal text
+        this = RECEIVERS.get(kind, kind[0].lower())
+        zero = "nil" if result[0] == "*" else "Address{}" if result == "Address" else "0"
+        text += "\n" + go.comment(says) + f"func ({this} *{kind}) {signature} {result} {{\n\tif {this} == nil {{\n\t\treturn {zero}\n\t}}\n"
+        text += f"\treturn {value.replace('this', this)}\n}}\n"
+    for handle in HANDLES:
+        method(go.classes[f"gpumem_{handle}"], "id()", "C.uintptr_t", "C.uintptr_t(this.handle)")
+    for kind, name, result, value, says in KNOWN:
+        method(kind, f"{name}()", result, value, f"{name} returns {says}." if says else "")
+    for kind, more in BYTES.items():
+        method(kind, "At(offset uint64)", "Address", "Address{&this.block, this.address + offset}",
+               f"At returns the address of the byte at an offset, for copies and fills.{more}")
+    for handle, (one, returns, form, printed) in INFOS.items():
+        name, function = go.classes[f"gpumem_{handle}"], f"gpumem_{handle}_get_info"
+        this = RECEIVERS.get(name, name[0].lower())
         says = next(item.text for item in interface.functions if item.name == function)
-        says = says.replace(f"Gets information about {about}.", f"Info gets information about the {about.split(' ')[-1]}." if about[0] == "a" else
-                            "Info gets information about the physical memory.")
+        says = says.replace(f"Gets information about {one}.", f"Info gets information about the {re.sub('^(an open|an?) ', '', one)}.")
         info, native = generate_infos.STRUCTS[f"gpumem_{handle}_info"], go.struct(f"gpumem_{handle}_info")
         text += ("\n" + go.comment(says) + f"func ({this} *{name}) Info() ({info}, error) {{\n\tinfo := {native}{{structSize: unsafe.Sizeof({native}{{}})}}\n"
                  f"\terr := checked(C.gpumem_go_{handle}_get_info({this}.id(), inC(&info)), {this})\n\treturn info.public(), err\n}}\n")
-    return '// #include "native.h"\nimport "C"\n\nimport "unsafe"\n' + text
+        words = [word if "." in word else "named(info.Name)" if word == "Name" else f"info.{word}" for word in printed.split()]
+        text += (f"\n// String returns {returns}.\nfunc ({this} *{name}) String() string {{\n"
+                 f'\treturn described("{name}", {this}.id() == 0, {this}.Info, func(info {info}) string {{\n'
+                 f'\t\treturn fmt.Sprintf("{form}", {", ".join(words)})\n\t}})\n}}\n')
+    return '// #include "native.h"\nimport "C"\n\nimport (\n\t"fmt"\n\t"unsafe"\n)\n' + text

@@ -43,22 +43,6 @@ func (i *Instance) Devices() ([]*Device, error) {
 	return devices, nil
 }
 
-// Instance returns the instance of the device.
-func (d *Device) Instance() *Instance {
-	if d == nil {
-		return nil
-	}
-	return d.instance
-}
-
-// Ordinal returns the number of the device in its instance.
-func (d *Device) Ordinal() int {
-	if d == nil {
-		return 0
-	}
-	return d.ordinal
-}
-
 // Memory gets the free and total bytes of the device. Both are estimates: other processes change them at any time.
 func (d *Device) Memory() (free, total uint64, err error) {
 	var freeBytes, totalBytes C.uint64_t

@@ -309,22 +309,6 @@ func (b *GrowableBuffer) Prepare(options PrepareOptions) error {
 	})
 }
 
-// Device returns the device that the buffer was made for.
-func (b *GrowableBuffer) Device() *Device {
-	if b == nil {
-		return nil
-	}
-	return b.device
-}
-
-// Group returns the group that the buffer was made in, or nil.
-func (b *GrowableBuffer) Group() *Group {
-	if b == nil {
-		return nil
-	}
-	return b.group
-}
-
 // Size returns the number of bytes, as last asked for; of a closed buffer, that of before. There may be memory behind them; see
 // [GrowableBuffer.At].
 func (b *GrowableBuffer) Size() uint64 { return b.now().size }

@@ -144,22 +144,6 @@ func (m *Memory) gone() bool {
 	return m == nil || m.handle == 0 || m.closed() || m.device.instance.closed()
 }
 
-// Size returns the number of bytes requested.
-func (m *Memory) Size() uint64 {
-	if m == nil {
-		return 0
-	}
-	return m.size
-}
-
-// At returns the address of the byte at an offset, for copies and fills.
-func (m *Memory) At(offset uint64) Address {
-	if m == nil {
-		return Address{}
-	}
-	return Address{&m.block, m.address + offset}
-}
-
 // DevicePtr returns the address of the first byte for devices, for use by kernels and other code; 0 if there is none or
 // the memory is closed. It does not keep the memory alive.
 func (m *Memory) DevicePtr() DevicePtr {

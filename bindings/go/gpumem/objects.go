@@ -7,7 +7,10 @@ package gpumem
 // #include "native.h"
 import "C"
 
-import "unsafe"
+import (
+	"fmt"
+	"unsafe"
+)
 
 func (i *Instance) id() C.uintptr_t {
 	if i == nil {
@@ -28,14 +31,6 @@ func (m *Memory) id() C.uintptr_t {
 		return 0
 	}
 	return C.uintptr_t(m.handle)
-}
-
-// Device returns the device that the memory was made for.
-func (m *Memory) Device() *Device {
-	if m == nil {
-		return nil
-	}
-	return m.device
 }
 
 func (p *Physical) id() C.uintptr_t {
@@ -66,14 +61,6 @@ func (p *Pool) id() C.uintptr_t {
 	return C.uintptr_t(p.handle)
 }
 
-// Device returns the device that the pool was made for.
-func (p *Pool) Device() *Device {
-	if p == nil {
-		return nil
-	}
-	return p.device
-}
-
 func (h *Hub) id() C.uintptr_t {
 	if h == nil {
 		return 0
@@ -88,11 +75,200 @@ func (l *Link) id() C.uintptr_t {
 	return C.uintptr_t(l.handle)
 }
 
+// Instance returns the instance of the device.
+func (d *Device) Instance() *Instance {
+	if d == nil {
+		return nil
+	}
+	return d.instance
+}
+
+// Ordinal returns the number of the device in its instance.
+func (d *Device) Ordinal() int {
+	if d == nil {
+		return 0
+	}
+	return d.ordinal
+}
+
+// Device returns the device that the memory was made for.
+func (m *Memory) Device() *Device {
+	if m == nil {
+		return nil
+	}
+	return m.device
+}
+
+// Size returns the number of bytes requested.
+func (m *Memory) Size() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.size
+}
+
+// Size returns the number of bytes reserved.
+func (r *AddressRange) Size() uint64 {
+	if r == nil {
+		return 0
+	}
+	return r.size
+}
+
+// Device returns the device that the buffer was made for.
+func (b *GrowableBuffer) Device() *Device {
+	if b == nil {
+		return nil
+	}
+	return b.device
+}
+
+// Group returns the group that the buffer was made in, or nil.
+func (b *GrowableBuffer) Group() *Group {
+	if b == nil {
+		return nil
+	}
+	return b.group
+}
+
+// Device returns the device that the pool was made for.
+func (p *Pool) Device() *Device {
+	if p == nil {
+		return nil
+	}
+	return p.device
+}
+
+// Kind returns the kind of the pool's memory.
+func (p *Pool) Kind() Kind {
+	if p == nil {
+		return 0
+	}
+	return p.kind
+}
+
+// Pool returns the pool of the block.
+func (b *PoolBlock) Pool() *Pool {
+	if b == nil {
+		return nil
+	}
+	return b.pool
+}
+
+// Size returns the number of bytes that were asked for.
+func (b *PoolBlock) Size() uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.size
+}
+
+func (p *RingProducer) side() *ring {
+	if p == nil {
+		return nil
+	}
+	return &p.ring
+}
+
+// Instance returns the instance of the ring.
+func (p *RingProducer) Instance() *Instance {
+	if p == nil {
+		return nil
+	}
+	return p.instance
+}
+
+func (c *RingConsumer) side() *ring {
+	if c == nil {
+		return nil
+	}
+	return &c.ring
+}
+
+// Instance returns the instance of the ring.
+func (c *RingConsumer) Instance() *Instance {
+	if c == nil {
+		return nil
+	}
+	return c.instance
+}
+
+// Size returns the bytes of the message, or those of a slot that may be filled.
+func (s *ringSlot) Size() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.size
+}
+
+// Number returns the number of the message: 0, 1, 2 and so on since the ring was created.
+func (s *ringSlot) Number() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.native.number
+}
+
+// Index returns the index of the slot.
+func (s *ringSlot) Index() int {
+	if s == nil {
+		return 0
+	}
+	return int(s.native.index)
+}
+
+// Tag returns the number that the producer passed with the message.
+func (m *RingMessage) Tag() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.native.tag
+}
+
+// At returns the address of the byte at an offset, for copies and fills.
+func (m *Memory) At(offset uint64) Address {
+	if m == nil {
+		return Address{}
+	}
+	return Address{&m.block, m.address + offset}
+}
+
+// At returns the address of the byte at an offset, for copies and fills. They may cross from one mapping to the next.
+func (r *AddressRange) At(offset uint64) Address {
+	if r == nil {
+		return Address{}
+	}
+	return Address{&r.block, r.address + offset}
+}
+
+// At returns the address of the byte at an offset, for copies and fills.
+func (b *PoolBlock) At(offset uint64) Address {
+	if b == nil {
+		return Address{}
+	}
+	return Address{&b.block, b.address + offset}
+}
+
+// At returns the address of the byte at an offset, for copies and fills.
+func (s *ringSlot) At(offset uint64) Address {
+	if s == nil {
+		return Address{}
+	}
+	return Address{&s.block, s.address + offset}
+}
+
 // Info gets information about the instance.
 func (i *Instance) Info() (InstanceInfo, error) {
 	info := nativeInstanceInfo{structSize: unsafe.Sizeof(nativeInstanceInfo{})}
 	err := checked(C.gpumem_go_instance_get_info(i.id(), inC(&info)), i)
 	return info.public(), err
+}
+
+// String returns the backend, the name and the number of devices.
+func (i *Instance) String() string {
+	return described("Instance", i.id() == 0, i.Info, func(info InstanceInfo) string {
+		return fmt.Sprintf("%v%s, %d devices", info.Backend, named(info.Name), info.DeviceCount)
+	})
 }
 
 // Info gets information about the device. It works after the device was lost.
@@ -102,11 +278,25 @@ func (d *Device) Info() (DeviceInfo, error) {
 	return info.public(), err
 }
 
+// String returns the ordinal, the name and the size.
+func (d *Device) String() string {
+	return described("Device", d.id() == 0, d.Info, func(info DeviceInfo) string {
+		return fmt.Sprintf("%d%s, %d bytes", info.Ordinal, named(info.Name), info.TotalBytes)
+	})
+}
+
 // Info gets information about the stream.
 func (s *Stream) Info() (StreamInfo, error) {
 	info := nativeStreamInfo{structSize: unsafe.Sizeof(nativeStreamInfo{})}
 	err := checked(C.gpumem_go_stream_get_info(s.id(), inC(&info)), s)
 	return info.public(), err
+}
+
+// String returns the name and the device.
+func (s *Stream) String() string {
+	return described("Stream", s.id() == 0, s.Info, func(info StreamInfo) string {
+		return fmt.Sprintf("%s device %d", named(info.Name), info.DeviceOrdinal)
+	})
 }
 
 // Info gets information about the event.
@@ -116,11 +306,25 @@ func (e *Event) Info() (EventInfo, error) {
 	return info.public(), err
 }
 
+// String returns the name and the device.
+func (e *Event) String() string {
+	return described("Event", e.id() == 0, e.Info, func(info EventInfo) string {
+		return fmt.Sprintf("%s device %d", named(info.Name), info.DeviceOrdinal)
+	})
+}
+
 // Info gets information about the physical memory. It makes no driver call, and works after the device was lost.
 func (p *Physical) Info() (PhysicalInfo, error) {
 	info := nativePhysicalInfo{structSize: unsafe.Sizeof(nativePhysicalInfo{})}
 	err := checked(C.gpumem_go_physical_get_info(p.id(), inC(&info)), p)
 	return info.public(), err
+}
+
+// String returns the name, the size and the location.
+func (p *Physical) String() string {
+	return described("Physical", p.id() == 0, p.Info, func(info PhysicalInfo) string {
+		return fmt.Sprintf("%s %d bytes, %v %d", named(info.Name), info.Size, info.Location, info.LocationID)
+	})
 }
 
 // Info gets information about the range. It makes no driver call.
@@ -130,11 +334,25 @@ func (r *AddressRange) Info() (RangeInfo, error) {
 	return info.public(), err
 }
 
+// String returns the name, the sizes and the address.
+func (r *AddressRange) String() string {
+	return described("AddressRange", r.id() == 0, r.Info, func(info RangeInfo) string {
+		return fmt.Sprintf("%s %d bytes at %#x, %d mapped", named(info.Name), info.Size, r.address, info.MappedSize)
+	})
+}
+
 // Info gets information about the pool.
 func (p *Pool) Info() (PoolInfo, error) {
 	info := nativePoolInfo{structSize: unsafe.Sizeof(nativePoolInfo{})}
 	err := checked(C.gpumem_go_pool_get_info(p.id(), inC(&info)), p)
 	return info.public(), err
+}
+
+// String returns the name, the kind, the blocks that live and what the pool has taken.
+func (p *Pool) String() string {
+	return described("Pool", p.id() == 0, p.Info, func(info PoolInfo) string {
+		return fmt.Sprintf("%s %v, %d blocks in %d bytes, device %d", named(info.Name), info.Kind, info.LiveCount, info.ReservedBytes, info.DeviceOrdinal)
+	})
 }
 
 // Info gets information about the hub.
@@ -144,9 +362,23 @@ func (h *Hub) Info() (HubInfo, error) {
 	return info.public(), err
 }
 
+// String returns the path, and the number of names and links.
+func (h *Hub) String() string {
+	return described("Hub", h.id() == 0, h.Info, func(info HubInfo) string {
+		return fmt.Sprintf("%s %s, %d names, %d links", named(info.Name), info.Path, info.NameCount, info.LinkCount)
+	})
+}
+
 // Info gets information about the link.
 func (l *Link) Info() (LinkInfo, error) {
 	info := nativeLinkInfo{structSize: unsafe.Sizeof(nativeLinkInfo{})}
 	err := checked(C.gpumem_go_link_get_info(l.id(), inC(&info)), l)
 	return info.public(), err
+}
+
+// String returns the path of the hub, and its process.
+func (l *Link) String() string {
+	return described("Link", l.id() == 0, l.Info, func(info LinkInfo) string {
+		return fmt.Sprintf("%s of process %d", info.Path, info.PID)
+	})
 }

@@ -69,14 +69,6 @@ func (p *Pool) Close() error {
 	return err
 }
 
-// Kind returns the kind of the pool's memory.
-func (p *Pool) Kind() Kind {
-	if p == nil {
-		return 0
-	}
-	return p.kind
-}
-
 // order is the stream in whose order a block is allocated or freed; the zero value is none.
 type order struct {
 	stream   *Stream
@@ -564,30 +556,6 @@ func (b *PoolBlock) RecordUse(stream *Stream) error {
 	err := b.record(stream.id())
 	runtime.KeepAlive(stream)
 	return err
-}
-
-// Pool returns the pool of the block.
-func (b *PoolBlock) Pool() *Pool {
-	if b == nil {
-		return nil
-	}
-	return b.pool
-}
-
-// Size returns the number of bytes that were asked for.
-func (b *PoolBlock) Size() uint64 {
-	if b == nil {
-		return 0
-	}
-	return b.size
-}
-
-// At returns the address of the byte at an offset, for copies and fills.
-func (b *PoolBlock) At(offset uint64) Address {
-	if b == nil {
-		return Address{}
-	}
-	return Address{&b.block, b.address + offset}
 }
 
 // gone reports whether the bytes must not be touched any more.

@@ -113,22 +113,6 @@ func (r *AddressRange) Close() error {
 	return err
 }
 
-// Size returns the number of bytes reserved.
-func (r *AddressRange) Size() uint64 {
-	if r == nil {
-		return 0
-	}
-	return r.size
-}
-
-// At returns the address of the byte at an offset, for copies and fills. They may cross from one mapping to the next.
-func (r *AddressRange) At(offset uint64) Address {
-	if r == nil {
-		return Address{}
-	}
-	return Address{&r.block, r.address + offset}
-}
-
 // DevicePtr returns the address of the first byte for devices, for use by kernels and other code; 0 if the range is
 // closed. It does not keep the range alive.
 func (r *AddressRange) DevicePtr() DevicePtr {

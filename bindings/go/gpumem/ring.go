@@ -149,38 +149,6 @@ func (s *ringSlot) order() C.uintptr_t {
 	return s.stream.id()
 }
 
-// At returns the address of the byte at an offset, for copies and fills.
-func (s *ringSlot) At(offset uint64) Address {
-	if s == nil {
-		return Address{}
-	}
-	return Address{&s.block, s.address + offset}
-}
-
-// Size returns the bytes of the message, or those of a slot that may be filled.
-func (s *ringSlot) Size() uint64 {
-	if s == nil {
-		return 0
-	}
-	return s.size
-}
-
-// Number returns the number of the message: 0, 1, 2 and so on since the ring was created.
-func (s *ringSlot) Number() uint64 {
-	if s == nil {
-		return 0
-	}
-	return s.native.number
-}
-
-// Index returns the index of the slot.
-func (s *ringSlot) Index() int {
-	if s == nil {
-		return 0
-	}
-	return int(s.native.index)
-}
-
 // RingProducer is the side of a ring that fills slots. Its consumers are in other processes, and each gets every message
 // that is published after it has opened the ring, in order. One goroutine at a time may call it; another call is refused
 // with [ErrBusy].
@@ -199,25 +167,10 @@ func (d *Device) NewRing(options RingOptions) (*RingProducer, error) {
 	return &RingProducer{makeRing(d.Instance(), handle)}, nil
 }
 
-func (p *RingProducer) side() *ring {
-	if p == nil {
-		return nil
-	}
-	return &p.ring
-}
-
 // Export makes the ring openable for other processes of this user. The handle travels like one of memory.
 func (p *RingProducer) Export() (ShareHandle, error) {
 	defer runtime.KeepAlive(p)
 	return newHandle(func(bytes *C.uint8_t) error { return failure(C.gpumem_go_ring_export(p.side().id(), bytes)) })
-}
-
-// Instance returns the instance of the ring.
-func (p *RingProducer) Instance() *Instance {
-	if p == nil {
-		return nil
-	}
-	return p.instance
 }
 
 // Info gets information about the ring. It asks nobody.
@@ -354,21 +307,6 @@ func (i *Instance) OpenRing(handle ShareHandle, options RingOpenOptions) (*RingC
 	return &RingConsumer{makeRing(i, ring)}, nil
 }
 
-func (c *RingConsumer) side() *ring {
-	if c == nil {
-		return nil
-	}
-	return &c.ring
-}
-
-// Instance returns the instance of the ring.
-func (c *RingConsumer) Instance() *Instance {
-	if c == nil {
-		return nil
-	}
-	return c.instance
-}
-
 // Info gets information about the ring. It asks nobody.
 func (c *RingConsumer) Info() (RingInfo, error) {
 	info, err := c.side().info()
@@ -432,14 +370,6 @@ func (c *RingConsumer) Each(ctx context.Context, stream *Stream, use func(*RingM
 			return err
 		}
 	}
-}
-
-// Tag returns the number that the producer passed with the message.
-func (m *RingMessage) Tag() uint64 {
-	if m == nil {
-		return 0
-	}
-	return m.native.tag
 }
 
 // Release releases the message. The producer fills the slot again when the work is complete that is in the message's stream

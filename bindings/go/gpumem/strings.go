@@ -38,19 +38,11 @@ func named(name string) string {
 	return fmt.Sprintf(" %q", name)
 }
 
-// String returns the backend, the name and the number of devices.
-func (i *Instance) String() string {
-	return describe("Instance", i == nil || i.handle == 0, func() (string, error) {
-		info, err := i.Info()
-		return fmt.Sprintf("%v%s, %d devices", info.Backend, named(info.Name), info.DeviceCount), err
-	})
-}
-
-// String returns the ordinal, the name and the size.
-func (d *Device) String() string {
-	return describe("Device", d == nil || d.handle == 0, func() (string, error) {
-		info, err := d.Info()
-		return fmt.Sprintf("%d%s, %d bytes", info.Ordinal, named(info.Name), info.TotalBytes), err
+// described is describe with the information about the object.
+func described[T any](kind string, isNil bool, info func() (T, error), details func(T) string) string {
+	return describe(kind, isNil, func() (string, error) {
+		known, err := info()
+		return strings.TrimPrefix(details(known), " "), err
 	})
 }
 
@@ -93,22 +85,6 @@ func (a *HostAccess[T]) String() string {
 			return "closed", nil
 		}
 		return a.memory.String(), nil
-	})
-}
-
-// String returns the name, the size and the location.
-func (p *Physical) String() string {
-	return describe("Physical", p == nil || p.handle == 0, func() (string, error) {
-		info, err := p.Info()
-		return strings.TrimPrefix(fmt.Sprintf("%s %d bytes, %v %d", named(info.Name), info.Size, info.Location, info.LocationID), " "), err
-	})
-}
-
-// String returns the name, the sizes and the address.
-func (r *AddressRange) String() string {
-	return describe("AddressRange", r == nil || r.reservation == 0, func() (string, error) {
-		info, err := r.Info()
-		return strings.TrimPrefix(fmt.Sprintf("%s %d bytes at %#x, %d mapped", named(info.Name), info.Size, r.address, info.MappedSize), " "), err
 	})
 }
 
@@ -171,32 +147,6 @@ func (t Token) String() string {
 	return fmt.Sprintf("Token{%d bytes}", len(t.secret()))
 }
 
-// String returns the path, and the number of names and links.
-func (h *Hub) String() string {
-	return describe("Hub", h == nil || h.handle == 0, func() (string, error) {
-		info, err := h.Info()
-		return strings.TrimPrefix(fmt.Sprintf("%s %s, %d names, %d links", named(info.Name), info.Path, info.NameCount,
-			info.LinkCount), " "), err
-	})
-}
-
-// String returns the path of the hub, and its process.
-func (l *Link) String() string {
-	return describe("Link", l == nil || l.handle == 0, func() (string, error) {
-		info, err := l.Info()
-		return fmt.Sprintf("%s of process %d", info.Path, info.PID), err
-	})
-}
-
-// String returns the name, the kind, the blocks that live and what the pool has taken.
-func (p *Pool) String() string {
-	return describe("Pool", p == nil || p.handle == 0, func() (string, error) {
-		info, err := p.Info()
-		return strings.TrimPrefix(fmt.Sprintf("%s %v, %d blocks in %d bytes, device %d", named(info.Name), info.Kind, info.LiveCount,
-			info.ReservedBytes, info.DeviceOrdinal), " "), err
-	})
-}
-
 // String returns the kind, the size and the address.
 func (b *PoolBlock) String() string {
 	return describe("PoolBlock", b == nil || b.pool == nil, func() (string, error) {
@@ -251,22 +201,6 @@ func (p *Pageable[T]) String() string {
 // generic is the name of a type with its parameter.
 func generic[T any](name string) string {
 	return fmt.Sprintf("%s[%v]", name, reflect.TypeOf((*T)(nil)).Elem())
-}
-
-// String returns the name and the device.
-func (s *Stream) String() string {
-	return describe("Stream", s.work().handle == 0, func() (string, error) {
-		info, err := s.Info()
-		return strings.TrimPrefix(fmt.Sprintf("%s device %d", named(info.Name), info.DeviceOrdinal), " "), err
-	})
-}
-
-// String returns the name and the device.
-func (e *Event) String() string {
-	return describe("Event", e == nil || e.handle == 0, func() (string, error) {
-		info, err := e.Info()
-		return strings.TrimPrefix(fmt.Sprintf("%s device %d", named(info.Name), info.DeviceOrdinal), " "), err
-	})
 }
 
 // String says whether the kernel runs.
