@@ -114,32 +114,28 @@ func (g *Group) end(change *groupChange) {
 	change.release()
 }
 
-// change runs a call for the buffers with a tag. No view may use their bytes from the offset on.
-func (g *Group) change(function, tag string, from uint64, call func() error) error {
-	if g == nil || g.handle == 0 {
+// changer makes calls that change the buffers with a tag.
+func (g *Group) changer(tag string) changer {
+	return func(function string, from uint64, call func() error) error {
+		if g.id() == 0 {
+			return call()
+		}
+		change := g.begin(tag, from)
+		if change == nil {
+			return refusal(ErrBusy, function, "a view uses a buffer of the group; end it, then call again")
+		}
+		defer g.end(change)
+		defer runtime.KeepAlive(g)
 		return call()
 	}
-	change := g.begin(tag, from)
-	if change == nil {
-		return refusal(ErrBusy, function, "a view uses a buffer of the group; end it, then call again")
-	}
-	defer g.end(change)
-	defer runtime.KeepAlive(g)
-	return call()
 }
 
 // Sleep puts the buffers to sleep as one; those that sleep already stay as they are. If it fails, each that it put to
 // sleep is woken again. One for which there is no memory any more stays asleep with its content, BufferStateFailed. It
 // fails with ErrBusy while a View uses one of them.
 func (g *Group) Sleep(options SleepOptions) error {
-	const name = "Group.Sleep"
-	if err := options.check(name); err != nil {
-		return err
-	}
-	return g.change(name, options.Tag, 0, func() error {
-		return options.run(func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
-			return C.gpumem_go_group_sleep(g.id(), desc, directory, options.Tag, call, progress)
-		})
+	return options.run("Group.Sleep", g.changer(options.Tag), func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+		return C.gpumem_go_group_sleep(g.id(), desc, directory, options.Tag, call, progress)
 	})
 }
 
@@ -177,14 +173,8 @@ func (g *Group) Wait(ctx context.Context) error {
 // Wake wakes the buffers as one; those that are awake stay as they are. If it fails, those that it woke sleep again, and
 // nothing is lost.
 func (g *Group) Wake(options WakeOptions) error {
-	const name = "Group.Wake"
-	if err := options.check(name); err != nil {
-		return err
-	}
-	return g.change(name, options.Tag, math.MaxUint64, func() error {
-		return (&sleepCall{progress: options.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
-			return C.gpumem_go_group_wake(g.id(), C.uint64_t(options.Keep), options.Tag, call, progress)
-		})
+	return options.run("Group.Wake", g.changer(options.Tag), func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+		return C.gpumem_go_group_wake(g.id(), C.uint64_t(options.Keep), options.Tag, call, progress)
 	})
 }
 
@@ -202,11 +192,8 @@ func (g *Group) WakeContext(ctx context.Context, options WakeOptions) error {
 // Prepare makes the stores of the buffers that are awake, as [GrowableBuffer.Prepare] does. With BytesPerSecond, the
 // whole group keeps to it. If it fails, the stores that were made stay.
 func (g *Group) Prepare(options PrepareOptions) error {
-	if err := options.check("Group.Prepare"); err != nil {
-		return err
-	}
 	defer runtime.KeepAlive(g)
-	return options.run(func(directory *C.char) C.gpumem_go_result {
+	return options.run("Group.Prepare", func(directory *C.char) C.gpumem_go_result {
 		return C.gpumem_go_group_prepare(g.id(), C.gpumem_content(options.Content), directory, options.Tag,
 			C.uint64_t(options.BytesPerSecond))
 	})

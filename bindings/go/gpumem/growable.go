@@ -227,14 +227,8 @@ func (b *GrowableBuffer) SetAhead(bytes uint64) error {
 // options say. If it fails, the buffer is awake, with its content. It fails with ErrBusy while a View uses the buffer, or
 // a [Registration] is noted.
 func (b *GrowableBuffer) Sleep(options SleepOptions) error {
-	const name = "GrowableBuffer.Sleep"
-	if err := options.check(name); err != nil {
-		return err
-	}
-	return b.change(name, 0, func() error {
-		return options.run(func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
-			return C.gpumem_go_buffer_sleep(b.id(), desc, directory, options.Tag, call, progress)
-		})
+	return options.run("GrowableBuffer.Sleep", b.change, func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+		return C.gpumem_go_buffer_sleep(b.id(), desc, directory, options.Tag, call, progress)
 	})
 }
 
@@ -273,14 +267,8 @@ func (b *GrowableBuffer) Wait(ctx context.Context) error {
 // an ordinary allocation (BufferCopyable) gets a new address. If it fails, the buffer sleeps on, and nothing is lost
 // unless the error is ErrContentLost.
 func (b *GrowableBuffer) Wake(options WakeOptions) error {
-	const name = "GrowableBuffer.Wake"
-	if err := options.check(name); err != nil {
-		return err
-	}
-	return b.change(name, math.MaxUint64, func() error {
-		return (&sleepCall{progress: options.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
-			return C.gpumem_go_buffer_wake(b.id(), C.uint64_t(options.Keep), options.Tag, call, progress)
-		})
+	return options.run("GrowableBuffer.Wake", b.change, func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+		return C.gpumem_go_buffer_wake(b.id(), C.uint64_t(options.Keep), options.Tag, call, progress)
 	})
 }
 
@@ -299,11 +287,8 @@ func (b *GrowableBuffer) WakeContext(ctx context.Context, options WakeOptions) e
 // Prepare makes the store for the content ahead of Sleep, as large as the buffer is now, so that Sleep with the same
 // Content only copies. A store for another content, or in another directory, is replaced.
 func (b *GrowableBuffer) Prepare(options PrepareOptions) error {
-	if err := options.check("GrowableBuffer.Prepare"); err != nil {
-		return err
-	}
 	defer runtime.KeepAlive(b)
-	return options.run(func(directory *C.char) C.gpumem_go_result {
+	return options.run("GrowableBuffer.Prepare", func(directory *C.char) C.gpumem_go_result {
 		return C.gpumem_go_buffer_prepare(b.id(), C.gpumem_content(options.Content), directory, options.Tag,
 			C.uint64_t(options.BytesPerSecond))
 	})
@@ -376,27 +361,20 @@ func (b *GrowableBuffer) view(name string, use func(at *place) error) error {
 	if b.id() == 0 {
 		return refusal(ErrInvalidArgument, name, "the buffer is nil")
 	}
-	instance := b.device.instance
-	if err := instance.hold(name); err != nil {
-		return err
-	}
-	defer instance.release()
-	if err := b.hold(name); err != nil {
-		return err
-	}
-	defer b.release()
-	claimed, at := b.claimAll()
-	if at.asleep {
-		return refusal(ErrInvalidState, name, "the buffer is asleep; call Wake first")
-	}
-	if claimed == nil {
-		return refusal(ErrBusy, name, "the buffer is being changed; call again when that call has returned")
-	}
-	defer b.growing.parts.release(claimed)
-	if err := b.checkCPU(name, at); err != nil {
-		return err
-	}
-	return use(at)
+	return b.held(b.device.instance, name, func() error {
+		claimed, at := b.claimAll()
+		if at.asleep {
+			return refusal(ErrInvalidState, name, "the buffer is asleep; call Wake first")
+		}
+		if claimed == nil {
+			return refusal(ErrBusy, name, "the buffer is being changed; call again when that call has returned")
+		}
+		defer b.growing.parts.release(claimed)
+		if err := b.checkCPU(name, at); err != nil {
+			return err
+		}
+		return use(at)
+	})
 }
 
 // View calls a function with the buffer as a slice, which is valid until the function returns. The CPU needs access to

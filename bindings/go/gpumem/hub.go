@@ -61,8 +61,7 @@ func checkToken(function string, token Token) error {
 // OpenHub opens a hub. A socket file that a dead process has left at the path is replaced. It publishes what this instance
 // exports.
 func (i *Instance) OpenHub(options HubOptions) (*Hub, error) {
-	const name = "Instance.OpenHub"
-	if err := options.check(name); err != nil {
+	if err := options.check("Instance.OpenHub"); err != nil {
 		return nil, err
 	}
 	desc := options.native()
@@ -120,8 +119,7 @@ type Link struct {
 // Connect connects to a hub. It does not wait for one to be opened: on ErrNotFound, pause and try again. This instance will
 // import what is fetched.
 func (i *Instance) Connect(options LinkOptions) (*Link, error) {
-	const name = "Instance.Connect"
-	if err := options.check(name); err != nil {
+	if err := options.check("Instance.Connect"); err != nil {
 		return nil, err
 	}
 	path := optionalText(options.Path)

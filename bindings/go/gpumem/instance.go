@@ -62,19 +62,14 @@ func Open(options Options) (*Instance, error) {
 	var cuda nativeCUDAOptions
 	var cudaPointer, contexts *C.uint8_t
 	if given := options.CUDA; given != nil {
-		cuda.structSize = unsafe.Sizeof(cuda)
-		cuda.contextCount = uint64(len(given.Contexts))
-		cudaPointer = inC(&cuda)
-		if len(given.Contexts) > 0 {
-			contexts = (*C.uint8_t)(unsafe.Pointer(&given.Contexts[0]))
-		}
+		cuda = nativeCUDAOptions{structSize: unsafe.Sizeof(cuda), contextCount: uint64(len(given.Contexts))}
+		cudaPointer, contexts = inC(&cuda), first(given.Contexts)
 	}
-	result := C.gpumem_go_instance_open(inC(&desc), options.Name, hostPointer, peers, masked,
-		cudaPointer, contexts)
-	if err := failure(result); err != nil {
+	handle, err := valueOf[uintptr](C.gpumem_go_instance_open(inC(&desc), options.Name, hostPointer, peers, masked, cudaPointer, contexts))
+	if err != nil {
 		return nil, err
 	}
-	instance := newInstance(uintptr(result.value))
+	instance := newInstance(handle)
 	closeWhenCollected(instance, func(instance *Instance) outcome {
 		err := instance.Close()
 		if instance.closed() {
@@ -111,11 +106,11 @@ func Default() (*Instance, error) {
 	if err := useLibrary(); err != nil {
 		return nil, err
 	}
-	result := C.gpumem_go_instance_default()
-	if err := failure(result); err != nil {
+	handle, err := valueOf[uintptr](C.gpumem_go_instance_default())
+	if err != nil {
 		return nil, err
 	}
-	return newInstance(uintptr(result.value)), nil
+	return newInstance(handle), nil
 }
 
 // Close closes the instance. While memory, streams or events live, it fails with ErrBusy and a message that lists the

@@ -185,8 +185,8 @@ func view(m *Memory, name string, use func() error) error {
 	return m.block.view(m.device.instance, m.managed, name, use)
 }
 
-// view runs a function that uses the memory of a block with the CPU.
-func (b *block) view(instance *Instance, managed bool, name string, use func() error) (err error) {
+// held runs a function for a view. Meanwhile the block and its instance cannot be closed.
+func (b *block) held(instance *Instance, name string, use func() error) error {
 	if err := instance.hold(name); err != nil {
 		return err
 	}
@@ -195,20 +195,27 @@ func (b *block) view(instance *Instance, managed bool, name string, use func() e
 		return err
 	}
 	defer b.release()
-	if b.host == 0 && b.size != 0 {
-		return refusal(ErrWrongKind, name, "the CPU cannot access device memory; copy it")
-	}
-	if managed && b.size != 0 {
-		if err := instance.beginHostAccess(b.address, name); err != nil {
-			return err
-		}
-		defer func() {
-			if ended := instance.endHostAccess(b.address, name); err == nil {
-				err = ended
-			}
-		}()
-	}
 	return use()
+}
+
+// view runs a function that uses the memory of a block with the CPU.
+func (b *block) view(instance *Instance, managed bool, name string, use func() error) error {
+	return b.held(instance, name, func() (err error) {
+		if b.host == 0 && b.size != 0 {
+			return refusal(ErrWrongKind, name, "the CPU cannot access device memory; copy it")
+		}
+		if managed && b.size != 0 {
+			if err := instance.beginHostAccess(b.address, name); err != nil {
+				return err
+			}
+			defer func() {
+				if ended := instance.endHostAccess(b.address, name); err == nil {
+					err = ended
+				}
+			}()
+		}
+		return use()
+	})
 }
 
 // sliceOf returns the memory of a block; nil if the CPU must not touch it.

@@ -45,19 +45,14 @@ func (d *Device) ImportPhysical(file *os.File, options PhysicalOptions) (*Physic
 		return nil, err
 	}
 	desc := options.native()
-	// Not file.Fd(), which would make a non-blocking file blocking.
-	connection, err := file.SyscallConn()
-	if err != nil {
-		return nil, refusal(ErrInvalidArgument, name, "the file is nil")
-	}
 	var imported *Physical
 	var importErr error
-	err = connection.Control(func(descriptor uintptr) {
-		imported, importErr = d.Instance().physical(C.gpumem_go_physical_import_fd(d.id(),
-			inC(&desc), options.Name, C.int32_t(descriptor)))
+	err := withDescriptor(name, file, func(descriptor uintptr) {
+		imported, importErr = d.Instance().physical(C.gpumem_go_physical_import_fd(d.id(), inC(&desc), options.Name,
+			C.int32_t(descriptor)))
 	})
 	if err != nil {
-		return nil, refusal(ErrInvalidArgument, name, "the file cannot be used: %v", err)
+		return nil, err
 	}
 	return imported, importErr
 }

@@ -209,23 +209,17 @@ func (r *AddressRange) View(offset, size uint64, use func(bytes []byte) error) e
 		return refusal(ErrInvalidArgument, name, "%d bytes at offset %d exceed the range, which has %d bytes", size, offset,
 			r.size)
 	}
-	if err := r.instance.hold(name); err != nil {
-		return err
-	}
-	defer r.instance.release()
-	if err := r.hold(name); err != nil {
-		return err
-	}
-	defer r.release()
-	claimed := r.parts.claim(offset, size, false)
-	if claimed == nil {
-		return refusal(ErrBusy, name, "another goroutine changes this part of the range")
-	}
-	defer r.parts.release(claimed)
-	if err := r.checkCPU(name, offset, offset+size); err != nil {
-		return err
-	}
-	return viewed(name, use, unsafe.Slice((*byte)(pointerTo(r.address+offset)), int(size)))
+	return r.held(r.instance, name, func() error {
+		claimed := r.parts.claim(offset, size, false)
+		if claimed == nil {
+			return refusal(ErrBusy, name, "another goroutine changes this part of the range")
+		}
+		defer r.parts.release(claimed)
+		if err := r.checkCPU(name, offset, offset+size); err != nil {
+			return err
+		}
+		return viewed(name, use, unsafe.Slice((*byte)(pointerTo(r.address+offset)), int(size)))
+	})
 }
 
 // checkCPU refuses a part of the range that the CPU cannot access as a whole.

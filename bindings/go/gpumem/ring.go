@@ -11,16 +11,14 @@ import (
 	"runtime"
 	"sort"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 )
 
 // ring is common to both sides of a ring.
 type ring struct {
+	handled
 	instance *Instance
-	handle   uintptr
-	done     atomic.Bool
 	end      *ringEnd
 
 	mutex sync.Mutex
@@ -39,7 +37,7 @@ type ringEnd struct {
 func makeRing(instance *Instance, handle uintptr) ring {
 	end := &ringEnd{instance: instance, handle: handle}
 	closeWhenCollected(end, (*ringEnd).closeDropped)
-	return ring{instance: instance, handle: handle, end: end}
+	return ring{handled: handled{handle: handle}, instance: instance, end: end}
 }
 
 func (e *ringEnd) closeDropped() outcome {
@@ -111,6 +109,16 @@ func (r *ring) forgetAll() {
 	}
 }
 
+// takeSpare returns the slot that was dropped, for one caller; nil if there is none.
+func (r *ring) takeSpare() (spare *nativeRingSlot) {
+	if r != nil {
+		r.mutex.Lock()
+		defer r.mutex.Unlock()
+		spare, r.spare = r.spare, nil
+	}
+	return spare
+}
+
 // next waits for a slot, with a function of the library.
 func (r *ring) next(ctx context.Context, wait func(limit C.uint64_t, slot *C.uint8_t) C.gpumem_go_result) (nativeRingSlot, error) {
 	var slot nativeRingSlot
@@ -123,16 +131,17 @@ func (r *ring) next(ctx context.Context, wait func(limit C.uint64_t, slot *C.uin
 	return slot, err
 }
 
-func (r *ring) destroy() (bool, error) {
-	if r == nil || r.handle == 0 || r.done.Load() {
-		return false, nil
+func (r *ring) close() error {
+	if r == nil {
+		return nil
 	}
-	err := checked(C.gpumem_go_ring_destroy(r.id()), r)
-	if err != nil && !isGone(err) {
-		return false, err
-	}
-	r.forgetAll()
-	return !r.done.Swap(true), nil
+	return closeObject(r.end, &r.handled, func() error {
+		err := unlessGone(checked(C.gpumem_go_ring_destroy(r.id()), r))
+		if err == nil {
+			r.forgetAll()
+		}
+		return err
+	})
 }
 
 func (r *ring) info() (RingInfo, error) {
@@ -177,13 +186,7 @@ func (p *RingProducer) Export() (ShareHandle, error) {
 func (p *RingProducer) Info() (RingInfo, error) { return p.side().info() }
 
 // Close closes the ring. It fails with [ErrBusy] while consumers have it: see Finish.
-func (p *RingProducer) Close() error {
-	closed, err := p.side().destroy()
-	if closed {
-		closedByHand(p.end)
-	}
-	return err
-}
+func (p *RingProducer) Close() error { return p.side().close() }
 
 // RingSlot is a slot to fill. Publish passes it on, and Drop does not.
 type RingSlot struct{ ringSlot }
@@ -192,17 +195,10 @@ type RingSlot struct{ ringSlot }
 // consumers; nil means that Acquire waits for that. If the context is done first, it returns the error of the context
 // within about 10 milliseconds.
 func (p *RingProducer) Acquire(ctx context.Context, stream *Stream) (*RingSlot, error) {
-	r := p.side()
-	if r != nil {
-		r.mutex.Lock()
-		spare := r.spare
-		r.spare = nil
-		r.mutex.Unlock()
-		if spare != nil {
-			slot := &RingSlot{}
-			r.take("slot", &slot.ringSlot, *spare, stream)
-			return slot, nil
-		}
+	r, made := p.side(), &RingSlot{}
+	if spare := r.takeSpare(); spare != nil {
+		r.take("slot", &made.ringSlot, *spare, stream)
+		return made, nil
 	}
 	native, err := r.next(ctx, func(limit C.uint64_t, slot *C.uint8_t) C.gpumem_go_result {
 		return C.gpumem_go_ring_acquire(r.id(), stream.id(), limit, slot)
@@ -212,9 +208,8 @@ func (p *RingProducer) Acquire(ctx context.Context, stream *Stream) (*RingSlot, 
 	if err != nil {
 		return nil, err
 	}
-	slot := &RingSlot{}
-	r.take("slot", &slot.ringSlot, native, stream)
-	return slot, nil
+	r.take("slot", &made.ringSlot, native, stream)
+	return made, nil
 }
 
 // Publish publishes the slot, with a number for the consumers. They see the bytes when the work is complete that is in
@@ -296,8 +291,7 @@ type RingConsumer struct{ ring }
 
 // OpenRing opens a ring of another process. This instance will use the messages that are published from now on.
 func (i *Instance) OpenRing(handle ShareHandle, options RingOpenOptions) (*RingConsumer, error) {
-	const name = "Instance.OpenRing"
-	if err := options.check(name); err != nil {
+	if err := options.check("Instance.OpenRing"); err != nil {
 		return nil, err
 	}
 	ring, err := valueOf[uintptr](C.gpumem_go_ring_open(i.id(), handle.native(), C.uint64_t(options.Timeout), options.Name), i)
@@ -315,13 +309,7 @@ func (c *RingConsumer) Info() (RingInfo, error) {
 
 // Close leaves the ring. What was not released is released, so work on it must have been observed complete. It waits for
 // the work on what was.
-func (c *RingConsumer) Close() error {
-	closed, err := c.side().destroy()
-	if closed {
-		closedByHand(c.end)
-	}
-	return calledAs("RingConsumer.Close", err)
-}
+func (c *RingConsumer) Close() error { return calledAs("RingConsumer.Close", c.side().close()) }
 
 // RingMessage is a message. Release passes the slot back to the producer.
 type RingMessage struct{ ringSlot }

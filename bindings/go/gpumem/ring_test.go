@@ -79,7 +79,7 @@ func TestErrorsOfRingsNameTheirMethods(t *testing.T) {
 	p := newRing(t, d, RingOptions{Slots: 1})
 	s, err := d.NewStream(StreamOptions{})
 	must(t, err)
-	c := &RingConsumer{ring{instance: d.Instance(), handle: p.handle}} // Without a process of its own.
+	c := &RingConsumer{ring{instance: d.Instance(), handled: handled{handle: p.handle}}} // Without a process of its own.
 	var closeErr error
 	must(t, s.Launch(func() { closeErr = c.Close() }))
 	must(t, s.Synchronize())

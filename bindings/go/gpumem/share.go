@@ -185,6 +185,19 @@ func withDescriptors(function string, files []*os.File, use func(first *C.uint8_
 	return next()
 }
 
+// withDescriptor calls a function with the descriptor of a file, which is not closed meanwhile.
+func withDescriptor(function string, file *os.File, use func(descriptor uintptr)) error {
+	// Not file.Fd(), which would make a non-blocking file blocking.
+	connection, err := file.SyscallConn()
+	if err != nil {
+		return refusal(ErrInvalidArgument, function, "the file is nil")
+	}
+	if err := connection.Control(use); err != nil {
+		return refusal(ErrInvalidArgument, function, "the file cannot be used: %v", err)
+	}
+	return nil
+}
+
 // checkLimits refuses durations that C cannot express.
 func checkLimits(function string, limits ...time.Duration) error {
 	for _, limit := range limits {
@@ -312,41 +325,34 @@ type WayInfo struct {
 	Message     string // Why not, and what would help; or why it is slow, and what it needs.
 }
 
-func (info *nativeWayInfo) wayInfo(way ShareWay) WayInfo {
+// wayOf asks in which way the memory at an address can be shared.
+func wayOf(name string, address Address, way ShareWay, used any, ask func(address C.uint64_t, info *C.uint8_t) C.gpumem_go_result) (WayInfo, error) {
+	if err := address.enter(name, 1); err != nil {
+		return WayInfo{}, err
+	}
+	defer address.leave()
+	info := nativeWayInfo{structSize: unsafe.Sizeof(nativeWayInfo{})}
+	if err := checked(ask(C.uint64_t(address.value), inC(&info)), used); err != nil {
+		return WayInfo{}, err
+	}
 	return WayInfo{way, Status(info.status), int(info.fdCount), info.needsSocket != 0, info.slow != 0,
-		translate(text(info.message[:]))}
+		translate(text(info.message[:]))}, nil
 }
 
 // ShareWay reports whether memory can be shared in one way with a peer, and why not. It changes nothing. It answers from
 // here; [Link.ShareWay] asks the other process.
 func (i *Instance) ShareWay(address Address, way ShareWay, peer SharePeer) (WayInfo, error) {
-	if err := address.enter("Instance.ShareWay", 1); err != nil {
-		return WayInfo{}, err
-	}
-	defer address.leave()
-	info := nativeWayInfo{structSize: unsafe.Sizeof(nativeWayInfo{})}
-	err := checked(C.gpumem_go_share_get_way(i.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
-		C.gpumem_share_peer(peer), inC(&info)), i)
-	if err != nil {
-		return WayInfo{}, err
-	}
-	return info.wayInfo(way), nil
+	return wayOf("Instance.ShareWay", address, way, i, func(at C.uint64_t, info *C.uint8_t) C.gpumem_go_result {
+		return C.gpumem_go_share_get_way(i.id(), at, C.gpumem_share_way(way), C.gpumem_share_peer(peer), info)
+	})
 }
 
 // ShareWay reports whether memory of the link's instance can be shared in one way with the process of the hub, by a trial at
 // both ends: that process opens a small block in the same place. The answer is kept with the link. A keeper opens nothing.
 func (l *Link) ShareWay(address Address, way ShareWay, peer SharePeer) (WayInfo, error) {
-	if err := address.enter("Link.ShareWay", 1); err != nil {
-		return WayInfo{}, err
-	}
-	defer address.leave()
-	info := nativeWayInfo{structSize: unsafe.Sizeof(nativeWayInfo{})}
-	err := checked(C.gpumem_go_link_get_way(l.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
-		C.gpumem_share_peer(peer), inC(&info)), l)
-	if err != nil {
-		return WayInfo{}, err
-	}
-	return info.wayInfo(way), nil
+	return wayOf("Link.ShareWay", address, way, l, func(at C.uint64_t, info *C.uint8_t) C.gpumem_go_result {
+		return C.gpumem_go_link_get_way(l.id(), at, C.gpumem_share_way(way), C.gpumem_share_peer(peer), info)
+	})
 }
 
 // ShareWays reports the same for each way.

@@ -8,6 +8,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"runtime/cgo"
 	"sync"
@@ -61,19 +62,38 @@ func (c *sleepCall) goesOn(done, total uint64) (yes bool) {
 	return yes
 }
 
+// changer makes a call that changes a buffer or a group. No view may use bytes from the offset on.
+type changer func(function string, from uint64, call func() error) error
+
 // run puts to sleep what the function does.
-func (o *SleepOptions) run(sleep func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result) error {
+func (o *SleepOptions) run(name string, change changer, sleep func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result) error {
+	if err := o.check(name); err != nil {
+		return err
+	}
 	desc := o.native()
 	directory := optionalText(o.Directory)
 	defer C.free(unsafe.Pointer(directory))
 	defer runtime.KeepAlive(o)
-	return (&sleepCall{progress: o.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
-		return sleep(inC(&desc), directory, call, progress)
+	return change(name, 0, func() error {
+		return (&sleepCall{progress: o.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+			return sleep(inC(&desc), directory, call, progress)
+		})
 	})
 }
 
+// run wakes what the function does.
+func (o *WakeOptions) run(name string, change changer, wake func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result) error {
+	if err := o.check(name); err != nil {
+		return err
+	}
+	return change(name, math.MaxUint64, func() error { return (&sleepCall{progress: o.Progress}).run(wake) })
+}
+
 // run prepares what the function does.
-func (o *PrepareOptions) run(prepare func(directory *C.char) C.gpumem_go_result) error {
+func (o *PrepareOptions) run(name string, prepare func(directory *C.char) C.gpumem_go_result) error {
+	if err := o.check(name); err != nil {
+		return err
+	}
 	directory := optionalText(o.Directory)
 	defer C.free(unsafe.Pointer(directory))
 	return changing(func() C.gpumem_go_result { return prepare(directory) })

@@ -56,16 +56,10 @@ func (m *Memory) details() (string, error) {
 func (m *Memory) String() string { return describe("Memory", m == nil || m.handle == 0, m.details) }
 
 // String returns the kind, the name, the size, the address and the device.
-func (p *Pinned[T]) String() string {
-	m := p.Memory()
-	return describe(generic[T]("Pinned"), m == nil || m.handle == 0, m.details)
-}
+func (p *Pinned[T]) String() string { return (*typed[T])(p).describe("Pinned") }
 
 // String returns the kind, the name, the size, the address and the device.
-func (m *DeviceMemory[T]) String() string {
-	memory := m.Memory()
-	return describe(generic[T]("DeviceMemory"), memory == nil || memory.handle == 0, memory.details)
-}
+func (m *DeviceMemory[T]) String() string { return (*typed[T])(m).describe("DeviceMemory") }
 
 // String returns the length and the address.
 func (s Span[T]) String() string {
@@ -73,10 +67,7 @@ func (s Span[T]) String() string {
 }
 
 // String returns the kind, the name, the size, the address and the device.
-func (m *Managed[T]) String() string {
-	memory := m.Memory()
-	return describe(generic[T]("Managed"), memory == nil || memory.handle == 0, memory.details)
-}
+func (m *Managed[T]) String() string { return (*typed[T])(m).describe("Managed") }
 
 // String returns the memory.
 func (a *HostAccess[T]) String() string {

@@ -72,13 +72,42 @@ type of[T any] [0]*T
 // untyped is embedded in the types of values: its methods are theirs, but nobody else can put another Memory there.
 type untyped = Memory
 
-// Pinned is page-locked host memory as a slice of numbers, or of arrays or structs of numbers. Devices can access it in
-// place. It has the methods of [Memory].
-type Pinned[T any] struct {
+// typed is common to Pinned, DeviceMemory and Managed. It has the methods of Memory.
+type typed[T any] struct {
 	_ of[T]
 	*untyped
 	length int
 }
+
+func (t *typed[T]) memory() *Memory {
+	if t == nil {
+		return nil
+	}
+	return t.untyped
+}
+
+func (t *typed[T]) len() int {
+	if t == nil {
+		return 0
+	}
+	return t.length
+}
+
+func (t *typed[T]) span() Span[T] { return SpanOf[T](t.memory().At(0), t.len()) }
+
+func (t *typed[T]) view(name string, use func(values []T) error) error {
+	return view(t.memory(), name, func() error {
+		return viewed(name, use, unsafe.Slice((*T)(pointerTo(t.host)), t.length))
+	})
+}
+
+func (t *typed[T]) describe(kind string) string {
+	return describe(generic[T](kind), t.memory().id() == 0, t.memory().details)
+}
+
+// Pinned is page-locked host memory as a slice of numbers, or of arrays or structs of numbers. Devices can access it in
+// place. It has the methods of [Memory].
+type Pinned[T any] typed[T]
 
 // NewPinned allocates pinned memory for that many values, which are zero unless the options say Uninitialized. The call sets
 // Kind and Size of the options.
@@ -140,12 +169,7 @@ func (p *Pinned[T]) Len() int {
 }
 
 // Memory returns the same memory without its type; nil if p is nil.
-func (p *Pinned[T]) Memory() *Memory {
-	if p == nil {
-		return nil
-	}
-	return p.untyped
-}
+func (p *Pinned[T]) Memory() *Memory { return (*typed[T])(p).memory() }
 
 // Close frees the memory; see [Memory.Close].
 func (p *Pinned[T]) Close() error { return calledAs("Pinned.Close", p.Memory().Close()) }
@@ -161,26 +185,15 @@ func (p *Pinned[T]) Slice() []T {
 // View calls a function with the memory as a slice, which is valid until the function returns. Meanwhile the memory and
 // its instance cannot be closed: Close fails with ErrBusy.
 func (p *Pinned[T]) View(use func(values []T) error) error {
-	return view(p.Memory(), "Pinned.View", func() error {
-		return viewed("Pinned.View", use, unsafe.Slice((*T)(pointerTo(p.host)), p.length))
-	})
+	return (*typed[T])(p).view("Pinned.View", use)
 }
 
-// Span returns all values, for copies and fills.
-func (p *Pinned[T]) Span() Span[T] {
-	if p == nil {
-		return Span[T]{}
-	}
-	return SpanOf[T](p.Memory().At(0), p.length) // Also after Close, so that a call refuses it.
-}
+// Span returns all values, for copies and fills. A call refuses it after Close.
+func (p *Pinned[T]) Span() Span[T] { return (*typed[T])(p).span() }
 
 // DeviceMemory is memory of a device for numbers, or for arrays or structs of numbers. The CPU cannot touch it: copy it. It
 // has the methods of [Memory].
-type DeviceMemory[T any] struct {
-	_ of[T]
-	*untyped
-	length int
-}
+type DeviceMemory[T any] typed[T]
 
 // NewDeviceMemory allocates memory of a device for that many values. Its contents are indeterminate. The call sets Kind and
 // Size of the options.
@@ -193,35 +206,21 @@ func NewDeviceMemory[T any](device *Device, length int, options MemoryOptions) (
 }
 
 // Len returns the number of values.
-func (m *DeviceMemory[T]) Len() int {
-	if m == nil {
-		return 0
-	}
-	return m.length
-}
+func (m *DeviceMemory[T]) Len() int { return (*typed[T])(m).len() }
 
 // Memory returns the same memory without its type; nil if m is nil.
-func (m *DeviceMemory[T]) Memory() *Memory {
-	if m == nil {
-		return nil
-	}
-	return m.untyped
-}
+func (m *DeviceMemory[T]) Memory() *Memory { return (*typed[T])(m).memory() }
 
 // Close frees the memory; see [Memory.Close].
 func (m *DeviceMemory[T]) Close() error { return calledAs("DeviceMemory.Close", m.Memory().Close()) }
 
 // Span returns all values, for copies and fills.
-func (m *DeviceMemory[T]) Span() Span[T] { return SpanOf[T](m.Memory().At(0), m.Len()) }
+func (m *DeviceMemory[T]) Span() Span[T] { return (*typed[T])(m).span() }
 
 // Managed is managed memory for numbers, or for arrays or structs of numbers. It has one address for the CPU and all
 // devices, and its pages move. The CPU reaches it in a View, or between BeginHostAccess and Close of the access. It has the
 // methods of [Memory].
-type Managed[T any] struct {
-	_ of[T]
-	*untyped
-	length int
-}
+type Managed[T any] typed[T]
 
 // NewManaged allocates managed memory for that many values. Its contents are indeterminate. The call sets Kind and Size of
 // the options.
@@ -234,33 +233,21 @@ func NewManaged[T any](device *Device, length int, options MemoryOptions) (*Mana
 }
 
 // Len returns the number of values.
-func (m *Managed[T]) Len() int {
-	if m == nil {
-		return 0
-	}
-	return m.length
-}
+func (m *Managed[T]) Len() int { return (*typed[T])(m).len() }
 
 // Memory returns the same memory without its type; nil if m is nil.
-func (m *Managed[T]) Memory() *Memory {
-	if m == nil {
-		return nil
-	}
-	return m.untyped
-}
+func (m *Managed[T]) Memory() *Memory { return (*typed[T])(m).memory() }
 
 // Close frees the memory; see [Memory.Close].
 func (m *Managed[T]) Close() error { return calledAs("Managed.Close", m.Memory().Close()) }
 
 // Span returns all values, for copies and fills.
-func (m *Managed[T]) Span() Span[T] { return SpanOf[T](m.Memory().At(0), m.Len()) }
+func (m *Managed[T]) Span() Span[T] { return (*typed[T])(m).span() }
 
 // View waits until the CPU may touch the memory, and calls a function with the memory as a slice, which is valid until
 // the function returns. Meanwhile the memory and its instance cannot be closed: Close fails with ErrBusy.
 func (m *Managed[T]) View(use func(values []T) error) error {
-	return view(m.Memory(), "Managed.View", func() error {
-		return viewed("Managed.View", use, unsafe.Slice((*T)(pointerTo(m.host)), m.length))
-	})
+	return (*typed[T])(m).view("Managed.View", use)
 }
 
 // BeginHostAccess begins an access of the CPU, which lasts until it is closed; see [Memory.BeginHostAccess].
@@ -374,18 +361,13 @@ func MapFile[T any](file *os.File, writable bool) (*Pageable[T], error) {
 	if writable {
 		protection |= syscall.PROT_WRITE
 	}
-	// Not file.Fd(), which would make a non-blocking file blocking.
-	connection, err := file.SyscallConn()
-	if err != nil {
-		return nil, refusal(ErrInvalidArgument, name, "the file cannot be used: %v", err)
-	}
 	var memory *Pageable[T]
 	var mapErr error
-	err = connection.Control(func(descriptor uintptr) {
+	err = withDescriptor(name, file, func(descriptor uintptr) {
 		memory, mapErr = newMapping[T](name, size, int(descriptor), protection, syscall.MAP_SHARED)
 	})
 	if err != nil {
-		return nil, refusal(ErrInvalidArgument, name, "the file cannot be used: %v", err)
+		return nil, err
 	}
 	return memory, mapErr
 }
