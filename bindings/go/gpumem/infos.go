@@ -685,3 +685,114 @@ func (info *nativeKindStats) public() KindStats {
 
 // String returns the fields that are not zero.
 func (info KindStats) String() string { return fields(info) }
+
+// WayInfo says whether memory can be shared in one way.
+type WayInfo struct {
+	Status    Status // Success, or what [Instance.Export] or the import would return.
+	FileCount int    // Descriptors that an export would have.
+	// Whether the handle alone is not enough: use [Instance.Send] or a hub with a path. A dma-buf needs a socket of the
+	// caller's own.
+	NeedsSocket bool
+	Slow        bool     // Whether the importer's device reaches the memory over a bus or a link to another device.
+	Message     string   // Why not, and what would help; or why it is slow, and what it needs.
+	Way         ShareWay // Which way it is.
+}
+
+func (info *nativeWayInfo) public() WayInfo {
+	return WayInfo{
+		Status:      Status(info.status),
+		FileCount:   int(info.fdCount),
+		NeedsSocket: info.needsSocket != 0,
+		Slow:        info.slow != 0,
+		Message:     translate(text(info.message[:])),
+	}
+}
+
+// String returns the fields that are not zero.
+func (info WayInfo) String() string { return fields(info) }
+
+// PointerInfo is information about an address.
+type PointerInfo struct {
+	Kind          Kind        // Kind of memory at the address.
+	Location      Location    // Where its bytes lie.
+	LocationID    int         // Device ordinal or NUMA node of the location; -1 if it has none.
+	DeviceOrdinal int         // Device that the memory was allocated or registered for; -1 if none.
+	HostPointer   uint64      // Address of the same byte for the CPU; 0 if none.
+	DevicePointer DevicePtr   // Address of the same byte for devices; 0 if none.
+	Base          uint64      // First byte of the object, in the address range of the query; 0 if unknown.
+	Size          uint64      // Size of the object in bytes; 0 if unknown.
+	BufferID      uint64      // Number of the allocation, never reused; 0 if none.
+	GrantedFlags  MemoryFlags // Properties of the memory.
+	// The memory was made through this instance: as an object of its own, a range, a buffer, or a block of a pool. A block
+	// of ordinary memory is like any other ordinary memory.
+	Owned  bool
+	buffer uintptr
+}
+
+func (info *nativePointerInfo) public() PointerInfo {
+	return PointerInfo{
+		Kind:          Kind(info.kind),
+		Location:      Location(info.location),
+		LocationID:    int(info.locationID),
+		DeviceOrdinal: int(info.deviceOrdinal),
+		HostPointer:   info.hostPointer,
+		DevicePointer: DevicePtr(info.devicePointer),
+		Base:          info.base,
+		Size:          info.size,
+		BufferID:      info.bufferID,
+		GrantedFlags:  MemoryFlags(info.grantedFlags),
+		Owned:         info.memory != 0 || Kind(info.kind) == KindVirtual || Kind(info.kind) == KindPool,
+		buffer:        info.buffer,
+	}
+}
+
+// String returns the fields that are not zero.
+func (info PointerInfo) String() string { return fields(info) }
+
+// ManagedInfo is what is known about a range of managed memory: at one moment, and true of every page of the range.
+type ManagedInfo struct {
+	ReadMostly          bool     // Whether every page is read-mostly.
+	PreferredLocation   Location // Preferred location that all pages share; LocationNone if they differ or have none.
+	PreferredLocationID int      // Its device ordinal or NUMA node; -1 if it has none.
+	// Location that all pages were last asked to move to; LocationNone if they differ or one never was. A CUDA driver
+	// leaves some pages as they were where one prefetch moves pages that differed before, in three runs or more.
+	LastPrefetchLocation   Location
+	LastPrefetchLocationID int   // Its device ordinal or NUMA node; -1 if it has none.
+	AccessedByHost         bool  // Whether the CPU is set as an accessor of every page.
+	AccessedByDevices      []int // Ordinals of the devices that are set as accessors of every page.
+}
+
+func (info *nativeManagedInfo) public() ManagedInfo {
+	return ManagedInfo{
+		ReadMostly:             info.readMostly != 0,
+		PreferredLocation:      Location(info.preferredLocation),
+		PreferredLocationID:    int(info.preferredLocationID),
+		LastPrefetchLocation:   Location(info.lastPrefetchLocation),
+		LastPrefetchLocationID: int(info.lastPrefetchLocationID),
+		AccessedByHost:         info.accessedByHost != 0,
+		AccessedByDevices:      ordinals(info.accessedByDevices),
+	}
+}
+
+// String returns the fields that are not zero.
+func (info ManagedInfo) String() string { return fields(info) }
+
+// BlockInfo is information about a block.
+type BlockInfo struct {
+	Base          uint64 // First byte.
+	UsableSize    uint64 // Bytes that may be used.
+	RequestedSize uint64 // Bytes that were asked for; 0 unless the pool has PoolDebug.
+	PoolClosed    bool   // Its pool was closed.
+}
+
+func (info *nativePoolBlockInfo) public() BlockInfo {
+	return BlockInfo{
+		Base:          info.base,
+		UsableSize:    info.usableSize,
+		RequestedSize: info.requestedSize,
+		PoolClosed:    info.pool == 0,
+	}
+}
+
+// String returns the fields that are not zero.
+func (info BlockInfo) String() string { return fields(info) }

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"math/bits"
 	"unsafe"
 )
 
@@ -135,19 +136,6 @@ func (s *Stream) managedBatch(name string, ranges []ManagedRange,
 	return succeeded(call(first(native), C.uint64_t(len(native))), s)
 }
 
-// ManagedInfo is what is known about a range of managed memory: at one moment, and true of every page of the range.
-type ManagedInfo struct {
-	ReadMostly          bool     // Every page is read-mostly.
-	PreferredLocation   Location // That all pages share; LocationNone if they differ or have none.
-	PreferredLocationID int      // Its device ordinal or NUMA node; -1 if it has none.
-	// That all pages were last asked to move to; LocationNone if they differ or one never was. A CUDA driver leaves some pages as they
-	// were where one prefetch moves pages that differed before, in three runs or more.
-	LastPrefetchLocation   Location
-	LastPrefetchLocationID int   // Its device ordinal or NUMA node; -1 if it has none.
-	AccessedByHost         bool  // The CPU is set as an accessor of every page.
-	AccessedByDevices      []int // Ordinals of the devices that are set as accessors of every page.
-}
-
 // ManagedInfo gets the advice and the last prefetch of a range of managed memory.
 func (i *Instance) ManagedInfo(address Address, size uint64) (ManagedInfo, error) {
 	if err := address.enter("Instance.ManagedInfo", size); err != nil {
@@ -159,19 +147,13 @@ func (i *Instance) ManagedInfo(address Address, size uint64) (ManagedInfo, error
 	if err != nil {
 		return ManagedInfo{}, err
 	}
-	var devices []int
-	for ordinal := 0; ordinal < 64; ordinal++ {
-		if info.accessedByDevices>>ordinal&1 != 0 {
-			devices = append(devices, ordinal)
-		}
+	return info.public(), nil
+}
+
+// ordinals lists the devices whose bits are set.
+func ordinals(set uint64) (devices []int) {
+	for ; set != 0; set &= set - 1 {
+		devices = append(devices, bits.TrailingZeros64(set))
 	}
-	return ManagedInfo{
-		ReadMostly:             info.readMostly != 0,
-		PreferredLocation:      Location(info.preferredLocation),
-		PreferredLocationID:    int(info.preferredLocationID),
-		LastPrefetchLocation:   Location(info.lastPrefetchLocation),
-		LastPrefetchLocationID: int(info.lastPrefetchLocationID),
-		AccessedByHost:         info.accessedByHost != 0,
-		AccessedByDevices:      devices,
-	}, nil
+	return devices
 }

@@ -10,24 +10,6 @@ import (
 	"unsafe"
 )
 
-// PointerInfo is information about an address.
-type PointerInfo struct {
-	Kind          Kind
-	Location      Location    // Where its bytes lie.
-	LocationID    int         // Device ordinal or NUMA node of the location; -1 if it has none.
-	DeviceOrdinal int         // Device that the memory was allocated or registered for; -1 if none.
-	HostPointer   uint64      // Address of the same byte for the CPU; 0 if none.
-	DevicePointer DevicePtr   // Address of the same byte for devices; 0 if none.
-	Base          uint64      // First byte of the object, in the address range of the query; 0 if unknown.
-	Size          uint64      // Size of the object in bytes; 0 if unknown.
-	BufferID      uint64      // Number of the allocation, never reused; 0 if none.
-	GrantedFlags  MemoryFlags // Properties of the memory.
-	// The memory was made through this instance: as an object of its own, a range, a buffer, or a block of a pool. A block of
-	// ordinary memory is like any other ordinary memory.
-	Owned  bool
-	buffer uintptr
-}
-
 // IsIn says whether the address was in a buffer: in the addresses that it has reserved, also behind its size and while it slept.
 func (i PointerInfo) IsIn(buffer *GrowableBuffer) bool {
 	id := uintptr(buffer.id())
@@ -48,21 +30,7 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 	if err != nil {
 		return PointerInfo{}, err
 	}
-	return PointerInfo{
-		Kind:          Kind(info.kind),
-		Location:      Location(info.location),
-		LocationID:    int(info.locationID),
-		DeviceOrdinal: int(info.deviceOrdinal),
-		HostPointer:   info.hostPointer,
-		DevicePointer: DevicePtr(info.devicePointer),
-		Base:          info.base,
-		Size:          info.size,
-		BufferID:      info.bufferID,
-		GrantedFlags:  MemoryFlags(info.grantedFlags),
-		// A range and a block have no handle of memory.
-		Owned:  info.memory != 0 || Kind(info.kind) == KindVirtual || Kind(info.kind) == KindPool,
-		buffer: info.buffer,
-	}, nil
+	return info.public(), nil
 }
 
 // PointerAccess gets what one processor may do, in place, with the memory at an address: the device with the ordinal

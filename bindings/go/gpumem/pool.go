@@ -602,14 +602,6 @@ func (b *PoolBlock) View(use func(bytes []byte) error) error {
 	})
 }
 
-// BlockInfo is information about a block of a pool.
-type BlockInfo struct {
-	Base          uint64 // First byte.
-	UsableSize    uint64 // Bytes that may be used.
-	RequestedSize uint64 // Bytes that were asked for; 0 unless the pool has PoolDebug.
-	PoolClosed    bool   // Its pool was closed.
-}
-
 // Info gets information about the block.
 func (b *PoolBlock) Info() (BlockInfo, error) {
 	const name = "PoolBlock.Info"
@@ -643,5 +635,5 @@ func (i *Instance) blockInfo(address uint64) (BlockInfo, error) {
 	if err != nil {
 		return BlockInfo{}, err
 	}
-	return BlockInfo{info.base, info.usableSize, info.requestedSize, info.pool == 0}, nil
+	return info.public(), nil
 }

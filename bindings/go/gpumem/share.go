@@ -314,17 +314,6 @@ func (i *Instance) FlushImportCache() error {
 	return checked(C.gpumem_go_share_flush_cache(i.id()), i)
 }
 
-// WayInfo says whether memory can be shared in one way.
-type WayInfo struct {
-	Way       ShareWay
-	Status    Status // Success, or what Export or Import would return.
-	FileCount int    // Descriptors that an export would have.
-	// The handle alone is not enough: use [Instance.Send], or a hub with a path. A dma-buf needs a socket of your own.
-	NeedsSocket bool
-	Slow        bool   // The importer's device reaches the memory over a bus or a link to another device.
-	Message     string // Why not, and what would help; or why it is slow, and what it needs.
-}
-
 // wayOf asks in which way the memory at an address can be shared.
 func wayOf(name string, address Address, way ShareWay, used any, ask func(address C.uint64_t, info *C.uint8_t) C.gpumem_go_result) (WayInfo, error) {
 	if err := address.enter(name, 1); err != nil {
@@ -335,8 +324,9 @@ func wayOf(name string, address Address, way ShareWay, used any, ask func(addres
 	if err := checked(ask(C.uint64_t(address.value), inC(&info)), used); err != nil {
 		return WayInfo{}, err
 	}
-	return WayInfo{way, Status(info.status), int(info.fdCount), info.needsSocket != 0, info.slow != 0,
-		translate(text(info.message[:]))}, nil
+	known := info.public()
+	known.Way = way
+	return known, nil
 }
 
 // ShareWay reports whether memory can be shared in one way with a peer, and why not. It changes nothing. It answers from

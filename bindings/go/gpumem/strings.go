@@ -237,12 +237,8 @@ func (r Region) String() string           { return fields(r) }
 func (r Rectangle) String() string        { return fields(r) }
 func (r ManagedRange) String() string     { return fields(r) }
 func (a ProcessorAccess) String() string  { return fields(a) }
-func (i ManagedInfo) String() string      { return fields(i) }
-func (i PointerInfo) String() string      { return fields(i) }
 func (i StatusInfo) String() string       { return fields(i) }
 func (c BufferCallbacks) String() string  { return fields(c) }
-func (i WayInfo) String() string          { return fields(i) }
-func (i BlockInfo) String() string        { return fields(i) }
 func (c ImportCache) String() string      { return fields(c) }
 func (c CollectedObjects) String() string { return fields(c) }
 
