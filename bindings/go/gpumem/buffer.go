@@ -4,7 +4,10 @@
 
 package gpumem
 
-import "sync"
+import (
+	"sync"
+	"unsafe"
+)
 
 // untypedBuffer is embedded as untyped is.
 type untypedBuffer = GrowableBuffer
@@ -57,7 +60,8 @@ func (b *Buffer[T]) Len() int {
 func (b *Buffer[T]) Span() Span[T] { return SpanOf[T](b.GrowableBuffer().At(0), b.Len()) }
 
 // Append adds values at the end, and returns when they are copied. If it fails, the buffer has its length of before. Calls of
-// several goroutines append one after the other; nothing else may change the length meanwhile. See [GrowableBuffer.Resize].
+// several goroutines append one after the other; nothing else may change the length meanwhile. The values may be those of
+// [Buffer.Slice]. See [GrowableBuffer.Resize].
 func (b *Buffer[T]) Append(values ...T) error {
 	const name = "Buffer.Append"
 	added, err := sizeOf[T](name, len(values))
@@ -69,13 +73,16 @@ func (b *Buffer[T]) Append(values ...T) error {
 	}
 	b.appending.Lock()
 	defer b.appending.Unlock()
-	before, size := b.Size(), uint64(b.Len())*valueSize[T]()
+	before, size := b.now(), uint64(b.Len())*valueSize[T]()
 	if err := b.GrowableBuffer().Resize(size + added); err != nil {
 		return calledAs(name, err)
 	}
+	if offset := uint64(uintptr(unsafe.Pointer(&values[0]))) - before.address; offset < before.size {
+		values = unsafe.Slice((*T)(pointerTo(b.now().address+offset)), len(values)) // Its own, which may have moved.
+	}
 	err = copyFromSlice[T](b.device.instance, name, b.At(size), values)
 	if err != nil {
-		b.GrowableBuffer().undoGrowth(before)
+		b.GrowableBuffer().undoGrowth(before.size)
 	}
 	return err
 }

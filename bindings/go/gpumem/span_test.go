@@ -159,6 +159,32 @@ func TestABufferOfValuesGrows(t *testing.T) {
 	expect(t, (&Buffer[int]{}).View(nil), ErrInvalidArgument)
 }
 
+func TestAppendOfTheBufferItself(t *testing.T) {
+	d, unit := rangeDevice(t)
+	length := int(unit / 4)
+	b := newBuffer[int32](t, d, length, BufferOptions{Location: LocationHost, Reserve: unit, Flags: BufferMovable})
+	own, err := b.Slice()
+	must(t, err)
+	for i := range own {
+		own[i] = int32(i)
+	}
+	before := b.DevicePtr()
+	must(t, b.Append(own[1:]...))
+	if b.DevicePtr() == before {
+		t.Error("the buffer has not moved, so nothing was tested")
+	}
+	own, err = b.Slice()
+	must(t, err)
+	for i, value := range own {
+		if i >= length {
+			i -= length - 1
+		}
+		if value != int32(i) {
+			t.Fatalf("value %d is %d", i, value)
+		}
+	}
+}
+
 func TestAppendThatFailsChangesNothing(t *testing.T) {
 	d, unit := rangeDevice(t)
 	closed, err := open(t).Device(0)
