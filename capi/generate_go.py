@@ -88,6 +88,9 @@ TEXTS = {f"gpumem_{key}": text for key, text in {
     "copy_options.source_order": "When a Stream may read the source; in stream order by default.",
     "export_desc.way": "Any but ShareWayDMABuf.",
     "import_desc.device": "Device that will use the memory; nil means the one that has it, found by its UUID.",
+    "import_desc.address": "Where the memory must begin, a multiple of the granularity of ranges, if these addresses are free; 0 means "
+                           "anywhere. Only for ShareWayPOSIXFD.",
+    "send_desc.timeout_ns": "How long a message that was begun may wait for room in the socket; 0 means 5 seconds.",
     "hub_desc.token": "A secret that links must show; see TokenOf. Links show it only to a hub of their own user or of root.",
     "link_desc.token": "That of the hub, shown only to a process of this user or of root.", "link_desc.path": "As in HubOptions.",
     "host_options.peers": 'Links between devices: "all", "none" or a list such as "0>1,1>0"; "" means all.',

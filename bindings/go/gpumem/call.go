@@ -17,9 +17,7 @@ import (
 // checked returns the error of a call. The objects that the call used are alive until then.
 func checked(result C.gpumem_go_result, used ...any) error {
 	err := failure(result)
-	for _, object := range used {
-		runtime.KeepAlive(object)
-	}
+	runtime.KeepAlive(used)
 	return err
 }
 

@@ -233,22 +233,19 @@ func (o *Operand) native() nativeCopyOperand {
 	return operand
 }
 
-// checkValue refuses a value that does not fit into its bytes.
-func checkValue(function string, value, valueSize uint32) error {
+// enterFill is enterBoth for a fill, whose value must fit into its bytes.
+func enterFill(stream *Stream, function string, destination Address, size uint64, value, valueSize uint32) error {
 	if valueSize == 1 && value > math.MaxUint8 || valueSize == 2 && value > math.MaxUint16 {
 		return refusal(ErrInvalidArgument, function, "the value %d does not fit into a valueSize of %d; pass a larger one", value,
 			valueSize)
 	}
-	return nil
+	return stream.enter(function, destination, size)
 }
 
 // Fill fills memory with a repeated value of 1, 2 or 4 bytes, and returns when it is filled. Size is in bytes. The value must
 // fit into its bytes.
 func (i *Instance) Fill(destination Address, size uint64, value uint32, valueSize uint32) error {
-	if err := checkValue("Instance.Fill", value, valueSize); err != nil {
-		return err
-	}
-	if err := destination.enter("Instance.Fill", size); err != nil {
+	if err := enterFill(nil, "Instance.Fill", destination, size, value, valueSize); err != nil {
 		return err
 	}
 	defer destination.leave()
@@ -259,10 +256,7 @@ func (i *Instance) Fill(destination Address, size uint64, value uint32, valueSiz
 // Fill enqueues a fill of memory with a repeated value of 1, 2 or 4 bytes. Size is in bytes. The memory must stay open
 // until the fill has been observed complete.
 func (s *Stream) Fill(destination Address, size uint64, value uint32, valueSize uint32) error {
-	if err := checkValue("Stream.Fill", value, valueSize); err != nil {
-		return err
-	}
-	if err := s.enter("Stream.Fill", destination, size); err != nil {
+	if err := enterFill(s, "Stream.Fill", destination, size, value, valueSize); err != nil {
 		return err
 	}
 	defer destination.leave()
@@ -273,10 +267,7 @@ func (s *Stream) Fill(destination Address, size uint64, value uint32, valueSize 
 // Fill2D fills Height rows of Width bytes, DestinationPitch bytes apart, with a repeated value of 1, 2 or 4 bytes, and
 // returns when they are filled.
 func (i *Instance) Fill2D(destination Address, rectangle Rectangle, value uint32, valueSize uint32) error {
-	if err := checkValue("Instance.Fill2D", value, valueSize); err != nil {
-		return err
-	}
-	if err := destination.enter("Instance.Fill2D", rectangle.extent(rectangle.DestinationPitch)); err != nil {
+	if err := enterFill(nil, "Instance.Fill2D", destination, rectangle.extent(rectangle.DestinationPitch), value, valueSize); err != nil {
 		return err
 	}
 	defer destination.leave()
@@ -286,10 +277,7 @@ func (i *Instance) Fill2D(destination Address, rectangle Rectangle, value uint32
 
 // Fill2D enqueues a fill of Height rows of Width bytes, DestinationPitch bytes apart, with the rules of [Stream.Fill].
 func (s *Stream) Fill2D(destination Address, rectangle Rectangle, value uint32, valueSize uint32) error {
-	if err := checkValue("Stream.Fill2D", value, valueSize); err != nil {
-		return err
-	}
-	if err := s.enter("Stream.Fill2D", destination, rectangle.extent(rectangle.DestinationPitch)); err != nil {
+	if err := enterFill(s, "Stream.Fill2D", destination, rectangle.extent(rectangle.DestinationPitch), value, valueSize); err != nil {
 		return err
 	}
 	defer destination.leave()

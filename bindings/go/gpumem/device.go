@@ -5,9 +5,7 @@ package gpumem
 // #include "native.h"
 import "C"
 
-import (
-	"runtime"
-)
+import ()
 
 // Device is one processor with its memory. It lives as long as its instance and needs no Close.
 type Device struct {
@@ -58,10 +56,8 @@ func (d *Device) TrimGraphs() (uint64, error) {
 
 // CanAccessPeer reports whether this device could access the memory of a peer directly.
 func (d *Device) CanAccessPeer(peer *Device) (bool, error) {
-	result := C.gpumem_go_device_can_access_peer(d.id(), peer.id())
-	runtime.KeepAlive(d)
-	runtime.KeepAlive(peer)
-	return result.value != 0, failure(result)
+	can, err := valueOf[uint64](C.gpumem_go_device_can_access_peer(d.id(), peer.id()), d, peer)
+	return can != 0, err
 }
 
 // EnablePeerAccess lets this device access all device memory of a peer, present and future, at the same addresses. The

@@ -56,7 +56,7 @@ func (g *Group) Close() error {
 
 // enter takes a new buffer in. Calls for the group that run now may find it already, so they claim it too.
 func (g *Group) enter(member *growing) {
-	if g == nil || g.handle == 0 {
+	if g.id() == 0 {
 		return
 	}
 	g.mutex.Lock()
@@ -153,7 +153,7 @@ func (g *Group) SleepContext(ctx context.Context, options SleepOptions) error {
 // Wait is [GrowableBuffer.Wait] for the calls of the group and of all its buffers.
 func (g *Group) Wait(ctx context.Context) error {
 	const name = "Group.Wait"
-	if g == nil || g.handle == 0 {
+	if g.id() == 0 {
 		return refusal(ErrInvalidArgument, name, "the group is nil")
 	}
 	g.mutex.Lock()

@@ -426,16 +426,13 @@ func valuesAt[T any](at *place) []T {
 }
 
 func (g *growing) info() (nativeBufferInfo, error) {
-	var buffer uintptr
-	if g != nil {
-		buffer = g.buffer
+	if g == nil {
+		g = &growing{}
 	}
 	info := nativeBufferInfo{structSize: unsafe.Sizeof(nativeBufferInfo{})}
-	err := failure(C.gpumem_go_buffer_get_info(C.uintptr_t(buffer), inC(&info)))
-	if g != nil {
-		if size := g.shorter.Load(); size != nil {
-			info.size = *size
-		}
+	err := failure(C.gpumem_go_buffer_get_info(C.uintptr_t(g.buffer), inC(&info)))
+	if size := g.shorter.Load(); size != nil {
+		info.size = *size
 	}
 	return info, err
 }

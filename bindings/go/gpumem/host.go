@@ -101,8 +101,7 @@ func HostSetCurrentDevice(ordinal int32) (previous int32, err error) {
 	if err := useLibrary(); err != nil {
 		return -1, err
 	}
-	result := C.gpumem_go_host_set_current_device(C.int32_t(ordinal))
-	return int32(int64(result.value)), failure(result)
+	return valueOf[int32](C.gpumem_go_host_set_current_device(C.int32_t(ordinal)))
 }
 
 func zeroOrOne(flag bool) C.uint32_t {

@@ -147,8 +147,7 @@ func (l *Link) Close() error {
 func (l *Link) Entries() (list []Entry, err error) {
 	defer runtime.KeepAlive(l)
 	for index := C.uint32_t(0); ; index++ {
-		var info nativeEntryInfo
-		info.structSize = unsafe.Sizeof(info)
+		info := nativeEntryInfo{structSize: unsafe.Sizeof(nativeEntryInfo{})}
 		result := C.gpumem_go_link_enumerate(l.id(), index, inC(&info))
 		if err := failure(result); errors.Is(err, ErrNotFound) {
 			return list, nil

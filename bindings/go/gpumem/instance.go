@@ -152,8 +152,7 @@ func (s Stats) Live() uint64 { return s.LiveCount + s.Streams + s.Events }
 
 // Stats reads the counters of the instance.
 func (i *Instance) Stats() (Stats, error) {
-	var stats nativeStats
-	stats.structSize = unsafe.Sizeof(stats)
+	stats := nativeStats{structSize: unsafe.Sizeof(nativeStats{})}
 	err := checked(C.gpumem_go_stats_get(i.id(), inC(&stats)), i)
 	return stats.public(), err
 }
@@ -161,8 +160,7 @@ func (i *Instance) Stats() (Stats, error) {
 // KindStats reads the counters of one kind of memory: KindDevice, KindPinned, KindRegistered,
 // KindManaged, KindVirtual or KindImported.
 func (i *Instance) KindStats(kind Kind) (KindStats, error) {
-	var stats nativeKindStats
-	stats.structSize = unsafe.Sizeof(stats)
+	stats := nativeKindStats{structSize: unsafe.Sizeof(nativeKindStats{})}
 	err := checked(C.gpumem_go_stats_get_kind(i.id(), C.gpumem_kind(kind), inC(&stats)), i)
 	return stats.public(), err
 }

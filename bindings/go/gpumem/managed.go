@@ -144,10 +144,7 @@ func (i *Instance) ManagedInfo(address Address, size uint64) (ManagedInfo, error
 	defer address.leave()
 	info := nativeManagedInfo{structSize: unsafe.Sizeof(nativeManagedInfo{})}
 	err := checked(C.gpumem_go_managed_get_info(i.id(), C.uint64_t(address.value), C.uint64_t(size), inC(&info)), i)
-	if err != nil {
-		return ManagedInfo{}, err
-	}
-	return info.public(), nil
+	return info.public(), err
 }
 
 // ordinals lists the devices whose bits are set.

@@ -401,7 +401,8 @@ type ImportOptions struct {
 	Device *Device     // Device that will use the memory; nil means the one that has it, found by its UUID.
 	Access Access      // AccessRead or AccessReadWrite; 0 means what the exporter allows.
 	Flags  ImportFlags // ImportUnverified, or 0.
-	// Where the memory must begin, a multiple of the granularity of ranges; 0 means anywhere. Only for ShareWayPOSIXFD.
+	// Where the memory must begin, a multiple of the granularity of ranges, if these addresses are free; 0 means anywhere.
+	// Only for ShareWayPOSIXFD.
 	Address uint64
 	Timeout time.Duration // How long the exporter may take to answer; 0 means 5 seconds.
 	Name    string        // For messages and reports, up to 63 bytes without ASCII control characters.
@@ -431,7 +432,7 @@ func (o *ImportOptions) native() nativeImportDesc {
 // SendOptions are options for sending a handle.
 type SendOptions struct {
 	Lease   time.Duration // How long the receiver may take to import it; 0 means 30 seconds.
-	Timeout time.Duration // How long the call may wait for room in the socket; 0 means 5 seconds.
+	Timeout time.Duration // How long a message that was begun may wait for room in the socket; 0 means 5 seconds.
 }
 
 // String returns the fields that are not zero.

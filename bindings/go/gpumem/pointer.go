@@ -27,10 +27,7 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 	// The result has numbers by which the memory can be used unseen.
 	number := address.Number()
 	err := checked(C.gpumem_go_pointer_get_info(i.id(), C.uint64_t(number), inC(&info)), i)
-	if err != nil {
-		return PointerInfo{}, err
-	}
-	return info.public(), nil
+	return info.public(), err
 }
 
 // PointerAccess gets what one processor may do, in place, with the memory at an address: the device with the ordinal

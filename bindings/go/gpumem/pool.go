@@ -103,14 +103,19 @@ func (r request) allocate() C.gpumem_go_block {
 	return hand(waiting, r.call)
 }
 
+// finish returns the error of an allocation, unless a callback goes on that did not return.
+func (p *Pool) finish(made C.gpumem_go_block, stream *Stream) error {
+	err := failure(made.result)
+	runtime.KeepAlive(p)
+	runtime.KeepAlive(stream)
+	goesOn(made.unwound)
+	return err
+}
+
 func (p *Pool) block(r request, in order) (*PoolBlock, error) {
 	r.pool = p.id()
 	made := r.allocate()
-	runtime.KeepAlive(p)
-	runtime.KeepAlive(in.stream)
-	err := failure(made.result)
-	goesOn(made.unwound)
-	if err != nil {
+	if err := p.finish(made, in.stream); err != nil {
 		return nil, err
 	}
 	return p.made(uint64(made.result.value), uint64(r.size), in), nil
@@ -181,9 +186,7 @@ func (p *Pool) AllocBatch(sizes []uint64, stream *Stream) ([]*PoolBlock, error) 
 	} else {
 		made = call()
 	}
-	err := checked(made.result, p, stream)
-	goesOn(made.unwound)
-	if err != nil {
+	if err := p.finish(made, stream); err != nil {
 		return nil, err
 	}
 	blocks := make([]*PoolBlock, len(sizes))
@@ -258,10 +261,7 @@ func (p *Pool) FreeBatch(blocks []*PoolBlock, stream *Stream) (err error) {
 // Malloc allocates a block and returns only its address. Free it with [Pool.Free] or [Instance.FreeBlock].
 func (p *Pool) Malloc(size uint64, stream *Stream) (Address, error) {
 	made := request{pool: p.id(), size: C.uint64_t(size), stream: stream.id()}.allocate()
-	runtime.KeepAlive(p)
-	runtime.KeepAlive(stream)
-	err := failure(made.result)
-	goesOn(made.unwound)
+	err := p.finish(made, stream)
 	return RawAddress(uint64(made.result.value)), err
 }
 
@@ -364,8 +364,7 @@ func (p *Pool) Classes() ([]PoolClass, error) {
 	}
 	classes := make([]PoolClass, info.ClassCount)
 	for index := range classes {
-		var class nativePoolClassInfo
-		class.structSize = unsafe.Sizeof(class)
+		class := nativePoolClassInfo{structSize: unsafe.Sizeof(nativePoolClassInfo{})}
 		err := failure(C.gpumem_go_pool_get_class_info(p.id(), C.uint32_t(index), inC(&class)))
 		runtime.KeepAlive(p)
 		if err != nil {

@@ -121,8 +121,7 @@ func (r *ring) takeSpare() (spare *nativeRingSlot) {
 
 // next waits for a slot, with a function of the library.
 func (r *ring) next(ctx context.Context, wait func(limit C.uint64_t, slot *C.uint8_t) C.gpumem_go_result) (nativeRingSlot, error) {
-	var slot nativeRingSlot
-	slot.structSize = unsafe.Sizeof(slot)
+	slot := nativeRingSlot{structSize: unsafe.Sizeof(nativeRingSlot{})}
 	one := func(limit C.uint64_t) (bool, error) {
 		return succeeded(wait(limit, inC(&slot)))
 	}
