@@ -11,6 +11,7 @@ from unittest import mock
 import description
 import generate
 import generate_csharp_calls
+import generate_go
 from tap import Tap
 
 # A struct, constants and a function that no header has.
@@ -86,7 +87,8 @@ def self_check():
             header.write_text(text, encoding="utf-8")
         interface = description.Description(description.in_order(folder))
         with mock.patch.object(generate_csharp_calls, "CALLS", [*generate_csharp_calls.CALLS, "sprout_water"]), \
-                mock.patch.dict(generate_csharp_calls.HANDLES, {"gpumem_sprout": ("Sprout", None)}):
+                mock.patch.dict(generate_csharp_calls.HANDLES, {"gpumem_sprout": ("Sprout", None)}), \
+                mock.patch.object(generate_go, "HANDLES", (*generate_go.HANDLES, "sprout")):
             stale = dict(generate.outdated(interface))
         problems = [f"{name} did not change" for name in generate.OUTPUTS if name not in stale]
         script = stale.get("capi/gpumem.map", "")
