@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
+import time
 import weakref
 from ctypes import c_int32, c_uint32, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Type, Union, overload
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     Socket = Union[int, Any]
 
 _BYTES = ctypes.sizeof(c.gpumem_share_handle)
+_LOOK_SECONDS = 0.1  # how often a wait looks whether its instance was closed
 _MESSAGE_SECONDS = 5.0  # how long the rest of a message may take, which is sent whole
 _ACCESS = "read, readwrite"
 
@@ -258,12 +261,19 @@ def _fileno(socket: Socket) -> int:
     return found
 
 
-def _is_ready(number: int, events: int, timeout: Optional[float]) -> bool:
-    """Waits for a socket. It answers Ctrl-C."""
+def _is_ready(where: Instance, number: int, events: int, timeout: Optional[float]) -> bool:
+    """Waits for a socket. It answers Ctrl-C, and ends when the instance is closed, which the next call says."""
     nanoseconds(timeout)
     poll = select.poll()
     poll.register(number, events)
-    return bool(poll.poll(None if timeout is None else min(timeout * 1000, 1 << 30)))
+    end = math.inf if timeout is None else time.monotonic() + timeout
+    while not where.closed:
+        left = max(end - time.monotonic(), 0)
+        if poll.poll(math.ceil(min(left, _LOOK_SECONDS) * 1000)):
+            return True
+        if left == 0:
+            return False
+    return True
 
 
 def send_share(socket: Socket, handle: ShareHandle, *, instance: Optional[Instance] = None, lease: Optional[float] = None,
@@ -280,7 +290,7 @@ def send_share(socket: Socket, handle: ShareHandle, *, instance: Optional[Instan
     where, struct = instance_of(handle, None, instance), handle_struct(handle)
     desc = c.gpumem_send_desc(lease_ns=seconds(lease, "lease"), timeout_ns=seconds(limit))
     number = _fileno(socket)
-    _is_ready(number, select.POLLOUT, limit)  # the call reports what is wrong
+    _is_ready(where, number, select.POLLOUT, limit)  # the call reports what is wrong
     call(c.gpumem_share_send, where.handle, struct, number, desc)
 
 
@@ -301,7 +311,7 @@ def receive_share(socket: Socket, *, instance: Optional[Instance] = None,
     default it is :func:`default_instance`.
     """
     where, number, struct = instance_of(None, None, instance), _fileno(socket), c.gpumem_share_handle()
-    if not _is_ready(number, select.POLLIN, timeout):
+    if not _is_ready(where, number, select.POLLIN, timeout):
         return None
     if call(c.gpumem_share_receive, where.handle, number, nanoseconds(_MESSAGE_SECONDS), struct) == c.GPUMEM_NOT_READY:
         raise NotReady("the message did not come whole", function="gpumem_share_receive")

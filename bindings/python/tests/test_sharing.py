@@ -487,6 +487,27 @@ with gpumem.Instance({BACKEND!r}) as instance:
                 with self.assertRaises(gpumem.PeerGone):
                     gpumem.send_share(ours, handle)
 
+    def test_closing_ends_a_wait_for_a_handle(self):
+        raised, instance = [], gpumem.Instance(BACKEND)
+
+        def wait():
+            try:
+                gpumem.receive_share(ours, instance=instance)
+            except gpumem.Error as error:
+                raised.append(type(error))
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            thread = threading.Thread(target=wait)
+            thread.start()
+            thread.join(0.2)
+            self.assertTrue(thread.is_alive())
+            instance.close(force=True)
+            thread.join(LIMIT)
+            ended = not thread.is_alive()
+        thread.join()
+        self.assertTrue(ended)
+        self.assertEqual(raised, [gpumem.Closed])
+
     def test_the_end_of_the_exporter(self):
         process, connection = self.start(publisher, f"@gpumem-python-{os.getpid()}-end")
         link = self.instance.connect(self.heard(connection), token=b"secret")
