@@ -319,8 +319,9 @@ typedef struct gpumem_import_cache_desc {
   { sizeof(gpumem_import_cache_desc), 0, 0 }
 
 /** Sets how long imports are kept mapped after they were destroyed. At the beginning they are not. What is kept keeps
- * the exporter's memory alive, and goes before a call of this instance fails for lack of memory. Connections that came with
- * handles and stay for it alone take at most an eighth of the process's descriptors. Only #GPUMEM_SHARE_WAY_POSIX_FD is kept.
+ * the exporter's memory alive, and goes before a call of this instance fails for lack of memory. It keeps at most 128
+ * connections to exporters, and no more than an eighth of the descriptors that the process may have (RLIMIT_NOFILE). Only
+ * #GPUMEM_SHARE_WAY_POSIX_FD is kept.
  *
  * \param instance instance of the imports
  * \param desc the limits; NULL means that nothing is kept

@@ -18,6 +18,7 @@
 #include "core/object/destroy.h"
 #include "core/object/host_function_guard.h"
 #include "core/object/log.h"
+#include "core/share/peer/client.h"
 #include "core/share/peer/connect.h"
 #include "core/share/peer/fair_share.h"
 #include "core/stream/make_object.h"
@@ -390,16 +391,43 @@ std::shared_ptr<Imports::Charge> Imports::charge(uint32_t user, uint64_t descrip
   return made;
 }
 
-std::optional<Imports::Received> Imports::take_received(const ImportRequest& request) {
+std::optional<Imports::Received> Imports::take_received(const ImportRequest& request, bool* elsewhere) {
   if (request.arrived != nullptr)
     return Received{request.handle, std::move(*request.arrived), request.peer, 0, Clock::time_point()};
   const std::lock_guard lock(mutex_);
-  const auto found = received_.find(key_of_received(request.handle));
+  const ReceivedKey key = key_of_received(request.handle);
+  const auto found = received_.find(key);
+  if (elsewhere != nullptr && found == received_.end()) *elsewhere = taking_.contains(key);
   if (found == received_.end()) return std::nullopt;
   Received& received = found->second;
   // An exporter that does not answer must not have others counted in its place meanwhile.
-  received.charge = charge(received.user, received.descriptors.size() + 1);
+  auto charged = charge(received.user, received.descriptors.size() + 1);
+  if (elsewhere != nullptr) taking_.insert(key);
+  received.charge = std::move(charged);
   return std::move(received_.extract(found).mapped());
+}
+
+void Imports::end_taking(const ShareHandle& handle) noexcept {
+  const std::lock_guard lock(mutex_);
+  taking_.erase(taking_.find(key_of_received(handle)));
+  taken_.notify_all();
+}
+
+// Then it is imported, or what came with the handle is there again.
+Result<void> Imports::await_taker(const ImportRequest& request) {
+  if (Callback::runs_here()) return changed_elsewhere("imports of the instance");
+  std::unique_lock lock(mutex_);
+  const auto is_over = [&] { return !taking_.contains(key_of_received(request.handle)); };
+  const platform::Deadline deadline = answer_deadline(request.timeout_ns);
+  if (deadline == platform::Deadline::max()) {
+    taken_.wait(lock, is_over);
+  } else if (!taken_.wait_until(lock, deadline, is_over)) {
+    return make_error(
+        GPUMEM_ERROR_BUSY,
+        "another thread imports it, and its exporter did not answer in time; try again, or pass "
+        "a longer timeout");
+  }
+  return {};
 }
 
 void Imports::put_back(std::optional<Received> received) noexcept {
@@ -671,7 +699,19 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   GPUMEM_TRY(outside_host_function());
   const auto open = context_.stay_open();
   if (!open) return open.error();
-  std::optional<Received> received = take_received(request);
+  bool elsewhere = false;
+  std::optional<Received> received = take_received(request, &elsewhere);
+  while (elsewhere) {
+    GPUMEM_TRY(await_taker(request));
+    counted = count_up(key, request, given, &created);
+    if (!counted) return counted.error();
+    if (*counted) return created;
+    elsewhere = false;
+    received = take_received(request, &elsewhere);
+  }
+  const Cleanup over([&, taken = received.has_value() && request.arrived == nullptr] {
+    if (taken) end_taking(request.handle);
+  });
   ImportSource source;
   bool given_twice = false;
   Cleanup again([&] {

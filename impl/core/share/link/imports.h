@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -228,8 +230,11 @@ class Imports final : public Importer {
   Result<void> make_room_for(uint32_t user, uint64_t more, const ShareHandle& replaced = {},
                              const Charge* mine = nullptr);
   std::shared_ptr<Charge> charge(uint32_t user, uint64_t descriptors);
-  // The descriptors that came with a handle, if any did. If importing fails, put them back.
-  std::optional<Received> take_received(const ImportRequest& request);
+  // The descriptors that came with a handle, if any did. If importing fails, put them back. With `elsewhere`,
+  // they are being imported until end_taking(), or that says whether another thread imports them.
+  std::optional<Received> take_received(const ImportRequest& request, bool* elsewhere = nullptr);
+  void end_taking(const ShareHandle& handle) noexcept;
+  Result<void> await_taker(const ImportRequest& request);
   void put_back(std::optional<Received> received) noexcept;
   Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
   // Explains why the exporter could not be reached: only the instance that received a handle can import it.
@@ -268,6 +273,8 @@ class Imports final : public Importer {
   void drop_expired();  // requires mutex_
 
   std::map<ReceivedKey, Received> received_;
+  std::multiset<ReceivedKey> taking_;  // those that threads import, which may have come again
+  std::condition_variable taken_;
   std::vector<std::weak_ptr<Charge>> charges_;  // beside those
   bool tidying_ = false;
 };

@@ -218,10 +218,10 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   if (!reserved) return reserved.error();
   // What has begun counts, however long the rest takes: what has come, and from the head on what will.
   Result<void> room;
-  size_t most = 0;
+  size_t counted = 0;
   const auto reserve = [&](size_t descriptors) {
-    if (room && descriptors > most) room = imports.reserve_descriptors(**reserved, descriptors);
-    most = std::max(most, descriptors);
+    if (room && descriptors > counted) room = imports.reserve_descriptors(**reserved, descriptors);
+    counted = std::max(counted, descriptors);
     return static_cast<bool>(room);
   };
   const auto descriptors_max = [&](const Message& head) -> uint32_t {

@@ -4366,7 +4366,8 @@ class ResentTest : public ForgedHandleTest {
     granted_ = exporter_->ask(claim);
     ASSERT_EQ(granted_.type, MessageType::kGranted);
   }
-  Imported import_again() {
+  // Sends it. The granter of its connection is the last one.
+  gpumem_share_handle receive_again() {
     auto ends = platform::socket_pair();
     Message pass = message_of(MessageType::kPass);
     pass.version = UINT64_MAX;
@@ -4379,8 +4380,13 @@ class ResentTest : public ForgedHandleTest {
     EXPECT_EQ(gpumem_share_receive(other, socket_->ours.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
               GPUMEM_SUCCESS);
     granters.push_back(std::make_unique<Raw>(std::move(ends->ours)));
-    std::thread answers(
-        [&, granter = granters.back().get()] { reply(*granter, heard(*granter), granted_, copies()); });
+    return handle;
+  }
+  // Grants what the next message of the last connection claims.
+  void grant() { reply(*granters.back(), heard(*granters.back()), granted_, copies()); }
+  Imported import_again() {
+    const gpumem_share_handle handle = receive_again();
+    std::thread answers([&] { grant(); });
     const Imported made = import(handle);
     answers.join();
     EXPECT_EQ(byte_of(made), kGenuine);
@@ -4401,6 +4407,28 @@ class ResentTest : public ForgedHandleTest {
   Message granted_;
   Result<platform::SocketPair> socket_ = platform::socket_pair();
 };
+
+// Only one of them has what came with the handle, and nobody else knows where it is from.
+TEST_F(ResentTest, ThreadsThatImportOneHandleAtTheSameTimeShareIt) {
+  const GenuineExporter genuine;
+  for (const gpumem_share_handle& shared : {genuine.handles.memory, genuine.handles.blocks}) {
+    claim(shared);
+    const gpumem_share_handle handle = receive_again();
+    Imported first;
+    Imported second;
+    Sleeper one([&] { first = import(handle); });
+    Sleeper later([&] { second = import(handle); });
+    grant();
+    one.join();
+    later.join();
+    EXPECT_EQ(byte_of(first), kGenuine);
+    EXPECT_EQ(byte_of(second), kGenuine);
+    EXPECT_EQ(first.memory, second.memory);
+    EXPECT_EQ(info_of(first).count, 2U);
+    for (const Imported& each : {first, second})
+      EXPECT_EQ(gpumem_memory_destroy(each.memory, nullptr), GPUMEM_SUCCESS);
+  }
+}
 
 TEST_F(ResentTest, FourClaimsHoldMemoryWhateverItsTokens) {
   const GenuineExporter genuine;
