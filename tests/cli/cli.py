@@ -1043,6 +1043,12 @@ def case_attach_waits_for_a_keeper_that_begins_again():
                 waiting.kill()
 
 
+def stop(child):
+    """Stops it. The signal stops all threads only once one of them has taken it, which a busy machine delays."""
+    child.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def case_attach_gives_up_in_time():
     """Also where a hub is stopped, before it is asked or while it is."""
     with tempfile.TemporaryDirectory() as folder:
@@ -1051,11 +1057,11 @@ def case_attach_gives_up_in_time():
             for early in (True, False):
                 begin = time.monotonic()
                 if early:
-                    keeper.send_signal(signal.SIGSTOP)
+                    stop(keeper)
                 with subprocess.Popen([PROGRAM, "attach", "--name", "n", "--hub", hub, "--timeout", "2", "--backend", "host"],
                                       env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
                     time.sleep(1)
-                    keeper.send_signal(signal.SIGSTOP)
+                    stop(keeper)
                     out, err = waiting.communicate(timeout=120)
                 took = time.monotonic() - begin
                 keeper.send_signal(signal.SIGCONT)
@@ -1711,7 +1717,7 @@ def case_a_hub_that_stands_still():
         require_failure(run("hub", "list", "--hub", ""), 1, "leave the option out for the default")
         hub = ("--hub", f"{folder}/hub")
         with staying("keep", *hub) as (keeper, _):
-            os.kill(keeper.pid, signal.SIGSTOP)
+            stop(keeper)
             try:
                 require_failure(run("hub", "list", *hub), 1, "see whether it is stopped or busy, and try again")
             finally:
@@ -2026,7 +2032,7 @@ def case_why_shows_the_processes_of_this_machine():
             for columns in (20, 80):
                 require_within(columns, run("why", variables={"XDG_RUNTIME_DIR": folder, "COLUMNS": columns}).out)
             # One that is stopped holds up nothing for long.
-            keeper.send_signal(signal.SIGSTOP)
+            stop(keeper)
             try:
                 hubs = {hub["path"]: hub for hub in machine(XDG_RUNTIME_DIR=folder)["hubs"]}
             finally:
