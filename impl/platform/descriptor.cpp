@@ -9,6 +9,7 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <cerrno>
 #include <cinttypes>
@@ -232,5 +233,7 @@ uint64_t descriptor_limit() {
   struct rlimit limit {};
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : UINT64_MAX;
 }
+
+uint64_t usual_descriptor_limit() { return std::min<uint64_t>(descriptor_limit(), 1024); }
 
 }  // namespace gpumem::platform

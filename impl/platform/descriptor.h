@@ -128,6 +128,8 @@ void close_on_exec(int file_descriptor);
 bool out_of_descriptors();
 // How many the process may have (RLIMIT_NOFILE).
 uint64_t descriptor_limit();
+// The same, but no more than it is unless somebody raises it: for what many processes have a part in.
+uint64_t usual_descriptor_limit();
 // Sends one over a Unix socket to itself: whether processes can share here at all.
 Result<void> try_passing();
 

@@ -33,8 +33,7 @@ namespace gpumem::core {
 namespace {
 
 constexpr size_t kReceivedMax = 2048;
-constexpr size_t kLegacyClaims = 4;           // of one memory
-constexpr uint64_t kUsualDescriptors = 1024;  // that a process may have, unless somebody raises that
+constexpr size_t kLegacyClaims = 4;  // of one memory
 
 Error other_descriptors(const ShareHandle& handle, size_t given) {
   if (handle.fd_count == 0) {
@@ -397,7 +396,7 @@ std::optional<Imports::Received> Imports::take_received(const ImportRequest& req
   const std::lock_guard lock(mutex_);
   const ReceivedKey key = key_of_received(request.handle);
   const auto found = received_.find(key);
-  if (elsewhere != nullptr && found == received_.end()) *elsewhere = taking_.contains(key);
+  if (elsewhere != nullptr) *elsewhere = found == received_.end() && taking_.contains(key);
   if (found == received_.end()) return std::nullopt;
   Received& received = found->second;
   // An exporter that does not answer must not have others counted in its place meanwhile.
@@ -575,7 +574,7 @@ void Imports::trim_kept(std::list<Kept>& to) noexcept {
     return std::any_of(one.claims.begin(), one.claims.end(),
                        [](const Claim& claim) { return claim.peer()->kept == 1; });
   };
-  while (kept_connections_ > std::min(platform::descriptor_limit(), kUsualDescriptors) / 8) {
+  while (kept_connections_ > platform::usual_descriptor_limit() / 8) {
     const auto oldest = std::find_if(kept_.begin(), kept_.end(), has_own);
     take_out(oldest != kept_.end() ? oldest : kept_.begin(), to);
   }
@@ -706,7 +705,6 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
     counted = count_up(key, request, given, &created);
     if (!counted) return counted.error();
     if (*counted) return created;
-    elsewhere = false;
     received = take_received(request, &elsewhere);
   }
   const Cleanup over([&, taken = received.has_value() && request.arrived == nullptr] {
@@ -1067,8 +1065,10 @@ Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors desc
   GPUMEM_TRY(check_arrived(handle, descriptors));
   {
     const std::lock_guard lock(mutex_);
-    if (reserved == nullptr && !received_.contains(key_of_received(handle))) GPUMEM_TRY(make_place(user));
-    if (reserved == nullptr) GPUMEM_TRY(make_room_for(user, descriptors.size() + 1, handle));
+    if (reserved == nullptr) {
+      if (!received_.contains(key_of_received(handle))) GPUMEM_TRY(make_place(user));
+      GPUMEM_TRY(make_room_for(user, descriptors.size() + 1, handle));
+    }
     received_.insert_or_assign(key_of_received(handle),
                                Received{handle, std::move(descriptors), std::move(peer), user, until});
     reserved = nullptr;

@@ -13,7 +13,6 @@ namespace {
 
 using Clock = EventLoop::Clock;
 
-constexpr uint64_t kUsualDescriptors = 1024;  // that a process may have, unless somebody raises that
 // How often to ask whether what ended connections have left unread has been read.
 constexpr auto kDrainTime = std::chrono::milliseconds(100);
 
@@ -182,7 +181,7 @@ size_t Connections::window_of(Connection& connection) {
   }
   for (Undrained& one : undrained_)
     add(one.user, one.process, one.channel.unread());
-  const uint64_t limit = std::min(platform::descriptor_limit(), kUsualDescriptors);
+  const uint64_t limit = platform::usual_descriptor_limit();
   const uint64_t share = of_processes.of(of_users.of(limit / 8));
   return share - std::min(of_processes.own(), share) + (all < limit / 4 ? 1 : 0);
 }
