@@ -25,6 +25,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <latch>
 #include <map>
 #include <mutex>
@@ -2046,67 +2047,62 @@ TEST_F(SharedHubTest, DescriptorsBeforeAHeadTakeOfTheirSendersShare) {
     one.join();
 }
 
-// What is granted may be no more than was sent.
-TEST_F(ShareServerTest, AGrantOfMoreThanTheHandleSaysIsClosedAsItComes) {
-  const auto [here, there] = pair_of(geteuid(), SOCK_STREAM);
-  auto ends = platform::socket_pair();
-  ASSERT_TRUE(ends);
-  send_packets(there, pass_of(other, 1, std::move(ends->theirs)));
-  gpumem_share_handle handle;
-  ASSERT_EQ(gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
-            GPUMEM_SUCCESS);
+// An exporter that grants 300 descriptors, in two packets.
+class GrantTest : public ShareServerTest {
+ protected:
+  // What it has sent to import.
+  gpumem_share_handle receive(uint32_t blocks) {
+    const auto [here, there] = pair_of(geteuid(), SOCK_STREAM);
+    auto ends = platform::socket_pair();
+    send_packets(there, pass_of(other, blocks, std::move(ends->theirs)));
+    exporter_.emplace(std::move(ends->ours));
+    gpumem_share_handle handle{};
+    EXPECT_EQ(gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+              GPUMEM_SUCCESS);
+    return handle;
+  }
+  // None of the first packet may be kept, beside so many blocks that were received.
+  void grant(uint32_t received) {
+    const Message claim = heard(*exporter_);
+    Message granted = message_of(MessageType::kGranted);
+    granted.number = claim.number;
+    granted.handle = publish_of("", 300).handle;
+    granted.handle.token = claim.token;
+    std::vector<Packet> packets = split_message(granted, files(300));
+    exporter_->send_bytes(packets[0].bytes, packets[0].descriptors);
+    packets[0].descriptors.clear();
+    const size_t to_come = packets[1].descriptors.size();
+    EXPECT_TRUE(eventually([&] {
+      return platform::unread_packets(exporter_->socket()) == 0 &&
+             files_of("memfd:test") == received + to_come;
+    })) << "what was sent, and what will be";
+    exporter_->send_bytes(packets[1].bytes, packets[1].descriptors);
+  }
+  std::optional<Raw> exporter_;
+};
+
+TEST_F(GrantTest, OfMoreThanTheHandleSaysIsClosedAsItComes) {
+  const gpumem_share_handle handle = receive(1);
   gpumem_error error = GPUMEM_ERROR_INIT;
   std::thread import([&] {
     gpumem_memory memory = nullptr;
     EXPECT_EQ(gpumem_share_import(other, &handle, nullptr, 0, nullptr, nullptr, &memory, &error),
               GPUMEM_ERROR_INVALID_ARGUMENT);
   });
-  Raw exporter(std::move(ends->ours));
-  const Message claim = heard(exporter);
-  Message granted = message_of(MessageType::kGranted);
-  granted.number = claim.number;
-  granted.handle = publish_of("", 300).handle;
-  granted.handle.token = claim.token;
-  std::vector<Packet> packets = split_message(granted, files(300));
-  exporter.send_bytes(packets[0].bytes, packets[0].descriptors);
-  packets[0].descriptors.clear();
-  const size_t to_come = packets[1].descriptors.size();
-  EXPECT_TRUE(eventually([&] { return platform::unread_packets(exporter.socket()) == 0; }));
-  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 1 + to_come; }))
-      << "what was sent, and what will be";
-  exporter.send_bytes(packets[1].bytes, packets[1].descriptors);
+  grant(1);
   import.join();
   EXPECT_NE(std::strstr(error.message, "is not what its exporter has recorded"), nullptr) << error.message;
 }
 
-TEST_F(ShareServerTest, AGrantThatNobodyWaitsForIsClosedAsItComes) {
-  const auto [here, there] = pair_of(geteuid(), SOCK_STREAM);
-  auto ends = platform::socket_pair();
-  ASSERT_TRUE(ends);
-  send_packets(there, pass_of(other, 300, std::move(ends->theirs)));
-  gpumem_share_handle handle;
-  ASSERT_EQ(gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
-            GPUMEM_SUCCESS);
+TEST_F(GrantTest, ThatNobodyWaitsForIsClosedAsItComes) {
+  const gpumem_share_handle handle = receive(300);
   gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
   desc.timeout_ns = 1;
   gpumem_memory memory = nullptr;
   EXPECT_EQ(gpumem_share_import(other, &handle, nullptr, 0, &desc, nullptr, &memory, nullptr),
             GPUMEM_ERROR_BUSY);
-  Raw exporter(std::move(ends->ours));
-  const Message claim = heard(exporter);
-  Message granted = message_of(MessageType::kGranted);
-  granted.number = claim.number;
-  granted.handle = publish_of("", 300).handle;
-  granted.handle.token = claim.token;
-  std::vector<Packet> packets = split_message(granted, files(300));
-  exporter.send_bytes(packets[0].bytes, packets[0].descriptors);
-  packets[0].descriptors.clear();
-  const size_t to_come = packets[1].descriptors.size();
-  EXPECT_TRUE(eventually([&] {
-    return platform::unread_packets(exporter.socket()) == 0 && files_of("memfd:test") == 300 + to_come;
-  })) << "what was sent, and what will be";
-  exporter.send_bytes(packets[1].bytes, packets[1].descriptors);
-  EXPECT_EQ(heard(exporter).type, MessageType::kRelease);
+  grant(300);
+  EXPECT_EQ(heard(*exporter_).type, MessageType::kRelease);
 }
 
 TEST_F(SharedHubTest, NoUserTakesTheConnectionsThatGoWithHandles) {
@@ -3543,10 +3539,10 @@ TEST_F(ShareServerTest, AnAnswerBringsHalfOfTheDescriptorsAtMost) {
 // waits and while it is imported.
 TEST_F(SharedHubTest, WhatIsFetchedIsChargedToTheHub) {
   const DescriptorLimit limit(600);
-  Descriptor granter;
+  std::promise<Descriptor> granter;
   const Impostor hub(address(), [&](Raw& raw) {
     auto [ours, theirs] = pair_of(kUsers[0], SOCK_SEQPACKET);
-    granter = std::move(ours);
+    granter.set_value(std::move(ours));
     Descriptors one;
     one.push_back(std::move(theirs));
     reply(raw, heard(raw), message_of(MessageType::kWelcome), std::move(one));
@@ -3581,7 +3577,7 @@ TEST_F(SharedHubTest, WhatIsFetchedIsChargedToTheHub) {
         << "these files are no blocks";
   });
   ASSERT_TRUE(eventually([&] { return files_of("memfd:test") == 130; }));
-  Raw exporter(std::move(granter));
+  Raw exporter(granter.get_future().get());
   EXPECT_EQ(heard(exporter).type, MessageType::kClaim);
   EXPECT_EQ(gpumem_link_import_next(link, "large", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr, nullptr,
                                     &memory, &error),
@@ -4070,7 +4066,7 @@ class LyingHub {
   LyingHub(const std::string& address, const gpumem_share_handle& own)
       : raw_(abstract_address(decode(own)->exporter.instance)) {
     EXPECT_EQ(raw_.hello(decode(own)->exporter.instance).type, MessageType::kWelcome);
-    said = share(own);
+    said_ = share(own);
     hub_.emplace(address, [this](Raw& link) { speak(link); });
   }
   ~LyingHub() {
@@ -4078,12 +4074,18 @@ class LyingHub {
     hub_.reset();
   }
 
-  // Before it is asked.
-  ShareHandle said;
+  // Says of its memory from now on what is true of the other one, but for what it needs itself.
+  void forge(const gpumem_share_handle& genuine, bool same_token) {
+    const ShareHandle handle = *decode(genuine);
+    const std::lock_guard lock(mutex_);
+    said_.exporter = handle.exporter;
+    said_.buffer_id = handle.buffer_id;
+    if (same_token) said_.token = handle.token;
+  }
   // Gives the files of this memory from now on.
   void give(const gpumem_share_handle& own) {
     const std::lock_guard lock(mutex_);
-    said.files = share(own).files;
+    said_.files = share(own).files;
   }
 
  private:
@@ -4101,7 +4103,7 @@ class LyingHub {
         Message granted = message_of(MessageType::kGranted);
         Descriptors copies;
         const std::lock_guard lock(mutex_);
-        granted.handle = said;
+        granted.handle = said_;
         for (const Descriptor& one : raw_.received) {
           auto copy = platform::duplicate(one.get());
           copies.push_back(std::move(*copy));
@@ -4113,6 +4115,7 @@ class LyingHub {
 
   Raw raw_;
   std::mutex mutex_;  // for what is given
+  ShareHandle said_;
   std::atomic<bool> over_{false};
   std::optional<Impostor> hub_;
 };
@@ -4153,13 +4156,6 @@ class ForgedHandleTest : public ShareServerTest {
     EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS);
     return handle;
   }
-  // What `hub` says of its memory is what is true of the other one, but for what it needs itself.
-  static void forge(LyingHub& hub, const gpumem_share_handle& genuine, bool same_token) {
-    const ShareHandle handle = *decode(genuine);
-    hub.said.exporter = handle.exporter;
-    hub.said.buffer_id = handle.buffer_id;
-    if (same_token) hub.said.token = handle.token;
-  }
 };
 
 // Of each version it says that a newer one is there, and of the second that it is granted.
@@ -4171,7 +4167,7 @@ TEST_F(ForgedHandleTest, hub_3_versions_that_are_replaced_meanwhile_are_passed_o
   claim.token = decode(own)->token;
   const Message claimed = exporter.ask(claim);
   std::vector<uint64_t> fetched;
-  const Impostor impostor(address(), [&](Raw& raw) {
+  std::optional<Impostor> impostor(std::in_place, address(), [&](Raw& raw) {
     Raw holder(welcome(raw));
     while (!(raw.hung_up && holder.hung_up)) {
       for (Raw* const from : {&raw, &holder}) {
@@ -4210,9 +4206,10 @@ TEST_F(ForgedHandleTest, hub_3_versions_that_are_replaced_meanwhile_are_passed_o
   EXPECT_EQ(entry.size, claimed.handle.size) << "and not what the hub says";
   EXPECT_EQ(entry.access, claimed.handle.access);
   EXPECT_EQ(entry.way, claimed.handle.way);
-  EXPECT_EQ(fetched, (std::vector<uint64_t>{1, 2, 3}));
   EXPECT_EQ(gpumem_memory_destroy(made.memory, nullptr), GPUMEM_SUCCESS);
   EXPECT_EQ(gpumem_link_close(from, nullptr), GPUMEM_SUCCESS);
+  impostor.reset();  // its thread has ended
+  EXPECT_EQ(fetched, (std::vector<uint64_t>{1, 2, 3}));
 }
 
 // Its memory has 4 KiB, and the genuine handle is of a byte 2 MiB behind the first.
@@ -4220,7 +4217,7 @@ TEST_F(ForgedHandleTest, TheIdOfAnotherExporterGivesNobodyItsImports) {
   const GenuineExporter genuine;
   for (const bool same_token : {false, true}) {
     LyingHub hub(address(), share_bytes(instance, 4096, kForged, false).whole);
-    forge(hub, genuine.handles.inside, same_token);
+    hub.forge(genuine.handles.inside, same_token);
     gpumem_link const hub_link = link();
     const Imported forged = import(fetch(hub_link));
     EXPECT_EQ(byte_of(forged), kForged) << "a hub may share its own memory";
@@ -4246,7 +4243,7 @@ TEST_F(ForgedHandleTest, AHubElsewhereGivesNobodyTheImportsOfAnotherExporter) {
     const Elsewhere elsewhere([&](int socket) {
       const Opened own;
       LyingHub hub(address(), share_bytes(own, blocks ? kLarge : 4096, kForged, blocks).whole);
-      forge(hub, handle, true);
+      hub.forge(handle, true);
       return say_and_stay(socket, true);
     });
     ASSERT_TRUE(elsewhere.said<bool>());
@@ -4266,7 +4263,7 @@ TEST_F(ForgedHandleTest, BlocksUnderTheTokenOfAnotherExporterAreNotMistakenForIt
   const GenuineExporter genuine;
   for (const bool genuine_first : {false, true}) {
     LyingHub hub(address(), share_bytes(instance, kLarge, kForged, true).whole);
-    forge(hub, genuine.handles.blocks, true);
+    hub.forge(genuine.handles.blocks, true);
     Imported made;
     if (genuine_first) made = import(genuine.handles.blocks);
     const Imported forged = import(fetch(link()));
@@ -4306,7 +4303,7 @@ TEST_F(ForgedHandleTest, WhatWasFetchedIsImportedByTheHandleThatWasFetched) {
   for (const gpumem_share_handle& handle : {genuine.handles.memory, genuine.handles.blocks}) {
     const bool blocks = decode(handle)->way == GPUMEM_SHARE_WAY_POSIX_FD;
     LyingHub hub(address(), share_bytes(instance, kLarge, kForged, blocks).whole);
-    forge(hub, handle, true);
+    hub.forge(handle, true);
     const gpumem_share_handle fetched = fetch(link());
     EXPECT_EQ(byte_of(import(handle)), kGenuine);
     EXPECT_EQ(byte_of(import(fetched)), kForged) << "it waits for its own";
@@ -4320,7 +4317,7 @@ TEST_F(ForgedHandleTest, WhatIsKeptMappedIsOfOneExporter) {
   ASSERT_EQ(gpumem_share_set_cache(other, &cache, nullptr), GPUMEM_SUCCESS);
   const GenuineExporter genuine;
   LyingHub hub(address(), share_bytes(instance, kLarge, kForged, true).whole);
-  forge(hub, genuine.handles.blocks, true);
+  hub.forge(genuine.handles.blocks, true);
   const Imported forged = import(fetch(link()));
   EXPECT_EQ(byte_of(forged), kForged);
   EXPECT_EQ(gpumem_memory_destroy(forged.memory, nullptr), GPUMEM_SUCCESS);
