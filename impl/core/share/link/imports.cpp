@@ -5,7 +5,6 @@
 #include <cinttypes>
 #include <cstring>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include "base/arithmetic.h"
@@ -20,7 +19,6 @@
 #include "core/object/log.h"
 #include "core/share/peer/client.h"
 #include "core/share/peer/connect.h"
-#include "core/share/peer/fair_share.h"
 #include "core/stream/make_object.h"
 #include "platform/file.h"
 #include "platform/identity.h"
@@ -32,7 +30,6 @@ namespace gpumem::core {
 
 namespace {
 
-constexpr size_t kReceivedMax = 2048;
 constexpr size_t kLegacyClaims = 4;  // of one memory
 
 Error other_descriptors(const ShareHandle& handle, size_t given) {
@@ -284,10 +281,6 @@ Result<void> Imports::check_address(const ImportRequest& request) const {
   return {};
 }
 
-Imports::ReceivedKey Imports::key_of_received(const ShareHandle& handle) {
-  return {handle.token, handle.origin.connection};
-}
-
 Result<CreatedMemory> Imports::join(Import& import, const ImportRequest& request) {
   GPUMEM_TRY(check_part(request.handle, import.granted.recorded));
   GPUMEM_TRY(check_files(request.file_descriptors, import.granted.recorded));
@@ -309,14 +302,13 @@ Result<CreatedMemory> Imports::join(Import& import, const ImportRequest& request
 
 Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
                                CreatedMemory* out) {
-  decltype(received_)::node_type unneeded;  // released after unlocking
-  const std::lock_guard lock(mutex_);
-  const auto received = received_.find(key_of_received(request.handle));
-  const bool from_peer = request.peer != nullptr || received != received_.end();
+  const std::shared_ptr<SharePeer> came_over = arrivals_.peer_of(request.handle);
+  const SharePeer* const over = came_over != nullptr ? came_over.get() : request.peer.get();
+  std::unique_lock lock(mutex_);
   const auto [first, last] = imports_.equal_range(key);
   for (auto known = first; known != last; ++known) {
     Import& import = known->second;
-    const Claim* const claim = import.claim_for(request.handle, from_peer);
+    const Claim* const claim = import.claim_for(request.handle, over != nullptr);
     if (import.ending || import.for_trial || claim == nullptr) continue;
     // Who has granted it may have withdrawn it since, and granted other memory by the same token.
     if (request.handle.files != import.granted.recorded.files) continue;
@@ -326,8 +318,6 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
     // Ask the exporter: a hub may have published the export again.
     if (state == GPUMEM_IMPORT_WITHDRAWN) continue;
     // Ask also if there is a new connection to the exporter.
-    const SharePeer* const over =
-        received != received_.end() ? received->second.peer.get() : request.peer.get();
     if (state == GPUMEM_IMPORT_PEER_GONE && over != nullptr && !over->gone()) continue;
     auto joined = join(import, request);
     if (!joined) return joined.error();
@@ -336,7 +326,8 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
       if (shortcuts_.empty()) shortcuts_.resize(kShortcuts);
       shortcuts_[check_value(*given) % kShortcuts] = {*given, &import, request.handle, *out};
     }
-    if (received != received_.end()) unneeded = received_.extract(received);
+    lock.unlock();
+    if (came_over != nullptr) arrivals_.drop(request.handle);
     return true;
   }
   return false;
@@ -363,7 +354,7 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, Imp
 
 std::optional<CreatedMemory> Imports::import_again(const gpumem_share_handle& given) noexcept {
   const std::lock_guard lock(mutex_);
-  if (shortcuts_.empty() || !received_.empty()) return {};
+  if (shortcuts_.empty() || arrivals_.any()) return {};
   const Shortcut& known = shortcuts_[check_value(given) % kShortcuts];
   if (known.import == nullptr || std::memcmp(&known.given, &given, sizeof given) != 0) return {};
   const Claim* const claim = known.import->claim_for(known.handle, false);
@@ -373,9 +364,8 @@ std::optional<CreatedMemory> Imports::import_again(const gpumem_share_handle& gi
 }
 
 bool Imports::has(const Token& token) const {
+  if (arrivals_.has(token)) return true;
   const std::lock_guard lock(mutex_);
-  const auto received = received_.lower_bound({token, 0});
-  if (received != received_.end() && received->first.first == token) return true;
   return std::any_of(imports_.begin(), imports_.end(), [&](const auto& known) {
     const std::vector<Claim>& claims = known.second.claims;
     return std::any_of(claims.begin(), claims.end(),
@@ -383,65 +373,13 @@ bool Imports::has(const Token& token) const {
   });
 }
 
-std::shared_ptr<Imports::Charge> Imports::charge(uint32_t user, uint64_t descriptors) {
-  auto made = std::make_shared<Charge>(Charge{user, descriptors});
-  std::erase_if(charges_, [](const auto& one) { return one.expired(); });
-  charges_.push_back(made);
-  return made;
-}
-
-std::optional<Imports::Received> Imports::take_received(const ImportRequest& request, bool* elsewhere) {
-  if (request.arrived != nullptr)
-    return Received{request.handle, std::move(*request.arrived), request.peer, 0, Clock::time_point()};
-  const std::lock_guard lock(mutex_);
-  const ReceivedKey key = key_of_received(request.handle);
-  const auto found = received_.find(key);
-  if (elsewhere != nullptr) *elsewhere = found == received_.end() && taking_.contains(key);
-  if (found == received_.end()) return std::nullopt;
-  Received& received = found->second;
-  // An exporter that does not answer must not have others counted in its place meanwhile.
-  auto charged = charge(received.user, received.descriptors.size() + 1);
-  if (elsewhere != nullptr) taking_.insert(key);
-  received.charge = std::move(charged);
-  return std::move(received_.extract(found).mapped());
-}
-
-void Imports::end_taking(const ShareHandle& handle) noexcept {
-  const std::lock_guard lock(mutex_);
-  taking_.erase(taking_.find(key_of_received(handle)));
-  taken_.notify_all();
-}
-
-// Then it is imported, or what came with the handle is there again.
-Result<void> Imports::await_taker(const ImportRequest& request) {
-  if (Callback::runs_here()) return changed_elsewhere("imports of the instance");
-  std::unique_lock lock(mutex_);
-  const auto is_over = [&] { return !taking_.contains(key_of_received(request.handle)); };
-  const platform::Deadline deadline = answer_deadline(request.timeout_ns);
-  if (deadline == platform::Deadline::max()) {
-    taken_.wait(lock, is_over);
-  } else if (!taken_.wait_until(lock, deadline, is_over)) {
-    return make_error(
-        GPUMEM_ERROR_BUSY,
-        "another thread imports it, and its exporter did not answer in time; try again, or pass "
-        "a longer timeout");
-  }
-  return {};
-}
-
-void Imports::put_back(std::optional<Received> received) noexcept {
-  if (!received) return;
-  try {
-    const std::lock_guard lock(mutex_);
-    received->charge = nullptr;
-    received_.try_emplace(key_of_received(received->handle), std::move(*received));
-  } catch (const std::bad_alloc&) {
-    // The handle must be sent again.
-  }
+std::optional<Arrival> Imports::take_arrival(const ImportRequest& request, bool* elsewhere) {
+  if (request.arrived != nullptr) return std::move(*request.arrived);
+  return arrivals_.take(request.handle, elsewhere);
 }
 
 // Asks whoever has the memory, and claims it.
-Result<ImportSource> Imports::reach(const ImportRequest& request, const std::optional<Received>& received) {
+Result<ImportSource> Imports::reach(const ImportRequest& request, std::optional<Arrival>& received) {
   const ShareHandle& given = request.handle;
   ImportSource source;
   source.recorded = given;
@@ -461,37 +399,44 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   if (!request.file_descriptors.empty()) GPUMEM_TRY(use_numbers());
   GPUMEM_TRY(check_files(numbers, given));
   const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
-  const bool complete = !numbers.empty() || given.fd_count == 0;
-  if (peer == nullptr && !(blocks && complete)) {
+  const auto complete = [&] { return !numbers.empty() || given.fd_count == 0; };
+  if (peer == nullptr && !(blocks && complete())) {
     auto connected = connect_to_exporter(context_, given.exporter, request.timeout_ns);
     if (!connected) {
       const bool unreachable = connected.error().status == GPUMEM_ERROR_UNSUPPORTED;
-      if (!(unreachable && request.unverified && complete)) return connected.error();
+      if (!(unreachable && request.unverified && complete())) return connected.error();
     } else {
       peer = std::move(*connected);
     }
   }
-  if (peer == nullptr) {
+  const auto import_alone = [&]() -> Result<ImportSource> {
     GPUMEM_TRY(use_numbers());
-    source.claim = Claim(nullptr, given.token);
-    return source;
-  }
+    source.claim = Claim(std::move(peer), given.token);
+    return std::move(source);
+  };
+  if (peer == nullptr) return import_alone();
   // The answer may bring as many as the handle says. An exporter that does not come to its end holds them.
   const uint32_t user = received ? received->user : peer->origin().process.user;
-  std::shared_ptr<Charge> answer;
-  if (numbers.empty() && given.fd_count != 0 && request.arrived == nullptr && user != platform::own_user()) {
-    const std::lock_guard lock(mutex_);
-    GPUMEM_TRY(make_room_for(user, given.fd_count));
-    answer = charge(user, given.fd_count);
+  std::shared_ptr<Arrival::Charge> charged;
+  if (given.fd_count != 0 && user != platform::own_user()) {
+    auto room = arrivals_.charge(user, given.fd_count);
+    if (room) {
+      charged = std::move(*room);
+    } else if (!received || received->descriptors.empty()) {
+      return room.error();
+    } else if (peer->has_hung_up()) {
+      return blocks ? import_alone() : room.error();
+    } else {
+      // Without room for both, do without what came with the handle.
+      numbers.clear();
+      received->descriptors.clear();
+    }
   }
   auto grant = peer->claim(given.token, given.fd_count, request.timeout_ns);
   if (!grant) {
     // With the descriptors, the import does not need the exporter.
     const bool ended = grant.error().status == GPUMEM_ERROR_PEER_GONE;
-    if (!(blocks && complete && ended)) return grant.error();
-    GPUMEM_TRY(use_numbers());
-    source.claim = Claim(std::move(peer), given.token);
-    return source;
+    return blocks && complete() && ended ? import_alone() : grant.error();
   }
   source.granter = peer->origin().process;
   source.claim = Claim(std::move(peer), given.token);
@@ -514,11 +459,6 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, const std::opt
   return source;
 }
 
-bool Imports::received(const ShareHandle& handle) const {
-  const std::lock_guard lock(mutex_);
-  return received_.contains(key_of_received(handle));
-}
-
 Error Imports::unreached(const ShareHandle& handle, const Error& error) const {
   std::vector<uint64_t> others;
   const auto see = [&](const Object& object) {
@@ -528,7 +468,7 @@ Error Imports::unreached(const ShareHandle& handle, const Error& error) const {
   }
   for (const uint64_t each : others) {
     const auto other = acquire<InstanceObject>(platform::thread_record(), each);
-    if (!other || !Imports::of(other->context()).received(handle)) continue;
+    if (!other || Imports::of(other->context()).arrivals().peer_of(handle) == nullptr) continue;
     return make_error(
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "the handle came over a link or socket of another instance of this process; import it by "
@@ -699,23 +639,23 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   const auto open = context_.stay_open();
   if (!open) return open.error();
   bool elsewhere = false;
-  std::optional<Received> received = take_received(request, &elsewhere);
+  std::optional<Arrival> received = take_arrival(request, &elsewhere);
   while (elsewhere) {
-    GPUMEM_TRY(await_taker(request));
+    GPUMEM_TRY(arrivals_.await_taker(request.handle, request.timeout_ns));
     counted = count_up(key, request, given, &created);
     if (!counted) return counted.error();
     if (*counted) return created;
-    received = take_received(request, &elsewhere);
+    received = take_arrival(request, &elsewhere);
   }
   const Cleanup over([&, taken = received.has_value() && request.arrived == nullptr] {
-    if (taken) end_taking(request.handle);
+    if (taken) arrivals_.end_taking(request.handle);
   });
   ImportSource source;
   bool given_twice = false;
   Cleanup again([&] {
     if (request.arrived != nullptr) return;
     if (given_twice) received->descriptors = std::move(source.descriptors);
-    put_back(std::move(received));
+    arrivals_.put_back(std::move(received));
   });
   auto reached = reach(request, received);
   if (!reached && has_ended(reached.error())) again.dismiss();
@@ -746,20 +686,11 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   return at_offset(*made, request);
 }
 
-Result<CreatedMemory> Imports::import_arrived(ImportRequest request, platform::Descriptors descriptors,
-                                              std::shared_ptr<SharePeer> peer, uint32_t user) {
+Result<CreatedMemory> Imports::import_arrived(ImportRequest request, Arrival arrival) {
   const platform::ClosingTogether together;
-  request.handle.origin = peer->origin();
-  GPUMEM_TRY(check_arrived(request.handle, descriptors));
-  std::shared_ptr<Charge> charged;
-  {
-    const std::lock_guard lock(mutex_);
-    const uint64_t count = descriptors.size() + 1;
-    GPUMEM_TRY(make_room_for(user, count, request.handle));
-    charged = charge(user, count);
-  }
-  request.peer = std::move(peer);
-  request.arrived = &descriptors;
+  GPUMEM_TRY(check_arrived(request.handle, arrival.descriptors));
+  request.peer = arrival.peer;
+  request.arrived = &arrival;
   return import_memory(request, nullptr);
 }
 
@@ -768,8 +699,8 @@ Result<void> Imports::claim(const ImportRequest& request, gpumem_share_type type
   const platform::ClosingTogether together;
   GPUMEM_TRY(check_origin(request, context_, type));
   GPUMEM_TRY(check_not_own(request.handle));
-  std::optional<Received> received = take_received(request);
-  Cleanup again([&] { put_back(std::move(received)); });
+  std::optional<Arrival> received = take_arrival(request);
+  Cleanup again([&] { arrivals_.put_back(std::move(received)); });
   auto source = reach(request, received);
   const auto used = source ? use(std::move(*source)) : Result<void>(source.error());
   if (used || has_ended(used.error())) again.dismiss();
@@ -777,8 +708,7 @@ Result<void> Imports::claim(const ImportRequest& request, gpumem_share_type type
   return used;
 }
 
-Result<void> Imports::try_import(ImportRequest request, platform::Descriptors descriptors,
-                                 std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
+Result<void> Imports::try_import(ImportRequest request, Arrival arrival, uint64_t bytes_max,
                                  const std::function<Result<void>(void*)>& use) {
   GPUMEM_TRY(check_origin(request, context_, GPUMEM_SHARE_TYPE_MEMORY));
   auto device = device_for(request);
@@ -787,9 +717,9 @@ Result<void> Imports::try_import(ImportRequest request, platform::Descriptors de
   if (!access) return access.error();
   GPUMEM_TRY(check_not_own(request.handle));
   GPUMEM_TRY((*device)->device().usable());
-  request.peer = std::move(peer);
-  request.arrived = &descriptors;
-  const std::optional<Received> received = take_received(request);
+  request.peer = arrival.peer;
+  request.arrived = &arrival;
+  std::optional<Arrival> received = take_arrival(request);
   auto source = reach(request, received);
   if (!source) return source.error();
   if (source->recorded.size > bytes_max || source->recorded.size == 0)
@@ -959,123 +889,16 @@ void Imports::forget(const Memory& memory) noexcept {
   places_.erase(place);
 }
 
-// ---- what was received, and what is kept mapped ----
-
-void Imports::drop_expired() {
-  std::erase_if(received_, [now = Clock::now()](const auto& one) {
-    const Received& received = one.second;
-    // Descriptors are enough for an import, also without their exporter.
-    return received.until <= now || (received.handle.way == GPUMEM_SHARE_WAY_LEGACY && received.peer->gone());
-  });
-}
-
-// The sender says how long a handle may wait, so what waits must not take what others need. Of those that
-// were sent by processes which have ended, nobody knows whether they are still wanted: those of this user
-// give way, and the others' only if it has nothing else here and takes no more than its share, so that who
-// sends too much costs nobody else anything. None goes in vain.
-Result<void> Imports::make_room(uint32_t user, const Charge* mine,
-                                const std::function<Result<void>(const Goes& goes, bool only_share)>& check) {
-  drop_expired();
-  auto room = check([](const Received&) { return false; }, false);
-  const auto drop = [&](const Goes& goes, bool only_share) {
-    if (room || !check(goes, only_share)) return;
-    std::erase_if(received_, [&](const auto& one) { return goes(one.second); });
-    room = {};
-  };
-  const bool any_own = std::any_of(received_.begin(), received_.end(),
-                                   [&](const auto& one) { return one.second.user == user; }) ||
-                       std::any_of(charges_.begin(), charges_.end(), [&](const auto& each) {
-                         const auto one = each.lock();
-                         return one != nullptr && one.get() != mine && one->user == user;
-                       });
-  drop([&](const Received& one) { return one.user == user && one.peer->gone(); }, false);
-  if (!any_own) drop([](const Received& one) { return one.peer->gone(); }, true);
-  return room;
-}
-
-Result<void> Imports::make_place(uint32_t user) {
-  return make_room(user, nullptr,
-                   [&](const Goes& goes, bool /*only_share*/) { return check_places(user, goes); });
-}
-
-Result<void> Imports::make_room_for(uint32_t user, uint64_t more, const ShareHandle& replaced,
-                                    const Charge* mine) {
-  return make_room(user, mine, [&](const Goes& goes, bool only_share) {
-    return check_descriptors(user, more, replaced, goes, only_share);
-  });
-}
-
-Result<void> Imports::check_places(uint32_t user, const Goes& goes) const {
-  FairShare handles(user);
-  for (const auto& [key, one] : received_) {
-    if (!goes(one)) handles.add(one.user, 1);
-  }
-  for (const auto& each : charges_) {
-    if (const auto one = each.lock()) handles.add(one->user, 1);
-  }
-  if (handles.all() < kReceivedMax && handles.own() < handles.of(kReceivedMax)) return {};
-  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                    "%" PRIu64
-                    " handles of user %u were received and not imported; import them, or receive fewer",
-                    handles.own(), user);
-}
-
-Result<void> Imports::check_descriptors(uint32_t user, uint64_t more, const ShareHandle& replaced,
-                                        const Goes& goes, bool only_share) const {
-  FairShare held(user);
-  std::set<uint64_t> connections{replaced.origin.connection};  // all handles of a link have the same one
-  for (const auto& [key, one] : received_) {
-    if (key == key_of_received(replaced) || goes(one)) continue;
-    held.add(one.user, one.descriptors.size() + (connections.insert(key.second).second ? 1 : 0));
-  }
-  for (const auto& each : charges_) {
-    if (const auto one = each.lock()) held.add(one->user, one->descriptors);
-  }
-  const uint64_t limit = platform::descriptor_limit() / 4 * 3;  // the rest is for what is not sent by others
-  if (held.own() + more <= held.of(limit)) return {};
-  // A first one may be as large as a message, if that leaves others something.
-  if (!only_share && held.own() == 0 && held.all() + more <= limit / 8 * 7) return {};
-  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                    "handles of user %u that were received and not imported have %" PRIu64
-                    " descriptors of %" PRIu64 "; import them, or raise `ulimit -n`",
-                    user, held.own(), held.of(limit));
-}
-
-Result<std::shared_ptr<Imports::Charge>> Imports::reserve(uint32_t user) {
+Result<ShareHandle> Imports::keep(Arrival arrival) {
   const platform::ClosingTogether together;
-  const std::lock_guard lock(mutex_);
-  GPUMEM_TRY(make_place(user));
-  return charge(user, 0);
-}
-
-Result<void> Imports::reserve_descriptors(Charge& charge, uint64_t descriptors) {
-  const platform::ClosingTogether together;
-  const std::lock_guard lock(mutex_);
-  charge.descriptors = 0;
-  GPUMEM_TRY(make_room_for(charge.user, descriptors, {}, &charge));
-  charge.descriptors = descriptors;
-  return {};
-}
-
-Result<ShareHandle> Imports::keep(ShareHandle handle, platform::Descriptors descriptors,
-                                  std::shared_ptr<SharePeer> peer, uint32_t user, Clock::time_point until,
-                                  std::shared_ptr<Charge> reserved) {
-  const platform::ClosingTogether together;
-  handle.origin = peer->origin();
-  GPUMEM_TRY(check_arrived(handle, descriptors));
-  {
-    const std::lock_guard lock(mutex_);
-    if (reserved == nullptr) {
-      if (!received_.contains(key_of_received(handle))) GPUMEM_TRY(make_place(user));
-      GPUMEM_TRY(make_room_for(user, descriptors.size() + 1, handle));
-    }
-    received_.insert_or_assign(key_of_received(handle),
-                               Received{handle, std::move(descriptors), std::move(peer), user, until});
-    reserved = nullptr;
-  }
+  const ShareHandle handle = arrival.handle;
+  GPUMEM_TRY(check_arrived(handle, arrival.descriptors));
+  arrivals_.keep(std::move(arrival));
   tidy_later();
   return handle;
 }
+
+// ---- what is kept mapped ----
 
 // A mapping that the driver refuses to unmap is retried with the next ones, and when the instance is closed.
 void Imports::drop_kept(std::list<Kept> kept) noexcept {
@@ -1107,11 +930,11 @@ std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) noexcept {
 std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
   const platform::ClosingTogether together;
   std::list<Kept> expired;
-  decltype(received_) given_up;  // released after unlocking
   std::optional<std::chrono::nanoseconds> next;
   {
     const std::lock_guard lock(mutex_);
     const Clock::time_point now = Clock::now();
+    Clock::time_point due = arrivals_.tidy(now);
     expired = take_expired(now);
     // Nobody imports again what has ended.
     for (auto at = kept_.begin(); at != kept_.end();) {
@@ -1119,14 +942,7 @@ std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
       const auto lives = [](const Claim& claim) { return claim.state() == GPUMEM_IMPORT_LIVE; };
       if (std::none_of(one->claims.begin(), one->claims.end(), lives)) take_out(one, expired);
     }
-    for (auto at = received_.begin(); at != received_.end();) {
-      const auto one = at++;
-      if (one->second.until <= now) given_up.insert(received_.extract(one));
-    }
-    Clock::time_point due = Clock::time_point::max();
-    if (!kept_.empty()) due = kept_.front().until;
-    for (const auto& [token, one] : received_)
-      due = std::min(due, one.until);
+    if (!kept_.empty()) due = std::min(due, kept_.front().until);
     if (due != Clock::time_point::max()) {
       // Look every second, because an entry added later may be due earlier.
       next = std::clamp(due - now, Clock::duration(std::chrono::milliseconds(1)),
@@ -1135,6 +951,7 @@ std::optional<std::chrono::nanoseconds> Imports::tidy() noexcept {
       tidying_ = false;
     }
   }
+  arrivals_.bury();
   drop_kept(std::move(expired));
   return next;
 }
@@ -1198,10 +1015,9 @@ bool Imports::flush_cache() noexcept {
 
 void Imports::stop() noexcept {
   flush_cache();
-  decltype(received_) given_up;
+  arrivals_.clear();
   const std::lock_guard lock(mutex_);
   idle_ns_ = 0;
-  given_up.swap(received_);
 }
 
 }  // namespace gpumem::core

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What an instance has imported, and what it has received and may import.
+// What an instance has imported, and what of it is kept mapped.
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -11,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -20,6 +18,7 @@
 
 #include "contract/sharing.h"
 #include "core/memory/memory.h"
+#include "core/share/link/arrivals.h"
 #include "core/share/peer/peer.h"
 #include "core/share/wire/handle.h"
 #include "core/stream/event.h"
@@ -36,10 +35,10 @@ struct ImportRequest {
   void* address = nullptr;
   uint64_t timeout_ns = 0;  // for the exporter's answer
   std::string name;
-  std::shared_ptr<SharePeer> peer;           // the exporter's connection, if known
-  platform::Descriptors* arrived = nullptr;  // what came over it with the handle, if nothing is kept of that
-  bool for_ring = false;                     // the ring owns the import
-  bool for_trial = false;                    // nobody else imports it, and it is not kept
+  std::shared_ptr<SharePeer> peer;  // the exporter's connection, if known
+  Arrival* arrived = nullptr;       // what came with the handle, if nothing is kept of that
+  bool for_ring = false;            // the ring owns the import
+  bool for_trial = false;           // nobody else imports it, and it is not kept
 };
 
 // An export that is held in another process, until this is destroyed.
@@ -93,9 +92,8 @@ class Imports final : public Importer {
   // Returns the memory's handle and the exported byte. `given` is the handle that the request was read from,
   // if the other options are defaults.
   Result<CreatedMemory> import_memory(const ImportRequest& request, const gpumem_share_handle* given);
-  // Imports what a user has just sent over a connection with its handle. Keeps nothing of it if that fails.
-  Result<CreatedMemory> import_arrived(ImportRequest request, platform::Descriptors descriptors,
-                                       std::shared_ptr<SharePeer> peer, uint32_t user);
+  // Imports what has just come with the request's handle. Keeps nothing of it if that fails.
+  Result<CreatedMemory> import_arrived(ImportRequest request, Arrival arrival);
   // Imports again what was imported before with the same bytes and defaults; no value unless that is certain.
   std::optional<CreatedMemory> import_again(const gpumem_share_handle& given) noexcept;
   // Claims an export of this type and has it used. If that fails, what came with the handle stays for another
@@ -104,10 +102,9 @@ class Imports final : public Importer {
                      const std::function<Result<void>(ImportSource)>& use);
   // The device of this instance on which the handle's memory lies. NOT_FOUND.
   Result<DeviceObject*> device_of(const ShareHandle& handle) const;
-  // Maps memory received over a connection while `use` runs with its address. LIMIT_EXCEEDED if it is larger
-  // than `bytes_max`.
-  Result<void> try_import(ImportRequest request, platform::Descriptors descriptors,
-                          std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
+  // Maps memory that has just come while `use` runs with its address. LIMIT_EXCEEDED if it is larger than
+  // `bytes_max`.
+  Result<void> try_import(ImportRequest request, Arrival arrival, uint64_t bytes_max,
                           const std::function<Result<void>(void*)>& use);
   // The handle of the event.
   Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
@@ -121,24 +118,11 @@ class Imports final : public Importer {
   bool keep_mapped(Memory& memory) noexcept override;
   void forget(const Memory& memory) noexcept override;
 
-  // What comes from a user takes of its share, as long as somebody has this.
-  struct Charge {
-    const uint32_t user;
-    uint64_t descriptors = 0;  // with those of the connection; guarded by mutex_
-  };
-  // For a handle to receive from a user. LIMIT_EXCEEDED if too many wait.
-  Result<std::shared_ptr<Charge>> reserve(uint32_t user);
-  // For so many descriptors of it, which have begun to arrive. LIMIT_EXCEEDED if the user has its share of
-  // them; then none is reserved any more.
-  Result<void> reserve_descriptors(Charge& charge, uint64_t descriptors);
-  // Keeps a handle's descriptors until it is imported or `until`. Returns the handle to import, which says
-  // where it came from. `user` is that of the process which sent it, and not of who is at the other end of
-  // `peer`, which the sender chooses. `reserved`: what was reserved for all of it. LIMIT_EXCEEDED if too many
-  // wait, or if the user has its share of what they take.
-  Result<ShareHandle> keep(ShareHandle handle, platform::Descriptors descriptors,
-                           std::shared_ptr<SharePeer> peer, uint32_t user,
-                           std::chrono::steady_clock::time_point until,
-                           std::shared_ptr<Charge> reserved = nullptr);
+  // What was received, and room for what comes.
+  Arrivals& arrivals() noexcept { return arrivals_; }
+  // Keeps what was reserved and has come until it is imported. Returns the handle to import, which says where
+  // it came from.
+  Result<ShareHandle> keep(Arrival arrival);
 
   Result<void> set_cache(uint64_t idle_ns, uint64_t bytes_max);
   Result<void> flush_for_user();
@@ -185,14 +169,6 @@ class Imports final : public Importer {
     std::unique_ptr<backend::Memory> mapping;
     Clock::time_point until;
   };
-  struct Received {
-    ShareHandle handle;
-    platform::Descriptors descriptors;
-    std::shared_ptr<SharePeer> peer;
-    uint32_t user = 0;  // who sent it
-    Clock::time_point until;
-    std::shared_ptr<Charge> charge = nullptr;  // while it is imported
-  };
   // Finds an import by the bytes of its handle, without decoding them again.
   struct Shortcut {
     gpumem_share_handle given{};
@@ -201,13 +177,11 @@ class Imports final : public Importer {
     CreatedMemory created;
   };
   static constexpr size_t kShortcuts = 64;
-  using ReceivedKey = std::pair<Token, uint64_t>;  // of an export, and the connection that it came over
 
   static Key key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access);
   Result<DeviceObject*> device_for(const ImportRequest& request) const;
   Result<gpumem_access> access_for(const ImportRequest& request) const;
   Result<void> check_address(const ImportRequest& request) const;
-  static ReceivedKey key_of_received(const ShareHandle& handle);
   // Counts an import up if it fits the request. Returns the pointer to the exported byte.
   static Result<CreatedMemory> join(Import& import, const ImportRequest& request);
   // Counts up the import of a handle from the same origin; false if the exporter must be asked.
@@ -216,30 +190,11 @@ class Imports final : public Importer {
   // Counts up the import of the granted memory, and takes the claim; false if it is not imported.
   Result<bool> count_up(const Key& key, const ImportRequest& request, ImportSource& source,
                         CreatedMemory* out);
-  // What the handles of a user take while they come, wait and are imported, but for those that `goes`. These
-  // require mutex_.
-  using Goes = std::function<bool(const Received&)>;
-  Result<void> check_places(uint32_t user, const Goes& goes) const;
-  // `more` with those of connections. `replaced`: the handle in whose place they come, if any.
-  Result<void> check_descriptors(uint32_t user, uint64_t more, const ShareHandle& replaced, const Goes& goes,
-                                 bool only_share) const;
-  // `mine`: what was reserved for what needs the room.
-  Result<void> make_room(uint32_t user, const Charge* mine,
-                         const std::function<Result<void>(const Goes& goes, bool only_share)>& check);
-  Result<void> make_place(uint32_t user);
-  Result<void> make_room_for(uint32_t user, uint64_t more, const ShareHandle& replaced = {},
-                             const Charge* mine = nullptr);
-  std::shared_ptr<Charge> charge(uint32_t user, uint64_t descriptors);
-  // The descriptors that came with a handle, if any did. If importing fails, put them back. With `elsewhere`,
-  // they are being imported until end_taking(), or that says whether another thread imports them.
-  std::optional<Received> take_received(const ImportRequest& request, bool* elsewhere = nullptr);
-  void end_taking(const ShareHandle& handle) noexcept;
-  Result<void> await_taker(const ImportRequest& request);
-  void put_back(std::optional<Received> received) noexcept;
-  Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
+  // What came with the handle, if anything did.
+  std::optional<Arrival> take_arrival(const ImportRequest& request, bool* elsewhere = nullptr);
+  Result<ImportSource> reach(const ImportRequest& request, std::optional<Arrival>& received);
   // Explains why the exporter could not be reached: only the instance that received a handle can import it.
   Error unreached(const ShareHandle& handle, const Error& error) const;
-  bool received(const ShareHandle& handle) const;
   Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,
                                                         gpumem_access access,
                                                         const ImportSource& source) const;
@@ -270,13 +225,8 @@ class Imports final : public Importer {
   uint64_t kept_connections_ = 0;  // of these
   uint64_t idle_ns_ = 0;
   uint64_t bytes_max_ = 0;
-  void drop_expired();  // requires mutex_
-
-  std::map<ReceivedKey, Received> received_;
-  std::multiset<ReceivedKey> taking_;  // those that threads import, which may have come again
-  std::condition_variable taken_;
-  std::vector<std::weak_ptr<Charge>> charges_;  // beside those
   bool tidying_ = false;
+  Arrivals arrivals_;
 };
 
 }  // namespace gpumem::core

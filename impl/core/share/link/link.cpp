@@ -87,8 +87,10 @@ gpumem_link_info Link::info() const {
   return info;
 }
 
-Result<Incoming> Link::call(Message request, MessageType answer, platform::SharedDescriptors descriptors) {
-  auto got = client_->call(std::move(request), std::move(descriptors), answer, answer_deadline(timeout_ns_));
+Result<Incoming> Link::call(Message request, MessageType answer, platform::SharedDescriptors descriptors,
+                            const AnswerLimit& limit) {
+  auto got =
+      client_->call(std::move(request), std::move(descriptors), answer, answer_deadline(timeout_ns_), limit);
   if (!got) return name_hub(got.error());
   return got;
 }
@@ -147,9 +149,8 @@ Result<Status> Link::import_next(const std::string& name, uint64_t after, uint64
     auto fetched = ask_for(name, after, {});
     if (!fetched && fetched.error().status == GPUMEM_ERROR_NOT_FOUND) continue;
     if (!fetched) return fetched.error();
-    request.handle = fetched->message.handle;
-    auto imported =
-        Imports::of(context()).import_arrived(request, std::move(fetched->descriptors), holder_, hub_.user);
+    request.handle = fetched->handle;
+    auto imported = Imports::of(context()).import_arrived(request, std::move(*fetched));
     if (!imported && imported.error().status == GPUMEM_ERROR_STALE_HANDLE) continue;
     if (!imported) return imported.error();
     *created = *imported;
@@ -162,18 +163,40 @@ Result<Status> Link::import_next(const std::string& name, uint64_t after, uint64
   }
 }
 
-Result<Incoming> Link::ask_for(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {
+// Counts the answer for the user of the hub from its beginning on, however long the rest takes.
+Result<Arrival> Link::ask_for(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {
   GPUMEM_TRY(outside_host_function());
+  Arrivals& arrivals = Imports::of(context()).arrivals();
+  auto charge = arrivals.reserve(hub_.user);
+  if (!charge) return charge.error();
   Message request = message_of(MessageType::kFetch, name, version);
   request.fingerprint = fingerprint;
-  return call(std::move(request), MessageType::kGranted);
+  Result<void> reserved;
+  const std::function<bool(const Message&)> has_room = [&](const Message& head) {
+    if (head.type != MessageType::kGranted) return false;
+    ShareHandle handle = head.handle;
+    handle.origin = holder_->origin();
+    reserved = arrivals.reserve_descriptors(**charge, head.descriptor_count + uint64_t{1}, handle);
+    return static_cast<bool>(reserved);
+  };
+  auto answer = call(std::move(request), MessageType::kGranted, {}, {UINT32_MAX, &has_room});
+  arrivals.bury();
+  if (!reserved) return reserved.error();
+  if (!answer) return answer.error();
+  Arrival arrival{answer->message.handle,
+                  std::move(answer->descriptors),
+                  holder_,
+                  hub_.user,
+                  platform::deadline_after(kKeepTime),
+                  std::move(*charge)};
+  arrival.handle.origin = holder_->origin();
+  return arrival;
 }
 
 Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {
-  auto answer = ask_for(name, version, fingerprint);
-  if (!answer) return answer.error();
-  return Imports::of(context()).keep(answer->message.handle, std::move(answer->descriptors), holder_,
-                                     hub_.user, platform::deadline_after(kKeepTime));
+  auto arrival = ask_for(name, version, fingerprint);
+  if (!arrival) return arrival.error();
+  return Imports::of(context()).keep(std::move(*arrival));
 }
 
 Result<void> Link::need_keeper() const {

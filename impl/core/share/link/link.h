@@ -56,13 +56,14 @@ class Link final : public Object {
   friend Result<uint64_t> connect_link(const std::shared_ptr<Context>& context, const LinkRequest& request);
   Result<void> connect(const LinkRequest& request);
   platform::Deadline wait_deadline(uint64_t timeout_ns) const;
-  Result<Incoming> ask_for(const std::string& name, uint64_t version, const Fingerprint& fingerprint);
+  Result<Arrival> ask_for(const std::string& name, uint64_t version, const Fingerprint& fingerprint);
   Result<Status> wait_until(const std::string& name, uint64_t after, bool once, platform::Deadline deadline,
                             HubEntry* entry);
   Result<void> need_keeper() const;
   Result<TrialResult> make_trial(const TrialRequest& request);
   Error name_hub(const Error& error) const;
-  Result<Incoming> call(Message request, MessageType answer, platform::SharedDescriptors descriptors = {});
+  Result<Incoming> call(Message request, MessageType answer, platform::SharedDescriptors descriptors = {},
+                        const AnswerLimit& limit = {});
 
   const std::string address_;
   const uint64_t timeout_ns_;

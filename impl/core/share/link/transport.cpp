@@ -212,15 +212,17 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   const platform::ClosingTogether together;
   // Reserve room first, because what is read cannot be put back into the socket.
   Imports& imports = Imports::of(context);
+  Arrivals& arrivals = imports.arrivals();
   auto sender = platform::peer_of(socket);
   const uint32_t user = sender ? sender->user : platform::own_user();
-  auto reserved = imports.reserve(user);
+  auto reserved = arrivals.reserve(user);
   if (!reserved) return reserved.error();
   // What has begun counts, however long the rest takes: what has come, and from the head on what will.
   Result<void> room;
   size_t counted = 0;
   const auto reserve = [&](size_t descriptors) {
-    if (room && descriptors > counted) room = imports.reserve_descriptors(**reserved, descriptors);
+    if (room && descriptors > counted) room = arrivals.reserve_descriptors(**reserved, descriptors);
+    arrivals.bury();
     counted = std::max(counted, descriptors);
     return static_cast<bool>(room);
   };
@@ -251,8 +253,14 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
   if (platform::socket_type(end.get()) != SocketType::kPackets) return damaged("it brought no connection");
   auto client = ShareClient::open(server.loop(), std::move(end));
   if (!client) return lost(client.error());
-  auto kept = imports.keep(incoming->message.handle, std::move(descriptors), std::move(*client), user,
-                           platform::deadline_after(incoming->message.version), std::move(*reserved));
+  Arrival arrival{incoming->message.handle,
+                  std::move(descriptors),
+                  std::move(*client),
+                  user,
+                  platform::deadline_after(incoming->message.version),
+                  std::move(*reserved)};
+  arrival.handle.origin = arrival.peer->origin();
+  auto kept = imports.keep(std::move(arrival));
   if (!kept) return kept.error();
   *handle = *kept;
   return GPUMEM_SUCCESS;

@@ -62,8 +62,9 @@ Result<void> try_import(Context& context, Incoming& incoming) {
   }
   auto client = ShareClient::open(ShareServer::of(context).loop(), std::move(end));
   if (!client) return client.error();
-  return Imports::of(context).try_import(request, std::move(incoming.descriptors), std::move(*client),
-                                         kTrialSizeMax,
+  const uint32_t user = (*client)->origin().process.user;
+  Arrival arrival{message.handle, std::move(incoming.descriptors), std::move(*client), user, {}};
+  return Imports::of(context).try_import(request, std::move(arrival), kTrialSizeMax,
                                          [&](void* pointer) { return use(context, pointer, message.token); });
 }
 

@@ -55,7 +55,7 @@ Result<std::shared_ptr<ShareClient>> ShareClient::open(EventLoop& loop, platform
 
 Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors descriptors,
                                    MessageType answer, platform::Deadline deadline,
-                                   uint32_t descriptors_max) {
+                                   const AnswerLimit& limit) {
   GPUMEM_TRY(loop_.may_wait());
   std::optional<Result<Incoming>> place;
   std::unique_lock lock(mutex_);
@@ -67,7 +67,7 @@ Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors 
   const uint64_t number = ++last_number_;
   request.number = number;
   const MessageType type = request.type;
-  Question question{type, answer, request.name, request.version, {}, descriptors_max, &place};
+  Question question{type, answer, request.name, request.version, {}, limit, &place};
   if (type == MessageType::kClaim) question.claims = request.token;
   questions_.emplace(number, question);
   Cleanup undo([&] {
@@ -201,10 +201,14 @@ std::optional<Error> ShareClient::take_all() noexcept {
 }
 
 uint32_t ShareClient::descriptors_max_of(const Message& head) const {
+  uint32_t most = descriptors_taken_max();
   const auto asked = questions_.find(head.number);
-  if (asked != questions_.end() && asked->second.place == nullptr) return 0;  // nobody waits for it any more
-  return std::min(descriptors_taken_max(),
-                  asked != questions_.end() ? asked->second.descriptors_max : UINT32_MAX);
+  if (asked == questions_.end()) return most;
+  const Question& question = asked->second;
+  if (question.place == nullptr) return 0;  // nobody waits for it any more
+  most = std::min(most, question.limit.descriptors_max);
+  const auto* const has_room = question.limit.has_room;
+  return head.descriptor_count > most || has_room == nullptr || (*has_room)(head) ? most : 0;
 }
 
 // Limits the time for the rest of a message, because its descriptors stay open here until it is complete.
@@ -278,7 +282,7 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   }
   questions_.erase(found);
   // More than were asked for are left out, as the caller sees.
-  const bool too_many = incoming.too_many && message.descriptor_count <= question.descriptors_max;
+  const bool too_many = incoming.too_many && message.descriptor_count <= question.limit.descriptors_max;
   // No caller waits for the answer or can use it.
   const bool unused = question.place == nullptr || too_many;
   if (question.claims && !refused && unused) count_down(claims_.find(*question.claims));
@@ -301,7 +305,7 @@ Result<Incoming> ShareClient::claim(const Token& token, uint32_t descriptors_max
   Message request;
   request.type = MessageType::kClaim;
   request.token = token;
-  return call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns), descriptors_max);
+  return call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns), {descriptors_max});
 }
 
 void ShareClient::release(const Token& token) noexcept {

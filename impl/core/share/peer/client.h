@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +23,13 @@ platform::Deadline answer_deadline(uint64_t timeout_ns);
 // What is left of it for one more answer, in nanoseconds; 1 if it is over.
 uint64_t time_until(platform::Deadline deadline);
 
+// How many descriptors an answer may bring.
+struct AnswerLimit {
+  uint32_t descriptors_max = UINT32_MAX;
+  // Whether there is room for them, by its head. Called with the connection locked, by any thread.
+  const std::function<bool(const Message& head)>* has_room = nullptr;
+};
+
 class ShareClient final : public SharePeer, public EventLoop::Client {
  public:
   // Takes a connected socket. `loop` has been started.
@@ -35,7 +43,7 @@ class ShareClient final : public SharePeer, public EventLoop::Client {
 
   // Sends a request and waits for its answer. Fails with the other side's refusal, PEER_GONE or BUSY.
   Result<Incoming> call(Message request, platform::SharedDescriptors descriptors, MessageType answer,
-                        platform::Deadline deadline, uint32_t descriptors_max = UINT32_MAX);
+                        platform::Deadline deadline, const AnswerLimit& limit = {});
   // Fails waiting and later calls with this error.
   void abandon(const Error& error) noexcept override;
 
@@ -59,7 +67,7 @@ class ShareClient final : public SharePeer, public EventLoop::Client {
     std::string name;      // of a kWait
     uint64_t version = 0;  // of a kWait, a kPublish
     std::optional<Token> claims;
-    uint32_t descriptors_max = UINT32_MAX;  // of the answer
+    AnswerLimit limit;
     std::optional<Result<Incoming>>* place = nullptr;
   };
 

@@ -1938,8 +1938,8 @@ TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
   std::thread import([&, given = handle] {
     gpumem_memory memory = nullptr;
     EXPECT_EQ(gpumem_share_import(other, &given, nullptr, 0, nullptr, nullptr, &memory, nullptr),
-              GPUMEM_ERROR_INVALID_ARGUMENT)
-        << "these files are no blocks";
+              GPUMEM_ERROR_PEER_GONE)
+        << "what came with it has made room for the answer";
   });
   Raw exporter(std::move(held[kUsers[0]].front()));
   EXPECT_EQ(heard(exporter).type, MessageType::kClaim);
@@ -3595,6 +3595,94 @@ TEST_F(SharedHubTest, WhatIsFetchedIsChargedToTheHub) {
   EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
 }
 
+// Also from its first packet on, however long the rest takes.
+TEST_F(SharedHubTest, AnAnswerThatDoesNotEndIsChargedToTheHub) {
+  const DescriptorLimit limit(1200);
+  std::promise<void> go_on;
+  // Answers each FETCH with the same 300 descriptors, of which it may hold the last ones back at first.
+  const auto answer_with = [&](bool hold_back) {
+    return [&, hold_back](Raw& raw) mutable {
+      const Descriptor holder = welcome(raw);
+      Message answer = message_of(MessageType::kGranted);
+      answer.handle = publish_of("", 300).handle;
+      answer.handle.token = platform::random_id();
+      set_device(other, answer.handle);
+      while (!raw.hung_up) {
+        const auto asked = raw.next(10ms);
+        if (!asked) continue;
+        answer.number = asked->message.number;
+        Descriptors blocks = files(300);
+        set_files(blocks, answer.handle);
+        for (Packet& packet : split_message(answer, std::move(blocks))) {
+          raw.send_bytes(packet.bytes, packet.descriptors);
+          packet.descriptors.clear();
+          if (std::exchange(hold_back, false)) go_on.get_future().wait();
+        }
+      }
+    };
+  };
+  const std::string second = address() + "2";
+  const Impostor slow(address(), answer_with(true));
+  const Impostor quick(second, answer_with(false));
+  gpumem_link links[2] = {};
+  ASSERT_EQ(connect(&links[0]), GPUMEM_SUCCESS) << why.message;
+  gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+  desc.path = second.c_str();
+  ASSERT_EQ(gpumem_link_connect(other, &desc, &links[1], &why), GPUMEM_SUCCESS) << why.message;
+  std::thread first([&] {
+    gpumem_share_handle handle;
+    EXPECT_EQ(gpumem_link_fetch(links[0], "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  });
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 300; })) << "here, or still to be sent";
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  gpumem_share_handle handle;
+  EXPECT_EQ(gpumem_link_fetch(links[1], "n", nullptr, &handle, &error), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(std::strncmp(error.message, "handles of user 0 that", 22), 0) << error.message;
+  go_on.set_value();
+  first.join();
+  EXPECT_EQ(gpumem_link_fetch(links[0], "n", nullptr, &handle, &error), GPUMEM_SUCCESS)
+      << "in place of what waits: " << error.message;
+  for (gpumem_link const link : links)
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
+// What came with a handle and what its exporter grants are the same, so they need not have room together.
+TEST_F(SharedHubTest, AGrantTakesThePlaceOfWhatCameWithTheHandle) {
+  constexpr uint32_t kBlocks = 150;
+  const DescriptorLimit limit(600);
+  gpumem_share_handle given{};
+  const auto receive = [&] {
+    const auto [here, there] = pair_of(kUsers[0], SOCK_STREAM);
+    auto ends = platform::socket_pair();
+    send_packets(there, pass_of(other, kBlocks, std::move(ends->theirs)));
+    EXPECT_EQ(gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &given, nullptr),
+              GPUMEM_SUCCESS);
+    return std::move(ends->ours);
+  };
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const auto import = [&] {
+    gpumem_memory memory = nullptr;
+    EXPECT_EQ(gpumem_share_import(other, &given, nullptr, 0, nullptr, nullptr, &memory, &error),
+              GPUMEM_ERROR_INVALID_ARGUMENT)
+        << "these files are no blocks";
+  };
+  {
+    Raw exporter(receive());
+    std::thread importer(import);
+    const Message claim = heard(exporter);
+    EXPECT_EQ(files_of("memfd:test"), 0U);
+    Message granted = message_of(MessageType::kGranted);
+    granted.number = claim.number;
+    granted.handle = *decode(given);
+    announce(exporter, granted, kBlocks, kBlocks);
+    importer.join();
+  }
+  // They are enough if the exporter has ended.
+  receive();
+  import();
+  EXPECT_EQ(std::strstr(error.message, "handles of user"), nullptr) << error.message;
+}
+
 // A ring that an exporter has made, for one consumer.
 gpumem_share_handle export_ring(gpumem_instance exporter, uint32_t slots) {
   gpumem_device device = nullptr;
@@ -4860,7 +4948,7 @@ TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
     auto client = ShareClient::open(inside(instance)->share_server().loop(), std::move(ends->theirs));
     ASSERT_TRUE(client);
     const auto until = std::chrono::steady_clock::time_point::max();
-    ASSERT_TRUE(imports.keep(*decode(exported), {}, *client, platform::own_user(), until));
+    ASSERT_TRUE(imports.keep({*decode(exported), {}, *client, platform::own_user(), until}));
     ends->ours = Descriptor();
     ASSERT_TRUE(eventually([&] { return (*client)->gone(); }));
   }
@@ -4875,7 +4963,7 @@ TEST_F(EventThatEnds, WhoFetchesItMeanwhileWaitsForNoImporter) {
     link.send(message);
   }
   EXPECT_TRUE(eventually([] { return answer_is_held.load(); }));
-  Sleeper receiver([&] { EXPECT_TRUE(imports.reserve(platform::own_user())); });
+  Sleeper receiver([&] { EXPECT_TRUE(imports.arrivals().reserve(platform::own_user())); });
   hold_answers = false;
   answer_is_held = false;
   EXPECT_EQ(heard(link).type, MessageType::kEntry);
