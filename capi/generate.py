@@ -19,6 +19,7 @@ import generate_cgo  # noqa: E402
 import generate_cpp  # noqa: E402
 import generate_csharp  # noqa: E402
 import generate_csharp_calls  # noqa: E402
+import generate_csharp_objects  # noqa: E402
 import generate_csharp_options  # noqa: E402
 import generate_go  # noqa: E402
 import generate_infos  # noqa: E402
@@ -814,6 +815,10 @@ def csharp_handles(interface):
     return CSHARP_HEAD + generate_csharp_calls.handles(interface)
 
 
+def csharp_objects(interface):
+    return CSHARP_HEAD + generate_csharp_objects.objects(interface)
+
+
 def csharp_names(interface):
     """What texts of the library call by its C name: constants, types of constants by their prefix, capabilities by the names
     that reports use, handles, and functions."""
@@ -1092,6 +1097,7 @@ OUTPUTS = {
     "bindings/csharp/src/Options.cs": csharp_options,
     "bindings/csharp/src/Calls.cs": csharp_calls,
     "bindings/csharp/src/HandleClasses.cs": csharp_handles,
+    "bindings/csharp/src/ObjectClasses.cs": csharp_objects,
     "bindings/go/gpumem/calls.h": go_calls,
     "bindings/go/gpumem/codes.go": go_codes,
     "bindings/go/gpumem/headers.h": one_header,

@@ -11,6 +11,7 @@ from unittest import mock
 import description
 import generate
 import generate_csharp_calls
+import generate_csharp_objects
 import generate_go
 from tap import Tap
 
@@ -88,6 +89,7 @@ def self_check():
         interface = description.Description(description.in_order(folder))
         with mock.patch.object(generate_csharp_calls, "CALLS", [*generate_csharp_calls.CALLS, "sprout_water"]), \
                 mock.patch.dict(generate_csharp_calls.HANDLES, {"gpumem_sprout": ("Sprout", None)}), \
+                mock.patch.dict(generate_csharp_objects.OBJECTS, {"Sprout": ("sprout", "Its instance.", "", "Its name.")}), \
                 mock.patch.object(generate_go, "HANDLES", (*generate_go.HANDLES, "sprout")):
             stale = dict(generate.outdated(interface))
         problems = [f"{name} did not change" for name in generate.OUTPUTS if name not in stale]

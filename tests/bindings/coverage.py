@@ -42,7 +42,7 @@ NAMES_OF_C = (
 
 def sources(root, folder, ending):
     # The handle classes of C# are the only ones to end their objects, and the objects of Go to have their information.
-    generated = {root / name for name in generate.OUTPUTS if not name.endswith(("HandleClasses.cs", "objects.go"))}
+    generated = {root / name for name in generate.OUTPUTS if not name.endswith(("HandleClasses.cs", "ObjectClasses.cs", "objects.go"))}
     for path in sorted((root / folder).rglob("*")):
         inside = path.relative_to(root / folder)
         if path not in generated and path.suffix in (ending, ".h", ".c") and not NOT_THE_BINDING & set(inside.parts) and "_test." not in path.name:

@@ -12,23 +12,16 @@ namespace GpuMem
   /// host if wished. Offsets count from the first byte. Mapping, unmapping and changes of access happen at the call, not
   /// in the order of a stream.
   /// </summary>
-  public sealed unsafe class AddressRange : IDisposable
+  public sealed unsafe partial class AddressRange : IDisposable
   {
-    readonly RangeHandle handle;
-    readonly GpuInstance instance;
     readonly IntPtr pointer;
     readonly long size;
 
-    AddressRange(GpuInstance instance, RangeHandle handle, AddressRangeInfo info)
+    AddressRange(GpuInstance instance, RangeHandle handle, AddressRangeInfo info) : this(instance, handle)
     {
-      this.instance = instance;
-      this.handle = handle;
       pointer = info.Base;
       size = info.Size;
     }
-
-    /// <summary>Its instance.</summary>
-    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
     /// <summary>First byte. It never changes.</summary>
     public IntPtr Pointer { get { return handle.IfUsable(pointer); } }
@@ -36,62 +29,7 @@ namespace GpuMem
     /// <summary>Bytes reserved.</summary>
     public long Size { get { return handle.IfUsable(size); } }
 
-    /// <summary>Information about the range and what is mapped now.</summary>
-    public AddressRangeInfo Info { get { return Calls.gpumem_range_get_info(handle.Usable()); } }
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
-    internal RangeHandle Handle { get { return handle; } }
-
-    /// <summary>A part of the range, as an operand of a copy or fill. Every byte must be mapped.</summary>
-    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
-
     GpuRange Range { get { return handle.IfUsable(new GpuRange(handle, 0, pointer, size)); } }
-
-    /// <summary>Copies an array to the start of the range, and returns when it is copied.</summary>
-    public void CopyFrom<T>(T[] source)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      CopyFrom(0, source);
-    }
-
-    /// <summary>Copies from the start of the range to an array, and returns when it is copied.</summary>
-    public void CopyTo<T>(T[] destination)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      CopyTo(0, destination);
-    }
-
-    /// <summary>Copies an array to an offset, and returns when it is copied.</summary>
-    public void CopyFrom<T>(long offset, T[] source)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.FromArray(instance.Handle, Range, offset, source);
-    }
-
-    /// <summary>Copies from an offset to an array, and returns when it is copied.</summary>
-    public void CopyTo<T>(long offset, T[] destination)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.ToArray(instance.Handle, destination, Range, offset);
-    }
 
     /// <summary>
     /// Maps blocks of physical memory one behind the other, all or none. Each is mapped whole, and the mapping keeps it
@@ -164,9 +102,6 @@ namespace GpuMem
     /// Wait for other work first. It may be called repeatedly, and from any thread.
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
-
-    /// <summary>Its name and size.</summary>
-    public override string ToString() { return handle.Text; }
 
     internal static AddressRange Reserve(GpuInstance instance, long size, RangeOptions options)
     {

@@ -12,27 +12,10 @@ namespace GpuMem
   /// <see cref="BufferOptions.Group"/>, and leaves it when it is freed. The calls are for all of its buffers, or for those
   /// with one tag.
   /// </summary>
-  public sealed unsafe class BufferGroup : IDisposable
+  public sealed unsafe partial class BufferGroup : IDisposable
   {
-    readonly GroupHandle handle;
-    readonly GpuInstance instance;
-
-    BufferGroup(GpuInstance instance, GroupHandle handle)
-    {
-      this.instance = instance;
-      this.handle = handle;
-    }
-
-    /// <summary>Its instance.</summary>
-    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
-
     /// <summary>Information about the group and its buffers as they are now. It waits for nothing.</summary>
     public BufferGroupInfo Info { get { return GetInfo(null); } }
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
-    internal GroupHandle Handle { get { return handle; } }
 
     /// <summary>Gets information about the buffers with a tag; null means all.</summary>
     public BufferGroupInfo GetInfo([AllowNull] string tag) { return Calls.gpumem_group_get_info(handle.Usable(), tag); }
@@ -87,9 +70,6 @@ namespace GpuMem
     /// repeatedly, and from any thread.
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
-
-    /// <summary>Its name.</summary>
-    public override string ToString() { return handle.Text; }
 
     internal static BufferGroup Create(GpuInstance instance, string name)
     {

@@ -12,32 +12,12 @@ using GpuMem.Interop;
 namespace GpuMem
 {
   /// <summary>A point in a stream. Until it is recorded, it counts as complete.</summary>
-  public sealed unsafe class GpuEvent : IDisposable
+  public sealed unsafe partial class GpuEvent : IDisposable
   {
-    readonly EventHandle handle;
-
-    readonly GpuDevice device;
-
     // Whether other processes may record it. Then its answers may be about their work, and release nothing.
     readonly bool shared;
 
-    GpuEvent(GpuDevice device, EventHandle handle, bool shared)
-    {
-      this.device = device;
-      this.handle = handle;
-      this.shared = shared;
-    }
-
-    /// <summary>Its device.</summary>
-    public GpuDevice Device { get { return handle.IfUsable(device); } }
-
-    /// <summary>Information about the event.</summary>
-    public EventInfo Info { get { return Calls.gpumem_event_get_info(handle); } }
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
-    internal EventHandle Handle { get { return handle; } }
+    GpuEvent(GpuDevice device, EventHandle handle, bool shared) : this(device, handle) { this.shared = shared; }
 
     /// <summary>
     /// Held while the event is recorded or waited for, so that <see cref="Captured"/> agrees with the library.
@@ -119,9 +99,6 @@ namespace GpuMem
     /// repeatedly, and from any thread.
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
-
-    /// <summary>Its name and device.</summary>
-    public override string ToString() { return handle.Text; }
 
     internal static GpuEvent Create(GpuDevice device, EventFlags flags, string name)
     {

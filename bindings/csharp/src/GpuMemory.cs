@@ -14,24 +14,16 @@ namespace GpuMem
   /// binding enqueued can still use it. It never fails and does not wait for that work, but the driver may synchronise
   /// with its device when it frees memory.
   /// </summary>
-  public sealed unsafe class GpuMemory : IDisposable
+  public sealed unsafe partial class GpuMemory : IDisposable
   {
-    readonly AllocationHandle handle;
-
-    readonly GpuDevice device;
     readonly MemoryInfo info;
 
-    GpuMemory(GpuDevice device, AllocationHandle handle, MemoryInfo info)
+    GpuMemory(GpuDevice device, AllocationHandle handle, MemoryInfo info) : this(device, handle)
     {
-      this.device = device;
       this.info = info;
-      this.handle = handle;
       handle.Info = info;
       handle.Own();
     }
-
-    /// <summary>Device given at creation.</summary>
-    public GpuDevice Device { get { return handle.IfUsable(device); } }
 
     /// <summary>Information about the memory. It never changes.</summary>
     public MemoryInfo Info { get { return handle.IfUsable(info); } }
@@ -61,36 +53,6 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
-    internal AllocationHandle Handle { get { return handle; } }
-
-    /// <summary>A part of the memory, as an operand of a copy or fill.</summary>
-    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
-
-    /// <summary>Copies an array to the start of the memory, and returns when it is copied.</summary>
-    public void CopyFrom<T>(T[] source)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.FromArray(device.Instance.Handle, Range, 0, source);
-    }
-
-    /// <summary>Copies from the start of the memory to an array, and returns when it is copied.</summary>
-    public void CopyTo<T>(T[] destination)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.ToArray(device.Instance.Handle, destination, Range, 0);
-    }
-
     /// <summary>
     /// Opens the bytes as a stream, if the CPU can access the memory. The memory is not freed before the view is
     /// disposed. A view of managed memory is an access of the CPU, as <see cref="HostAccess{T}"/> is.
@@ -112,9 +74,6 @@ namespace GpuMem
 
     /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
     public void Dispose() { handle.DisposeAndSweep(); }
-
-    /// <summary>Its name, kind, size and device.</summary>
-    public override string ToString() { return handle.Text; }
 
     /// <summary>Memory of no bytes. The library does not know it.</summary>
     internal static GpuMemory Empty(GpuDevice device, MemoryKind kind, MemoryFlags flags, string name)

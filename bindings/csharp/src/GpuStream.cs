@@ -16,29 +16,8 @@ namespace GpuMem
   /// that was recorded after the work, or of another stream that waited for such an event. The caller must keep plain
   /// pointers valid.
   /// </summary>
-  public sealed unsafe class GpuStream : IDisposable
+  public sealed unsafe partial class GpuStream : IDisposable
   {
-    readonly StreamHandle handle;
-
-    readonly GpuDevice device;
-
-    GpuStream(GpuDevice device, StreamHandle handle)
-    {
-      this.device = device;
-      this.handle = handle;
-    }
-
-    /// <summary>Its device.</summary>
-    public GpuDevice Device { get { return handle.IfUsable(device); } }
-
-    /// <summary>Information about the stream.</summary>
-    public StreamInfo Info { get { return Calls.gpumem_stream_get_info(handle); } }
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
-    internal StreamHandle Handle { get { return handle; } }
-
     /// <summary>The handle of a stream; null for none.</summary>
     internal static StreamHandle HandleOf(GpuStream stream) { return stream == null ? null : stream.handle; }
 
@@ -320,9 +299,6 @@ namespace GpuMem
     /// called repeatedly, and from any thread.
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
-
-    /// <summary>Its name and device.</summary>
-    public override string ToString() { return handle.Text; }
 
     /// <summary>
     /// Enqueues work; false if it is a hint without an effect. What is kept stays kept after a failure of a batch, of

@@ -15,23 +15,11 @@ namespace GpuMem
   /// memory back and keeps its address. Calls that change it run one after the other, and take effect at the call, not
   /// in the order of a stream.
   /// </summary>
-  public sealed unsafe class GrowableBuffer : IDisposable
+  public sealed unsafe partial class GrowableBuffer : IDisposable
   {
-    readonly BufferHandle handle;
-    readonly GpuDevice device;
     readonly BufferGroup group;
 
-    GrowableBuffer(GpuDevice device, BufferGroup group, BufferHandle handle)
-    {
-      this.device = device;
-      this.group = group;
-      this.handle = handle;
-    }
-
-    internal BufferHandle Handle { get { return handle; } }
-
-    /// <summary>Device given at creation.</summary>
-    public GpuDevice Device { get { return handle.IfUsable(device); } }
+    GrowableBuffer(GpuDevice device, BufferGroup group, BufferHandle handle) : this(device, handle) { this.group = group; }
 
     /// <summary>Group given at creation, or null.</summary>
     [MaybeNull]
@@ -76,66 +64,6 @@ namespace GpuMem
         gpumem_buffer_info now = Read();
         return new GpuRange(handle, 0, now.@base, Sizes.FromNative(now.size));
       }
-    }
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
-    /// <summary>The whole buffer, as an operand of a copy or fill.</summary>
-    public static implicit operator GpuRange(GrowableBuffer buffer)
-    {
-      if (buffer == null) throw new ArgumentNullException(nameof(buffer));
-      return buffer.Range;
-    }
-
-    /// <summary>The whole buffer without gaps between rows and slices, as an operand of a region.</summary>
-    public static implicit operator CopyOperand(GrowableBuffer buffer) { return new CopyOperand(buffer); }
-
-    /// <summary>A part of the buffer, as an operand of a copy or fill.</summary>
-    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
-
-    /// <summary>Copies an array to the start of the buffer, and returns when it is copied.</summary>
-    public void CopyFrom<T>(T[] source)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      CopyFrom(0, source);
-    }
-
-    /// <summary>Copies from the start of the buffer to an array, and returns when it is copied.</summary>
-    public void CopyTo<T>(T[] destination)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      CopyTo(0, destination);
-    }
-
-    /// <summary>Copies an array to an offset, and returns when it is copied.</summary>
-    public void CopyFrom<T>(long offset, T[] source)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.FromArray(device.Instance.Handle, Range, offset, source);
-    }
-
-    /// <summary>Copies from an offset to an array, and returns when it is copied.</summary>
-    public void CopyTo<T>(long offset, T[] destination)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.ToArray(device.Instance.Handle, destination, Range, offset);
     }
 
     /// <summary>
@@ -332,9 +260,6 @@ namespace GpuMem
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
 
-    /// <summary>Its name, size and location.</summary>
-    public override string ToString() { return handle.Text; }
-
     internal static GrowableBuffer Create(GpuDevice device, long size, BufferOptions options)
     {
       gpumem_buffer_desc desc = options.Describe();
@@ -453,7 +378,7 @@ namespace GpuMem
   /// The elements of a buffer for the CPU, from <see cref="GrowableBuffer.GetView{T}"/> until the buffer is changed or
   /// disposed. All members but <see cref="IsCurrent"/> refuse use after that; do not use a span or the pointer then.
   /// </summary>
-  public sealed class BufferView<T> : IHostMemory
+  public sealed partial class BufferView<T> : IHostMemory
 #if GPUMEM_MCS
       where T : struct
 #else
@@ -473,52 +398,6 @@ namespace GpuMem
 
     /// <summary>Whether the buffer is as it was when the view was made.</summary>
     public bool IsCurrent { get { return handle.IsCurrent(changes) && !handle.Instance.IsClosed; } }
-
-    /// <summary>Number of elements.</summary>
-    public long Length { get { return elements.Length; } }
-
-    /// <summary>First byte; valid until the buffer is changed or disposed.</summary>
-    public IntPtr Pointer { get { return elements.Pointer; } }
-
-    /// <summary>
-    /// One element. Each access checks the bounds and that the view is current, and holds changes of the buffer back; in a
-    /// hot loop use a span or <see cref="Pointer"/>.
-    /// </summary>
-    public T this[long index]
-    {
-      get { return elements.Get(index); }
-      set { elements.Set(index, value); }
-    }
-
-    /// <summary>Copies elements from an array.</summary>
-    public void CopyFrom(T[] source, int sourceStart, long start, int count)
-    {
-      elements.CopyFrom(source, sourceStart, start, count);
-    }
-
-    /// <summary>Copies an array to the first elements.</summary>
-    public void CopyFrom(T[] source) { elements.CopyFrom(source); }
-
-    /// <summary>Copies elements to an array.</summary>
-    public void CopyTo(long start, T[] destination, int destinationStart, int count)
-    {
-      elements.CopyTo(start, destination, destinationStart, count);
-    }
-
-    /// <summary>Copies the first elements to an array.</summary>
-    public void CopyTo(T[] destination) { elements.CopyTo(destination); }
-
-    /// <summary>Copies all elements to a new array.</summary>
-    public T[] ToArray() { return elements.ToArray(); }
-
-#if NETCOREAPP3_0_OR_GREATER
-    /// <summary>Gets all elements, for use until the buffer is changed or disposed.</summary>
-    /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
-    public Span<T> GetSpan() { return elements.GetSpan(); }
-
-    /// <summary>Gets some elements, for use until the buffer is changed or disposed.</summary>
-    public Span<T> GetSpan(long start, int length) { return elements.GetSpan(start, length); }
-#endif
 
     /// <summary>Its elements.</summary>
     public override string ToString()

@@ -12,26 +12,8 @@ namespace GpuMem
   /// numbered upwards while the hub is open: publishing adds one, which nobody sees before, and readers of older versions keep them.
   /// </summary>
   /// <remarks>With <see cref="HubFlags.Keeper"/>, links publish too, and what they publish stays when they end.</remarks>
-  public sealed unsafe class Hub : IDisposable
+  public sealed unsafe partial class Hub : IDisposable
   {
-    readonly HubHandle handle;
-    readonly GpuInstance instance;
-
-    Hub(GpuInstance instance, HubHandle handle)
-    {
-      this.instance = instance;
-      this.handle = handle;
-    }
-
-    /// <summary>Its instance.</summary>
-    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
-
-    /// <summary>Information about the hub as it is now.</summary>
-    public HubInfo Info { get { return Calls.gpumem_hub_get_info(handle); } }
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
     /// <summary>
     /// Publishes a handle under a name, as its newest version. The work that fills the memory must be complete.
     /// </summary>
@@ -63,9 +45,6 @@ namespace GpuMem
     /// with them. It may be called repeatedly, and from any thread.
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
-
-    /// <summary>Its path and name.</summary>
-    public override string ToString() { return handle.Text; }
 
     internal static Hub Open(GpuInstance instance, HubOptions options)
     {

@@ -17,25 +17,18 @@ namespace GpuMem
   /// <see cref="ShareWay.PosixFd"/>: nothing, the memory stays. With <see cref="ShareWay.Legacy"/>, copies and fills fail with
   /// <see cref="Status.PeerGone"/>.
   /// </remarks>
-  public sealed unsafe class ImportedMemory : IDisposable
+  public sealed unsafe partial class ImportedMemory : IDisposable
   {
-    readonly AllocationHandle handle;
-    readonly GpuInstance instance;
     readonly MemoryInfo info;
     readonly long offset;
 
-    ImportedMemory(GpuInstance instance, AllocationHandle handle, IntPtr pointer)
+    ImportedMemory(GpuInstance instance, AllocationHandle handle, IntPtr pointer) : this(instance, handle)
     {
-      this.instance = instance;
-      this.handle = handle;
       info = Calls.gpumem_memory_get_info(handle);
       offset = (long)pointer - (long)info.DevicePointer;
       handle.Info = info;
       handle.Own();
     }
-
-    /// <summary>Its instance.</summary>
-    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
     /// <summary>Information about the import as it stands now. The exporter is not asked.</summary>
     public ImportInfo Info { get { return Calls.gpumem_memory_get_import_info(handle.Usable()); } }
@@ -65,46 +58,11 @@ namespace GpuMem
     /// <summary>The memory from the byte that was exported, as an operand of a copy or fill.</summary>
     public GpuRange Range { get { return new GpuRange(handle, offset, DevicePointer, Size); } }
 
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
-    internal AllocationHandle Handle { get { return handle; } }
-
-    /// <summary>A part of the memory, counted from the byte that was exported, as an operand of a copy or fill.</summary>
-    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
-
-    /// <summary>Copies an array to the byte that was exported and those behind it, and returns when it is copied.</summary>
-    public void CopyFrom<T>(T[] source)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.FromArray(instance.Handle.Usable(), Range, 0, source);
-    }
-
-    /// <summary>
-    /// Copies from the byte that was exported and those behind it to an array, and returns when it is copied.
-    /// </summary>
-    public void CopyTo<T>(T[] destination)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.ToArray(instance.Handle.Usable(), destination, Range, 0);
-    }
-
     /// <summary>
     /// Ends the import, as soon as no work that this binding enqueued can still use it. It may be called repeatedly, and
     /// from any thread.
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
-
-    /// <summary>Its name, size and device.</summary>
-    public override string ToString() { return handle.Text; }
 
     internal static ImportedMemory Import(
         GpuInstance instance, ShareHandle share, SafeHandle[] descriptors, ImportOptions options)
@@ -146,17 +104,6 @@ namespace GpuMem
       }
       handle.Attach(value);
       return pointer;
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    ImportInfo GetInfo()
-    {
-      handle.Usable();
-      gpumem_import_info native = gpumem_import_info.Sized();
-      gpumem_error* error = Error.Detail;
-      handle.Check(Native.gpumem_memory_get_import_info(handle.Value, &native, error), error);
-      GC.KeepAlive(this);
-      return new ImportInfo(&native);
     }
   }
 }

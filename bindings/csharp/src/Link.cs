@@ -10,26 +10,8 @@ using GpuMem.Interop;
 namespace GpuMem
 {
   /// <summary>A connection to a hub. All threads may use it at the same time, also while one waits.</summary>
-  public sealed unsafe class Link : IDisposable
+  public sealed unsafe partial class Link : IDisposable
   {
-    readonly LinkHandle handle;
-    readonly GpuInstance instance;
-
-    Link(GpuInstance instance, LinkHandle handle)
-    {
-      this.instance = instance;
-      this.handle = handle;
-    }
-
-    /// <summary>Its instance.</summary>
-    public GpuInstance Instance { get { return handle.IfUsable(instance); } }
-
-    /// <summary>Information about the link as it is now.</summary>
-    public LinkInfo Info { get { return Calls.gpumem_link_get_info(handle); } }
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
     /// <summary>
     /// Gets all versions of all names in the hub, in their order. What is published or withdrawn meanwhile may be missing.
     /// </summary>
@@ -160,9 +142,6 @@ namespace GpuMem
     /// gets an <see cref="ObjectDisposedException"/>. It may be called repeatedly, and from any thread.
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
-
-    /// <summary>The path of the hub.</summary>
-    public override string ToString() { return handle.Text; }
 
     internal static Link Connect(GpuInstance instance, LinkOptions options)
     {

@@ -32,28 +32,8 @@ namespace GpuMem
   /// memory and cuts blocks from them. Blocks are allocated and freed in the order of a stream, so that work of the stream
   /// may use them at once, and a free does not wait for the work before it.
   /// </summary>
-  public sealed unsafe class MemoryPool : IDisposable
+  public sealed unsafe partial class MemoryPool : IDisposable
   {
-    readonly PoolHandle handle;
-    readonly GpuDevice device;
-
-    MemoryPool(GpuDevice device, PoolHandle handle)
-    {
-      this.device = device;
-      this.handle = handle;
-    }
-
-    /// <summary>Device given at creation.</summary>
-    public GpuDevice Device { get { return handle.IfUsable(device); } }
-
-    /// <summary>Information about the pool as it is now. The object does not change with the pool.</summary>
-    public PoolInfo Info { get { return Calls.gpumem_pool_get_info(handle); } }
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
-    internal PoolHandle Handle { get { return handle; } }
-
     /// <summary>Allocates a block. Its contents are indeterminate.</summary>
     /// <param name="size">Bytes; a block of none needs no memory, and its pointer is zero.</param>
     /// <param name="stream">
@@ -345,9 +325,6 @@ namespace GpuMem
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
 
-    /// <summary>Its name, kind and device.</summary>
-    public override string ToString() { return handle.Text; }
-
     internal static MemoryPool Create(GpuDevice device, PoolOptions options)
     {
       gpumem_pool_desc desc = options.Describe();
@@ -447,7 +424,7 @@ namespace GpuMem
   /// the pool, which waits for it, too. A block without a stream is freed when all such work has been observed complete.
   /// Name the streams of other code's work with <see cref="MemoryPool.RecordUse(PoolBlock, GpuStream)"/>.
   /// </summary>
-  public sealed unsafe class PoolBlock : IDisposable
+  public sealed unsafe partial class PoolBlock : IDisposable
   {
     readonly MemoryPool pool;
     readonly BlockHandle handle;
@@ -489,48 +466,6 @@ namespace GpuMem
     public bool IsDisposed { get { return handle.IsDisposed; } }
 
     internal BlockHandle Handle { get { return handle; } }
-
-    /// <summary>The whole block, as an operand of a copy or fill.</summary>
-    public static implicit operator GpuRange(PoolBlock block)
-    {
-      if (block == null) throw new ArgumentNullException(nameof(block));
-      return block.Range;
-    }
-
-    /// <summary>The whole block without gaps between rows and slices, as an operand of a region.</summary>
-    public static implicit operator CopyOperand(PoolBlock block) { return new CopyOperand(block); }
-
-    /// <summary>A part of the block, as an operand of a copy or fill.</summary>
-    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
-
-    /// <summary>
-    /// Waits for the work of the block's stream, copies an array to the start of the block, and returns when it is copied.
-    /// </summary>
-    public void CopyFrom<T>(T[] source)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      handle.Usable().WaitForStream();
-      Transfer.FromArray(pool.Handle.Instance, Range, 0, source);
-    }
-
-    /// <summary>
-    /// Waits for the work of the block's stream, copies from the start of the block to an array, and returns when it is
-    /// copied.
-    /// </summary>
-    public void CopyTo<T>(T[] destination)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      handle.Usable().WaitForStream();
-      Transfer.ToArray(pool.Handle.Instance, destination, Range, 0);
-    }
 
 #if NETCOREAPP3_0_OR_GREATER
     /// <summary>

@@ -15,21 +15,11 @@ namespace GpuMem
   /// is a handle: the block lives while it is mapped, or while another handle, a descriptor or another process refers to
   /// it.
   /// </summary>
-  public sealed unsafe class PhysicalMemory : IDisposable
+  public sealed unsafe partial class PhysicalMemory : IDisposable
   {
-    readonly PhysicalHandle handle;
-    readonly GpuDevice device;
     readonly PhysicalInfo info;
 
-    PhysicalMemory(GpuDevice device, PhysicalHandle handle, PhysicalInfo info)
-    {
-      this.device = device;
-      this.handle = handle;
-      this.info = info;
-    }
-
-    /// <summary>Device given at creation or import.</summary>
-    public GpuDevice Device { get { return handle.IfUsable(device); } }
+    PhysicalMemory(GpuDevice device, PhysicalHandle handle, PhysicalInfo info) : this(device, handle) { this.info = info; }
 
     /// <summary>Information about the memory. It never changes.</summary>
     public PhysicalInfo Info { get { return handle.IfUsable(info); } }
@@ -39,11 +29,6 @@ namespace GpuMem
 
     /// <summary>Number of the block behind the handle; the same for every handle and mapping of it.</summary>
     public ulong BlockId { get { return Info.BlockId; } }
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return handle.IsDisposed; } }
-
-    internal PhysicalHandle Handle { get { return handle; } }
 
     /// <summary>
     /// Makes a file descriptor, which another process can import, as
@@ -67,9 +52,6 @@ namespace GpuMem
     /// from any thread.
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
-
-    /// <summary>Its name, size and location.</summary>
-    public override string ToString() { return handle.Text; }
 
     internal static PhysicalMemory Create(GpuDevice device, long size, PhysicalOptions options)
     {

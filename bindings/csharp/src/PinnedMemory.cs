@@ -18,9 +18,9 @@ namespace GpuMem
   /// very slow to read, so only write to it.
   /// </summary>
 #if NETCOREAPP3_0_OR_GREATER
-  public sealed unsafe class PinnedMemory<T> : MemoryManager<T>, IHostMemory, IDisposable
+  public sealed unsafe partial class PinnedMemory<T> : MemoryManager<T>, IHostMemory, IDisposable
 #else
-  public sealed class PinnedMemory<T> : IHostMemory, IDisposable
+  public sealed partial class PinnedMemory<T> : IHostMemory, IDisposable
 #endif
 #if GPUMEM_MCS
       where T : struct
@@ -49,9 +49,6 @@ namespace GpuMem
         return allocation;
       }
     }
-
-    /// <summary>Number of elements.</summary>
-    public long Length { get { return elements.Length; } }
 
     /// <summary>Number of bytes.</summary>
     public long Size { get { return Allocation.Size; } }
@@ -82,48 +79,10 @@ namespace GpuMem
       return new GpuRange<T>(allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
     }
 
-    /// <summary>
-    /// One element. Each access checks the bounds and keeps the memory alive; in a hot loop use a span or
-    /// <see cref="HostPointer"/>.
-    /// </summary>
-    public T this[long index]
-    {
-      get { return elements.Get(index); }
-      set { elements.Set(index, value); }
-    }
-
-    /// <summary>Copies elements from an array with the CPU.</summary>
-    public void CopyFrom(T[] source, int sourceStart, long start, int count)
-    {
-      elements.CopyFrom(source, sourceStart, start, count);
-    }
-
-    /// <summary>Copies an array to the start of the memory with the CPU.</summary>
-    public void CopyFrom(T[] source) { elements.CopyFrom(source); }
-
-    /// <summary>Copies elements to an array with the CPU.</summary>
-    public void CopyTo(long start, T[] destination, int destinationStart, int count)
-    {
-      elements.CopyTo(start, destination, destinationStart, count);
-    }
-
-    /// <summary>Copies from the start of the memory to an array with the CPU.</summary>
-    public void CopyTo(T[] destination) { elements.CopyTo(destination); }
-
-    /// <summary>Copies all elements to a new array with the CPU.</summary>
-    public T[] ToArray() { return elements.ToArray(); }
-
     /// <summary>Opens the bytes as a stream. The memory is not freed before the view is disposed.</summary>
     public Stream OpenView(FileAccess access = FileAccess.ReadWrite) { return Allocation.OpenView(access); }
 
 #if NETCOREAPP3_0_OR_GREATER
-    /// <summary>Gets all elements. If a span cannot hold them, use <see cref="GetSpan(long, int)"/>.</summary>
-    /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
-    public override Span<T> GetSpan() { return elements.GetSpan(); }
-
-    /// <summary>Gets some elements.</summary>
-    public Span<T> GetSpan(long start, int length) { return elements.GetSpan(start, length); }
-
     /// <summary>Keeps the memory alive until <see cref="Unpin"/>.</summary>
     public override MemoryHandle Pin(int elementIndex = 0)
     {

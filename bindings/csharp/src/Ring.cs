@@ -195,7 +195,7 @@ namespace GpuMem
   /// A slot to fill. <see cref="Publish"/> passes it on. Disposed without that, it is what the next
   /// <see cref="RingProducer.Acquire(GpuStream)"/> returns.
   /// </summary>
-  public sealed class RingSlot : IDisposable
+  public sealed partial class RingSlot : IDisposable
   {
     readonly RingProducer producer;
     readonly Ring ring;
@@ -230,20 +230,6 @@ namespace GpuMem
 
     /// <summary>Index of the slot.</summary>
     public int Index { get { return (int)native.index; } }
-
-    /// <summary>A part of the slot, as an operand of a copy or fill.</summary>
-    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
-
-    /// <summary>Copies an array to the beginning of the slot, and returns when it is copied.</summary>
-    public void CopyFrom<T>(T[] source)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.FromArray(ring.Instance.Handle.Usable(), Range, 0, source);
-    }
 
     /// <summary>
     /// Publishes the slot. Consumers see its bytes when the work is complete that is in the slot's stream now. Without
@@ -418,7 +404,7 @@ namespace GpuMem
   /// A message. The producer gets the slots in their order: a message that is released before an older one stays held until
   /// that is released.
   /// </summary>
-  public sealed class RingMessage : IDisposable
+  public sealed partial class RingMessage : IDisposable
   {
     readonly RingConsumer consumer;
     readonly Ring ring;
@@ -456,20 +442,6 @@ namespace GpuMem
 
     /// <summary>Index of the slot.</summary>
     public int Index { get { return (int)Native.index; } }
-
-    /// <summary>A part of the message, as an operand of a copy.</summary>
-    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
-
-    /// <summary>Copies the beginning of the message to an array, and returns when it is copied.</summary>
-    public void CopyTo<T>(T[] destination)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      Transfer.ToArray(ring.Instance.Handle.Usable(), destination, Range, 0);
-    }
 
     /// <summary>
     /// Releases the message. The producer fills the slot again when the work is complete that is in the message's stream now. A

@@ -106,7 +106,7 @@ namespace GpuMem
   /// An access of the CPU to managed memory, from <see cref="UnifiedMemory{T}.BeginHostAccess"/> until it is disposed.
   /// All members refuse use after that; do not use a span or the pointer then.
   /// </summary>
-  public sealed class HostAccess<T> : IHostMemory, IDisposable
+  public sealed partial class HostAccess<T> : IHostMemory, IDisposable
 #if GPUMEM_MCS
       where T : struct
 #else
@@ -121,54 +121,6 @@ namespace GpuMem
       this.handle = handle;
       elements = new HostElements<T>(this, first, length);
     }
-
-    /// <summary>Number of elements.</summary>
-    public long Length { get { return elements.Length; } }
-
-    /// <summary>First byte; valid until the access is disposed.</summary>
-    public IntPtr Pointer { get { return elements.Pointer; } }
-
-    /// <summary>
-    /// One element. Each access checks the bounds and that the access lasts; in a hot loop use a span or
-    /// <see cref="Pointer"/>.
-    /// </summary>
-    public T this[long index]
-    {
-      get { return elements.Get(index); }
-      set { elements.Set(index, value); }
-    }
-
-    /// <summary>Copies elements from an array.</summary>
-    public void CopyFrom(T[] source, int sourceStart, long start, int count)
-    {
-      elements.CopyFrom(source, sourceStart, start, count);
-    }
-
-    /// <summary>Copies an array to the first elements.</summary>
-    public void CopyFrom(T[] source) { elements.CopyFrom(source); }
-
-    /// <summary>Copies elements to an array.</summary>
-    public void CopyTo(long start, T[] destination, int destinationStart, int count)
-    {
-      elements.CopyTo(start, destination, destinationStart, count);
-    }
-
-    /// <summary>Copies the first elements to an array.</summary>
-    public void CopyTo(T[] destination) { elements.CopyTo(destination); }
-
-    /// <summary>Copies all elements to a new array.</summary>
-    public T[] ToArray() { return elements.ToArray(); }
-
-#if NETCOREAPP3_0_OR_GREATER
-    /// <summary>
-    /// Gets all elements, for use until the access is disposed. A span does not keep it alive: <c>using</c> does.
-    /// </summary>
-    /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
-    public Span<T> GetSpan() { return elements.GetSpan(); }
-
-    /// <summary>Gets some elements, for use until the access is disposed.</summary>
-    public Span<T> GetSpan(long start, int length) { return elements.GetSpan(start, length); }
-#endif
 
     /// <summary>Ends the access. It may be called repeatedly, and from any thread.</summary>
     public void Dispose() { handle.Dispose(); }
