@@ -8,6 +8,7 @@ import textwrap
 
 import description
 import generate_csharp
+from generate_csharp_options import OPTIONS
 
 # The functions, without gpumem_.
 CALLS = """
@@ -53,7 +54,7 @@ class Call:
 
     def __init__(self, interface, function, csharp_type, identifier):
         self.given, self.words, self.before, self.after, self.result, self.value = [], [], [], [], "void", ""
-        self.checked, self.text = "Error.Check", ""
+        self.checked, self.texts = "Error.Check", []  # parameter, what the caller calls it, and where it goes
         for number, parameter in enumerate(function.parameters[:-1]):
             base, stars = parameter.type.base, parameter.type.stars
             name = identifier(camel(parameter.name.removeprefix("out_")))
@@ -67,11 +68,16 @@ class Call:
                 self.words.append(f"&{name}")
             elif base == "char":
                 self.given.append(f"string {name}")
-                self.text = name
-                self.words.append("text.Pointer")
+                self.texts.append((name, name, ""))
+                self.words.append(f"{name}Text.Pointer")
             elif base.endswith(("_desc", "_callbacks")):
                 self.given.append(f"{base} {name}")
                 self.words.append(f"&{name}")
+                for field in interface.struct(base).fields:
+                    if field.type.base == "char" and field.type.stars:
+                        self.given.append(f"string {field.name}")
+                        called = f"{OPTIONS[base]}.{generate_csharp.pascal(field.name)}" if base in OPTIONS else field.name
+                        self.texts.append((field.name, called, f"{name}.{field.name} = {field.name}Text.Pointer;"))
             elif stars and base != "void":
                 raise description.Unreadable(f"{function.header}: {function.name} has an array, so its call in C# is by hand")
             else:
@@ -132,9 +138,9 @@ def calls(interface, csharp_type, identifier, declaration):
                       f"return {ready};" if not call.value else f"if ({ready}) return {call.value};\nreturn null;"]
         else:
             lines += [*call.after, *[f"return {call.value};"] * bool(call.value)]
-        if call.text:
-            inner = textwrap.indent("\n".join(lines), "  ")
-            lines = [f"using (var text = new CText({call.text}, nameof({call.text})))", "{", inner, "}"]
+        if call.texts:
+            inner = textwrap.indent("\n".join([*(put for _, _, put in call.texts if put), *lines]), "  ")
+            lines = [*(f"using (var {name}Text = new CText({name}, nameof({called})))" for name, called, _ in call.texts), "{", inner, "}"]
         lines = [*call.before, "gpumem_error* error = Error.Detail;", *lines]
         text += textwrap.indent("\n".join(lines) + "\n", " " * 6) + "    }\n"
     return ("// The calls that only pass what they get, check the status and return what the library has written, under their C names.\n\n"

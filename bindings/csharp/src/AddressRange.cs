@@ -109,11 +109,7 @@ namespace GpuMem
       desc.size = Sizes.ToNative(size, nameof(size));
       return Handles.Make(new RangeHandle(instance.Handle, size, options.Name), handle =>
       {
-        using (var name = new CText(options.Name, nameof(options.Name)))
-        {
-          desc.name = name.Pointer;
-          Calls.gpumem_range_reserve(instance.Handle, desc, handle);
-        }
+        Calls.gpumem_range_reserve(instance.Handle, desc, options.Name, handle);
         return new AddressRange(instance, handle, Calls.gpumem_range_get_info(handle));
       });
     }

@@ -75,12 +75,7 @@ namespace GpuMem
     {
       return Handles.Make(new GroupHandle(instance.Handle, name), handle =>
       {
-        using (var text = new CText(name, nameof(name)))
-        {
-          gpumem_group_desc desc = gpumem_group_desc.Sized();
-          desc.name = text.Pointer;
-          Calls.gpumem_group_create(instance.Handle, desc, handle);
-        }
+        Calls.gpumem_group_create(instance.Handle, gpumem_group_desc.Sized(), name, handle);
         return new BufferGroup(instance, handle);
       });
     }

@@ -20,21 +20,30 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_memory_create(GpuDevice device, gpumem_memory_desc desc, GpuHandle made)
+    internal static void gpumem_memory_create(GpuDevice device, gpumem_memory_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_memory_create(device.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(MemoryOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_memory_create(device.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_memory_register(GpuDevice device, gpumem_register_desc desc, GpuHandle made)
+    internal static void gpumem_memory_register(
+        GpuDevice device, gpumem_register_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_memory_register(device.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(RegisterOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_memory_register(device.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -106,12 +115,17 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_physical_create(GpuDevice device, gpumem_physical_desc desc, GpuHandle made)
+    internal static void gpumem_physical_create(
+        GpuDevice device, gpumem_physical_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_physical_create(device.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(PhysicalOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_physical_create(device.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -142,12 +156,17 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_physical_import_fd(GpuDevice device, gpumem_physical_desc desc, int fd, GpuHandle made)
+    internal static void gpumem_physical_import_fd(
+        GpuDevice device, gpumem_physical_desc desc, string name, int fd, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_physical_import_fd(device.Value, &desc, fd, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(PhysicalOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_physical_import_fd(device.Value, &desc, fd, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -161,22 +180,30 @@ namespace GpuMem
 
     [MethodImpl(GpuMemLibrary.Bound)]
     internal static void gpumem_physical_import_fabric(
-        GpuDevice device, gpumem_physical_desc desc, gpumem_fabric_handle handle, GpuHandle made)
+        GpuDevice device, gpumem_physical_desc desc, string name, gpumem_fabric_handle handle, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_physical_import_fabric(
-          device.Value, &desc, &handle, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(PhysicalOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_physical_import_fabric(
+            device.Value, &desc, &handle, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_range_reserve(GpuHandle instance, gpumem_range_desc desc, GpuHandle made)
+    internal static void gpumem_range_reserve(GpuHandle instance, gpumem_range_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      instance.Check(Native.gpumem_range_reserve(instance.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(RangeOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        instance.Check(Native.gpumem_range_reserve(instance.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -205,12 +232,19 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_buffer_create(GpuDevice device, gpumem_buffer_desc desc, GpuHandle made)
+    internal static void gpumem_buffer_create(
+        GpuDevice device, gpumem_buffer_desc desc, string name, string tag, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_buffer_create(device.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(BufferOptions.Name)))
+      using (var tagText = new CText(tag, nameof(BufferOptions.Tag)))
+      {
+        desc.name = nameText.Pointer;
+        desc.tag = tagText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_buffer_create(device.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -225,9 +259,10 @@ namespace GpuMem
     {
       ulong registration;
       gpumem_error* error = Error.Detail;
-      using (var text = new CText(name, nameof(name)))
+      using (var nameText = new CText(name, nameof(name)))
       {
-        buffer.Check(Native.gpumem_buffer_note_registration(buffer.Value, text.Pointer, &registration, error), error);
+        buffer.Check(Native.gpumem_buffer_note_registration(
+            buffer.Value, nameText.Pointer, &registration, error), error);
         return registration;
       }
     }
@@ -356,12 +391,16 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_event_create(GpuDevice device, gpumem_event_desc desc, GpuHandle made)
+    internal static void gpumem_event_create(GpuDevice device, gpumem_event_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_event_create(device.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(name)))
+      {
+        desc.name = nameText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_event_create(device.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -405,12 +444,16 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_group_create(GpuHandle instance, gpumem_group_desc desc, GpuHandle made)
+    internal static void gpumem_group_create(GpuHandle instance, gpumem_group_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      instance.Check(Native.gpumem_group_create(instance.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(name)))
+      {
+        desc.name = nameText.Pointer;
+        instance.Check(Native.gpumem_group_create(instance.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -418,9 +461,9 @@ namespace GpuMem
     {
       gpumem_group_info info = gpumem_group_info.Sized();
       gpumem_error* error = Error.Detail;
-      using (var text = new CText(tag, nameof(tag)))
+      using (var tagText = new CText(tag, nameof(tag)))
       {
-        group.Check(Native.gpumem_group_get_info(group.Value, text.Pointer, &info, error), error);
+        group.Check(Native.gpumem_group_get_info(group.Value, tagText.Pointer, &info, error), error);
         return new BufferGroupInfo(&info);
       }
     }
@@ -500,12 +543,19 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_hub_open(GpuHandle instance, gpumem_hub_desc desc, GpuHandle made)
+    internal static void gpumem_hub_open(
+        GpuHandle instance, gpumem_hub_desc desc, string path, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      instance.Check(Native.gpumem_hub_open(instance.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var pathText = new CText(path, nameof(HubOptions.Path)))
+      using (var nameText = new CText(name, nameof(HubOptions.Name)))
+      {
+        desc.path = pathText.Pointer;
+        desc.name = nameText.Pointer;
+        instance.Check(Native.gpumem_hub_open(instance.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -523,9 +573,9 @@ namespace GpuMem
     {
       ulong version;
       gpumem_error* error = Error.Detail;
-      using (var text = new CText(name, nameof(name)))
+      using (var nameText = new CText(name, nameof(name)))
       {
-        hub.Check(Native.gpumem_hub_publish(hub.Value, text.Pointer, &handle, &desc, &version, error), error);
+        hub.Check(Native.gpumem_hub_publish(hub.Value, nameText.Pointer, &handle, &desc, &version, error), error);
         return version;
       }
     }
@@ -534,19 +584,23 @@ namespace GpuMem
     internal static void gpumem_hub_withdraw(GpuHandle hub, string name, ulong version)
     {
       gpumem_error* error = Error.Detail;
-      using (var text = new CText(name, nameof(name)))
+      using (var nameText = new CText(name, nameof(name)))
       {
-        hub.Check(Native.gpumem_hub_withdraw(hub.Value, text.Pointer, version, error), error);
+        hub.Check(Native.gpumem_hub_withdraw(hub.Value, nameText.Pointer, version, error), error);
       }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_link_connect(GpuHandle instance, gpumem_link_desc desc, GpuHandle made)
+    internal static void gpumem_link_connect(GpuHandle instance, gpumem_link_desc desc, string path, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      instance.Check(Native.gpumem_link_connect(instance.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var pathText = new CText(path, nameof(LinkOptions.Path)))
+      {
+        desc.path = pathText.Pointer;
+        instance.Check(Native.gpumem_link_connect(instance.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -563,9 +617,9 @@ namespace GpuMem
     {
       gpumem_entry_info info = gpumem_entry_info.Sized();
       gpumem_error* error = Error.Detail;
-      using (var text = new CText(name, nameof(name)))
+      using (var nameText = new CText(name, nameof(name)))
       {
-        int status = Native.gpumem_link_wait(link.Value, text.Pointer, afterVersion, timeoutNs, &info, error);
+        int status = Native.gpumem_link_wait(link.Value, nameText.Pointer, afterVersion, timeoutNs, &info, error);
         link.Check(status, error);
         if (status != Constants.GPUMEM_NOT_READY) return new HubEntry(&info);
         return null;
@@ -577,9 +631,9 @@ namespace GpuMem
     {
       gpumem_share_handle handle;
       gpumem_error* error = Error.Detail;
-      using (var text = new CText(name, nameof(name)))
+      using (var nameText = new CText(name, nameof(name)))
       {
-        link.Check(Native.gpumem_link_fetch(link.Value, text.Pointer, &desc, &handle, error), error);
+        link.Check(Native.gpumem_link_fetch(link.Value, nameText.Pointer, &desc, &handle, error), error);
         return new ShareHandle(handle);
       }
     }
@@ -590,9 +644,9 @@ namespace GpuMem
     {
       ulong version;
       gpumem_error* error = Error.Detail;
-      using (var text = new CText(name, nameof(name)))
+      using (var nameText = new CText(name, nameof(name)))
       {
-        link.Check(Native.gpumem_link_publish(link.Value, text.Pointer, &handle, &desc, &version, error), error);
+        link.Check(Native.gpumem_link_publish(link.Value, nameText.Pointer, &handle, &desc, &version, error), error);
         return version;
       }
     }
@@ -601,9 +655,9 @@ namespace GpuMem
     internal static void gpumem_link_withdraw(GpuHandle link, string name, ulong version)
     {
       gpumem_error* error = Error.Detail;
-      using (var text = new CText(name, nameof(name)))
+      using (var nameText = new CText(name, nameof(name)))
       {
-        link.Check(Native.gpumem_link_withdraw(link.Value, text.Pointer, version, error), error);
+        link.Check(Native.gpumem_link_withdraw(link.Value, nameText.Pointer, version, error), error);
       }
     }
 
@@ -617,12 +671,16 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_instance_open(gpumem_instance_desc desc, GpuHandle made)
+    internal static void gpumem_instance_open(gpumem_instance_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_instance_open(&desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(InstanceOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        Error.Check(Native.gpumem_instance_open(&desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -644,12 +702,16 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_pool_create(GpuDevice device, gpumem_pool_desc desc, GpuHandle made)
+    internal static void gpumem_pool_create(GpuDevice device, gpumem_pool_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_pool_create(device.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(PoolOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_pool_create(device.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -769,12 +831,16 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_ring_create(GpuDevice device, gpumem_ring_desc desc, GpuHandle made)
+    internal static void gpumem_ring_create(GpuDevice device, gpumem_ring_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_ring_create(device.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(RingOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_ring_create(device.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -788,12 +854,16 @@ namespace GpuMem
 
     [MethodImpl(GpuMemLibrary.Bound)]
     internal static void gpumem_ring_open(
-        GpuHandle instance, gpumem_share_handle handle, gpumem_ring_open_desc desc, GpuHandle made)
+        GpuHandle instance, gpumem_share_handle handle, gpumem_ring_open_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      instance.Check(Native.gpumem_ring_open(instance.Value, &handle, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(RingOpenOptions.Name)))
+      {
+        desc.name = nameText.Pointer;
+        instance.Check(Native.gpumem_ring_open(instance.Value, &handle, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -840,12 +910,16 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    internal static void gpumem_stream_create(GpuDevice device, gpumem_stream_desc desc, GpuHandle made)
+    internal static void gpumem_stream_create(GpuDevice device, gpumem_stream_desc desc, string name, GpuHandle made)
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      device.Instance.Handle.Check(Native.gpumem_stream_create(device.Value, &desc, &value, error), error);
-      made.Attach(value);
+      using (var nameText = new CText(name, nameof(name)))
+      {
+        desc.name = nameText.Pointer;
+        device.Instance.Handle.Check(Native.gpumem_stream_create(device.Value, &desc, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

@@ -239,7 +239,7 @@ namespace GpuMem
     public RingProducer CreateRing(long slotSize, RingOptions options = default(RingOptions))
     {
       return new RingProducer(Ring.Make(Instance, nameof(RingProducer), options.Name,
-                                        (handle, name) => Ring.Create(this, handle, slotSize, options, name)));
+                                        handle => Ring.Create(this, handle, slotSize, options)));
     }
 
     /// <summary>Allocates memory and returns only its pointer. Free it with <see cref="GpuInstance.Free"/>.</summary>

@@ -104,13 +104,9 @@ namespace GpuMem
     {
       return Make(device, name, flags, handle =>
       {
-        using (var text = new CText(name, nameof(name)))
-        {
-          gpumem_event_desc desc = gpumem_event_desc.Sized();
-          desc.flags = (ulong)flags;
-          desc.name = text.Pointer;
-          Calls.gpumem_event_create(device, desc, handle);
-        }
+        gpumem_event_desc desc = gpumem_event_desc.Sized();
+        desc.flags = (ulong)flags;
+        Calls.gpumem_event_create(device, desc, name, handle);
       });
     }
 

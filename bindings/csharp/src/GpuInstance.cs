@@ -15,7 +15,7 @@ namespace GpuMem
   /// An open backend. <see cref="Dispose"/> closes it once nothing created through it lives, so the order of disposal
   /// does not matter. <see cref="Close"/> closes it at once.
   /// </summary>
-  public sealed unsafe class GpuInstance : IDisposable
+  public sealed unsafe partial class GpuInstance : IDisposable
   {
     readonly InstanceHandle handle;
     readonly bool ofProcess;
@@ -59,11 +59,10 @@ namespace GpuMem
       if (options == null) throw new ArgumentNullException(nameof(options));
       GpuMemLibrary.Load();
       Leftovers.Sweep();
-      using (var name = new CText(options.Name, nameof(options.Name)))
       using (var peers = new CText(options.Host?.Peers, nameof(HostOptions.Peers)))
       using (var masked = new CText(options.Host?.Masked, nameof(HostOptions.Masked)))
       {
-        return OpenNative(options, name.Pointer, peers.Pointer, masked.Pointer);
+        return OpenNative(options, peers.Pointer, masked.Pointer);
       }
     }
 
@@ -238,19 +237,6 @@ namespace GpuMem
       Calls.gpumem_unregister(handle, pointer);
     }
 
-    /// <summary>Copies bytes, and returns when they are copied. Both ranges must have the same size.</summary>
-    public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
-    {
-      Transfer.Copy(handle.Usable(), null, destination, source, options);
-    }
-
-    /// <summary>Copies a rectangle of bytes, and returns when it is copied.</summary>
-    public void Copy2D(GpuRange destination, long destinationPitch, GpuRange source, long sourcePitch, long width,
-                       long height, CopyOptions options = default(CopyOptions))
-    {
-      Transfer.Copy2D(handle.Usable(), null, destination, destinationPitch, source, sourcePitch, width, height, options);
-    }
-
     /// <summary>
     /// Copies a batch of regions, and returns when they are copied. They are copied in any order, also at the same
     /// time, so no region may write bytes that another one reads or writes. If a region fails its check, nothing is
@@ -321,71 +307,6 @@ namespace GpuMem
     int CopyFile(gpumem_copy_file_desc* desc, gpumem_copy_file_info* info, gpumem_error* error)
     {
       return Native.gpumem_copy_file(handle.Value, desc, info, error);
-    }
-
-    /// <summary>Fills elements with a value, and returns when they are filled.</summary>
-    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
-    public void Fill<T>(GpuRange<T> destination, T value)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      int valueSize;
-      uint bits = Elements<T>.Bits(value, out valueSize);
-      Fill((GpuRange)destination, bits, valueSize);
-    }
-
-    /// <summary>Fills elements with a value, and returns when they are filled.</summary>
-    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
-    public void Fill<T>(PinnedMemory<T> destination, T value)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      handle.Usable();
-      if (destination == null) throw new ArgumentNullException(nameof(destination));
-      Fill(destination.Slice(0, destination.Length), value);
-    }
-
-    /// <summary>Fills elements with a value, and returns when they are filled.</summary>
-    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
-    public void Fill<T>(UnifiedMemory<T> destination, T value)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      handle.Usable();
-      if (destination == null) throw new ArgumentNullException(nameof(destination));
-      Fill(destination.Slice(0, destination.Length), value);
-    }
-
-    /// <summary>Fills memory with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
-    /// <param name="destination">The memory.</param>
-    /// <param name="value">The value, which must fit into its bytes.</param>
-    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
-    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
-    public void Fill(GpuRange destination, uint value, int valueSize = 0)
-    {
-      Transfer.Fill(handle.Usable(), null, destination, value, valueSize);
-    }
-
-    /// <summary>Fills a rectangle with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
-    /// <param name="destination">The memory, whose first byte is that of the rectangle.</param>
-    /// <param name="pitch">Bytes from one row to the next.</param>
-    /// <param name="width">Bytes of a row.</param>
-    /// <param name="height">Number of rows.</param>
-    /// <param name="value">The value, which must fit into its bytes.</param>
-    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
-    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
-    public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 0)
-    {
-      Transfer.Fill2D(handle.Usable(), null, destination, pitch, width, height, value, valueSize);
     }
 
     /// <summary>Advises how managed memory will be used. No byte changes, and nothing moves now.</summary>
@@ -694,7 +615,7 @@ namespace GpuMem
     {
       handle.Usable();
       return new RingConsumer(Ring.Make(this, nameof(RingConsumer), options.Name,
-                                        (handle, name) => Ring.Open(this, handle, share, options, name)));
+                                        handle => Ring.Open(this, handle, share, options)));
     }
 
     /// <summary>Its name, backend and devices.</summary>
@@ -721,10 +642,9 @@ namespace GpuMem
       return new GpuInstance(handle, true);
     }
 
-    static GpuInstance OpenNative(InstanceOptions options, IntPtr name, IntPtr peers, IntPtr masked)
+    static GpuInstance OpenNative(InstanceOptions options, IntPtr peers, IntPtr masked)
     {
       gpumem_instance_desc desc = options.Describe();
-      desc.name = name;
       if (options.TransferThreads < -1)
       {
         throw new ArgumentOutOfRangeException(
@@ -750,7 +670,7 @@ namespace GpuMem
           cuda.context_count = array == null ? 0 : (ulong)array.Length;
           desc.cuda = &cuda;
         }
-        Calls.gpumem_instance_open(desc, handle);
+        Calls.gpumem_instance_open(desc, options.Name, handle);
       }
       return new GpuInstance(handle, false);
     }

@@ -89,14 +89,7 @@ namespace GpuMem
       gpumem_memory_desc desc = options.Describe();
       desc.kind = (int)kind;
       desc.size = Sizes.ToNative(size, nameof(size));
-      return Make(device, default(GCHandle), handle =>
-      {
-        using (var name = new CText(options.Name, nameof(options.Name)))
-        {
-          desc.name = name.Pointer;
-          Calls.gpumem_memory_create(device, desc, handle);
-        }
-      });
+      return Make(device, default(GCHandle), handle => Calls.gpumem_memory_create(device, desc, options.Name, handle));
     }
 
     /// <summary>Registers memory. It owns <paramref name="array"/>, even if it fails.</summary>
@@ -106,14 +99,7 @@ namespace GpuMem
       gpumem_register_desc desc = options.Describe();
       desc.pointer = pointer;
       desc.size = Sizes.ToNative(size, nameof(size));
-      return Make(device, array, handle =>
-      {
-        using (var name = new CText(options.Name, nameof(options.Name)))
-        {
-          desc.name = name.Pointer;
-          Calls.gpumem_memory_register(device, desc, handle);
-        }
-      });
+      return Make(device, array, handle => Calls.gpumem_memory_register(device, desc, options.Name, handle));
     }
 
     static GpuMemory Make(GpuDevice device, GCHandle array, Action<AllocationHandle> make)

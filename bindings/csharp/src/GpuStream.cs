@@ -67,12 +67,6 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Enqueues a copy of bytes. Both ranges must have the same size.</summary>
-    public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
-    {
-      Transfer.Copy(null, handle.Usable(), destination, source, options);
-    }
-
     /// <summary>Enqueues a copy from an array, which must not change until the copy is complete.</summary>
     public void Copy<T>(GpuRange destination, T[] source, CopyOptions options = default(CopyOptions))
 #if GPUMEM_MCS
@@ -105,13 +99,6 @@ namespace GpuMem
       Transfer.Copy(null, handle, range, source, options, kept);
     }
 
-    /// <summary>Enqueues a copy of a rectangle of bytes.</summary>
-    public void Copy2D(GpuRange destination, long destinationPitch, GpuRange source, long sourcePitch, long width,
-                       long height, CopyOptions options = default(CopyOptions))
-    {
-      Transfer.Copy2D(null, handle.Usable(), destination, destinationPitch, source, sourcePitch, width, height, options);
-    }
-
     /// <summary>
     /// Enqueues a batch of copies. The batch is ordered against other work of the stream, but its regions are not
     /// ordered among themselves, so no region may write bytes that another one reads or writes. If a region fails its
@@ -123,71 +110,6 @@ namespace GpuMem
     /// the regions before it are enqueued, and it may be enqueued in part.
     /// </exception>
     public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(null, handle.Usable(), regions); }
-
-    /// <summary>Enqueues a fill of elements with a value.</summary>
-    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
-    public void Fill<T>(GpuRange<T> destination, T value)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      int valueSize;
-      uint bits = Elements<T>.Bits(value, out valueSize);
-      Fill((GpuRange)destination, bits, valueSize);
-    }
-
-    /// <summary>Enqueues a fill of elements with a value.</summary>
-    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
-    public void Fill<T>(PinnedMemory<T> destination, T value)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      handle.Usable();
-      if (destination == null) throw new ArgumentNullException(nameof(destination));
-      Fill(destination.Slice(0, destination.Length), value);
-    }
-
-    /// <summary>Enqueues a fill of elements with a value.</summary>
-    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
-    public void Fill<T>(UnifiedMemory<T> destination, T value)
-#if GPUMEM_MCS
-        where T : struct
-#else
-        where T : unmanaged
-#endif
-    {
-      handle.Usable();
-      if (destination == null) throw new ArgumentNullException(nameof(destination));
-      Fill(destination.Slice(0, destination.Length), value);
-    }
-
-    /// <summary>Enqueues a fill with a repeated value of 1, 2 or 4 bytes.</summary>
-    /// <param name="destination">The memory.</param>
-    /// <param name="value">The value, which must fit into its bytes.</param>
-    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
-    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
-    public void Fill(GpuRange destination, uint value, int valueSize = 0)
-    {
-      Transfer.Fill(null, handle.Usable(), destination, value, valueSize);
-    }
-
-    /// <summary>Enqueues a fill of a rectangle with a repeated value of 1, 2 or 4 bytes.</summary>
-    /// <param name="destination">The memory, whose first byte is that of the rectangle.</param>
-    /// <param name="pitch">Bytes from one row to the next.</param>
-    /// <param name="width">Bytes of a row.</param>
-    /// <param name="height">Number of rows.</param>
-    /// <param name="value">The value, which must fit into its bytes.</param>
-    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
-    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
-    public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 0)
-    {
-      Transfer.Fill2D(null, handle.Usable(), destination, pitch, width, height, value, valueSize);
-    }
 
     /// <summary>
     /// Enqueues a function that runs on another thread, after all earlier and before all later work. It must not wait
@@ -343,13 +265,9 @@ namespace GpuMem
     {
       return Make(device, name, handle =>
       {
-        using (var text = new CText(name, nameof(name)))
-        {
-          gpumem_stream_desc desc = gpumem_stream_desc.Sized();
-          desc.priority = priority;
-          desc.name = text.Pointer;
-          Calls.gpumem_stream_create(device, desc, handle);
-        }
+        gpumem_stream_desc desc = gpumem_stream_desc.Sized();
+        desc.priority = priority;
+        Calls.gpumem_stream_create(device, desc, name, handle);
       });
     }
 

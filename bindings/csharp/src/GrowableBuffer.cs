@@ -274,14 +274,10 @@ namespace GpuMem
         gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
         Forgotten.Retry(() =>
         {
-          using (var name = new CText(options.Name, nameof(options.Name)))
-          using (var tag = new CText(options.Tag, nameof(options.Tag)))
           fixed (gpumem_access_desc* first = native)
           {
-            desc.name = name.Pointer;
-            desc.tag = tag.Pointer;
             desc.accesses = first;
-            Calls.gpumem_buffer_create(device, desc, handle);
+            Calls.gpumem_buffer_create(device, desc, options.Name, options.Tag, handle);
           }
         });
         handle.Refresh();

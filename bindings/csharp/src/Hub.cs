@@ -54,17 +54,13 @@ namespace GpuMem
       desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
       return Handles.Make(new HubHandle(instance.Handle, options.Path, options.Name), handle =>
       {
-        using (var path = new CText(options.Path, nameof(options.Path)))
-        using (var name = new CText(options.Name, nameof(options.Name)))
         fixed (uint* users = options.Users, groups = options.Groups)
         fixed (byte* token = options.Token)
         {
-          desc.path = path.Pointer;
-          desc.name = name.Pointer;
           desc.users = users;
           desc.groups = groups;
           desc.token = (IntPtr)token;
-          Calls.gpumem_hub_open(instance.Handle, desc, handle);
+          Calls.gpumem_hub_open(instance.Handle, desc, options.Path, options.Name, handle);
         }
         return new Hub(instance, handle);
       });

@@ -149,12 +149,10 @@ namespace GpuMem
       desc.token_size = Sizes.OfToken(options.Token, nameof(options.Token));
       return Handles.Make(new LinkHandle(instance.Handle, options.Path), handle =>
       {
-        using (var path = new CText(options.Path, nameof(options.Path)))
         fixed (byte* token = options.Token)
         {
-          desc.path = path.Pointer;
           desc.token = (IntPtr)token;
-          Calls.gpumem_link_connect(instance.Handle, desc, handle);
+          Calls.gpumem_link_connect(instance.Handle, desc, options.Path, handle);
         }
         return new Link(instance, handle);
       });

@@ -336,12 +336,10 @@ namespace GpuMem
         gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
         Forgotten.Retry(() =>
         {
-          using (var name = new CText(options.Name, nameof(options.Name)))
           fixed (gpumem_access_desc* first = native)
           {
-            desc.name = name.Pointer;
             desc.accesses = first;
-            Calls.gpumem_pool_create(device, desc, handle);
+            Calls.gpumem_pool_create(device, desc, options.Name, handle);
           }
         });
         return new MemoryPool(device, handle);

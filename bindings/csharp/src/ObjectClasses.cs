@@ -20,9 +20,6 @@ namespace GpuMem
     /// <summary>Its device.</summary>
     public GpuDevice Device { get { return handle.IfUsable(device); } }
 
-    /// <summary>Information about the stream.</summary>
-    public StreamInfo Info { get { return Calls.gpumem_stream_get_info(handle.Usable()); } }
-
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
 
@@ -30,6 +27,87 @@ namespace GpuMem
 
     /// <summary>Its name and device.</summary>
     public override string ToString() { return handle.Text; }
+
+    /// <summary>Information about the stream.</summary>
+    public StreamInfo Info { get { return Calls.gpumem_stream_get_info(handle.Usable()); } }
+
+    /// <summary>Enqueues a copy of bytes. Both ranges must have the same size.</summary>
+    public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
+    {
+      Transfer.Copy(null, handle.Usable(), destination, source, options);
+    }
+
+    /// <summary>Enqueues a copy of a rectangle of bytes.</summary>
+    public void Copy2D(GpuRange destination, long destinationPitch, GpuRange source, long sourcePitch, long width,
+                       long height, CopyOptions options = default(CopyOptions))
+    {
+      Transfer.Copy2D(null, handle.Usable(), destination, destinationPitch, source, sourcePitch, width, height, options);
+    }
+
+    /// <summary>Enqueues a fill of elements with a value.</summary>
+    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
+    public void Fill<T>(GpuRange<T> destination, T value)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      int valueSize;
+      uint bits = Elements<T>.Bits(value, out valueSize);
+      Fill((GpuRange)destination, bits, valueSize);
+    }
+
+    /// <summary>Enqueues a fill of memory with a repeated value of 1, 2 or 4 bytes.</summary>
+    /// <param name="destination">The memory.</param>
+    /// <param name="value">The value, which must fit into its bytes.</param>
+    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
+    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
+    public void Fill(GpuRange destination, uint value, int valueSize = 0)
+    {
+      Transfer.Fill(null, handle.Usable(), destination, value, valueSize);
+    }
+
+    /// <summary>Enqueues a fill of a rectangle with a repeated value of 1, 2 or 4 bytes.</summary>
+    /// <param name="destination">The memory, whose first byte is that of the rectangle.</param>
+    /// <param name="pitch">Bytes from one row to the next.</param>
+    /// <param name="width">Bytes of a row.</param>
+    /// <param name="height">Number of rows.</param>
+    /// <param name="value">The value, which must fit into its bytes.</param>
+    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
+    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
+    public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 0)
+    {
+      Transfer.Fill2D(null, handle.Usable(), destination, pitch, width, height, value, valueSize);
+    }
+
+    /// <summary>Enqueues a fill of elements with a value.</summary>
+    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
+    public void Fill<T>(PinnedMemory<T> destination, T value)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      handle.Usable();
+      if (destination == null) throw new ArgumentNullException(nameof(destination));
+      Fill(destination.Slice(0, destination.Length), value);
+    }
+
+    /// <summary>Enqueues a fill of elements with a value.</summary>
+    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
+    public void Fill<T>(UnifiedMemory<T> destination, T value)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      handle.Usable();
+      if (destination == null) throw new ArgumentNullException(nameof(destination));
+      Fill(destination.Slice(0, destination.Length), value);
+    }
   }
 
   partial class GpuEvent
@@ -46,9 +124,6 @@ namespace GpuMem
     /// <summary>Its device.</summary>
     public GpuDevice Device { get { return handle.IfUsable(device); } }
 
-    /// <summary>Information about the event.</summary>
-    public EventInfo Info { get { return Calls.gpumem_event_get_info(handle.Usable()); } }
-
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
 
@@ -56,6 +131,9 @@ namespace GpuMem
 
     /// <summary>Its name and device.</summary>
     public override string ToString() { return handle.Text; }
+
+    /// <summary>Information about the event.</summary>
+    public EventInfo Info { get { return Calls.gpumem_event_get_info(handle.Usable()); } }
   }
 
   partial class GpuMemory
@@ -197,9 +275,6 @@ namespace GpuMem
     /// <summary>Its instance.</summary>
     public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
-    /// <summary>Information about the range and what is mapped now.</summary>
-    public AddressRangeInfo Info { get { return Calls.gpumem_range_get_info(handle.Usable()); } }
-
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
 
@@ -207,6 +282,9 @@ namespace GpuMem
 
     /// <summary>Its name and size.</summary>
     public override string ToString() { return handle.Text; }
+
+    /// <summary>Information about the range and what is mapped now.</summary>
+    public AddressRangeInfo Info { get { return Calls.gpumem_range_get_info(handle.Usable()); } }
 
     /// <summary>A part of the range, as an operand of a copy or fill. Every byte must be mapped.</summary>
     public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
@@ -373,9 +451,6 @@ namespace GpuMem
     /// <summary>Its instance.</summary>
     public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
-    /// <summary>Information about the hub as it is now.</summary>
-    public HubInfo Info { get { return Calls.gpumem_hub_get_info(handle.Usable()); } }
-
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
 
@@ -383,6 +458,9 @@ namespace GpuMem
 
     /// <summary>Its path and name.</summary>
     public override string ToString() { return handle.Text; }
+
+    /// <summary>Information about the hub as it is now.</summary>
+    public HubInfo Info { get { return Calls.gpumem_hub_get_info(handle.Usable()); } }
   }
 
   partial class Link
@@ -399,9 +477,6 @@ namespace GpuMem
     /// <summary>Its instance.</summary>
     public GpuInstance Instance { get { return handle.IfUsable(instance); } }
 
-    /// <summary>Information about the link as it is now.</summary>
-    public LinkInfo Info { get { return Calls.gpumem_link_get_info(handle.Usable()); } }
-
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
 
@@ -409,6 +484,9 @@ namespace GpuMem
 
     /// <summary>The path of the hub.</summary>
     public override string ToString() { return handle.Text; }
+
+    /// <summary>Information about the link as it is now.</summary>
+    public LinkInfo Info { get { return Calls.gpumem_link_get_info(handle.Usable()); } }
   }
 
   partial class MemoryPool
@@ -425,9 +503,6 @@ namespace GpuMem
     /// <summary>Device given at creation.</summary>
     public GpuDevice Device { get { return handle.IfUsable(device); } }
 
-    /// <summary>Information about the pool as it is now. The object does not change with the pool.</summary>
-    public PoolInfo Info { get { return Calls.gpumem_pool_get_info(handle.Usable()); } }
-
     /// <summary>Whether it was disposed.</summary>
     public bool IsDisposed { get { return handle.IsDisposed; } }
 
@@ -435,6 +510,9 @@ namespace GpuMem
 
     /// <summary>Its name, kind and device.</summary>
     public override string ToString() { return handle.Text; }
+
+    /// <summary>Information about the pool as it is now. The object does not change with the pool.</summary>
+    public PoolInfo Info { get { return Calls.gpumem_pool_get_info(handle.Usable()); } }
   }
 
   partial class PoolBlock
@@ -561,15 +639,55 @@ namespace GpuMem
     /// <summary>Gets some elements.</summary>
     public Span<T> GetSpan(long start, int length) { return elements.GetSpan(start, length); }
 #endif
+
+    /// <summary>The memory without its element type.</summary>
+    public GpuMemory Allocation
+    {
+      get
+      {
+        RequireUsable();
+        return allocation;
+      }
+    }
+
+    /// <summary>Number of bytes.</summary>
+    public long Size { get { return Allocation.Size; } }
+
+    /// <summary>The whole memory, as an operand of a copy or fill.</summary>
+    public GpuRange Range { get { return Allocation.Range; } }
+
+    /// <summary>Some elements, as an operand of a copy or fill.</summary>
+    public GpuRange<T> Slice(long start, long length)
+    {
+      Elements<T>.RequireInside(Length, start, length, nameof(length));
+      return new GpuRange<T>(allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
+    }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return allocation.IsDisposed; } }
+
+    /// <summary>Its name, elements and device.</summary>
+    public override string ToString()
+    {
+      var text = new Printed("PinnedMemory<" + typeof(T).Name + ">").Add(nameof(Length), elements.Count);
+      return allocation.Handle.Info.Print(text, false).AddIf(nameof(IsDisposed), IsDisposed).ToString();
+    }
+
+    /// <summary>The whole memory, as an operand of a copy or fill.</summary>
+    public static implicit operator GpuRange(PinnedMemory<T> memory)
+    {
+      if (memory == null) throw new ArgumentNullException(nameof(memory));
+      return new GpuRange<T>(memory.Range);
+    }
+
+    /// <summary>The whole memory without gaps between rows and slices, as an operand of a region.</summary>
+    public static implicit operator CopyOperand(PinnedMemory<T> memory) { return new CopyOperand(memory); }
   }
 
   partial class HostAccess<T>
   {
     /// <summary>Number of elements.</summary>
     public long Length { get { return elements.Length; } }
-
-    /// <summary>First byte; valid until the access is disposed.</summary>
-    public IntPtr Pointer { get { return elements.Pointer; } }
 
     /// <summary>
     /// One element. Each access checks the bounds and that the access lasts; in a hot loop use a span or
@@ -612,15 +730,15 @@ namespace GpuMem
     /// <summary>Gets some elements, for use until the access is disposed.</summary>
     public Span<T> GetSpan(long start, int length) { return elements.GetSpan(start, length); }
 #endif
+
+    /// <summary>First byte; valid until the access is disposed.</summary>
+    public IntPtr Pointer { get { return elements.Pointer; } }
   }
 
   partial class BufferView<T>
   {
     /// <summary>Number of elements.</summary>
     public long Length { get { return elements.Length; } }
-
-    /// <summary>First byte; valid until the buffer is changed or disposed.</summary>
-    public IntPtr Pointer { get { return elements.Pointer; } }
 
     /// <summary>
     /// One element. Each access checks the bounds and that the view is current, and holds changes of the buffer back;
@@ -661,5 +779,135 @@ namespace GpuMem
     /// <summary>Gets some elements, for use until the buffer is changed or disposed.</summary>
     public Span<T> GetSpan(long start, int length) { return elements.GetSpan(start, length); }
 #endif
+
+    /// <summary>First byte; valid until the buffer is changed or disposed.</summary>
+    public IntPtr Pointer { get { return elements.Pointer; } }
+  }
+
+  partial class UnifiedMemory<T>
+  {
+    /// <summary>The memory without its element type.</summary>
+    public GpuMemory Allocation
+    {
+      get
+      {
+        RequireUsable();
+        return allocation;
+      }
+    }
+
+    /// <summary>Number of bytes.</summary>
+    public long Size { get { return Allocation.Size; } }
+
+    /// <summary>The whole memory, as an operand of a copy, a fill, a prefetch or advice.</summary>
+    public GpuRange Range { get { return Allocation.Range; } }
+
+    /// <summary>Some elements, as an operand of a copy, a fill, a prefetch or advice.</summary>
+    public GpuRange<T> Slice(long start, long length)
+    {
+      Elements<T>.RequireInside(Length, start, length, nameof(length));
+      return new GpuRange<T>(allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
+    }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return allocation.IsDisposed; } }
+
+    /// <summary>Its name, elements and device.</summary>
+    public override string ToString()
+    {
+      var text = new Printed("UnifiedMemory<" + typeof(T).Name + ">").Add(nameof(Length), length);
+      return allocation.Handle.Info.Print(text, false).AddIf(nameof(IsDisposed), IsDisposed).ToString();
+    }
+
+    /// <summary>The whole memory, as an operand of a copy, a fill, a prefetch or advice.</summary>
+    public static implicit operator GpuRange(UnifiedMemory<T> memory)
+    {
+      if (memory == null) throw new ArgumentNullException(nameof(memory));
+      return new GpuRange<T>(memory.Range);
+    }
+
+    /// <summary>The whole memory without gaps between rows and slices, as an operand of a region.</summary>
+    public static implicit operator CopyOperand(UnifiedMemory<T> memory) { return new CopyOperand(memory); }
+  }
+
+  partial class GpuInstance
+  {
+    /// <summary>Copies bytes, and returns when they are copied. Both ranges must have the same size.</summary>
+    public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
+    {
+      Transfer.Copy(handle.Usable(), null, destination, source, options);
+    }
+
+    /// <summary>Copies a rectangle of bytes, and returns when it is copied.</summary>
+    public void Copy2D(GpuRange destination, long destinationPitch, GpuRange source, long sourcePitch, long width,
+                       long height, CopyOptions options = default(CopyOptions))
+    {
+      Transfer.Copy2D(handle.Usable(), null, destination, destinationPitch, source, sourcePitch, width, height, options);
+    }
+
+    /// <summary>Fills elements with a value, and returns when they are filled.</summary>
+    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
+    public void Fill<T>(GpuRange<T> destination, T value)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      int valueSize;
+      uint bits = Elements<T>.Bits(value, out valueSize);
+      Fill((GpuRange)destination, bits, valueSize);
+    }
+
+    /// <summary>Fills memory with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
+    /// <param name="destination">The memory.</param>
+    /// <param name="value">The value, which must fit into its bytes.</param>
+    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
+    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
+    public void Fill(GpuRange destination, uint value, int valueSize = 0)
+    {
+      Transfer.Fill(handle.Usable(), null, destination, value, valueSize);
+    }
+
+    /// <summary>Fills a rectangle with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
+    /// <param name="destination">The memory, whose first byte is that of the rectangle.</param>
+    /// <param name="pitch">Bytes from one row to the next.</param>
+    /// <param name="width">Bytes of a row.</param>
+    /// <param name="height">Number of rows.</param>
+    /// <param name="value">The value, which must fit into its bytes.</param>
+    /// <param name="valueSize">Bytes of the value; 0 means those of an element of typed memory, and else 1.</param>
+    /// <exception cref="ArgumentOutOfRangeException">The value has more bytes.</exception>
+    public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 0)
+    {
+      Transfer.Fill2D(handle.Usable(), null, destination, pitch, width, height, value, valueSize);
+    }
+
+    /// <summary>Fills elements with a value, and returns when they are filled.</summary>
+    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
+    public void Fill<T>(PinnedMemory<T> destination, T value)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      handle.Usable();
+      if (destination == null) throw new ArgumentNullException(nameof(destination));
+      Fill(destination.Slice(0, destination.Length), value);
+    }
+
+    /// <summary>Fills elements with a value, and returns when they are filled.</summary>
+    /// <exception cref="ArgumentException">The bytes of the value do not repeat after 1, 2 or 4.</exception>
+    public void Fill<T>(UnifiedMemory<T> destination, T value)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      handle.Usable();
+      if (destination == null) throw new ArgumentNullException(nameof(destination));
+      Fill(destination.Slice(0, destination.Length), value);
+    }
   }
 }

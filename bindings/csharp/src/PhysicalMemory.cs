@@ -55,7 +55,8 @@ namespace GpuMem
 
     internal static PhysicalMemory Create(GpuDevice device, long size, PhysicalOptions options)
     {
-      PhysicalMemory made = Make(device, size, options, (desc, handle) => Calls.gpumem_physical_create(device, desc, handle));
+      PhysicalMemory made = Make(
+          device, size, options, (desc, handle) => Calls.gpumem_physical_create(device, desc, options.Name, handle));
       if (made.info.Location.Kind != Location.Device) made.handle.Weigh(made.info.Size);
       return made;
     }
@@ -67,7 +68,7 @@ namespace GpuMem
       {
         using (var held = new HeldDescriptors(new[] { descriptor }))
         {
-          Calls.gpumem_physical_import_fd(device, desc, held.Numbers[0], handle);
+          Calls.gpumem_physical_import_fd(device, desc, options.Name, held.Numbers[0], handle);
         }
       });
     }
@@ -75,7 +76,7 @@ namespace GpuMem
     internal static PhysicalMemory Import(GpuDevice device, FabricHandle fabric, long size, PhysicalOptions options)
     {
       return Make(device, size, options, (desc, handle) =>
-          Calls.gpumem_physical_import_fabric(device, desc, fabric.Native, handle));
+          Calls.gpumem_physical_import_fabric(device, desc, options.Name, fabric.Native, handle));
     }
 
     internal static PhysicalMemory Retain(GpuInstance instance, IntPtr pointer)
@@ -99,14 +100,7 @@ namespace GpuMem
         GpuDevice device, long size, PhysicalOptions options, Action<gpumem_physical_desc, PhysicalHandle> make)
     {
       gpumem_physical_desc desc = Describe(device, size, options);
-      return Make(device.Instance, device, handle =>
-      {
-        using (var name = new CText(options.Name, nameof(options.Name)))
-        {
-          desc.name = name.Pointer;
-          make(desc, handle);
-        }
-      });
+      return Make(device.Instance, device, handle => make(desc, handle));
     }
 
     static PhysicalMemory Make(GpuInstance instance, GpuDevice device, Action<PhysicalHandle> make)

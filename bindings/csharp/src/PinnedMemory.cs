@@ -40,44 +40,11 @@ namespace GpuMem
       elements = new HostElements<T>(this, allocation.Info.HostPointer, length);
     }
 
-    /// <summary>The memory without its element type.</summary>
-    public GpuMemory Allocation
-    {
-      get
-      {
-        RequireUsable();
-        return allocation;
-      }
-    }
-
-    /// <summary>Number of bytes.</summary>
-    public long Size { get { return Allocation.Size; } }
-
     /// <summary>Address for the CPU.</summary>
     public IntPtr HostPointer { get { return Allocation.HostPointer; } }
 
     /// <summary>Address for devices.</summary>
     public IntPtr DevicePointer { get { return Allocation.DevicePointer; } }
-
-    /// <summary>The whole memory, as an operand of a copy or fill.</summary>
-    public GpuRange Range { get { return Allocation.Range; } }
-
-    /// <summary>The whole memory, as an operand of a copy or fill.</summary>
-    public static implicit operator GpuRange(PinnedMemory<T> memory)
-    {
-      if (memory == null) throw new ArgumentNullException(nameof(memory));
-      return new GpuRange<T>(memory.Range);
-    }
-
-    /// <summary>The whole memory without gaps between rows and slices, as an operand of a region.</summary>
-    public static implicit operator CopyOperand(PinnedMemory<T> memory) { return new CopyOperand(memory); }
-
-    /// <summary>Some elements, as an operand of a copy or fill.</summary>
-    public GpuRange<T> Slice(long start, long length)
-    {
-      Elements<T>.RequireInside(Length, start, length, nameof(length));
-      return new GpuRange<T>(allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
-    }
 
     /// <summary>Opens the bytes as a stream. The memory is not freed before the view is disposed.</summary>
     public Stream OpenView(FileAccess access = FileAccess.ReadWrite) { return Allocation.OpenView(access); }
@@ -119,16 +86,6 @@ namespace GpuMem
     /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
     public void Dispose() { allocation.Dispose(); }
 #endif
-
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return allocation.IsDisposed; } }
-
-    /// <summary>Its name, elements and device.</summary>
-    public override string ToString()
-    {
-      var text = new Printed("PinnedMemory<" + typeof(T).Name + ">").Add(nameof(Length), elements.Count);
-      return allocation.Handle.Info.Print(text, false).AddIf(nameof(IsDisposed), IsDisposed).ToString();
-    }
 
     void IHostMemory.Enter() { allocation.Handle.Enter(nameof(PinnedMemory<T>)); }
 

@@ -24,29 +24,25 @@ namespace GpuMem
       made = Info;
     }
 
-    internal static Ring Make(GpuInstance instance, string noun, string name, Action<RingHandle, IntPtr> make)
+    internal static Ring Make(GpuInstance instance, string noun, string name, Action<RingHandle> make)
     {
       return Handles.Make(new RingHandle(instance.Handle, noun, name), handle =>
       {
-        using (var text = new CText(name, nameof(RingOptions.Name))) make(handle, text.Pointer);
+        make(handle);
         return new Ring(instance, handle);
       });
     }
 
-    internal static void Create(GpuDevice device, RingHandle handle, long slotSize, RingOptions options, IntPtr name)
+    internal static void Create(GpuDevice device, RingHandle handle, long slotSize, RingOptions options)
     {
       gpumem_ring_desc desc = options.Describe();
       desc.slot_size = Sizes.ToNative(slotSize, nameof(slotSize));
-      desc.name = name;
-      Calls.gpumem_ring_create(device, desc, handle);
+      Calls.gpumem_ring_create(device, desc, options.Name, handle);
     }
 
-    internal static void Open(
-        GpuInstance instance, RingHandle handle, ShareHandle share, RingOpenOptions options, IntPtr name)
+    internal static void Open(GpuInstance instance, RingHandle handle, ShareHandle share, RingOpenOptions options)
     {
-      gpumem_ring_open_desc desc = options.Describe();
-      desc.name = name;
-      Calls.gpumem_ring_open(instance.Handle, ShareHandle.ToNative(share), desc, handle);
+      Calls.gpumem_ring_open(instance.Handle, ShareHandle.ToNative(share), options.Describe(), options.Name, handle);
     }
 
     /// <summary>Acquires a slot, or waits for a message. Null if there was none in time.</summary>

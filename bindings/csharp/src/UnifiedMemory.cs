@@ -11,7 +11,7 @@ namespace GpuMem
   /// touches it inside <see cref="BeginHostAccess"/>. Advice and prefetches are methods of <see cref="GpuInstance"/> and
   /// <see cref="GpuStream"/>.
   /// </summary>
-  public sealed class UnifiedMemory<T> : IDisposable
+  public sealed partial class UnifiedMemory<T> : IDisposable
 #if GPUMEM_MCS
       where T : struct
 #else
@@ -27,51 +27,18 @@ namespace GpuMem
       this.length = length;
     }
 
-    /// <summary>The memory without its element type.</summary>
-    public GpuMemory Allocation
-    {
-      get
-      {
-        Usable();
-        return allocation;
-      }
-    }
-
     /// <summary>Number of elements.</summary>
     public long Length
     {
       get
       {
-        Usable();
+        RequireUsable();
         return length;
       }
     }
 
-    /// <summary>Number of bytes.</summary>
-    public long Size { get { return Allocation.Size; } }
-
     /// <summary>Address for the CPU and all devices. The CPU touches it only inside a host access.</summary>
     public IntPtr Pointer { get { return Allocation.DevicePointer; } }
-
-    /// <summary>The whole memory, as an operand of a copy, a fill, a prefetch or advice.</summary>
-    public GpuRange Range { get { return Allocation.Range; } }
-
-    /// <summary>The whole memory, as an operand of a copy, a fill, a prefetch or advice.</summary>
-    public static implicit operator GpuRange(UnifiedMemory<T> memory)
-    {
-      if (memory == null) throw new ArgumentNullException(nameof(memory));
-      return new GpuRange<T>(memory.Range);
-    }
-
-    /// <summary>The whole memory without gaps between rows and slices, as an operand of a region.</summary>
-    public static implicit operator CopyOperand(UnifiedMemory<T> memory) { return new CopyOperand(memory); }
-
-    /// <summary>Some elements, as an operand of a copy, a fill, a prefetch or advice.</summary>
-    public GpuRange<T> Slice(long start, long length)
-    {
-      Elements<T>.RequireInside(Length, start, length, nameof(length));
-      return new GpuRange<T>(allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size));
-    }
 
     /// <summary>
     /// Begins an access of the CPU. Where all devices are concurrent it waits for nothing; order the access as any other.
@@ -89,17 +56,7 @@ namespace GpuMem
     /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
     public void Dispose() { allocation.Dispose(); }
 
-    /// <summary>Whether it was disposed.</summary>
-    public bool IsDisposed { get { return allocation.IsDisposed; } }
-
-    /// <summary>Its name, elements and device.</summary>
-    public override string ToString()
-    {
-      var text = new Printed("UnifiedMemory<" + typeof(T).Name + ">").Add(nameof(Length), length);
-      return allocation.Handle.Info.Print(text, false).AddIf(nameof(IsDisposed), IsDisposed).ToString();
-    }
-
-    void Usable() { allocation.Handle.Usable(nameof(UnifiedMemory<T>)); }
+    void RequireUsable() { allocation.Handle.Usable(nameof(UnifiedMemory<T>)); }
   }
 
   /// <summary>
