@@ -578,6 +578,10 @@ def python_infos(interface):
     return PYTHON_HEAD + generate_python.infos(interface, *python_texts(interface))
 
 
+def python_known(interface):
+    return PYTHON_HEAD + generate_python.known(interface, *python_texts(interface))
+
+
 def python_options(interface):
     return PYTHON_HEAD + generate_python.options(interface, *python_texts(interface))
 
@@ -1085,6 +1089,7 @@ OUTPUTS = {
     "bindings/python/gpumem/_native.py": python_declarations,
     "bindings/python/gpumem/_codes.py": python_codes,
     "bindings/python/gpumem/_infos.py": python_infos,
+    "bindings/python/gpumem/_known.py": python_known,
     "bindings/python/gpumem/_names.py": python_names,
     "bindings/python/gpumem/_options.py": python_options,
     "bindings/python/gpumem/errors.py": python_errors,

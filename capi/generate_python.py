@@ -75,6 +75,31 @@ METHODS = {
 # Texts that the library has made, with names of C in them.
 TRANSLATED = ("cause", "remedy", "reason", "fallback_reason", "message")
 
+# What objects know. Class: the struct, what info() says, or "" if that is by hand, whether it does not change, and the properties that
+# have one field, as name=field if it is called otherwise, with their texts, if those are not the field's.
+KNOWN = {
+    "DeviceKnown": ("gpumem_device_info", "Information about the device; also after it is lost.", False, {}),
+    "EventKnown": ("gpumem_event_info", "Information about the event.", False, {}),
+    "HubKnown": ("gpumem_hub_info", "Information about the hub.", False, {"path": "Where it listens."}),
+    "InstanceKnown": ("gpumem_instance_info", "Information about the instance.", True, {"backend": "CUDA or HOST."}),
+    "LinkKnown": ("gpumem_link_info", "Information about the link.", False, {}),
+    "PhysicalKnown": ("gpumem_physical_info", "Information about the memory.", True, {"size": "Bytes."}),
+    "PoolKnown": ("gpumem_pool_info", "Information about the pool. What other threads allocate meanwhile may or may not be counted.", False, {}),
+    "RangeKnown": ("gpumem_range_info", "Information about the range.", True,
+                   {"base": "Address of the first byte.", "size": "", "granularity": ""}),
+    "RingKnown": ("gpumem_ring_info", "Information about the ring. It asks nobody.", False, {}),
+    "StreamKnown": ("gpumem_stream_info", "Information about the stream.", False, {"native_stream": "The CUstream, for other code."}),
+    "BufferKnown": ("gpumem_buffer_info", "", False, {
+        "base": "Address of the first byte. Only a movable or copyable buffer changes it.",
+        "size": "Bytes, as last asked for: the only ones that may be used.", "nbytes=size": "The same as :attr:`size`.", "reserved_size": "",
+        "generation": "", "state": "AWAKE, ASLEEP, or FAILED if it could not be woken: wake it again, or close it.", "name": ""}),
+    "RegionKnown": ("gpumem_memory_info", "", False, {
+        "kind": "DEVICE, PINNED, REGISTERED, MANAGED or IMPORTED; VIRTUAL for a part of a range, and a buffer; POOL for a block.", "size": "",
+        "nbytes=size": "The same as :attr:`size`.", "host_pointer": "", "device_pointer": "",
+        "granted_flags": "Properties of the memory; contains what was required.",
+        "requested_flags": "The required and preferred properties together.", "name": ""}),
+}
+
 # What else an exception is, for those who know Python's own.
 BASES = {"INVALID_ARGUMENT": "ValueError", "WRONG_KIND": "TypeError", "NOT_FOUND": "LookupError",
          **{f"OUT_OF_{what}": "MemoryError" for what in ("DEVICE_MEMORY", "HOST_MEMORY", "ADDRESS_SPACE")}}
@@ -193,6 +218,33 @@ def infos(interface, kinds, words):
     for module, cls in ("_buffers", "Buffer"), ("_groups", "Group"), ("_pool", "Pool"), ("_ranges", "Range"):
         head += f"    from .{module} import {cls}\n"
     return head + "\n" + public(STRUCTS.values()) + text
+
+
+def known(interface, kinds, words):
+    """The classes that objects derive from for what they know: info(), and the properties that have one field of it."""
+    text, named = "", set()
+    for cls, (c_name, asked, stays, properties) in KNOWN.items():
+        info, fields = STRUCTS[c_name], {name: (kind, says) for name, kind, _, says in fields_of(interface, interface.struct(c_name), kinds, words)}
+        last = f"    def _last_info(self) -> {info}:"
+        needs = ["_handle: int"] * bool(asked) + [f"_info: Optional[{info}]"] * stays + ([] if asked else [f"{last.strip()} ..."])
+        text += f"\n\nclass {cls}:\n    __slots__ = ()\n\n    if TYPE_CHECKING:\n" + textwrap.indent("\n".join(needs), " " * 8) + "\n"
+        if asked:
+            maker = re.sub(r"(?<=.)([A-Z])", r"_\1", info).lower()
+            found = f"_infos.{maker}(ask(c.{c_name[:-4]}get_info, c.{c_name}(), self._handle))"
+            text += f"\n    def info(self) -> {info}:\n{wrapped(asked, ' ' * 8)}        "
+            text += (f"self._info = {found}  # type: ignore[misc]  # the slot is the object's\n        return self._info\n\n{last}\n        return self._info or self.info()\n" if stays else
+                     f"return {found}\n")
+        for name, says in properties.items():
+            name, _, field = name.partition("=")
+            kind, of_field = fields[field or name]
+            text += f"\n    @property\n    def {name}(self) -> {kind}:\n{wrapped(says or of_field, ' ' * 8)}"
+            text += f"        return self.{'_known' if cls == 'RegionKnown' else '_last_info' if stays or not asked else 'info'}().{field or name}\n"
+            named |= {kind} & set(kinds.values())
+    head = '"""What objects know of themselves."""\n\nfrom __future__ import annotations\n\nfrom typing import TYPE_CHECKING, Optional\n\n'
+    head += "from . import _infos\nfrom . import _library as c\nfrom ._calls import ask\n\nif TYPE_CHECKING:\n"
+    for module, names in ("_codes", named), ("_infos", {STRUCTS[c_name] for c_name, *_ in KNOWN.values()}):
+        head += textwrap.fill(f"    from .{module} import ({', '.join(sorted(names))})", 120, subsequent_indent=" " * 24) + "\n"
+    return head + text.replace("_last_info(self) -> MemoryInfo: ...", "_known(self) -> MemoryInfo: ...")
 
 
 def options(interface, kinds, words):

@@ -13,6 +13,7 @@ import generate
 import generate_csharp_calls
 import generate_csharp_objects
 import generate_go
+import generate_python
 from tap import Tap
 
 # A struct, constants and a function that no header has.
@@ -90,6 +91,7 @@ def self_check():
         with mock.patch.object(generate_csharp_calls, "CALLS", [*generate_csharp_calls.CALLS, "sprout_water"]), \
                 mock.patch.dict(generate_csharp_calls.HANDLES, {"gpumem_sprout": ("Sprout", None)}), \
                 mock.patch.dict(generate_csharp_objects.OBJECTS, {"Sprout": ("sprout", "Its instance.", "", "Its name.")}), \
+                mock.patch.dict(generate_python.KNOWN, {"StreamKnown": ("gpumem_stream_info", "What it is.", False, {"planted": ""})}), \
                 mock.patch.object(generate_go, "HANDLES", (*generate_go.HANDLES, "sprout")):
             stale = dict(generate.outdated(interface))
         problems = [f"{name} did not change" for name in generate.OUTPUTS if name not in stale]

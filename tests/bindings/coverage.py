@@ -41,8 +41,9 @@ NAMES_OF_C = (
 
 
 def sources(root, folder, ending):
-    # The handle classes of C# are the only ones to end their objects, and the objects of Go to have their information.
-    generated = {root / name for name in generate.OUTPUTS if not name.endswith(("HandleClasses.cs", "ObjectClasses.cs", "objects.go"))}
+    # The handle classes of C# are the only ones to end their objects, and the objects of C#, Go and Python to have their information.
+    offered = ("HandleClasses.cs", "ObjectClasses.cs", "objects.go", "_known.py")
+    generated = {root / name for name in generate.OUTPUTS if not name.endswith(offered)}
     for path in sorted((root / folder).rglob("*")):
         inside = path.relative_to(root / folder)
         if path not in generated and path.suffix in (ending, ".h", ".c") and not NOT_THE_BINDING & set(inside.parts) and "_test." not in path.name:

@@ -16,6 +16,7 @@ from ._enums import expect
 from ._enums import flags as flags_of
 from ._handles import Owner, Scoped
 from ._infos import BufferInfo, MemoryInfo
+from ._known import BufferKnown
 from ._managed import Place
 from ._memory import Region, Shape, Use, View
 from ._ranges import access_at, access_entries, access_structs, location_of, place_of
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ._stream import Event, Stream
 
 
-class Buffer(Owner, Region):
+class Buffer(BufferKnown, Owner, Region):
     """Memory that grows and shrinks in place, and that can sleep.
 
     ``device.buffer(size)`` makes it. It reserves ``reserve`` bytes of addresses, by default as many as the device, or the
@@ -326,45 +327,15 @@ class Buffer(Owner, Region):
         self._state = _infos.buffer_info(found, self.group)
         return self._state
 
-    @property
-    def base(self) -> int:
-        """Address of the first byte. Only a movable or copyable buffer changes it."""
-        return (self._state or self.info()).base
-
     def __int__(self) -> int:
         """The address of the first byte."""
         return self.base
-
-    @property
-    def size(self) -> int:
-        """Bytes, as last asked for: the only ones that may be used."""
-        return (self._state or self.info()).size
-
-    @property
-    def nbytes(self) -> int:
-        """The same as :attr:`size`."""
-        return self.size
 
     @property
     def capacity(self) -> int:
         """Bytes that have memory, or had when the buffer went to sleep."""
         info = self._state or self.info()
         return (self.info() if info.ahead else info).capacity
-
-    @property
-    def reserved_size(self) -> int:
-        """Bytes of addresses: what the buffer can grow to in place."""
-        return (self._state or self.info()).reserved_size
-
-    @property
-    def generation(self) -> int:
-        """How often the buffer has woken or moved: what other code derived from it before is out of date."""
-        return (self._state or self.info()).generation
-
-    @property
-    def state(self) -> BufferState:
-        """AWAKE, ASLEEP, or FAILED if it could not be woken: wake it again, or close it."""
-        return (self._state or self.info()).state
 
     @property
     def asleep(self) -> bool:
@@ -375,11 +346,6 @@ class Buffer(Owner, Region):
     def tag(self) -> str:
         """As given at creation."""
         return self._tag
-
-    @property
-    def name(self) -> str:
-        """As given at creation."""
-        return (self._state or self.info()).name
 
 
 class Registration(Unique, Scoped):

@@ -12,6 +12,7 @@ from ._codes import Access, HubFlags, ImportFlags, SharePeer, ShareWay
 from ._enums import flags as flags_of
 from ._handles import Owner
 from ._infos import Entry, HubInfo, LinkInfo, WayInfo
+from ._known import HubKnown, LinkKnown
 from ._share import ImportedMemory, ShareHandle, access_code, handle_struct, import_desc, numbers_of, seconds, token_of, ways_of
 from ._waits import pieces
 from .errors import InvalidArgument, NotFound
@@ -57,7 +58,7 @@ class Opened(Owner):
         instance: Instance
 
 
-class Hub(Opened):
+class Hub(HubKnown, Opened):
     """Shared memory and events under names, for processes that connect to a Unix socket.
 
     ``instance.hub(path)`` opens it. A path that begins with "@" is an abstract address, which has no file. A name without "/"
@@ -100,15 +101,6 @@ class Hub(Opened):
     def _about(self, info: HubInfo) -> str:
         return f"{info.path}, {info.name_count} name{'s' * (info.name_count != 1)}"
 
-    def info(self) -> HubInfo:
-        """Information about the hub."""
-        return _infos.hub_info(ask(c.gpumem_hub_get_info, c.gpumem_hub_info(), self._handle))
-
-    @property
-    def path(self) -> str:
-        """Where it listens."""
-        return self.info().path
-
     def publish(self, name: str, handle: Union[ShareHandle, bytes], *, version: int = 0,
                 access: Union[Access, str, int, None] = None, keep: int = 0, fingerprint: Any = None) -> int:
         """Publishes a handle under a name, as its newest version, and returns the number of that.
@@ -125,7 +117,7 @@ class Hub(Opened):
         call(c.gpumem_hub_withdraw, self._handle, _name(name), u64(version, "version"))
 
 
-class Link(Opened):
+class Link(LinkKnown, Opened):
     """A connection to a hub. ``instance.connect(path)`` makes it, with a path as for :class:`Hub`. It does not wait for a hub to
     be opened: on NotFound, pause and try again. ``token`` is the secret of the hub. ``timeout`` is how many seconds the hub may
     take for each answer, 5 by default.
@@ -153,10 +145,6 @@ class Link(Opened):
 
     def _about(self, info: LinkInfo) -> str:
         return f"{info.path}, process {info.pid}{'' if info.connected else ', hung up'}"
-
-    def info(self) -> LinkInfo:
-        """Information about the link."""
-        return _infos.link_info(ask(c.gpumem_link_get_info, c.gpumem_link_info(), self._handle))
 
     def list(self) -> List[Entry]:
         """The versions in the hub, in the order of names and versions. What is published or withdrawn meanwhile may be missing or

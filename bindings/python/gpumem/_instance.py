@@ -24,8 +24,9 @@ from ._copies import Copies
 from ._enums import code, expect, known, truth
 from ._enums import flags as flags_of
 from ._groups import Group
-from ._infos import (BlockInfo, CapabilityInfo, DeviceInfo, FileCopied, InstanceInfo, KindStats, ManagedInfo, MappingInfo,
+from ._infos import (BlockInfo, CapabilityInfo, FileCopied, InstanceInfo, KindStats, ManagedInfo, MappingInfo,
                      PointerInfo, ProbeInfo, Stats, StatusInfo)
+from ._known import DeviceKnown, InstanceKnown
 from ._managed import HostAccess, Place, hint, place, span
 from ._memory import Memory, Use, View, generation
 from ._operands import check_room, operand
@@ -128,7 +129,7 @@ def _descriptor(file: File) -> int:
     return i32(fileno(), "file")
 
 
-class Instance(Unique, Copies, Sharing):
+class Instance(InstanceKnown, Unique, Copies, Sharing):
     """An open backend with its devices and every object made through it.
 
     ``backend`` is a :class:`Backend`, or "any" (cuda if it can be opened, otherwise host), "cuda" or "host". After "any",
@@ -255,16 +256,6 @@ class Instance(Unique, Copies, Sharing):
     def closed(self) -> bool:
         """Whether the instance was closed."""
         return self._closed
-
-    def info(self) -> InstanceInfo:
-        """Information about the instance."""
-        self._info = _infos.instance_info(ask(c.gpumem_instance_get_info, c.gpumem_instance_info(), self._handle))
-        return self._info
-
-    @property
-    def backend(self) -> Backend:
-        """CUDA or HOST."""
-        return (self._info or self.info()).backend
 
     def device(self, ordinal: int = 0) -> Device:
         """The device with an ordinal."""
@@ -540,7 +531,7 @@ finalizer(_Closer, _finisher(sys.is_finalizing, warnings.warn, c, leftovers))
 _new = object.__new__
 
 
-class Device(Unique):
+class Device(DeviceKnown, Unique):
     """One processor with its memory. It lives as long as its instance."""
 
     __slots__ = ("instance", "ordinal", "_handle", "_pointer", "__weakref__")
@@ -574,10 +565,6 @@ class Device(Unique):
     def handle(self) -> int:
         """The ``gpumem_device`` of the C interface."""
         return self._handle
-
-    def info(self) -> DeviceInfo:
-        """Information about the device; also after it is lost."""
-        return _infos.device_info(ask(c.gpumem_device_get_info, c.gpumem_device_info(), self._handle))
 
     def memory_info(self) -> Tuple[int, int]:
         """Bytes of memory as (free, total); both are estimates."""

@@ -23,6 +23,7 @@ from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, reclaim
 from ._enums import code, flags
 from ._handles import Scoped
 from ._infos import MemoryInfo
+from ._known import RegionKnown
 from ._managed import Managed
 from ._operands import Buffer, Strange, host_buffer
 from ._waits import LARGE, aside, create_aside, on_main_thread
@@ -100,7 +101,7 @@ def queue_of(hold: Hold) -> Optional[Queue]:
     return getattr(hold(), "queue", None)
 
 
-class Region(Unique):
+class Region(RegionKnown, Unique):
     """Addresses whose bytes can be copied and viewed: memory, a part of a range, or a buffer."""
 
     __slots__ = ()
@@ -155,46 +156,6 @@ class Region(Unique):
         """The address for devices, or of host memory that has none for the CPU."""
         info = self.info() if self.closed else self._known()  # which says that it is closed
         return info.device_pointer or info.host_pointer or 0
-
-    @property
-    def kind(self) -> Kind:
-        """DEVICE, PINNED, REGISTERED, MANAGED or IMPORTED; VIRTUAL for a part of a range, and a buffer; POOL for a block."""
-        return self._known().kind
-
-    @property
-    def size(self) -> int:
-        """Bytes requested: the only ones that may be used."""
-        return self._known().size
-
-    @property
-    def nbytes(self) -> int:
-        """The same as :attr:`size`."""
-        return self._known().size
-
-    @property
-    def host_pointer(self) -> Optional[int]:
-        """Address for the CPU; None for device memory."""
-        return self._known().host_pointer
-
-    @property
-    def device_pointer(self) -> Optional[int]:
-        """Address for devices; None if the memory has none."""
-        return self._known().device_pointer
-
-    @property
-    def granted_flags(self) -> MemoryFlags:
-        """Properties of the memory; contains what was required."""
-        return self._known().granted_flags
-
-    @property
-    def requested_flags(self) -> MemoryFlags:
-        """The required and preferred properties together."""
-        return self._known().requested_flags
-
-    @property
-    def name(self) -> str:
-        """As given at creation."""
-        return self._known().name
 
     def _address(self) -> int:
         """The address by which copies know it."""

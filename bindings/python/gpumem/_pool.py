@@ -23,7 +23,8 @@ from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, known
 from ._enums import flags as flags_of
 from ._handles import Owner, Scoped
-from ._infos import MemoryInfo, PoolClass, PoolInfo
+from ._infos import MemoryInfo, PoolClass
+from ._known import PoolKnown
 from ._managed import Managed
 from ._memory import Region
 from ._ranges import access_entries, access_structs
@@ -65,7 +66,7 @@ _NONE = _Order(None)
 _MANY = 1 << 63
 
 
-class Pool(Owner):
+class Pool(PoolKnown, Owner):
     """Large pieces of memory, cut into blocks that are allocated and freed fast. ``device.pool()`` makes it.
 
     ``kind`` is "device", "pinned", "managed", or "pageable" for ordinary memory. ``memory_flags`` are properties that the
@@ -300,10 +301,6 @@ class Pool(Owner):
     def reset_peaks(self) -> None:
         """Resets the peaks of the pool to what it has now."""
         call(c.gpumem_pool_reset_peaks, self._handle)
-
-    def info(self) -> PoolInfo:
-        """Information about the pool. What other threads allocate meanwhile may or may not be counted."""
-        return _infos.pool_info(ask(c.gpumem_pool_get_info, c.gpumem_pool_info(), self._handle))
 
     def classes(self) -> List[PoolClass]:
         """The size classes, from small to large. Larger blocks than the last one has are cut to measure."""

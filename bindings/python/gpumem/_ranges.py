@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from ctypes import c_int32, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
 
-from . import _infos
 from . import _library as c
 from ._calls import GONE, Made, ask, call, create, encoded, i32, locked, new_descriptor, size64, u64
 from ._codes import Access, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags, RangeFlags
@@ -19,6 +18,7 @@ from ._enums import code, expect
 from ._enums import flags as flags_of
 from ._handles import Owner
 from ._infos import MappingInfo, MemoryInfo, PhysicalInfo, RangeInfo
+from ._known import PhysicalKnown, RangeKnown
 from ._managed import Place, place
 from ._memory import Region
 from ._operands import operand
@@ -84,7 +84,7 @@ class Granularity(NamedTuple):
     recommended: int
 
 
-class Physical(Owner):
+class Physical(PhysicalKnown, Owner):
     """Physical memory without an address: a block on a device or on the host, to be mapped into a :class:`Range`.
 
     ``device.physical(size)`` makes it. ``size`` is a multiple of :meth:`Device.physical_granularity`. ``location`` is
@@ -171,21 +171,8 @@ class Physical(Owner):
     def _about(self, info: PhysicalInfo) -> str:
         return f"{info.size} bytes, {place_of(info)}{', closed' if self._closed else ''}"
 
-    def info(self) -> PhysicalInfo:
-        """Information about the memory."""
-        self._info = _infos.physical_info(ask(c.gpumem_physical_get_info, c.gpumem_physical_info(), self._handle))
-        return self._info
 
-    def _last_info(self) -> PhysicalInfo:
-        return self._info or self.info()
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return (self._info or self.info()).size
-
-
-class Range(Owner):
+class Range(RangeKnown, Owner):
     """Reserved addresses, into which physical memory is mapped. The addresses stay the same when more is mapped behind.
 
     ``instance.reserve(size)`` makes it. ``size`` is a multiple of the granularity of every device of the instance, and may be
@@ -378,29 +365,6 @@ class Range(Owner):
     def __int__(self) -> int:
         """The address of the first byte."""
         return self.base
-
-    def info(self) -> RangeInfo:
-        """Information about the range."""
-        self._info = _infos.range_info(ask(c.gpumem_range_get_info, c.gpumem_range_info(), self._handle))
-        return self._info
-
-    def _last_info(self) -> RangeInfo:
-        return self._info or self.info()
-
-    @property
-    def base(self) -> int:
-        """Address of the first byte."""
-        return (self._info or self.info()).base
-
-    @property
-    def size(self) -> int:
-        """Bytes reserved."""
-        return (self._info or self.info()).size
-
-    @property
-    def granularity(self) -> int:
-        """Offsets of mappings are multiples of this."""
-        return (self._info or self.info()).granularity
 
 
 class Part(Region):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type, Union, overload
 
-from . import _infos
 from . import _library as c
 from ._calls import GONE, Made, ask, call, create, encoded, size64, u32, u64
 from ._codes import Backend, EventFlags, Kind, MemoryFlags
@@ -14,6 +13,7 @@ from ._dlpack import CUDA
 from ._handles import Scoped
 from ._hub import Opened
 from ._infos import MemoryInfo, RingInfo
+from ._known import RingKnown
 from ._memory import Region, queue_of
 from ._share import ShareHandle, handle_struct, instance_of, seconds
 from ._stream import Event
@@ -215,7 +215,7 @@ class RingMessage(Slot):
         return super().info()
 
 
-class Ring(Opened):
+class Ring(RingKnown, Opened):
     """What both sides of a ring have in common."""
 
     __slots__ = ("device", "_name", "_held", "_spare", "_before")
@@ -242,10 +242,6 @@ class Ring(Opened):
     def _about(self, info: RingInfo) -> str:
         return (f"{info.slot_count} slots of {info.slot_size} bytes, "
                 f"{info.consumer_count} consumer{'s' * (info.consumer_count != 1)}")
-
-    def info(self) -> RingInfo:
-        """Information about the ring. It asks nobody."""
-        return _infos.ring_info(ask(c.gpumem_ring_get_info, c.gpumem_ring_info(), self._handle))
 
     def close(self) -> None:
         """Closes this side of the ring. A consumer releases what it holds. It first waits for the work on what was released or

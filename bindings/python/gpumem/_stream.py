@@ -9,7 +9,6 @@ import weakref
 from ctypes import c_int64, c_uint64
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
-from . import _infos
 from . import _library as c
 from ._calls import (BY_EXPORT, GONE, Made, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave,
                      leftovers, locked, pending, sweep, u32, u64)
@@ -19,6 +18,7 @@ from ._enums import code, expect
 from ._enums import flags as flags_of
 from ._handles import Owner
 from ._infos import EventInfo, StreamInfo
+from ._known import EventKnown, StreamKnown
 from ._managed import Place, batch, hint, place, span
 from ._memory import Region, Use, View, memory_of
 from ._operands import operand
@@ -241,7 +241,7 @@ def instance_closed(instance: Instance) -> None:
             queue.observed(None)
 
 
-class Stream(Owner, Copies):
+class Stream(StreamKnown, Owner, Copies):
     """An ordered queue of work on one device.
 
     A stream keeps the operands of its copies and fills alive, and they cannot be closed, until the work was observed
@@ -301,21 +301,12 @@ class Stream(Owner, Copies):
     def _about(self, info: StreamInfo) -> str:
         return f"device {self.device.ordinal}"
 
-    def info(self) -> StreamInfo:
-        """Information about the stream."""
-        return _infos.stream_info(ask(c.gpumem_stream_get_info, c.gpumem_stream_info(), self.handle))
-
     def capture_id(self) -> int:
         """The number of the capture into a graph that the stream is part of, for :meth:`Pool.release_capture`; 0 if it is not
         being captured."""
         found = c_uint64()
         call(c.gpumem_stream_get_capture_id, self._handle, found)
         return found.value
-
-    @property
-    def native_stream(self) -> int:
-        """The CUstream, for other code."""
-        return self.info().native_stream
 
     def __cuda_stream__(self) -> Tuple[int, int]:
         """The protocol of cuda.core: (version, CUstream)."""
@@ -446,7 +437,7 @@ def enqueue_function(stream: Stream, enqueue: Callable[..., int], callback: Any,
         raise
 
 
-class Event(Owner):
+class Event(EventKnown, Owner):
     """A point in a stream that can be waited for. An event that was never recorded is complete."""
 
     __slots__ = ("device", "_captured")
@@ -491,10 +482,6 @@ class Event(Owner):
 
     def _about(self, info: EventInfo) -> str:
         return f"device {self.device.ordinal}"
-
-    def info(self) -> EventInfo:
-        """Information about the event."""
-        return _infos.event_info(ask(c.gpumem_event_get_info, c.gpumem_event_info(), self._handle))
 
     def record(self, stream: Stream) -> None:
         """Captures the work that is in a stream of the same device now. A later record replaces it."""
