@@ -8,6 +8,8 @@ import description
 
 # Struct: class of C#, and what is by hand in a partial class: properties that it prints too, and fields that it reads itself.
 CLASSES = {
+    "gpumem_status_info": ("StatusInfo", [], []),
+    "gpumem_copy_file_info": ("FileCopied", [], []),
     "gpumem_probe_info": ("ProbeInfo", [], []),
     "gpumem_instance_info": ("InstanceInfo", [], []),
     "gpumem_device_info": ("DeviceInfo", [], []),
@@ -35,14 +37,12 @@ CLASSES = {
     "gpumem_import_info": ("ImportInfo", [], []),
     "gpumem_way_info": ("ShareWayInfo", ["IsPossible"], []),
 }
-# Structs whose classes are by hand.
-BY_HAND = {"gpumem_status_info", "gpumem_copy_file_info"}
 # Fields that C# calls otherwise.
 FIELDS = {"pid": "Process", "uid": "User", "exporter_pid": "ExporterProcess", "publisher_pid": "PublisherProcess",
           "publisher_uid": "PublisherUser", "fd_count": "DescriptorCount", "device_uuid": "Uuid", "slow": "IsSlow",
-          "fds_max": "DescriptorsMax"}
+          "fds_max": "DescriptorsMax", "copied": "Size"}
 # Texts of the library, in which C names are replaced.
-TEXTS = {"fallback_reason", "message", "reason"}
+TEXTS = {"cause", "fallback_reason", "message", "reason", "remedy"}
 # Types of C, in texts.
 NOUNS = {"gpumem_buffer": "GrowableBuffer", "gpumem_memory": "GpuMemory", "gpumem_physical": "PhysicalMemory",
          "gpumem_range": "AddressRange", "gpumem_device": "GpuDevice", "gpumem_stream": "GpuStream", "gpumem_event": "GpuEvent",
@@ -64,7 +64,9 @@ def properties(interface, names, struct, by_hand):
             continue
         if field.name.endswith("_id") and "location" in field.name and not apart:
             continue
-        if field.length:
+        if base == "char" and field.type.stars:
+            yield field, "string", f"{'Words' if field.name in TEXTS else 'Text'}.Read({info})"
+        elif field.length:
             reader = ("Bytes" if base == "uint8_t" else "Words" if field.name in TEXTS else "Text") + ".Read"
             yield field, "byte[]" if base == "uint8_t" else "string", f"{reader}({info}, {field.length})"
         elif field.type.stars:
@@ -140,7 +142,7 @@ def infos(interface, names, constants, members):
         own = {field.name: pascal(field.name) for field, _, _ in chosen}
 
         words = words_of(interface, constants, members, own)
-        text = summary(struct.text, "  ", words) + f"  public sealed unsafe partial class {name}\n  {{\n"
+        text = summary(struct.text.replace(" The texts are constants of the library and stay valid forever.", ""), "  ", words) + f"  public sealed unsafe partial class {name}\n  {{\n"
         text += f"    internal {name}({struct.name}* info)\n    {{\n"
         text += "".join(f"      {own[field.name]} = {expression};\n" for field, _, expression in chosen)
         text += ("      Complete(info);\n" if by_hand else "") + "    }\n\n"
@@ -149,7 +151,7 @@ def infos(interface, names, constants, members):
             text += f"    public {kind} {own[field.name]} {{ get; private set; }}\n\n"
         return text + to_string("All of it.", name, [(part, part) for part in [*own.values(), *printed]]) + "  }\n"
     for struct in interface.structs:
-        if struct.name.endswith(("_info", "_stats")) and struct.name not in CLASSES.keys() | BY_HAND:
+        if struct.name.endswith(("_info", "_stats")) and struct.name not in CLASSES:
             raise description.Unreadable(f"{struct.header}: generate_csharp.py does not say which class of C# has {struct.name}")
     return ("// What the library returns in a struct, as plain values. Other files add to some of these classes.\n\n"
             "using System;\nusing GpuMem.Interop;\n\nnamespace GpuMem\n{\n"

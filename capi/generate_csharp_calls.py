@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Writes the plain calls of C# and the classes of its handles. generate.py runs it.
 
-A plain call passes what it gets, checks the status, and returns what the library has written. Those that take arrays are by hand.
+A plain call passes what it gets, checks the status, and returns what the library has written.
 """
 
 import textwrap
@@ -17,14 +17,14 @@ CALLS = """
     device_disable_peer_access malloc register pointer_get_device_pointer
     memory_create memory_register memory_get_info memory_get_import_info
     physical_create physical_import_fd physical_import_fabric physical_retain physical_get_info physical_export_fd
-    physical_export_fabric range_reserve range_get_info range_get_mapping range_unmap
+    physical_export_fabric range_reserve range_get_info range_get_mapping range_map range_set_access range_unmap
     buffer_create buffer_set_ahead buffer_set_callbacks buffer_note_registration group_create group_get_info
-    stream_create stream_wrap stream_get_info stream_get_capture_id event_create event_wrap event_get_info event_export
-    share_revoke share_get_info share_send share_set_cache share_flush_cache
+    stream_create stream_wrap stream_get_info stream_get_capture_id event_create event_wrap event_get_info event_export event_import
+    share_revoke share_get_info share_import share_send share_set_cache share_flush_cache
     hub_open hub_get_info hub_publish hub_withdraw link_connect link_get_info link_fetch link_publish link_withdraw
     ring_create ring_open ring_export ring_get_info
     pool_create pool_get_info pool_get_class_info pool_get_block_info pool_reset_peaks pool_set_limit pool_set_release_threshold
-    pool_set_callback pool_trim pool_free pool_free_sized pool_free_native pool_free_pointer pool_record_use pool_release_capture
+    pool_set_callback pool_trim pool_free pool_free_sized pool_free_batch pool_capacity_for pool_free_native pool_free_pointer pool_record_use pool_release_capture
     host_native_stream_create host_native_stream_destroy host_stream_set_capturing host_device_lose host_fail_step
     host_foreign_alloc host_foreign_free host_foreign_peer_access host_set_current_device
 """.split()
@@ -37,9 +37,12 @@ HANDLES = {
     "gpumem_physical": ("PhysicalMemory", None), "gpumem_range": ("AddressRange", ["long size", "string name"]),
     "gpumem_group": ("BufferGroup", ["string name"]), "gpumem_hub": ("Hub", ["string path", "string name"]),
     "gpumem_link": ("Link", ["string path"]), "gpumem_buffer": ("GrowableBuffer", None),
+    "gpumem_pool": ("MemoryPool", ["MemoryKind kind", "int device", "string name"]),
 }
-DESTROYED_BY_HAND = {"gpumem_stream", "gpumem_range", "gpumem_buffer"}
-INFOS = {"gpumem_status_info": "StatusInfo", **{struct: name for struct, (name, _, _) in generate_csharp.CLASSES.items()}}
+DESTROYED_BY_HAND = {"gpumem_stream", "gpumem_range", "gpumem_buffer", "gpumem_pool"}
+INFOS = {struct: name for struct, (name, _, _) in generate_csharp.CLASSES.items()}
+# Arrays that must not be null, also if they are empty.
+NEVER_NULL = {"accesses", "physicals"}
 # What comes out of a struct of bytes.
 BYTES = {"gpumem_share_handle": "ShareHandle", "gpumem_fabric_handle": "FabricHandle"}
 
@@ -55,11 +58,20 @@ class Call:
     def __init__(self, interface, function, csharp_type, identifier):
         self.given, self.words, self.before, self.after, self.result, self.value = [], [], [], [], "void", ""
         self.checked, self.texts = "Error.Check", []  # parameter, what the caller calls it, and where it goes
+        self.arrays, counted = [], ""  # type and parameter; the last one, whose length comes next
         for number, parameter in enumerate(function.parameters[:-1]):
             base, stars = parameter.type.base, parameter.type.stars
             name = identifier(camel(parameter.name.removeprefix("out_")))
             kind = csharp_type(interface, parameter.type)
-            if parameter.name.startswith("out_"):
+            if counted:
+                self.words.append(f"({kind}){counted}.Length")
+                counted = ""
+            elif stars and function.parameters[number + 1].name.endswith("count"):
+                counted = name
+                self.given.append(f"{kind[:-1]}[] {name}")
+                self.arrays.append((kind, name))
+                self.words.append(f"{name}First")
+            elif parameter.name.startswith("out_"):
                 self.writes(interface, base, name, kind)
             elif interface.is_handle(base) and not stars:
                 self.uses(base, name, not number)
@@ -79,7 +91,7 @@ class Call:
                         called = f"{OPTIONS[base]}.{generate_csharp.pascal(field.name)}" if base in OPTIONS else field.name
                         self.texts.append((field.name, called, f"{name}.{field.name} = {field.name}Text.Pointer;"))
             elif stars and base != "void":
-                raise description.Unreadable(f"{function.header}: {function.name} has an array, so its call in C# is by hand")
+                raise description.Unreadable(f"{function.header}: {function.name} has a pointer, so its call in C# is by hand")
             else:
                 self.given.append(f"{kind} {name}")
                 self.words.append(name)
@@ -138,9 +150,11 @@ def calls(interface, csharp_type, identifier, declaration):
                       f"return {ready};" if not call.value else f"if ({ready}) return {call.value};\nreturn null;"]
         else:
             lines += [*call.after, *[f"return {call.value};"] * bool(call.value)]
-        if call.texts:
+        if call.texts or call.arrays:
             inner = textwrap.indent("\n".join([*(put for _, _, put in call.texts if put), *lines]), "  ")
-            lines = [*(f"using (var {name}Text = new CText({name}, nameof({called})))" for name, called, _ in call.texts), "{", inner, "}"]
+            lines = [*(f"using (var {name}Text = new CText({name}, nameof({called})))" for name, called, _ in call.texts),
+                     *(f"fixed ({kind} {name}First = {f'Elements.WithAddress({name})' if name in NEVER_NULL else name})"
+                       for kind, name in call.arrays), "{", inner, "}"]
         lines = [*call.before, "gpumem_error* error = Error.Detail;", *lines]
         text += textwrap.indent("\n".join(lines) + "\n", " " * 6) + "    }\n"
     return ("// The calls that only pass what they get, check the status and return what the library has written, under their C names.\n\n"

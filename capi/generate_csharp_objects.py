@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Writes what the objects of C# have alike: their handle, owner and information, and copies of what is an operand. generate.py runs it."""
+"""Writes what several classes of C# have alike: the handle, owner and information of objects, copies between operands and arrays, the
+elements of memory for the CPU, and what an instance does and a stream enqueues. generate.py runs it.
+
+The members are templates; what differs from class to class is in the tables. Each class has the rest in a file of its own.
+"""
 
 import re
 from string import Template
@@ -47,7 +51,7 @@ VIEWS = {
 }
 # Class: what it is an operand of, and its number of elements after it was disposed.
 TYPED = {"PinnedMemory": ("a copy or fill", "elements.Count"), "UnifiedMemory": ("a copy, a fill, a prefetch or advice", "length")}
-# Class: the handles that work is for, how it copies and how it fills, and what it says behind that of several things and of one.
+# Class: the handles that the work is for, the words for copying and for filling, and what ends a sentence about several things and about one.
 WORK = {
     "GpuInstance": ("handle.Usable(), null", "Copies", "Fills", ", and returns when they are {}", ", and returns when it is {}"),
     "GpuStream": ("null, handle.Usable()", "Enqueues a copy of", "Enqueues a fill of", "", ""),

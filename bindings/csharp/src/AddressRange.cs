@@ -2,7 +2,6 @@
 // Reserved addresses, and the physical memory that is mapped there.
 
 using System;
-using System.Runtime.CompilerServices;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -42,7 +41,7 @@ namespace GpuMem
       handle.Usable();
       ulong begin = Sizes.ToNative(offset, nameof(offset));
       if (physicals == null || Array.IndexOf(physicals, null) >= 0) throw new ArgumentNullException(nameof(physicals));
-      MapNative(begin, Array.ConvertAll(physicals, block => block.Handle.Value));
+      Calls.gpumem_range_map(handle, begin, Array.ConvertAll(physicals, block => block.Handle.Value));
       GC.KeepAlive(physicals);
     }
 
@@ -66,18 +65,12 @@ namespace GpuMem
     /// <param name="offset">Where the first mapping begins.</param>
     /// <param name="size">Bytes, up to the end of the last mapping.</param>
     /// <param name="accesses">The processors, and what each may do.</param>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void SetAccess(long offset, long size, params ProcessorAccess[] accesses)
     {
       handle.Usable();
       ulong begin = Sizes.ToNative(offset, nameof(offset)), bytes = Sizes.ToNative(size, nameof(size));
       if (accesses == null) throw new ArgumentNullException(nameof(accesses));
-      gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(instance));
-      gpumem_error* error = Error.Detail;
-      fixed (gpumem_access_desc* first = Elements.WithAddress(native))
-      {
-        handle.Check(Native.gpumem_range_set_access(handle.Value, begin, bytes, first, (ulong)native.Length, error), error);
-      }
+      Calls.gpumem_range_set_access(handle, begin, bytes, Array.ConvertAll(accesses, one => one.Describe(instance)));
     }
 
     /// <summary>The same for one processor: a device, or <see cref="MemoryLocation.Host"/> for the CPU.</summary>
@@ -112,16 +105,6 @@ namespace GpuMem
         Calls.gpumem_range_reserve(instance.Handle, desc, options.Name, handle);
         return new AddressRange(instance, handle, Calls.gpumem_range_get_info(handle));
       });
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    void MapNative(ulong offset, IntPtr[] physicals)
-    {
-      gpumem_error* error = Error.Detail;
-      fixed (IntPtr* first = Elements.WithAddress(physicals))
-      {
-        handle.Check(Native.gpumem_range_map(handle.Value, offset, first, (ulong)physicals.Length, error), error);
-      }
     }
   }
 }

@@ -216,10 +216,33 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void gpumem_range_map(GpuHandle range, ulong offset, IntPtr[] physicals)
+    {
+      gpumem_error* error = Error.Detail;
+      fixed (IntPtr* physicalsFirst = Elements.WithAddress(physicals))
+      {
+        range.Check(Native.gpumem_range_map(
+            range.Value, offset, physicalsFirst, (ulong)physicals.Length, error), error);
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
     internal static void gpumem_range_unmap(GpuHandle range, ulong offset, ulong size)
     {
       gpumem_error* error = Error.Detail;
       range.Check(Native.gpumem_range_unmap(range.Value, offset, size, error), error);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void gpumem_range_set_access(
+        GpuHandle range, ulong offset, ulong size, gpumem_access_desc[] accesses)
+    {
+      gpumem_error* error = Error.Detail;
+      fixed (gpumem_access_desc* accessesFirst = Elements.WithAddress(accesses))
+      {
+        range.Check(Native.gpumem_range_set_access(
+            range.Value, offset, size, accessesFirst, (ulong)accesses.Length, error), error);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -349,6 +372,24 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
+    internal static IntPtr gpumem_share_import(
+        GpuHandle instance, gpumem_share_handle handle, int[] fds, gpumem_import_desc desc, string name, GpuHandle made)
+    {
+      IntPtr pointer;
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      using (var nameText = new CText(name, nameof(ImportOptions.Name)))
+      fixed (int* fdsFirst = fds)
+      {
+        desc.name = nameText.Pointer;
+        instance.Check(Native.gpumem_share_import(
+            instance.Value, &handle, fdsFirst, (uint)fds.Length, &desc, &pointer, &value, error), error);
+        made.Attach(value);
+        return pointer;
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
     internal static ImportInfo gpumem_memory_get_import_info(GpuHandle memory)
     {
       gpumem_import_info info = gpumem_import_info.Sized();
@@ -441,6 +482,19 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       @event.Check(Native.gpumem_event_export(@event.Value, &handle, error), error);
       return new ShareHandle(handle);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void gpumem_event_import(GpuDevice device, gpumem_share_handle handle, int[] fds, GpuHandle made)
+    {
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      fixed (int* fdsFirst = fds)
+      {
+        device.Instance.Handle.Check(Native.gpumem_event_import(
+            device.Value, &handle, fdsFirst, (uint)fds.Length, &value, error), error);
+        made.Attach(value);
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -733,6 +787,19 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void gpumem_pool_free_batch(GpuHandle pool, IntPtr[] pointers, GpuHandle stream)
+    {
+      gpumem_error* error = Error.Detail;
+      fixed (IntPtr* pointersFirst = pointers)
+      {
+        pool.Check(Native.gpumem_pool_free_batch(
+            pool.Value, pointersFirst, (ulong)pointers.Length, stream == null ? IntPtr.Zero : stream.Value,
+            error), error);
+        GC.KeepAlive(stream);
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
     internal static void gpumem_pool_free_native(GpuHandle pool, IntPtr pointer, IntPtr nativeStream)
     {
       gpumem_error* error = Error.Detail;
@@ -773,6 +840,18 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       pool.Check(Native.gpumem_pool_trim(pool.Value, keepBytes, &released, error), error);
       return released;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static ulong gpumem_pool_capacity_for(GpuHandle pool, ulong[] sizes)
+    {
+      ulong bytes;
+      gpumem_error* error = Error.Detail;
+      fixed (ulong* sizesFirst = sizes)
+      {
+        pool.Check(Native.gpumem_pool_capacity_for(pool.Value, sizesFirst, (ulong)sizes.Length, &bytes, error), error);
+        return bytes;
+      }
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

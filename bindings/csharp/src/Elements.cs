@@ -85,23 +85,20 @@ namespace GpuMem
 
     internal static void Read(IntPtr first, long index, T[] array, int start, int count)
     {
-      GCHandle handle = GCHandle.Alloc(array, GCHandleType.Pinned);
-      try
-      {
-        Copy(first, index, (byte*)handle.AddrOfPinnedObject(), start, count, false);
-      }
-      finally
-      {
-        handle.Free();
-      }
+      Copy(first, index, array, start, count, false);
     }
 
     internal static void Write(IntPtr first, long index, T[] array, int start, int count)
     {
+      Copy(first, index, array, start, count, true);
+    }
+
+    static void Copy(IntPtr first, long index, T[] array, int start, int count, bool toMemory)
+    {
       GCHandle handle = GCHandle.Alloc(array, GCHandleType.Pinned);
       try
       {
-        Copy(first, index, (byte*)handle.AddrOfPinnedObject(), start, count, true);
+        Copy(first, index, (byte*)handle.AddrOfPinnedObject(), start, count, toMemory);
       }
       finally
       {

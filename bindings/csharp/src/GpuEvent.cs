@@ -120,7 +120,7 @@ namespace GpuMem
       gpumem_share_handle native = ShareHandle.ToNative(share);
       return Make(device, null, EventFlags.Interprocess, handle =>
       {
-        using (var held = new HeldDescriptors(descriptors)) ImportNative(device, handle, native, held.Numbers);
+        using (var held = new HeldDescriptors(descriptors)) Calls.gpumem_event_import(device, native, held.Numbers, handle);
       });
     }
 
@@ -131,19 +131,6 @@ namespace GpuMem
         make(handle);
         return new GpuEvent(device, handle, (flags & EventFlags.Interprocess) != 0);
       });
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static void ImportNative(GpuDevice device, EventHandle handle, gpumem_share_handle share, int[] descriptors)
-    {
-      IntPtr value;
-      gpumem_error* error = Error.Detail;
-      fixed (int* first = descriptors)
-      {
-        int status = Native.gpumem_event_import(device.Value, &share, first, (uint)descriptors.Length, &value, error);
-        device.Instance.Handle.Check(status, error);
-      }
-      handle.Attach(value);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

@@ -102,6 +102,24 @@ namespace GpuMem
     }
   }
 
+  sealed unsafe partial class PoolHandle : GpuHandle
+  {
+    readonly MemoryKind kind;
+    readonly int device;
+    readonly string name;
+
+    internal PoolHandle(MemoryKind kind, GpuDevice device, string name) : base(device.Instance.Handle)
+    {
+      this.kind = kind;
+      this.device = device.Ordinal;
+      this.name = name;
+    }
+
+    internal override Printed Print() { return base.Print().Add("Kind", kind).Add("Device", device).AddIf("Name", name); }
+
+    internal override string Noun { get { return nameof(MemoryPool); } }
+  }
+
   sealed unsafe partial class StreamHandle : GpuHandle
   {
     readonly int device;

@@ -62,6 +62,9 @@ namespace GpuMem
       this.parent = parent;
     }
 
+    /// <summary>The handle of its instance or group, which it keeps.</summary>
+    protected GpuHandle Parent { get { return parent; } }
+
     /// <summary>Name of the type of object, for messages.</summary>
     internal abstract string Noun { get; }
 
@@ -374,19 +377,7 @@ namespace GpuMem
     }
 
     /// <summary>Begins a use of the memory by the CPU. It is not freed before <see cref="Leave"/>.</summary>
-    internal void Enter(string noun)
-    {
-      Hold(noun);
-      try
-      {
-        Instance.BeginUse();
-      }
-      catch
-      {
-        DangerousRelease();
-        throw;
-      }
-    }
+    internal void Enter(string noun) { Begin(noun, false); }
 
     internal void Leave()
     {
@@ -395,24 +386,27 @@ namespace GpuMem
     }
 
     /// <summary>Begins a view of the memory. It is not freed before <see cref="EndView"/>.</summary>
-    internal void BeginView()
+    internal void BeginView() { Begin(null, true); }
+
+    internal void EndView()
     {
-      Hold();
+      Instance.EndView();
+      DangerousRelease();
+    }
+
+    void Begin(string noun, bool view)
+    {
+      Hold(noun);
       try
       {
-        Instance.BeginView();
+        if (view) Instance.BeginView();
+        else Instance.BeginUse();
       }
       catch
       {
         DangerousRelease();
         throw;
       }
-    }
-
-    internal void EndView()
-    {
-      Instance.EndView();
-      DangerousRelease();
     }
 
     /// <summary>Keeps an array in place until it is no longer registered.</summary>

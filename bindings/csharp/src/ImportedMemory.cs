@@ -2,7 +2,6 @@
 // Memory of another process.
 
 using System;
-using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
 using GpuMem.Interop;
 
@@ -70,40 +69,22 @@ namespace GpuMem
       gpumem_share_handle native = ShareHandle.ToNative(share);
       using (var held = new HeldDescriptors(descriptors))
       {
-        return Import(instance, options, (handle, name) => ImportNative(instance, handle, native, held.Numbers, options, name));
+        return Import(instance, handle => Calls.gpumem_share_import(
+            instance.Handle, native, held.Numbers, options.Describe(), options.Name, handle));
       }
     }
 
     /// <summary>Makes what <paramref name="import"/> attaches to the handle, whose exported byte it returns; null if it attaches nothing.</summary>
-    internal static ImportedMemory Import(GpuInstance instance, ImportOptions options, Func<AllocationHandle, IntPtr, IntPtr> import)
+    internal static ImportedMemory Import(GpuInstance instance, Func<AllocationHandle, IntPtr> import)
     {
       var handle = new AllocationHandle(instance.Handle, nameof(ImportedMemory));
       return Handles.Make(handle, made =>
       {
-        IntPtr pointer;
-        using (var name = new CText(options.Name, nameof(options.Name))) pointer = Forgotten.Retry(() => import(made, name.Pointer));
+        IntPtr pointer = Forgotten.Retry(() => import(made));
         if (!made.IsInvalid) return new ImportedMemory(instance, made, pointer);
         made.Abandon();
         return null;
       });
-    }
-
-    [MethodImpl(GpuMemLibrary.Bound)]
-    static IntPtr ImportNative(GpuInstance instance, AllocationHandle handle, gpumem_share_handle share, int[] descriptors,
-                               ImportOptions options, IntPtr name)
-    {
-      gpumem_import_desc desc = options.Describe();
-      desc.name = name;
-      IntPtr pointer, value;
-      gpumem_error* error = Error.Detail;
-      fixed (int* first = descriptors)
-      {
-        int status = Native.gpumem_share_import(instance.Handle.Value, &share, first, (uint)descriptors.Length, &desc,
-                                                &pointer, &value, error);
-        instance.Handle.Check(status, error);
-      }
-      handle.Attach(value);
-      return pointer;
     }
   }
 }

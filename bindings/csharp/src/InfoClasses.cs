@@ -7,6 +7,37 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
+  /// <summary>Name, cause and remedy of a status code.</summary>
+  public sealed unsafe partial class StatusInfo
+  {
+    internal StatusInfo(gpumem_status_info* info)
+    {
+      Status = (Status)info->status;
+      Name = Text.Read(info->name);
+      Cause = Words.Read(info->cause);
+      Remedy = Words.Read(info->remedy);
+    }
+
+    /// <summary>The code.</summary>
+    public Status Status { get; private set; }
+
+    /// <summary>Name of its constant, such as <c>GPUMEM_ERROR_BUSY</c>.</summary>
+    public string Name { get; private set; }
+
+    /// <summary>One line: when it is returned.</summary>
+    public string Cause { get; private set; }
+
+    /// <summary>One line: what to do about it.</summary>
+    public string Remedy { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(StatusInfo)).Add(nameof(Status), Status).Add(nameof(Name), Name)
+          .Add(nameof(Cause), Cause).Add(nameof(Remedy), Remedy).ToString();
+    }
+  }
+
   /// <summary>Information about memory of the instance.</summary>
   public sealed unsafe partial class MemoryInfo
   {
@@ -660,6 +691,35 @@ namespace GpuMem
     {
       return new Printed(nameof(EventInfo)).Add(nameof(DeviceOrdinal), DeviceOrdinal).Add(nameof(Wrapped), Wrapped)
           .Add(nameof(Flags), Flags).Add(nameof(NativeEvent), NativeEvent).Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>What was copied.</summary>
+  public sealed unsafe partial class FileCopied
+  {
+    internal FileCopied(gpumem_copy_file_info* info)
+    {
+      Size = Sizes.FromNative(info->copied);
+      Direct = Sizes.FromNative(info->direct);
+    }
+
+    /// <summary>
+    /// Bytes from the start on that were copied, with no gap. After a failure or a cancellation a call for the others
+    /// goes on from there.
+    /// </summary>
+    public long Size { get; private set; }
+
+    /// <summary>
+    /// Bytes that bypassed the page cache, including those after a gap: after a failure it may be more than
+    /// <see cref="Size"/>. With a descriptor that was opened with O_DIRECT these are all, with or without
+    /// <see cref="FileFlags.Direct"/>.
+    /// </summary>
+    public long Direct { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(FileCopied)).Add(nameof(Size), Size).Add(nameof(Direct), Direct).ToString();
     }
   }
 

@@ -8,28 +8,6 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>What a copy between a file and memory has done.</summary>
-  public sealed class FileCopied
-  {
-    internal FileCopied(long size, long direct)
-    {
-      Size = size;
-      Direct = direct;
-    }
-
-    /// <summary>All bytes.</summary>
-    public long Size { get; private set; }
-
-    /// <summary>Bytes of them that bypassed the system's page cache.</summary>
-    public long Direct { get; private set; }
-
-    /// <summary>All of it.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(FileCopied)).Add(nameof(Size), Size).Add(nameof(Direct), Direct).ToString();
-    }
-  }
-
   public sealed unsafe partial class CapabilityInfo
   {
     /// <summary>The answer as yes, no or emulated; null if it is a number.</summary>

@@ -86,9 +86,10 @@ namespace GpuMem
       HubEntry found = null;
       ImportedMemory memory;
       using (var text = new CText(name, nameof(name)))
+      using (var memoryName = new CText(options.Name, nameof(options.Name)))
       {
-        memory = ImportedMemory.Import(instance, options, (made, memoryName) =>
-            ImportNextNative(made, text.Pointer, after, limit, options, memoryName, out found));
+        memory = ImportedMemory.Import(instance, made =>
+            ImportNextNative(made, text.Pointer, after, limit, options, memoryName.Pointer, out found));
       }
       entry = found;
       return memory;

@@ -43,28 +43,7 @@ namespace GpuMem
     /// <param name="alignment">Power of two in bytes; 0 means 16 in memory of the host, 256 elsewhere.</param>
     public PoolBlock Allocate(long size, [AllowNull] GpuStream stream = null, long alignment = 0)
     {
-      Sizes.ToNative(size, nameof(size));
-      Sizes.ToNative(alignment, nameof(alignment));
-      var block = new BlockHandle(handle.Usable(), GpuStream.HandleOf(stream), size);
-      try
-      {
-        IntPtr pointer;
-        try
-        {
-          pointer = AllocateNative(size, alignment, stream);
-        }
-        catch (GpuMemException problem) when (Forgotten.MadeRoom(problem))
-        {
-          pointer = AllocateNative(size, alignment, stream);
-        }
-        block.Fill(pointer);
-      }
-      catch
-      {
-        block.AbandonAll();
-        throw;
-      }
-      return new PoolBlock(this, block, size);
+      return Allocate(size, stream, alignment, true);
     }
 
     /// <summary>
@@ -77,25 +56,40 @@ namespace GpuMem
     [return: MaybeNull]
     public PoolBlock TryAllocate(long size, [AllowNull] GpuStream stream = null, long alignment = 0)
     {
+      return Allocate(size, stream, alignment, false);
+    }
+
+    PoolBlock Allocate(long size, GpuStream stream, long alignment, bool grows)
+    {
       Sizes.ToNative(size, nameof(size));
       Sizes.ToNative(alignment, nameof(alignment));
       var block = new BlockHandle(handle.Usable(), GpuStream.HandleOf(stream), size);
       try
       {
         IntPtr pointer;
-        if (!TryAllocateNative(size, alignment, stream, &pointer))
+        bool done = true;
+        try
         {
-          block.AbandonAll();
-          return null;
+          if (grows) pointer = AllocateNative(size, alignment, stream);
+          else done = TryAllocateNative(size, alignment, stream, &pointer);
         }
-        block.Fill(pointer);
+        catch (GpuMemException problem) when (grows && Forgotten.MadeRoom(problem))
+        {
+          pointer = AllocateNative(size, alignment, stream);
+        }
+        if (done)
+        {
+          block.Fill(pointer);
+          return new PoolBlock(this, block, size);
+        }
       }
       catch
       {
         block.AbandonAll();
         throw;
       }
-      return new PoolBlock(this, block, size);
+      block.AbandonAll();
+      return null;
     }
 
     /// <summary>Allocates several blocks, all or none.</summary>
@@ -193,18 +187,12 @@ namespace GpuMem
     /// <summary>
     /// Frees blocks by their pointers, one after the other, until one cannot be freed; the message has its index.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr[] pointers, [AllowNull] GpuStream stream = null)
     {
       handle.Usable();
       if (pointers == null) throw new ArgumentNullException(nameof(pointers));
       foreach (IntPtr pointer in pointers) RefuseOwned(pointer, nameof(pointers));
-      gpumem_error* error = Error.Detail;
-      fixed (IntPtr* first = pointers)
-      {
-        handle.Check(Native.gpumem_pool_free_batch(handle.Value, first, (ulong)pointers.Length, Value(stream), error), error);
-      }
-      GC.KeepAlive(stream);
+      Calls.gpumem_pool_free_batch(handle, pointers, GpuStream.HandleOf(stream));
     }
 
     /// <summary>Frees a block by its pointer, in the order of a native stream. Zero does nothing.</summary>
@@ -264,18 +252,11 @@ namespace GpuMem
     /// in one stream, without taking more the first time.
     /// </summary>
     /// <param name="sizes">Bytes of each block.</param>
-    [MethodImpl(GpuMemLibrary.Bound)]
     public long CapacityFor(params long[] sizes)
     {
       handle.Usable();
       RequireSizes(sizes);
-      ulong bytes;
-      gpumem_error* error = Error.Detail;
-      fixed (long* first = sizes)
-      {
-        handle.Check(Native.gpumem_pool_capacity_for(handle.Value, (ulong*)first, (ulong)sizes.Length, &bytes, error), error);
-      }
-      return Sizes.FromNative(bytes);
+      return Sizes.FromNative(Calls.gpumem_pool_capacity_for(handle, Array.ConvertAll(sizes, size => (ulong)size)));
     }
 
     /// <summary>
@@ -331,7 +312,7 @@ namespace GpuMem
       ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
       desc.access_count = (ulong)accesses.Length;
       MemoryKind kind = options.Kind == 0 ? MemoryKind.Device : options.Kind;
-      return Handles.Make(new PoolHandle(device.Instance.Handle, kind, device.Ordinal, options.Name), handle =>
+      return Handles.Make(new PoolHandle(kind, device, options.Name), handle =>
       {
         gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
         Forgotten.Retry(() =>
@@ -502,35 +483,17 @@ namespace GpuMem
     public override string ToString() { return handle.Text; }
   }
 
-  sealed unsafe class PoolHandle : GpuHandle
+  sealed unsafe partial class PoolHandle
   {
     readonly PoolCallback.OfObject callbacks = new PoolCallback.OfObject();
-    readonly MemoryKind kind;
-    readonly int device;
-    readonly string name;
     int blocks;
 
-    internal PoolHandle(InstanceHandle instance, MemoryKind kind, int device, string name) : base(instance)
-    {
-      Instance = instance;
-      this.kind = kind;
-      this.device = device;
-      this.name = name;
-    }
-
-    internal InstanceHandle Instance { get; private set; }
+    internal InstanceHandle Instance { get { return (InstanceHandle)Parent; } }
 
     internal string Name { get { return name; } }
 
     /// <summary>Whether the CPU may use its blocks in place.</summary>
     internal bool OnHost { get { return kind == MemoryKind.Pinned || kind == MemoryKind.Pageable; } }
-
-    internal override string Noun { get { return nameof(MemoryPool); } }
-
-    internal override Printed Print()
-    {
-      return base.Print().Add("Kind", kind).Add("Device", device).AddIf("Name", name);
-    }
 
     /// <summary>Replaces the function that is called when memory is short; null for none.</summary>
     internal void SetCallback(PoolCallback function) { callbacks.Replace(function, SetCallbackNative); }

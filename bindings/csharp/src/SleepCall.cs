@@ -110,7 +110,8 @@ namespace GpuMem
         if (failure != null) failure.Copied = (long)info.copied;
         throw;
       }
-      return new FileCopied((long)info.copied, (long)info.direct);
+      gpumem_copy_file_info all = info;
+      return new FileCopied(&all);
     }
 
     internal static void Prepare(GpuHandle handle, PrepareOptions options, PrepareFunction function)

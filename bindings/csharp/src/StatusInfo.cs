@@ -8,36 +8,8 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>Name, cause and remedy of a status.</summary>
-  public sealed unsafe class StatusInfo
+  public sealed unsafe partial class StatusInfo
   {
-    internal StatusInfo(gpumem_status_info* info)
-    {
-      Status = (Status)info->status;
-      Name = Text.Read(info->name);
-      Cause = Words.Read(info->cause);
-      Remedy = Words.Read(info->remedy);
-    }
-
-    /// <summary>The status.</summary>
-    public Status Status { get; private set; }
-
-    /// <summary>Name of its constant, such as <c>GPUMEM_ERROR_BUSY</c>.</summary>
-    public string Name { get; private set; }
-
-    /// <summary>When it is returned, in one line.</summary>
-    public string Cause { get; private set; }
-
-    /// <summary>What to do about it, in one line.</summary>
-    public string Remedy { get; private set; }
-
-    /// <summary>All of it.</summary>
-    public override string ToString()
-    {
-      return new Printed(nameof(StatusInfo)).Add(nameof(Status), Status).Add(nameof(Cause), Cause)
-          .Add(nameof(Remedy), Remedy).ToString();
-    }
-
     /// <summary>Gets the name of a status; <c>GPUMEM_ERROR_?</c> if no status has this number.</summary>
     public static string NameOf(Status status)
     {
