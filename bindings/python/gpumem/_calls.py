@@ -430,9 +430,15 @@ def _run_kernel(kernel: Any, number: int, run: Any = _run) -> None:
     run(number, kernel)
 
 
-_c: Any = c
-host_function = _c.gpumem_host_function(_run_host_function)
-kernel_function = _c.gpumem_host_kernel_function(_run_kernel)
+def lasting(kind: str, function: Callable[..., Any]) -> Any:
+    """A function as the library calls it. It is never freed, because a thread of the library may be about to call it."""
+    callback = getattr(c, kind)(function)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
+    return callback
+
+
+host_function = lasting("gpumem_host_function", _run_host_function)
+kernel_function = lasting("gpumem_host_kernel_function", _run_kernel)
 
 _log_lock = threading.Lock()
 _log_function: List[Optional[Callable[[int, str], Any]]] = [None]
@@ -465,11 +471,7 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-_log_callback = _c.gpumem_log_function(_log)
-
-# They are never freed, because a thread of the library may be about to call one.
-for _callback in (host_function, kernel_function, _log_callback):
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+_log_callback = lasting("gpumem_log_function", _log)
 
 
 def set_log_function(function: Optional[Callable[[LogLevel, str], Any]],

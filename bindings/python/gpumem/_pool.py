@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import atexit
 import collections
-import ctypes
 import itertools
 import re
 import sys
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 from . import _infos
 from . import _library as c
-from ._calls import (GONE, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, leftovers, number,
+from ._calls import (GONE, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, lasting, leftovers, number,
                      report_unraisable, status_error, sweep, text, u64)
 from ._codes import HandleTypes, Kind, MemoryFlags, PoolFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
@@ -669,10 +668,7 @@ def _lacking(number: int, _: Any, size: int) -> int:
         return 0
 
 
-_c: Any = c
-_callback_function = _c.gpumem_pool_callback(_lacking)
-# It is never freed, because a thread of the library may be about to call it.
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback_function))
+_callback_function = lasting("gpumem_pool_callback", _lacking)
 
 
 @atexit.register

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import itertools
 import os
 import threading
@@ -13,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, SupportsIndex, Union
 
 from . import _library as c
-from ._calls import _EXIT_SECONDS, Calling, encoded, encoded_path, report_unraisable, u64
+from ._calls import _EXIT_SECONDS, Calling, encoded, encoded_path, lasting, report_unraisable, u64
 from ._codes import Content
 from ._enums import code, expect, truth
 from ._waits import on_main_thread, started
@@ -338,15 +337,9 @@ def _after_wake(number: int, _: Any, generation: int) -> None:
         _failed(problem, buffer._callbacks[1])
 
 
-_c: Any = c
-progress_function = _c.gpumem_progress_function(_progress)
-before_sleep_function = _c.gpumem_before_sleep_function(_before_sleep)
-after_wake_function = _c.gpumem_after_wake_function(_after_wake)
-
-# They are never freed, because a thread of the library may be about to call one.
-for _callback in (progress_function, before_sleep_function, after_wake_function):
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
-
+progress_function = lasting("gpumem_progress_function", _progress)
+before_sleep_function = lasting("gpumem_before_sleep_function", _before_sleep)
+after_wake_function = lasting("gpumem_after_wake_function", _after_wake)
 
 os.register_at_fork(after_in_child=_running.clear)
 
