@@ -46,6 +46,8 @@ void Arrivals::keep(Arrival arrival) {
   const Cleanup over([&] { bury(); });
   const std::lock_guard lock(mutex_);
   arrival.charge = nullptr;
+  std::erase_if(connections_, [](const auto& one) { return one.second.expired(); });
+  connections_[arrival.handle.origin.connection] = arrival.peer;
   const auto [place, added] = table_.try_emplace(key_of(arrival.handle), std::move(arrival));
   if (!added) std::swap(place->second, arrival);  // closed after unlocking
   any_.store(true, std::memory_order_relaxed);
@@ -113,6 +115,12 @@ std::shared_ptr<SharePeer> Arrivals::peer_of(const ShareHandle& handle) const {
   const std::lock_guard lock(mutex_);
   const auto found = table_.find(key_of(handle));
   return found != table_.end() ? found->second.peer : nullptr;
+}
+
+std::shared_ptr<SharePeer> Arrivals::connection(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(id);
+  return found != connections_.end() ? found->second.lock() : nullptr;
 }
 
 bool Arrivals::has(const Token& token) const {

@@ -402,11 +402,13 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, std::optional<
   const auto complete = [&] { return !numbers.empty() || given.fd_count == 0; };
   if (peer == nullptr && !(blocks && complete())) {
     auto connected = connect_to_exporter(context_, given.exporter, request.timeout_ns);
-    if (!connected) {
-      const bool unreachable = connected.error().status == GPUMEM_ERROR_UNSUPPORTED;
-      if (!(unreachable && request.unverified && complete())) return connected.error();
-    } else {
+    if (connected) {
       peer = std::move(*connected);
+    } else {
+      // Another thread may have imported what came with the handle over a connection that is open.
+      peer = arrivals_.connection(given.origin.connection);
+      const bool unreachable = connected.error().status == GPUMEM_ERROR_UNSUPPORTED;
+      if (peer == nullptr && !(unreachable && request.unverified && complete())) return connected.error();
     }
   }
   const auto import_alone = [&]() -> Result<ImportSource> {

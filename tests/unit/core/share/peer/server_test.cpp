@@ -1334,6 +1334,39 @@ TEST_F(ShareServerTest, NobodyPublishesInTheNameOfAProcessThatHasEnded) {
   EXPECT_EQ(publish(own).type, MessageType::kPublished);
 }
 
+// A handle may be imported by another thread first, which takes what came with it.
+TEST_F(ShareServerTest, AFetchedHandleIsImportedAgainOverItsLink) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  gpumem_link_desc link_desc = GPUMEM_LINK_DESC_INIT;
+  link_desc.path = desc.path;
+  {
+    const Opened publisher;
+    gpumem_link link = nullptr;
+    ASSERT_EQ(gpumem_link_connect(publisher, &link_desc, &link, nullptr), GPUMEM_SUCCESS);
+    const gpumem_share_handle exported = export_at(publisher, shared_buffer(publisher, 1));
+    ASSERT_EQ(gpumem_link_publish(link, "n", &exported, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
+  }
+  gpumem_link link = nullptr;
+  ASSERT_EQ(gpumem_link_connect(other, &link_desc, &link, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle handle;
+  ASSERT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const auto import = [&] {
+    gpumem_memory memory = nullptr;
+    const gpumem_status status =
+        gpumem_share_import(other, &handle, nullptr, 0, nullptr, nullptr, &memory, &error);
+    EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
+    return status;
+  };
+  EXPECT_EQ(import(), GPUMEM_SUCCESS) << error.message;
+  EXPECT_EQ(import(), GPUMEM_SUCCESS) << error.message;
+  ASSERT_EQ(gpumem_link_withdraw(link, "n", 0, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(import(), GPUMEM_ERROR_STALE_HANDLE) << error.message;
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
 TEST_F(ShareServerTest, AKeeperKeepsWhatItsOwnInstanceHasPublishedByALink) {
   gpumem_hub_desc desc = hub_desc();
   desc.flags = GPUMEM_HUB_KEEPER;
