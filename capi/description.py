@@ -68,6 +68,13 @@ class Item:
         return first_sentence(self.text)
 
     @property
+    def notes(self):
+        """What it says of each parameter and of each status, by their names."""
+        lines = re.sub(r"^[ \t]*\*+ ?", "", self.comment or "", flags=re.MULTILINE)
+        found = re.findall(r"^\\(?:param(?:\[[\w,]+\])?|retval) (\w+) (.*?)(?=^\\|\Z)", lines, re.MULTILINE | re.DOTALL)
+        return {name: " ".join(text.split()) for name, text in found}
+
+    @property
     def since(self):
         match = re.search(r"\\since\s+(\d+)\.(\d+)", self.comment or "")
         return (int(match[1]), int(match[2])) if match else None

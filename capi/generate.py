@@ -26,6 +26,7 @@ import generate_infos  # noqa: E402
 import generate_options  # noqa: E402
 import generate_python  # noqa: E402
 import generate_rust  # noqa: E402
+import generate_rust_calls  # noqa: E402
 import generate_trace  # noqa: E402
 import members  # noqa: E402
 
@@ -398,20 +399,48 @@ def rust_codes(interface):
     return text
 
 
-def rust_infos(interface):
+def rust_words(interface):
+    """What writes a text of the headers with links to the items of Rust."""
     types = offered(interface, "Rust")
     constants = {constant.name: f"[`{name}::{value_name(numbers, constant, 'Rust')}`]" for numbers, name in types
                  for constant in numbers.constants}
     constants["GPUMEM_ANSWER_NO"] = "no"
     functions = {function.name: f"[`{rust_member(interface, function)}`]" for function in interface.functions}
-    handles = {handle.name: f"[`{members.class_name(bare(handle.name), 'Rust', pascal_words)}`]" for handle in interface.handles}
+    classes = {handle.name: members.class_name(bare(handle.name), "Rust", pascal_words) for handle in interface.handles}
+    classes |= generate_rust.STRUCTS | {struct: name for struct, (name, *_) in generate_options.STRUCTS.items()}
 
     def words(text):
-        text = translate(text, lambda name: constants[name], "{}()")
+        text = translate(text, lambda name: constants.get(name, name), "{}()")
         text = re.sub(r"\b(gpumem_\w+)\(\)", lambda match: functions[match[1]], text)
-        text = re.sub(r"\bgpumem_\w+", lambda match: handles[match[0]], text)
+        text = re.sub(r"\bgpumem_\w+", lambda match: f"[`{classes[match[0]]}`]", text)
         return re.sub(r"\b([Aa]) (?=\[`[AEIO])", r"\1n ", text)
-    made = generate_rust.infos(interface, {numbers.name: name for numbers, name in types}, words, comment)
+    return words
+
+
+def rust_kinds_of_numbers(interface):
+    return {numbers.name: name for numbers, name in offered(interface, "Rust")}
+
+
+def rust_calls(interface):
+    made = generate_rust_calls.calls(interface, rust_kinds_of_numbers(interface), rust_kinds(), lambda function: rust_member(interface, function),
+                                     rust_words(interface), comment)
+    used = sorted(name for name in {*rust_kinds_of_numbers(interface).values()} if re.search(rf": {name}\b", made))
+    infos = sorted(name for name in {*generate_rust.STRUCTS.values()} if f"<{name}," in made)
+    text = (f"// {LICENCE}\n// {NOTE}\n//! The methods that only pass on what they get to one function of C, and return what that has written.\n"
+            "//!\n//! `capi/generate_rust_calls.py` has the list. All others are in the module of their object.\n"
+            "#![allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.\n\n"
+            "use std::os::raw::c_void;\nuse std::ptr;\n\nuse gpumem_sys as sys;\n\n")
+    for module, names in (("codes", used), ("infos", infos)):
+        text += f"use crate::{module}::{{\n" + fill("    ", names, ",", "    ", 110) + "\n};\n"
+    return text + ("use crate::copy::CopyOptions;\nuse crate::device::Device;\nuse crate::error::{Error, Status};\nuse crate::event::Event;\n"
+                   "use crate::hub::{Hub, Link};\nuse crate::instance::{first_of, Instance};\nuse crate::library::{c, call, info_call, output_call};\n"
+                   "use crate::physical::Physical;\nuse crate::pool::Pool;\nuse crate::ring::RingProducer;\nuse crate::share::{Imported, ShareHandle};\n"
+                   "use crate::stream::{order, Stream};\n#[cfg(doc)]\nuse crate::*;\n") + made
+
+
+def rust_infos(interface):
+    types = offered(interface, "Rust")
+    made = generate_rust.infos(interface, rust_kinds_of_numbers(interface), rust_words(interface), comment)
     used = sorted(name for _, name in types if re.search(rf"(?<!`)\b{name}\b(?!::)", made))
     text = f"// {LICENCE}\n// {NOTE}\n//! Structs of information.\n\nuse std::fmt;\nuse std::os::raw::c_void;\nuse std::path::PathBuf;\n\n"
     text += "use gpumem_sys as sys;\n\nuse crate::codes::{\n" + fill("    ", used, ",", "    ", 110) + "\n};\n"
@@ -1083,6 +1112,7 @@ OUTPUTS = {
     "bindings/rust/gpumem-sys/src/functions.rs": rust_functions,
     "bindings/rust/gpumem-sys/src/types.rs": rust_types,
     "bindings/rust/gpumem/src/codes/lists.rs": rust_codes,
+    "bindings/rust/gpumem/src/calls.rs": rust_calls,
     "bindings/rust/gpumem/src/infos.rs": rust_infos,
     "bindings/rust/gpumem/src/options.rs": rust_options,
     "bindings/rust/gpumem/src/words/functions.rs": rust_names,

@@ -14,6 +14,7 @@ import generate_csharp_calls
 import generate_csharp_objects
 import generate_go
 import generate_python
+import generate_rust_calls
 from tap import Tap
 
 # A struct, constants and a function that no header has.
@@ -45,7 +46,7 @@ GPUMEM_API gpumem_status gpumem_plant(gpumem_device device, const gpumem_planted
 
 PLANTED_STATUS = "#define GPUMEM_ERROR_PLANTED (-900) /**< Planted. */\n"
 
-# A handle, with a function that C# only passes on, and one that ends its object.
+# A handle, with a function that C# and Rust only pass on, and one that ends its object.
 PLANTED_HANDLE = """
 /** A sprout. */
 typedef struct gpumem_sprout_s *gpumem_sprout;
@@ -89,6 +90,7 @@ def self_check():
             header.write_text(text, encoding="utf-8")
         interface = description.Description(description.in_order(folder))
         with mock.patch.object(generate_csharp_calls, "CALLS", [*generate_csharp_calls.CALLS, "sprout_water"]), \
+                mock.patch.object(generate_rust_calls, "CALLS", [*generate_rust_calls.CALLS, "sprout_water"]), \
                 mock.patch.dict(generate_csharp_calls.HANDLES, {"gpumem_sprout": ("Sprout", None)}), \
                 mock.patch.dict(generate_csharp_objects.OBJECTS, {"Sprout": ("sprout", "Its instance.", "", "Its name.")}), \
                 mock.patch.dict(generate_python.KNOWN, {"StreamKnown": ("gpumem_stream_info", "What it is.", False, {"planted": ""})}), \

@@ -41,8 +41,9 @@ NAMES_OF_C = (
 
 
 def sources(root, folder, ending):
-    # The handle classes of C# are the only ones to end their objects, and the objects of C#, Go and Python to have their information.
-    offered = ("HandleClasses.cs", "ObjectClasses.cs", "objects.go", "_known.py")
+    # The handle classes of C# are the only ones to end their objects, the objects of C#, Go and Python to have their information, and the
+    # calls of Rust are what a program calls.
+    offered = ("HandleClasses.cs", "ObjectClasses.cs", "objects.go", "_known.py", "/calls.rs")
     generated = {root / name for name in generate.OUTPUTS if not name.endswith(offered)}
     for path in sorted((root / folder).rglob("*")):
         inside = path.relative_to(root / folder)

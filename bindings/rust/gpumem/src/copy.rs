@@ -510,7 +510,7 @@ impl CopyOptions {
         Self { direction: Direction::INFER, source_order: SourceOrder::STREAM }
     }
 
-    fn describe(self) -> sys::gpumem_copy_options {
+    pub(crate) fn describe(self) -> sys::gpumem_copy_options {
         sys::gpumem_copy_options {
             direction: self.direction.0,
             source_order: self.source_order.0,
@@ -1005,61 +1005,6 @@ impl Instance {
         unsafe { fill.run(Target::Instance(self)) }
     }
 
-    /// Copies bytes by their addresses.
-    ///
-    /// # Safety
-    /// `source` has `bytes` readable bytes and `destination` as many writable ones, and no Rust reference forbids the
-    /// access.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
-    pub unsafe fn copy_raw(
-        &self,
-        destination: *mut c_void,
-        source: *const c_void,
-        bytes: u64,
-        options: &CopyOptions,
-    ) -> Result<(), Error> {
-        let options = options.describe();
-        // SAFETY: the struct has its own size; the rest is the caller's promise.
-        unsafe { call!(gpumem_copy(self.inner.handle, destination, source, bytes, &options)) }.map(drop)
-    }
-
-    /// Copies a rectangle by addresses. Each address comes with its pitch in bytes; the width is
-    /// in bytes, the height in rows.
-    ///
-    /// # Safety
-    /// As [`copy_raw`](Self::copy_raw).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
-    /// [`ErrorKind::Unsupported`], as the message says.
-    pub unsafe fn copy_2d_raw(
-        &self,
-        (destination, destination_pitch): (*mut c_void, u64),
-        (source, source_pitch): (*const c_void, u64),
-        (width, height): (u64, u64),
-        options: &CopyOptions,
-    ) -> Result<(), Error> {
-        let options = options.describe();
-        // SAFETY: the struct has its own size; the rest is the caller's promise.
-        unsafe {
-            call!(gpumem_copy_2d(
-                self.inner.handle,
-                destination,
-                destination_pitch,
-                source,
-                source_pitch,
-                width,
-                height,
-                &options
-            ))
-        }
-        .map(drop)
-    }
-
     /// Copies regions of bytes by handles or addresses. [`Memory::handle`] has the handle of
     /// a memory.
     ///
@@ -1080,105 +1025,10 @@ impl Instance {
             .map(drop)
             .map_err(|error| failed_region(error, failed, count))
     }
-
-    /// Fills bytes by their address. The value has 1, 2 or 4 bytes, and comes with its size.
-    ///
-    /// # Safety
-    /// As [`copy_raw`](Self::copy_raw).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
-    pub unsafe fn fill_raw(
-        &self,
-        destination: *mut c_void,
-        bytes: u64,
-        (value, value_size): (u32, u32),
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_fill(self.inner.handle, destination, bytes, value, value_size)) }.map(drop)
-    }
-
-    /// Fills a rectangle by its address. The address comes with its pitch in bytes; the width is
-    /// in bytes, the height in rows.
-    ///
-    /// # Safety
-    /// As [`copy_raw`](Self::copy_raw).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
-    /// [`ErrorKind::Unsupported`], as the message says.
-    pub unsafe fn fill_2d_raw(
-        &self,
-        (destination, pitch): (*mut c_void, u64),
-        (width, height): (u64, u64),
-        (value, value_size): (u32, u32),
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            call!(gpumem_fill_2d(self.inner.handle, destination, pitch, width, height, value, value_size))
-        }
-        .map(drop)
-    }
 }
 
 /// Copies and fills by addresses, in stream order. The safe ones are beside the other functions of streams.
 impl Stream {
-    /// Enqueues a copy of bytes by their addresses.
-    ///
-    /// # Safety
-    /// As [`Instance::copy_raw`], until the work has been observed complete.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
-    pub unsafe fn copy_raw(
-        &self,
-        destination: *mut c_void,
-        source: *const c_void,
-        bytes: u64,
-        options: &CopyOptions,
-    ) -> Result<(), Error> {
-        let options = options.describe();
-        // SAFETY: the struct has its own size; the rest is the caller's promise.
-        unsafe { call!(gpumem_copy_async(self.handle(), destination, source, bytes, &options)) }.map(drop)
-    }
-
-    /// Enqueues a copy of a rectangle by addresses. Each address comes with its pitch in
-    /// bytes; the width is in bytes, the height in rows.
-    ///
-    /// # Safety
-    /// As [`copy_raw`](Self::copy_raw).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
-    /// [`ErrorKind::Unsupported`], as the message says.
-    pub unsafe fn copy_2d_raw(
-        &self,
-        (destination, destination_pitch): (*mut c_void, u64),
-        (source, source_pitch): (*const c_void, u64),
-        (width, height): (u64, u64),
-        options: &CopyOptions,
-    ) -> Result<(), Error> {
-        let options = options.describe();
-        // SAFETY: the struct has its own size; the rest is the caller's promise.
-        unsafe {
-            call!(gpumem_copy_2d_async(
-                self.handle(),
-                destination,
-                destination_pitch,
-                source,
-                source_pitch,
-                width,
-                height,
-                &options
-            ))
-        }
-        .map(drop)
-    }
-
     /// Enqueues copies of regions of bytes by handles or addresses. [`Memory::handle`]
     /// has the handle of a memory.
     ///
@@ -1198,47 +1048,5 @@ impl Stream {
         unsafe { call!(gpumem_copy_regions_async(self.handle(), first, count as u64, &mut failed)) }
             .map(drop)
             .map_err(|error| failed_region(error, failed, count))
-    }
-
-    /// Enqueues a fill of bytes by their address. The value has 1, 2 or 4 bytes, and comes
-    /// with its size.
-    ///
-    /// # Safety
-    /// As [`copy_raw`](Self::copy_raw).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
-    pub unsafe fn fill_raw(
-        &self,
-        destination: *mut c_void,
-        bytes: u64,
-        (value, value_size): (u32, u32),
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_fill_async(self.handle(), destination, bytes, value, value_size)) }.map(drop)
-    }
-
-    /// Enqueues a fill of a rectangle by its address. The address comes with its pitch in
-    /// bytes; the width is in bytes, the height in rows.
-    ///
-    /// # Safety
-    /// As [`copy_raw`](Self::copy_raw).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`] or
-    /// [`ErrorKind::Unsupported`], as the message says.
-    pub unsafe fn fill_2d_raw(
-        &self,
-        (destination, pitch): (*mut c_void, u64),
-        (width, height): (u64, u64),
-        (value, value_size): (u32, u32),
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            call!(gpumem_fill_2d_async(self.handle(), destination, pitch, width, height, value, value_size))
-        }
-        .map(drop)
     }
 }

@@ -14,9 +14,8 @@ use crate::device::Device;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
-use crate::infos::EventInfo;
 use crate::instance::{c_pointer, c_text, lock};
-use crate::library::{c, call, info_call, output_call};
+use crate::library::{c, call, output_call};
 use crate::memory::Owned;
 use crate::share::{import_event, ShareHandle};
 use crate::stream::{nanoseconds, Stream, StreamInner};
@@ -108,19 +107,6 @@ impl Event {
         Ok(Self::of(import_event(device, handle, fds)?, device, EventFlags::INTERPROCESS))
     }
 
-    /// Exports the event, which was created with [`EventFlags::INTERPROCESS`]. Exporting it again gives the same bytes.
-    /// The export ends when the event is closed or dropped, and with [`Instance::revoke`](crate::Instance::revoke).
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`] if it was created without that flag, or imported; otherwise
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or
-    /// [`ErrorKind::InvalidState`].
-    pub fn export(&self) -> Result<ShareHandle, Error> {
-        // SAFETY: only handles, numbers and addresses.
-        let handle = unsafe { output_call!(gpumem_event_export(self.owned.handle)) }?;
-        Ok(ShareHandle::of(&handle))
-    }
-
     fn of(handle: sys::gpumem_event, device: &Device, flags: EventFlags) -> Self {
         let shared = flags.contains(EventFlags::INTERPROCESS);
         let owned = Owned { handle, instance: device.instance.clone() };
@@ -137,14 +123,6 @@ impl Event {
     /// In a host function. The event is returned unchanged.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
         self.owned.close().map_err(|error| Rejected::new(self, error))
-    }
-
-    /// Information about the event.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn info(&self) -> Result<EventInfo, Error> {
-        info_call!(gpumem_event_get_info(self.owned.handle) => EventInfo)
     }
 
     /// Records the work that is in a stream now. A later record replaces it. To have waited for an event of several

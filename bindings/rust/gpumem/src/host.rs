@@ -12,13 +12,12 @@ use std::sync::Arc;
 
 use gpumem_sys as sys;
 
-use crate::codes::{Access, Kind};
-use crate::device::Device;
+pub use crate::calls::*;
+use crate::codes::Access;
 use crate::element::Element;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{check, Error};
-use crate::instance::Instance;
 use crate::library::{c, call, output_call};
 use crate::size::bytes_of;
 use crate::stream::{run_caught, Slot, Stream};
@@ -128,89 +127,6 @@ pub fn launch(stream: &Stream, kernel: impl FnOnce(&Kernel<'_>) + Send + 'static
     })?;
     stream.keep(keep);
     Ok(())
-}
-
-/// Creates a native stream, as other code would, to be wrapped with [`Stream::wrap`].
-///
-/// # Errors
-/// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`]
-/// or [`ErrorKind::InvalidState`], as the message says.
-pub fn native_stream_create(device: &Device) -> Result<*mut c_void, Error> {
-    // SAFETY: only handles, numbers and addresses.
-    unsafe { output_call!(gpumem_host_native_stream_create(device.handle)) }
-}
-
-/// Destroys a stream of [`native_stream_create`].
-///
-/// # Safety
-/// Nothing uses it any more.
-///
-/// # Errors
-/// [`ErrorKind::NotFound`], [`ErrorKind::Busy`], [`ErrorKind::Unsupported`] or [`ErrorKind::InvalidState`], as the
-/// message says.
-pub unsafe fn native_stream_destroy(device: &Device, native: *mut c_void) -> Result<(), Error> {
-    // SAFETY: the caller's promise.
-    unsafe { call!(gpumem_host_native_stream_destroy(device.handle, native)) }.map(drop)
-}
-
-/// Marks a stream as being captured into a graph by other code, or removes the mark.
-///
-/// # Errors
-/// [`ErrorKind::InvalidArgument`] or [`ErrorKind::Unsupported`], as the message says.
-pub fn stream_set_capturing(stream: &Stream, capturing: bool) -> Result<(), Error> {
-    // SAFETY: only a handle.
-    unsafe { call!(gpumem_host_stream_set_capturing(stream.handle(), capturing.into())) }.map(drop)
-}
-
-/// Loses a device, as a faulting kernel would.
-///
-/// # Errors
-/// [`ErrorKind::Unsupported`].
-pub fn device_lose(device: &Device) -> Result<(), Error> {
-    // SAFETY: only a handle.
-    unsafe { call!(gpumem_host_device_lose(device.handle)) }.map(drop)
-}
-
-/// Makes a step of the backend fail, counted from 1 from now on; 0 turns it off. With `repeat` every later step fails
-/// too.
-///
-/// # Errors
-/// [`ErrorKind::InvalidArgument`] or [`ErrorKind::Unsupported`], as the message says.
-pub fn fail_step(instance: &Instance, step: u64, repeat: bool) -> Result<(), Error> {
-    // SAFETY: only a handle.
-    unsafe { call!(gpumem_host_fail_step(instance.inner.handle, step, repeat.into())) }.map(drop)
-}
-
-/// Allocates memory of [`Kind::DEVICE`] or [`Kind::PINNED`] as other code would through the driver.
-///
-/// # Errors
-/// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`]
-/// or [`ErrorKind::InvalidState`], as the message says.
-pub fn foreign_alloc(device: &Device, kind: Kind, bytes: u64) -> Result<*mut c_void, Error> {
-    // SAFETY: only handles, numbers and addresses.
-    unsafe { output_call!(gpumem_host_foreign_alloc(device.handle, kind.0, bytes)) }
-}
-
-/// Frees memory of [`foreign_alloc`].
-///
-/// # Safety
-/// Nothing uses it any more.
-///
-/// # Errors
-/// [`ErrorKind::NotFound`], [`ErrorKind::Busy`], [`ErrorKind::Unsupported`] or [`ErrorKind::InvalidState`], as the
-/// message says.
-pub unsafe fn foreign_free(device: &Device, pointer: *mut c_void) -> Result<(), Error> {
-    // SAFETY: the caller's promise.
-    unsafe { call!(gpumem_host_foreign_free(device.handle, pointer)) }.map(drop)
-}
-
-/// Enables or disables peer access as other code of the process would.
-///
-/// # Errors
-/// [`ErrorKind::InvalidArgument`] or [`ErrorKind::Unsupported`], as the message says.
-pub fn foreign_peer_access(device: &Device, peer: &Device, enabled: bool) -> Result<(), Error> {
-    // SAFETY: only handles.
-    unsafe { call!(gpumem_host_foreign_peer_access(device.handle, peer.handle, enabled.into())) }.map(drop)
 }
 
 /// Sets the calling thread's current device, as other code would, and returns the previous one.

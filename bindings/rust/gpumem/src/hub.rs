@@ -18,7 +18,7 @@ use crate::codes::{SharePeer, ShareWay};
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
-use crate::infos::{Entry, HubInfo, LinkInfo, WayInfo};
+use crate::infos::{Entry, WayInfo};
 use crate::instance::{c_pointer, c_text, Instance};
 use crate::library::{all, c, call, info_call, output_call};
 use crate::memory::Owned;
@@ -172,14 +172,6 @@ impl Hub {
         unsafe { call!(gpumem_hub_withdraw(self.0.handle, c_pointer(&name), version)) }
             .map(drop)
             .map_err(|error| error.called_as(function))
-    }
-
-    /// Information about the hub.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn info(&self) -> Result<HubInfo, Error> {
-        info_call!(gpumem_hub_get_info(self.0.handle) => HubInfo)
     }
 
     /// Handle for calls of [`sys`](crate::sys). They must not close it.
@@ -431,14 +423,6 @@ impl Link {
     pub fn share_way(&self, memory: impl Share, way: ShareWay, peer: SharePeer) -> Result<WayInfo, Error> {
         let (pointer, _, _hold) = place_of(&memory, "Link::share_way")?;
         info_call!(gpumem_link_get_way(self.0.handle, pointer, way.0, peer.0) => WayInfo)
-    }
-
-    /// Information about the link.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn info(&self) -> Result<LinkInfo, Error> {
-        info_call!(gpumem_link_get_info(self.0.handle) => LinkInfo)
     }
 
     /// Handle for calls of [`sys`](crate::sys). They must not close it.

@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpumem_sys as sys;
 
-use crate::codes::{Access, Backend, Kind, Location};
+use crate::codes::{Access, Backend, Location};
 use crate::device::Device;
 use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
-use crate::infos::{InstanceInfo, KindStats, PointerInfo, ProbeInfo, Stats};
+use crate::infos::{ProbeInfo, Stats};
 use crate::library::{c, call, info_call, output_call, require};
 use crate::memory::Remains;
 pub use crate::options::{HostOptions, InstanceOptions};
@@ -278,7 +278,7 @@ impl Instance {
     /// Opens a backend. Several instances can be open at once.
     ///
     /// With [`Backend::ANY`], a cuda backend that cannot be opened is not an error: the host backend is opened, and
-    /// [`InstanceInfo::fallback`] has the reason.
+    /// [`InstanceInfo::fallback`](crate::InstanceInfo::fallback) has the reason.
     ///
     /// ```
     /// use gpumem::{Backend, HostOptions, Instance, InstanceOptions};
@@ -360,14 +360,6 @@ impl Instance {
         self.inner.close(sys::GPUMEM_CLOSE_FORCE).map_err(|error| Rejected::new(self, error))
     }
 
-    /// Information about the instance.
-    ///
-    /// # Errors
-    /// If it is closed, or belongs to the parent process.
-    pub fn info(&self) -> Result<InstanceInfo, Error> {
-        info_call!(gpumem_instance_get_info(self.inner.handle) => InstanceInfo)
-    }
-
     /// Gets a device by its ordinal.
     ///
     /// # Errors
@@ -384,31 +376,6 @@ impl Instance {
     /// If the instance is closed, or belongs to the parent process.
     pub fn devices(&self) -> Result<Vec<Device>, Error> {
         (0..self.info()?.device_count).map(|ordinal| self.device(ordinal)).collect()
-    }
-
-    /// Reads the counters of the instance.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn stats(&self) -> Result<Stats, Error> {
-        info_call!(gpumem_stats_get(self.inner.handle) => Stats)
-    }
-
-    /// Reads the counters of one kind of memory.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if an instance has no memory of this kind to count, such as [`Kind::PAGEABLE`].
-    pub fn kind_stats(&self, kind: Kind) -> Result<KindStats, Error> {
-        info_call!(gpumem_stats_get_kind(self.inner.handle, kind.0) => KindStats)
-    }
-
-    /// Resets the peaks, of every kind and of all memory, to what is live now.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn reset_peaks(&self) -> Result<(), Error> {
-        // SAFETY: only a handle.
-        unsafe { call!(gpumem_stats_reset_peaks(self.inner.handle)) }.map(drop)
     }
 
     /// A list of the live objects, one line for each.
@@ -434,15 +401,6 @@ impl Instance {
         })
     }
 
-    /// Gets information about an address. Succeeds for every address but NULL.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for NULL.
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
-    pub fn pointer_info(&self, pointer: *const c_void) -> Result<PointerInfo, Error> {
-        info_call!(gpumem_pointer_get_info(self.inner.handle, pointer) => PointerInfo)
-    }
-
     /// Gets what one processor may do, in place, with the memory at an address. Copies and fills need no such right.
     ///
     /// # Errors
@@ -457,33 +415,6 @@ impl Instance {
         // SAFETY: the output is writable, and any address may be queried.
         unsafe { call!(gpumem_pointer_get_access(handle, pointer, location.0, id, &mut access)) }?;
         Ok(Access(access))
-    }
-
-    /// Frees an allocation by its pointer, whichever function allocated it.
-    ///
-    /// # Safety
-    /// Nothing may use the memory any more, and all device work on it must have been observed complete. It must not
-    /// be the memory of an object of this crate.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::Busy`] or
-    /// [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn free(&self, pointer: *mut c_void) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_free(self.inner.handle, pointer)) }.map(drop)
-    }
-
-    /// Makes memory of [`Device::register`](crate::Device::register) pageable again.
-    ///
-    /// # Safety
-    /// All device work on it must have been observed complete.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::Busy`] or
-    /// [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn unregister(&self, pointer: *mut c_void) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_unregister(self.inner.handle, pointer)) }.map(drop)
     }
 }
 

@@ -65,6 +65,8 @@
 compile_error!("enable one of the features `link` and `load`");
 
 mod buffer;
+#[rustfmt::skip] // Generated: the methods that only pass on to one function of C.
+mod calls;
 mod codes;
 mod copy;
 mod device;

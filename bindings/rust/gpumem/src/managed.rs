@@ -18,7 +18,7 @@ use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 use crate::infos::MemoryInfo;
-use crate::instance::{first_of, lock, Instance, Processor};
+use crate::instance::{lock, Instance, Processor};
 use crate::library::{c, call};
 use crate::memory::{Memory, MemoryOptions};
 use crate::stream::{Enqueued, Stream, StreamInner};
@@ -675,21 +675,6 @@ impl Stream {
         Ok(())
     }
 
-    /// As [`attach`](Self::attach), by address.
-    ///
-    /// # Safety
-    /// The memory lives until the work has been observed complete. Nothing accesses it that it then no longer belongs
-    /// to.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`], [`ErrorKind::Busy`] or [`ErrorKind::DeviceLost`], as
-    /// the message says.
-    pub unsafe fn attach_raw(&self, pointer: *mut c_void, bytes: u64, attach: Attach) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_managed_attach(self.handle(), pointer, bytes, attach.0)) }.map(drop)
-    }
-
     /// Moves a range to a place. It is never needed for correctness, and the memory may be used meanwhile. Returns
     /// `false` if the device or the driver cannot prefetch; nothing changed then.
     ///
@@ -770,21 +755,6 @@ impl Stream {
         Ok(used)
     }
 
-    /// As [`prefetch_batch`](Self::prefetch_batch), by addresses.
-    ///
-    /// # Safety
-    /// The memory lives until the work has been observed complete.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or
-    /// [`ErrorKind::OutOfMemory`], as the message says.
-    pub unsafe fn prefetch_batch_raw(&self, ranges: &[sys::gpumem_managed_range]) -> Result<bool, Error> {
-        let (start, count) = (first_of(ranges), ranges.len() as u64);
-        // SAFETY: there are as many ranges; the rest is the caller's promise.
-        unsafe { call!(gpumem_managed_prefetch_batch(self.handle(), start, count)) }.map(had_effect)
-    }
-
     /// Discards the values of arrays, so that their pages need not be moved or kept. The arrays have elements that
     /// need not be initialised ([`Managed::into_uninit`]), and are returned once it is done. Where the driver or a
     /// device cannot discard ([`Capability::MANAGED_DISCARD`]), nothing happens.
@@ -813,21 +783,6 @@ impl Stream {
         })
     }
 
-    /// As [`discard`](Self::discard), by addresses. Returns `false` if nothing was discarded.
-    ///
-    /// # Safety
-    /// The memory lives, and nothing else accesses it, until the work has been observed complete. No value is read
-    /// there before one is written.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
-    pub unsafe fn discard_batch_raw(&self, ranges: &[sys::gpumem_managed_range]) -> Result<bool, Error> {
-        let (start, count) = (first_of(ranges), ranges.len() as u64);
-        // SAFETY: there are as many ranges; the rest is the caller's promise.
-        unsafe { call!(gpumem_managed_discard_batch(self.handle(), start, count)) }.map(had_effect)
-    }
-
     /// Discards the values of arrays, and moves each array to its place, without moving a byte. Otherwise as
     /// [`discard`](Self::discard).
     ///
@@ -844,25 +799,6 @@ impl Stream {
             // SAFETY: as in `discard`.
             unsafe { self.discard_and_prefetch_batch_raw(ranges) }
         })
-    }
-
-    /// As [`discard_and_prefetch`](Self::discard_and_prefetch), by addresses. Returns `false` if nothing was
-    /// discarded.
-    ///
-    /// # Safety
-    /// As [`discard_batch_raw`](Self::discard_batch_raw).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
-    /// [`ErrorKind::InvalidState`], [`ErrorKind::DeviceLost`] or [`ErrorKind::OutOfMemory`], as the message says.
-    pub unsafe fn discard_and_prefetch_batch_raw(
-        &self,
-        ranges: &[sys::gpumem_managed_range],
-    ) -> Result<bool, Error> {
-        let (start, count) = (first_of(ranges), ranges.len() as u64);
-        // SAFETY: there are as many ranges; the rest is the caller's promise.
-        unsafe { call!(gpumem_managed_discard_and_prefetch_batch(self.handle(), start, count)) }
-            .map(had_effect)
     }
 
     fn discard_all<T: Element>(

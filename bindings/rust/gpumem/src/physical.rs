@@ -15,9 +15,8 @@ use crate::device::Device;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
-use crate::infos::PhysicalInfo;
 use crate::instance::Instance;
-use crate::library::{c, call, info_call, output_call};
+use crate::library::{c, call, output_call};
 use crate::managed::Place;
 use crate::memory::Owned;
 pub use crate::options::PhysicalOptions;
@@ -199,14 +198,6 @@ impl Physical {
         // SAFETY: only handles, numbers and addresses.
         let fabric = unsafe { output_call!(gpumem_physical_export_fabric(self.owned.handle)) }?;
         Ok(FabricHandle(fabric.bytes))
-    }
-
-    /// Information about the memory. Works after its device was lost.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn info(&self) -> Result<PhysicalInfo, Error> {
-        info_call!(gpumem_physical_get_info(self.owned.handle) => PhysicalInfo)
     }
 
     /// Size in bytes.

@@ -17,9 +17,9 @@ use crate::copy::sealed::{Keep, Span, Whole};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
-use crate::infos::{PoolBlockInfo, PoolClassInfo, PoolInfo};
+use crate::infos::{PoolBlockInfo, PoolClassInfo};
 use crate::instance::{first_of, lock, Inner, Instance, Processor};
-use crate::library::{c, call, info_call, output_call};
+use crate::library::{c, call, output_call};
 use crate::memory::Remains;
 pub use crate::options::PoolOptions;
 use crate::size::bytes_of;
@@ -443,68 +443,6 @@ impl Pool {
         Ok(pointer)
     }
 
-    /// Frees a block by its address, in the order of a stream. NULL does nothing.
-    ///
-    /// # Safety
-    /// Nothing may use the block any more, except work that is enqueued in the stream, or ordered before what is; without
-    /// a stream, all work on it must have been observed complete. It must not be a [`PoolBlock`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn free_raw(&self, pointer: *mut c_void, stream: Option<&Stream>) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_free(self.inner.handle, pointer, order(stream))) }.map(drop)
-    }
-
-    /// As [`free_raw`](Self::free_raw), with the bytes that were asked for.
-    ///
-    /// # Safety
-    /// As [`free_raw`](Self::free_raw).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn free_sized_raw(
-        &self,
-        pointer: *mut c_void,
-        bytes: u64,
-        stream: Option<&Stream>,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_free_sized(self.inner.handle, pointer, bytes, order(stream))) }.map(drop)
-    }
-
-    /// Frees blocks by their addresses, one after the other, until one cannot be freed. The message of that failure has
-    /// its index.
-    ///
-    /// # Safety
-    /// As [`free_raw`](Self::free_raw), of each.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn free_batch_raw(
-        &self,
-        pointers: &[*mut c_void],
-        stream: Option<&Stream>,
-    ) -> Result<(), Error> {
-        let first = first_of(pointers);
-        let count = pointers.len() as u64;
-        // SAFETY: there are as many addresses; the rest is the caller's promise.
-        unsafe { call!(gpumem_pool_free_batch(self.inner.handle, first, count, order(stream))) }.map(drop)
-    }
-
-    /// Frees a block by its address, in the order of a native stream. NULL does nothing.
-    ///
-    /// # Safety
-    /// As [`free_raw`](Self::free_raw) and [`alloc_native`](Self::alloc_native).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::DeviceLost`] or
-    /// [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn free_native(&self, pointer: *mut c_void, native: *mut c_void) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_free_native(self.inner.handle, pointer, native)) }.map(drop)
-    }
-
     /// Records that work of a stream uses a block, given by its address, besides the stream in whose order it will be
     /// freed. See [`PoolBlock::record_use`].
     ///
@@ -517,61 +455,6 @@ impl Pool {
         unsafe { call!(gpumem_pool_record_use(self.inner.handle, pointer, stream.handle())) }
             .map(drop)
             .map_err(|error| error.called_as("Pool::record_use_raw"))
-    }
-
-    /// Releases what is free, until the pool has no more than `keep` bytes, and returns how many it has released. Blocks
-    /// that live stay, and so do those whose work is not complete.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidState`] in the callback and in a host function.
-    pub fn trim(&self, keep: u64) -> Result<u64, Error> {
-        // SAFETY: only handles, numbers and addresses.
-        unsafe { output_call!(gpumem_pool_trim(self.inner.handle, keep)) }
-    }
-
-    /// Releases the part of the pool that belongs to a capture into a graph, by the number of
-    /// [`Stream::capture_id`]. Blocks that live are ordinary blocks from then on.
-    ///
-    /// # Safety
-    /// The graph must not run any more, apart from launches that are enqueued in the stream now: others get the memory
-    /// that it uses.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if the pool has no part of such a capture; otherwise [`ErrorKind::InvalidArgument`],
-    /// [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
-    pub unsafe fn release_capture(&self, capture_id: u64, stream: Option<&Stream>) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_release_capture(self.inner.handle, capture_id, order(stream))) }.map(drop)
-    }
-
-    /// Returns how many bytes a pool takes to hold blocks of these sizes, in bytes, at the same time, what rounding adds
-    /// included. It does not depend on what the pool has. A pool with that as its [`initial_size`](PoolOptions::initial_size)
-    /// serves them, to one thread in one stream, without taking more the first time.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`].
-    pub fn capacity_for(&self, sizes: &[u64]) -> Result<u64, Error> {
-        let first = first_of(sizes);
-        // SAFETY: there are as many sizes.
-        unsafe { output_call!(gpumem_pool_capacity_for(self.inner.handle, first, sizes.len() as u64)) }
-    }
-
-    /// Sets how many bytes the pool takes at most; 0 means no limit. One below what it has releases nothing.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
-    pub fn set_limit(&self, bytes: u64) -> Result<(), Error> {
-        // SAFETY: only a handle and a number.
-        unsafe { call!(gpumem_pool_set_limit(self.inner.handle, bytes)) }.map(drop)
-    }
-
-    /// Sets how many bytes the pool keeps when blocks are freed; 0 means that all is kept.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
-    pub fn set_release_threshold(&self, bytes: u64) -> Result<(), Error> {
-        // SAFETY: only a handle and a number.
-        unsafe { call!(gpumem_pool_set_release_threshold(self.inner.handle, bytes)) }.map(drop)
     }
 
     /// Sets the function that is called when the pool cannot get memory, before an allocation fails: the time to free
@@ -642,37 +525,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Information about the pool.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn info(&self) -> Result<PoolInfo, Error> {
-        info_call!(gpumem_pool_get_info(self.inner.handle) => PoolInfo)
-    }
-
     /// Information about each size class, from the smallest blocks to the largest.
     ///
     /// # Errors
     /// If the instance is closed, or belongs to the parent process.
     pub fn classes(&self) -> Result<impl Iterator<Item = Result<PoolClassInfo, Error>> + '_, Error> {
         Ok((0..self.info()?.class_count).map(|index| self.class(index)))
-    }
-
-    /// Information about the size class with this index, below [`PoolInfo::class_count`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is none.
-    pub fn class(&self, index: u32) -> Result<PoolClassInfo, Error> {
-        info_call!(gpumem_pool_get_class_info(self.inner.handle, index) => PoolClassInfo)
-    }
-
-    /// Resets the peaks to what the pool has now.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn reset_peaks(&self) -> Result<(), Error> {
-        // SAFETY: only a handle.
-        unsafe { call!(gpumem_pool_reset_peaks(self.inner.handle)) }.map(drop)
     }
 
     /// Handle for calls of [`sys`](crate::sys). They must not destroy the pool or change its callback.
@@ -1034,29 +892,5 @@ impl<T: Element> PoolSlice<'_, T> {
     /// As [`PoolBlock::device_address`].
     pub fn device_address(&self) -> Result<u64, Error> {
         Ok(self.whole.device_address()? + (self.start * size_of::<T>()) as u64)
-    }
-}
-
-impl Instance {
-    /// Frees a block of any pool of the instance by its address alone, in the order of a stream; also of a pool that is
-    /// destroyed.
-    ///
-    /// # Safety
-    /// As [`Pool::free_raw`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`] or [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn free_block(&self, pointer: *mut c_void, stream: Option<&Stream>) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_pool_free_pointer(self.inner.handle, pointer, order(stream))) }.map(drop)
-    }
-
-    /// Information about the block of a pool that has an address.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if no pool of the instance has a live block there.
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
-    pub fn block_info(&self, pointer: *const c_void) -> Result<PoolBlockInfo, Error> {
-        info_call!(gpumem_pool_get_block_info(self.inner.handle, pointer) => PoolBlockInfo)
     }
 }

@@ -299,16 +299,3 @@ impl<T: Element> Operand for RangeSlice<'_, T> {
         Use::begin(inner.clone(), offset, bytes).map_or(Keep::Nothing, Keep::Part)
     }
 }
-
-impl Instance {
-    /// Gets what is mapped at an address. What a processor may do there says
-    /// [`pointer_access`](Self::pointer_access).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidState`] if nothing is mapped there, [`ErrorKind::WrongKind`] if the memory is not of
-    /// [`Kind::VIRTUAL`]; otherwise [`ErrorKind::InvalidArgument`] or [`ErrorKind::NotFound`].
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
-    pub fn mapping(&self, pointer: *const c_void) -> Result<MappingInfo, Error> {
-        info_call!(gpumem_range_get_mapping(self.inner.handle, pointer) => MappingInfo)
-    }
-}

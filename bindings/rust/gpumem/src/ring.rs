@@ -161,16 +161,6 @@ impl RingProducer {
         Ok(Self { ring: Arc::new(Ring { handle, instance: device.instance.clone() }), acquired: None })
     }
 
-    /// Exports the ring, so that other processes can [open](RingConsumer::open) it. The handle travels like one of memory.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] or [`ErrorKind::InvalidState`], as the message says.
-    pub fn export(&self) -> Result<ShareHandle, Error> {
-        // SAFETY: only handles, numbers and addresses.
-        let handle = unsafe { output_call!(gpumem_ring_export(self.ring.handle)) }?;
-        Ok(ShareHandle::of(&handle))
-    }
-
     /// Waits until all consumers have released the next slot. The stream will fill it, and waits for their work. Without a
     /// stream, this waits for that.
     ///

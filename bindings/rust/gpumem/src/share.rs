@@ -26,7 +26,7 @@ use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 #[cfg(doc)]
 use crate::hub::Link;
-use crate::infos::{ImportInfo, MemoryInfo, ShareInfo, WayInfo};
+use crate::infos::{MemoryInfo, ShareInfo, WayInfo};
 use crate::instance::{first_of, Inner, Instance};
 use crate::library::{c, call, info_call, output_call};
 use crate::memory::Memory;
@@ -267,16 +267,6 @@ impl Instance {
         Ok(ShareHandle::of(&handle))
     }
 
-    /// Ends an export. Whoever imports the handle from now on gets [`ErrorKind::StaleHandle`]; what has been imported
-    /// stays.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if this instance has no such export, or no longer.
-    pub fn revoke(&self, handle: &ShareHandle) -> Result<(), Error> {
-        // SAFETY: the handle lives during the call.
-        unsafe { call!(gpumem_share_revoke(self.inner.handle, &handle.to_c())) }.map(drop)
-    }
-
     /// Gets the file descriptors of an export, for a transport of the program's own; [`send`](Self::send) is one. They
     /// keep the memory alive, also after this process has ended.
     ///
@@ -304,20 +294,6 @@ impl Instance {
     pub fn share_way(&self, memory: impl Share, way: ShareWay, peer: SharePeer) -> Result<WayInfo, Error> {
         let (pointer, _, _hold) = place_of(&memory, "Instance::share_way")?;
         self.share_way_raw(pointer, way, peer)
-    }
-
-    /// As [`share_way`](Self::share_way), for the memory at an address.
-    ///
-    /// # Errors
-    /// As [`share_way`](Self::share_way), and for NULL.
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
-    pub fn share_way_raw(
-        &self,
-        pointer: *const c_void,
-        way: ShareWay,
-        peer: SharePeer,
-    ) -> Result<WayInfo, Error> {
-        info_call!(gpumem_share_get_way(self.inner.handle, pointer, way.0, peer.0) => WayInfo)
     }
 
     /// Sends a handle over a Unix socket, with its descriptors and a connection to this process. It needs no right to
@@ -408,15 +384,6 @@ impl Instance {
             sys::gpumem_import_cache_desc { idle_ns: nanoseconds(idle), bytes_max, ..Default::default() };
         // SAFETY: the struct lives during the call.
         unsafe { call!(gpumem_share_set_cache(self.inner.handle, &desc)) }.map(drop)
-    }
-
-    /// Unmaps all imports that were dropped and are kept.
-    ///
-    /// # Errors
-    /// In a host function.
-    pub fn flush_import_cache(&self) -> Result<(), Error> {
-        // SAFETY: only a handle.
-        unsafe { call!(gpumem_share_flush_cache(self.inner.handle)) }.map(drop)
     }
 }
 
@@ -569,14 +536,6 @@ impl Imported {
             return base;
         }
         base.cast::<u8>().wrapping_add(self.offset as usize).cast()
-    }
-
-    /// Information about the import. The exporter is not asked.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn info(&self) -> Result<ImportInfo, Error> {
-        info_call!(gpumem_memory_get_import_info(self.memory.handle()) => ImportInfo)
     }
 
     /// What the library knows of the memory, which is of [`Kind::IMPORTED`].

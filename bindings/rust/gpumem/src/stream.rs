@@ -25,9 +25,8 @@ use crate::device::Device;
 use crate::element::{Element, FillValue};
 use crate::error::{check, Error, ErrorKind, Rejected, Status};
 use crate::event::Event;
-use crate::infos::StreamInfo;
 use crate::instance::{lock, Instance};
-use crate::library::{c, call, info_call, output_call};
+use crate::library::{c, call, output_call};
 use crate::memory::Remains;
 pub use crate::options::StreamOptions;
 use crate::typed::{DeviceMemory, Pinned, Registered};
@@ -413,24 +412,6 @@ impl Stream {
         }
     }
 
-    /// Information about the stream.
-    ///
-    /// # Errors
-    /// If the instance is closed, or belongs to the parent process.
-    pub fn info(&self) -> Result<StreamInfo, Error> {
-        info_call!(gpumem_stream_get_info(self.handle()) => StreamInfo)
-    }
-
-    /// The number of the capture into a graph that the stream is part of, for
-    /// [`Pool::release_capture`](crate::Pool::release_capture); 0 if it is not being captured.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState) if the capture has failed, and in a host function.
-    pub fn capture_id(&self) -> Result<u64, Error> {
-        // SAFETY: only handles, numbers and addresses.
-        unsafe { output_call!(gpumem_stream_get_capture_id(self.handle())) }
-    }
-
     /// Whether all work is complete.
     ///
     /// # Errors
@@ -724,39 +705,6 @@ impl Stream {
         unsafe { self.wait_value_raw(address, value, bytes, condition) }?;
         self.keep(keep);
         Ok(())
-    }
-
-    /// Enqueues a write to a word by its address.
-    ///
-    /// # Safety
-    /// The word may be written, concurrently with other accesses, until the work has been observed complete.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn write_value_raw(&self, address: *mut c_void, value: u64, bytes: u32) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_stream_write_value(self.handle(), address, value, bytes)) }.map(drop)
-    }
-
-    /// Enqueues a wait for a word by its address.
-    ///
-    /// # Safety
-    /// The word may be read until the work has been observed complete.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::WrongKind`], [`ErrorKind::NoAccess`],
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn wait_value_raw(
-        &self,
-        address: *mut c_void,
-        value: u64,
-        bytes: u32,
-        condition: WaitCondition,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_stream_wait_value(self.handle(), address, value, bytes, condition.0)) }
-            .map(drop)
     }
 
     /// Enqueues a function that runs on the CPU, on a thread other than the caller's. If the device is lost, it is
