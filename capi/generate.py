@@ -22,6 +22,7 @@ import generate_csharp_calls  # noqa: E402
 import generate_csharp_objects  # noqa: E402
 import generate_csharp_options  # noqa: E402
 import generate_go  # noqa: E402
+import generate_go_calls  # noqa: E402
 import generate_infos  # noqa: E402
 import generate_options  # noqa: E402
 import generate_python  # noqa: E402
@@ -1030,7 +1031,7 @@ class Go:
             if text in self._fields:
                 return fields.get(text, self.public(text))
             return text if text.isidentifier() or text[0] == '"' or "/" in text[1:] else f'"{text}"'
-        others = {**self.classes, **generate_infos.STRUCTS}
+        others = {**self.classes, **generate_infos.STRUCTS, **{struct: name for struct, (name, _) in generate_go.OPTIONS.items()}}
         text = re.sub(r"`([^`]*)`", lambda match: code(match[1]), text)
         text = translate(text, lambda name: go_constant(self.interface, self._constants[name]), "{}", "{}")
         text = re.sub(r"\bgpumem_\w+", lambda match: self.links.get(match[0]) or others.get(match[0], match[0]), text)
@@ -1044,6 +1045,12 @@ def go_infos(interface):
 
 def go_options(interface):
     return GO_HEAD + "\n" + generate_go.options(interface, Go(interface))
+
+
+def go_method_calls(interface):
+    return (GO_HEAD.replace("\n//go:build cgo\n", "") + "\n// The methods that only pass on what they get to one function of C, and return what that has written. "
+            "capi/generate_go_calls.py has\n// the list; all others are in the file of their object.\n\n"
+            + generate_go_calls.calls(interface, Go(interface), lambda function: members.member(interface, function, "Go", lambda name: pascal(name, "Go"))))
 
 
 def go_objects(interface):
@@ -1133,6 +1140,7 @@ OUTPUTS = {
     "bindings/csharp/src/Calls.cs": csharp_calls,
     "bindings/csharp/src/HandleClasses.cs": csharp_handles,
     "bindings/csharp/src/ObjectClasses.cs": csharp_objects,
+    "bindings/go/gpumem/calls.go": go_method_calls,
     "bindings/go/gpumem/calls.h": go_calls,
     "bindings/go/gpumem/codes.go": go_codes,
     "bindings/go/gpumem/headers.h": one_header,

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """What capi/generate.py writes is what the headers say now. Usage: generated.py SOURCE_ROOT"""
 
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import generate
 import generate_csharp_calls
 import generate_csharp_objects
 import generate_go
+import generate_go_calls
 import generate_python
 import generate_rust_calls
 from tap import Tap
@@ -46,7 +48,7 @@ GPUMEM_API gpumem_status gpumem_plant(gpumem_device device, const gpumem_planted
 
 PLANTED_STATUS = "#define GPUMEM_ERROR_PLANTED (-900) /**< Planted. */\n"
 
-# A handle, with a function that C# and Rust only pass on, and one that ends its object.
+# A handle, with a function that bindings only pass on, and one that ends its object.
 PLANTED_HANDLE = """
 /** A sprout. */
 typedef struct gpumem_sprout_s *gpumem_sprout;
@@ -89,12 +91,14 @@ def self_check():
                 text = text.replace(f"}} {struct};", f"  uint64_t planted; /**< Planted. */\n}} {struct};")
             header.write_text(text, encoding="utf-8")
         interface = description.Description(description.in_order(folder))
-        with mock.patch.object(generate_csharp_calls, "CALLS", [*generate_csharp_calls.CALLS, "sprout_water"]), \
-                mock.patch.object(generate_rust_calls, "CALLS", [*generate_rust_calls.CALLS, "sprout_water"]), \
-                mock.patch.dict(generate_csharp_calls.HANDLES, {"gpumem_sprout": ("Sprout", None)}), \
-                mock.patch.dict(generate_csharp_objects.OBJECTS, {"Sprout": ("sprout", "Its instance.", "", "Its name.")}), \
-                mock.patch.dict(generate_python.KNOWN, {"StreamKnown": ("gpumem_stream_info", "What it is.", False, {"planted": ""})}), \
-                mock.patch.object(generate_go, "HANDLES", (*generate_go.HANDLES, "sprout")):
+        with contextlib.ExitStack() as planted:
+            for module in (generate_csharp_calls, generate_go_calls, generate_rust_calls):
+                planted.enter_context(mock.patch.object(module, "CALLS", [*module.CALLS, "sprout_water"]))
+            for table, more in ((generate_csharp_calls.HANDLES, {"gpumem_sprout": ("Sprout", None)}),
+                                (generate_csharp_objects.OBJECTS, {"Sprout": ("sprout", "Its instance.", "", "Its name.")}),
+                                (generate_python.KNOWN, {"StreamKnown": ("gpumem_stream_info", "What it is.", False, {"planted": ""})})):
+                planted.enter_context(mock.patch.dict(table, more))
+            planted.enter_context(mock.patch.object(generate_go, "HANDLES", (*generate_go.HANDLES, "sprout")))
             stale = dict(generate.outdated(interface))
         problems = [f"{name} did not change" for name in generate.OUTPUTS if name not in stale]
         script = stale.get("capi/gpumem.map", "")

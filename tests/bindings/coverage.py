@@ -42,8 +42,8 @@ NAMES_OF_C = (
 
 def sources(root, folder, ending):
     # The handle classes of C# are the only ones to end their objects, the objects of C#, Go and Python to have their information, and the
-    # calls of Rust are what a program calls.
-    offered = ("HandleClasses.cs", "ObjectClasses.cs", "objects.go", "_known.py", "/calls.rs")
+    # calls of Rust and Go are what a program calls.
+    offered = ("HandleClasses.cs", "ObjectClasses.cs", "objects.go", "_known.py", "calls.go", "calls.rs")
     generated = {root / name for name in generate.OUTPUTS if not name.endswith(offered)}
     for path in sorted((root / folder).rglob("*")):
         inside = path.relative_to(root / folder)

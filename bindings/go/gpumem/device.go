@@ -47,26 +47,3 @@ func (d *Device) Memory() (free, total uint64, err error) {
 	err = checked(C.gpumem_go_device_get_memory(d.id(), &freeBytes, &totalBytes), d)
 	return uint64(freeBytes), uint64(totalBytes), err
 }
-
-// TrimGraphs gives back the memory that the device keeps for graphs, such as those that captured cudaMallocAsync, and that no
-// graph uses. It returns the bytes; 0 on the host backend.
-func (d *Device) TrimGraphs() (uint64, error) {
-	return valueOf[uint64](C.gpumem_go_device_trim_graphs(d.id()), d)
-}
-
-// CanAccessPeer reports whether this device could access the memory of a peer directly.
-func (d *Device) CanAccessPeer(peer *Device) (bool, error) {
-	can, err := valueOf[uint64](C.gpumem_go_device_can_access_peer(d.id(), peer.id()), d, peer)
-	return can != 0, err
-}
-
-// EnablePeerAccess lets this device access all device memory of a peer, present and future, at the same addresses. The
-// access is one-way and counted. Copies between devices do not need it.
-func (d *Device) EnablePeerAccess(peer *Device) error {
-	return checked(C.gpumem_go_device_enable_peer_access(d.id(), peer.id()), d, peer)
-}
-
-// DisablePeerAccess undoes one EnablePeerAccess.
-func (d *Device) DisablePeerAccess(peer *Device) error {
-	return checked(C.gpumem_go_device_disable_peer_access(d.id(), peer.id()), d, peer)
-}

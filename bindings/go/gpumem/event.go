@@ -65,14 +65,6 @@ func (d *Device) event(result C.gpumem_go_result) (*Event, error) {
 	return event, nil
 }
 
-// Close destroys the event, or releases a wrapped one. Work that waits for it is not affected.
-func (e *Event) Close() error {
-	if e == nil {
-		return nil
-	}
-	return closeObject(e, &e.handled, func() error { return failure(C.gpumem_go_event_destroy(e.id())) })
-}
-
 // Record records the work that is in a stream now. A later record replaces it.
 func (e *Event) Record(stream *Stream) error {
 	defer runtime.KeepAlive(stream)

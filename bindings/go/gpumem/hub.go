@@ -83,33 +83,6 @@ func (i *Instance) OpenHub(options HubOptions) (*Hub, error) {
 	return h, nil
 }
 
-// Close closes the hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported
-// stays with them.
-func (h *Hub) Close() error {
-	if h == nil {
-		return nil
-	}
-	return closeObject(h, &h.handled, func() error { return failure(C.gpumem_go_hub_close(h.id())) })
-}
-
-// Publish publishes a handle under a name, as its newest version, and returns the number of that. The work that fills the
-// memory must be complete. A name has up to 63 bytes of UTF-8, without "/".
-func (h *Hub) Publish(name string, handle ShareHandle, options PublishOptions) (version uint64, err error) {
-	if err := checkTexts("Hub.Publish", name); err != nil {
-		return 0, err
-	}
-	desc := options.native()
-	return valueOf[uint64](C.gpumem_go_hub_publish(h.id(), name, handle.native(), inC(&desc)), h)
-}
-
-// Withdraw withdraws one version of a name, or all if version is 0. Importers keep what they have.
-func (h *Hub) Withdraw(name string, version uint64) error {
-	if err := checkTexts("Hub.Withdraw", name); err != nil {
-		return err
-	}
-	return checked(C.gpumem_go_hub_withdraw(h.id(), name, C.uint64_t(version)), h)
-}
-
 // Link is a connection to a hub.
 type Link struct {
 	handled
@@ -132,14 +105,6 @@ func (i *Instance) Connect(options LinkOptions) (*Link, error) {
 	l := &Link{instance: i, handled: handled{handle: handle}}
 	closeWhenDropped(l, i)
 	return l, nil
-}
-
-// Close closes the link. What was imported through it stays. A Wait of another goroutine fails with ErrStaleHandle.
-func (l *Link) Close() error {
-	if l == nil {
-		return nil
-	}
-	return closeObject(l, &l.handled, func() error { return failure(C.gpumem_go_link_close(l.id())) })
 }
 
 // Entries lists the versions in the hub, in the order of names and versions. What is published or withdrawn meanwhile may
@@ -213,34 +178,4 @@ func (l *Link) ImportNext(ctx context.Context, name string, after uint64, option
 		return nil, Entry{}, err
 	}
 	return memory, info.public(), nil
-}
-
-// Fetch fetches the handle of a name. Its descriptors and connection are kept until it is imported, or for 30 seconds.
-func (l *Link) Fetch(name string, options FetchOptions) (ShareHandle, error) {
-	if err := checkTexts("Link.Fetch", name); err != nil {
-		return ShareHandle{}, err
-	}
-	desc := options.native()
-	defer runtime.KeepAlive(l)
-	return newHandle(func(bytes *C.uint8_t) error {
-		return failure(C.gpumem_go_link_fetch(l.id(), name, inC(&desc), bytes))
-	})
-}
-
-// Publish publishes a handle of this link's instance, exported by ShareWayPOSIXFD, in a keeper, as [Hub.Publish] does. The
-// keeper takes its descriptors, and so the memory outlives this process.
-func (l *Link) Publish(name string, handle ShareHandle, options PublishOptions) (version uint64, err error) {
-	if err := checkTexts("Link.Publish", name); err != nil {
-		return 0, err
-	}
-	desc := options.native()
-	return valueOf[uint64](C.gpumem_go_link_publish(l.id(), name, handle.native(), inC(&desc)), l)
-}
-
-// Withdraw withdraws one version of a name from a keeper, or all if version is 0.
-func (l *Link) Withdraw(name string, version uint64) error {
-	if err := checkTexts("Link.Withdraw", name); err != nil {
-		return err
-	}
-	return checked(C.gpumem_go_link_withdraw(l.id(), name, C.uint64_t(version)), l)
 }

@@ -150,26 +150,6 @@ func (i *Instance) close(name string, mode closeMode) (destroyed uint64, err err
 // Live returns the number of all live objects: memory, streams and events.
 func (s Stats) Live() uint64 { return s.LiveCount + s.Streams + s.Events }
 
-// Stats reads the counters of the instance.
-func (i *Instance) Stats() (Stats, error) {
-	stats := nativeStats{structSize: unsafe.Sizeof(nativeStats{})}
-	err := checked(C.gpumem_go_stats_get(i.id(), inC(&stats)), i)
-	return stats.public(), err
-}
-
-// KindStats reads the counters of one kind of memory: KindDevice, KindPinned, KindRegistered,
-// KindManaged, KindVirtual or KindImported.
-func (i *Instance) KindStats(kind Kind) (KindStats, error) {
-	stats := nativeKindStats{structSize: unsafe.Sizeof(nativeKindStats{})}
-	err := checked(C.gpumem_go_stats_get_kind(i.id(), C.gpumem_kind(kind), inC(&stats)), i)
-	return stats.public(), err
-}
-
-// ResetPeaks resets the peaks, of every kind and of all memory, to what is live now.
-func (i *Instance) ResetPeaks() error {
-	return checked(C.gpumem_go_stats_reset_peaks(i.id()), i)
-}
-
 // Report returns a line for each live object with its kind, name, size and device, or "nothing lives".
 func (i *Instance) Report() (string, error) {
 	defer runtime.KeepAlive(i)

@@ -34,50 +34,6 @@ func (m *Memory) BeginHostAccess() (*HostAccess[byte], error) {
 	return beginHostAccess[byte](m, "Memory.BeginHostAccess", int(m.Size()))
 }
 
-// Attach attaches managed memory in stream order, and replaces what the memory was attached to before. The address is
-// that of the allocation, and the size is 0 or that of the allocation; for pageable memory, the size is the bytes to
-// attach. With AttachSingle, only this stream may use the memory. On concurrent devices it restricts nothing.
-func (s *Stream) Attach(address Address, size uint64, attach Attach) error {
-	if err := s.enter("Stream.Attach", address, size); err != nil {
-		return err
-	}
-	defer address.leave()
-	return checked(C.gpumem_go_managed_attach(s.id(), C.uint64_t(address.value), C.uint64_t(size),
-		C.gpumem_attach(attach)), s)
-}
-
-// Advise advises how a range of managed memory will be used, and reports whether that has an effect. No byte changes, and
-// nothing moves now. The location is that of a device or the host, as the advice allows; it is ignored where the advice
-// takes none.
-func (i *Instance) Advise(address Address, size uint64, advice Advice, location Location,
-	locationID int) (effective bool, err error) {
-	const name = "Instance.Advise"
-	if err := checkLocationID(name, locationID); err != nil {
-		return false, err
-	}
-	if err := address.enter(name, size); err != nil {
-		return false, err
-	}
-	defer address.leave()
-	return succeeded(C.gpumem_go_managed_advise(i.id(), C.uint64_t(address.value), C.uint64_t(size),
-		C.gpumem_advice(advice), C.gpumem_location(location), C.int32_t(locationID)), i)
-}
-
-// Prefetch moves a range of managed memory to a location, in stream order, and reports whether that has an effect. No
-// result depends on it, and the memory may be used meanwhile.
-func (s *Stream) Prefetch(address Address, size uint64, location Location, locationID int) (effective bool, err error) {
-	const name = "Stream.Prefetch"
-	if err := checkLocationID(name, locationID); err != nil {
-		return false, err
-	}
-	if err := s.enter(name, address, size); err != nil {
-		return false, err
-	}
-	defer address.leave()
-	return succeeded(C.gpumem_go_managed_prefetch(s.id(), C.uint64_t(address.value), C.uint64_t(size),
-		C.gpumem_location(location), C.int32_t(locationID)), s)
-}
-
 // ManagedRange is a range of a batch.
 type ManagedRange struct {
 	Address    Address  // First byte.
@@ -134,17 +90,6 @@ func (s *Stream) managedBatch(name string, ranges []ManagedRange,
 			int32(one.LocationID)}
 	}
 	return succeeded(call(first(native), C.uint64_t(len(native))), s)
-}
-
-// ManagedInfo gets the advice and the last prefetch of a range of managed memory.
-func (i *Instance) ManagedInfo(address Address, size uint64) (ManagedInfo, error) {
-	if err := address.enter("Instance.ManagedInfo", size); err != nil {
-		return ManagedInfo{}, err
-	}
-	defer address.leave()
-	info := nativeManagedInfo{structSize: unsafe.Sizeof(nativeManagedInfo{})}
-	err := checked(C.gpumem_go_managed_get_info(i.id(), C.uint64_t(address.value), C.uint64_t(size), inC(&info)), i)
-	return info.public(), err
 }
 
 // ordinals lists the devices whose bits are set.

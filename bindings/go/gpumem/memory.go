@@ -237,20 +237,6 @@ func (m *Memory) Info() (MemoryInfo, error) {
 	return info.public(), err
 }
 
-// Malloc allocates memory and returns only its address. Free it with [Instance.Free]; nothing else does.
-func (d *Device) Malloc(kind Kind, size uint64) (Address, error) {
-	address, err := valueOf[uint64](C.gpumem_go_malloc(d.id(), C.gpumem_kind(kind), C.uint64_t(size)), d)
-	return RawAddress(address), err
-}
-
-// Free frees an allocation of Malloc. The address of a Memory is refused, also as a number: close the Memory.
-func (i *Instance) Free(address Address) error {
-	if err := ownedMemory.check("Instance.Free", i, address); err != nil {
-		return err
-	}
-	return checked(C.gpumem_go_free(i.id(), C.uint64_t(address.value)), i)
-}
-
 // Register page-locks memory of other code by a raw address. The memory must not be Go's and must stay mapped until it
 // is unregistered. [Pageable.Register] and [Device.RegisterMemory] return an object.
 func (d *Device) Register(address Address, size uint64, require MemoryFlags) error {
@@ -259,13 +245,4 @@ func (d *Device) Register(address Address, size uint64, require MemoryFlags) err
 	}
 	return checked(C.gpumem_go_register(d.id(), C.uint64_t(address.value), C.uint64_t(size),
 		C.gpumem_memory_flags(require)), d)
-}
-
-// Unregister makes memory of Register pageable again, by the same address. The address of a Memory is refused, also as a
-// number: close the Memory.
-func (i *Instance) Unregister(address Address) error {
-	if err := ownedMemory.check("Instance.Unregister", i, address); err != nil {
-		return err
-	}
-	return checked(C.gpumem_go_unregister(i.id(), C.uint64_t(address.value)), i)
 }

@@ -92,14 +92,6 @@ func (i *Instance) physical(result C.gpumem_go_result) (*Physical, error) {
 	return p, nil
 }
 
-// Close releases the Physical. The memory lives on while it is mapped or shared.
-func (p *Physical) Close() error {
-	if p == nil {
-		return nil
-	}
-	return closeObject(p, &p.handled, func() error { return failure(C.gpumem_go_physical_release(p.id())) })
-}
-
 // Export makes a file for physical memory with HandleTypePOSIXFD. Another process can import it; pass it there with
 // exec.Cmd.ExtraFiles or over a Unix socket. The file keeps the memory alive until it is closed. The CUDA driver does not
 // export memory that was imported.

@@ -30,22 +30,6 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 	return info.public(), err
 }
 
-// PointerAccess gets what one processor may do, in place, with the memory at an address: the device with the ordinal
-// locationID for LocationDevice, or the CPU for LocationHost, where locationID is 0 or -1. Copies and fills need no
-// such right. The answer can change: enabling peer access adds to it, and unmapping takes from it.
-func (i *Instance) PointerAccess(address Address, location Location, locationID int) (Access, error) {
-	const name = "Instance.PointerAccess"
-	if err := checkLocationID(name, locationID); err != nil {
-		return AccessNone, err
-	}
-	if err := address.enter(name, 1); err != nil {
-		return AccessNone, err
-	}
-	defer address.leave()
-	return valueOf[Access](C.gpumem_go_pointer_get_access(i.id(), C.uint64_t(address.value), C.gpumem_location(location),
-		C.int32_t(locationID)), i)
-}
-
 // checkLocationID refuses numbers that C cannot express.
 func checkLocationID(function string, id int) error {
 	if id < math.MinInt32 || id > math.MaxInt32 {

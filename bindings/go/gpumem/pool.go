@@ -265,23 +265,6 @@ func (p *Pool) Malloc(size uint64, stream *Stream) (Address, error) {
 	return RawAddress(uint64(made.result.value)), err
 }
 
-// Free frees a block of Malloc in the order of a stream. The address of a PoolBlock is refused, also as a
-// number: call [PoolBlock.Free].
-func (p *Pool) Free(address Address, stream *Stream) error {
-	if err := ownedBlocks.check("Pool.Free", p.Device().Instance(), address); err != nil {
-		return err
-	}
-	return checked(C.gpumem_go_pool_free(p.id(), C.uint64_t(address.value), stream.id()), p, stream)
-}
-
-// FreeBlock is [Pool.Free] for a block of any pool of the instance, also of one that was closed.
-func (i *Instance) FreeBlock(address Address, stream *Stream) error {
-	if err := ownedBlocks.check("Instance.FreeBlock", i, address); err != nil {
-		return err
-	}
-	return checked(C.gpumem_go_pool_free_pointer(i.id(), C.uint64_t(address.value), stream.id()), i, stream)
-}
-
 // free frees a block of this pool, which may be closed.
 func (p *Pool) free(address, size uint64, in order) error {
 	defer runtime.KeepAlive(in.stream)
@@ -325,35 +308,6 @@ func (p *Pool) Trim(keep uint64) (released uint64, err error) {
 	})
 	runtime.KeepAlive(p)
 	return released, err
-}
-
-// ReleaseCapture releases the part of the pool that belongs to a capture into a graph, by the number of [Stream.CaptureID],
-// when the graph is not launched any more: behind the work that the stream has now, or at once if that is nil. Blocks that
-// live are ordinary blocks from then on.
-func (p *Pool) ReleaseCapture(captureID uint64, stream *Stream) error {
-	return checked(C.gpumem_go_pool_release_capture(p.id(), C.uint64_t(captureID), stream.id()), p, stream)
-}
-
-// CapacityFor returns how many bytes a pool takes to hold blocks of these sizes at the same time, what rounding adds included:
-// for the InitialSize of a pool that serves them the first time without taking more, to one goroutine at a time in one stream. It
-// does not depend on what the pool has.
-func (p *Pool) CapacityFor(sizes []uint64) (uint64, error) {
-	return valueOf[uint64](C.gpumem_go_pool_capacity_for(p.id(), first(sizes), C.uint64_t(len(sizes))), p)
-}
-
-// SetLimit sets how many bytes the pool takes at most; 0 means no limit. It releases nothing: see Trim.
-func (p *Pool) SetLimit(bytes uint64) error {
-	return checked(C.gpumem_go_pool_set_limit(p.id(), C.uint64_t(bytes)), p)
-}
-
-// SetReleaseThreshold sets how many bytes the pool keeps when blocks are freed; 0 means that it keeps all.
-func (p *Pool) SetReleaseThreshold(bytes uint64) error {
-	return checked(C.gpumem_go_pool_set_release_threshold(p.id(), C.uint64_t(bytes)), p)
-}
-
-// ResetPeaks resets the peaks of the pool to what it has now.
-func (p *Pool) ResetPeaks() error {
-	return checked(C.gpumem_go_pool_reset_peaks(p.id()), p)
 }
 
 // Classes gets the size classes of the pool, from small to large. Larger blocks than the last one has are cut to measure.

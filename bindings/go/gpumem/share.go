@@ -119,19 +119,6 @@ func (i *Instance) Export(address Address, options ExportOptions) (ShareHandle, 
 	})
 }
 
-// Export makes an event importable for other processes of this user. It must have been made with EventInterprocess and
-// EventDisableTiming. The export ends when the event is closed, and with [Instance.Revoke].
-func (e *Event) Export() (ShareHandle, error) {
-	defer runtime.KeepAlive(e)
-	return newHandle(func(bytes *C.uint8_t) error { return failure(C.gpumem_go_event_export(e.id(), bytes)) })
-}
-
-// Revoke ends an export of this instance. Whoever imports the handle from now on gets ErrStaleHandle; what has been
-// imported stays.
-func (i *Instance) Revoke(handle ShareHandle) error {
-	return checked(C.gpumem_go_share_revoke(i.id(), handle.native()), i)
-}
-
 // ExportedFiles returns the descriptors of an export of this instance as files, for a transport of the caller's own. The
 // caller closes them. They keep the memory alive, also after this process has ended. By ShareWayLegacy the cuda backend has
 // none.
@@ -307,11 +294,6 @@ func (i *Instance) SetImportCache(cache ImportCache) error {
 		return err
 	}
 	return checked(C.gpumem_go_share_set_cache(i.id(), C.uint64_t(cache.Idle), C.uint64_t(cache.MaxBytes)), i)
-}
-
-// FlushImportCache unmaps all imports that are closed and kept.
-func (i *Instance) FlushImportCache() error {
-	return checked(C.gpumem_go_share_flush_cache(i.id()), i)
 }
 
 // wayOf asks in which way the memory at an address can be shared.

@@ -149,12 +149,6 @@ func (w *streamWork) answer(count uint64, result C.gpumem_go_result) C.gpumem_go
 	return result
 }
 
-// CaptureID returns the number of the capture into a graph that the stream is part of, for [Pool.ReleaseCapture]; 0 if it is
-// not being captured.
-func (s *Stream) CaptureID() (uint64, error) {
-	return valueOf[uint64](C.gpumem_go_stream_get_capture_id(s.id()), s)
-}
-
 // native returns the native stream, or 0 if the stream is closed.
 func (w *streamWork) native() uintptr {
 	info := nativeStreamInfo{structSize: unsafe.Sizeof(nativeStreamInfo{})}
@@ -241,11 +235,6 @@ func nanoseconds(limit time.Duration) C.uint64_t {
 	return C.uint64_t(limit.Nanoseconds())
 }
 
-// WaitEvent makes later work of the stream wait for the latest record of an event.
-func (s *Stream) WaitEvent(event *Event) error {
-	return checked(C.gpumem_go_stream_wait_event(s.id(), event.id()), s, event)
-}
-
 // Launch enqueues a function that runs on the CPU, after all earlier and before all later work of the stream, on another
 // thread. It must not wait for device work. Of this package it may call only what returns texts, versions and
 // information about objects. It does not run if the device is lost. If it panics, the next Synchronize, Query or Close
@@ -275,27 +264,6 @@ func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_resu
 	}
 	runtime.KeepAlive(s)
 	return err
-}
-
-// WriteValue enqueues a write of a value to a word of 4 or 8 bytes in pinned or device memory: of 4 bytes, its lower 32 bits.
-func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {
-	if err := s.enter("Stream.WriteValue", address, uint64(size)); err != nil {
-		return err
-	}
-	defer address.leave()
-	return checked(C.gpumem_go_stream_write_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
-		C.uint32_t(size)), s)
-}
-
-// WaitValue makes later work of the stream wait until a word of 4 or 8 bytes in pinned or device memory meets a
-// condition. With one of 4 bytes, the lower 32 bits of the value are compared.
-func (s *Stream) WaitValue(address Address, value uint64, size uint32, condition WaitCondition) error {
-	if err := s.enter("Stream.WaitValue", address, uint64(size)); err != nil {
-		return err
-	}
-	defer address.leave()
-	return checked(C.gpumem_go_stream_wait_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
-		C.uint32_t(size), C.gpumem_wait_condition(condition)), s)
 }
 
 // enter is Address.enter for a call that enqueues work: the memory refers to the stream until that work is observed
