@@ -30,7 +30,7 @@ use crate::range::{describe_accesses, takes_away};
 use crate::size::bytes_of;
 use crate::sleep::{with_panics, BufferCallbacks, Callbacks, PrepareOptions, SleepOptions, WakeOptions};
 use crate::stream::Stream;
-use crate::typed::{to_vec, Part};
+use crate::typed::{parts, to_vec, Part};
 use crate::uses::{busy, lost, Parts, Use, Uses};
 
 impl BufferOptions {
@@ -837,20 +837,6 @@ impl<T: Element> Buffer<T> {
         Hold::begin(self.shared()).map(Some)
     }
 
-    /// A part of the buffer, as an operand of copies and fills.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range exceeds the buffer.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_, T>, Error> {
-        Part::of(self, self.len, &range, "Buffer::slice")
-    }
-
-    /// The whole buffer as a part of itself.
-    #[must_use]
-    pub fn as_slice(&self) -> BufferSlice<'_, T> {
-        Part { whole: self, start: 0, len: self.len }
-    }
-
     /// The first element, for code that orders its accesses itself. Only a buffer that moves changes it.
     #[must_use]
     pub fn as_ptr(&self) -> *mut T {
@@ -1069,6 +1055,7 @@ impl<T: Element> fmt::Debug for Buffer<T> {
 
 /// A part of a [`Buffer`], as an operand of copies and fills.
 pub type BufferSlice<'a, T> = Part<'a, Buffer<T>>;
+parts!(Buffer, BufferSlice);
 
 impl<T: Element> BufferSlice<'_, T> {
     /// Address of the first element for kernels.

@@ -133,53 +133,6 @@ impl Hub {
         self.publish_with_options(name, handle, &PublishOptions::new())
     }
 
-    /// As [`publish`](Self::publish), with options.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish), [`ErrorKind::AlreadyExists`] if the name has this version, or had it and has a later one,
-    /// and [`ErrorKind::InvalidState`] if the name is withdrawn and its numbers up to a higher one are used up.
-    pub fn publish_with_options(
-        &self,
-        name: &str,
-        handle: &ShareHandle,
-        options: &PublishOptions,
-    ) -> Result<u64, Error> {
-        let name = c_text(Some(name), "Hub::publish")?;
-        let (text, native, desc) = (c_pointer(&name), handle.to_c(), options.describe());
-        // SAFETY: the structs and the text live during the call.
-        unsafe { output_call!(gpumem_hub_publish(self.0.handle, text, &native, &desc)) }
-    }
-
-    /// Withdraws a name, with all its versions. Importers keep what they have, and see [`ImportState::WITHDRAWN`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if the hub has no such name.
-    pub fn withdraw(&self, name: &str) -> Result<(), Error> {
-        self.withdraw_as(name, 0, "Hub::withdraw")
-    }
-
-    /// Withdraws one version of a name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if the hub has no such name or version.
-    pub fn withdraw_version(&self, name: &str, version: u64) -> Result<(), Error> {
-        self.withdraw_as(name, version, "Hub::withdraw_version")
-    }
-
-    fn withdraw_as(&self, name: &str, version: u64, function: &'static str) -> Result<(), Error> {
-        let name = c_text(Some(name), function)?;
-        // SAFETY: the text lives during the call.
-        unsafe { call!(gpumem_hub_withdraw(self.0.handle, c_pointer(&name), version)) }
-            .map(drop)
-            .map_err(|error| error.called_as(function))
-    }
-
-    /// Handle for calls of [`sys`](crate::sys). They must not close it.
-    #[must_use]
-    pub fn handle(&self) -> sys::gpumem_hub {
-        self.0.handle
-    }
-
     /// Closes the hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported
     /// stays with them. Dropping the hub does the same, but cannot report a failure.
     ///
@@ -369,51 +322,6 @@ impl Link {
         self.publish_with_options(name, handle, &PublishOptions::new())
     }
 
-    /// As [`publish`](Self::publish), with options.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish), [`ErrorKind::AlreadyExists`] if the name has this version, or had it and has a later one,
-    /// and [`ErrorKind::InvalidState`] if the name is withdrawn and its numbers up to a higher one are used up.
-    pub fn publish_with_options(
-        &self,
-        name: &str,
-        handle: &ShareHandle,
-        options: &PublishOptions,
-    ) -> Result<u64, Error> {
-        let name = c_text(Some(name), "Link::publish")?;
-        let (text, native, desc) = (c_pointer(&name), handle.to_c(), options.describe());
-        // SAFETY: the structs and the text live during the call.
-        unsafe { output_call!(gpumem_link_publish(self.0.handle, text, &native, &desc)) }
-    }
-
-    /// Withdraws a name, with all its versions, from a keeper.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if the keeper has no such name; otherwise [`ErrorKind::InvalidArgument`],
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::PeerGone`], [`ErrorKind::Busy`] or
-    /// [`ErrorKind::InvalidState`].
-    pub fn withdraw(&self, name: &str) -> Result<(), Error> {
-        self.withdraw_as(name, 0, "Link::withdraw")
-    }
-
-    /// Withdraws one version of a name from a keeper.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] if the keeper has no such name or version; otherwise [`ErrorKind::InvalidArgument`],
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::PeerGone`], [`ErrorKind::Busy`] or
-    /// [`ErrorKind::InvalidState`].
-    pub fn withdraw_version(&self, name: &str, version: u64) -> Result<(), Error> {
-        self.withdraw_as(name, version, "Link::withdraw_version")
-    }
-
-    fn withdraw_as(&self, name: &str, version: u64, function: &'static str) -> Result<(), Error> {
-        let name = c_text(Some(name), function)?;
-        // SAFETY: the text lives during the call.
-        unsafe { call!(gpumem_link_withdraw(self.0.handle, c_pointer(&name), version)) }
-            .map(drop)
-            .map_err(|error| error.called_as(function))
-    }
-
     /// Says whether memory of the link's instance can be shared in one way with the process of the hub, by a trial at both
     /// ends: that process opens a small block in the same place. The answer is kept with the link. A keeper opens nothing.
     ///
@@ -425,12 +333,6 @@ impl Link {
         info_call!(gpumem_link_get_way(self.0.handle, pointer, way.0, peer.0) => WayInfo)
     }
 
-    /// Handle for calls of [`sys`](crate::sys). They must not close it.
-    #[must_use]
-    pub fn handle(&self) -> sys::gpumem_link {
-        self.0.handle
-    }
-
     /// Closes the link. What was imported through it stays, and still learns how the publisher fares. Dropping the link
     /// does the same, but cannot report a failure.
     ///
@@ -440,6 +342,66 @@ impl Link {
         self.0.close().map_err(|error| Rejected::new(self, error))
     }
 }
+
+/// What a hub and a link do alike.
+macro_rules! names {
+    ($class:ident: $handle:ident, $publish:ident, $withdraw:ident) => {
+        impl $class {
+            /// As [`publish`](Self::publish), with options.
+            ///
+            /// # Errors
+            /// As [`publish`](Self::publish), [`ErrorKind::AlreadyExists`] if the name has this version, or had it and has a
+            /// later one, and [`ErrorKind::InvalidState`] if the name is withdrawn and its numbers up to a higher one are used
+            /// up.
+            pub fn publish_with_options(
+                &self,
+                name: &str,
+                handle: &ShareHandle,
+                options: &PublishOptions,
+            ) -> Result<u64, Error> {
+                let name = c_text(Some(name), concat!(stringify!($class), "::publish"))?;
+                let (text, native, desc) = (c_pointer(&name), handle.to_c(), options.describe());
+                // SAFETY: the structs and the text live during the call.
+                unsafe { output_call!($publish(self.0.handle, text, &native, &desc)) }
+            }
+
+            /// Withdraws a name, with all its versions. Importers keep what they have, and see [`ImportState::WITHDRAWN`].
+            /// A link withdraws it from a keeper.
+            ///
+            /// # Errors
+            /// [`ErrorKind::NotFound`] if there is no such name; of a link also [`ErrorKind::InvalidArgument`],
+            /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::PeerGone`], [`ErrorKind::Busy`] or
+            /// [`ErrorKind::InvalidState`].
+            pub fn withdraw(&self, name: &str) -> Result<(), Error> {
+                self.withdraw_as(name, 0, concat!(stringify!($class), "::withdraw"))
+            }
+
+            /// Withdraws one version of a name.
+            ///
+            /// # Errors
+            /// As [`withdraw`](Self::withdraw), and [`ErrorKind::NotFound`] if the name has no such version.
+            pub fn withdraw_version(&self, name: &str, version: u64) -> Result<(), Error> {
+                self.withdraw_as(name, version, concat!(stringify!($class), "::withdraw_version"))
+            }
+
+            fn withdraw_as(&self, name: &str, version: u64, function: &'static str) -> Result<(), Error> {
+                let name = c_text(Some(name), function)?;
+                // SAFETY: the text lives during the call.
+                unsafe { call!($withdraw(self.0.handle, c_pointer(&name), version)) }
+                    .map(drop)
+                    .map_err(|error| error.called_as(function))
+            }
+
+            /// Handle for calls of [`sys`](crate::sys). They must not close it.
+            #[must_use]
+            pub fn handle(&self) -> sys::$handle {
+                self.0.handle
+            }
+        }
+    };
+}
+names!(Hub: gpumem_hub, gpumem_hub_publish, gpumem_hub_withdraw);
+names!(Link: gpumem_link, gpumem_link_publish, gpumem_link_withdraw);
 
 #[cfg(test)]
 mod tests {

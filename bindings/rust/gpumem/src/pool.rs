@@ -25,7 +25,7 @@ pub use crate::options::PoolOptions;
 use crate::size::bytes_of;
 use crate::sleep::{caught, with_panics};
 use crate::stream::{a_device_was_lost, order, Stream};
-use crate::typed::Part;
+use crate::typed::{parts, Part};
 use crate::uses::{lost, Parts, Use, Uses};
 
 /// The alignment that every block has.
@@ -679,20 +679,6 @@ impl<T: Element> PoolBlock<T> {
         }
     }
 
-    /// A part of the block, as an operand of copies and fills.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range exceeds the block.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<PoolSlice<'_, T>, Error> {
-        Part::of(self, self.len, &range, "PoolBlock::slice")
-    }
-
-    /// The whole block as a part of itself.
-    #[must_use]
-    pub fn as_slice(&self) -> PoolSlice<'_, T> {
-        Part { whole: self, start: 0, len: self.len }
-    }
-
     /// Information about the block; `None` for one without bytes.
     ///
     /// # Errors
@@ -878,6 +864,7 @@ impl<T: Element> fmt::Debug for PoolBlock<T> {
 
 /// A part of a [`PoolBlock`], as an operand of copies and fills.
 pub type PoolSlice<'a, T> = Part<'a, PoolBlock<T>>;
+parts!(PoolBlock, PoolSlice);
 
 impl<T: Element> PoolSlice<'_, T> {
     /// The first element, for code that orders its accesses itself.

@@ -279,15 +279,10 @@ impl fmt::Debug for AddressRange {
     }
 }
 
-/// A part of an [`AddressRange`], as an operand of copies and fills.
-#[derive(Debug)]
-pub struct RangeSlice<'a, T: Element> {
-    range: &'a AddressRange,
-    start: u64,
-    len: usize,
-    elements: PhantomData<T>,
+addressed_part! {
+    /// A part of an [`AddressRange`], as an operand of copies and fills.
+    RangeSlice of range: AddressRange
 }
-addressed_part!(RangeSlice);
 
 impl<T: Element> Operand for RangeSlice<'_, T> {
     fn elements(&self) -> Span {

@@ -81,15 +81,10 @@ impl Found {
     }
 }
 
-/// A part of a slot of a ring, as an operand of copies and fills.
-#[derive(Debug)]
-pub struct RingSlice<'a, T: Element> {
-    ring: &'a Arc<Ring>,
-    start: u64,
-    len: usize,
-    elements: PhantomData<T>,
+addressed_part! {
+    /// A part of a slot of a ring, as an operand of copies and fills.
+    RingSlice of ring: Arc<Ring>
 }
-addressed_part!(RingSlice);
 
 impl<T: Element> Operand for RingSlice<'_, T> {
     fn elements(&self) -> Span {

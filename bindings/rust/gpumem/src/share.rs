@@ -574,17 +574,11 @@ impl fmt::Debug for Imported {
     }
 }
 
-/// A part of [`Imported`] memory, as an operand of copies and fills.
-#[derive(Debug)]
-pub struct ImportedSlice<'a, T: Element> {
-    imported: &'a Imported,
-    start: u64,
-    /// From the start of the memory.
-    offset: u64,
-    len: usize,
-    elements: PhantomData<T>,
+addressed_part! {
+    /// A part of [`Imported`] memory, as an operand of copies and fills.
+    // The offset is from the start of the memory.
+    ImportedSlice of imported: Imported, offset: u64
 }
-addressed_part!(ImportedSlice);
 
 impl<T: Element> Operand for ImportedSlice<'_, T> {
     fn elements(&self) -> Span {

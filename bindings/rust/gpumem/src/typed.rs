@@ -226,9 +226,19 @@ impl<W: fmt::Debug> fmt::Debug for Part<'_, W> {
     }
 }
 
-/// The functions of a part of memory that has no elements of its own, whose address is its `start`.
+/// A part of memory that has no elements of its own, whose address is its `start`.
 macro_rules! addressed_part {
-    ($name:ident) => {
+    ($(#[$about:meta])* $name:ident of $whole:ident: $kind:ty $(, $field:ident: $type:ty)?) => {
+        $(#[$about])*
+        #[derive(Debug)]
+        pub struct $name<'a, T: Element> {
+            $whole: &'a $kind,
+            start: u64,
+            len: usize,
+            $($field: $type,)?
+            elements: PhantomData<T>,
+        }
+
         impl<T: Element> Clone for $name<'_, T> {
             fn clone(&self) -> Self {
                 *self
@@ -324,7 +334,64 @@ macro_rules! array {
     };
 }
 
-pub(crate) use {addressed_part, array};
+/// The functions of arrays that are slices for the CPU.
+macro_rules! host_array {
+    ($name:ident, $slice:ident of $memory:literal) => {
+        array!($name);
+
+        impl<A: Atomic> $name<A> {
+            /// A part of an array of atomics, as an operand of copies and fills. Other arrays are slices: `&array[range]`.
+            ///
+            /// # Errors
+            /// [`ErrorKind::InvalidArgument`] if the range exceeds the array.
+            pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<$slice<'_, A>, Error> {
+                Part::of(self, self.len(), &range, concat!(stringify!($name), "::slice"))
+            }
+        }
+
+        #[doc = concat!("A part of an array of atomics in ", $memory, " memory.")]
+        pub type $slice<'a, A> = Part<'a, $name<A>>;
+
+        impl<T: Element> Deref for $name<T> {
+            type Target = [T];
+            fn deref(&self) -> &[T] {
+                // SAFETY: the CPU can access the memory.
+                unsafe { self.block.as_slice() }
+            }
+        }
+
+        /// Not for atomics: a stream may write them while they are shared, so nothing has exclusive access.
+        impl<T: Element + Copy> DerefMut for $name<T> {
+            fn deref_mut(&mut self) -> &mut [T] {
+                // SAFETY: the CPU can access the memory.
+                unsafe { self.block.as_mut_slice() }
+            }
+        }
+    };
+}
+
+/// A part of memory that the CPU cannot use as a slice.
+macro_rules! parts {
+    ($name:ident, $slice:ident) => {
+        impl<T: Element> $name<T> {
+            /// A part of it, as an operand of copies and fills.
+            ///
+            /// # Errors
+            /// [`ErrorKind::InvalidArgument`] if the range exceeds it.
+            pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<$slice<'_, T>, Error> {
+                Part::of(self, self.len(), &range, concat!(stringify!($name), "::slice"))
+            }
+
+            /// The whole of it as a part of itself.
+            #[must_use]
+            pub fn as_slice(&self) -> $slice<'_, T> {
+                Part { whole: self, start: 0, len: self.len() }
+            }
+        }
+    };
+}
+
+pub(crate) use {addressed_part, array, parts};
 
 /// An array in the memory of a device. The CPU cannot access it: copy it, fill it, or pass its
 /// [`device_address`](Self::device_address) to a kernel.
@@ -341,6 +408,7 @@ pub struct DeviceMemory<T: Element> {
     block: Block<T>,
 }
 array!(DeviceMemory);
+parts!(DeviceMemory, DeviceSlice);
 
 impl<T: Element> DeviceMemory<T> {
     /// Allocates memory for `len` elements, with indeterminate values.
@@ -357,20 +425,6 @@ impl<T: Element> DeviceMemory<T> {
     /// As [`new`](Self::new), and if an option cannot be granted.
     pub fn with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
         Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, "DeviceMemory")? })
-    }
-
-    /// A part of the array.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range exceeds the array.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T>, Error> {
-        Part::of(self, self.len(), &range, "DeviceMemory::slice")
-    }
-
-    /// The whole array as a part of itself.
-    #[must_use]
-    pub fn as_slice(&self) -> DeviceSlice<'_, T> {
-        Part { whole: self, start: 0, len: self.len() }
     }
 }
 
@@ -436,7 +490,7 @@ impl<T: Element> DeviceSlice<'_, T> {
 pub struct Pinned<T: Element> {
     block: Block<T>,
 }
-array!(Pinned);
+host_array!(Pinned, PinnedSlice of "page-locked");
 
 impl<T: Element> Pinned<T> {
     /// Allocates memory for `len` elements, with all bits 0.
@@ -505,35 +559,6 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
     #[must_use]
     pub unsafe fn assume_init(self) -> Pinned<T> {
         Pinned { block: self.block.cast() }
-    }
-}
-
-impl<A: Atomic> Pinned<A> {
-    /// A part of an array of atomics, as an operand of copies and fills. Other arrays are slices: `&array[range]`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range exceeds the array.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<PinnedSlice<'_, A>, Error> {
-        Part::of(self, self.len(), &range, "Pinned::slice")
-    }
-}
-
-/// A part of an array of atomics in page-locked memory.
-pub type PinnedSlice<'a, A> = Part<'a, Pinned<A>>;
-
-impl<T: Element> Deref for Pinned<T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        // SAFETY: the CPU can access pinned memory.
-        unsafe { self.block.as_slice() }
-    }
-}
-
-/// Not for atomics: a stream may write them while they are shared, so nothing has exclusive access.
-impl<T: Element + Copy> DerefMut for Pinned<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: the CPU can access pinned memory.
-        unsafe { self.block.as_mut_slice() }
     }
 }
 
@@ -664,7 +689,7 @@ impl<T: Element + Copy> WriteCombined<T> {
 pub struct Registered<T: Element> {
     block: Block<T>,
 }
-array!(Registered);
+host_array!(Registered, RegisteredSlice of "registered");
 
 /// What [`Registered::new`] takes: a `Vec<T>` or a `Box<[T]>`. Its elements stay where they are.
 #[cfg_attr(
@@ -756,35 +781,6 @@ impl<T: Element> Registered<T> {
             // SAFETY: the elements have no bytes, and their address is aligned.
             None => Ok(unsafe { Vec::from_raw_parts(start.as_ptr(), len, len) }),
         }
-    }
-}
-
-impl<A: Atomic> Registered<A> {
-    /// A part of an array of atomics, as an operand of copies and fills. Other arrays are slices: `&array[range]`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range exceeds the array.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<RegisteredSlice<'_, A>, Error> {
-        Part::of(self, self.len(), &range, "Registered::slice")
-    }
-}
-
-/// A part of an array of atomics in registered memory.
-pub type RegisteredSlice<'a, A> = Part<'a, Registered<A>>;
-
-impl<T: Element> Deref for Registered<T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        // SAFETY: the CPU can access registered memory.
-        unsafe { self.block.as_slice() }
-    }
-}
-
-/// Not for atomics: a stream may write them while they are shared, so nothing has exclusive access.
-impl<T: Element + Copy> DerefMut for Registered<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: the CPU can access registered memory.
-        unsafe { self.block.as_mut_slice() }
     }
 }
 
