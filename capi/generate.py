@@ -1028,7 +1028,7 @@ class Go:
         """A text of the headers; `fields` are those of its struct."""
         def code(text):
             """A field, a name, or what is written somewhere."""
-            if text in self._fields:
+            if text in fields or text in self._fields:
                 return fields.get(text, self.public(text))
             return text if text.isidentifier() or text[0] == '"' or "/" in text[1:] else f'"{text}"'
         others = {**self.classes, **generate_infos.STRUCTS, **{struct: name for struct, (name, _) in generate_go.OPTIONS.items()}}

@@ -189,7 +189,7 @@ func (s *Stream) WaitEvent(event *Event) error {
 // WriteValue enqueues a write of a value to a word of pinned or device memory. The memory must stay open until the
 // write has been observed complete.
 //   - address: word, aligned to its size, by its host or device address
-//   - value: value to write; its low 32 bits if value_size is 4
+//   - value: value to write; its low 32 bits if valueSize is 4
 //   - valueSize: 4 or 8 bytes
 func (s *Stream) WriteValue(address Address, value uint64, valueSize uint32) error {
 	if err := s.enter("Stream.WriteValue", address, uint64(valueSize)); err != nil {
@@ -203,7 +203,7 @@ func (s *Stream) WriteValue(address Address, value uint64, valueSize uint32) err
 // WaitValue makes later work of a stream wait until a word of pinned or device memory meets a condition. The memory
 // must stay open until the wait has been observed complete.
 //   - address: word, aligned to its size, by its host or device address
-//   - value: value to compare with; its low 32 bits if value_size is 4
+//   - value: value to compare with; its low 32 bits if valueSize is 4
 //   - valueSize: 4 or 8 bytes
 func (s *Stream) WaitValue(address Address, value uint64, valueSize uint32, condition WaitCondition) error {
 	if err := s.enter("Stream.WaitValue", address, uint64(valueSize)); err != nil {
