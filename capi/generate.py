@@ -435,6 +435,7 @@ def rust_calls(interface):
         text += f"use crate::{module}::{{\n" + fill("    ", names, ",", "    ", 110) + "\n};\n"
     return text + ("use crate::copy::CopyOptions;\nuse crate::device::Device;\nuse crate::error::{Error, Status};\nuse crate::event::Event;\n"
                    "use crate::hub::{Hub, Link};\nuse crate::instance::{first_of, Instance};\nuse crate::library::{c, call, info_call, output_call};\n"
+                   "use crate::managed::{ManagedInfo, Place};\n"
                    "use crate::physical::Physical;\nuse crate::pool::Pool;\nuse crate::ring::RingProducer;\nuse crate::share::{Imported, ShareHandle};\n"
                    "use crate::stream::{order, Stream};\n#[cfg(doc)]\nuse crate::*;\n") + made
 

@@ -15,19 +15,23 @@ from generate_rust import STRUCTS
 CALLS = """
     instance_get_info stats_get stats_get_kind stats_reset_peaks pointer_get_info free unregister range_get_mapping share_revoke
     share_get_way share_flush_cache pool_free_pointer pool_get_block_info copy copy_2d fill fill_2d
+    managed_advise managed_get_info managed_begin_host_access managed_end_host_access
     device_get_info device_trim_graphs device_get_capability device_can_access_peer device_enable_peer_access
     device_disable_peer_access malloc register pointer_get_device_pointer
     stream_get_info stream_get_capture_id copy_async copy_2d_async fill_async fill_2d_async stream_write_value stream_wait_value
-    managed_attach managed_prefetch_batch managed_discard_batch managed_discard_and_prefetch_batch
+    managed_attach managed_prefetch managed_prefetch_batch managed_discard_batch managed_discard_and_prefetch_batch
     event_get_info event_export physical_get_info hub_get_info link_get_info memory_get_import_info ring_export
     pool_get_info pool_get_class_info pool_reset_peaks pool_set_limit pool_set_release_threshold pool_trim pool_release_capture
-    pool_capacity_for pool_free pool_free_sized pool_free_batch pool_free_native
+    pool_capacity_for pool_record_use pool_free pool_free_sized pool_free_batch pool_free_native
     host_native_stream_create host_native_stream_destroy host_stream_set_capturing host_device_lose host_fail_step
     host_foreign_alloc host_foreign_free host_foreign_peer_access
 """.split()
 # Those beside a safe one, which has the name.
-RAW = {"share_get_way", "stream_write_value", "stream_wait_value", "managed_attach", "managed_prefetch_batch", "managed_discard_batch",
-       "managed_discard_and_prefetch_batch", *(f"{name}{end}" for name in ("copy", "copy_2d", "fill", "fill_2d") for end in ("", "_async"))}
+RAW = {"share_get_way", "stream_write_value", "stream_wait_value", "managed_attach", "managed_prefetch", "managed_prefetch_batch",
+       "managed_discard_batch", "managed_discard_and_prefetch_batch", *(f"{name}{end}" for name in ("copy", "copy_2d", "fill", "fill_2d") for end in ("", "_async"))}
+# Those beside one that calls the function otherwise: they say their own name in messages.
+METHODS = {"managed_advise": "Instance::advise_raw", "managed_get_info": "Instance::managed_info_raw",
+           "managed_begin_host_access": "Instance::begin_host_access_raw", "pool_record_use": "Pool::record_use_raw"}
 # Parameters that stand in a pair with the one before.
 PAIRED = {"destination_pitch", "source_pitch", "pitch", "height", "value_size"}
 # The unsafe ones, with what their caller promises.
@@ -44,7 +48,8 @@ PROMISES = {
     "stream_write_value": "The word may be written, concurrently with other accesses, until the work has been observed complete.",
     "stream_wait_value": "The word may be read until the work has been observed complete.",
     "managed_attach": "The memory lives until the work has been observed complete. Nothing accesses it that it then no longer belongs to.",
-    "managed_prefetch_batch": "The memory lives until the work has been observed complete.",
+    **{f"managed_prefetch{end}": "The memory lives until the work has been observed complete." for end in ("", "_batch")},
+    "managed_end_host_access": "It must not be the access of a guard.",
     **{f"managed_discard{end}_batch": "The memory lives, and nothing else accesses it, until the work has been observed complete. No value is "
        "read there before one is written." for end in ("", "_and_prefetch")},
     "pool_release_capture": "The graph must not run any more, apart from launches that are enqueued in the stream now: others get the memory "
@@ -55,9 +60,13 @@ PROMISES = {
 # What Rust says besides.
 MORE = {
     "malloc": " [`Instance::free`] frees it. [`DeviceMemory`], [`Pinned`] and [`Managed`] free themselves.",
+    **{f"managed_{name}": " The memory may be pageable, too, where devices access that." for name in ("advise", "prefetch")},
+    "managed_begin_host_access": " [`Managed::host`] does so safely.",
+    "managed_end_host_access": " It is one of [`Instance::begin_host_access_raw`].",
     "register": " It stays so until [`Instance::unregister`]. [`Registered`] and [`Device::with_registered`] do so safely.",
 }
 TYPES = {"void": "*mut c_void", "uint64_t": "u64", "uint32_t": "u32"}
+INFOS = {**STRUCTS, "gpumem_managed_info": "ManagedInfo"}
 # How a handle is got from an object, if not by its method.
 HANDLE_OF = {"Device": "handle", "Instance": "inner.handle"}
 
@@ -84,6 +93,12 @@ class Call:
                 else:
                     self.given.append(f"{name}: &{kind}")
                     self.words.append(f"{name}.{field}")
+            elif base == "gpumem_location":
+                optional = "ignored" in text
+                self.given.append("place: Option<Place>" if optional else "place: Place")
+                self.words += [f"place.{'map_or((0, 0), Place::to_c)' if optional else 'to_c()'}.{part}" for part in (0, 1)]
+            elif name == "location_id":
+                continue  # Of the place.
             elif base == "gpumem_copy_options":
                 self.given.append(f"{name}: &CopyOptions")
                 self.words.append(f"&{name}.describe()")
@@ -114,8 +129,8 @@ class Call:
     def writes(self, base, name, text, kinds):
         """What the library writes: information, or a value."""
         self.convert = ""
-        if base in STRUCTS:
-            self.info = self.result = STRUCTS[base]
+        if base in INFOS:
+            self.info = self.result = INFOS[base]
             return
         self.returns = re.sub(r"^receives ", "Returns ", text).removesuffix("; or NULL") + "."
         if base == "gpumem_share_handle":
@@ -131,7 +146,7 @@ class Call:
     def body(self, function, promised):
         words = f"{function.name}({', '.join(self.words)})"
         if self.info:
-            return f"info_call!({words} => {self.info})"
+            return f"info_call!({words} => {self.info})" + ("\n    " + self.convert) * bool(self.convert)
         macro = "output_call" if any(parameter.name.startswith("out_") for parameter in function.parameters) else "call"
         safety = "the promise of the caller" if promised else "handles, numbers and addresses may be any"
         line = f"unsafe {{ {macro}!({words}) }}"
@@ -144,8 +159,8 @@ def failures(function, errors, words):
     for status, cause in function.notes.items():
         if status.startswith("GPUMEM_ERROR_"):
             causes = found.setdefault(errors.get(status.removeprefix("GPUMEM_ERROR_"), "Internal"), [])
-            cause = re.sub(r"[^,;]*(\bNULL\b|`out_|is another number)[^,;]*([,;] |$)", "", cause.replace("NULL or mis", "a mis"))
-            causes += [one for one in [re.sub("^or |; $", "", cause)] if one and one not in causes]
+            cause = re.sub(r"[^,;]*(\bNULL\b|`out_|is another number)[^,;]*([,;]|$)", "", cause.replace("NULL or mis", "a mis"))
+            causes += [one for one in [cause.strip(" ,;").removeprefix("or ")] if one and one not in causes]
     alike = {}
     for kind, causes in found.items():
         alike.setdefault("; ".join(causes), []).append(f"[`ErrorKind::{kind}`]")
@@ -157,7 +172,7 @@ def parameters(function, given, words):
     for one in given:
         names, _, kind = one.rpartition(": ")
         for name in re.findall(r"\w+", names):
-            text = function.notes[name]
+            text = function.notes["location" if name == "place" else name]
             if kind == "bool":
                 text = text.replace("1 if", "whether").replace(", otherwise 0", "")
             elif kind[0] in "&O":
@@ -175,10 +190,12 @@ def calls(interface, kinds, errors, member, words, comment):
     made = {}
     for short in CALLS:
         function, promise = known[short], PROMISES.get(short)
-        owner, _, name = member(function).rpartition("::")
+        owner, _, name = METHODS.get(short, member(function)).rpartition("::")
         if short in RAW:
             name = name.removesuffix("_batch") + "_batch" * short.endswith("_batch") + "_raw"
         call = Call(interface, function, owner, kinds)
+        if short in METHODS:
+            call.convert += f'.map_err(|error| error.called_as("{METHODS[short]}"))'
         about = f"{function.text}{MORE.get(short, '')} {call.returns}".strip().replace(": see share.h", "").replace(" Returns 1 or 0.", "")
         notes = list(parameters(function, call.given, words))
         says = [words(about.replace("with NULL or", "with `None` or")), *[""] * bool(notes), *notes]

@@ -11,7 +11,7 @@ use std::ptr;
 use gpumem_sys as sys;
 
 use crate::codes::{
-    Attach, Capability, Kind, MemoryFlags, SharePeer, ShareWay, WaitCondition,
+    Advice, Attach, Capability, Kind, MemoryFlags, SharePeer, ShareWay, WaitCondition,
 };
 use crate::infos::{
     CapabilityInfo, DeviceInfo, EventInfo, HubInfo, ImportInfo, InstanceInfo, KindStats, LinkInfo,
@@ -25,6 +25,7 @@ use crate::event::Event;
 use crate::hub::{Hub, Link};
 use crate::instance::{first_of, Instance};
 use crate::library::{c, call, info_call, output_call};
+use crate::managed::{ManagedInfo, Place};
 use crate::physical::Physical;
 use crate::pool::Pool;
 use crate::ring::RingProducer;
@@ -462,6 +463,95 @@ impl Instance {
             value_size)) }
             .map(drop)
     }
+
+    /// Advises how a range will be used. No byte changes and nothing moves now. The memory may be pageable,
+    /// too, where devices access that. Returns `false` if the device or the driver cannot use this advice;
+    /// nothing changed.
+    ///
+    /// - `pointer`: first byte
+    /// - `size`: bytes, 1 to 2^63-1
+    /// - `place`: [`Location::DEVICE`], [`Location::HOST`], [`Location::HOST_NUMA`] or
+    ///   [`Location::HOST_NUMA_CURRENT`], as the advice allows; ignored where the advice has no location
+    ///
+    /// # Errors
+    /// - [`ErrorKind::InvalidArgument`]: a size of 0 or above 2^63-1, unknown advice, a location that the
+    ///   advice does not take, no such device or node, a range that leaves its allocation, or pageable memory
+    ///   that is not mapped
+    /// - [`ErrorKind::WrongKind`]: the memory is neither managed nor pageable
+    /// - [`ErrorKind::NotFound`]: there is no known memory at the pointer
+    /// - [`ErrorKind::Unsupported`]: the memory is pageable, and no device can access that
+    /// - [`ErrorKind::InvalidState`]: called from a host function
+    /// - [`ErrorKind::DeviceLost`]: the device is lost
+    pub fn advise_raw(
+        &self,
+        pointer: *const c_void,
+        size: u64,
+        advice: Advice,
+        place: Option<Place>,
+    ) -> Result<bool, Error> {
+        // SAFETY: handles, numbers and addresses may be any.
+        unsafe { call!(gpumem_managed_advise(self.inner.handle, pointer, size, advice.0, place.map_or((0, 0),
+            Place::to_c).0, place.map_or((0, 0), Place::to_c).1)) }
+            .map(|status| status != Status::NO_EFFECT).map_err(|error|
+            error.called_as("Instance::advise_raw"))
+    }
+
+    /// Gets the advice and the last prefetch of a range.
+    ///
+    /// - `pointer`: first byte
+    /// - `size`: bytes, 1 to 2^63-1
+    ///
+    /// # Errors
+    /// - [`ErrorKind::InvalidArgument`]: a size of 0 or above 2^63-1, or a range that leaves its allocation
+    /// - [`ErrorKind::WrongKind`]: the memory is not managed
+    /// - [`ErrorKind::NotFound`]: there is no known memory at the pointer
+    /// - [`ErrorKind::InvalidState`]: called from a host function
+    /// - [`ErrorKind::DeviceLost`]: the device is lost
+    pub fn managed_info_raw(&self, pointer: *const c_void, size: u64) -> Result<ManagedInfo, Error> {
+        info_call!(gpumem_managed_get_info(self.inner.handle, pointer, size) => ManagedInfo)
+            .map_err(|error| error.called_as("Instance::managed_info_raw"))
+    }
+
+    /// Begins an access of the CPU to managed memory: waits until the CPU may touch it. Where all devices are
+    /// concurrent it waits for nothing and counts nothing; order the access as you would order any other.
+    /// Elsewhere it waits for the stream that the memory is attached to, or, for memory that is attached
+    /// globally, for the streams of this instance on devices that are not concurrent. What it waits for is
+    /// then observed complete. Until [`Instance::end_host_access_raw`], work on the memory in such a device,
+    /// its attachment and its destruction fail with [`Status::BUSY`]. Accesses are counted. Other work that
+    /// is enqueued on such a device meanwhile is not held off, and takes memory that is attached globally
+    /// away from the CPU again. If there can be any, attach the memory to the host or to one stream. Kernels
+    /// and streams that the instance does not know are the caller's to wait for. [`Managed::host`] does so
+    /// safely.
+    ///
+    /// - `pointer`: any byte of the memory
+    ///
+    /// # Errors
+    /// - [`ErrorKind::WrongKind`]: the memory is not managed
+    /// - [`ErrorKind::NotFound`]: there is no memory of this instance at the pointer
+    /// - [`ErrorKind::InvalidState`]: called from a host function; or a stream to wait for is being captured
+    /// - [`ErrorKind::DeviceLost`]: a device to wait for is lost
+    pub fn begin_host_access_raw(&self, pointer: *const c_void) -> Result<(), Error> {
+        // SAFETY: handles, numbers and addresses may be any.
+        unsafe { call!(gpumem_managed_begin_host_access(self.inner.handle, pointer)) }
+            .map(drop).map_err(|error| error.called_as("Instance::begin_host_access_raw"))
+    }
+
+    /// Ends an access that [`Managed::host`] began. It is one of [`Instance::begin_host_access_raw`].
+    ///
+    /// - `pointer`: any byte of the memory
+    ///
+    /// # Safety
+    /// It must not be the access of a guard.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::WrongKind`]: the memory is not managed
+    /// - [`ErrorKind::NotFound`]: there is no memory of this instance at the pointer
+    /// - [`ErrorKind::InvalidState`]: no access has begun, which is known only where accesses are counted:
+    ///   where not all devices are concurrent
+    pub unsafe fn end_host_access_raw(&self, pointer: *const c_void) -> Result<(), Error> {
+        // SAFETY: the promise of the caller.
+        unsafe { call!(gpumem_managed_end_host_access(self.inner.handle, pointer)) }.map(drop)
+    }
 }
 
 impl Device {
@@ -832,6 +922,38 @@ impl Stream {
         unsafe { call!(gpumem_managed_attach(self.handle(), pointer, size, attach.0)) }.map(drop)
     }
 
+    /// Moves a range to a location, in stream order. It is never needed for correctness, and the memory may
+    /// be used meanwhile. The memory may be pageable, too, where devices access that. Returns `false` if the
+    /// device or the driver cannot prefetch; nothing changed.
+    ///
+    /// - `pointer`: first byte
+    /// - `size`: bytes, 1 to 2^63-1
+    /// - `place`: [`Location::DEVICE`] (a concurrent device), [`Location::HOST`], [`Location::HOST_NUMA`] or
+    ///   [`Location::HOST_NUMA_CURRENT`]
+    ///
+    /// # Safety
+    /// The memory lives until the work has been observed complete.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::InvalidArgument`]: a size of 0 or above 2^63-1, another location, no such device or
+    ///   node, a range that leaves its allocation, or pageable memory that is not mapped
+    /// - [`ErrorKind::WrongKind`]: the memory is neither managed nor pageable
+    /// - [`ErrorKind::NotFound`]: there is no known memory at the pointer
+    /// - [`ErrorKind::Unsupported`]: the memory is pageable, and the device cannot access that
+    /// - [`ErrorKind::InvalidState`]: the stream is being captured; or called from a host function
+    /// - [`ErrorKind::DeviceLost`]: the device is lost
+    pub unsafe fn prefetch_raw(
+        &self,
+        pointer: *const c_void,
+        size: u64,
+        place: Place,
+    ) -> Result<bool, Error> {
+        // SAFETY: the promise of the caller.
+        unsafe { call!(gpumem_managed_prefetch(self.handle(), pointer, size, place.to_c().0, place.to_c().1))
+            }
+            .map(|status| status != Status::NO_EFFECT)
+    }
+
     /// Moves the ranges of a batch, each to its location. The batch is ordered against other work of the
     /// stream; its ranges are not ordered among themselves. Every range is checked before any is enqueued.
     /// Older drivers get a call for each range (capability `man.batch`). Returns `false`: see
@@ -996,7 +1118,7 @@ impl Pool {
     /// - `index`: of the class, below `class_count` of [`PoolInfo`]; larger ones have larger blocks
     ///
     /// # Errors
-    /// - [`ErrorKind::InvalidArgument`]: no such class,
+    /// - [`ErrorKind::InvalidArgument`]: no such class
     pub fn class(&self, index: u32) -> Result<PoolClassInfo, Error> {
         info_call!(gpumem_pool_get_class_info(self.handle(), index) => PoolClassInfo)
     }
@@ -1069,7 +1191,7 @@ impl Pool {
     /// - [`ErrorKind::InvalidArgument`]: a stream of another instance
     /// - [`ErrorKind::NotFound`]: the pool has no part of such a capture; it may be released already
     /// - [`ErrorKind::OutOfMemory`]: no memory for the record
-    /// - [`ErrorKind::DeviceLost`]: the device of the stream is lost;
+    /// - [`ErrorKind::DeviceLost`]: the device of the stream is lost
     /// - [`ErrorKind::InvalidState`]: `stream` is being captured; or called from a host function
     pub unsafe fn release_capture(&self, capture_id: u64, stream: Option<&Stream>) -> Result<(), Error> {
         // SAFETY: the promise of the caller.
@@ -1091,6 +1213,26 @@ impl Pool {
     pub fn capacity_for(&self, sizes: &[u64]) -> Result<u64, Error> {
         // SAFETY: handles, numbers and addresses may be any.
         unsafe { output_call!(gpumem_pool_capacity_for(self.handle(), first_of(sizes), sizes.len() as u64)) }
+    }
+
+    /// Records that work of a stream uses a block that lives, besides the stream in whose order it will be
+    /// freed. The free then waits, without holding up the caller, for the work that the stream has at the
+    /// time of the free, or had when it was destroyed before. If the stream is being captured, the block is
+    /// kept back until [`Pool::release_capture`] of that capture.
+    ///
+    /// - `pointer`: the block's address
+    /// - `stream`: stream whose work uses the block
+    ///
+    /// # Errors
+    /// - [`ErrorKind::InvalidArgument`]: an address inside a block, or a stream of another instance
+    /// - [`ErrorKind::NotFound`]: the pool has no live block there
+    /// - [`ErrorKind::OutOfMemory`]: no memory for the record
+    /// - [`ErrorKind::DeviceLost`]: the device is lost
+    /// - [`ErrorKind::InvalidState`]: a capture of the stream has failed; or called from a host function
+    pub fn record_use_raw(&self, pointer: *mut c_void, stream: &Stream) -> Result<(), Error> {
+        // SAFETY: handles, numbers and addresses may be any.
+        unsafe { call!(gpumem_pool_record_use(self.handle(), pointer, stream.handle())) }
+            .map(drop).map_err(|error| error.called_as("Pool::record_use_raw"))
     }
 
     /// Frees a block in the order of a stream: work that is enqueued before may still use it. If the stream

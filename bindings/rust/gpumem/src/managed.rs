@@ -519,7 +519,7 @@ pub struct ManagedInfo {
 }
 
 impl ManagedInfo {
-    fn of_c(info: &sys::gpumem_managed_info) -> Self {
+    pub(crate) fn of(info: &sys::gpumem_managed_info) -> Self {
         let place = |location, id| (location != Location::NONE.0).then(|| Place::of_c(location, id));
         let cpu = (info.accessed_by_host != 0).then_some(Processor::Cpu);
         let devices = (0..u64::BITS).filter(|ordinal| info.accessed_by_devices >> ordinal & 1 != 0);
@@ -530,11 +530,6 @@ impl ManagedInfo {
             accessed_by: cpu.into_iter().chain(devices.map(Processor::Device)).collect(),
         }
     }
-}
-
-/// Whether a hint was used.
-fn had_effect(status: Status) -> bool {
-    status != Status::NO_EFFECT
 }
 
 /// Advice about managed memory, and accesses of the CPU by address.
@@ -573,26 +568,6 @@ impl Instance {
         }
     }
 
-    /// As [`advise`](Self::advise), by address: also for pageable memory, where devices access that.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
-    pub fn advise_raw(
-        &self,
-        pointer: *const c_void,
-        bytes: u64,
-        advice: Advice,
-        place: Option<Place>,
-    ) -> Result<bool, Error> {
-        let (handle, (location, id)) = (self.inner.handle, place.map_or((0, 0), Place::to_c));
-        // SAFETY: any address may be given.
-        unsafe { call!(gpumem_managed_advise(handle, pointer, bytes, advice.0, location, id)) }
-            .map(had_effect)
-            .map_err(|error| error.called_as("Instance::advise_raw"))
-    }
-
     /// The advice and the last prefetch of a range.
     ///
     /// # Errors
@@ -605,46 +580,6 @@ impl Instance {
                 .map_err(|error| error.called_as("Instance::managed_info")),
             None => Err(Error::invalid("Instance::managed_info", "the range has no bytes")),
         }
-    }
-
-    /// As [`managed_info`](Self::managed_info), by address.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
-    /// [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
-    pub fn managed_info_raw(&self, pointer: *const c_void, bytes: u64) -> Result<ManagedInfo, Error> {
-        let mut info = sys::gpumem_managed_info::default();
-        // SAFETY: the struct is writable and has its own size; any address may be given.
-        unsafe { call!(gpumem_managed_get_info(self.inner.handle, pointer, bytes, &mut info)) }
-            .map_err(|error| error.called_as("Instance::managed_info_raw"))?;
-        Ok(ManagedInfo::of_c(&info))
-    }
-
-    /// Begins an access of the CPU by address. [`Managed::host`] does so safely.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
-    /// [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
-    pub fn begin_host_access_raw(&self, pointer: *const c_void) -> Result<(), Error> {
-        // SAFETY: any address may be given.
-        unsafe { call!(gpumem_managed_begin_host_access(self.inner.handle, pointer)) }
-            .map(drop)
-            .map_err(|error| error.called_as("Instance::begin_host_access_raw"))
-    }
-
-    /// Ends an access of [`begin_host_access_raw`](Self::begin_host_access_raw).
-    ///
-    /// # Safety
-    /// It must not be the access of a guard.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`] or
-    /// [`ErrorKind::InvalidState`], as the message says.
-    pub unsafe fn end_host_access_raw(&self, pointer: *const c_void) -> Result<(), Error> {
-        // SAFETY: any address may be given; the rest is the caller's promise.
-        unsafe { call!(gpumem_managed_end_host_access(self.inner.handle, pointer)) }.map(drop)
     }
 }
 
@@ -706,25 +641,6 @@ impl Stream {
             self.keep(Keep::Memory(memory.share()));
         }
         Ok(used)
-    }
-
-    /// As [`prefetch`](Self::prefetch), by address: also for pageable memory, where devices access that.
-    ///
-    /// # Safety
-    /// The memory lives until the work has been observed complete.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::WrongKind`], [`ErrorKind::NotFound`],
-    /// [`ErrorKind::Unsupported`], [`ErrorKind::InvalidState`] or [`ErrorKind::DeviceLost`], as the message says.
-    pub unsafe fn prefetch_raw(
-        &self,
-        pointer: *const c_void,
-        bytes: u64,
-        place: Place,
-    ) -> Result<bool, Error> {
-        let (location, id) = place.to_c();
-        // SAFETY: the caller's promise.
-        unsafe { call!(gpumem_managed_prefetch(self.handle(), pointer, bytes, location, id)) }.map(had_effect)
     }
 
     /// Moves the ranges of a batch, each to its place. They are not ordered among themselves. Every range is checked
@@ -842,10 +758,10 @@ mod tests {
 
     #[test]
     fn information_is_that_of_c() {
-        let nothing = ManagedInfo::of_c(&sys::gpumem_managed_info::default());
+        let nothing = ManagedInfo::of(&sys::gpumem_managed_info::default());
         assert_eq!((nothing.read_mostly, nothing.preferred_location), (false, None));
         assert_eq!((nothing.last_prefetch_location, nothing.accessed_by), (None, vec![]));
-        let all = ManagedInfo::of_c(&sys::gpumem_managed_info {
+        let all = ManagedInfo::of(&sys::gpumem_managed_info {
             read_mostly: 1,
             preferred_location: sys::GPUMEM_LOCATION_HOST_NUMA,
             preferred_location_id: 1,

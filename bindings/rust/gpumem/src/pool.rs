@@ -443,20 +443,6 @@ impl Pool {
         Ok(pointer)
     }
 
-    /// Records that work of a stream uses a block, given by its address, besides the stream in whose order it will be
-    /// freed. See [`PoolBlock::record_use`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::OutOfMemory`],
-    /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
-    pub fn record_use_raw(&self, pointer: *mut c_void, stream: &Stream) -> Result<(), Error> {
-        // SAFETY: any address may be given.
-        unsafe { call!(gpumem_pool_record_use(self.inner.handle, pointer, stream.handle())) }
-            .map(drop)
-            .map_err(|error| error.called_as("Pool::record_use_raw"))
-    }
-
     /// Sets the function that is called when the pool cannot get memory, before an allocation fails: the time to free
     /// blocks or other memory. It gets the bytes that are lacking, and returns true if the allocation should be tried
     /// again. The function before is dropped.
