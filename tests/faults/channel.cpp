@@ -57,12 +57,12 @@ platform::Descriptors copies(uint32_t count) {
   return result;
 }
 
-// What comes next; a message without a number if nothing does.
+// What is whole with the next packet; a message without a number if nothing is.
 Incoming next(Channel& channel) {
   auto got =
       channel.receive([](const gpumem::core::Message&) { return gpumem::core::kMessageDescriptorsMax; });
   EXPECT_TRUE(got) << got.error().message;
-  if (got && *got) return std::move(**got);
+  if (got && got->message) return std::move(*got->message);
   return {};
 }
 

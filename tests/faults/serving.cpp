@@ -222,7 +222,8 @@ std::optional<core::Incoming> next(core::Channel& channel) {
   for (;;) {
     auto got = channel.receive([](const core::Message&) { return core::kMessageDescriptorsMax; });
     if (!got) return std::nullopt;
-    if (*got) return std::move(*got);
+    if (got->message) return std::move(got->message);
+    if (got->packet) continue;
     pollfd ready{channel.socket(), POLLIN, 0};
     if (poll(&ready, 1, static_cast<int>(kLimit.count())) == 1) continue;
     ADD_FAILURE() << "neither an answer nor an end";

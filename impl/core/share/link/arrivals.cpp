@@ -8,7 +8,6 @@
 #include "base/cleanup.h"
 #include "core/object/callback.h"
 #include "core/object/handles.h"
-#include "core/share/peer/client.h"
 #include "core/share/peer/fair_share.h"
 
 namespace gpumem::core {
@@ -87,11 +86,10 @@ void Arrivals::end_taking(const ShareHandle& handle) noexcept {
 }
 
 // Then it is imported, or what came with the handle is there again.
-Result<void> Arrivals::await_taker(const ShareHandle& handle, uint64_t timeout_ns) {
+Result<void> Arrivals::await_taker(const ShareHandle& handle, platform::Deadline deadline) {
   if (Callback::runs_here()) return changed_elsewhere("imports of the instance");
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return !taking_.contains(key_of(handle)); };
-  const platform::Deadline deadline = answer_deadline(timeout_ns);
   if (deadline == platform::Deadline::max()) {
     taken_.wait(lock, is_over);
   } else if (!taken_.wait_until(lock, deadline, is_over)) {

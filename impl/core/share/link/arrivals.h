@@ -18,6 +18,7 @@
 #include "core/share/peer/peer.h"
 #include "core/share/wire/handle.h"
 #include "platform/descriptor.h"
+#include "platform/socket.h"
 
 namespace gpumem::core {
 
@@ -60,7 +61,7 @@ class Arrivals {
   void put_back(std::optional<Arrival> arrival) noexcept;
   void end_taking(const ShareHandle& handle) noexcept;
   // Waits until no other thread imports it. BUSY.
-  Result<void> await_taker(const ShareHandle& handle, uint64_t timeout_ns);
+  Result<void> await_taker(const ShareHandle& handle, platform::Deadline deadline);
   // It is imported already.
   void drop(const ShareHandle& handle);
 

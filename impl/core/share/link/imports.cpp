@@ -378,8 +378,14 @@ std::optional<Arrival> Imports::take_arrival(const ImportRequest& request, bool*
   return arrivals_.take(request.handle, elsewhere);
 }
 
+void Imports::put_back(std::optional<Arrival> received) noexcept {
+  arrivals_.put_back(std::move(received));
+  tidy_later();
+}
+
 // Asks whoever has the memory, and claims it.
-Result<ImportSource> Imports::reach(const ImportRequest& request, std::optional<Arrival>& received) {
+Result<ImportSource> Imports::reach(const ImportRequest& request, std::optional<Arrival>& received,
+                                    platform::Deadline deadline) {
   const ShareHandle& given = request.handle;
   ImportSource source;
   source.recorded = given;
@@ -401,7 +407,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, std::optional<
   const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
   const auto complete = [&] { return !numbers.empty() || given.fd_count == 0; };
   if (peer == nullptr && !(blocks && complete())) {
-    auto connected = connect_to_exporter(context_, given.exporter, request.timeout_ns);
+    auto connected = connect_to_exporter(context_, given.exporter, time_until(deadline));
     if (connected) {
       peer = std::move(*connected);
     } else {
@@ -434,7 +440,7 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, std::optional<
       received->descriptors.clear();
     }
   }
-  auto grant = peer->claim(given.token, given.fd_count, request.timeout_ns);
+  auto grant = peer->claim(given.token, given.fd_count, time_until(deadline));
   if (!grant) {
     // With the descriptors, the import does not need the exporter.
     const bool ended = grant.error().status == GPUMEM_ERROR_PEER_GONE;
@@ -640,14 +646,16 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   GPUMEM_TRY(outside_host_function());
   const auto open = context_.stay_open();
   if (!open) return open.error();
-  bool elsewhere = false;
-  std::optional<Arrival> received = take_arrival(request, &elsewhere);
-  while (elsewhere) {
-    GPUMEM_TRY(arrivals_.await_taker(request.handle, request.timeout_ns));
+  const platform::Deadline deadline = answer_deadline(request.timeout_ns);
+  std::optional<Arrival> received;
+  for (bool elsewhere = true; elsewhere;) {
+    received = take_arrival(request, &elsewhere);
+    if (received) break;
+    if (elsewhere) GPUMEM_TRY(arrivals_.await_taker(request.handle, deadline));
+    // Another thread may have imported it since.
     counted = count_up(key, request, given, &created);
     if (!counted) return counted.error();
     if (*counted) return created;
-    received = take_arrival(request, &elsewhere);
   }
   const Cleanup over([&, taken = received.has_value() && request.arrived == nullptr] {
     if (taken) arrivals_.end_taking(request.handle);
@@ -657,9 +665,9 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   Cleanup again([&] {
     if (request.arrived != nullptr) return;
     if (given_twice) received->descriptors = std::move(source.descriptors);
-    arrivals_.put_back(std::move(received));
+    put_back(std::move(received));
   });
-  auto reached = reach(request, received);
+  auto reached = reach(request, received, deadline);
   if (!reached && has_ended(reached.error())) again.dismiss();
   if (!reached) return received ? reached.error() : unreached(request.handle, reached.error());
   source = std::move(*reached);
@@ -702,8 +710,8 @@ Result<void> Imports::claim(const ImportRequest& request, gpumem_share_type type
   GPUMEM_TRY(check_origin(request, context_, type));
   GPUMEM_TRY(check_not_own(request.handle));
   std::optional<Arrival> received = take_arrival(request);
-  Cleanup again([&] { arrivals_.put_back(std::move(received)); });
-  auto source = reach(request, received);
+  Cleanup again([&] { put_back(std::move(received)); });
+  auto source = reach(request, received, answer_deadline(request.timeout_ns));
   const auto used = source ? use(std::move(*source)) : Result<void>(source.error());
   if (used || has_ended(used.error())) again.dismiss();
   if (!source && !received) return unreached(request.handle, source.error());
@@ -722,7 +730,7 @@ Result<void> Imports::try_import(ImportRequest request, Arrival arrival, uint64_
   request.peer = arrival.peer;
   request.arrived = &arrival;
   std::optional<Arrival> received = take_arrival(request);
-  auto source = reach(request, received);
+  auto source = reach(request, received, answer_deadline(request.timeout_ns));
   if (!source) return source.error();
   if (source->recorded.size > bytes_max || source->recorded.size == 0)
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the memory of a trial has at most %" PRIu64 " bytes",

@@ -192,7 +192,9 @@ class Imports final : public Importer {
                         CreatedMemory* out);
   // What came with the handle, if anything did.
   std::optional<Arrival> take_arrival(const ImportRequest& request, bool* elsewhere = nullptr);
-  Result<ImportSource> reach(const ImportRequest& request, std::optional<Arrival>& received);
+  void put_back(std::optional<Arrival> received) noexcept;
+  Result<ImportSource> reach(const ImportRequest& request, std::optional<Arrival>& received,
+                             platform::Deadline deadline);
   // Explains why the exporter could not be reached: only the instance that received a handle can import it.
   Error unreached(const ShareHandle& handle, const Error& error) const;
   Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,

@@ -86,8 +86,8 @@ struct Packet {
 // Reads messages of the library, and nothing behind them.
 class StreamReader {
  public:
-  // Whether so many descriptors of the message may stay open until the rest has come.
-  using Reserve = std::function<bool(size_t descriptors)>;
+  // Whether so many descriptors of a packet may stay open until the rest of it has come.
+  using Reserve = std::function<bool(size_t of_packet)>;
 
   StreamReader(int socket, SocketType type, platform::Deadline deadline, int stop_event, Reserve reserve)
       : socket_(socket),
@@ -230,9 +230,9 @@ Result<Status> receive_handle(Context& context, int socket, uint64_t timeout_ns,
     const uint32_t taken = descriptors_taken_max();
     return head.descriptor_count <= taken && reserve(head.descriptor_count) ? taken : 0;
   };
-  StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.loop().stop_event(),
-                      reserve);
   Assembler assembler;
+  StreamReader reader(socket, *type, platform::deadline_after(timeout_ns), server.loop().stop_event(),
+                      [&](size_t of_packet) { return reserve(assembler.held() + of_packet); });
   std::optional<Incoming> incoming;
   while (!incoming) {
     auto packet = reader.read();

@@ -180,10 +180,10 @@ std::optional<Error> ShareClient::take_all() noexcept {
       auto incoming = channel_.receive(most);
       if (!incoming) {
         going_on = incoming.error();
-      } else if (*incoming) {
+      } else if (incoming->message) {
         message_until_ = platform::Deadline::max();
-        going_on = take(std::move(**incoming));
-      } else {
+        going_on = take(std::move(*incoming->message));
+      } else if (!incoming->packet) {
         break;
       }
     }

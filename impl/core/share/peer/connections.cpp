@@ -120,7 +120,8 @@ void Connections::update(Connection& connection) noexcept {
 
 // ---- what they have not read ----
 
-// A holder whose link has ended counts as a link, and so does an ended link with unread descriptors.
+// A holder whose link has ended counts as a link, and so does an ended link with unread descriptors. What
+// went with a handle does not.
 FairShare Connections::links_of(uint64_t hub, const platform::PeerFacts& facts) const {
   const auto who = [&](uint32_t user, int32_t process) {
     return hub != 0 ? user : static_cast<uint32_t>(process);
@@ -131,8 +132,8 @@ FairShare Connections::links_of(uint64_t hub, const platform::PeerFacts& facts) 
   };
   for (const auto& [id, connection] : all_) {
     const bool counts = connection->role != Role::kHolder || !all_.contains(connection->partner);
-    if (is_meant(connection->hub, connection->user) && !connection->doomed && counts)
-      links.add(who(connection->user, connection->only ? 0 : connection->process), 1);
+    if (is_meant(connection->hub, connection->user) && !connection->doomed && !connection->only && counts)
+      links.add(who(connection->user, connection->process), 1);
   }
   for (const Undrained& one : undrained_) {
     if (is_meant(one.hub, one.user)) links.add(who(one.user, one.process), 1);

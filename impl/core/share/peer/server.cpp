@@ -222,10 +222,11 @@ int ShareServer::serve(Connection& connection) {
         }
         return count;
       }
-      if (!*incoming) break;
+      if (!incoming->packet) break;
       ++count;
+      if (!incoming->message) continue;
       connection.message_until = platform::Deadline::max();
-      if (auto taken = take(connection, std::move(**incoming)); !taken) {
+      if (auto taken = take(connection, std::move(*incoming->message)); !taken) {
         connections_.doom(connection, &taken.error());
         return count;
       }

@@ -57,24 +57,23 @@ size_t Channel::unread() {
   return unread_;
 }
 
-Result<std::optional<Incoming>> Channel::receive(const Assembler::DescriptorsMax& descriptors_max) {
-  for (;;) {
-    std::array<uint8_t, kPacketMax> room;
-    auto got = platform::receive_some(socket_.get(), room);
-    // Out of memory, nothing was read: the packet stays for the next call.
-    if (!got && got.error().status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY) return std::optional<Incoming>();
-    if (!got) return got.error();
-    if (got->state == platform::Received::State::kNothing) return std::optional<Incoming>();
-    if (got->state == platform::Received::State::kHungUp)
-      return make_error(GPUMEM_ERROR_PEER_GONE,
-                        "the other process has ended or hung up; connect again, or get a new share handle");
-    if (got->truncated)
-      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                        "a message of another process is damaged: it is too long");
-    auto whole = assembler_.take({room.data(), got->size}, std::move(got->descriptors), descriptors_max,
-                                 got->none_free);
-    if (!whole || *whole) return whole;
-  }
+Result<Channel::Taken> Channel::receive(const Assembler::DescriptorsMax& descriptors_max) {
+  std::array<uint8_t, kPacketMax> room;
+  auto got = platform::receive_some(socket_.get(), room);
+  // Out of memory, nothing was read: the packet stays for the next call.
+  if (!got && got.error().status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY) return Taken();
+  if (!got) return got.error();
+  if (got->state == platform::Received::State::kNothing) return Taken();
+  if (got->state == platform::Received::State::kHungUp)
+    return make_error(GPUMEM_ERROR_PEER_GONE,
+                      "the other process has ended or hung up; connect again, or get a new share handle");
+  if (got->truncated)
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "a message of another process is damaged: it is too long");
+  auto whole =
+      assembler_.take({room.data(), got->size}, std::move(got->descriptors), descriptors_max, got->none_free);
+  if (!whole) return whole.error();
+  return Taken{true, std::move(*whole)};
 }
 
 }  // namespace gpumem::core

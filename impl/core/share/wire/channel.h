@@ -15,7 +15,7 @@ namespace gpumem::core {
 
 // Time limit for a message from its first packet, and for an answer to be read, unless a hub sets one.
 inline constexpr uint64_t kMessageTime = 5'000'000'000;
-// Messages handled for one connection before the next has its turn.
+// Packets taken from one connection before the next has its turn.
 inline constexpr int kAtOnce = 32;
 
 class Channel {
@@ -40,9 +40,13 @@ class Channel {
   // How many of them there may be.
   void set_window(size_t descriptors) { window_ = descriptors; }
 
-  // The next message; nothing if there is none now, or no memory for it. PEER_GONE; after another failure the
-  // connection must end.
-  Result<std::optional<Incoming>> receive(const Assembler::DescriptorsMax& descriptors_max);
+  // Takes the next packet; not if there is none now, or no memory for it. PEER_GONE; after another failure
+  // the connection must end.
+  struct Taken {
+    bool packet = false;
+    std::optional<Incoming> message;  // that is whole with it
+  };
+  Result<Taken> receive(const Assembler::DescriptorsMax& descriptors_max);
   // The head of a message that is not whole yet; else null.
   const Message* begun() const { return assembler_.open(); }
   // Its descriptors, here or still to come.

@@ -210,6 +210,8 @@ class Assembler {
                                        const DescriptorsMax& descriptors_max, bool none_free = false);
   // The head of a message that has begun and not ended; else null.
   const Message* open() const { return open_ ? &open_->message : nullptr; }
+  // Those of its descriptors that are here.
+  size_t held() const { return open_ ? open_->descriptors.size() : 0; }
   // Descriptors of that message, here or still to come, if they are kept.
   size_t descriptors() const { return open_ && !open_->too_many ? open_->message.descriptor_count : 0; }
 

@@ -244,7 +244,8 @@ class Raw {
       auto incoming = channel_->receive([](const Message&) { return kMessageDescriptorsMax; });
       hung_up = !incoming;
       if (!incoming) return {};
-      if (*incoming) return std::move(*incoming);
+      if (incoming->message) return std::move(incoming->message);
+      if (incoming->packet) continue;
       if (*platform::wait_for(channel_->socket(), false, deadline) == platform::Waited::kTimeout) return {};
     }
   }
@@ -1928,12 +1929,13 @@ std::pair<Descriptor, Descriptor> pair_of(uint32_t user, int type) {
 }
 
 // A handle of blocks with its connection, as gpumem_share_send() sends it.
-std::vector<Packet> pass_of(gpumem_instance instance, uint32_t blocks, Descriptor connection) {
+std::vector<Packet> pass_of(gpumem_instance instance, uint32_t blocks, Descriptor connection,
+                            uint64_t lease_ns = UINT64_MAX) {
   Descriptors sent;
   sent.push_back(std::move(connection));
   Message pass = publish_of("", blocks);
   pass.type = MessageType::kPass;
-  pass.version = UINT64_MAX;
+  pass.version = lease_ns;
   pass.handle.token = platform::random_id();
   set_device(instance, pass.handle);
   Descriptors opened = files(blocks);
@@ -2080,6 +2082,29 @@ TEST_F(SharedHubTest, DescriptorsBeforeAHeadTakeOfTheirSendersShare) {
     one.join();
 }
 
+// And with that of a later packet, beside what is here.
+TEST_F(SharedHubTest, DescriptorsBeforeTheRestOfAPacketTakeOfTheirSendersShare) {
+  const DescriptorLimit limit(600);
+  auto [here, there] = pair_of(kUsers[0], SOCK_STREAM);
+  auto ends = platform::socket_pair();
+  std::vector<Packet> packets = pass_of(other, 290, std::move(ends->theirs));
+  send_packets(there, std::span(packets).first(1));
+  packets.clear();
+  ASSERT_TRUE(platform::send_some(there.get(), std::array<uint8_t, 1>(), files(150)));
+  std::thread slow([&, socket = here.get()] {
+    gpumem_share_handle handle;
+    EXPECT_EQ(gpumem_share_receive(other, socket, GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+              GPUMEM_ERROR_PEER_GONE);
+  });
+  EXPECT_TRUE(eventually([&] {
+    int unread = -1;
+    return ioctl(here.get(), FIONREAD, &unread) == 0 && unread == 0;
+  }));
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") <= 290; })) << "more than was announced";
+  there = {};
+  slow.join();
+}
+
 // An exporter that grants 300 descriptors, in two packets.
 class GrantTest : public ShareServerTest {
  protected:
@@ -2170,6 +2195,28 @@ TEST_F(SharedHubTest, NoUserTakesTheConnectionsThatGoWithHandles) {
   EXPECT_EQ(gpumem_share_send(instance, &handle, sockets.at(kUsers[0]).second.get(), nullptr, &error),
             GPUMEM_SUCCESS)
       << "those have hung up: " << error.message;
+}
+
+// They are not among those that come to the exporter's address.
+TEST_F(ShareServerTest, ConnectionsThatGoWithHandlesLeaveThoseOfImportersTheirPlaces) {
+  const DescriptorLimit limit(2600);
+  gpumem_share_handle const handle = export_at(instance, shared_buffer(instance, 1));
+  const auto [here, there] = pair_of(platform::own_user(), SOCK_STREAM);
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  Descriptors held;
+  for (int i = 0; i < 1030; ++i) {
+    ASSERT_EQ(gpumem_share_send(instance, &handle, there.get(), nullptr, &error), GPUMEM_SUCCESS)
+        << error.message;
+    std::array<uint8_t, kPacketMax> bytes;
+    auto got = platform::receive_some(here.get(), bytes);
+    ASSERT_TRUE(got && !got->descriptors.empty());
+    held.push_back(std::move(got->descriptors.front()));
+  }
+  gpumem_memory memory = nullptr;
+  EXPECT_EQ(gpumem_share_import(other, &handle, nullptr, 0, nullptr, nullptr, &memory, &error),
+            GPUMEM_SUCCESS)
+      << error.message;
+  EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
 }
 
 TEST_F(ShareServerTest, ReceivingRefusesWhatIsNotAMessage) {
@@ -2326,9 +2373,33 @@ TEST_F(ShareServerTest, WhoseDescriptorsFindNoRoomIsNotTakenForALiar) {
   ASSERT_TRUE(sender.send(message, platform::share(files(platform::kDescriptorsPerPacket))));
   auto got = receiver.receive([](const Message&) { return kMessageDescriptorsMax; });
   ASSERT_TRUE(got) << got.error().message;
-  ASSERT_TRUE(*got);
-  EXPECT_TRUE((*got)->none_free);
-  EXPECT_TRUE((*got)->descriptors.empty());
+  ASSERT_TRUE(got->message);
+  EXPECT_TRUE(got->message->none_free);
+  EXPECT_TRUE(got->message->descriptors.empty());
+}
+
+// A message may have 65,536 packets, and others wait meanwhile.
+TEST_F(ShareServerTest, AChannelTakesOnePacketAtATime) {
+  auto ends = platform::socket_pair();
+  ASSERT_TRUE(ends);
+  Raw sender(std::move(ends->ours));
+  Channel receiver(std::move(ends->theirs));
+  Message message = message_of(MessageType::kGranted);
+  message.number = 1;
+  message.descriptor_count = 3;
+  message.packet_count = 1;
+  message.handle = publish_of("n", 3).handle;
+  sender.send_bytes(encode_message(message), files(1));
+  message.type = MessageType::kMore;
+  for (int i = 0; i < 2; ++i)
+    sender.send_bytes(encode_message(message), files(1));
+  for (const bool whole : {false, false, true}) {
+    auto got = receiver.receive([](const Message&) { return 3U; });
+    ASSERT_TRUE(got) << got.error().message;
+    EXPECT_TRUE(got->packet);
+    EXPECT_EQ(got->message.has_value(), whole);
+  }
+  EXPECT_FALSE(receiver.receive([](const Message&) { return 3U; })->packet);
 }
 
 TEST_F(ShareServerTest, AChannelKnowsWhatIsNotRead) {
@@ -3677,6 +3748,22 @@ TEST_F(SharedHubTest, AnAnswerThatDoesNotEndIsChargedToTheHub) {
       << "in place of what waits: " << error.message;
   for (gpumem_link const link : links)
     EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
+// Its lease may be over by then.
+TEST_F(SharedHubTest, AHandleThatIsPutBackStaysNoLongerThanItsLease) {
+  const auto [here, there] = pair_of(kUsers[0], SOCK_STREAM);
+  auto ends = platform::socket_pair();
+  send_packets(there, pass_of(other, 9, std::move(ends->theirs), 200'000'000));
+  gpumem_share_handle handle{};
+  ASSERT_EQ(gpumem_share_receive(other, here.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+            GPUMEM_SUCCESS);
+  gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+  desc.timeout_ns = 400'000'000;
+  gpumem_memory memory = nullptr;
+  EXPECT_NE(gpumem_share_import(other, &handle, nullptr, 0, &desc, nullptr, &memory, nullptr), GPUMEM_SUCCESS)
+      << "its exporter is silent";
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 0; }));
 }
 
 // What came with a handle and what its exporter grants are the same, so they need not have room together.
