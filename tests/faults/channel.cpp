@@ -57,13 +57,15 @@ platform::Descriptors copies(uint32_t count) {
   return result;
 }
 
-// What is whole with the next packet; a message without a number if nothing is.
+// What comes next; a message without a number if nothing does.
 Incoming next(Channel& channel) {
-  auto got =
-      channel.receive([](const gpumem::core::Message&) { return gpumem::core::kMessageDescriptorsMax; });
-  EXPECT_TRUE(got) << got.error().message;
-  if (got && got->message) return std::move(*got->message);
-  return {};
+  for (;;) {
+    auto got =
+        channel.receive([](const gpumem::core::Message&) { return gpumem::core::kMessageDescriptorsMax; });
+    EXPECT_TRUE(got) << got.error().message;
+    if (got && got->message) return std::move(*got->message);
+    if (!got || !got->packet) return {};
+  }
 }
 
 // Calls body() with the 1st, 2nd, ... allocation failing, and after(failed), until none is left to fail.
