@@ -270,7 +270,7 @@ def use(tap, kind, root, source):
             lambda: [] if "host" in (said := run(*enter, "gpumem", "info")) else [said])
     attempt(tap, f"{kind.name}: gpumem bench measures",
             lambda: [] if "ratio" in (said := run(*enter, "gpumem", "bench", "--group", "call", "--quick")) else [said])
-    attempt(tap, f"{kind.name}: the unit of the keeper names a program, and is off", lambda: keeper_unit(root))
+    attempt(tap, f"{kind.name}: the units of the keeper name a program, and are off", lambda: keeper_unit(root))
     if kind.name == "deb":
         attempt(tap, "deb: a Go program is built from the package", lambda: go_program(root, source, enter))
         attempt(tap, "deb: a Rust program is built from the packages", lambda: rust_program(root, source, enter))
@@ -311,9 +311,10 @@ def autopkgtests(tap, kind, root, enter):
 
 
 def keeper_unit(root):
-    unit = (root / "usr" / "lib" / "systemd" / "user" / "gpumem-keeper.service").read_text(encoding="utf-8")
-    program = re.search(r"^ExecStart=/(\S+)", unit, re.MULTILINE)[1]
-    return [f"no program: {program}"][:not (root / program).exists()] + [f"on: {link}" for link in root.rglob("*.wants/gpumem-keeper.*")]
+    unit = root / "usr" / "lib" / "systemd" / "user" / "gpumem-keeper.service"
+    program = re.search(r"^ExecStart=/(\S+)", unit.read_text(encoding="utf-8"), re.MULTILINE)[1]
+    return [f"missing: {path}" for path in (root / program, unit.with_suffix(".socket")) if not path.exists()] + [
+        f"on: {link}" for link in root.rglob("*.wants/gpumem-keeper.*")]
 
 
 def blocks(page, language):

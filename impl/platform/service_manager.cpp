@@ -83,9 +83,8 @@ std::vector<NamedDescriptor> inherited_descriptors() {
   const auto process = number_of("LISTEN_PID");
   const auto count = number_of("LISTEN_FDS");
   const char* const names = environment("LISTEN_FDNAMES");
-  if (process != process_id() || !count || *count < 0 || *count > kInheritedMax || names == nullptr)
-    return all;
-  std::string_view left = names;
+  if (process != process_id() || !count || *count < 0 || *count > kInheritedMax) return all;
+  std::string_view left = names != nullptr ? names : "";
   for (int i = 0; i < *count; ++i) {
     const std::string_view name = left.substr(0, left.find(':'));
     all.push_back({kFirstInherited + i, std::string(name)});

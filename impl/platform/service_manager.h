@@ -27,8 +27,8 @@ class Notifier {
 };
 
 struct NamedDescriptor {
-  int value = -1;  // stays the process's
-  std::string name;
+  int value = -1;    // stays the process's
+  std::string name;  // empty if the service manager gave none
 };
 // What the process was started with ($LISTEN_FDS); none if it is meant for another process.
 std::vector<NamedDescriptor> inherited_descriptors();

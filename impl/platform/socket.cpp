@@ -21,6 +21,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <set>
 #include <span>
 #include <thread>
 #include <utility>
@@ -28,6 +29,7 @@
 #include "base/text.h"
 #include "platform/fork.h"
 #include "platform/pages.h"
+#include "platform/service_manager.h"
 #include "platform/thread.h"
 
 namespace gpumem::platform {
@@ -41,6 +43,13 @@ constexpr int kPidFd = 4;
 
 // While a thread has copies of all descriptors.
 constinit PerProcess<std::mutex> copying;
+
+// The service manager's sockets that listeners have.
+struct InUse {
+  std::mutex mutex;
+  std::set<int> sockets;
+};
+constinit PerProcess<InUse> in_use;
 
 struct Address {
   sockaddr_un bytes{};
@@ -133,6 +142,13 @@ Result<Descriptor> lock_folder(const std::string& path) {
   return opened;
 }
 
+bool is_bound_to(int socket, const Address& address) {
+  Address found;
+  found.size = sizeof found.bytes;
+  return getsockname(socket, reinterpret_cast<sockaddr*>(&found.bytes), &found.size) == 0 &&
+         found.size == address.size && std::memcmp(&found.bytes, &address.bytes, found.size) == 0;
+}
+
 Error taken(const std::string& address, const std::string& by, const char* remedy = "close it") {
   return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "%s at %s; %s, or use another path", by.c_str(),
                     quoted(address).c_str(), remedy);
@@ -182,6 +198,7 @@ Listener& Listener::operator=(Listener&& other) noexcept {
   std::swap(address_, other.address_);
   std::swap(device_, other.device_);
   std::swap(inode_, other.inode_);
+  std::swap(inherited_, other.inherited_);
   return *this;
 }
 
@@ -228,6 +245,37 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
   return listener;
 }
 
+Result<Listener> Listener::inherit(const std::string& text) {
+  auto address = address_of_text(text);
+  if (!address) return address.error();
+  for (const NamedDescriptor& given : inherited_descriptors()) {
+    if (!is_listening(given.value) || !is_bound_to(given.value, *address)) continue;
+    int type = 0;
+    socklen_t size = sizeof type;
+    if (getsockopt(given.value, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET) {
+      return taken(text, "a socket of the service manager that takes no packets is",
+                   "write ListenSequentialPacket= in its unit");
+    }
+    auto copy = duplicate(given.value);
+    if (!copy) return copy.error();
+    close_on_exec(given.value);
+    const int flags = fcntl(given.value, F_GETFL);
+    // Those who connect from now on see this process at the other end, and not the service manager.
+    if (flags < 0 || fcntl(given.value, F_SETFL, flags | O_NONBLOCK) != 0 ||
+        listen(given.value, kBacklog) != 0)
+      return socket_error(errno, "listen", ("cannot listen at " + quoted(text)).c_str());
+    Listener listener;
+    listener.address_ = text;
+    InUse& all = in_use.get();
+    const std::lock_guard lock(all.mutex);
+    if (!all.sockets.insert(given.value).second) return taken(text, "another hub of this process listens");
+    listener.socket_ = OwnDescriptor(std::move(*copy));
+    listener.inherited_ = given.value;
+    return listener;
+  }
+  return Listener();
+}
+
 Result<Descriptor> Listener::accept() {
   for (;;) {
     Descriptor made = Descriptor::foreign(accept4(get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -239,6 +287,16 @@ Result<Descriptor> Listener::accept() {
 
 void Listener::close() noexcept {
   if (!socket_) return;
+  if (inherited_ >= 0) {
+    // Those that nobody has accepted wait for the next hub.
+    socket_ = OwnDescriptor();
+    const int given = std::exchange(inherited_, -1);
+    if (InUse* const all = in_use.find()) {
+      const std::lock_guard lock(all->mutex);
+      all->sockets.erase(given);
+    }
+    return;
+  }
   if (!is_abstract(address_)) {
     struct stat status {};
     if (lstat(address_.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_)
@@ -254,6 +312,12 @@ void Listener::close() noexcept {
   } catch (const std::bad_alloc&) {
     socket_ = OwnDescriptor();
   }
+}
+
+bool is_listening(int socket) {
+  int listens = 0;
+  socklen_t size = sizeof listens;
+  return getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0;
 }
 
 Result<Descriptor> connect_to(const std::string& text, Deadline deadline) {

@@ -41,6 +41,9 @@ class Listener {
   // ALREADY_EXISTS if somebody listens there or the file is no socket. The file of a dead process is
   // replaced.
   static Result<Listener> open(const std::string& address, uint32_t mode);
+  // With the socket that the service manager passed for this address, which goes on listening when this one
+  // is closed. Empty if there is none, ALREADY_EXISTS if another listener has it or it takes no packets.
+  static Result<Listener> inherit(const std::string& address);
 
   int get() const { return socket_.get(); }
   const std::string& address() const { return address_; }
@@ -54,7 +57,11 @@ class Listener {
   std::string address_;
   uint64_t device_ = 0;  // with `inode_` the file
   uint64_t inode_ = 0;
+  int inherited_ = -1;  // what `socket_` is a copy of
 };
+
+// Whether it is a socket that listens.
+bool is_listening(int socket);
 
 // NOT_FOUND if nobody listens there, PERMISSION_DENIED, BUSY if it has no room before the deadline.
 Result<Descriptor> connect_to(const std::string& address, Deadline deadline);

@@ -14,6 +14,7 @@ import json
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 import socket
@@ -37,6 +38,7 @@ KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "manage
 COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "bench", "why", "trace", "errors", "help"]
 COMPLETIONS = Path(__file__).resolve().parents[2] / "bindings" / "cli" / "completions"
 KEEPER_UNIT = Path(__file__).resolve().parents[2] / "packaging" / "systemd" / "gpumem-keeper.service.in"
+KEEPER_SOCKET_UNIT = KEEPER_UNIT.with_name("gpumem-keeper.socket")
 MIB = 1 << 20
 
 
@@ -1444,10 +1446,11 @@ class ServiceManager:
         return sorted(name.rpartition("-")[0] for name, _ in self.store)
 
     @contextlib.contextmanager
-    def keeper(self, hub, taken="", says_size=True, more=None, program=(PROGRAM,)):
+    def keeper(self, hub, taken="", says_size=True, more=None, program=(PROGRAM,), listener=None):
         self.names()  # what the last keeper sent has come
-        # systemd hands out what was stored last first.
-        store = list(reversed(self.store))
+        # systemd hands out sockets first, and what was stored last before the rest.
+        sockets = [("gpumem-keeper.socket", listener.fileno())] if listener else []
+        store = sockets + list(reversed(self.store))
         fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3 + 2 * len(store)) for _, fd in store]
         variables = {**(more or {}), "NOTIFY_SOCKET": self.address, "LISTEN_FDS": len(store), "LISTEN_FDNAMES": ":".join(name for name, _ in store)}
         if says_size:
@@ -1585,23 +1588,72 @@ def case_a_store_needs_a_service_manager():
             require(not Path(hub).exists(), "the socket file is left")
 
 
-def case_the_unit_of_the_keeper_is_valid_and_hardened():
+def listening(path, kind=socket.SOCK_SEQPACKET):
+    """The socket of a socket unit."""
+    listener = socket.socket(socket.AF_UNIX, kind)
+    listener.bind(path)
+    listener.listen()
+    return listener
+
+
+def case_a_keeper_listens_with_the_socket_of_its_unit():
+    """Whoever connects before it runs waits for it, also while it begins again, and the socket outlives it."""
+    with tempfile.TemporaryDirectory() as folder, ServiceManager(f"{folder}/notify") as manager:
+        hub, path = f"{folder}/keeper", make_file(folder, 5000)
+        manager.size = 2
+        with listening(hub) as listener:
+
+            @contextlib.contextmanager
+            def started_by_a_link(taken):
+                with subprocess.Popen([PROGRAM, "hub", "list", "--json", "--hub", hub], env=environment(), stdout=subprocess.PIPE) as first:
+                    require(select.select([listener], [], [], 60)[0], "nobody connects")
+                    with manager.keeper(hub, taken, listener=listener) as keeper:
+                        out = first.communicate(timeout=60)[0]
+                        require(first.returncode == 0 and json.loads(out)["pid"] == keeper.pid, f"{first.returncode} {out} {keeper.pid}")
+                        yield keeper
+
+            with started_by_a_link("") as keeper:
+                # The socket takes nothing of the store.
+                require(run_host("share", path, "--name", "n", "--keep", hub).status == 0, "cannot share")
+                require(listed(hub)["pid"] == keeper.pid, "it is not at the other end")
+                require_failure(run("keep", "--hub", hub), 1, "GPUMEM_ERROR_ALREADY_EXISTS", f"process {keeper.pid} listens")
+                keeper.kill()
+                keeper.wait()
+            with started_by_a_link(", took back 1 version") as keeper:
+                require_end(keeper)
+            require(Path(hub).is_socket(), "the file is gone")
+            with started_by_a_link(", took back 1 version"):
+                require(run_host("attach", "--name", "n", "--hub", hub).status == 0, "cannot attach")
+
+
+def case_a_socket_unit_for_a_stream_is_refused():
+    with tempfile.TemporaryDirectory() as folder, listening(f"{folder}/keeper", socket.SOCK_STREAM) as listener:
+        given = fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, 8)
+        outcome = subprocess.run([sys.executable, "-c", AS_A_SERVICE, str(given), PROGRAM, "keep", "--hub", f"{folder}/keeper"],
+                                 env=environment(LISTEN_FDS=1), pass_fds=[given], capture_output=True, check=False)
+        os.close(given)
+        require_failure(Outcome(outcome.returncode, outcome.stdout.decode(), outcome.stderr.decode()), 1, "GPUMEM_ERROR_ALREADY_EXISTS",
+                        "ListenSequentialPacket=")
+
+
+def case_the_units_of_the_keeper_are_valid_and_hardened():
     if not shutil.which("systemd-analyze"):
         raise Skipped("systemd-analyze is not installed")
     with tempfile.TemporaryDirectory() as folder:
         unit = Path(folder) / "gpumem-keeper.service"
+        address = Path(shutil.copy(KEEPER_SOCKET_UNIT, folder))
         unit.write_text(KEEPER_UNIT.read_text(encoding="utf-8").replace("@bindir@/gpumem", os.path.abspath(PROGRAM)), encoding="utf-8")
 
         def analyze(*words):
-            return subprocess.run(["systemd-analyze", *words, unit], env=environment(XDG_RUNTIME_DIR=folder), text=True,
+            return subprocess.run(["systemd-analyze", *words], env=environment(XDG_RUNTIME_DIR=folder), text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
 
-        outcome = analyze("verify", "--user", "--man=no")
-        if outcome.returncode != 0 and unit.name not in outcome.stdout:
+        outcome = analyze("verify", "--user", "--man=no", unit, address)
+        if outcome.returncode != 0 and unit.stem not in outcome.stdout:
             raise Skipped(f"systemd-analyze cannot verify units here: {words_of(outcome.stdout)}")
-        require(outcome.returncode == 0 and unit.name not in outcome.stdout, outcome.stdout)
+        require(outcome.returncode == 0 and unit.stem not in outcome.stdout, outcome.stdout)
         # As of a service of the system: a user's has no capabilities anyway, and no namespaces.
-        outcome = analyze("security", "--offline=yes", "--threshold=63")
+        outcome = analyze("security", "--offline=yes", "--threshold=63", unit)
         require(outcome.returncode == 0, outcome.stdout)
 
 
@@ -1647,7 +1699,9 @@ def case_the_unit_of_the_keeper_allows_what_the_keeper_does():
                 require(run_host("share", path, "--name", name, "--keep", hub).status == 0, "cannot share")
             keeper.kill()
             keeper.wait()
-        with traced(folder, calls) as program, manager.keeper(hub, ", took back 2 versions", program=program) as keeper:
+        os.unlink(hub)
+        with listening(hub) as listener, traced(folder, calls) as program, \
+                manager.keeper(hub, ", took back 2 versions", program=program, listener=listener) as keeper:
             require(run_host("attach", "--name", "n", "--hub", hub).status == 0, "cannot attach")
             require(run("hub", "withdraw", "n", "--hub", hub).status == 0, "cannot withdraw")
             require_end(keeper)

@@ -66,7 +66,8 @@ def wrong_files(root, source, options):
     if options["default_library"] != "shared":
         expected.add(f"{library}/libgpumem.a")
     if options["cli"]:
-        expected |= {f"{options['bindir']}/gpumem", f"{options['mandir']}/man1/gpumem.1", "lib/systemd/user/gpumem-keeper.service"}
+        expected |= {f"{options['bindir']}/gpumem", f"{options['mandir']}/man1/gpumem.1",
+                     "lib/systemd/user/gpumem-keeper.service", "lib/systemd/user/gpumem-keeper.socket"}
         expected |= {f"{options['datadir']}/{name}" for name in (
             "bash-completion/completions/gpumem", "zsh/site-functions/_gpumem", "fish/vendor_completions.d/gpumem.fish")}
     if options["fake_driver"]:

@@ -484,6 +484,48 @@ TEST_F(SocketTest, WhatAnotherHasPutInItsPlaceIsNotRemoved) {
   EXPECT_EQ(access(path().c_str(), F_OK), 0);
 }
 
+// What a service manager passes are the descriptors from 3 on.
+TEST_F(SocketTest, ASocketOfTheServiceManagerIsUsed) {
+  for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
+    const std::string name = path(std::to_string(type));
+    const Descriptor given(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, name.c_str());
+    ASSERT_EQ(bind(given.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(listen(given.get(), 8), 0);
+    ASSERT_EQ(setenv("LISTEN_FDS", std::to_string(given.get() - 2).c_str(), 1), 0);
+    ASSERT_EQ(setenv("LISTEN_PID", "1", 1), 0);
+    EXPECT_EQ(Listener::inherit(name)->get(), -1) << "it is another process's";
+    ASSERT_EQ(setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1), 0);
+    EXPECT_EQ(Listener::inherit(path("other"))->get(), -1);
+    if (type == SOCK_STREAM) {
+      auto refused = Listener::inherit(name);
+      ASSERT_FALSE(refused);
+      EXPECT_NE(std::string(refused.error().message).find("ListenSequentialPacket="), std::string::npos);
+      continue;
+    }
+    auto client = connect_to(name, soon());
+    ASSERT_TRUE(client);
+    for (int round = 0; round < 2; ++round) {
+      auto listener = Listener::inherit(name);
+      ASSERT_TRUE(listener) << listener.error().message;
+      EXPECT_EQ(listener->address(), name);
+      auto accepted = listener->accept();
+      ASSERT_TRUE(accepted && *accepted);
+      EXPECT_FALSE(*listener->accept()) << "it does not wait for more";
+      EXPECT_EQ(Listener::inherit(name).error().status, GPUMEM_ERROR_ALREADY_EXISTS);
+      EXPECT_EQ(Listener::open(name, 0600).error().status, GPUMEM_ERROR_ALREADY_EXISTS);
+      EXPECT_TRUE(*listener->accept()) << "open() looks who listens";
+      client = connect_to(name, soon());
+      ASSERT_TRUE(client) << "it waits for the next listener";
+    }
+    EXPECT_TRUE(S_ISSOCK(status_of_file(name).st_mode));
+  }
+  (void)unsetenv("LISTEN_PID");
+  (void)unsetenv("LISTEN_FDS");
+}
+
 TEST_F(SocketTest, BadAddressesAreRefused) {
   for (const std::string& address : {std::string(), std::string(kAddressMax + 1, 'a')}) {
     EXPECT_EQ(Listener::open(address, 0600).error().status, GPUMEM_ERROR_INVALID_ARGUMENT);

@@ -71,6 +71,8 @@ Result<void> Link::connect(const LinkRequest& request) {
                       Quoted(address_.c_str()).text());
   auto holder = ShareClient::open(server.loop(), std::move(welcome->descriptors.front()), timeout_ns_);
   if (!holder) return holder.error();
+  // A service manager may have listened when this one connected; the hub's own process made the other end.
+  if (const int32_t process = (*holder)->origin().process.pid; process != 0) hub_.process = process;
   keeper_ = welcome->message.keeper;
   client_ = std::move(*client);
   holder_ = std::move(*holder);

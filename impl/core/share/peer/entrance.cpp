@@ -28,7 +28,11 @@ Result<void> Entrance::add(platform::Listener listener, uint64_t hub) {
 }
 
 void Entrance::remove(uint64_t hub) noexcept {
-  std::erase_if(listeners_, [&](const auto& one) { return one.second.hub == hub; });
+  std::erase_if(listeners_, [&](const auto& one) {
+    if (one.second.hub != hub) return false;
+    loop_.ignore(one.second.listener.get());  // the service manager may have a copy, so closing is not enough
+    return true;
+  });
 }
 
 void Entrance::remove_all() noexcept {

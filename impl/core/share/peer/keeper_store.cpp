@@ -254,7 +254,7 @@ void KeeperStore::take_given() {
   for (const platform::NamedDescriptor& one : inherited) {
     if (is_ours(one.name)) {
       given.emplace(one.name, one.value);
-    } else {
+    } else if (!platform::is_listening(one.value)) {  // that of the service's own address is not stored
       ++others_;
     }
   }

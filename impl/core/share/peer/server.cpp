@@ -666,8 +666,9 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
     if (!opened) return opened.error();
     store = std::move(*opened);
   }
+  auto listener = platform::Listener::inherit(request.address);
   // Without the lock, because it may wait for another process that opens a hub.
-  auto listener = platform::Listener::open(request.address, request.mode);
+  if (listener && listener->get() < 0) listener = platform::Listener::open(request.address, request.mode);
   if (!listener) return listener.error();
   // Log here, without the lock: the process may end before the sharing thread would log.
   std::vector<std::string> lines;

@@ -21,6 +21,8 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -34,6 +36,7 @@
 
 #include "asleep.h"
 #include "base/arithmetic.h"
+#include "base/cleanup.h"
 #include "core/instance/instance.h"
 #include "core/object/destroy.h"
 #include "core/object/warnings.h"
@@ -1735,26 +1738,61 @@ TEST_F(ShareServerTest, ClosingTheInstanceEndsWhatWaits) {
   EXPECT_EQ(received, GPUMEM_ERROR_CLOSED);
 }
 
-TEST_F(ShareServerTest, TheThreadSleepsWhileNobodyAsks) {
-  const auto others = sleeps_of_threads();
-  open_hub(hub_desc());
-  gpumem_link link = nullptr;
-  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+// Whether all threads but `others` go to sleep and stay so. They may have had something to finish the first
+// time; those that look every now and then never pass.
+bool sleep_but(const std::map<std::string, std::string>& others) {
   const auto sleeps = [&] {
     auto found = sleeps_of_threads();
     for (const auto& other_thread : others)
       found.erase(other_thread.first);
     return found;
   };
-  ASSERT_FALSE(sleeps().empty());
-  // They may have had something to finish the first time; those that look every now and then never pass.
-  EXPECT_TRUE(eventually([&] {
+  return eventually([&] {
     const auto before = sleeps();
     std::this_thread::sleep_for(300ms);
-    return sleeps() == before && std::all_of(before.begin(), before.end(), [](const auto& thread) {
+    return !before.empty() && sleeps() == before &&
+           std::all_of(before.begin(), before.end(), [](const auto& thread) {
              return thread.second.find("S (sleeping)") != std::string::npos;
            });
-  })) << "threads woke up";
+  });
+}
+
+TEST_F(ShareServerTest, TheThreadSleepsWhileNobodyAsks) {
+  const auto others = sleeps_of_threads();
+  open_hub(hub_desc());
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  EXPECT_TRUE(sleep_but(others)) << "threads woke up";
+}
+
+TEST_F(ShareServerTest, TheSocketOfTheServiceManagerOutlivesTheHub) {
+  const auto others = sleeps_of_threads();
+  const Descriptor given(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path + 1, address().data() + 1, address().size() - 1);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address().size());
+  ASSERT_EQ(bind(given.get(), reinterpret_cast<const sockaddr*>(&name), size), 0);
+  ASSERT_EQ(listen(given.get(), 8), 0);
+  ASSERT_EQ(setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1), 0);
+  ASSERT_EQ(setenv("LISTEN_FDS", std::to_string(given.get() - 2).c_str(), 1), 0);
+  const Cleanup forget([] {
+    (void)unsetenv("LISTEN_PID");
+    (void)unsetenv("LISTEN_FDS");
+  });
+  const gpumem_hub_desc desc = hub_desc();
+  for (int round = 0; round < 2; ++round) {
+    gpumem_hub const hub = open_hub(desc);
+    gpumem_hub second = nullptr;
+    EXPECT_EQ(gpumem_hub_open(other, &desc, &second, &why), GPUMEM_ERROR_ALREADY_EXISTS);
+    EXPECT_NE(std::strstr(why.message, "another hub of this process listens"), nullptr) << why.message;
+    gpumem_link link = nullptr;
+    EXPECT_EQ(connect(&link), GPUMEM_SUCCESS) << why.message;
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
+    EXPECT_TRUE(platform::connect_to(address(), soon())) << "who comes now waits for the next hub";
+    EXPECT_TRUE(sleep_but(others)) << "nobody looks who waits";
+  }
 }
 
 TEST_F(ShareServerTest, NoMessageHasControlCharactersOfAPath) {
