@@ -411,11 +411,14 @@ impl<T: Element> Buffer<T> {
         let group = options.group.clone();
         let instance = device.instance.clone();
         instance.retry();
-        // The group does not sleep before it has the buffer.
-        let _still = still(&group, FUNCTION)?;
-        let lending = options.place.map(|_| Lending::lock());
-        // SAFETY: the struct, its entries and its texts live during the call.
-        let handle = unsafe { output_call!(gpumem_buffer_create(device.handle, &*desc)) }?;
+        let (_still, lending, handle) = instance.with_room(|| {
+            // The group does not sleep before it has the buffer.
+            let still = still(&group, FUNCTION)?;
+            let lending = options.place.map(|_| Lending::lock());
+            // SAFETY: the struct, its entries and its texts live during the call.
+            let handle = unsafe { output_call!(gpumem_buffer_create(device.handle, &*desc)) }?;
+            Ok((still, lending, handle))
+        })?;
         let shared = Arc::new(Shared {
             handle,
             instance,
@@ -564,10 +567,19 @@ impl<T: Element> Buffer<T> {
         bytes: u64,
         fits: bool,
         function: &'static str,
+        call: impl Fn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.shared().instance.with_room(|| self.try_to_provide(bytes, fits, function, &call))
+    }
+
+    fn try_to_provide(
+        &self,
+        bytes: u64,
+        fits: bool,
+        function: &'static str,
         call: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let group = self.inner.group.clone();
-        let _still = still(&group, function)?;
+        let _still = still(&self.inner.group, function)?;
         let shared = self.shared();
         let leaves = self.inner.movable && bytes > shared.reserved.load(Ordering::Acquire);
         if leaves || (self.inner.ordinary && !fits) {
@@ -672,10 +684,12 @@ impl<T: Element> Buffer<T> {
     /// As [`wake`](Self::wake), and [`ErrorKind::Cancelled`] if the progress function broke.
     pub fn wake_with_options(&mut self, mut options: WakeOptions<'_>) -> Result<(), Error> {
         let handle = self.inner.handle;
-        self.change_state("Buffer::wake", || {
-            let desc = options.describe()?;
-            // SAFETY: only a handle and a struct of its own size.
-            unsafe { call!(gpumem_buffer_wake(handle, &*desc)) }.map(drop)
+        self.shared().instance.with_room(|| {
+            self.change_state("Buffer::wake", || {
+                let desc = options.describe()?;
+                // SAFETY: only a handle and a struct of its own size.
+                unsafe { call!(gpumem_buffer_wake(handle, &*desc)) }.map(drop)
+            })
         })
     }
 

@@ -263,10 +263,12 @@ impl Group {
     /// As [`wake`](Self::wake), and [`ErrorKind::Cancelled`] if the progress function broke.
     pub fn wake_with_options(&self, mut options: WakeOptions<'_>) -> Result<(), Error> {
         let (handle, tag) = (self.inner.handle, options.tag.clone());
-        self.inner.with_members(tag.as_deref(), true, "Group::wake", |_| {
-            let desc = options.describe()?;
-            // SAFETY: only a handle and a struct of its own size.
-            unsafe { call!(gpumem_group_wake(handle, &*desc)) }.map(drop)
+        self.inner.instance.with_room(|| {
+            self.inner.with_members(tag.as_deref(), true, "Group::wake", |_| {
+                let desc = options.describe()?;
+                // SAFETY: only a handle and a struct of its own size.
+                unsafe { call!(gpumem_group_wake(handle, &*desc)) }.map(drop)
+            })
         })
     }
 

@@ -20,7 +20,7 @@ use crate::infos::{ProbeInfo, Stats};
 use crate::library::{c, call, info_call, output_call, require};
 use crate::memory::Remains;
 pub use crate::options::{HostOptions, InstanceOptions};
-use crate::stream::a_device_was_lost;
+use crate::stream::{a_device_was_lost, release_complete};
 use crate::words::translate;
 
 /// Locks a mutex. Poison is ignored: the data is never left half changed.
@@ -137,16 +137,36 @@ impl Inner {
         self.has_remains.store(true, Ordering::Release);
     }
 
-    /// Tries again to destroy the objects that could not be destroyed when they were dropped.
-    pub(crate) fn retry(&self) {
+    /// Tries again to destroy the objects that could not be destroyed when they were dropped. Returns whether one was.
+    pub(crate) fn retry(&self) -> bool {
         if !self.has_remains.load(Ordering::Acquire) {
-            return;
+            return false;
         }
         let mut tried = std::mem::take(&mut *lock(&self.remains));
+        let before = tried.len();
         tried.retain(|remains| remains.release().is_err());
+        let released = tried.len() != before;
         let mut kept = lock(&self.remains);
         kept.append(&mut tried);
         self.has_remains.store(!kept.is_empty(), Ordering::Release);
+        released
+    }
+
+    /// Makes a call that needs memory. If there is none, it is made once more after what was dropped and is not used any
+    /// more has been released. That drops objects, so nothing may be locked that their drops lock.
+    #[inline]
+    pub(crate) fn with_room<R>(&self, mut call: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
+        match call() {
+            Err(error) if error.kind().is_lack() && self.make_room() => call(),
+            result => result,
+        }
+    }
+
+    /// Releases what was dropped and is not used any more. Returns whether there was any.
+    #[cold]
+    pub(crate) fn make_room(&self) -> bool {
+        let released = release_complete(self.handle);
+        self.retry() || released
     }
 
     /// Says of what lives why it may do so although the program has dropped it.
@@ -507,6 +527,11 @@ impl ErrorKind {
     /// its instance was closed long ago.
     pub(crate) fn is_closed(self) -> bool {
         matches!(self, Self::Closed | Self::StaleHandle)
+    }
+
+    /// Whether there was too little of something, which what is dropped gives back.
+    pub(crate) fn is_lack(self) -> bool {
+        matches!(self, Self::OutOfMemory | Self::LimitExceeded)
     }
 
     /// Whether no more work of the object can be observed: its device, instance or process is gone.

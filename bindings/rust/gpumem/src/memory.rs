@@ -274,7 +274,8 @@ impl Allocation {
         desc.kind = kind.0;
         desc.size = bytes;
         // SAFETY: the struct and its text live during the call.
-        let handle = unsafe { output_call!(gpumem_memory_create(device.handle, &*desc)) }?;
+        let create = || unsafe { output_call!(gpumem_memory_create(device.handle, &*desc)) };
+        let handle = device.instance.with_room(create)?;
         let mut allocation = Self::of(device.instance.clone(), handle, bytes);
         allocation.managed = kind == Kind::MANAGED;
         allocation.learn()?;
@@ -304,7 +305,8 @@ impl Allocation {
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call, the output is writable; the rest is the caller's
         // promise.
-        unsafe { call!(gpumem_memory_register(device.handle, &*desc, &mut handle)) }?;
+        let register = || unsafe { call!(gpumem_memory_register(device.handle, &*desc, &mut handle)) };
+        device.instance.with_room(register)?;
         let mut allocation = Self::of(device.instance.clone(), handle, bytes);
         allocation.host = pointer;
         Ok(allocation)

@@ -83,13 +83,13 @@ impl Physical {
         device: &Device,
         bytes: u64,
         options: &PhysicalOptions,
-        make: impl FnOnce(&sys::gpumem_physical_desc, &mut sys::gpumem_physical) -> Result<Status, Error>,
+        make: impl Fn(&sys::gpumem_physical_desc, &mut sys::gpumem_physical) -> Result<Status, Error>,
     ) -> Result<Self, Error> {
         device.instance.retry();
         let mut desc = options.describe()?;
         desc.size = bytes;
         let mut handle = ptr::null_mut();
-        make(&desc, &mut handle)?;
+        device.instance.with_room(|| make(&desc, &mut handle))?;
         Ok(Self { owned: Owned { handle, instance: device.instance.clone() }, bytes })
     }
 

@@ -233,7 +233,8 @@ impl Pool {
         device.instance.retry();
         let desc = options.describe()?;
         // SAFETY: the struct, its entries and its text live during the call.
-        let handle = unsafe { output_call!(gpumem_pool_create(device.handle, &*desc)) }?;
+        let create = || unsafe { output_call!(gpumem_pool_create(device.handle, &*desc)) };
+        let handle = device.instance.with_room(create)?;
         Ok(Self {
             inner: Arc::new(PoolInner {
                 handle,
@@ -340,9 +341,15 @@ impl Pool {
         })
     }
 
-    /// Makes a call in which the library may call the callback. If that panics, the panic goes on after the call.
-    fn run<R>(&self, function: &'static str, call: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
-        let result = if self.inner.calls_back.load(Ordering::Acquire) { with_panics(call) } else { call() };
+    /// Makes a call that needs memory, in which the library may call the callback. If that panics, the panic goes on after
+    /// the call.
+    fn run<R>(&self, function: &'static str, call: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
+        let result = if self.inner.calls_back.load(Ordering::Acquire) {
+            // The callback makes room, so that it is called only once.
+            with_panics(call)
+        } else {
+            self.inner.instance.with_room(call)
+        };
         result.map_err(|error| error.called_as(function))
     }
 
@@ -472,7 +479,13 @@ impl Pool {
     /// [`ErrorKind::InvalidState`] in the callback and in a host function, and [`ErrorKind::Busy`] while another thread
     /// sets one. The function before stays.
     pub fn set_callback(&self, function: impl Fn(u64) -> bool + Send + Sync + 'static) -> Result<(), Error> {
-        self.replace_callback(Some(Box::new(PoolCallback(Box::new(function)))))
+        // No share of the instance, which may keep the pool.
+        let instance = Arc::downgrade(&self.inner.instance);
+        let callback = move |bytes| {
+            let released = instance.upgrade().map_or(false, |instance| instance.make_room());
+            function(bytes) || released
+        };
+        self.replace_callback(Some(Box::new(PoolCallback(Box::new(callback)))))
     }
 
     /// Drops the function that [`set_callback`](Self::set_callback) set.

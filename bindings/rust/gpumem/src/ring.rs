@@ -152,7 +152,8 @@ impl RingProducer {
         let mut desc = options.describe()?;
         desc.slot_size = slot_size;
         // SAFETY: the struct and its text live during the call.
-        let handle = unsafe { output_call!(gpumem_ring_create(device.handle, &*desc)) }?;
+        let create = || unsafe { output_call!(gpumem_ring_create(device.handle, &*desc)) };
+        let handle = device.instance.with_room(create)?;
         Ok(Self { ring: Arc::new(Ring { handle, instance: device.instance.clone() }), acquired: None })
     }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::future::Future;
 use std::mem;
+use std::ops::Deref;
 use std::os::raw::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
@@ -81,20 +82,33 @@ pub struct Stream {
 }
 
 pub struct StreamInner {
-    handle: sys::gpumem_stream,
+    work: Arc<Work>,
     instance: Instance,
+    destroyed: AtomicBool,
+    panics: Arc<AtomicU64>,
+}
+
+impl Deref for StreamInner {
+    type Target = Work;
+    fn deref(&self) -> &Work {
+        &self.work
+    }
+}
+
+/// The work of a stream, which others may query without becoming an owner of the stream, whose drop waits.
+pub struct Work {
+    handle: sys::gpumem_stream,
+    instance: sys::gpumem_instance,
     flight: Mutex<Flight>,
     /// Number of entries in `flight`, readable without its lock.
     entries: AtomicUsize,
-    destroyed: AtomicBool,
-    panics: Arc<AtomicU64>,
-    tasks: Arc<Tasks>,
+    tasks: Tasks,
 }
 
 // SAFETY: a handle is a number to C, and every function may be called from any thread.
-unsafe impl Send for StreamInner {}
+unsafe impl Send for Work {}
 // SAFETY: as above.
-unsafe impl Sync for StreamInner {}
+unsafe impl Sync for Work {}
 
 /// The objects that work in the stream uses. Each piece of work gets a number after it was enqueued.
 struct Flight {
@@ -138,7 +152,7 @@ impl Keep {
     }
 }
 
-impl StreamInner {
+impl Work {
     /// Number of the latest piece of work.
     pub(crate) fn latest(&self) -> u64 {
         if self.entries.load(Ordering::Acquire) == 0 {
@@ -276,7 +290,9 @@ impl StreamInner {
             unsafe { call!(gpumem_stream_synchronize(self.handle, timeout_ns)) }
         })
     }
+}
 
+impl StreamInner {
     fn destroy(&self) -> Result<(), Error> {
         if self.destroyed.load(Ordering::Acquire) {
             return Ok(());
@@ -333,23 +349,27 @@ fn returned<D: Enqueue, S: Enqueue>(regions: Vec<Region<D, S>>) -> Vec<Region<Re
 
 impl Stream {
     fn of(handle: sys::gpumem_stream, device: &Device) -> Self {
-        let tasks = Arc::default();
-        note(&TASKS, &tasks);
+        let flight = Flight {
+            last: 0,
+            observed: 0,
+            entries: Vec::new(),
+            query_at: QUERY_AT_LEAST,
+            failures: Vec::new(),
+        };
+        let work = Arc::new(Work {
+            handle,
+            instance: device.instance.handle,
+            flight: Mutex::new(flight),
+            entries: AtomicUsize::new(0),
+            tasks: Mutex::default(),
+        });
+        note(&STREAMS, &work);
         Self {
             inner: Arc::new(StreamInner {
-                handle,
+                work,
                 instance: device.instance(),
-                flight: Mutex::new(Flight {
-                    last: 0,
-                    observed: 0,
-                    entries: Vec::new(),
-                    query_at: QUERY_AT_LEAST,
-                    failures: Vec::new(),
-                }),
-                entries: AtomicUsize::new(0),
                 destroyed: AtomicBool::new(false),
                 panics: Arc::default(),
-                tasks,
             }),
         }
     }
@@ -1058,8 +1078,8 @@ enum Answer {
 /// The tasks that wait for a stream, and some that no longer do.
 type Tasks = Mutex<Vec<Weak<Mutex<Waiting>>>>;
 
-/// Those of every stream. Only making a stream writes it, because all threads share it.
-static TASKS: Mutex<Vec<Weak<Tasks>>> = Mutex::new(Vec::new());
+/// Every stream. Only making a stream writes it, because all threads share it.
+static STREAMS: Mutex<Vec<Weak<Work>>> = Mutex::new(Vec::new());
 
 fn living<T>(list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
     lock(list).iter().filter_map(Weak::upgrade).collect()
@@ -1076,6 +1096,19 @@ fn note<T>(list: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
     list.push(Arc::downgrade(one));
 }
 
+/// Queries the streams of an instance that keep something, without waiting, and releases what complete work used. Returns
+/// whether there was any.
+pub(crate) fn release_complete(instance: sys::gpumem_instance) -> bool {
+    let mut released = false;
+    for work in living(&STREAMS) {
+        if work.instance == instance && work.entries.load(Ordering::Acquire) != 0 {
+            // A failure shows in the call that asks for it.
+            released |= work.query().unwrap_or(false);
+        }
+    }
+    released
+}
+
 /// Whether a call has found a device lost.
 static LOST: AtomicBool = AtomicBool::new(false);
 
@@ -1089,7 +1122,7 @@ pub(crate) fn a_device_was_lost() -> bool {
 /// functions only when something is asked about their own stream.
 pub(crate) fn device_is_lost() {
     LOST.store(true, Ordering::Release);
-    for task in living(&TASKS).iter().flat_map(|tasks| living(tasks)) {
+    for task in living(&STREAMS).iter().flat_map(|work| living(&work.tasks)) {
         let mut waiting = lock(&task);
         if let Waiting::For(_) = *waiting {
             let woken = mem::replace(&mut *waiting, Waiting::Doubtful);
