@@ -396,7 +396,7 @@ impl<T: Element> Buffer<T> {
     /// [`ErrorKind::Unsupported`], [`ErrorKind::PermissionDenied`], [`ErrorKind::OutOfMemory`],
     /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub fn new(device: &Device, len: usize) -> Result<Self, Error> {
-        Self::with_options(device, len, &BufferOptions::new())
+        Self::with_options(device, len, &BufferOptions::new()).map_err(|error| error.called_as("Buffer::new"))
     }
 
     /// As [`new`](Self::new), with options. For memory of the host, the device is the one that may access it.
@@ -404,7 +404,7 @@ impl<T: Element> Buffer<T> {
     /// # Errors
     /// As [`new`](Self::new), and if an option cannot be granted.
     pub fn with_options(device: &Device, len: usize, options: &BufferOptions) -> Result<Self, Error> {
-        const FUNCTION: &str = "Buffer::new";
+        const FUNCTION: &str = "Buffer::with_options";
         let size = bytes_of::<T>(len, FUNCTION)? as u64;
         let mut desc = options.describe()?;
         desc.size = size;
@@ -416,8 +416,8 @@ impl<T: Element> Buffer<T> {
             let still = still(&group, FUNCTION)?;
             let lending = options.place.map(|_| Lending::lock());
             // SAFETY: the struct, its entries and its texts live during the call.
-            let handle = unsafe { output_call!(gpumem_buffer_create(device.handle, &*desc)) }?;
-            Ok((still, lending, handle))
+            let made = unsafe { output_call!(gpumem_buffer_create(device.handle, &*desc)) };
+            Ok((still, lending, made.map_err(|error| error.called_as(FUNCTION))?))
         })?;
         let shared = Arc::new(Shared {
             handle,

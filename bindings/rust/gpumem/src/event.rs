@@ -54,7 +54,7 @@ impl Event {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Unsupported`], [`ErrorKind::OutOfMemory`],
     /// [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`], as the message says.
     pub fn new(device: &Device) -> Result<Self, Error> {
-        Self::with_options(device, EventFlags::NONE, None)
+        Self::with_options(device, EventFlags::NONE, None).map_err(|error| error.called_as("Event::new"))
     }
 
     /// As [`new`](Self::new), with properties, and a name for messages and reports of up to 63 bytes.
@@ -67,7 +67,8 @@ impl Event {
         let name = c_text(name, "Event::with_options")?;
         let desc = sys::gpumem_event_desc { flags: flags.0, name: c_pointer(&name), ..Default::default() };
         // SAFETY: the struct and its text live during the call.
-        let handle = unsafe { output_call!(gpumem_event_create(device.handle, &desc)) }?;
+        let made = unsafe { output_call!(gpumem_event_create(device.handle, &desc)) };
+        let handle = made.map_err(|error| error.called_as("Event::with_options"))?;
         Ok(Self::of(handle, device, flags))
     }
 

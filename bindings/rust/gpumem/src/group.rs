@@ -161,7 +161,7 @@ impl Group {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`] or [`ErrorKind::InvalidState`], as the message
     /// says.
     pub fn new(instance: &Instance) -> Result<Self, Error> {
-        Self::with_options(instance, &GroupOptions::new())
+        Self::with_options(instance, &GroupOptions::new()).map_err(|error| error.called_as("Group::new"))
     }
 
     /// As [`new`](Self::new), with options.
@@ -174,7 +174,8 @@ impl Group {
         instance.retry();
         let desc = options.describe()?;
         // SAFETY: the struct and its text live during the call.
-        let handle = unsafe { output_call!(gpumem_group_create(instance.handle, &*desc)) }?;
+        let made = unsafe { output_call!(gpumem_group_create(instance.handle, &*desc)) };
+        let handle = made.map_err(|error| error.called_as("Group::with_options"))?;
         Ok(Self {
             inner: Arc::new(GroupInner {
                 handle,

@@ -125,6 +125,7 @@ impl<T: Element> Managed<T> {
     /// addressed.
     pub fn zeroed(device: &Device, len: usize) -> Result<Self, Error> {
         Self::zeroed_with_options(device, len, &MemoryOptions::new())
+            .map_err(|error| error.called_as("Managed::zeroed"))
     }
 
     /// As [`zeroed`](Self::zeroed), with options, such as [`MemoryFlags::ATTACH_HOST`].
@@ -132,8 +133,10 @@ impl<T: Element> Managed<T> {
     /// # Errors
     /// As [`zeroed`](Self::zeroed), and if an option cannot be granted.
     pub fn zeroed_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
-        let mut array = Managed::<MaybeUninit<T>>::uninit_with_options(device, len, options)?;
-        let mut access = array.first_of()?;
+        const FUNCTION: &str = "Managed::zeroed_with_options";
+        let mut array = Managed::<MaybeUninit<T>>::uninit_with_options(device, len, options)
+            .map_err(|error| error.called_as(FUNCTION))?;
+        let mut access = array.first_of(FUNCTION)?;
         // SAFETY: there is room for all of them, and the CPU has access.
         unsafe { ptr::write_bytes(access.as_mut_ptr(), 0, len) };
         drop(access);
@@ -194,8 +197,10 @@ impl<T: Element + Copy> Managed<T> {
     /// # Errors
     /// As [`zeroed`](Self::zeroed).
     pub fn from_slice(device: &Device, values: &[T]) -> Result<Self, Error> {
-        let mut array = Managed::<MaybeUninit<T>>::uninit(device, values.len())?;
-        let mut access = array.first_of()?;
+        const FUNCTION: &str = "Managed::from_slice";
+        let mut array = Managed::<MaybeUninit<T>>::uninit(device, values.len())
+            .map_err(|error| error.called_as(FUNCTION))?;
+        let mut access = array.first_of(FUNCTION)?;
         // SAFETY: there is room for all of them, they do not overlap what was just allocated, and the CPU has access.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), access.as_mut_ptr().cast(), values.len()) };
         drop(access);
@@ -211,6 +216,7 @@ impl<T: Element> Managed<MaybeUninit<T>> {
     /// As [`Managed::zeroed`].
     pub fn uninit(device: &Device, len: usize) -> Result<Self, Error> {
         Self::uninit_with_options(device, len, &MemoryOptions::new())
+            .map_err(|error| error.called_as("Managed::uninit"))
     }
 
     /// As [`uninit`](Self::uninit), with options.
@@ -218,7 +224,7 @@ impl<T: Element> Managed<MaybeUninit<T>> {
     /// # Errors
     /// As [`Managed::zeroed_with_options`].
     pub fn uninit_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
-        let mut block = Block::allocate(device, Kind::MANAGED, len, options, "Managed")?;
+        let mut block = Block::allocate(device, Kind::MANAGED, len, options, "Managed::uninit_with_options")?;
         if let Some(memory) = block.memory_mut() {
             let turns = Turns::of(device, memory)?;
             memory.set_turns(turns);
@@ -227,8 +233,8 @@ impl<T: Element> Managed<MaybeUninit<T>> {
     }
 
     /// As [`host_mut`](Self::host_mut), before any work can use the array.
-    fn first_of(&mut self) -> Result<HostAccessMut<'_, MaybeUninit<T>>, Error> {
-        begin(self.memory(), Turns::take_first, "Managed")?;
+    fn first_of(&mut self, function: &'static str) -> Result<HostAccessMut<'_, MaybeUninit<T>>, Error> {
+        begin(self.memory(), Turns::take_first, function)?;
         Ok(HostAccessMut { array: self })
     }
 

@@ -65,6 +65,7 @@ impl Physical {
     /// [`ErrorKind::LimitExceeded`], [`ErrorKind::DeviceLost`] or [`ErrorKind::InvalidState`].
     pub fn new(device: &Device, bytes: u64) -> Result<Self, Error> {
         Self::with_options(device, bytes, &PhysicalOptions::new())
+            .map_err(|error| error.called_as("Physical::new"))
     }
 
     /// As [`new`](Self::new), with options. For memory of the host, the device is the one that it is close to.
@@ -75,6 +76,7 @@ impl Physical {
         Self::made(device, bytes, options, |desc, handle| {
             // SAFETY: the struct and its text live during the call; the output is writable.
             unsafe { call!(gpumem_physical_create(device.handle, desc, handle)) }
+                .map_err(|error| error.called_as("Physical::with_options"))
         })
     }
 

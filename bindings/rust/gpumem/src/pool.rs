@@ -220,7 +220,7 @@ impl Pool {
     /// [`ErrorKind::LimitExceeded`], [`ErrorKind::PermissionDenied`], [`ErrorKind::DeviceLost`] or
     /// [`ErrorKind::InvalidState`], as the message says.
     pub fn new(device: &Device) -> Result<Self, Error> {
-        Self::with_options(device, &PoolOptions::new())
+        Self::with_options(device, &PoolOptions::new()).map_err(|error| error.called_as("Pool::new"))
     }
 
     /// As [`new`](Self::new), with options. For memory of the host, the device is the one that it is pinned for.
@@ -234,7 +234,8 @@ impl Pool {
         let desc = options.describe()?;
         // SAFETY: the struct, its entries and its text live during the call.
         let create = || unsafe { output_call!(gpumem_pool_create(device.handle, &*desc)) };
-        let handle = device.instance.with_room(create)?;
+        let made = device.instance.with_room(create);
+        let handle = made.map_err(|error| error.called_as("Pool::with_options"))?;
         Ok(Self {
             inner: Arc::new(PoolInner {
                 handle,

@@ -380,7 +380,7 @@ impl Stream {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DeviceLost`] or
     /// [`ErrorKind::InvalidState`], as the message says.
     pub fn new(device: &Device) -> Result<Self, Error> {
-        Self::with_options(device, &StreamOptions::new())
+        Self::with_options(device, &StreamOptions::new()).map_err(|error| error.called_as("Stream::new"))
     }
 
     /// As [`new`](Self::new), with options.
@@ -392,7 +392,8 @@ impl Stream {
         device.instance.retry();
         let desc = options.describe()?;
         // SAFETY: the struct and its text live during the call.
-        let handle = unsafe { output_call!(gpumem_stream_create(device.handle, &*desc)) }?;
+        let made = unsafe { output_call!(gpumem_stream_create(device.handle, &*desc)) };
+        let handle = made.map_err(|error| error.called_as("Stream::with_options"))?;
         Ok(Self::of(handle, device))
     }
 

@@ -417,6 +417,7 @@ impl<T: Element> DeviceMemory<T> {
     /// If there is not enough memory, or `len` elements are more than can be addressed.
     pub fn new(device: &Device, len: usize) -> Result<Self, Error> {
         Self::with_options(device, len, &MemoryOptions::new())
+            .map_err(|error| error.called_as("DeviceMemory::new"))
     }
 
     /// As [`new`](Self::new), with options.
@@ -424,7 +425,8 @@ impl<T: Element> DeviceMemory<T> {
     /// # Errors
     /// As [`new`](Self::new), and if an option cannot be granted.
     pub fn with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
-        Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, "DeviceMemory")? })
+        const FUNCTION: &str = "DeviceMemory::with_options";
+        Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, FUNCTION)? })
     }
 }
 
@@ -434,9 +436,9 @@ impl<T: Element + Copy> DeviceMemory<T> {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn from_slice(device: &Device, values: &[T]) -> Result<Self, Error> {
-        let memory = Self::new(device, values.len())?;
-        device.instance().copy(&memory, values)?;
-        Ok(memory)
+        let made = Self::new(device, values.len())
+            .and_then(|memory| device.instance().copy(&memory, values).map(|()| memory));
+        made.map_err(|error| error.called_as("DeviceMemory::from_slice"))
     }
 
     /// Copies the values to a vector. Work that writes them must have been observed complete.
@@ -499,6 +501,7 @@ impl<T: Element> Pinned<T> {
     /// If there is not enough memory, a limit is reached, or `len` elements are more than can be addressed.
     pub fn zeroed(device: &Device, len: usize) -> Result<Self, Error> {
         Self::zeroed_with_options(device, len, &MemoryOptions::new())
+            .map_err(|error| error.called_as("Pinned::zeroed"))
     }
 
     /// As [`zeroed`](Self::zeroed), with options.
@@ -506,7 +509,8 @@ impl<T: Element> Pinned<T> {
     /// # Errors
     /// As [`zeroed`](Self::zeroed), and if an option cannot be granted.
     pub fn zeroed_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
-        let array = Pinned::<MaybeUninit<T>>::uninit_with_options(device, len, options)?;
+        let array = Pinned::<MaybeUninit<T>>::uninit_with_options(device, len, options)
+            .map_err(|error| error.called_as("Pinned::zeroed_with_options"))?;
         // SAFETY: there is room for all of them, and 0 is a value.
         unsafe {
             ptr::write_bytes(array.block.start(), 0, len);
@@ -521,7 +525,8 @@ impl<T: Element + Copy> Pinned<T> {
     /// # Errors
     /// As [`zeroed`](Self::zeroed).
     pub fn from_slice(device: &Device, values: &[T]) -> Result<Self, Error> {
-        let array = Pinned::<MaybeUninit<T>>::uninit(device, values.len())?;
+        let array = Pinned::<MaybeUninit<T>>::uninit(device, values.len())
+            .map_err(|error| error.called_as("Pinned::from_slice"))?;
         // SAFETY: there is room for all of them, and they do not overlap what was just allocated.
         unsafe {
             ptr::copy_nonoverlapping(values.as_ptr(), array.block.start().cast::<T>(), values.len());
@@ -537,6 +542,7 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
     /// As [`Pinned::zeroed`].
     pub fn uninit(device: &Device, len: usize) -> Result<Self, Error> {
         Self::uninit_with_options(device, len, &MemoryOptions::new())
+            .map_err(|error| error.called_as("Pinned::uninit"))
     }
 
     /// As [`uninit`](Self::uninit), with options.
@@ -544,12 +550,13 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
     /// # Errors
     /// As [`Pinned::zeroed_with_options`].
     pub fn uninit_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
+        const FUNCTION: &str = "Pinned::uninit_with_options";
         if (options.require | options.prefer).contains(MemoryFlags::WRITE_COMBINED) {
             let message =
                 "a Pinned array cannot be WRITE_COMBINED, because reads would be slow; use WriteCombined";
-            return Err(Error::invalid("Pinned", message));
+            return Err(Error::invalid(FUNCTION, message));
         }
-        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, options, "Pinned")? })
+        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, options, FUNCTION)? })
     }
 
     /// Declares that the values are initialised.
@@ -597,6 +604,7 @@ impl<T: Element + Copy> WriteCombined<T> {
     /// If such memory is not supported or there is not enough, or `len` elements are more than can be addressed.
     pub fn new(device: &Device, len: usize) -> Result<Self, Error> {
         Self::with_options(device, len, &MemoryOptions::new())
+            .map_err(|error| error.called_as("WriteCombined::new"))
     }
 
     /// As [`new`](Self::new), with options.
@@ -604,8 +612,9 @@ impl<T: Element + Copy> WriteCombined<T> {
     /// # Errors
     /// As [`new`](Self::new), and if an option cannot be granted.
     pub fn with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
+        const FUNCTION: &str = "WriteCombined::with_options";
         let options = options.clone().require(MemoryFlags::WRITE_COMBINED);
-        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, &options, "WriteCombined")? })
+        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, &options, FUNCTION)? })
     }
 
     /// Writes one element. Not in a forked child: [`write_slice`](Self::write_slice) looks, but that takes longer.

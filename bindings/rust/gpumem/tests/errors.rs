@@ -4,13 +4,15 @@
 mod common;
 
 use std::error::Error as StdError;
+use std::mem::MaybeUninit;
 
 use common::{backend, is_host, with_device, with_host};
 use gpumem::{
-    Access, AddressRange, Advice, Buffer, BufferOptions, DeviceMemory, Error, ErrorKind, Event,
-    ExportOptions, Group, HandleTypes, HostOptions, Hub, HubOptions, Instance, Kind, Link, LinkOptions,
-    Managed, Memory, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Pool, PoolOptions,
-    Rectangle, Region, RegisterOptions, Registered, Rejected, Status, Stream, WriteCombined,
+    Access, AddressRange, Advice, Buffer, BufferOptions, DeviceMemory, Error, ErrorKind, Event, EventFlags,
+    ExportOptions, Group, GroupOptions, HandleTypes, HostOptions, Hub, HubOptions, Instance, Kind, Link,
+    LinkOptions, Managed, Memory, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Pool,
+    PoolOptions, Rectangle, Region, RegisterOptions, Registered, Rejected, Status, Stream, StreamOptions,
+    WriteCombined,
 };
 
 /// An error of the kind that takes every other one, as those of several crates do.
@@ -181,7 +183,7 @@ fn texts_have_the_arguments_of_this_crate() {
             ),
             ("is empty; leave it out for the default", hub(&HubOptions::new().path(""))),
             (
-                "Buffer::new: tag: ",
+                "Buffer::with_options: tag: ",
                 Buffer::<u8>::with_options(device, 1, &BufferOptions::new().group(&group).tag(&tag))
                     .unwrap_err(),
             ),
@@ -250,10 +252,10 @@ fn texts_have_the_names_of_this_crate() {
     assert!(error.message().contains("Memory::register"), "{error}");
     let refused = MemoryOptions::new().alignment(3);
     let error = DeviceMemory::<u8>::with_options(&device, 8, &refused).unwrap_err();
-    assert_eq!(error.to_string(), "DeviceMemory: the alignment of 3 is not a power of two");
+    assert_eq!(error.to_string(), "DeviceMemory::with_options: the alignment of 3 is not a power of two");
     assert_eq!(
         format!("{error:?}"),
-        "Error { kind: InvalidArgument, status: INVALID_ARGUMENT, function: \"DeviceMemory\", message: \"the \
+        "Error { kind: InvalidArgument, status: INVALID_ARGUMENT, function: \"DeviceMemory::with_options\", message: \"the \
          alignment of 3 is not a power of two\" }"
     );
     assert_eq!(error.function(), "gpumem_memory_create");
@@ -310,4 +312,79 @@ fn texts_have_the_names_of_this_crate() {
     memory.close().unwrap();
     drop(device);
     instance.close().unwrap();
+}
+
+#[test]
+fn an_error_names_what_was_called() {
+    with_host(HostOptions::new().device_bytes(8 << 20), |instance, device| {
+        let large = usize::MAX / 2;
+        let (memory, none) = (MemoryOptions::new().alignment(3), MemoryOptions::new());
+        let name = "a".repeat(100);
+        for (called, error) in [
+            ("DeviceMemory::new", DeviceMemory::<u8>::new(device, large).unwrap_err()),
+            ("DeviceMemory::with_options", DeviceMemory::<u8>::with_options(device, 1, &memory).unwrap_err()),
+            ("DeviceMemory::from_slice", DeviceMemory::from_slice(device, &vec![0u8; 9 << 20]).unwrap_err()),
+            ("Pinned::zeroed", Pinned::<u16>::zeroed(device, usize::MAX).unwrap_err()),
+            (
+                "Pinned::zeroed_with_options",
+                Pinned::<u8>::zeroed_with_options(device, 1, &memory).unwrap_err(),
+            ),
+            ("Pinned::uninit", Pinned::<MaybeUninit<u16>>::uninit(device, usize::MAX).unwrap_err()),
+            (
+                "Pinned::uninit_with_options",
+                Pinned::<MaybeUninit<u8>>::uninit_with_options(device, 1, &memory).unwrap_err(),
+            ),
+            ("WriteCombined::new", WriteCombined::<u16>::new(device, usize::MAX).unwrap_err()),
+            (
+                "WriteCombined::with_options",
+                WriteCombined::<u8>::with_options(device, 1, &memory).unwrap_err(),
+            ),
+            ("Managed::zeroed", Managed::<u16>::zeroed(device, usize::MAX).unwrap_err()),
+            (
+                "Managed::zeroed_with_options",
+                Managed::<u8>::zeroed_with_options(device, 1, &memory).unwrap_err(),
+            ),
+            ("Managed::uninit", Managed::<MaybeUninit<u16>>::uninit(device, usize::MAX).unwrap_err()),
+            (
+                "Managed::uninit_with_options",
+                Managed::<MaybeUninit<u16>>::uninit_with_options(device, usize::MAX, &none).unwrap_err(),
+            ),
+            ("Buffer::new", Buffer::<u8>::new(device, 9 << 20).unwrap_err()),
+            (
+                "Buffer::with_options",
+                Buffer::<u8>::with_options(device, 9 << 20, &BufferOptions::new()).unwrap_err(),
+            ),
+            ("Physical::new", Physical::new(device, 1).unwrap_err()),
+            (
+                "Physical::with_options",
+                Physical::with_options(device, 1, &PhysicalOptions::new()).unwrap_err(),
+            ),
+            (
+                "Pool::with_options",
+                Pool::with_options(device, &PoolOptions::new().kind(Kind(77))).unwrap_err(),
+            ),
+            (
+                "Stream::with_options",
+                Stream::with_options(device, &StreamOptions::new().name(&*name)).unwrap_err(),
+            ),
+            (
+                "Group::with_options",
+                Group::with_options(instance, &GroupOptions::new().name(&*name)).unwrap_err(),
+            ),
+            ("Event::with_options", Event::with_options(device, EventFlags::NONE, Some(&name)).unwrap_err()),
+        ] {
+            assert!(error.to_string().starts_with(&format!("{called}: ")), "{called}: {error}");
+        }
+        // Without options only a loss or a lack can make these fail.
+        gpumem::host::device_lose(device).unwrap();
+        for (called, error) in [
+            ("Pinned::from_slice", Pinned::from_slice(device, &[1u8]).unwrap_err()),
+            ("Managed::from_slice", Managed::from_slice(device, &[1u8]).unwrap_err()),
+            ("Pool::new", Pool::new(device).unwrap_err()),
+            ("Stream::new", Stream::new(device).unwrap_err()),
+            ("Event::new", Event::new(device).unwrap_err()),
+        ] {
+            assert!(error.to_string().starts_with(&format!("{called}: ")), "{called}: {error}");
+        }
+    });
 }

@@ -153,7 +153,7 @@ fn parts_outside_are_refused() {
         );
         let error = Managed::<u64>::zeroed(device, usize::MAX / 8 + 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.to_string().starts_with("Managed: "), "{error}");
+        assert!(error.to_string().starts_with("Managed::zeroed: "), "{error}");
     });
 }
 
