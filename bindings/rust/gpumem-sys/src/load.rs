@@ -73,8 +73,8 @@ impl Library {
         };
         let (version, table_get) = match (version, table_get) {
             (Some(version), Some(table_get)) => (version, table_get),
-            // SAFETY: NULL is allowed.
-            _ => return Err(unsafe { LoadError::new(LoadErrorKind::NotGpumem, core::ptr::null()) }),
+            // SAFETY: the caller's promise.
+            _ => return Err(unsafe { LoadError::new(LoadErrorKind::NotGpumem, path) }),
         };
         // SAFETY: no arguments.
         let version = unsafe { version() };
@@ -82,8 +82,8 @@ impl Library {
         // SAFETY: the table is writable and has its own size.
         let status = unsafe { table_get(GPUMEM_VERSION, &mut table, core::ptr::null_mut()) };
         if status != GPUMEM_SUCCESS || !is_compatible(version) {
-            // SAFETY: NULL is allowed.
-            return Err(unsafe { LoadError::new(LoadErrorKind::Version(version), core::ptr::null()) });
+            // SAFETY: the caller's promise.
+            return Err(unsafe { LoadError::new(LoadErrorKind::Version(version), path) });
         }
         Ok(Self { table, version })
     }
@@ -155,6 +155,7 @@ pub enum LoadErrorKind {
 #[derive(Clone, Copy)]
 pub struct LoadError {
     kind: LoadErrorKind,
+    /// Text of the dynamic loader, or the path of what it has loaded.
     text: [u8; 256],
     length: usize,
 }
@@ -187,6 +188,13 @@ impl LoadError {
     /// Text of the dynamic loader; empty if the loader did not fail.
     #[must_use]
     pub fn loader_text(&self) -> &str {
+        match self.kind {
+            LoadErrorKind::NotFound => self.text(),
+            _ => "",
+        }
+    }
+
+    fn text(&self) -> &str {
         let bytes = self.text.get(..self.length).unwrap_or_default();
         match core::str::from_utf8(bytes) {
             Ok(text) => text,
@@ -204,11 +212,13 @@ impl fmt::Display for LoadError {
                 write!(formatter, "the gpumem library cannot be loaded: {}", self.loader_text())
             }
             LoadErrorKind::NotGpumem => {
-                formatter.write_str("the library that was loaded is not gpumem: it has no gpumem_table_get")
+                let path = self.text();
+                write!(formatter, "the library that was loaded is not gpumem: {path} has no gpumem_table_get")
             }
             LoadErrorKind::Version(version) => write!(
                 formatter,
-                "the gpumem library has version {}.{}.{}, but a version from 0.1.0 to below {}.0.0 is needed",
+                "the gpumem library {} has version {}.{}.{}, but a version from 0.1.0 to below {}.0.0 is needed",
+                self.text(),
                 version >> 22,
                 (version >> 12) & 0x3ff,
                 version & 0xfff,

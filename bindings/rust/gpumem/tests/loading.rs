@@ -90,7 +90,9 @@ fn a_file_that_is_no_library() {
 #[test]
 fn a_library_that_is_not_gpumem() {
     let made = Made::of("other", "int other(void) { return 1; }");
-    assert!(first_error(&try_with(&made.library())).contains("is not gpumem"));
+    let output = try_with(&made.library());
+    assert!(first_error(&output).contains("is not gpumem"), "{output}");
+    assert!(first_error(&output).contains(made.library().to_str().unwrap()), "{output}");
 }
 
 #[test]
@@ -98,7 +100,9 @@ fn a_library_that_is_too_old() {
     let source = "unsigned gpumem_version(void) { return 9; }\n\
                   int gpumem_table_get(unsigned v, void *t, void *e) { return 0; }";
     let made = Made::of("old", source);
-    assert!(first_error(&try_with(&made.library())).contains("has version 0.0.9"));
+    let output = try_with(&made.library());
+    assert!(first_error(&output).contains("has version 0.0.9"), "{output}");
+    assert!(first_error(&output).contains(made.library().to_str().unwrap()), "{output}");
 }
 
 #[test]
