@@ -27,6 +27,7 @@ MISTAKES = {
     "let _ = instance.copy(pinned, doubles)": "an `Instance` takes `&mut` to the array",
     "let _ = stream.wait_value(doubles, 0, WaitCondition::EQ, 1)": "has no words that a stream can write or wait for",
     "let _ = Registered::new(device, &[0.5f64][..], &RegisterOptions::new())": "`Registered::new` cannot take `&[f64]`",
+    "let _ = instance.export(pinned, &ExportOptions::new())": "cannot be shared with other processes",
 }
 LOAD = ["--no-default-features", "--features", "load"]
 

@@ -18,6 +18,7 @@ use crate::library::{c, call};
 #[derive(Clone)]
 pub struct Device {
     pub(crate) handle: sys::gpumem_device,
+    ordinal: u32,
     pub(crate) instance: Arc<Inner>,
 }
 
@@ -27,8 +28,14 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    pub(crate) fn new(handle: sys::gpumem_device, instance: Arc<Inner>) -> Self {
-        Self { handle, instance }
+    pub(crate) fn new(handle: sys::gpumem_device, ordinal: u32, instance: Arc<Inner>) -> Self {
+        Self { handle, ordinal, instance }
+    }
+
+    /// Its number in the instance, as [`Instance::device`] takes it.
+    #[must_use]
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
     }
 
     /// The instance of the device.

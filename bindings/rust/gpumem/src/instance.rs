@@ -387,7 +387,7 @@ impl Instance {
     pub fn device(&self, ordinal: u32) -> Result<Device, Error> {
         // SAFETY: only handles, numbers and addresses.
         let handle = unsafe { output_call!(gpumem_device_get(self.inner.handle, ordinal)) }?;
-        Ok(Device::new(handle, self.inner.clone()))
+        Ok(Device::new(handle, ordinal, self.inner.clone()))
     }
 
     /// Gets all devices.

@@ -159,6 +159,14 @@ use places::{Place, Shared};
 ///   again.
 ///
 /// [`ExportFlags::NEIGHBOURS`]: crate::ExportFlags::NEIGHBOURS
+#[cfg_attr(
+    gpumem_diagnostics,
+    diagnostic::on_unimplemented(
+        message = "`{Self}` cannot be shared with other processes",
+        label = "this is no device memory, range, buffer or block of a pool",
+        note = "share `&DeviceMemory`, `&Buffer`, `&PoolBlock`, a `DeviceSlice`, `BufferSlice`, `PoolSlice` or `RangeSlice`, or `&Memory`, and copy to it what is in other memory; nothing imported can be shared again: another process imports the same handle"
+    )
+)]
 pub trait Share: places::Shared {}
 impl<S: places::Shared> Share for S {}
 
