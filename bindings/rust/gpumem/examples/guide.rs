@@ -3,17 +3,19 @@
 
 use std::future::Future;
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use gpumem::{
-    Access, AddressRange, Advice, Backend, Buffer, BufferCallbacks, BufferFlags, BufferOptions, Content,
+    log, Access, AddressRange, Advice, Backend, Buffer, BufferCallbacks, BufferFlags, BufferOptions, Content,
     DeviceMemory, Error, ErrorKind, Event, Group, HandleTypes, HostOptions, Instance, InstanceOptions, Kind,
-    Managed, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Place, Pool, PoolOptions,
-    PrepareOptions, Processor, Region, RegisterOptions, Registered, SleepOptions, Stream, WaitCondition,
-    WakeOptions, WriteCombined,
+    LogLevel, Managed, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Place, Pool,
+    PoolOptions, PrepareOptions, Processor, Region, RegisterOptions, Registered, SleepOptions, Stream,
+    WaitCondition, WakeOptions, WriteCombined,
 };
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -133,6 +135,36 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// A future with a limit on its time.
+struct Timeout<F> {
+    future: F,
+    end: Instant,
+}
+
+impl<F: Future + Unpin> Future for Timeout<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(output) = Pin::new(&mut self.future).poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Poll::Ready(None);
+        }
+        let waker = context.waker().clone();
+        thread::spawn(move || {
+            thread::sleep(left);
+            waker.wake();
+        });
+        Poll::Pending
+    }
+}
+
+fn timeout<F: Future + Unpin>(limit: Duration, future: F) -> Timeout<F> {
+    Timeout { future, end: Instant::now() + limit }
+}
+
 fn awaiting() -> Result<(), Error> {
     let instance = Instance::open(Backend::HOST)?;
     let device = instance.device(0)?;
@@ -143,6 +175,19 @@ fn awaiting() -> Result<(), Error> {
         let array = Pinned::<u32>::zeroed(&device, 1000)?;
         let (array, _) = stream.copy(array, &memory)?.await?;
         Ok::<_, Error>(array)
+    })?;
+    assert_eq!(*received, [7; 1000]);
+
+    // The device may be lost while the task waits, and then nothing wakes it before a call finds that out.
+    let received = block_on(async {
+        let array = Pinned::<u32>::zeroed(&device, 1000)?;
+        let mut pending = stream.copy(array, &memory)?;
+        loop {
+            match timeout(Duration::from_secs(1), &mut pending).await {
+                Some(arrived) => break Ok::<_, Error>(arrived?.0),
+                None => stream.is_complete()?,
+            };
+        }
     })?;
     assert_eq!(*received, [7; 1000]);
     Ok(())
@@ -379,6 +424,11 @@ fn errors() -> Result<(), Error> {
     Ok(())
 }
 
+fn logging() -> Result<(), Error> {
+    log::set(LogLevel::WARNING, |level, message| eprintln!("gpumem: {level:?}: {message}"))?;
+    log::clear()
+}
+
 fn closing() -> Result<(), Error> {
     let instance = Instance::open(Backend::HOST)?;
     let device = instance.device(0)?;
@@ -411,5 +461,6 @@ fn main() -> Result<(), Error> {
     sleep()?;
     queries()?;
     errors()?;
+    logging()?;
     closing()
 }

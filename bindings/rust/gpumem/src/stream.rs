@@ -926,7 +926,8 @@ pub type PendingRegions<D, S> = Pending<Vec<Region<Returned<D>, Returned<S>>>>;
 /// The future needs no runtime of its own: a function in the stream, behind the work, wakes the task. So a task waits for
 /// what is in the stream when it is first polled. A waker is called on a thread of the library or the driver, where most
 /// functions of this crate fail. If the device is lost, the task wakes when another call has found out, on the thread of
-/// that call. So do the tasks of other devices, which go on waiting.
+/// that call. So do the tasks of other devices, which go on waiting. A program that makes no other calls awaits with a
+/// timeout, and calls [`Stream::is_complete`] when it expires.
 ///
 /// ```
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
