@@ -453,7 +453,7 @@ impl Pool {
 
     /// Sets the function that is called when the pool cannot get memory, before an allocation fails: the time to free
     /// blocks or other memory. It gets the bytes that are lacking, and returns true if the allocation should be tried
-    /// again. The function before is dropped.
+    /// again; that also happens if complete work used something that could be released. The function before is dropped.
     ///
     /// It runs on the thread that allocates, on several at once if several do. If it panics, the allocation is not tried
     /// again, and the panic goes on after it. It keeps what it owns until it is replaced or the pool is destroyed; if it

@@ -5,6 +5,7 @@ mod common;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{backend, with_host};
@@ -28,8 +29,8 @@ fn in_time<R>(mut call: impl FnMut() -> Result<R, Error>) -> R {
 
 #[test]
 fn what_complete_work_used_makes_room_for_an_allocation() {
-    const LEN: usize = 40 << 20;
-    with_host(HostOptions::new().device_bytes(64 << 20), |instance, device| {
+    const LEN: usize = 10 << 20;
+    with_host(HostOptions::new().device_bytes(16 << 20), |instance, device| {
         let stream = Stream::new(device).unwrap();
         let other = Instance::open(Backend::HOST).unwrap();
         let elsewhere = Stream::new(&other.device(0).unwrap()).unwrap();
@@ -128,4 +129,27 @@ fn what_complete_work_used_makes_room_within_limits() {
         pool.alloc::<u8>(20 << 20, None).map(drop)
     });
     assert_eq!(calls.load(Ordering::Relaxed), attempts);
+}
+
+#[test]
+fn threads_make_room_for_each_other() {
+    const LEN: usize = 5 << 20;
+    with_host(HostOptions::new().device_bytes(16 << 20), |instance, device| {
+        let group = Group::new(instance).unwrap();
+        let options = BufferOptions::new().group(&group);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let stream = Stream::new(device).unwrap();
+                    for _ in 0..10 {
+                        let memory = in_time(|| DeviceMemory::<u8>::new(device, LEN));
+                        drop(stream.fill(&memory, 1u8).unwrap());
+                        drop(memory);
+                        let buffer = in_time(|| Buffer::<u8>::with_options(device, LEN, &options));
+                        drop(stream.fill(&buffer, 1u8).unwrap());
+                    }
+                });
+            }
+        });
+    });
 }
