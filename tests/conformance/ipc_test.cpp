@@ -1002,9 +1002,21 @@ TEST_F(Ipc, ipc_20_the_recorder_does_not_go_on) {
     while (id == 0)
       std::this_thread::yield();
     gpumem::test::wait_until_asleep(id);
+    // Nor does one that waits for the thread that waits, in the middle of destroying something.
+    gpumem_status ended = GPUMEM_ERROR_INTERNAL;
+    id = 0;
+    std::thread ending([&] {
+      id = gettid();
+      ended = gpumem_event_destroy(imported, nullptr);
+    });
+    while (id == 0)
+      std::this_thread::yield();
+    gpumem::test::wait_until_asleep(id);
     EXPECT_OK(gpumem_instance_close(other.release(), GPUMEM_CLOSE_FORCE, nullptr, why()));
     waiter.join();
+    ending.join();
     EXPECT_EQ(waited, GPUMEM_ERROR_CLOSED);
+    EXPECT_EQ(ended, GPUMEM_SUCCESS);
     ASSERT_TRUE(exporter.signal(SIGCONT));
   }
   gpumem_event imported = nullptr;

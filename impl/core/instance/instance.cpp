@@ -135,6 +135,7 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   handles::end(root, End::kClosed);
   // Calls that wait for other processes return.
   share_server_.stop();
+  backend_->stop_waiting_for_others();
   // With this lock held, no call is creating or destroying an object.
   lifecycle_.lock();
   lifecycle_.unlock();
@@ -142,7 +143,6 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   if (count != 0) {
     log(GPUMEM_LOG_WARNING, "closing an instance that has %" PRIu64 " live object%s", count, plural(count));
   }
-  backend_->stop_waiting_for_others();
   platform::fence_all_threads();
   platform::wait_for_uses(&root);
   background_.stop();
