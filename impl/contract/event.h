@@ -12,6 +12,10 @@ namespace gpumem::backend {
 
 class Stream;
 
+// Of create_event(), beside the flags of callers: other processes wait for the event, and only this instance
+// records it. A backend sees to that as far as it can.
+constexpr gpumem_event_flags kRecordedHere = gpumem_event_flags{1} << 63;
+
 class Event {
  public:
   virtual ~Event() = default;  // never calls a driver: release() does

@@ -356,6 +356,62 @@ class Other {
   Peer peer_{"ring_side"};
 };
 
+// As a process that was let in can: takes all recorders that are free in the pages of the events which this
+// process has open, and says in each page that a record of its own, which is never complete, is the latest.
+class Impostor {
+ public:
+  Impostor() {
+    std::vector<std::string> events;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      const std::string file = std::filesystem::read_symlink(entry.path(), gone).string();
+      if (file.find("/memfd:gpumem-event-") == 0) events.push_back(entry.path());
+    }
+    EXPECT_FALSE(events.empty());
+    for (const std::string& path : events) {
+      files_.push_back(open(path.c_str(), O_RDWR | O_CLOEXEC));
+      EXPECT_GE(files_.back(), 0);
+      for (uint64_t byte = 0; byte <= kRecorder; ++byte)
+        lock(byte);
+      lock(kWord);
+      void* const page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, files_.back(), 0);
+      if (page != MAP_FAILED) pages_.push_back(static_cast<std::atomic<uint64_t>*>(page));
+    }
+    say();
+  }
+  Impostor(const Impostor&) = delete;
+  Impostor& operator=(const Impostor&) = delete;
+  ~Impostor() {
+    for (std::atomic<uint64_t>* const page : pages_)
+      munmap(page, kPage);
+    for (const int file : files_)
+      close(file);
+  }
+  void say() {
+    for (std::atomic<uint64_t>* const page : pages_) {
+      page[(128 * (1 + kRecorder) + 24) / sizeof(uint64_t)] = kNumber;
+      page[0] = kWord;
+    }
+  }
+
+ private:
+  static constexpr size_t kPage = 8192;
+  static constexpr uint64_t kRecorder = 62;
+  static constexpr uint64_t kNumber = 12345;
+  static constexpr uint64_t kWord = kNumber << 6 | kRecorder;
+  void lock(uint64_t byte) {
+    struct flock place {};
+    place.l_type = F_WRLCK;
+    place.l_whence = SEEK_SET;
+    place.l_start = static_cast<off_t>(byte);
+    place.l_len = 1;
+    (void)fcntl(files_.back(), F_OFD_SETLK, &place);
+  }
+
+  std::vector<int> files_;
+  std::vector<std::atomic<uint64_t>*> pages_;
+};
+
 class Rings : public Conformance {
  protected:
   Ring create(const gpumem_ring_desc& desc) {
@@ -859,7 +915,7 @@ TEST_F(Rings, ring_11_all_that_a_consumer_can_write) {
     }
     EXPECT_OK(gpumem_stream_synchronize(stream, kLong, why()));
     const Answer wrote = hostile->ask(kOverwrite, 0, false, static_cast<uint64_t>(byte));
-    EXPECT_EQ(wrote.value, 1u) << "the producer's file alone is not written";
+    EXPECT_EQ(wrote.value, 1 + (on_host() ? desc.slot_count : 0)) << "what the producer says is not written";
     const auto deliver = [&](bool streams) {
       Other later;
       ASSERT_EQ(later.open(handle_of(ring)), GPUMEM_SUCCESS);
@@ -901,6 +957,32 @@ TEST_F(Rings, ring_11_all_that_a_consumer_can_write) {
     }
     deliver(true);
     EXPECT_EQ(info_of(ring).finished, 0u);
+    EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
+    EXPECT_OK(gpumem_stream_synchronize(stream, kLong, why()));
+  }
+}
+
+TEST_F(Rings, ring_11_that_a_record_of_its_own_is_the_latest) {
+  // Neither the producer nor who takes what that made waits for one that a consumer only claims.
+  if (!on_host()) SKIP_RULE("an event of the driver keeps the last record of any process");
+  const Stream stream = create_stream(device_);
+  for (const bool lives : {true, false}) {
+    SCOPED_TRACE(lives);
+    Ring ring = create(ring_desc(2, 1));
+    std::optional<Impostor> impostor(std::in_place);
+    Other other;
+    ASSERT_EQ(other.open(handle_of(ring)), GPUMEM_SUCCESS);
+    for (uint64_t number = 0; number < 6; ++number) {
+      gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+      ASSERT_OK(acquire(ring, &slot, 10 * kSecond));
+      fill_slot(instance_, stream, slot, bytes_.emplace_back());
+      ASSERT_OK(gpumem_ring_publish(ring, stream, size_of(number), tag_of(number), why()));
+      if (impostor) impostor->say();
+      if (!lives) impostor.reset();
+      EXPECT_EQ(other.ask(kTake, 0, number % 2 != 0, 10 * kSecond).status, GPUMEM_SUCCESS);
+      EXPECT_EQ(other.ask(kRelease, 0, false, number).status, GPUMEM_SUCCESS);
+    }
+    EXPECT_EQ(other.ask(kClose).status, GPUMEM_SUCCESS);
     EXPECT_OK(gpumem_ring_finish(ring, kLong, why()));
     EXPECT_OK(gpumem_stream_synchronize(stream, kLong, why()));
   }

@@ -305,6 +305,7 @@ class Party {
     bool found = false;
     for (std::string line; std::getline(maps, line);) {
       if (line.find(name) == std::string::npos) continue;
+      if (line.find(" rw-s ") == std::string::npos) continue;  // it cannot write the producer's events
       auto* const first = reinterpret_cast<unsigned char*>(std::strtoull(line.c_str(), nullptr, 16));
       std::memcpy(first + written.at, &written.value, sizeof written.value);
       found = true;

@@ -164,7 +164,7 @@ Result<std::shared_ptr<backend::Event>> HostDevice::create_event(gpumem_event_fl
       return make_error(GPUMEM_ERROR_UNSUPPORTED, "device %u cannot share events (capability share.events)",
                         facts_.ordinal);
     }
-    auto made = SharedEvent::create(shared_.steps, facts_.uuid);
+    auto made = SharedEvent::create(shared_.steps, facts_.uuid, (flags & backend::kRecordedHere) != 0);
     if (!made) return made.error();
     page = std::move(*made);
   }

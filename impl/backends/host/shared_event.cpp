@@ -42,19 +42,38 @@ uint64_t SharedEvent::file_size() {
   return round_up(sizeof(Page), platform::page_size());
 }
 
-SharedEvent::SharedEvent(platform::Descriptor file, Range view)
-    : file_(std::move(file)), view_(std::move(view)), page_(*static_cast<Page*>(view_.address())) {}
+SharedEvent::SharedEvent(platform::Descriptor file, Range view, bool writable)
+    : file_(std::move(file)),
+      view_(std::move(view)),
+      writable_(writable),
+      page_(*static_cast<Page*>(view_.address())) {}
 
 Result<std::shared_ptr<SharedEvent>> SharedEvent::map(Steps& steps, platform::Descriptor file) {
   GPUMEM_TRY(steps.take("mmap"));
   auto view = platform::map_file(file.get(), file_size(), nullptr);
+  const bool writable = view || view.error().status != GPUMEM_ERROR_NO_ACCESS;
+  if (!writable) view = platform::map_file(file.get(), file_size(), nullptr, platform::Protection::kRead);
   if (!view) return view.error();
   Range range(*view, file_size());
-  return std::make_shared<SharedEvent>(std::move(file), std::move(range));
+  return std::make_shared<SharedEvent>(std::move(file), std::move(range), writable);
 }
 
-Result<std::shared_ptr<SharedEvent>> SharedEvent::create(Steps& steps, const DeviceUuid& device) {
+Result<std::shared_ptr<SharedEvent>> SharedEvent::create(Steps& steps, const DeviceUuid& device,
+                                                         bool recorded_here) {
   GPUMEM_TRY(steps.take("memfd_create"));
+  if (recorded_here) {
+    GPUMEM_TRY(steps.take("mmap"));
+    auto made = platform::published_file(file_size(), file_name(device).text);
+    if (!made) return made.error();
+    const platform::Descriptor published(made->file_descriptor);
+    Range view(made->view, file_size());
+    auto file = platform::reopen(published.get(), true);  // for the locks
+    if (!file) return file.error();
+    auto event = std::make_shared<SharedEvent>(std::move(*file), std::move(view), true);
+    // Before anybody else can take all. Where this fails, recording will say why.
+    (void)event->take_recorder(std::lock_guard(event->mutex_));
+    return event;
+  }
   auto file = platform::memory_file(file_size(), file_name(device).text);
   if (!file) return file.error();
   return map(steps, platform::Descriptor(*file));
@@ -89,6 +108,8 @@ bool SharedEvent::all_complete(const Recorder& recorder) const {
 // The lock is the claim; whoever had it before has ended, or has no record pending.
 Result<void> SharedEvent::take_recorder(const std::lock_guard<std::mutex>& /*held*/) {
   if (recorder_.load() >= 0) return {};
+  if (!writable_)
+    return make_error(GPUMEM_ERROR_NO_ACCESS, "only the process that made the event records it");
   auto began = platform::own_start_time();
   if (!began) return began.error();
   process_ = {platform::process_namespace(), static_cast<uint64_t>(platform::process_id()), *began};

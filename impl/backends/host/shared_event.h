@@ -29,12 +29,14 @@ using DeviceUuid = std::array<uint8_t, 16>;
 
 class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
  public:
-  static Result<std::shared_ptr<SharedEvent>> create(Steps& steps, const DeviceUuid& device);
+  // `recorded_here`: nobody else can write its page (from Linux 5.1 on).
+  static Result<std::shared_ptr<SharedEvent>> create(Steps& steps, const DeviceUuid& device,
+                                                     bool recorded_here = false);
   // INVALID_ARGUMENT unless the descriptor is of an event of this device. It stays the caller's.
   static Result<std::shared_ptr<SharedEvent>> open(Steps& steps, const DeviceUuid& device,
                                                    int file_descriptor);
   // The public ones are create() and open().
-  SharedEvent(platform::Descriptor file, Range view);
+  SharedEvent(platform::Descriptor file, Range view, bool writable);
   SharedEvent(const SharedEvent&) = delete;
   SharedEvent& operator=(const SharedEvent&) = delete;
 
@@ -55,7 +57,7 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
     const std::shared_ptr<SharedEvent> event_;
     const uint64_t number_;
   };
-  // LIMIT_EXCEEDED if too many instances record the event.
+  // LIMIT_EXCEEDED if too many instances record the event, NO_ACCESS if only another one does.
   Result<std::shared_ptr<Record>> record();
 
   // A record, in whichever process.
@@ -140,6 +142,7 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
 
   const platform::OwnDescriptor file_;  // shared with nobody, for the sake of the locks
   const Range view_;
+  const bool writable_;  // else another instance alone records it
   Page& page_;
   std::atomic<int32_t> recorder_{-1};  // of this instance, once it has recorded
 

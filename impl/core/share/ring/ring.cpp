@@ -193,9 +193,9 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
   exports.set_whole(shared->token, exported_.token, std::make_shared<MemoryWatcher>(watcher_));
   control_->memory_handle() = encode(*shared);
 
-  const auto add = [&](Events& events, std::shared_ptr<ExportWatcher> watcher,
+  const auto add = [&](Events& events, gpumem_event_flags flags, std::shared_ptr<ExportWatcher> watcher,
                        gpumem_share_handle& place) -> Result<void> {
-    auto event = device_.backend().create_event(kEventFlags);
+    auto event = device_.backend().create_event(kEventFlags | flags);
     if (!event) return event.error();
     events.push_back(std::move(*event));
     auto ticket = (*facet)->export_event(*events.back());
@@ -214,12 +214,12 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
   slot_events_.reserve(shape.slot_count);
   release_events_.reserve(size_t{shape.slot_count} * shape.place_count);
   for (uint32_t slot = 0; slot < shape.slot_count; ++slot)
-    GPUMEM_TRY(add(slot_events_, nullptr, control_->slot_handle(slot)));
+    GPUMEM_TRY(add(slot_events_, backend::kRecordedHere, nullptr, control_->slot_handle(slot)));
   for (uint32_t place = 0; place < shape.place_count; ++place) {
     for (uint32_t slot = 0; slot < shape.slot_count; ++slot) {
       std::shared_ptr<ExportWatcher> watcher;
       if (slot == 0) watcher = std::make_shared<PlaceWatcher>(watcher_, place);
-      GPUMEM_TRY(add(release_events_, std::move(watcher), control_->release_handle(place, slot)));
+      GPUMEM_TRY(add(release_events_, 0, std::move(watcher), control_->release_handle(place, slot)));
     }
   }
   return {};

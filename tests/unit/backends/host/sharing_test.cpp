@@ -998,6 +998,25 @@ TEST_F(SharedEventTest, RecordersAreLimitedAndComeBack) {
   EXPECT_TRUE(old.is_over());
 }
 
+// RING-11: others only wait for it, and cannot keep it from being recorded.
+TEST_F(SharedEventTest, OneThatIsRecordedHereIsWrittenByNobodyElse) {
+  event_ = *SharedEvent::create(steps_, uuid_, true);
+  file_ = std::move(*event_->open_file());
+  const uint64_t size = platform::describe(file_.get()).size;
+  EXPECT_EQ(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0), MAP_FAILED);
+  for (uint64_t recorder = 0; recorder < 63; ++recorder)
+    EXPECT_EQ(*platform::lock_byte(file_.get(), recorder), recorder != 0) << "the first one is taken";
+  auto other = another();
+  EXPECT_EQ(status_of(other->record()), GPUMEM_ERROR_NO_ACCESS);
+  auto record = event_->record();
+  ASSERT_TRUE(record) << record.error().message;
+  (*record)->publish();
+  const SharedEvent::Wait wait(other, other->latest());
+  EXPECT_FALSE(wait.is_over());
+  record->reset();
+  EXPECT_TRUE(wait.is_complete());
+}
+
 // What another process can write must not make others wait for a record that nobody made.
 TEST_F(SharedEventTest, ARecordThatNobodyMadeIsNotWaitedFor) {
   constexpr uint64_t kFar = uint64_t{1} << 40;
