@@ -24,6 +24,8 @@ class Event {
   virtual Result<void> record(Stream& stream) = 0;
   virtual Result<bool> query() = 0;
   virtual Result<bool> synchronize(uint64_t timeout_ns) = 0;
+  // The same for the last record of this instance alone, where the backend tells it from those of others.
+  virtual Result<bool> synchronize_own(uint64_t timeout_ns) { return synchronize(timeout_ns); }
   // From `start` to this event, in nanoseconds; both recorded (the layers above know) and of one device. No
   // value when one of them is not complete.
   virtual Result<std::optional<int64_t>> elapsed_since(Event& start) = 0;

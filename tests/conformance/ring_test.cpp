@@ -1265,6 +1265,69 @@ TEST_F(Rings, ring_8_with_work_of_its_own) {
   EXPECT_EQ(left, GPUMEM_SUCCESS);
 }
 
+TEST_F(Rings, ring_8_whatever_others_say_of_its_work) {
+  if (!on_host()) SKIP_RULE("an event of the driver keeps the last record of any process");
+  for (const bool lives : {true, false}) {
+    SCOPED_TRACE(lives);
+    Other producer;
+    const gpumem_share_handle shared = producer.create(2);
+    gpumem_ring ring = nullptr;
+    ASSERT_OK(gpumem_ring_open(instance_, &shared, nullptr, &ring, why()));
+    EXPECT_EQ(producer.ask(kProduce, 1).status, GPUMEM_SUCCESS);
+    const Stream stream = create_stream(device_);
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    ASSERT_OK(gpumem_ring_wait(ring, stream, kLong, &slot, why()));
+    ASSERT_OK(gpumem_ring_release(ring, stream, slot.number, why()));
+    EXPECT_OK(gpumem_stream_synchronize(stream, kLong, why()));
+    std::optional<Impostor> impostor(std::in_place);
+    if (!lives) impostor.reset();
+    std::atomic<bool> has_left{false};
+    gpumem_status left = GPUMEM_ERROR_INTERNAL;
+    std::thread leaving([&] {
+      left = gpumem_ring_destroy(ring, nullptr);
+      has_left = true;
+    });
+    EXPECT_TRUE(eventually([&] { return has_left.load(); }));
+    impostor.reset();
+    leaving.join();
+    EXPECT_EQ(left, GPUMEM_SUCCESS);
+  }
+}
+
+TEST_F(Rings, ring_8_while_its_instance_is_closed) {
+  // Who leaves waits for its work until then.
+  Other producer;
+  const gpumem_share_handle shared = producer.create(1);
+  gpumem_ring ring = nullptr;
+  ASSERT_OK(gpumem_ring_open(instance_, &shared, nullptr, &ring, why()));
+  EXPECT_EQ(producer.ask(kProduce, 1).status, GPUMEM_SUCCESS);
+  Stream stream = create_stream(device_);
+  Gate gate;
+  gate.hold(stream);
+  gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+  ASSERT_OK(gpumem_ring_wait(ring, stream, kLong, &slot, why()));
+  ASSERT_OK(gpumem_ring_release(ring, stream, slot.number, why()));
+  std::atomic<bool> has_left{false};
+  gpumem_status left = GPUMEM_ERROR_INTERNAL;
+  std::thread leaving([&] {
+    left = gpumem_ring_destroy(ring, nullptr);
+    has_left = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(has_left);
+  gpumem_instance const instance = instance_.release();
+  std::thread closing(
+      [&] { EXPECT_OK(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, why())); });
+  EXPECT_TRUE(eventually([&] { return has_left.load(); }));
+  gate.open();
+  leaving.join();
+  closing.join();
+  EXPECT_EQ(left, GPUMEM_ERROR_CLOSED);
+  stream.release();
+  instance_ = open_instance();
+  device_ = instance_.device();
+}
+
 TEST_F(Rings, ring_8_twice_in_a_process) {
   // They have one import of the memory. Who leaves has nothing to do with the work of the other one.
   Other producer;

@@ -55,11 +55,23 @@ Result<bool> HostEvent::synchronize(uint64_t timeout_ns) {
     record = latest(lock);
   }
   if (record.elsewhere) return await(std::move(*record.elsewhere), timeout_ns);
-  if (record.here == nullptr) {
-    GPUMEM_TRY(device_.require_not_lost());
-    return true;
+  return await(record.here, timeout_ns);
+}
+
+Result<bool> HostEvent::synchronize_own(uint64_t timeout_ns) {
+  const CurrentDevice current(device_.facts().ordinal);
+  std::shared_ptr<Record> record;
+  {
+    const Lock lock(shared_.mutex);
+    record = latest_;
   }
-  return shared_.await(device_, record.here->mark, timeout_ns);
+  return await(record, timeout_ns);
+}
+
+Result<bool> HostEvent::await(const std::shared_ptr<Record>& record, uint64_t timeout_ns) {
+  if (record != nullptr) return shared_.await(device_, record->mark, timeout_ns);
+  GPUMEM_TRY(device_.require_not_lost());
+  return true;
 }
 
 Result<bool> HostEvent::await(SharedEvent::Wait record, uint64_t timeout_ns) {

@@ -22,6 +22,7 @@ class HostEvent final : public backend::Event {
   Result<void> record(backend::Stream& stream) override;
   Result<bool> query() override { return synchronize(0); }
   Result<bool> synchronize(uint64_t timeout_ns) override;
+  Result<bool> synchronize_own(uint64_t timeout_ns) override;
   Result<std::optional<int64_t>> elapsed_since(backend::Event& start) override;
   Result<void> release() override { return {}; }
 
@@ -41,6 +42,7 @@ class HostEvent final : public backend::Event {
 
  private:
   Result<bool> await(SharedEvent::Wait record, uint64_t timeout_ns);
+  Result<bool> await(const std::shared_ptr<Record>& record, uint64_t timeout_ns);
 
   Shared& shared_;
   HostDevice& device_;

@@ -533,7 +533,8 @@ Result<void> Ring::synchronize() noexcept {
   for (uint32_t slot = 0; slot < release_events_.size(); ++slot) {
     // Skip events not recorded here: their last record is of an earlier consumer.
     for (bool complete = !recorded_[slot]; !complete && !peer_->gone();) {
-      auto waited = release_events_[slot]->synchronize(kLookEvery);
+      GPUMEM_TRY(check_running());
+      auto waited = release_events_[slot]->synchronize_own(kLookEvery);
       if (!waited) return waited.error();
       complete = *waited;
     }
