@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 import operator
 import os
@@ -63,11 +64,10 @@ _DESC_OFFSET: int = getattr(c, "gpumem_memory_desc").kind.offset
 class _Creation:
     """Structs for a call of gpumem_memory_create, kept for the next one."""
 
-    __slots__ = ("desc", "out", "detail", "desc_pointer", "out_pointer", "detail_pointer", "last")
+    __slots__ = ("desc", "out", "detail", "desc_pointer", "out_pointer", "detail_pointer")
 
     def __init__(self) -> None:
-        self.last: Optional[int] = None  # the handle that `out` had before
-        self.desc, self.out, self.detail = c.gpumem_memory_desc(), c_void_p(), c.gpumem_error()
+        self.desc, self.out, self.detail = c.gpumem_memory_desc(), Made(c.gpumem_memory_destroy, None), c.gpumem_error()
         self.desc_pointer, self.out_pointer, self.detail_pointer = byref(self.desc), byref(self.out), byref(self.detail)
 
 
@@ -337,15 +337,16 @@ class Memory(Region, Managed, Scoped):
                 self.device, self._info, self._source = device, None, None
                 self._holds: Set[Hold] = set()
                 self._handle = creation.out.value  # type: ignore[assignment]
-                creation.last = self._handle
+                creation.out.value = None
                 # Missing once it is closed, and while a thread tries that: the one that deletes it, which is atomic.
                 self._open = True
                 if name is None:
                     _creations.append(creation)
                     return
         except BaseException:  # a signal handler raised as the call returned
-            if not hasattr(self, "_handle") and creation.out.value != creation.last:
-                c.gpumem_memory_destroy(creation.out.value, None)
+            if creation.out:
+                c.gpumem_memory_destroy(creation.out, None)
+            del creation  # whose `out` frees the memory if a second one has raised before that
             raise
         error = status_error(status, creation.detail) if status < 0 else None
         creation.desc.name = None
@@ -355,21 +356,10 @@ class Memory(Region, Managed, Scoped):
 
     @staticmethod
     def _create_aside(creation: _Creation, device: Device) -> int:
-        """The prepared call on another thread, because locking that many pages takes long. If Ctrl-C comes first, the
-        memory is freed as soon as it is there."""
-        waiting = [True]
-
-        def run() -> int:
-            status: int = c.memory_create_prepared(device._pointer, creation.desc_pointer, creation.out_pointer,
-                                                   creation.detail_pointer)
-            if not waiting and status == 0:
-                c.gpumem_memory_destroy(creation.out.value, None)
-            return status
-        try:
-            return aside(run)  # type: ignore[no-any-return]
-        except BaseException:
-            waiting.clear()
-            raise
+        """The prepared call on another thread, because locking that many pages takes long. If Ctrl-C comes first, that thread
+        is the last to have the creation, and the memory is freed as soon as it is there."""
+        return aside(functools.partial(c.memory_create_prepared, device._pointer, creation.desc_pointer,  # type: ignore[no-any-return]
+                                       creation.out_pointer, creation.detail_pointer))
 
     @classmethod
     def register(cls, device: Device, source: Any, size: Optional[int] = None, *,

@@ -105,6 +105,7 @@ def aside(function: Callable[[], Any]) -> Any:
             done.release()
     if not started(run):
         return function()
+    del function  # which a traceback would keep
     done.acquire()  # a signal handler may raise here
     problem, outcome[1] = outcome[1], None
     if problem is not None:

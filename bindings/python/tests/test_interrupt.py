@@ -856,6 +856,23 @@ class InterruptTest(Case):
                 self.assertEqual(bytes(kept.buffer()[:2]), b"\7\7")
                 self.assertEqual((stream._queue.uses, kept._holds), ([], set()))
 
+    def test_nothing_is_lost_if_the_handler_raises_again_before_that_is_destroyed(self):
+        raised = []
+
+        def interrupted(*arguments, create=c.memory_create_prepared):
+            self.assertEqual(create(*arguments), 0)
+            raise KeyboardInterrupt
+
+        def again(*arguments, destroy=c.gpumem_memory_destroy):
+            if not raised:
+                raised.append(True)
+                raise KeyboardInterrupt
+            return destroy(*arguments)
+        with mock.patch.object(c, "memory_create_prepared", interrupted), mock.patch.object(c, "gpumem_memory_destroy", again), \
+                self.assertRaises(KeyboardInterrupt):
+            self.device.memory(64)
+        self.assertEqual((raised, self.instance.stats().live_objects), ([True], 0))
+
     @on_cuda
     def test_a_pageable_copy_behind_other_work(self):
         """A GPU's driver may wait for the work before a copy of ordinary memory, in the call that enqueues it."""
