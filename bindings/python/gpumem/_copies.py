@@ -8,10 +8,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Optional, Tuple, Union
 
 from . import _library as c
+from . import _types
 from ._calls import u32, u64
 from ._codes import Direction, SourceOrder
 from ._enums import code
-from ._memory import Memory, Region, View, memory_of
+from ._memory import Memory, Region, Use, View, memory_of
 from ._operands import check_room, operand
 from .errors import Error, InvalidArgument
 
@@ -216,8 +217,13 @@ class Copies:
                    *_pattern(value, value_size))
 
     def _copy_exactly(self, destination: View, source: Any) -> None:
-        """Copies a source that must be as long as the destination."""
-        _, length, _ = operand(source, False, "source")
+        """Copies a source that must be as long as the destination, and have elements of its type unless they are bytes."""
+        _, length, kept = operand(source, False, "source")
+        # Memory itself has no type; a tensor of another library has that of the view of it.
+        theirs = None if isinstance(kept, (Region, Use)) else _types.type_of(kept if isinstance(kept, View) else source)
+        if theirs not in (None, destination.typestr) and destination.typestr[1] not in "SV":
+            raise TypeError(f"the view has elements of type {destination.typestr}, and the source of type {theirs}; convert the source "
+                            "first, for example with astype(), or copy its bytes as they are with copy() of an instance or a stream")
         if length is not None and length != destination.nbytes:
             raise InvalidArgument(f"the slice has {destination.nbytes} bytes, but the source has {length}")
         self.copy(destination, source, destination.nbytes)

@@ -754,8 +754,9 @@ class View(Unique, ArrowView, Managed):
         return part._scalar().tolist() if single else part
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Writes an element of host memory, or copies as many bytes as a slice has into it. A number is never an address here:
-        one for a slice raises TypeError, and ``view.numpy()[:] = 7`` or :meth:`Instance.fill` fills it."""
+        """Writes an element of host memory, or copies as many bytes as a slice has into it: of elements of the view's type, or
+        plain ones. Others raise TypeError: convert them first. A number is never an address here: one for a slice raises
+        TypeError too, and ``view.numpy()[:] = 7`` or :meth:`Instance.fill` fills it."""
         address, shape, strides, single = self._select(key)
         part = self._part(View, address, shape, strides)
         if part.readonly:

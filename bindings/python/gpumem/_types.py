@@ -17,6 +17,8 @@ _TYPESTR = re.compile(r"([<>|=]?)([biufcV])(\d+)")
 # For memoryview.cast; other types become bytes.
 _FORMATS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
             "f4": "f", "f8": "d"}
+# The kinds of a memoryview's elements, whose bytes it tells.
+_FORMAT = re.compile(r"([@=<>!]?)(?:(?P<b>\?)|(?P<i>[hilqn])|(?P<u>[HILQN])|(?P<f>[efdg])|(?P<c>Z[fdg]))")
 # DLPack's type codes.
 _DL_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _DL_TYPES = "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c4 c8 c16".split()
@@ -59,6 +61,24 @@ def element_type(dtype: Any) -> Tuple[str, int, Any, Tuple[int, ...]]:
     if not found.itemsize:
         raise InvalidArgument(f"elements of type {dtype!r} have no bytes; give the type a length, as 'S8' has")
     return found.str, found.itemsize, found.descr if found.fields else None, shape
+
+
+def type_of(array: Any) -> Optional[str]:
+    """Type string of the elements of an array or view; None if they are plain bytes, or have no type that is known."""
+    found: Optional[str] = getattr(array, "typestr", None)
+    interface = None if found else getattr(array, "__array_interface__", None) or getattr(array, "__cuda_array_interface__", None)
+    if interface:
+        found = interface["typestr"]
+    elif found is None:
+        try:
+            with memoryview(array) as buffer:
+                match, size = _FORMAT.fullmatch(buffer.format), buffer.itemsize
+        except TypeError:
+            return None
+        if match:
+            order = "|" if size == 1 else ">" if match[1] in (">", "!") else _NATIVE
+            found = f"{order}{match.lastgroup}{size}"
+    return None if found is None or found[1:] in ("i1", "u1") or found[1] in "SV" else found
 
 
 def buffer_format(typestr: str) -> Optional[str]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Views of memory: the buffer protocol, DLPack in both directions, and the array interfaces."""
 
+import array
 import ctypes
 import gc
 import itertools
@@ -378,6 +379,40 @@ class IndexTest(Case):
                     with self.assertRaises(gpumem.InvalidArgument):
                         view[4:8] = wrong
                 del view
+
+    def test_slices_convert_nothing(self):
+        def refused(view, source, ours, theirs):
+            text = f"type {ours}, and the source of type {theirs}; convert the source first"
+            with self.subTest(f"{ours} = {theirs}"), self.assertRaisesRegex(TypeError, re.escape(text)):
+                view[1] = source
+        with self.pinned(64) as memory, self.device.memory(32) as other:
+            memory.fill(0)
+            view, whole = memory.view("float32", (2, 8)), memory.view("u1", (2, 32))
+            good = array.array("f", range(8))
+            view[1] = good
+            for same in (bytes(good), bytearray(good), memoryview(good).cast("B"), memoryview(good).cast("B").cast("b"),
+                         memoryview(good).cast("B").cast("c"), (ctypes.c_float * 8)(*good), other, other.view("f4"), other.view(),
+                         other.view("V4")):
+                other.copy_from(good)
+                view[0] = bytes(32)
+                view[0] = same
+                self.assertEqual([view[0, at] for at in range(8)], list(range(8)))
+                whole[0] = bytes(view[1])
+            memory.view("V4", (2, 8))[1] = good
+            for source, theirs in ((array.array("i", range(8)), "<i4"), (array.array("d", range(4)), "<f8"),
+                                   (array.array("H", range(16)), "<u2"), ((ctypes.c_bool * 32)(), "|b1"),
+                                   ((ctypes.c_float.__ctype_be__ * 8)(), ">f4"), (other.view("i4"), "<i4"),
+                                   (other.view(">f4"), ">f4")):
+                refused(view, source, "<f4", theirs)
+            refused(whole, good, "|u1", "<f4")
+            if numpy:
+                view[1] = numpy.arange(8, dtype="f4")
+                refused(view, numpy.arange(8, dtype="i4"), "<f4", "<i4")
+                refused(view, numpy.arange(8), "<f4", "<i8")  # whatever its size
+                refused(view, numpy.zeros(4, "M8[s]"), "<f4", "<M8[s]")
+                refused(view, numpy.zeros(16, "f2"), "<f4", "<f2")
+            self.assertEqual([view[1, at] for at in range(8)], list(range(8)))
+            del view, whole, same, source
 
     def test_a_number_is_no_address(self):
         with self.pinned(64) as source, self.pinned(64) as target, self.device.memory(64) as memory:
