@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Set, Suppor
 
 from . import _infos
 from . import _library as c
-from ._calls import GONE, Made, Unique, ask, call, create, encoded, locked, u64
+from ._calls import GONE, Made, Unique, ask, call, create, encoded, locked, u64, with_room
 from ._codes import Access, BufferFlags, BufferState, Content, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
 from ._enums import expect
@@ -416,7 +416,7 @@ def change(buffers: Sequence[Buffer], group: Optional[Group], make: Callable[[Ca
         except IndexError:  # Ctrl-C came first
             return
         try:
-            call(getattr(c, function), *arguments)
+            with_room(call, getattr(c, function), *arguments)
         finally:
             for buffer in buffers:
                 try:

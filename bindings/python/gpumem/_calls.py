@@ -93,8 +93,18 @@ def create(function: Callable[..., int], destroy: Callable[..., int], *arguments
     if leftovers:
         sweep()
     made = Made(destroy, keep)
-    call(function, *arguments, made)
+    with_room(call, function, *arguments, made)
     return made
+
+
+def with_room(make: Callable[..., int], *arguments: Any) -> int:
+    """Makes a call that allocates; once more if memory was short, and work had kept some that is complete."""
+    try:
+        return make(*arguments)
+    except Error as problem:
+        if not made_room(problem.code):
+            raise
+    return make(*arguments)
 
 
 def ask(function: Callable[..., int], struct: Any, *arguments: Any) -> Any:
@@ -282,6 +292,17 @@ def _called_back() -> bool:
 # Work queues of streams with work whose operands are kept. They live until the work was observed complete, even if nothing
 # else refers to them.
 active: Set[Queue] = set()
+
+_SHORT = (c.GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, c.GPUMEM_ERROR_OUT_OF_HOST_MEMORY, c.GPUMEM_ERROR_LIMIT_EXCEEDED)
+
+
+def made_room(status: Optional[int]) -> bool:
+    """Whether a call that failed should be made again: memory was short, and a stream is idle that had kept some."""
+    if status not in _SHORT or calling_back and _called_back() or not any([queue.poll() for queue in active.copy()]):
+        return False
+    sweep()
+    return True
+
 
 GONE = (c.GPUMEM_ERROR_STALE_HANDLE, c.GPUMEM_ERROR_CLOSED)
 _LATER = (c.GPUMEM_ERROR_BUSY, c.GPUMEM_ERROR_INVALID_STATE)

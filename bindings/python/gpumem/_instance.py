@@ -17,7 +17,7 @@ from . import _infos
 from . import _library as c
 from ._buffers import Buffer
 from ._calls import (GONE, Unique, ask, call, create, encoded, finalizer, i32, leave, leftovers, number, pending, size64, sweep,
-                     text, u32, u64, untrack)
+                     text, u32, u64, untrack, with_room)
 from ._codes import (Access, Advice, Backend, BufferFlags, Capability, EventFlags, Feature, FileDirection, FileFlags, HandleTypes,
                      Kind, Location, MemoryFlags, PhysicalFlags, PoolFlags, RangeFlags)
 from ._copies import Copies
@@ -683,7 +683,7 @@ class Device(DeviceKnown, Unique):
             sweep()
         pointer = c_void_p()
         try:
-            call(c.gpumem_malloc, self._handle, code(Kind, kind, "kind", "device, pinned, managed"), size64(size), pointer)
+            with_room(call, c.gpumem_malloc, self._handle, code(Kind, kind, "kind", "device, pinned, managed"), size64(size), pointer)
             return pointer.value or 0
         except BaseException:  # a signal handler raised as the call returned
             if pointer.value:

@@ -18,7 +18,7 @@ from . import _library as c
 from . import _types
 from ._arrow import ArrowView
 from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, i32,
-                     leftovers, size64, status_error, sweep, u64, untrack)
+                     leftovers, made_room, size64, status_error, sweep, u64, untrack)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, reclaim
 from ._enums import code, flags
@@ -352,7 +352,9 @@ class Memory(Region, Managed, Scoped):
         creation.desc.name = None
         _creations.append(creation)
         if error is not None:
-            raise error
+            if not made_room(status):
+                raise error
+            Memory.__init__(self, device, size, kind, alignment, require, prefer, numa_node, name)
 
     @staticmethod
     def _create_aside(creation: _Creation, device: Device) -> int:

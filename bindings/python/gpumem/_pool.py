@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 from . import _infos
 from . import _library as c
 from ._calls import (GONE, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, lasting, leftovers, number,
-                     report_unraisable, status_error, sweep, text, u64)
+                     report_unraisable, status_error, sweep, text, u64, with_room)
 from ._codes import HandleTypes, Kind, MemoryFlags, PoolFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, known
@@ -326,6 +326,10 @@ class Pool(PoolKnown, Owner):
         self._callback = function
 
     def _call(self, function: Callable[..., int], *arguments: Any) -> int:
+        """Calls a function that allocates."""
+        return with_room(self._call_once, function, *arguments)
+
+    def _call_once(self, function: Callable[..., int], *arguments: Any) -> int:
         """Calls a function that may call the callback. Its exception is raised here."""
         if self._callback is None:
             return call(function, *arguments)

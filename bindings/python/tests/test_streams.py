@@ -9,6 +9,7 @@ import time
 
 import gpumem
 from gpumem import CopyRegion, Kind, _calls, host
+from gpumem import _library as c
 
 from .support import Case, on_cuda, on_host
 
@@ -258,6 +259,55 @@ class KeepingTest(Case):
             self.assertLess(len(stream._queue.uses), fills)
             stream.synchronize()
             self.assertEqual((stream._queue.uses, memory._holds), ([], set()))
+
+
+@on_host  # whose devices can be small
+class ShortageTest(Case):
+    """Memory that was dropped while work used it, where nobody has observed that the work is complete."""
+
+    options = {"host": gpumem.HostOptions(device_count=1, device_bytes=8 << 20), "pin_budget": 8 << 20}
+
+    def check(self, allocate, kind="device", problem=gpumem.OutOfDeviceMemory):
+        with self.pinned(4) as flag, self.device.stream() as stream:
+            flag.fill(0)
+            stream.wait_value(flag, 1)
+            self.device.memory(6 << 20, kind).fill(1, stream=stream)
+            with self.assertRaises(problem):  # it asks, and does not wait
+                allocate()
+            flag.view("u4")[0] = 1
+            for _ in range(2):
+                self.assertEqual(c.gpumem_stream_synchronize(stream.handle, c.GPUMEM_TIMEOUT_INFINITE, None), 0)
+                allocate()
+                self.assertEqual(stream._queue.uses, [])
+                self.device.memory(6 << 20, kind).fill(1, stream=stream)
+
+    def test_memory(self):
+        self.check(lambda: self.device.memory(4 << 20).close())
+        self.check(lambda: self.device.memory(4 << 20, name="name").close())
+        self.check(lambda: self.instance.free(self.device.malloc("device", 4 << 20)))
+
+    def test_pinned_memory(self):
+        self.check(lambda: self.pinned(4 << 20).close(), "pinned", gpumem.LimitExceeded)
+        self.check(lambda: self.device.register(bytearray(4 << 20)).close(), "pinned", gpumem.LimitExceeded)
+
+    def test_buffers(self):
+        self.check(lambda: self.device.buffer(4 << 20).close())
+        with self.device.buffer(0, reserve=16 << 20) as buffer:
+            def grow():
+                buffer.resize(4 << 20)
+                buffer.resize(0)
+                buffer.set_capacity()
+            self.check(grow)
+
+    def test_pools(self):
+        self.check(lambda: self.device.pool(initial_size=4 << 20).close())
+        with self.device.pool() as pool:
+            for use in (lambda: pool.alloc(4 << 20).free(), lambda: pool.alloc(4 << 20, alignment=512).free(),
+                        lambda: pool.free_batch(pool.alloc_batch([1 << 20, 3 << 20])), lambda: pool.free(pool.malloc(4 << 20))):
+                def allocate(use=use):
+                    use()
+                    pool.trim()
+                self.check(allocate)
 
 
 class EventTest(Case):
