@@ -35,15 +35,20 @@ namespace GpuMem
 
     /// <summary>
     /// Number of disposed objects that were not freed, because work still used them. What the work of a stream needs waits
-    /// with the stream, and is not counted. See <see cref="ReleaseWaiting"/>.
+    /// with the stream, and is not counted: <see cref="GpuStream.Query"/>, <see cref="GpuStream.Synchronize()"/> or
+    /// <see cref="ReleaseWaiting"/> frees it.
     /// </summary>
     public static int WaitingObjects { get { return Leftovers.Count; } }
 
     /// <summary>
     /// Frees the waiting objects whose work is complete. Creating, waiting and disposing do so too; the end of the work and the
-    /// garbage collector do not.
+    /// garbage collector do not. It also frees what waits with a stream that is idle, as an allocation does when memory is short.
     /// </summary>
-    public static void ReleaseWaiting() { Leftovers.Sweep(); }
+    public static void ReleaseWaiting()
+    {
+      StreamHandle.ReleaseComplete();
+      Leftovers.Sweep();
+    }
 
     internal static void Finalized(string noun, string origin)
     {

@@ -283,6 +283,7 @@ namespace GpuMem
       return Handles.Make(new StreamHandle(device, name), handle =>
       {
         make(handle);
+        handle.Own();
         return new GpuStream(device, handle);
       });
     }

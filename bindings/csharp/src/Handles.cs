@@ -426,7 +426,46 @@ namespace GpuMem
 
   sealed unsafe partial class StreamHandle
   {
+    // Of all instances. A strong reference would keep the collector from freeing forgotten streams.
+    static readonly List<WeakReference<StreamHandle>> streams = new List<WeakReference<StreamHandle>>();
+
     internal readonly PendingWork Pending = new PendingWork();
+
+    /// <summary>Has <see cref="ReleaseComplete"/> find the stream.</summary>
+    internal void Own()
+    {
+      lock (streams)
+      {
+        StreamHandle found;
+        streams.RemoveAll(one => !one.TryGetTarget(out found) || found.IsDisposed);
+        streams.Add(new WeakReference<StreamHandle>(this));
+      }
+    }
+
+    /// <summary>Releases what idle streams keep. It waits for nothing. Whether there was anything.</summary>
+    internal static bool ReleaseComplete()
+    {
+      WeakReference<StreamHandle>[] all;
+      lock (streams) all = streams.ToArray();
+      bool any = false;
+      foreach (WeakReference<StreamHandle> one in all)
+      {
+        StreamHandle stream;
+        if (one.TryGetTarget(out stream) && stream.Pending.Any) any |= stream.ReleaseIfIdle();
+      }
+      return any;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    bool ReleaseIfIdle()
+    {
+      long last = Pending.Last;
+      int status = Native.gpumem_stream_query(Raw, Error.Detail);
+      bool idle = status == Constants.GPUMEM_SUCCESS || status == Constants.GPUMEM_ERROR_DEVICE_LOST;
+      if (idle) Pending.ReleaseUnseen(last);
+      GC.KeepAlive(this);
+      return idle;
+    }
 
     // While operands are kept for the stream it must live, because only it can observe the work complete.
     [MethodImpl(GpuMemLibrary.Bound)]

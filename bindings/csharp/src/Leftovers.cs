@@ -107,7 +107,7 @@ namespace GpuMem
   /// <summary>Objects that the program has dropped without disposing them.</summary>
   static class Forgotten
   {
-    /// <summary>Calls a function; if memory is short, frees what was forgotten and calls it again.</summary>
+    /// <summary>Calls a function; if memory is short, frees what idle streams keep and what was forgotten, and calls it again.</summary>
     internal static T Retry<T>(Func<T> call)
     {
       try
@@ -130,7 +130,10 @@ namespace GpuMem
     }
 
     /// <summary>Whether a call that failed should be made again, because something was freed.</summary>
-    internal static bool MadeRoom(GpuMemException problem) { return IsShortage(problem.Status) && FreeAny(); }
+    internal static bool MadeRoom(GpuMemException problem)
+    {
+      return IsShortage(problem.Status) && (StreamHandle.ReleaseComplete() | FreeAny());
+    }
 
     static bool IsShortage(Status status)
     {

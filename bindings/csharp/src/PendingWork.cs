@@ -171,6 +171,7 @@ namespace GpuMem
     // Written under the lock, but read without it, so that querying a stream takes no lock while nothing is kept.
     long last;
     long taken;
+    Exception unseen;
 
     internal object Lock { get { return queue; } }
 
@@ -207,7 +208,7 @@ namespace GpuMem
     /// </summary>
     internal Exception Release(long until)
     {
-      Exception first = null;
+      Exception first = Volatile.Read(ref unseen) == null ? null : Interlocked.Exchange(ref unseen, null);
       while (Volatile.Read(ref taken) < until)
       {
         Entry entry;
@@ -222,6 +223,13 @@ namespace GpuMem
         first = first ?? thrown;
       }
       return first;
+    }
+
+    /// <summary>The same for a call that only needs memory: the next one that observes the work returns the exception.</summary>
+    internal void ReleaseUnseen(long until)
+    {
+      Exception thrown = Release(until);
+      if (thrown != null) Interlocked.CompareExchange(ref unseen, thrown, null);
     }
   }
 }

@@ -25,6 +25,7 @@ namespace GpuMem.Tests
       Tap.Run("host functions run in order, once, and survive collections", HostFunctions);
       Tap.Run("what a host function throws comes out of the call that observes its work", HostFunctionThrows);
       Tap.Run("what a host function throws comes out of queries, events and other streams", HostFunctionThrowsElsewhere);
+      Tap.Run("an allocation frees what idle streams keep", ShortMemory);
       Tap.Run("a host function may not use the device", HostFunctionLimits);
       Tap.Run("the log function is kept, and what it throws goes no further", LogFunction);
       Tap.Run("kernels see memory through views", Kernels);
@@ -96,6 +97,82 @@ namespace GpuMem.Tests
         return instance.Stats.Streams == 0 && instance.GetStats(MemoryKind.Device).LiveCount == 0;
       }, "the end of the stream");
       word.Dispose();
+    }
+
+    static void ShortMemory(Scope scope)
+    {
+      Scope.HostOnly();
+      GpuInstance instance = scope.Open(new InstanceOptions
+      {
+        PinBudget = 8 << 20, Host = new HostOptions { DeviceCount = 1, DeviceBytes = 8 << 20 }
+      });
+      GpuDevice device = instance.GetDevice(0);
+      using (GrowableBuffer buffer = device.CreateBuffer(0, new BufferOptions { Reserve = 16 << 20 }))
+      using (MemoryPool pool = device.CreatePool())
+      {
+        ShortMemory(device, MemoryKind.Device, () => device.AllocateDevice(4 << 20).Dispose());
+        ShortMemory(device, MemoryKind.Device, () => instance.Free(device.Allocate(MemoryKind.Device, 4 << 20)));
+        ShortMemory(device, MemoryKind.Pinned, () => device.AllocatePinned<byte>(4 << 20).Dispose());
+        ShortMemory(device, MemoryKind.Device, () => device.CreateBuffer(4 << 20).Dispose());
+        ShortMemory(device, MemoryKind.Device, () =>
+        {
+          buffer.Resize(4 << 20);
+          buffer.Resize(0);
+          buffer.Trim();
+        });
+        ShortMemory(device, MemoryKind.Device, () => device.CreatePool(new PoolOptions { InitialSize = 4 << 20 }).Dispose());
+        ShortMemory(device, MemoryKind.Device, () =>
+        {
+          pool.Allocate(4 << 20).Dispose();
+          pool.Trim();
+        });
+      }
+    }
+
+    /// <summary>Tries an allocation while and after a stream works on memory that was disposed.</summary>
+    static void ShortMemory(GpuDevice device, MemoryKind kind, Action allocate)
+    {
+      using (PinnedMemory<int> word = device.AllocatePinned<int>(1))
+      using (GpuStream stream = device.CreateStream())
+      {
+        word[0] = 0;
+        stream.WaitValue(word, 1, WaitCondition.Equal);
+        stream.Launch(() => { throw new InvalidOperationException("late"); });
+        FillAndDispose(stream, kind);
+        Check.Fails(kind == MemoryKind.Pinned ? Status.LimitExceeded : Status.OutOfDeviceMemory, allocate);
+        word[0] = 1;
+        Check.Eventually(() => Succeeds(allocate), "the end of the work");
+        // What the function threw is for the call that waits for it.
+        Check.Equal("late", Check.Throws<InvalidOperationException>(() => stream.Synchronize()).Message, "exception");
+        FillAndDispose(stream, kind);
+        long before = device.Instance.GetStats(kind).LiveBytes;
+        Check.Eventually(() =>
+        {
+          GpuMemDiagnostics.ReleaseWaiting();
+          return before - device.Instance.GetStats(kind).LiveBytes == 6 << 20;
+        }, "the memory that waits with the stream");
+      }
+    }
+
+    static void FillAndDispose(GpuStream stream, MemoryKind kind)
+    {
+      GpuMemory memory = kind == MemoryKind.Device ? stream.Device.AllocateDevice(6 << 20)
+                                                   : stream.Device.AllocatePinned<byte>(6 << 20).Allocation;
+      stream.Fill(memory, 1);
+      memory.Dispose();
+    }
+
+    static bool Succeeds(Action allocate)
+    {
+      try
+      {
+        allocate();
+        return true;
+      }
+      catch (GpuMemException)
+      {
+        return false;
+      }
     }
 
     static void ForgottenView(Scope scope)
