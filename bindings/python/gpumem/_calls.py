@@ -298,7 +298,9 @@ _SHORT = (c.GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, c.GPUMEM_ERROR_OUT_OF_HOST_MEMORY
 
 def made_room(status: Optional[int]) -> bool:
     """Whether a call that failed should be made again: memory was short, and a stream is idle that had kept some."""
-    if status not in _SHORT or calling_back and _called_back() or not any([queue.poll() for queue in active.copy()]):
+    if status not in _SHORT or calling_back and _called_back():
+        return False
+    if not any([queue.uses and queue.poll() for queue in active.copy()]):
         return False
     sweep()
     return True

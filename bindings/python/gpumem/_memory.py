@@ -333,7 +333,8 @@ class Memory(Region, Managed, Scoped):
             else:
                 status = c.memory_create_prepared(device._pointer, creation.desc_pointer, creation.out_pointer,
                                                   creation.detail_pointer)
-            if status == 0:
+            if status == 0 or made_room(status) and (status := c.memory_create_prepared(
+                    device._pointer, creation.desc_pointer, creation.out_pointer, creation.detail_pointer)) == 0:
                 self.device, self._info, self._source = device, None, None
                 self._holds: Set[Hold] = set()
                 self._handle = creation.out.value  # type: ignore[assignment]
@@ -352,9 +353,7 @@ class Memory(Region, Managed, Scoped):
         creation.desc.name = None
         _creations.append(creation)
         if error is not None:
-            if not made_room(status):
-                raise error
-            Memory.__init__(self, device, size, kind, alignment, require, prefer, numa_node, name)
+            raise error
 
     @staticmethod
     def _create_aside(creation: _Creation, device: Device) -> int:

@@ -272,9 +272,11 @@ class ShortageTest(Case):
             flag.fill(0)
             stream.wait_value(flag, 1)
             self.device.memory(6 << 20, kind).fill(1, stream=stream)
-            with self.assertRaises(problem):  # it asks, and does not wait
-                allocate()
-            flag.view("u4")[0] = 1
+            try:
+                with self.assertRaises(problem):  # it asks, and does not wait
+                    allocate()
+            finally:
+                flag.view("u4")[0] = 1
             for _ in range(2):
                 self.assertEqual(c.gpumem_stream_synchronize(stream.handle, c.GPUMEM_TIMEOUT_INFINITE, None), 0)
                 allocate()
@@ -285,6 +287,12 @@ class ShortageTest(Case):
         self.check(lambda: self.device.memory(4 << 20).close())
         self.check(lambda: self.device.memory(4 << 20, name="name").close())
         self.check(lambda: self.instance.free(self.device.malloc("device", 4 << 20)))
+
+    def test_nothing_to_free(self):
+        with self.device.stream() as stream:
+            _calls.active.add(stream._queue)  # as after an interrupt, with nothing that it keeps
+            self.assertFalse(_calls.made_room(c.GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY))
+            _calls.active.discard(stream._queue)
 
     def test_pinned_memory(self):
         self.check(lambda: self.pinned(4 << 20).close(), "pinned", gpumem.LimitExceeded)
