@@ -10,7 +10,7 @@ import os
 import struct
 import sys
 import weakref
-from ctypes import byref, c_ubyte, c_void_p
+from ctypes import byref, c_ubyte
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Set, Tuple, Type, Union)
 
 from . import _infos
@@ -347,7 +347,7 @@ class Memory(Region, Managed, Scoped):
         except BaseException:  # a signal handler raised as the call returned
             if creation.out:
                 c.gpumem_memory_destroy(creation.out, None)
-            del creation  # whose `out` frees the memory if a second one has raised before that
+            creation = None  # type: ignore[assignment]  # its `out` frees the memory if a second one has raised before that
             raise
         error = status_error(status, creation.detail) if status < 0 else None
         creation.desc.name = None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Views of memory: the buffer protocol, DLPack in both directions, and the array interfaces."""
 
-import array
+import array as arrays
 import ctypes
 import gc
 import itertools
@@ -388,7 +388,7 @@ class IndexTest(Case):
         with self.pinned(64) as memory, self.device.memory(32) as other:
             memory.fill(0)
             view, whole = memory.view("float32", (2, 8)), memory.view("u1", (2, 32))
-            good = array.array("f", range(8))
+            good = arrays.array("f", range(8))
             view[1] = good
             for same in (bytes(good), bytearray(good), memoryview(good).cast("B"), memoryview(good).cast("B").cast("b"),
                          memoryview(good).cast("B").cast("c"), (ctypes.c_float * 8)(*good), other, other.view("f4"), other.view(),
@@ -399,8 +399,8 @@ class IndexTest(Case):
                 self.assertEqual([view[0, at] for at in range(8)], list(range(8)))
                 whole[0] = bytes(view[1])
             memory.view("V4", (2, 8))[1] = good
-            for source, theirs in ((array.array("i", range(8)), "<i4"), (array.array("d", range(4)), "<f8"),
-                                   (array.array("H", range(16)), "<u2"), ((ctypes.c_bool * 32)(), "|b1"),
+            for source, theirs in ((arrays.array("i", range(8)), "<i4"), (arrays.array("d", range(4)), "<f8"),
+                                   (arrays.array("H", range(16)), "<u2"), ((ctypes.c_bool * 32)(), "|b1"),
                                    ((ctypes.c_float.__ctype_be__ * 8)(), ">f4"), (other.view("i4"), "<i4"),
                                    (other.view(">f4"), ">f4")):
                 refused(view, source, "<f4", theirs)
