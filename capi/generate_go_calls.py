@@ -79,8 +79,8 @@ class Call:
                     self.refuses(f'{objects}.check("{name}", {instance}, {raw})')
                 elif "host_" not in function.name:
                     size = "size" if "size" in names else "uint64(valueSize)" if "value_size" in names else "1"
-                    enters = f'{raw}.enter("{name}", {size})' if owner != "Stream" else f'{self.this}.enter("{name}", {raw}, {size})'
-                    self.refuses(enters, f"defer {raw}.leave()")
+                    leaves = f"{raw}.leave()" if owner != "Stream" else f"{self.this}.leave({raw})"
+                    self.refuses(f'{raw}.enter("{name}", {size})', f"defer {leaves}")
             elif base in go.kinds:
                 kind = go.kinds[base]
             elif parameter.name == "location_id":

@@ -192,10 +192,10 @@ func (s *Stream) WaitEvent(event *Event) error {
 //   - value: value to write; its low 32 bits if valueSize is 4
 //   - valueSize: 4 or 8 bytes
 func (s *Stream) WriteValue(address Address, value uint64, valueSize uint32) error {
-	if err := s.enter("Stream.WriteValue", address, uint64(valueSize)); err != nil {
+	if err := address.enter("Stream.WriteValue", uint64(valueSize)); err != nil {
 		return err
 	}
-	defer address.leave()
+	defer s.leave(address)
 	return checked(C.gpumem_go_stream_write_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
 		C.uint32_t(valueSize)), s)
 }
@@ -206,10 +206,10 @@ func (s *Stream) WriteValue(address Address, value uint64, valueSize uint32) err
 //   - value: value to compare with; its low 32 bits if valueSize is 4
 //   - valueSize: 4 or 8 bytes
 func (s *Stream) WaitValue(address Address, value uint64, valueSize uint32, condition WaitCondition) error {
-	if err := s.enter("Stream.WaitValue", address, uint64(valueSize)); err != nil {
+	if err := address.enter("Stream.WaitValue", uint64(valueSize)); err != nil {
 		return err
 	}
-	defer address.leave()
+	defer s.leave(address)
 	return checked(C.gpumem_go_stream_wait_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
 		C.uint32_t(valueSize), C.gpumem_wait_condition(condition)), s)
 }
@@ -220,10 +220,10 @@ func (s *Stream) WaitValue(address Address, value uint64, valueSize uint32, cond
 //   - pointer: first byte of the allocation
 //   - size: 0 or the size of the allocation; for pageable memory the bytes to attach, at least 1
 func (s *Stream) Attach(pointer Address, size uint64, attach Attach) error {
-	if err := s.enter("Stream.Attach", pointer, size); err != nil {
+	if err := pointer.enter("Stream.Attach", size); err != nil {
 		return err
 	}
-	defer pointer.leave()
+	defer s.leave(pointer)
 	return checked(C.gpumem_go_managed_attach(s.id(), C.uint64_t(pointer.value), C.uint64_t(size),
 		C.gpumem_attach(attach)), s)
 }
@@ -238,10 +238,10 @@ func (s *Stream) Prefetch(pointer Address, size uint64, location Location, locat
 	if err := checkLocationID("Stream.Prefetch", locationID); err != nil {
 		return false, err
 	}
-	if err := s.enter("Stream.Prefetch", pointer, size); err != nil {
+	if err := pointer.enter("Stream.Prefetch", size); err != nil {
 		return false, err
 	}
-	defer pointer.leave()
+	defer s.leave(pointer)
 	return succeeded(C.gpumem_go_managed_prefetch(s.id(), C.uint64_t(pointer.value), C.uint64_t(size),
 		C.gpumem_location(location), C.int32_t(locationID)), s)
 }

@@ -364,6 +364,38 @@ func TestAStreamSetKeepsWhatHasJustGotWork(t *testing.T) {
 	}
 }
 
+// A stream is found idle just before a call enqueues work in it.
+func TestWorkIsNotObservedBeforeItIsEnqueued(t *testing.T) {
+	d := device(t)
+	s, p := newStream(t, d), newPinned[uint32](t, d, 1)
+	word := p.Slice()
+	done, ended := make(chan bool), make(chan bool)
+	defer func() {
+		close(done)
+		<-ended
+	}()
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				_, _ = s.Query()
+			}
+		}
+	}()
+	for n := 0; n < 20_000 && !t.Failed(); n++ {
+		word[0] = 0
+		must(t, s.WaitValue(p.At(0), 1, 4, WaitEQ))
+		if len(p.streams.pending(nil)) != 1 {
+			t.Errorf("in round %d the stream waits for a word that no work uses", n)
+		}
+		word[0] = 1
+		must(t, s.Synchronize())
+	}
+}
+
 // A wait in C holds a thread, and a program in Go may have 10,000.
 func TestWhatIsDroppedWithAStalledStreamTakesFewThreads(t *testing.T) {
 	const count = 300

@@ -28,10 +28,10 @@ func (i *Instance) CopyWith(destination, source Address, size uint64, options Co
 }
 
 func (i *Instance) copyBytes(destination, source Address, size uint64, options CopyOptions) error {
-	if err := enterBoth(nil, "Instance.Copy", destination, source, size, size); err != nil {
+	if err := enterBoth("Instance.Copy", destination, source, size, size); err != nil {
 		return err
 	}
-	defer leaveBoth(destination, source)
+	defer leaveBoth(nil, destination, source)
 	return checked(C.gpumem_go_copy(i.id(), C.uint64_t(destination.value), C.uint64_t(source.value), C.uint64_t(size),
 		C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)), i)
 }
@@ -48,10 +48,10 @@ func (s *Stream) CopyWith(destination, source Address, size uint64, options Copy
 }
 
 func (s *Stream) copyBytes(destination, source Address, size uint64, options CopyOptions) error {
-	if err := enterBoth(s, "Stream.Copy", destination, source, size, size); err != nil {
+	if err := enterBoth("Stream.Copy", destination, source, size, size); err != nil {
 		return err
 	}
-	defer leaveBoth(destination, source)
+	defer leaveBoth(s, destination, source)
 	return checked(C.gpumem_go_copy_async(s.id(), C.uint64_t(destination.value), C.uint64_t(source.value),
 		C.uint64_t(size), C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)), s)
 }
@@ -72,8 +72,8 @@ func (r *Rectangle) extent(pitch uint64) uint64 {
 	return sum(r.Width, product(r.Height-1, pitch))
 }
 
-func (r *Rectangle) enterBoth(stream *Stream, function string, destination, source Address) error {
-	return enterBoth(stream, function, destination, source, r.extent(r.DestinationPitch), r.extent(r.SourcePitch))
+func (r *Rectangle) enterBoth(function string, destination, source Address) error {
+	return enterBoth(function, destination, source, r.extent(r.DestinationPitch), r.extent(r.SourcePitch))
 }
 
 // sum and product are the largest number if they overflow: no memory has so many bytes.
@@ -93,10 +93,10 @@ func product(a, b uint64) uint64 {
 
 // Copy2D copies a rectangle of bytes, and returns when it is copied. The two rectangles must share no byte.
 func (i *Instance) Copy2D(destination, source Address, rectangle Rectangle, options CopyOptions) error {
-	if err := rectangle.enterBoth(nil, "Instance.Copy2D", destination, source); err != nil {
+	if err := rectangle.enterBoth("Instance.Copy2D", destination, source); err != nil {
 		return err
 	}
-	defer leaveBoth(destination, source)
+	defer leaveBoth(nil, destination, source)
 	return checked(C.gpumem_go_copy_2d(i.id(), C.uint64_t(destination.value), C.uint64_t(rectangle.DestinationPitch),
 		C.uint64_t(source.value), C.uint64_t(rectangle.SourcePitch), C.uint64_t(rectangle.Width),
 		C.uint64_t(rectangle.Height), C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)), i)
@@ -105,10 +105,10 @@ func (i *Instance) Copy2D(destination, source Address, rectangle Rectangle, opti
 // Copy2D enqueues a copy of a rectangle of bytes, with the rules of [Stream.Copy]. The two rectangles must share no
 // byte.
 func (s *Stream) Copy2D(destination, source Address, rectangle Rectangle, options CopyOptions) error {
-	if err := rectangle.enterBoth(s, "Stream.Copy2D", destination, source); err != nil {
+	if err := rectangle.enterBoth("Stream.Copy2D", destination, source); err != nil {
 		return err
 	}
-	defer leaveBoth(destination, source)
+	defer leaveBoth(s, destination, source)
 	return checked(C.gpumem_go_copy_2d_async(s.id(), C.uint64_t(destination.value),
 		C.uint64_t(rectangle.DestinationPitch), C.uint64_t(source.value), C.uint64_t(rectangle.SourcePitch),
 		C.uint64_t(rectangle.Width), C.uint64_t(rectangle.Height), C.gpumem_direction(options.Direction),
@@ -192,7 +192,7 @@ func copyRegions(stream *Stream, function string, regions []Region,
 	entered := make([]Address, 0, 2*len(regions))
 	defer func() {
 		for _, address := range entered {
-			address.leave()
+			stream.leave(address)
 		}
 	}()
 	for index, region := range regions {
@@ -202,7 +202,7 @@ func copyRegions(stream *Stream, function string, regions []Region,
 		if region.Width == 0 {
 			continue
 		}
-		if err := enterBoth(stream, function, region.Destination.Address, region.Source.Address,
+		if err := enterBoth(function, region.Destination.Address, region.Source.Address,
 			region.extent(&region.Destination), region.extent(&region.Source)); err != nil {
 			return &RegionError{index, err}
 		}
@@ -234,18 +234,18 @@ func (o *Operand) native() nativeCopyOperand {
 }
 
 // enterFill is enterBoth for a fill, whose value must fit into its bytes.
-func enterFill(stream *Stream, function string, destination Address, size uint64, value, valueSize uint32) error {
+func enterFill(function string, destination Address, size uint64, value, valueSize uint32) error {
 	if valueSize == 1 && value > math.MaxUint8 || valueSize == 2 && value > math.MaxUint16 {
 		return refusal(ErrInvalidArgument, function, "the value %d does not fit into a valueSize of %d; pass a larger one", value,
 			valueSize)
 	}
-	return stream.enter(function, destination, size)
+	return destination.enter(function, size)
 }
 
 // Fill fills memory with a repeated value of 1, 2 or 4 bytes, and returns when it is filled. Size is in bytes. The value must
 // fit into its bytes.
 func (i *Instance) Fill(destination Address, size uint64, value uint32, valueSize uint32) error {
-	if err := enterFill(nil, "Instance.Fill", destination, size, value, valueSize); err != nil {
+	if err := enterFill("Instance.Fill", destination, size, value, valueSize); err != nil {
 		return err
 	}
 	defer destination.leave()
@@ -256,10 +256,10 @@ func (i *Instance) Fill(destination Address, size uint64, value uint32, valueSiz
 // Fill enqueues a fill of memory with a repeated value of 1, 2 or 4 bytes. Size is in bytes. The memory must stay open
 // until the fill has been observed complete.
 func (s *Stream) Fill(destination Address, size uint64, value uint32, valueSize uint32) error {
-	if err := enterFill(s, "Stream.Fill", destination, size, value, valueSize); err != nil {
+	if err := enterFill("Stream.Fill", destination, size, value, valueSize); err != nil {
 		return err
 	}
-	defer destination.leave()
+	defer s.leave(destination)
 	return checked(C.gpumem_go_fill_async(s.id(), C.uint64_t(destination.value), C.uint64_t(size), C.uint32_t(value),
 		C.uint32_t(valueSize)), s)
 }
@@ -267,7 +267,7 @@ func (s *Stream) Fill(destination Address, size uint64, value uint32, valueSize 
 // Fill2D fills Height rows of Width bytes, DestinationPitch bytes apart, with a repeated value of 1, 2 or 4 bytes, and
 // returns when they are filled.
 func (i *Instance) Fill2D(destination Address, rectangle Rectangle, value uint32, valueSize uint32) error {
-	if err := enterFill(nil, "Instance.Fill2D", destination, rectangle.extent(rectangle.DestinationPitch), value, valueSize); err != nil {
+	if err := enterFill("Instance.Fill2D", destination, rectangle.extent(rectangle.DestinationPitch), value, valueSize); err != nil {
 		return err
 	}
 	defer destination.leave()
@@ -277,10 +277,10 @@ func (i *Instance) Fill2D(destination Address, rectangle Rectangle, value uint32
 
 // Fill2D enqueues a fill of Height rows of Width bytes, DestinationPitch bytes apart, with the rules of [Stream.Fill].
 func (s *Stream) Fill2D(destination Address, rectangle Rectangle, value uint32, valueSize uint32) error {
-	if err := enterFill(s, "Stream.Fill2D", destination, rectangle.extent(rectangle.DestinationPitch), value, valueSize); err != nil {
+	if err := enterFill("Stream.Fill2D", destination, rectangle.extent(rectangle.DestinationPitch), value, valueSize); err != nil {
 		return err
 	}
-	defer destination.leave()
+	defer s.leave(destination)
 	return checked(C.gpumem_go_fill_2d_async(s.id(), C.uint64_t(destination.value),
 		C.uint64_t(rectangle.DestinationPitch), C.uint64_t(rectangle.Width), C.uint64_t(rectangle.Height),
 		C.uint32_t(value), C.uint32_t(valueSize)), s)
@@ -316,10 +316,10 @@ func (i *Instance) copyFromGo(function string, destination Address, source unsaf
 }
 
 func (s *Stream) copyFromGo(function string, destination Address, source unsafe.Pointer, size uint64) error {
-	if err := s.enter(function, destination, size); err != nil {
+	if err := destination.enter(function, size); err != nil {
 		return err
 	}
-	defer destination.leave()
+	defer s.leave(destination)
 	return calledAs(function, checked(C.gpumem_go_copy_from_slice_async(s.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
 		C.uint64_t(size)), s))
 }
@@ -343,19 +343,19 @@ func (i *Instance) copyToGo(destination unsafe.Pointer, source Address, size uin
 		C.uint64_t(size)), i)
 }
 
-// enterBoth keeps both sides of a copy open during a call. Without a stream, the call itself does the work.
-func enterBoth(stream *Stream, function string, destination, source Address, written, read uint64) error {
-	if err := stream.enter(function, destination, written); err != nil {
+// enterBoth keeps both sides of a copy open during a call.
+func enterBoth(function string, destination, source Address, written, read uint64) error {
+	if err := destination.enter(function, written); err != nil {
 		return err
 	}
-	if err := stream.enter(function, source, read); err != nil {
+	if err := source.enter(function, read); err != nil {
 		destination.leave()
 		return err
 	}
 	return nil
 }
 
-func leaveBoth(destination, source Address) {
-	source.leave()
-	destination.leave()
+func leaveBoth(stream *Stream, destination, source Address) {
+	stream.leave(source)
+	stream.leave(destination)
 }

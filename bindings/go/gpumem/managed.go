@@ -73,13 +73,13 @@ func (s *Stream) managedBatch(name string, ranges []ManagedRange,
 	entered := 0
 	defer func() {
 		for _, one := range ranges[:entered] {
-			one.Address.leave()
+			s.leave(one.Address)
 		}
 	}()
 	for index, one := range ranges {
 		err := checkLocationID(name, one.LocationID)
 		if err == nil {
-			err = s.enter(name, one.Address, one.Size)
+			err = one.Address.enter(name, one.Size)
 		}
 		if detail, ok := err.(*Error); ok {
 			detail.Message = fmt.Sprintf("range %d: %s", index, detail.Message)

@@ -23,7 +23,7 @@ type Stream struct {
 // streamWork is the part of a stream that memory used in it refers to. It does not keep the Stream alive.
 type streamWork struct {
 	handled
-	enqueued atomic.Uint64 // Work that may use memory, counted before it is enqueued.
+	enqueued atomic.Uint64 // Work that may use memory, counted once it is enqueued.
 	observed atomic.Uint64 // Part of it that was observed complete.
 	panics   panicBox      // Of the functions of the stream.
 	late     *panicBox     // Of the instance, for those that end when the stream is closed.
@@ -251,9 +251,6 @@ func (s *Stream) Launch(function func()) error {
 
 func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_result) error {
 	call.work = s.work()
-	if call.work != &noWork {
-		call.work.enqueued.Add(1)
-	}
 	if s != nil && s.device != nil {
 		call.instance = s.device.instance.handle
 	}
@@ -261,22 +258,22 @@ func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_resu
 	err := failure(start(C.uintptr_t(number)))
 	if err != nil {
 		calls.take(number)
+	} else {
+		s.work().enqueued.Add(1)
 	}
 	runtime.KeepAlive(s)
 	return err
 }
 
-// enter is Address.enter for a call that enqueues work: the memory refers to the stream until that work is observed
-// complete. Without a stream, the call itself does the work.
-func (s *Stream) enter(function string, address Address, bytes uint64) error {
-	if err := address.enter(function, bytes); err != nil {
-		return err
-	}
+// leave is Address.leave for a call that has enqueued work: the memory refers to the stream until that work is observed
+// complete. Work is not counted earlier, because a goroutine that then finds the stream idle would count it as complete.
+// Without a stream, the call itself has done the work.
+func (s *Stream) leave(address Address) {
 	if work := s.work(); work != &noWork {
 		count := work.enqueued.Add(1)
 		if address.owner != nil {
 			address.owner.noting().streams.add(work, count)
 		}
 	}
-	return nil
+	address.leave()
 }
