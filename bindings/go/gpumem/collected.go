@@ -5,6 +5,7 @@
 package gpumem
 
 import (
+	"errors"
 	"runtime"
 	"sync/atomic"
 )
@@ -13,7 +14,8 @@ import (
 type CollectedObjects struct {
 	Freed uint64 // Objects that were closed.
 	// Objects that stay, because a slice or number of theirs may still be in use, because work on them cannot be
-	// observed complete, or because closing failed. They live until their instance is closed by force.
+	// observed complete, or because closing failed. They live until their instance is closed by force. If closing failed
+	// with ErrBusy, each collection tries again, and then counts them as freed instead.
 	Kept uint64
 }
 
@@ -31,24 +33,39 @@ const (
 	outcomeKept outcome = iota
 	outcomeFreed
 	outcomeGone // It was destroyed with its instance, so it is not counted.
+	outcomeBusy // Something uses it now.
 )
 
 func outcomeOf(err error) outcome {
-	if err != nil {
-		return outcomeKept
+	switch {
+	case err == nil:
+		return outcomeFreed
+	case errors.Is(err, ErrBusy):
+		return outcomeBusy
 	}
-	return outcomeFreed
+	return outcomeKept
 }
 
 // closeWhenCollected closes an object that is dropped, on a goroutine of its own because that may wait for the device.
 func closeWhenCollected[T any](object *T, closeDropped func(*T) outcome) {
+	closeLater(object, closeDropped, false)
+}
+
+func closeLater[T any](object *T, closeDropped func(*T) outcome, kept bool) {
 	runtime.SetFinalizer(object, func(object *T) {
 		go func() {
-			switch closeDropped(object) {
-			case outcomeFreed:
+			how := closeDropped(object)
+			switch {
+			case how == outcomeFreed:
 				collected.freed.Add(1)
-			case outcomeKept:
+				if kept {
+					collected.kept.Add(^uint64(0))
+				}
+			case (how == outcomeKept || how == outcomeBusy) && !kept:
 				collected.kept.Add(1)
+			}
+			if how == outcomeBusy {
+				closeLater(object, closeDropped, true) // It is found dropped again.
 			}
 		}()
 	})

@@ -396,6 +396,28 @@ func TestWorkIsNotObservedBeforeItIsEnqueued(t *testing.T) {
 	}
 }
 
+// The library knows of work that this package does not.
+func TestWhatIsBusyIsClosedLater(t *testing.T) {
+	onHost(t)
+	d := device(t)
+	s, word := newStream(t, d), newPinned[uint32](t, d, 1)
+	word.Slice()[0] = 0
+	must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
+	since := settle(t)
+	func() {
+		m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 64})
+		must(t, err)
+		must(t, s.Fill(RawAddress(m.address), 64, 1, 1))
+	}()
+	collectUntil(t, "kept", since.is(0, 1))
+	settle(t)
+	since.exactly(t, 0, 1)
+	word.Slice()[0] = 1
+	must(t, s.Synchronize())
+	collectUntil(t, "freed", since.is(1, 0))
+	since.exactly(t, 1, 0)
+}
+
 // A wait in C holds a thread, and a program in Go may have 10,000.
 func TestWhatIsDroppedWithAStalledStreamTakesFewThreads(t *testing.T) {
 	const count = 300
