@@ -594,6 +594,60 @@ func serve(pool *gpumem.Pool, stream *gpumem.Stream, size uint64) (gpumem.Device
 	return block.DevicePtr(), stream.Fill(block.At(0), size, 0, 4)
 }
 
+func ExamplePool_staging() {
+	onHost(staging)
+	// Output: [0 1 2 3 4 5 6 7]
+}
+
+func staging(instance *gpumem.Instance, device *gpumem.Device) error {
+	stream, err := device.NewStream(gpumem.StreamOptions{})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	staging, err := device.NewPool(gpumem.PoolOptions{Kind: gpumem.KindPinned})
+	if err != nil {
+		return err
+	}
+	defer staging.Close()
+	const size = 100_000
+	table, err := gpumem.NewDeviceMemory[byte](device, 8*size, gpumem.MemoryOptions{})
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	defer stream.Synchronize()
+	for step := 0; step < 8; step++ {
+		if err := upload(staging, stream, table.Memory().At(uint64(step*size)), bytes.Repeat([]byte{byte(step)}, size)); err != nil {
+			return err
+		}
+	}
+	if err := stream.Synchronize(); err != nil {
+		return err
+	}
+	content := make([]byte, 8*size)
+	if err := gpumem.CopyToSlice(instance, content, table.Memory().At(0)); err != nil {
+		return err
+	}
+	last := make([]byte, 8)
+	for step := range last {
+		last[step] = content[(step+1)*size-1]
+	}
+	fmt.Println(last)
+	return nil
+}
+
+// upload sends values through a block of pinned memory, and waits for nothing.
+func upload(staging *gpumem.Pool, stream *gpumem.Stream, to gpumem.Address, values []byte) error {
+	block, err := staging.Alloc(uint64(len(values)), nil) // No stream: the CPU may write it at once.
+	if err != nil {
+		return err
+	}
+	defer block.Free() // After the copy.
+	copy(block.Bytes(), values)
+	return stream.Copy(to, block.At(0), block.Size())
+}
+
 func ExampleInstance_OpenHub() {
 	onHost(withNames)
 	// Output: batch 1 2097152 bytes

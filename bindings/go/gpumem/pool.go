@@ -17,9 +17,9 @@ import (
 // has costs no driver call and no lock. It may be used from any goroutine, and each block may be freed by any.
 //
 // A block is allocated and freed in the order of a stream. It may be used at once by work of that stream, and what was
-// enqueued before the free still has it. Work of another stream gets the memory only when that is complete. A nil stream
-// means that nothing uses a freed block any more, and that everyone may get it at once. A stream that is being captured into
-// a graph gets blocks that belong to the capture until [Pool.ReleaseCapture].
+// enqueued before the free still has it. Work of another stream gets the memory only when that is complete. A block of no
+// stream may be used at once by the CPU, too: [PoolBlock.Free] then waits for what this package has enqueued on it. A stream
+// that is being captured into a graph gets blocks that belong to the capture until [Pool.ReleaseCapture].
 type Pool struct {
 	handled
 	device   *Device
@@ -136,8 +136,9 @@ func (p *Pool) made(address, size uint64, in order) *PoolBlock {
 	return b
 }
 
-// Alloc allocates a block in the order of a stream, or without one if that is nil. Its contents are indeterminate. It is
-// aligned to 16 bytes in memory of the host, and to 256 in other kinds. A block of 0 bytes has no address.
+// Alloc allocates a block in the order of a stream, or without one if that is nil: then no earlier work uses it, and the
+// CPU may write it at once. Its contents are indeterminate. It is aligned to 16 bytes in memory of the host, and to 256 in
+// other kinds. A block of 0 bytes has no address.
 func (p *Pool) Alloc(size uint64, stream *Stream) (*PoolBlock, error) {
 	return p.block(request{size: C.uint64_t(size), stream: stream.id()}, order{stream: stream})
 }
@@ -414,26 +415,26 @@ func (b *PoolBlock) closeDropped() outcome {
 	return b.dropped(b.pool.device.instance, func() error { return b.FreeOn(nil) }) // All of its work is complete.
 }
 
-// Free frees the block in the order of the stream that it was allocated in; without one, no work may use it any more. A
-// second call does nothing. Work of other streams that was enqueued through this package is waited for too, without
-// holding up the caller; for work of other code there, see RecordUse. While a View uses the block, it fails with
-// [ErrBusy]. The block may be freed after its pool was closed, and after its streams were closed that were synchronized
-// before; after others were closed, call FreeOn(nil) when their work is complete.
+// Free frees the block in the order of the stream that it was allocated in; without one, in that of the stream that used
+// it last, if its work was not observed complete. A second call does nothing. Work of other streams that was enqueued
+// through this package is waited for too, without holding up the caller; for work of other code, see RecordUse. While a
+// View uses the block, it fails with [ErrBusy]. The block may be freed after its pool was closed, and after its streams
+// were closed that were synchronized before; after others were closed, call FreeOn(nil) when their work is complete.
 func (b *PoolBlock) Free() error {
 	if b == nil {
 		return nil
 	}
-	return b.free("PoolBlock.Free", b.in)
+	return b.free("PoolBlock.Free", b.in, true)
 }
 
 // FreeOn is Free in the order of another stream. Nil means that no work uses the block any more.
 func (b *PoolBlock) FreeOn(stream *Stream) error {
-	return b.free("PoolBlock.FreeOn", order{stream: stream})
+	return b.free("PoolBlock.FreeOn", order{stream: stream}, false)
 }
 
 // FreeNative is Free in the order of a stream of other code; see [Pool.AllocNative].
 func (b *PoolBlock) FreeNative(native uintptr) error {
-	return b.free("PoolBlock.FreeNative", order{native: native, isNative: true})
+	return b.free("PoolBlock.FreeNative", order{native: native, isNative: true}, false)
 }
 
 func (b *PoolBlock) disown() {
@@ -441,27 +442,46 @@ func (b *PoolBlock) disown() {
 	ownedBlocks.remove(b.pool.device.instance, b.address, &b.block)
 }
 
-func (b *PoolBlock) free(name string, in order) error {
+// free frees the block in an order, which is the block's own one in Free.
+func (b *PoolBlock) free(name string, in order, own bool) error {
 	if b == nil || b.pool == nil {
 		return nil
 	}
 	done, err := b.gate.close(name, func() error {
+		chosen := in.stream == b.in.stream
+		if own && in.stream == nil && !in.isNative && b.streams.last.Load() != nil {
+			in = b.lastUse()
+		}
 		if err := b.recordOthers(in); err != nil {
 			return err
 		}
-		if work := in.stream.work(); in.stream == b.in.stream && work.done.Load() {
+		work := in.stream.work()
+		if chosen && work.done.Load() {
 			if !work.complete() && !b.pool.device.instance.closed() {
 				return b.closedEarly()
 			}
 			in = order{}
 		}
-		return b.pool.free(b.address, b.size, in)
+		err := b.pool.free(b.address, b.size, in)
+		if err != nil && chosen && isGone(err) && work.complete() { // The stream was closed meanwhile.
+			err = b.pool.free(b.address, b.size, order{})
+		}
+		return err
 	})
 	if done {
 		b.disown()
 	}
 	runtime.KeepAlive(b)
 	return calledAs(name, err)
+}
+
+// lastUse is the order of the stream that used the block last, as far as its work was not observed complete.
+func (b *PoolBlock) lastUse() order {
+	uses := b.streams.pending(nil)
+	if len(uses) == 0 {
+		return order{}
+	}
+	return order{stream: &Stream{streamWork: uses[len(uses)-1].streamWork}}
 }
 
 // recordOthers records the use of the block by work of other streams than the one in whose order it is freed. Without such
@@ -475,7 +495,7 @@ func (b *PoolBlock) recordOthers(in order) error {
 			continue // It is the same stream.
 		}
 		err := b.record(C.uintptr_t(work.handle))
-		if err != nil && !(b.pool.done.Load() || b.pool.device.instance.closed()) {
+		if err != nil && !(work.over() || b.pool.done.Load() || b.pool.device.instance.closed()) {
 			if work.done.Load() {
 				return b.closedEarly()
 			}

@@ -279,6 +279,111 @@ func TestBlocksInTheOrderOfTwoStreams(t *testing.T) {
 	release()
 }
 
+// Of a block that was allocated without a stream, Free knows the work that this package has enqueued.
+func TestABlockWithoutAStreamIsFreedAfterItsWork(t *testing.T) {
+	const size = 100_000
+	d := device(t)
+	for _, kind := range []Kind{KindPinned, KindDevice} {
+		p := newPool(t, d, PoolOptions{Kind: kind})
+		again := func(b *PoolBlock, used bool) {
+			t.Helper()
+			next := newBlock(t, p, size, nil)
+			if same := next.address == b.address; same != !used {
+				t.Errorf("%v: the block comes back: %v, while work uses it: %v", kind, same, used)
+			}
+			must(t, d.Instance().Fill(next.At(0), size, 'z', 1))
+			must(t, next.FreeOn(nil))
+		}
+
+		results := []*Memory{newMemory(t, d, KindDevice, size), newMemory(t, d, KindDevice, size)}
+		content := make([]byte, size)
+		for count := 0; count <= 2; count++ {
+			for last := 0; last < count; last++ { // The stream that is released last.
+				b := newBlock(t, p, size, nil)
+				must(t, d.Instance().Fill(b.At(0), size, 'a', 1))
+				releases := make([]func(), count)
+				for n := range releases {
+					var s *Stream
+					s, releases[n] = heldStream(t, d)
+					must(t, s.Copy(results[n].At(0), b.At(0), size))
+				}
+				must(t, b.Free())
+				again(b, true)
+				for n, release := range releases {
+					if n != last {
+						release()
+						again(b, true)
+					}
+				}
+				releases[last]()
+				for _, result := range results[:count] {
+					must(t, CopyToSlice(d.Instance(), content, result.At(0)))
+					if !filled(content, 'a') {
+						t.Errorf("%v: with %d streams the block has %q", kind, count, content[:10])
+					}
+				}
+			}
+		}
+
+		// Once its work was observed, and if the caller says that there is none, it comes back at once.
+		s := newStream(t, d)
+		b := newBlock(t, p, size, nil)
+		must(t, s.Fill(b.At(0), size, 'a', 1))
+		must(t, s.Synchronize())
+		must(t, b.Free())
+		again(b, false)
+		s, release := heldStream(t, d)
+		b = newBlock(t, p, size, nil)
+		must(t, s.Fill(b.At(0), size, 'a', 1))
+		must(t, b.FreeOn(nil))
+		again(b, false)
+		release()
+
+		// Streams that are closed.
+		for _, observed := range []bool{true, false} {
+			s, err := d.NewStream(StreamOptions{})
+			must(t, err)
+			e := newEvent(t, d)
+			b := newBlock(t, p, size, nil)
+			must(t, s.Fill(b.At(0), size, 'a', 1))
+			must(t, e.Record(s))
+			if observed {
+				must(t, s.Synchronize())
+			}
+			must(t, s.Close())
+			if observed {
+				must(t, b.Free())
+				continue
+			}
+			if text := expect(t, b.Free(), ErrStaleHandle).Error(); !strings.Contains(text, "PoolBlock.FreeOn(nil)") {
+				t.Error(text)
+			}
+			must(t, e.Synchronize())
+			must(t, b.Free())
+		}
+	}
+}
+
+// The stream that has used a block is closed just then.
+func TestABlockIsFreedWhileItsStreamIsClosed(t *testing.T) {
+	d := device(t)
+	p := newPool(t, d, PoolOptions{})
+	for n := 0; n < 10_000; n++ {
+		s, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		b := newBlock(t, p, 64, nil)
+		must(t, s.Fill(b.At(0), 64, 1, 1))
+		closed := make(chan error)
+		go func() { closed <- firstError(s.Synchronize(), s.Close()) }()
+		for spins := n % 100; spins > 0; spins-- {
+			runtime.Gosched()
+		}
+		freed := b.Free()
+		must(t, <-closed)
+		must(t, freed)
+	}
+}
+
 func TestABlockWhoseStreamIsClosed(t *testing.T) {
 	const size = 100_000
 	d := device(t)
