@@ -19,6 +19,8 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #ifdef GPUMEM_GO_DLOPEN
 /** Filled by gpumem_go_load() in library.go, before any other function here is called. */
@@ -441,11 +443,23 @@ static inline gpumem_go_result gpumem_go_copy_to_slice(uintptr_t instance, uint8
                    NULL);
 }
 
-/** Waits until a socket could be read from, or written to, also if that would fail; for ever if the limit is
- * negative. */
+/** Whether the library can pass handles over a descriptor. */
+static inline int gpumem_go_is_connected(int32_t descriptor) {
+  int domain = 0, type = 0;
+  struct sockaddr_un name;
+  socklen_t size = sizeof domain, type_size = sizeof type, name_size = sizeof name;
+  return getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX &&
+         getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &type_size) == 0 &&
+         (type == SOCK_STREAM || type == SOCK_SEQPACKET) &&
+         getpeername(descriptor, (struct sockaddr*)&name, &name_size) == 0;
+}
+
+/** Waits until a socket could be read from, or written to, also if that would fail, or the library would
+ * refuse it; for ever if the limit is negative. */
 static inline int32_t gpumem_go_ready(int32_t socket_fd, uint32_t to_write, int32_t milliseconds) {
   struct pollfd one;
   int found;
+  if (!gpumem_go_is_connected(socket_fd)) return 1;
   one.fd = socket_fd;
   one.events = to_write ? POLLOUT : POLLIN;
   do

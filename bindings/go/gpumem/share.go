@@ -355,9 +355,10 @@ func (i *Instance) Send(socket syscall.Conn, handle ShareHandle, options SendOpt
 	})
 }
 
-// Receive waits for a handle that [Instance.Send] sent, on a Unix socket: a [*net.UnixConn] or an [*os.File]. Deadlines of
-// the socket hold: the error is then os.ErrDeadlineExceeded. Descriptors and connection are kept until the handle is
-// imported, or for the sender's lease. The handle is not [ShareHandle.Equal] to the one that was sent.
+// Receive waits for a handle that [Instance.Send] sent, on a connected Unix socket: a [*net.UnixConn] or an [*os.File].
+// Anything else is refused at once. Deadlines of the socket hold: the error is then os.ErrDeadlineExceeded. Descriptors and
+// connection are kept until the handle is imported, or for the sender's lease. The handle is not [ShareHandle.Equal] to the
+// one that was sent.
 func (i *Instance) Receive(socket syscall.Conn) (ShareHandle, error) {
 	const name = "Instance.Receive"
 	defer runtime.KeepAlive(i)

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -580,6 +581,40 @@ func TestDeadlinesOfSockets(t *testing.T) {
 	must(t, fresh.Close())
 	if _, err := i.Receive(fresh); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("receiving from a closed socket ended with %v", err)
+	}
+}
+
+// What can pass no handle is refused at once, and not waited for.
+func TestWhatIsNoConnectedSocketIsRefused(t *testing.T) {
+	i := open(t)
+	reading, writing, err := os.Pipe()
+	must(t, err)
+	listening, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("@gpumem-test-%d", os.Getpid()), Net: "unix"})
+	must(t, err)
+	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram"})
+	must(t, err)
+	internet, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	must(t, err)
+	var ends [2]int
+	must(t, syscall.Pipe(ends[:]))
+	blocking, other := os.NewFile(uintptr(ends[0]), "blocking"), os.NewFile(uintptr(ends[1]), "other")
+	for _, one := range []interface {
+		syscall.Conn
+		io.Closer
+	}{reading, writing, blocking, other, listening, datagrams, internet} {
+		received := make(chan error, 1)
+		go func() {
+			_, err := i.Receive(one)
+			received <- err
+		}()
+		select {
+		case err := <-received:
+			expect(t, err, ErrInvalidArgument)
+		case <-time.After(10 * time.Second):
+			t.Errorf("%T: receiving waits", one)
+		}
+		expect(t, i.Send(one, ShareHandle{}, SendOptions{}), ErrInvalidArgument)
+		must(t, one.Close())
 	}
 }
 
