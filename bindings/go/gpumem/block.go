@@ -22,6 +22,7 @@ type block struct {
 	growing *growing    // Of a GrowableBuffer, in place of address and size; otherwise nil.
 	within  *block      // Of a slot, the one of its ring that notes what is shown and the streams; otherwise nil.
 	endless bool        // The library does not know where it ends.
+	sparse  bool        // Some of its addresses may have no memory.
 	pooled  *Instance   // Of an endless block of a pool, which may be used up to the size of its class; otherwise nil.
 }
 
@@ -225,6 +226,16 @@ func (a Address) Number() uint64 {
 		a.owner.noting().shown.Store(true)
 	}
 	return a.value
+}
+
+// has reports whether it is known without the library that there is memory for that many bytes.
+func (a Address) has(bytes uint64) bool {
+	if a.owner == nil || a.owner.sparse {
+		return false
+	}
+	address, size := a.owner.extent()
+	offset := a.value - address
+	return offset <= size && bytes <= size-offset
 }
 
 // enter keeps the object of an address open during a call that uses that many bytes there. The library checks a range

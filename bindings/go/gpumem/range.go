@@ -84,7 +84,7 @@ func (i *Instance) ReserveRange(options RangeOptions) (*AddressRange, error) {
 	}
 	r := &AddressRange{instance: i, reservation: uintptr(made.result.value)}
 	r.address, r.size = uint64(made.base), options.Size
-	r.what = "range"
+	r.what, r.sparse = "range", true
 	closeWhenCollected(r, (*AddressRange).closeDropped)
 	return r, nil
 }

@@ -98,6 +98,12 @@ func Fill[T any](place Place, destination Span[T], value T) error {
 			return calledAs(name, place.Fill(destination.address, size, word, uint32(width)))
 		}
 	}
+	if !destination.address.has(size) {
+		// The library checks the whole of one fill before it writes anything.
+		if err := place.Fill(destination.address, size, 0, 1); err != nil {
+			return calledAs(name, err)
+		}
+	}
 	if err := place.copyFromGo(name, destination.address, unsafe.Pointer(&value), unit); err != nil {
 		return err
 	}

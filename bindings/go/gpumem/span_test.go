@@ -3,8 +3,12 @@
 package gpumem
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"math"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -115,6 +119,56 @@ func TestFillsOfValues(t *testing.T) {
 	}
 	expect(t, Fill(nil, SpanOf[byte](RawAddress(1), 1), 1), ErrInvalidArgument)
 	expect(t, Fill[float64](i, Span[float64]{}.Part(0, 1), 1), ErrInvalidArgument)
+}
+
+// Values of more than 4 bytes are copied again and again, but not before all of them are known to fit.
+func TestAFillThatDoesNotFitChangesNothing(t *testing.T) {
+	d, unit := rangeDevice(t)
+	i, s := d.Instance(), newStream(t, d)
+	m := newMemory(t, d, KindDevice, 4000)
+	b := newBuffer[uint64](t, d, 1, BufferOptions{Reserve: 1 << 30})
+	info, err := b.Info()
+	must(t, err)
+	r := newRange(t, i, 3*unit)
+	for _, offset := range []uint64{0, 2 * unit} { // With a hole between them.
+		must(t, r.Map(offset, newPhysical(t, d, PhysicalOptions{Size: unit})))
+		must(t, r.SetAccess(offset, unit, onDevice(0)))
+	}
+	block := newBlock(t, newPool(t, d, PoolOptions{}), 4096, nil)
+	for name, one := range map[string]struct {
+		at   Address
+		size uint64 // Of the memory there.
+		more uint64 // Bytes that are filled.
+	}{
+		"memory":   {m.At(0), 4000, 4008},
+		"a part":   {m.At(80), 3920, 3928},
+		"a number": {RawAddress(m.address), 4000, 4008},
+		"a block":  {block.At(0), 4096, 4104},
+		"a buffer": {b.At(0), info.Capacity, info.Capacity + 8},
+		"a range":  {r.At(0), unit, 3 * unit},
+	} {
+		content, zero := make([]byte, one.size), make([]byte, one.size)
+		for _, place := range []Place{i, s} {
+			must(t, i.Fill(one.at, one.size, 0, 1))
+			err := Fill[[8]byte](place, SpanOf[[8]byte](one.at, int(one.more/8)), [8]byte{1, 2, 3})
+			if err == nil || !strings.HasPrefix(err.Error(), "gpumem.Fill: ") ||
+				errors.Is(err, ErrInvalidArgument) && !strings.Contains(err.Error(), fmt.Sprintf(" %d bytes", one.more)) {
+				t.Errorf("%s: %v", name, err)
+			}
+			must(t, s.Synchronize())
+			must(t, CopyToSlice(i, content, one.at))
+			if !bytes.Equal(content, zero) {
+				t.Errorf("%s: a fill that failed has changed it", name)
+			}
+			must(t, Fill[[8]byte](place, SpanOf[[8]byte](one.at, int(one.size/8)), [8]byte{1, 2, 3}))
+			must(t, s.Synchronize())
+			must(t, CopyToSlice(i, content, one.at))
+			if !bytes.Equal(content, bytes.Repeat([]byte{1, 2, 3, 0, 0, 0, 0, 0}, int(one.size/8))) {
+				t.Errorf("%s: a fill has changed only a part", name)
+			}
+		}
+	}
+	must(t, block.Free())
 }
 
 func TestABufferOfValuesGrows(t *testing.T) {
