@@ -271,6 +271,21 @@ func TestFaultInAClosedSlice(t *testing.T) {
 }
 
 // None of these may reach the library with a wrong size, or panic.
+func TestOptionsThatAValueTypeSets(t *testing.T) {
+	d := device(t)
+	_, kind := NewDeviceMemory[uint32](d, 4, MemoryOptions{Kind: KindPinned})
+	_, size := NewPinned[uint32](d, 4, MemoryOptions{Size: 64})
+	for number, err := range []error{kind, size} {
+		text := expect(t, err, ErrInvalidArgument).Message
+		if number == 0 && !strings.Contains(text, "KindPinned") || number > 0 && !strings.Contains(text, "64") {
+			t.Error(text)
+		}
+	}
+	m, err := NewDeviceMemory[uint32](d, 4, MemoryOptions{Kind: KindDevice, Size: 16})
+	must(t, err)
+	must(t, m.Close())
+}
+
 func TestTypesAndLengthsThatAreRefused(t *testing.T) {
 	d := device(t)
 	_, pointer := NewPinned[*int](d, 1, MemoryOptions{})

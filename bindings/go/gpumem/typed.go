@@ -110,7 +110,7 @@ func (t *typed[T]) describe(kind string) string {
 type Pinned[T any] typed[T]
 
 // NewPinned allocates pinned memory for that many values, which are zero unless the options say Uninitialized. The call sets
-// Kind and Size of the options.
+// Kind and Size of the options, and refuses others.
 func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinned[T], error) {
 	const name = "gpumem.NewPinned"
 	memory, err := newTyped[T](name, KindPinned, device, length, options)
@@ -155,6 +155,13 @@ func newTyped[T any](function string, kind Kind, device *Device, length int, opt
 	if align := uint64(reflect.TypeOf((*T)(nil)).Elem().Align()); options.Alignment != 0 && options.Alignment < align {
 		return nil, refusal(ErrInvalidArgument, function, "the type needs an alignment of at least %d", align)
 	}
+	if options.Kind != 0 && options.Kind != kind {
+		return nil, refusal(ErrInvalidArgument, function, "the options have %v; leave Kind out, or call Device.NewMemory", options.Kind)
+	}
+	if options.Size != 0 && options.Size != size {
+		return nil, refusal(ErrInvalidArgument, function, "the options have a Size of %d, and the values %d bytes; leave Size out",
+			options.Size, size)
+	}
 	options.Kind, options.Size = kind, size
 	memory, err := device.NewMemory(options)
 	return memory, calledAs(function, err)
@@ -196,7 +203,7 @@ func (p *Pinned[T]) Span() Span[T] { return (*typed[T])(p).span() }
 type DeviceMemory[T any] typed[T]
 
 // NewDeviceMemory allocates memory of a device for that many values. Its contents are indeterminate. The call sets Kind and
-// Size of the options.
+// Size of the options, and refuses others.
 func NewDeviceMemory[T any](device *Device, length int, options MemoryOptions) (*DeviceMemory[T], error) {
 	memory, err := newTyped[T]("gpumem.NewDeviceMemory", KindDevice, device, length, options)
 	if err != nil {
@@ -223,7 +230,7 @@ func (m *DeviceMemory[T]) Span() Span[T] { return (*typed[T])(m).span() }
 type Managed[T any] typed[T]
 
 // NewManaged allocates managed memory for that many values. Its contents are indeterminate. The call sets Kind and Size of
-// the options.
+// the options, and refuses others.
 func NewManaged[T any](device *Device, length int, options MemoryOptions) (*Managed[T], error) {
 	memory, err := newTyped[T]("gpumem.NewManaged", KindManaged, device, length, options)
 	if err != nil {
