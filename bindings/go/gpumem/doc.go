@@ -28,8 +28,9 @@
 // Close releases an object. It may be called from any goroutine and any number of times; on a closed object it does
 // nothing and returns nil. It fails with [ErrBusy], and changes nothing, while a View or a [HostAccess] uses the object,
 // while ordinary memory is registered, while something is mapped in a range, or while work on it has not been observed complete
-// and the backend knows. The order is: observe that work is complete, close memory, close events and streams, close the
-// instance. With defer: create streams first, and defer their Synchronize last.
+// and the backend knows. Calls that begin while another goroutine closes memory fail with [ErrBusy], too. The order is:
+// observe that work is complete, close memory, close events and streams, close the instance. With defer: create streams
+// first, and defer their Synchronize last.
 //
 // The garbage collector closes objects that are dropped without Close, if nothing can still be using them. It first
 // waits for the streams that worked on the memory. It keeps memory from which a slice or a number was handed out,
