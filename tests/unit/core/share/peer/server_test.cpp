@@ -2123,20 +2123,22 @@ TEST_F(SharedHubTest, DescriptorsBeforeAHeadTakeOfTheirSendersShare) {
 // And with that of a later packet, beside what is here.
 TEST_F(SharedHubTest, DescriptorsBeforeTheRestOfAPacketTakeOfTheirSendersShare) {
   const DescriptorLimit limit(600);
-  auto [here, there] = pair_of(kUsers[0], SOCK_STREAM);
+  auto sockets = pair_of(kUsers[0], SOCK_STREAM);
+  const int here = sockets.first.get();
+  Descriptor& there = sockets.second;
   auto ends = platform::socket_pair();
   std::vector<Packet> packets = pass_of(other, 290, std::move(ends->theirs));
   send_packets(there, std::span(packets).first(1));
   packets.clear();
   ASSERT_TRUE(platform::send_some(there.get(), std::array<uint8_t, 1>(), files(150)));
-  std::thread slow([&, socket = here.get()] {
+  std::thread slow([&] {
     gpumem_share_handle handle;
-    EXPECT_EQ(gpumem_share_receive(other, socket, GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
+    EXPECT_EQ(gpumem_share_receive(other, here, GPUMEM_TIMEOUT_INFINITE, &handle, nullptr),
               GPUMEM_ERROR_PEER_GONE);
   });
   EXPECT_TRUE(eventually([&] {
     int unread = -1;
-    return ioctl(here.get(), FIONREAD, &unread) == 0 && unread == 0;
+    return ioctl(here, FIONREAD, &unread) == 0 && unread == 0;
   }));
   EXPECT_TRUE(eventually([&] { return files_of("memfd:test") <= 290; })) << "more than was announced";
   there = {};
