@@ -67,12 +67,11 @@ std::optional<Arrival> Arrivals::take(const ShareHandle& handle, bool* elsewhere
   return taken;
 }
 
-void Arrivals::put_back(std::optional<Arrival> arrival) noexcept {
-  if (!arrival) return;
+void Arrivals::put_back(Arrival arrival) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    arrival->charge = nullptr;
-    table_.try_emplace(key_of(arrival->handle), std::move(*arrival));
+    arrival.charge = nullptr;
+    table_.try_emplace(key_of(arrival.handle), std::move(arrival));
     note_any();
   } catch (const std::bad_alloc&) {
     // The handle must be sent again.

@@ -58,7 +58,7 @@ class Arrivals {
   // Takes what came with a handle, if that did. If importing fails, put it back. With `elsewhere`, it is
   // being imported until end_taking(), or that says whether another thread imports it.
   std::optional<Arrival> take(const ShareHandle& handle, bool* elsewhere = nullptr);
-  void put_back(std::optional<Arrival> arrival) noexcept;
+  void put_back(Arrival arrival) noexcept;
   void end_taking(const ShareHandle& handle) noexcept;
   // Waits until no other thread imports it. BUSY.
   Result<void> await_taker(const ShareHandle& handle, platform::Deadline deadline);

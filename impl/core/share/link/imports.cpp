@@ -379,7 +379,8 @@ std::optional<Arrival> Imports::take_arrival(const ImportRequest& request, bool*
 }
 
 void Imports::put_back(std::optional<Arrival> received) noexcept {
-  arrivals_.put_back(std::move(received));
+  if (!received) return;
+  arrivals_.put_back(std::move(*received));
   tidy_later();
 }
 

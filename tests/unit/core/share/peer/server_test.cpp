@@ -1338,6 +1338,20 @@ TEST_F(ShareServerTest, NobodyPublishesInTheNameOfAProcessThatHasEnded) {
   EXPECT_EQ(publish(own).type, MessageType::kPublished);
 }
 
+TEST_F(ShareServerTest, AnImportThatFailsLeavesNoThread) {
+  const gpumem_share_handle handle = export_at(instance, shared_buffer(instance, 1));
+  ASSERT_TRUE(inside(other)->share_server().start());
+  gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+  desc.address = shared_buffer(other, 1);  // where something lies
+  const uint64_t before = test::threads();
+  gpumem_memory memory = nullptr;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_EQ(gpumem_share_import(other, &handle, nullptr, 0, &desc, nullptr, &memory, &error),
+            GPUMEM_ERROR_ALREADY_EXISTS)
+      << error.message;
+  EXPECT_TRUE(eventually([&] { return test::threads() == before; }));
+}
+
 // A handle may be imported by another thread first, which takes what came with it.
 TEST_F(ShareServerTest, AFetchedHandleIsImportedAgainOverItsLink) {
   gpumem_hub_desc desc = hub_desc();
