@@ -4,11 +4,15 @@
 
 #include <sched.h>
 #include <sys/types.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace gpumem::test {
@@ -51,5 +55,24 @@ inline void wait_until_asleep(pid_t thread) {
   for (int asleep = 0; asleep < 5 && state_of(thread).ticks - before < kSpinning; sched_yield())
     asleep = is_asleep(thread) ? asleep + 1 : 0;
 }
+
+// A thread that makes one call, begun when that has gone to sleep in the kernel.
+class Sleeper {
+ public:
+  explicit Sleeper(std::function<void()> call) {
+    thread_ = std::thread([this, call = std::move(call)] {
+      id_ = gettid();
+      call();
+    });
+    while (id_ == 0)
+      std::this_thread::yield();
+    wait_until_asleep(id_);
+  }
+  void join() { thread_.join(); }
+
+ private:
+  std::atomic<pid_t> id_{0};
+  std::thread thread_;
+};
 
 }  // namespace gpumem::test

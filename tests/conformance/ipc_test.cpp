@@ -2687,10 +2687,9 @@ TEST_F(Hub, hub_3_a_waiting_link_is_closed) {
   ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
   Link link = connect();
   gpumem_status waited = GPUMEM_SUCCESS;
-  std::thread waiter([&, handle = link.get()] {
+  gpumem::test::Sleeper waiter([&, handle = link.get()] {
     waited = gpumem_link_wait(handle, "never", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   link.destroy();
   waiter.join();
   EXPECT_EQ(waited, GPUMEM_ERROR_STALE_HANDLE);

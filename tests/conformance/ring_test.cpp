@@ -1022,17 +1022,12 @@ TEST_F(Rings, ring_11_who_says_that_it_leaves_and_stays) {
     ASSERT_EQ(hostile[i].ask(kScribble, kFirstPlace + i * kPlaceSize, false, kLeft).status, GPUMEM_SUCCESS);
   }
   gpumem_instance const instance = instance_.release();
-  std::atomic<pid_t> opener{0};
-  std::thread opening([&] {
-    opener = gettid();
+  gpumem::test::Sleeper opening([&] {
     gpumem_ring_open_desc desc = GPUMEM_RING_OPEN_DESC_INIT;
     desc.timeout_ns = GPUMEM_TIMEOUT_INFINITE;
     gpumem_ring ring = nullptr;
     EXPECT_EQ(gpumem_ring_open(instance, &shared, &desc, &ring, nullptr), GPUMEM_ERROR_CLOSED);
   });
-  while (opener == 0)
-    std::this_thread::yield();
-  gpumem::test::wait_until_asleep(opener);
   EXPECT_OK(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, why()));
   opening.join();
   instance_ = open_instance();
@@ -1254,11 +1249,10 @@ TEST_F(Rings, ring_8_with_work_of_its_own) {
   ASSERT_OK(gpumem_ring_release(ring, held, slot.number, why()));
   std::atomic<bool> has_left{false};
   gpumem_status left = GPUMEM_ERROR_INTERNAL;
-  std::thread leaving([&] {
+  gpumem::test::Sleeper leaving([&] {
     left = gpumem_ring_destroy(ring, nullptr);
     has_left = true;
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(has_left);
   held.finish();
   leaving.join();
@@ -1309,11 +1303,10 @@ TEST_F(Rings, ring_8_while_its_instance_is_closed) {
   ASSERT_OK(gpumem_ring_release(ring, stream, slot.number, why()));
   std::atomic<bool> has_left{false};
   gpumem_status left = GPUMEM_ERROR_INTERNAL;
-  std::thread leaving([&] {
+  gpumem::test::Sleeper leaving([&] {
     left = gpumem_ring_destroy(ring, nullptr);
     has_left = true;
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(has_left);
   gpumem_instance const instance = instance_.release();
   std::thread closing(
@@ -1459,15 +1452,10 @@ TEST_F(Rings, ring_10) {
     ASSERT_OK(gpumem_ring_open(instance_, &shared, nullptr, &opened, why()));
     Ring ring(opened);
     gpumem_status waited = GPUMEM_SUCCESS;
-    std::atomic<pid_t> waiter{0};
-    std::thread waiting([&] {
-      waiter = gettid();
+    gpumem::test::Sleeper waiting([&] {
       gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
       waited = gpumem_ring_wait(opened, nullptr, GPUMEM_TIMEOUT_INFINITE, &slot, nullptr);
     });
-    while (waiter == 0)
-      std::this_thread::yield();
-    gpumem::test::wait_until_asleep(waiter);
     if (end == End::kKilled) {
       producer->kill();
     } else {

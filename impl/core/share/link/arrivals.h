@@ -68,7 +68,7 @@ class Arrivals {
   bool any() const noexcept { return any_.load(std::memory_order_relaxed); }
   // Over which connection it came; null if it did not, or is taken.
   std::shared_ptr<SharePeer> peer_of(const ShareHandle& handle) const;
-  // Over which handles came that were kept; null if it is closed.
+  // The connection with this number, if handles that were kept came over it; null if it is closed.
   std::shared_ptr<SharePeer> connection(uint64_t id) const;
   bool has(const Token& token) const;
   // Gives up what has waited too long. Returns when something will have; the maximum if nothing is left.
@@ -103,7 +103,7 @@ class Arrivals {
   std::multiset<Key> taking_;  // those that threads import, which may have come again
   std::condition_variable taken_;
   std::atomic<bool> any_{false};
-  std::map<uint64_t, std::weak_ptr<SharePeer>> connections_;
+  std::map<uint64_t, std::weak_ptr<SharePeer>> connections_;  // that handles came over
 };
 
 }  // namespace gpumem::core

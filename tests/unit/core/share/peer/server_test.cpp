@@ -82,6 +82,7 @@ namespace {
 using namespace std::chrono_literals;
 using platform::Descriptor;
 using platform::Descriptors;
+using test::Sleeper;
 
 // How long to wait for what must happen: longer than any machine needs, however busy.
 constexpr std::chrono::milliseconds kPatience = 2min;
@@ -96,25 +97,6 @@ bool eventually(Ask ask) {
   }
   return ask();
 }
-
-// A thread that makes one call, begun when that has gone to sleep in the kernel.
-class Sleeper {
- public:
-  explicit Sleeper(std::function<void()> call) {
-    thread_ = std::thread([this, call = std::move(call)] {
-      id_ = gettid();
-      call();
-    });
-    while (id_ == 0)
-      std::this_thread::yield();
-    gpumem::test::wait_until_asleep(id_);
-  }
-  void join() { thread_.join(); }
-
- private:
-  std::atomic<pid_t> id_{0};
-  std::thread thread_;
-};
 
 // Each thread of the process, with its state and how often it has gone to sleep.
 std::map<std::string, std::string> sleeps_of_threads() {
