@@ -629,7 +629,13 @@ void Player::step_range_unmap(Choice& choice) {
   verdict.require(size != 0);
   Expect expect = verdict.done();
   std::vector<uint64_t> begins;
-  if (expect.empty()) expect = expect_whole(range(chosen.index), offset, size, begins);
+  if (expect.empty() && offset == 0 && size == GPUMEM_WHOLE_RANGE) {
+    for (const auto& [begin, mapping] : range(chosen.index).mappings)
+      begins.push_back(begin);
+    disarm(range(chosen.index).instance);  // a fault would leave some of them
+  } else if (expect.empty()) {
+    expect = expect_whole(range(chosen.index), offset, size, begins);
+  }
   if (expect.empty()) expect = with_faults({GPUMEM_SUCCESS}, range(chosen.index).instance);
   const gpumem_status status =
       call.check(expect, gpumem_range_unmap(as<gpumem_range>(chosen.value), offset, size, call.error()));
