@@ -31,7 +31,7 @@ BY_HAND = {f"gpumem_{name}" for name in (
     "share_get_fds link_import_next pool_alloc_batch stats_report stats_snapshot log_set_function table_get").split()}
 # Outputs that a failing call may write, or that few ask for: they stay pointers, which may be null.
 POINTERS = {("gpumem_copy_regions", "out_failed"), ("gpumem_copy_regions_async", "out_failed"), ("gpumem_copy_file", "out_info"),
-            ("gpumem_share_import", "out_pointer")}
+            ("gpumem_share_import", "out_pointer"), ("gpumem_pool_try_alloc", "out_attempt")}
 # Members whose results few need, so that the compiler does not ask for them.
 MAY_BE_IGNORED = {"gpumem_hub_publish", "gpumem_link_publish", "gpumem_pool_trim"}
 # Overloads that are written by hand beside a generated member of the same name.

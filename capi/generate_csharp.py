@@ -29,6 +29,7 @@ CLASSES = {
     "gpumem_pool_info": ("PoolInfo", [], []),
     "gpumem_pool_class_info": ("PoolClassInfo", [], []),
     "gpumem_pool_block_info": ("PoolBlockInfo", ["IsOfDisposedPool"], ["pool"]),
+    "gpumem_pool_attempt": ("PoolAttempt", [], []),
     "gpumem_ring_info": ("RingInfo", [], []),
     "gpumem_hub_info": ("HubInfo", [], []),
     "gpumem_link_info": ("LinkInfo", [], []),

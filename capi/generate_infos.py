@@ -12,7 +12,7 @@ STRUCTS = {f"gpumem_{pair.partition('=')[0]}": pair.partition("=")[2] for pair i
     "probe_info=ProbeInfo instance_info=InstanceInfo device_info=DeviceInfo capability_info=CapabilityInfo memory_info=MemoryInfo "
     "stream_info=StreamInfo event_info=EventInfo physical_info=PhysicalInfo range_info=RangeInfo mapping_info=MappingInfo "
     "buffer_info=BufferInfo group_info=GroupInfo share_info=ShareInfo import_info=ImportInfo hub_info=HubInfo link_info=LinkInfo "
-    "entry_info=Entry pool_info=PoolInfo pool_class_info=PoolClass ring_info=RingInfo stats=Stats kind_stats=KindStats").split()}
+    "entry_info=Entry pool_info=PoolInfo pool_class_info=PoolClass pool_attempt=PoolAttempt ring_info=RingInfo stats=Stats kind_stats=KindStats").split()}
 # Those that other languages have by hand.
 GO_STRUCTS = {**STRUCTS, "gpumem_way_info": "WayInfo", "gpumem_pointer_info": "PointerInfo", "gpumem_managed_info": "ManagedInfo",
               "gpumem_pool_block_info": "BlockInfo"}
@@ -20,7 +20,7 @@ GO_STRUCTS = {**STRUCTS, "gpumem_way_info": "WayInfo", "gpumem_pointer_info": "P
 # all handles are: an object knows what it belongs to, and its address.
 FIELDS = {
     "gpumem_memory_info.host_pointer": None, "gpumem_memory_info.device_pointer": None, "gpumem_buffer_info.base": None,
-    "gpumem_range_info.base": None, "gpumem_stream_info.id": None,
+    "gpumem_range_info.base": None,
     "gpumem_hub_info.fd_count": ("FileCount", ""), "gpumem_share_info.fd_count": ("FileCount", ""),
     "gpumem_ring_info.is_producer": ("Producer", ""), "gpumem_ring_info.slot_count": ("Slots", ""),
     "gpumem_ring_info.consumers_max": ("MaxConsumers", ""), "gpumem_ring_info.base": ("", "DevicePtr"),

@@ -30,7 +30,6 @@ FIELDS = {f"gpumem_{name}": change for name, change in {
     "share_info.backend": ("", "Backend", "known(Backend, {})"),
     "import_info.count": ("import_count", "", ""),
     "entry_info.fingerprint": ("", "Optional[bytes]", "bytes({0}) if any({0}) else None"),
-    "stream_info.id": None,
 }.items()}
 # Texts of classes and of fields in place of those of C, or behind them if they begin with "+".
 TEXTS = {

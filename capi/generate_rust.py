@@ -55,7 +55,8 @@ TEXTS = {f"gpumem_{name}": text for name, text in {
     "stream_info.native_stream": "The `CUstream`, for use by other code; on host see gpumem_host_native_stream_create(). It lives as long as "
                                  "the stream.",
 }.items()}
-COPIED = ("Stats", "KindStats", "PoolClassInfo", "PoolBlockInfo")  # Those that will never have a text.
+WIDTH = 110  # of a line, as in rustfmt.toml
+COPIED = ("Stats", "KindStats", "PoolClassInfo", "PoolBlockInfo", "PoolAttempt")  # Those that will never have a text.
 TRANSLATED = ("reason", "message")  # Texts that the library has made, with names of C in them.
 
 
@@ -121,8 +122,10 @@ def infos(interface, kinds, words, comment):
         about = re.sub(r" A failed call leaves them unchanged[^.]*\.", "", struct.text)  # The methods return a new one.
         text += "\n" + comment(words(about), "/// ", 112) + f"#[derive({', '.join(derived)})]\n#[non_exhaustive]\npub struct {name} {{\n"
         text += "".join(comment(words(says), "    /// ", 112) + f"    pub {field}: {kind},\n" for field, kind, _, says in fields) + "}\n"
-        text += f"\nimpl {name} {{\n    pub(crate) fn of(info: &sys::{c_name}) -> Self {{\n        Self {{\n"
-        text += "".join(f"            {field},\n" if value == field else f"            {field}: {value},\n"
-                        for field, _, value, _ in fields) + "        }\n    }\n}\n"
+        text += f"\nimpl {name} {{\n    pub(crate) fn of(info: &sys::{c_name}) -> Self {{\n"
+        values = [field if value == field else f"{field}: {value}" for field, _, value, _ in fields]
+        line = f"        Self {{ {', '.join(values)} }}\n"
+        text += line if len(line) <= WIDTH + 1 else "        Self {\n" + "".join(f"            {value},\n" for value in values) + "        }\n"
+        text += "    }\n}\n"
         text += debug(name, fields) * addresses
     return text

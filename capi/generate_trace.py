@@ -46,7 +46,7 @@ def written(interface, function):
         if name in ARRAYS:
             element = value(interface, type(kind)(kind.base, kind.stars[1:]), ARRAYS[name], f"{name}[i]")
             arrays.append(f"if (made) {element}" if name.startswith("out_") else element)
-        elif name in ("error", "count") or kind.base == "gpumem_share_handle" or name in ("fds", "fd_count", "fd", "handle"):
+        elif name in ("error", "count") or (name.startswith("out_") and interface.struct(kind.base)) or kind.base == "gpumem_share_handle" or name in ("fds", "fd_count", "fd", "handle"):
             continue
         elif kind.base in FIELDS:
             struct = interface.struct(kind.base)

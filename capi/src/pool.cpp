@@ -20,13 +20,13 @@ constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
 // A block of any size, for `stream`; 0 bytes are NULL.
 Result<void*> allocate(core::PoolCore& core, const core::PoolStream& stream, uint64_t size,
-                       uint64_t alignment, bool at_once = false) {
+                       uint64_t alignment, gpumem_pool_attempt* attempt = nullptr) {
   if (size == 0) return nullptr;  // of a batch
   if (alignment == 0 && stream.capture.id == 0) {
     const platform::Look look(platform::thread_record());
     if (void* const block = core.take(platform::thread_record(), stream.key, size)) return block;
   }
-  return core.allocate(stream, size, alignment, at_once);
+  return core.allocate(stream, size, alignment, attempt);
 }
 
 Result<void> free_block(core::PoolCore& core, const core::PoolStream& stream, void* pointer, uint64_t size) {
@@ -72,16 +72,22 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
   return order;
 }
 
+Order decode_allocation(capi::Decoder& decode, gpumem_pool pool, uint64_t size, uint64_t alignment,
+                        gpumem_stream stream, void** out_pointer) {
+  Order order = decode_order(decode, pool, stream);
+  decode.not_null(out_pointer, "out_pointer");
+  decode.size_or_zero(size, "size");
+  if (alignment != 0 && (!is_power_of_two(alignment) || alignment > kAlignmentMax))
+    decode.refuse("the alignment of %" PRIu64 " is no power of two up to 2^40", alignment);
+  return order;
+}
+
 // Out of line, like free_for(), because its frame would slow down the fast paths.
 [[gnu::noinline]] gpumem_status allocate_for(const char* function, gpumem_pool pool, uint64_t size,
                                              uint64_t alignment, gpumem_stream stream, void** out_pointer,
-                                             gpumem_error* error, bool at_once = false) {
+                                             gpumem_error* error) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const Order order = decode_order(decode, pool, stream);
-    decode.not_null(out_pointer, "out_pointer");
-    decode.size_or_zero(size, "size");
-    if (alignment != 0 && (!is_power_of_two(alignment) || alignment > kAlignmentMax))
-      decode.refuse("the alignment of %" PRIu64 " is no power of two up to 2^40", alignment);
+    const Order order = decode_allocation(decode, pool, size, alignment, stream, out_pointer);
     GPUMEM_TRY(decode.done());
     if (size == 0) {
       *out_pointer = nullptr;
@@ -89,8 +95,7 @@ Order decode_order(capi::Decoder& decode, gpumem_pool pool, gpumem_stream stream
     }
     const auto in_order = order.usable();
     if (!in_order) return in_order.error();
-    auto block = allocate(order.pool->core(), *in_order, size, alignment, at_once);
-    if (!block && block.error().status == GPUMEM_NOT_READY) return GPUMEM_NOT_READY;
+    auto block = allocate(order.pool->core(), *in_order, size, alignment);
     if (!block) return block.error();
     *out_pointer = *block;
     return GPUMEM_SUCCESS;
@@ -184,9 +189,28 @@ gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t size, uint64_
 }
 
 gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream,
-                                    void** out_pointer, gpumem_error* error) {
-  if (alignment == 0 && take_briefly(pool, size, key_of(stream), out_pointer, error)) return GPUMEM_SUCCESS;
-  return allocate_for(__func__, pool, size, alignment, stream, out_pointer, error, true);
+                                    void** out_pointer, gpumem_pool_attempt* out_attempt,
+                                    gpumem_error* error) {
+  if (alignment == 0 && out_attempt == nullptr &&
+      take_briefly(pool, size, key_of(stream), out_pointer, error))
+    return GPUMEM_SUCCESS;
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const Order order = decode_allocation(decode, pool, size, alignment, stream, out_pointer);
+    if (out_attempt != nullptr) decode.output(out_attempt, "out_attempt");
+    GPUMEM_TRY(decode.done());
+    gpumem_pool_attempt attempt = GPUMEM_POOL_ATTEMPT_INIT;
+    attempt.answer = GPUMEM_POOL_ANSWER_ALLOCATED;
+    Result<void*> block = nullptr;
+    if (size != 0) {
+      const auto in_order = order.usable();
+      if (!in_order) return in_order.error();
+      block = allocate(order.pool->core(), *in_order, size, alignment, &attempt);
+    }
+    if (!block && block.error().status != GPUMEM_NOT_READY) return block.error();
+    if (block) *out_pointer = *block;
+    if (out_attempt != nullptr) capi::answer(out_attempt, attempt);
+    return block ? GPUMEM_SUCCESS : GPUMEM_NOT_READY;
+  });
 }
 
 gpumem_status gpumem_pool_free(gpumem_pool pool, void* pointer, gpumem_stream stream, gpumem_error* error) {

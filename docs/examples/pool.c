@@ -55,6 +55,16 @@ static void use_scratch(gpumem_pool pool, gpumem_stream stream, gpumem_stream ot
   TRY(gpumem_pool_free(pool, block, stream, &error));
 }
 
+/* A block for a thread that must not be held up, or NULL. */
+static void* take_at_once(gpumem_pool pool, uint64_t size, gpumem_stream stream) {
+  void* block = NULL;
+  gpumem_pool_attempt attempt = GPUMEM_POOL_ATTEMPT_INIT;
+  gpumem_status status = gpumem_pool_try_alloc(pool, size, 0, stream, &block, &attempt, &error);
+  if (status == GPUMEM_NOT_READY && attempt.answer == GPUMEM_POOL_ANSWER_NEEDS_WAIT)
+    printf("stream %llu still uses the memory\n", (unsigned long long)attempt.stream_id);
+  return status == GPUMEM_SUCCESS ? block : NULL;
+}
+
 static void stage(gpumem_device device, gpumem_stream stream, void* memory, const void* data, uint64_t size) {
   gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
   desc.kind = GPUMEM_KIND_PINNED;
@@ -130,6 +140,9 @@ int main(void) {
   TRY(gpumem_stream_create(device, NULL, &other, &error));
   use_scratch(pool, stream, other);
   TRY(gpumem_stream_destroy(other, &error));
+
+  block = take_at_once(pool, 4096, stream);
+  TRY(gpumem_pool_free(pool, block, stream, &error));
 
   TRY(gpumem_pool_alloc(pool, sizeof desc, stream, &block, &error));
   stage(device, stream, block, &desc, sizeof desc);

@@ -720,7 +720,7 @@ class EveryCall {
       call("free", gpumem_pool_free(pool, block, stream, why()));
       call("alloc_aligned", gpumem_pool_alloc_aligned(pool, size, page_size(), nullptr, &block, why()));
       call("free_sized", gpumem_pool_free_sized(pool, block, size, nullptr, why()));
-      call("try_alloc", gpumem_pool_try_alloc(pool, size, 0, nullptr, &block, why()));
+      call("try_alloc", gpumem_pool_try_alloc(pool, size, 0, nullptr, &block, nullptr, why()));
       call("free", gpumem_pool_free(pool, block, nullptr, why()));
       // A pool of its own: destroying one with such frees waits for the device, which no capture survives.
       call("alloc_native", gpumem_pool_alloc_native(native_pool_, size, native_.get(), &block, why()));

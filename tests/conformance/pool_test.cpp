@@ -121,7 +121,7 @@ TEST(Pool, pool_3_nothing_to_do_succeeds_in_a_host_function) {
       EXPECT_OK(gpumem_pool_alloc_aligned(it.pool, 0, 4096, in, &pointer, why()));
       EXPECT_EQ(pointer, nullptr);
       pointer = user_data;
-      EXPECT_OK(gpumem_pool_try_alloc(it.pool, 0, 0, in, &pointer, why()));
+      EXPECT_OK(gpumem_pool_try_alloc(it.pool, 0, 0, in, &pointer, nullptr, why()));
       EXPECT_EQ(pointer, nullptr);
       EXPECT_OK(gpumem_pool_alloc_batch(it.pool, nullptr, 0, in, nullptr, why()));
       EXPECT_OK(gpumem_pool_free(it.pool, nullptr, in, why()));
@@ -1813,7 +1813,7 @@ TEST(Pool, pool_19_trying_gives_what_is_free_and_takes_nothing) {
       SCOPED_TRACE(testing::Message() << kind << " " << flags);
       const Pool pool = create_pool(instance.device(), pool_desc(kind, flags));
       const auto attempt = [&](uint64_t size, uint64_t alignment, void** out) {
-        return gpumem_pool_try_alloc(pool, size, alignment, nullptr, out, why());
+        return gpumem_pool_try_alloc(pool, size, alignment, nullptr, out, nullptr, why());
       };
       void* kept = &instance;
       EXPECT_EQ(attempt(100, 0, &kept), GPUMEM_NOT_READY);
@@ -1856,7 +1856,7 @@ TEST(Pool, pool_19_trying_gives_nothing_that_work_of_another_stream_uses) {
     const Stream other = create_stream(instance.device());
     const auto attempt = [&](gpumem_stream stream) {
       void* block = nullptr;
-      const gpumem_status status = gpumem_pool_try_alloc(pool, size, 0, stream, &block, why());
+      const gpumem_status status = gpumem_pool_try_alloc(pool, size, 0, stream, &block, nullptr, why());
       EXPECT_TRUE(status == GPUMEM_SUCCESS || status == GPUMEM_NOT_READY) << why()->message;
       return block;
     };
@@ -1879,6 +1879,128 @@ TEST(Pool, pool_19_trying_gives_nothing_that_work_of_another_stream_uses) {
     EXPECT_NE(found, nullptr);
     give(pool, found, other);
   }
+}
+
+namespace {
+
+// What an attempt to allocate comes to. A block that it gets is freed again.
+gpumem_pool_attempt attempt_at(gpumem_pool pool, uint64_t size, gpumem_stream stream = nullptr) {
+  gpumem_pool_attempt attempt = GPUMEM_POOL_ATTEMPT_INIT;
+  void* block = nullptr;
+  const gpumem_status status = gpumem_pool_try_alloc(pool, size, 0, stream, &block, &attempt, why());
+  EXPECT_EQ(status, attempt.answer == GPUMEM_POOL_ANSWER_ALLOCATED ? GPUMEM_SUCCESS : GPUMEM_NOT_READY)
+      << why()->message;
+  if (attempt.answer != GPUMEM_POOL_ANSWER_NEEDS_WAIT) {
+    EXPECT_EQ(attempt.stream_id, 0U);
+  }
+  give(pool, block, stream);
+  return attempt;
+}
+
+uint64_t id_of(gpumem_stream stream) {
+  gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+  EXPECT_OK(gpumem_stream_get_info(stream, &info, why()));
+  return info.id;
+}
+
+}  // namespace
+
+TEST(Pool, pool_21_trying_says_that_memory_is_lacking) {
+  Instance instance = open_instance();
+  for (const gpumem_kind kind : kKinds) {
+    for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+      SCOPED_TRACE(testing::Message() << kind << " " << flags);
+      const Pool pool = create_pool(instance.device(), pool_desc(kind, flags));
+      for (const uint64_t size : {uint64_t{1}, 4 * kKiB, 3 * kMiB})
+        EXPECT_EQ(attempt_at(pool, size).answer, GPUMEM_POOL_ANSWER_NEEDS_MEMORY);
+      EXPECT_EQ(attempt_at(pool, 0).answer, GPUMEM_POOL_ANSWER_ALLOCATED);
+      void* const block = take(pool, 100);
+      const uint64_t reserved = info_of(pool).reserved_bytes;
+      EXPECT_OK(gpumem_pool_set_limit(pool, reserved, why()));
+      EXPECT_EQ(attempt_at(pool, reserved).answer, GPUMEM_POOL_ANSWER_OVER_LIMIT);
+      EXPECT_OK(gpumem_pool_set_limit(pool, reserved + 64 * kMiB, why()));
+      EXPECT_EQ(attempt_at(pool, reserved).answer, GPUMEM_POOL_ANSWER_NEEDS_MEMORY);
+      EXPECT_EQ(attempt_at(pool, reserved + 65 * kMiB).answer, GPUMEM_POOL_ANSWER_OVER_LIMIT);
+      EXPECT_OK(gpumem_pool_set_limit(pool, 0, why()));
+      if (kind == GPUMEM_KIND_DEVICE) {
+        gpumem_device_info device = GPUMEM_DEVICE_INFO_INIT;
+        EXPECT_OK(gpumem_device_get_info(instance.device(), &device, why()));
+        EXPECT_EQ(attempt_at(pool, device.total_bytes + 1).answer, GPUMEM_POOL_ANSWER_OVER_LIMIT);
+      }
+      give(pool, block);
+      gpumem_pool_attempt wrong = GPUMEM_POOL_ATTEMPT_INIT;
+      wrong.struct_size = 4;
+      void* kept = &instance;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    gpumem_pool_try_alloc(pool, 100, 0, nullptr, &kept, &wrong, why()));
+      EXPECT_EQ(kept, &instance);
+    }
+  }
+}
+
+TEST(Pool, pool_21_trying_names_the_stream_that_has_the_memory) {
+  Instance instance = open_instance();
+  for (const uint64_t size : {4 * kKiB, 3 * kMiB, 20 * kMiB}) {
+    SCOPED_TRACE(size);
+    const Pool pool = create_pool(instance.device());
+    GatedStream busy(instance.device());
+    const Stream other = create_stream(instance.device());
+    const auto lacks = [&](gpumem_stream stream) {
+      const gpumem_pool_attempt attempt = attempt_at(pool, size, stream);
+      return attempt.answer == GPUMEM_POOL_ANSWER_NEEDS_WAIT && attempt.stream_id == id_of(busy);
+    };
+    // All that the pool has.
+    std::vector<void*> all{take(pool, size, busy)};
+    void* block = nullptr;
+    while (gpumem_pool_try_alloc(pool, size, 0, busy, &block, nullptr, why()) == GPUMEM_SUCCESS)
+      all.push_back(block);
+    EXPECT_OK(fill_on(instance, busy, all.front(), size, 6, 1, why()));
+    EXPECT_EQ(attempt_at(pool, size, other).answer, GPUMEM_POOL_ANSWER_NEEDS_MEMORY);
+    // Used by the work of one stream, freed in another.
+    EXPECT_OK(gpumem_pool_record_use(pool, all.back(), busy, why()));
+    give(pool, all.back(), other);
+    EXPECT_TRUE(lacks(other));
+    EXPECT_TRUE(lacks(nullptr));
+    all.pop_back();
+    for (void* const each : all)
+      give(pool, each, busy);
+    EXPECT_TRUE(lacks(other));
+    EXPECT_TRUE(lacks(nullptr));
+    EXPECT_EQ(attempt_at(pool, size, busy).answer,
+              all.empty() ? GPUMEM_POOL_ANSWER_NEEDS_WAIT : GPUMEM_POOL_ANSWER_ALLOCATED);
+    busy.finish();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while (lacks(other) && std::chrono::steady_clock::now() < deadline)
+      trim(pool, UINT64_MAX);  // takes blocks back from the thread, and marks their frees
+    EXPECT_EQ(attempt_at(pool, size, other).answer, GPUMEM_POOL_ANSWER_ALLOCATED);
+  }
+}
+
+TEST(Pool, pool_21_trying_says_that_another_thread_has_the_pool) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  std::atomic<bool> stop = false;
+  std::thread busy([&] {
+    while (!stop)
+      trim(pool, 0);
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  bool seen = false;
+  while (!seen && std::chrono::steady_clock::now() < deadline)
+    seen = attempt_at(pool, 4 * kKiB).answer == GPUMEM_POOL_ANSWER_BUSY;
+  stop = true;
+  busy.join();
+  EXPECT_TRUE(seen);
+}
+
+// A new pool has one piece, and a chunk of several such blocks would not fit.
+TEST(Pool, pool_19_trying_gives_a_block_where_a_whole_chunk_has_no_room) {
+  Instance instance = open_instance();
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_PAGEABLE);
+  desc.initial_size = 128 * kKiB;
+  const Pool pool = create_pool(instance.device(), desc);
+  EXPECT_EQ(attempt_at(pool, 100 * kKiB).answer, GPUMEM_POOL_ANSWER_ALLOCATED);
+  EXPECT_EQ(info_of(pool).grow_count, 1U);
 }
 
 TEST(Pool, pool_17_a_native_stream_may_be_told_by_its_handle) {

@@ -217,7 +217,7 @@ std::vector<Scenario> pool_scenarios() {
                    [](World& w) {
                      return gpumem_pool_free_sized(w.out.pool[0], w.out.block[0], 100, nullptr, &w.error);
                    }),
-        of_many(CALL(gpumem_pool_try_alloc, w.out.pool[0], 500, 0, nullptr, &w.out.block[0])),
+        of_many(CALL(gpumem_pool_try_alloc, w.out.pool[0], 500, 0, nullptr, &w.out.block[0], nullptr)),
         ends_block("gpumem_pool_free_pointer", [](World& w) {
           return gpumem_pool_free_pointer(w.out.instance, w.out.block[0], nullptr, &w.error);
         })}});

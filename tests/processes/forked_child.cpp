@@ -161,7 +161,7 @@ void try_pool(const Refused& refused, gpumem_pool pool, void* block, gpumem_stre
   refused("pool_alloc", api.gpumem_pool_alloc(pool, size, nullptr, &pointer, nullptr));
   refused("pool_alloc in a stream", api.gpumem_pool_alloc(pool, size, stream, &pointer, nullptr));
   refused("pool_alloc_aligned", api.gpumem_pool_alloc_aligned(pool, size, 64, nullptr, &pointer, nullptr));
-  refused("pool_try_alloc", api.gpumem_pool_try_alloc(pool, size, 0, nullptr, &pointer, nullptr));
+  refused("pool_try_alloc", api.gpumem_pool_try_alloc(pool, size, 0, nullptr, &pointer, nullptr, nullptr));
   refused("pool_alloc_batch", api.gpumem_pool_alloc_batch(pool, &size, 1, nullptr, &pointer, nullptr));
   refused("pool_alloc_native", api.gpumem_pool_alloc_native(pool, size, nullptr, &pointer, nullptr));
   refused("pool_free", api.gpumem_pool_free(pool, block, nullptr, nullptr));

@@ -3,6 +3,7 @@
 // pending work may still use what was freed. How much memory a pool has taken, it asks, and looks whether the
 // counts of the instance agree.
 #include <array>
+#include <optional>
 #include <set>
 
 #include "player.h"
@@ -743,9 +744,17 @@ void Player::do_pool_alloc(Choice& choice, const char* name, bool aligned, bool 
   }
   const PoolOrder order = pick_order(choice, native, chosen);
   Out<void*> out(choice);
+  std::optional<Sized<gpumem_pool_attempt>> attempt;
+  if (tries) {
+    const gpumem_pool_attempt unknown = GPUMEM_POOL_ATTEMPT_INIT;
+    attempt.emplace(choice, unknown, Sized<gpumem_pool_attempt>::Null::kGood, kAnswer);
+  }
   const bool writes = choice.byte() % 8 != 7;
   const uint8_t value = choice.byte();
-  if (aligned) {
+  if (tries) {
+    call.text("%s, %llu, %llu, %s, %s, %s", chosen.text.c_str(), wide(size), wide(alignment),
+              order.text.c_str(), out.text(), attempt->text().c_str());
+  } else if (aligned) {
     call.text("%s, %llu, %llu, %s, %s", chosen.text.c_str(), wide(size), wide(alignment), order.text.c_str(),
               out.text());
   } else {
@@ -756,7 +765,7 @@ void Player::do_pool_alloc(Choice& choice, const char* name, bool aligned, bool 
   verdict.handle(order.picked.wrong);
   if (chosen.wrong.empty() && order.stream >= 0)
     verdict.require(stream(order.stream).instance == pool(chosen.index).instance);
-  verdict.require(out.good() && size < kTooLarge);
+  verdict.require(out.good() && size < kTooLarge && (!attempt || attempt->good()));
   verdict.require(alignment <= kAlignmentMost && (alignment & (alignment - 1)) == 0);
   Expect expect = verdict.done();
   const bool right = expect.empty();
@@ -778,12 +787,20 @@ void Player::do_pool_alloc(Choice& choice, const char* name, bool aligned, bool 
   const uint64_t callbacks = callbacks_;
   const gpumem_status status = call.check(
       expect,
-      tries     ? gpumem_pool_try_alloc(handle, size, alignment, in, out.pointer(), call.error())
+      tries     ? gpumem_pool_try_alloc(handle, size, alignment, in, out.pointer(), attempt->pointer(),
+                                        call.error())
       : aligned ? gpumem_pool_alloc_aligned(handle, size, alignment, in, out.pointer(), call.error())
       : native  ? gpumem_pool_alloc_native(handle, size, order.native, out.pointer(), call.error())
                 : gpumem_pool_alloc(handle, size, in, out.pointer(), call.error()),
       out);
+  if (attempt && GPUMEM_FAILED(status)) require(attempt->untouched(), "a failure has written the attempt");
   if (!right || call.refused_error()) return;
+  if (attempt && !attempt->is_null() && !GPUMEM_FAILED(status)) {
+    const gpumem_pool_answer answer = attempt->get().answer;
+    require((status == GPUMEM_SUCCESS) == (answer == GPUMEM_POOL_ANSWER_ALLOCATED) &&
+                answer >= GPUMEM_POOL_ANSWER_ALLOCATED && answer <= GPUMEM_POOL_ANSWER_OVER_LIMIT,
+            "the attempt says something else");
+  }
   pool(chosen.index).native = pool(chosen.index).native || native;
   require(!is_lack(status) || !pool(chosen.index).asks || instance(owner).armed || callbacks_ > callbacks,
           "an allocation failed, and nobody was asked");

@@ -780,6 +780,29 @@ namespace GpuMem
     TrustNativeStreams = Constants.GPUMEM_POOL_TRUST_NATIVE_STREAMS,
   }
 
+  /// <summary>What an attempt to allocate came to.</summary>
+  public enum PoolAnswer
+  {
+    /// <summary>There was a free block.</summary>
+    Allocated = Constants.GPUMEM_POOL_ANSWER_ALLOCATED,
+    /// <summary>Another thread is changing the pool: try again.</summary>
+    Busy = Constants.GPUMEM_POOL_ANSWER_BUSY,
+    /// <summary>
+    /// What would do was freed in another stream, whose work before the free was not seen to end. Allocate in that
+    /// stream, or try again when its work is done.
+    /// </summary>
+    NeedsWait = Constants.GPUMEM_POOL_ANSWER_NEEDS_WAIT,
+    /// <summary>
+    /// The pool would have to take memory, or blocks that other threads keep: <c>MemoryPool.Allocate</c> does.
+    /// </summary>
+    NeedsMemory = Constants.GPUMEM_POOL_ANSWER_NEEDS_MEMORY,
+    /// <summary>
+    /// As <see cref="PoolAnswer.NeedsMemory"/>, but the pool may take no more: it has reached its limit, or a block of
+    /// this size is beyond it, or beyond the memory of the device.
+    /// </summary>
+    OverLimit = Constants.GPUMEM_POOL_ANSWER_OVER_LIMIT,
+  }
+
   /// <summary>Condition that ends a value wait.</summary>
   public enum WaitCondition
   {

@@ -1048,6 +1048,32 @@ namespace GpuMem
     }
   }
 
+  /// <summary>Answer of <c>MemoryPool.TryAllocate</c>.</summary>
+  public sealed unsafe partial class PoolAttempt
+  {
+    internal PoolAttempt(gpumem_pool_attempt* info)
+    {
+      Answer = (PoolAnswer)info->answer;
+      StreamId = info->stream_id;
+    }
+
+    /// <summary>What came of it: its kind.</summary>
+    public PoolAnswer Answer { get; private set; }
+
+    /// <summary>
+    /// With <see cref="PoolAnswer.NeedsWait"/> the <c>Id</c> of the stream, as in <see cref="StreamInfo"/>; otherwise
+    /// 0, as where streams have no ids, or the pool has <see cref="PoolFlags.TrustNativeStreams"/> and the stream is a
+    /// native one.
+    /// </summary>
+    public ulong StreamId { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PoolAttempt)).Add(nameof(Answer), Answer).Add(nameof(StreamId), StreamId).ToString();
+    }
+  }
+
   /// <summary>Information about a pool. Threads that allocate meanwhile may or may not be counted.</summary>
   public sealed unsafe partial class PoolInfo
   {

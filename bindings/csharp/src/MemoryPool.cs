@@ -43,7 +43,7 @@ namespace GpuMem
     /// <param name="alignment">Power of two in bytes; 0 means 16 in memory of the host, 256 elsewhere.</param>
     public PoolBlock Allocate(long size, [AllowNull] GpuStream stream = null, long alignment = 0)
     {
-      return Allocate(size, stream, alignment, true);
+      return Allocate(size, stream, alignment, null);
     }
 
     /// <summary>
@@ -56,10 +56,28 @@ namespace GpuMem
     [return: MaybeNull]
     public PoolBlock TryAllocate(long size, [AllowNull] GpuStream stream = null, long alignment = 0)
     {
-      return Allocate(size, stream, alignment, false);
+      PoolAttempt attempt;
+      return TryAllocate(size, out attempt, stream, alignment);
     }
 
-    PoolBlock Allocate(long size, GpuStream stream, long alignment, bool grows)
+    /// <summary>
+    /// Allocates a block as <see cref="TryAllocate(long, GpuStream, long)"/> does, and says what would help if there is none.
+    /// </summary>
+    /// <param name="size">Bytes.</param>
+    /// <param name="attempt">What came of it.</param>
+    /// <param name="stream">As for one block.</param>
+    /// <param name="alignment">As for one block.</param>
+    [return: MaybeNull]
+    public PoolBlock TryAllocate(long size, out PoolAttempt attempt, [AllowNull] GpuStream stream = null, long alignment = 0)
+    {
+      gpumem_pool_attempt made = gpumem_pool_attempt.Sized();
+      PoolBlock block = Allocate(size, stream, alignment, &made);
+      attempt = new PoolAttempt(&made);
+      return block;
+    }
+
+    // With `attempt` only what is free.
+    PoolBlock Allocate(long size, GpuStream stream, long alignment, gpumem_pool_attempt* attempt)
     {
       Sizes.ToNative(size, nameof(size));
       Sizes.ToNative(alignment, nameof(alignment));
@@ -70,10 +88,10 @@ namespace GpuMem
         bool done = true;
         try
         {
-          if (grows) pointer = AllocateNative(size, alignment, stream);
-          else done = TryAllocateNative(size, alignment, stream, &pointer);
+          if (attempt == null) pointer = AllocateNative(size, alignment, stream);
+          else done = TryAllocateNative(size, alignment, stream, &pointer, attempt);
         }
-        catch (GpuMemException problem) when (grows && Forgotten.MadeRoom(problem))
+        catch (GpuMemException problem) when (attempt == null && Forgotten.MadeRoom(problem))
         {
           pointer = AllocateNative(size, alignment, stream);
         }
@@ -342,10 +360,10 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    bool TryAllocateNative(long size, long alignment, GpuStream stream, IntPtr* pointer)
+    bool TryAllocateNative(long size, long alignment, GpuStream stream, IntPtr* pointer, gpumem_pool_attempt* attempt)
     {
       gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_pool_try_alloc(handle.Value, (ulong)size, (ulong)alignment, Value(stream), pointer, error);
+      int status = Native.gpumem_pool_try_alloc(handle.Value, (ulong)size, (ulong)alignment, Value(stream), pointer, attempt, error);
       Error.Check(status, error);
       GC.KeepAlive(stream);
       return status != Constants.GPUMEM_NOT_READY;

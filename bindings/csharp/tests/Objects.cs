@@ -157,7 +157,7 @@ namespace GpuMem.Tests
     {
       var allowed = new HashSet<string>
       {
-        "GpuStream.WriteValue value", "GpuStream.WaitValue value", "MemoryInfo.BufferId", "PointerInfo.BufferId", "StreamInfo.Id",
+        "GpuStream.WriteValue value", "GpuStream.WaitValue value", "MemoryInfo.BufferId", "PointerInfo.BufferId", "StreamInfo.Id", "PoolAttempt.StreamId",
         "AddressRangeInfo.BufferId", "BufferInfo.BufferId", "PhysicalMemory.BlockId", "PhysicalInfo.BlockId", "PhysicalInfo.NativeHandle", "MappingInfo.BlockId",
         "ShareInfo.BufferId", "ImportInfo.ExporterBufferId", "LinkInfo.User", "HubEntry.PublisherUser", "RingSlot.Publish tag", "RingMessage.Tag", "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
       };
@@ -304,7 +304,7 @@ namespace GpuMem.Tests
       Check.Equal("", string.Join(", ", wrong), "attributes");
       // All others never return null.
       returned.Sort(string.CompareOrdinal);
-      Check.Equal("GpuMemLibrary.LoadedPath, GrowableBuffer.Group, Link.ImportNext, Link.ImportNext entry, Link.Wait, MemoryPool.TryAllocate, PointerInfo.Buffer, PoolBlock.Info, " +
+      Check.Equal("GpuMemLibrary.LoadedPath, GrowableBuffer.Group, Link.ImportNext, Link.ImportNext entry, Link.Wait, MemoryPool.TryAllocate, MemoryPool.TryAllocate, PointerInfo.Buffer, PoolBlock.Info, " +
                   "RingConsumer.Wait, RingConsumer.Wait, RingProducer.Acquire, RingProducer.Acquire", string.Join(", ", returned), "what may be null");
     }
 

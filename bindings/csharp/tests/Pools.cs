@@ -121,14 +121,19 @@ namespace GpuMem.Tests
       Check.Equal(0L, (long)small.Pointer % 256 + (long)aligned.Pointer % (1 << 16), "alignment");
       using (MemoryPool fresh = device.CreatePool())
       {
-        Check.That(fresh.TryAllocate(1000) == null, "a pool without memory has a block free");
+        PoolAttempt attempt;
+        Check.That(fresh.TryAllocate(1000, out attempt) == null, "a pool without memory has a block free");
+        Check.Equal(PoolAnswer.NeedsMemory, attempt.Answer, "a pool without memory");
         fresh.Allocate(1000).Dispose();
-        using (PoolBlock free = fresh.TryAllocate(1000), none = fresh.TryAllocate(0), even = fresh.TryAllocate(100, null, 4096))
+        using (PoolBlock free = fresh.TryAllocate(1000, out attempt), none = fresh.TryAllocate(0), even = fresh.TryAllocate(100, null, 4096))
         {
+          Check.Equal(PoolAnswer.Allocated, attempt.Answer, "a free block");
           Check.Equal("1000 0 0", free.Size + " " + (long)none.Pointer + " " + (long)even.Pointer % 4096, "free blocks");
         }
         long had = fresh.Info.ReservedBytes;
-        Check.That(fresh.TryAllocate(had + 1) == null && fresh.Info.ReservedBytes == had, "it took memory");
+        fresh.SetLimit(had);
+        Check.That(fresh.TryAllocate(had + 1, out attempt) == null && fresh.Info.ReservedBytes == had, "it took memory");
+        Check.Equal("PoolAttempt { Answer = OverLimit, StreamId = 0 }", attempt.ToString(), "beyond the limit");
         Check.Fails(Status.InvalidArgument, () => fresh.TryAllocate(100, null, 3));
       }
       Check.That(small.Pool == pool && small.Size == 400 && small.Range.Size == 400, "block");

@@ -804,9 +804,10 @@ static inline gpumem_go_block gpumem_go_pool_alloc_aligned(
 }
 
 static inline gpumem_go_result gpumem_go_pool_try_alloc(
-    uintptr_t pool, uint64_t size, uint64_t alignment, uintptr_t stream) {
+    uintptr_t pool, uint64_t size, uint64_t alignment, uintptr_t stream, uint8_t* out_attempt) {
   GPUMEM_GO_RETURN_POINTER(
-      void*, gpumem_pool_try_alloc, (gpumem_pool)pool, size, alignment, (gpumem_stream)stream, &output);
+      void*, gpumem_pool_try_alloc, (gpumem_pool)pool, size, alignment, (gpumem_stream)stream, &output,
+      (gpumem_pool_attempt*)(void*)out_attempt);
 }
 
 static inline gpumem_go_result gpumem_go_pool_free(uintptr_t pool, uint64_t pointer, uintptr_t stream) {

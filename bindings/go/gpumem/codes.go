@@ -482,6 +482,18 @@ const (
 	PoolTrustNativeStreams        PoolFlags = 0x4 // Pool.AllocNative and PoolBlock.FreeNative do not ask the driver about the stream, which makes them as fast as in a stream of the library.
 )
 
+// PoolAnswer: what an attempt to allocate came to.
+type PoolAnswer int32
+
+// The values of PoolAnswer.
+const (
+	PoolAnswerAllocated   PoolAnswer = 1 // There was a free block.
+	PoolAnswerBusy        PoolAnswer = 2 // Another thread is changing the pool: try again.
+	PoolAnswerNeedsWait   PoolAnswer = 3 // What would do was freed in another stream, whose work before the free was not seen to end.
+	PoolAnswerNeedsMemory PoolAnswer = 4 // The pool would have to take memory, or blocks that other threads keep: Pool.Alloc does.
+	PoolAnswerOverLimit   PoolAnswer = 5 // As PoolAnswerNeedsMemory, but the pool may take no more: it has reached its limit, or a block of this size is beyond it, or beyond the memory of the device.
+)
+
 // WaitCondition: condition that ends a value wait.
 type WaitCondition int32
 
@@ -621,6 +633,9 @@ func (v Advice) String() string { return nameOf("Advice", int64(v)) }
 
 // String returns the names of the constants, or the number.
 func (v PoolFlags) String() string { return nameOfFlags("PoolFlags", uint64(v)) }
+
+// String returns the name of the constant, or the number.
+func (v PoolAnswer) String() string { return nameOf("PoolAnswer", int64(v)) }
 
 // String returns the name of the constant, or the number.
 func (v WaitCondition) String() string { return nameOf("WaitCondition", int64(v)) }
@@ -1024,6 +1039,11 @@ var constants = []constant{
 	{"PoolFlags", "PoolAllowInternalDependencies", "GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES", 0x1},
 	{"PoolFlags", "PoolDebug", "GPUMEM_POOL_DEBUG", 0x2},
 	{"PoolFlags", "PoolTrustNativeStreams", "GPUMEM_POOL_TRUST_NATIVE_STREAMS", 0x4},
+	{"PoolAnswer", "PoolAnswerAllocated", "GPUMEM_POOL_ANSWER_ALLOCATED", 1},
+	{"PoolAnswer", "PoolAnswerBusy", "GPUMEM_POOL_ANSWER_BUSY", 2},
+	{"PoolAnswer", "PoolAnswerNeedsWait", "GPUMEM_POOL_ANSWER_NEEDS_WAIT", 3},
+	{"PoolAnswer", "PoolAnswerNeedsMemory", "GPUMEM_POOL_ANSWER_NEEDS_MEMORY", 4},
+	{"PoolAnswer", "PoolAnswerOverLimit", "GPUMEM_POOL_ANSWER_OVER_LIMIT", 5},
 	{"WaitCondition", "WaitGEQ", "GPUMEM_WAIT_GEQ", 0},
 	{"WaitCondition", "WaitEQ", "GPUMEM_WAIT_EQ", 1},
 	{"WaitCondition", "WaitAND", "GPUMEM_WAIT_AND", 2},

@@ -168,7 +168,10 @@ type StreamInfo struct {
 	Wrapped       bool    // Whether [Device.WrapStream] made the handle.
 	Priority      int32   // Priority granted.
 	NativeStream  uintptr // The CUstream, for use by other code; on host see [Device.HostNativeStream].
-	Name          string  // As given at creation.
+	// Tells this stream from every other one of the process, also from an earlier one with the same native handle. 0 if
+	// the driver cannot tell: the stream is wrapped, and the driver is older than 12.0 or was capturing it then.
+	ID   uint64
+	Name string // As given at creation.
 }
 
 func (info *nativeStreamInfo) public() StreamInfo {
@@ -177,6 +180,7 @@ func (info *nativeStreamInfo) public() StreamInfo {
 		Wrapped:       info.wrapped != 0,
 		Priority:      info.priority,
 		NativeStream:  uintptr(info.nativeStream),
+		ID:            info.id,
 		Name:          text(info.name[:]),
 	}
 }
@@ -594,6 +598,24 @@ func (info *nativePoolClassInfo) public() PoolClass {
 
 // String returns the fields that are not zero.
 func (info PoolClass) String() string { return fields(info) }
+
+// PoolAttempt is the answer of [Pool.TryAlloc].
+type PoolAttempt struct {
+	Answer PoolAnswer // What came of it: one of the GPUMEM_POOL_ANSWER_ values.
+	// With PoolAnswerNeedsWait the ID of the stream, as in StreamInfo; otherwise 0, as where streams have no ids, or the
+	// pool has PoolTrustNativeStreams and the stream is a native one.
+	StreamID uint64
+}
+
+func (info *nativePoolAttempt) public() PoolAttempt {
+	return PoolAttempt{
+		Answer:   PoolAnswer(info.answer),
+		StreamID: info.streamID,
+	}
+}
+
+// String returns the fields that are not zero.
+func (info PoolAttempt) String() string { return fields(info) }
 
 // RingInfo is information about a ring.
 type RingInfo struct {

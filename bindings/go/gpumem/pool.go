@@ -150,18 +150,20 @@ func (p *Pool) AllocAligned(size, alignment uint64, stream *Stream) (*PoolBlock,
 }
 
 // TryAlloc is AllocAligned if the pool has a block free: it waits for nothing and takes no memory. If there is none, or another
-// thread is changing the pool, the error is NotReady.
-func (p *Pool) TryAlloc(size, alignment uint64, stream *Stream) (*PoolBlock, error) {
-	result := C.gpumem_go_pool_try_alloc(p.id(), C.uint64_t(size), C.uint64_t(alignment), stream.id())
+// thread is changing the pool, the error is NotReady, and the attempt says what would help.
+func (p *Pool) TryAlloc(size, alignment uint64, stream *Stream) (*PoolBlock, PoolAttempt, error) {
+	info := nativePoolAttempt{structSize: unsafe.Sizeof(nativePoolAttempt{})}
+	result := C.gpumem_go_pool_try_alloc(p.id(), C.uint64_t(size), C.uint64_t(alignment), stream.id(), inC(&info))
 	runtime.KeepAlive(p)
 	runtime.KeepAlive(stream)
 	if err := failure(result); err != nil {
-		return nil, err
+		return nil, PoolAttempt{}, err
 	}
 	if Status(result.status) == NotReady {
-		return nil, refusal(NotReady, "Pool.TryAlloc", "the pool has no block free at once; call Pool.AllocAligned")
+		return nil, info.public(),
+			refusal(NotReady, "Pool.TryAlloc", "the pool has no block free at once; call Pool.AllocAligned")
 	}
-	return p.made(uint64(result.value), size, order{stream: stream}), nil
+	return p.made(uint64(result.value), size, order{stream: stream}), info.public(), nil
 }
 
 // AllocNative is Alloc in the order of a stream of other code, as [Device.WrapStream] takes it: a CUstream, where 0 is the

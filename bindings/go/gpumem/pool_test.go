@@ -157,30 +157,37 @@ func TestOptionsOfPools(t *testing.T) {
 
 func TestTryAllocTakesOnlyWhatIsFree(t *testing.T) {
 	p := newPool(t, device(t), PoolOptions{})
-	_, err := p.TryAlloc(1000, 0, nil)
+	_, attempt, err := p.TryAlloc(1000, 0, nil)
 	expect(t, err, NotReady)
+	if attempt.Answer != PoolAnswerNeedsMemory {
+		t.Errorf("a new pool: %v", attempt)
+	}
 	must(t, newBlock(t, p, 1000, nil).Free())
 	for _, alignment := range []uint64{0, 4096} {
-		b, err := p.TryAlloc(1000, alignment, nil)
+		b, attempt, err := p.TryAlloc(1000, alignment, nil)
 		must(t, err)
-		if b.Size() != 1000 || alignment != 0 && b.At(0).value%alignment != 0 {
+		if attempt.Answer != PoolAnswerAllocated || b.Size() != 1000 || alignment != 0 && b.At(0).value%alignment != 0 {
 			t.Errorf("%d bytes at %#x", b.Size(), b.At(0).value)
 		}
 		must(t, b.Free())
 	}
-	empty, err := p.TryAlloc(0, 0, nil)
+	empty, _, err := p.TryAlloc(0, 0, nil)
 	must(t, err)
 	must(t, empty.Free())
 	before, err := p.Info()
 	must(t, err)
-	_, err = p.TryAlloc(before.ReservedBytes+1, 0, nil)
+	must(t, p.SetLimit(before.ReservedBytes))
+	_, attempt, err = p.TryAlloc(before.ReservedBytes+1, 0, nil)
 	expect(t, err, NotReady)
+	if attempt.Answer != PoolAnswerOverLimit || attempt.StreamID != 0 {
+		t.Errorf("beyond the limit: %v", attempt)
+	}
 	after, err := p.Info()
 	must(t, err)
 	if after.ReservedBytes != before.ReservedBytes {
 		t.Errorf("it took memory: %v", after)
 	}
-	_, err = p.TryAlloc(100, 3, nil)
+	_, _, err = p.TryAlloc(100, 3, nil)
 	expect(t, err, ErrInvalidArgument)
 }
 
@@ -661,7 +668,7 @@ func TestWrongPoolsAndStreams(t *testing.T) {
 	for number, call := range []func() error{
 		func() error { _, err := p.Alloc(64, nil); return err },
 		func() error { _, err := p.AllocAligned(64, 64, nil); return err },
-		func() error { _, err := p.TryAlloc(64, 0, nil); return err },
+		func() error { _, _, err := p.TryAlloc(64, 0, nil); return err },
 		func() error { _, err := p.AllocNative(64, 0); return err },
 		func() error { _, err := p.AllocBatch([]uint64{64}, nil); return err },
 		func() error { _, err := p.Malloc(64, nil); return err },

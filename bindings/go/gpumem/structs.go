@@ -581,6 +581,13 @@ type nativePoolDesc struct {
 	name             uintptr
 }
 
+type nativePoolAttempt struct {
+	structSize uintptr
+	answer     int32
+	reserved   uint32
+	streamID   uint64
+}
+
 type nativePoolInfo struct {
 	structSize        uintptr
 	device            uintptr

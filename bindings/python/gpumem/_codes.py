@@ -9,7 +9,7 @@ __all__ = ["Feature", "NativeDomain", "Kind", "MemoryFlags", "Location", "Access
            "RangeFlags", "BufferFlags", "BufferState", "Content", "SleepFlags", "Capability", "AnswerType",
            "AnswerSource", "Direction", "SourceOrder", "ShareWay", "ShareType", "ExportFlags", "ImportFlags",
            "ImportState", "SharePeer", "DmaBufFlags", "EventFlags", "FileDirection", "FileFlags", "HostLock",
-           "HubFlags", "Backend", "LogLevel", "Attach", "Advice", "PoolFlags", "WaitCondition", "Answer"]
+           "HubFlags", "Backend", "LogLevel", "Attach", "Advice", "PoolFlags", "PoolAnswer", "WaitCondition", "Answer"]
 
 
 class Feature(Code):
@@ -363,6 +363,16 @@ class PoolFlags(Flags):
     TRUST_NATIVE_STREAMS = c.GPUMEM_POOL_TRUST_NATIVE_STREAMS
 
 
+class PoolAnswer(Code):
+    """What an attempt to allocate came to."""
+
+    ALLOCATED = c.GPUMEM_POOL_ANSWER_ALLOCATED
+    BUSY = c.GPUMEM_POOL_ANSWER_BUSY
+    NEEDS_WAIT = c.GPUMEM_POOL_ANSWER_NEEDS_WAIT
+    NEEDS_MEMORY = c.GPUMEM_POOL_ANSWER_NEEDS_MEMORY
+    OVER_LIMIT = c.GPUMEM_POOL_ANSWER_OVER_LIMIT
+
+
 class WaitCondition(Code):
     """Condition that ends a value wait."""
 
@@ -417,6 +427,7 @@ PREFIXES = [
     ("GPUMEM_ATTACH_", Attach),
     ("GPUMEM_ADVICE_", Advice),
     ("GPUMEM_POOL_", PoolFlags),
+    ("GPUMEM_POOL_ANSWER_", PoolAnswer),
     ("GPUMEM_WAIT_", WaitCondition),
     ("GPUMEM_ANSWER_", Answer),
 ]

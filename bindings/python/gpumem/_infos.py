@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 from . import _library as c
 from ._calls import text
 from ._codes import (Access, Answer, AnswerSource, AnswerType, Backend, BufferState, Capability, EventFlags,
-                    HandleTypes, ImportState, Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, PoolFlags,
-                    ShareType, ShareWay)
+                    HandleTypes, ImportState, Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, PoolAnswer,
+                    PoolFlags, ShareType, ShareWay)
 from ._enums import known
 from ._words import in_python
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StatusInfo", "ProbeInfo", "InstanceInfo", "DeviceInfo", "CapabilityInfo", "MemoryInfo", "StreamInfo",
            "EventInfo", "PhysicalInfo", "RangeInfo", "MappingInfo", "BufferInfo", "GroupInfo", "ShareInfo",
-           "ImportInfo", "HubInfo", "LinkInfo", "Entry", "PoolInfo", "PoolClass", "RingInfo", "Stats", "KindStats",
-           "PointerInfo", "ManagedInfo", "WayInfo", "FileCopied", "BlockInfo"]
+           "ImportInfo", "HubInfo", "LinkInfo", "Entry", "PoolInfo", "PoolClass", "PoolAttempt", "RingInfo", "Stats",
+           "KindStats", "PointerInfo", "ManagedInfo", "WayInfo", "FileCopied", "BlockInfo"]
 
 
 class StatusInfo(NamedTuple):
@@ -219,6 +219,9 @@ class StreamInfo(NamedTuple):
     - ``wrapped``: Whether :meth:`Stream.wrap` made the handle.
     - ``priority``: Priority granted.
     - ``native_stream``: The ``CUstream``, for use by other code.
+    - ``id``: Tells this stream from every other one of the process, also from an earlier one with the same native
+      handle. 0 if the driver cannot tell: the stream is wrapped, and the driver is older than 12.0 or was capturing it
+      then.
     - ``name``: As given at creation.
     """
 
@@ -226,11 +229,12 @@ class StreamInfo(NamedTuple):
     wrapped: bool
     priority: int
     native_stream: int
+    id: int
     name: str
 
 
 def stream_info(found: Any) -> StreamInfo:
-    return StreamInfo(found.device_ordinal, bool(found.wrapped), found.priority, found.native_stream or 0,
+    return StreamInfo(found.device_ordinal, bool(found.wrapped), found.priority, found.native_stream or 0, found.id,
         text(found.name))
 
 
@@ -664,6 +668,22 @@ class PoolClass(NamedTuple):
 
 def pool_class(found: Any) -> PoolClass:
     return PoolClass(found.block_size, found.live_count, found.total_count, found.block_count)
+
+
+class PoolAttempt(NamedTuple):
+    """Answer of :meth:`Pool.try_alloc`.
+
+    - ``answer``: What came of it: one of the GPUMEM_POOL_ANSWER_ values.
+    - ``stream_id``: With ``PoolAnswer.NEEDS_WAIT`` the ``id`` of the stream, as in :class:`StreamInfo`; otherwise 0, as
+      where streams have no ids, or the pool has ``PoolFlags.TRUST_NATIVE_STREAMS`` and the stream is a native one.
+    """
+
+    answer: PoolAnswer
+    stream_id: int
+
+
+def pool_attempt(found: Any) -> PoolAttempt:
+    return PoolAttempt(known(PoolAnswer, found.answer), found.stream_id)
 
 
 class RingInfo(NamedTuple):

@@ -263,6 +263,11 @@ GPUMEM_ADVICE_UNSET_ACCESSED_BY = 6
 GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES = 0x1
 GPUMEM_POOL_DEBUG = 0x2
 GPUMEM_POOL_TRUST_NATIVE_STREAMS = 0x4
+GPUMEM_POOL_ANSWER_ALLOCATED = 1
+GPUMEM_POOL_ANSWER_BUSY = 2
+GPUMEM_POOL_ANSWER_NEEDS_WAIT = 3
+GPUMEM_POOL_ANSWER_NEEDS_MEMORY = 4
+GPUMEM_POOL_ANSWER_OVER_LIMIT = 5
 
 # stream.h
 GPUMEM_WAIT_GEQ = 0
@@ -578,6 +583,10 @@ class gpumem_pool_desc(Growing):
                 ("memory_flags", c_uint64), ("handle_types", c_uint64), ("limit", c_uint64),
                 ("release_threshold", c_uint64), ("initial_size", c_uint64), ("segment_size", c_uint64),
                 ("accesses", POINTER(gpumem_access_desc)), ("access_count", c_uint64), ("name", c_char_p)]
+
+
+class gpumem_pool_attempt(Growing):
+    _fields_ = [("struct_size", c_size_t), ("answer", c_int32), ("reserved", c_uint32), ("stream_id", c_uint64)]
 
 
 class gpumem_pool_info(Growing):
@@ -915,7 +924,7 @@ PROTOTYPES = {
     "gpumem_pool_alloc_aligned": (c_int32, (c_void_p, c_uint64, c_uint64, c_void_p, POINTER(c_void_p),
                                             POINTER(gpumem_error))),
     "gpumem_pool_try_alloc": (c_int32, (c_void_p, c_uint64, c_uint64, c_void_p, POINTER(c_void_p),
-                                        POINTER(gpumem_error))),
+                                        POINTER(gpumem_pool_attempt), POINTER(gpumem_error))),
     "gpumem_pool_free": (c_int32, (c_void_p, c_void_p, c_void_p, POINTER(gpumem_error))),
     "gpumem_pool_free_sized": (c_int32, (c_void_p, c_void_p, c_uint64, c_void_p, POINTER(gpumem_error))),
     "gpumem_pool_alloc_batch": (c_int32, (c_void_p, POINTER(c_uint64), c_uint64, c_void_p, POINTER(c_void_p),

@@ -22,7 +22,7 @@ from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, known
 from ._enums import flags as flags_of
 from ._handles import Owner, Scoped
-from ._infos import MemoryInfo, PoolClass
+from ._infos import MemoryInfo, PoolAttempt, PoolClass, pool_attempt
 from ._known import PoolKnown
 from ._managed import Managed
 from ._memory import Region
@@ -135,19 +135,20 @@ class Pool(PoolKnown, Owner):
             block._start = out.value or 0
         return block
 
-    def try_alloc(self, size: int, stream: Any = None, *, alignment: int = 0) -> Optional[PoolBlock]:
-        """Allocates a block as :meth:`alloc` does if the pool has one free: it waits for nothing and takes no memory. None if there
-        is none, or another thread is changing the pool. A stream of other code is wrapped for the call, which asks the driver."""
+    def try_alloc(self, size: int, stream: Any = None, *, alignment: int = 0) -> Tuple[Optional[PoolBlock], PoolAttempt]:
+        """Allocates a block as :meth:`alloc` does if the pool has one free: it waits for nothing and takes no memory. If there is none,
+        or another thread is changing the pool, the block is None, and the attempt says what would help. A stream of other code is
+        wrapped for the call, which asks the driver."""
         order = _Order(stream)
         size, wanted, out = u64(size, "size"), u64(alignment, "alignment"), c_void_p()
+        attempt = c.gpumem_pool_attempt()
         block = PoolBlock._of(self, 0, size, order)
         try:
             with order_handle(self, order) as handle:
-                if call(c.gpumem_pool_try_alloc, self._handle, size, wanted, handle, out) == c.GPUMEM_NOT_READY:
-                    return None
+                status = call(c.gpumem_pool_try_alloc, self._handle, size, wanted, handle, out, attempt)
         finally:
             block._start = out.value or 0
-        return block
+        return None if status == c.GPUMEM_NOT_READY else block, pool_attempt(attempt)
 
     def _allocate(self, out: c_void_p, size: int, order: _Order, alignment: int) -> None:
         if leftovers:

@@ -93,14 +93,17 @@ class PoolTest(Case):
 
     def test_try_alloc_takes_only_what_is_free(self):
         with self.device.pool() as pool:
-            self.assertIsNone(pool.try_alloc(1000))
+            self.assertEqual(pool.try_alloc(1000), (None, gpumem.PoolAttempt(gpumem.PoolAnswer.NEEDS_MEMORY, 0)))
             pool.alloc(1000).free()
-            with pool.try_alloc(1000) as block, pool.try_alloc(0) as empty:
+            block, attempt = pool.try_alloc(1000)
+            self.assertEqual(attempt.answer, gpumem.PoolAnswer.ALLOCATED)
+            with block, pool.try_alloc(0)[0] as empty:
                 self.assertEqual((block.nbytes, empty.nbytes), (1000, 0))
-            with pool.try_alloc(100, alignment=4096) as aligned:
+            with pool.try_alloc(100, alignment=4096)[0] as aligned:
                 self.assertEqual(int(aligned) % 4096, 0)
             reserved = pool.info().reserved_bytes
-            self.assertIsNone(pool.try_alloc(reserved + 1))
+            pool.set_limit(reserved)
+            self.assertEqual(pool.try_alloc(reserved + 1), (None, gpumem.PoolAttempt(gpumem.PoolAnswer.OVER_LIMIT, 0)))
             self.assertEqual(pool.info().reserved_bytes, reserved)
             for call in (lambda: pool.try_alloc(100, alignment=3), lambda: pool.try_alloc(1 << 63)):
                 self.assertRaises(gpumem.InvalidArgument, call)

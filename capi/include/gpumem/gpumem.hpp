@@ -1703,7 +1703,8 @@ class PoolRef : public detail::Reference<gpumem_pool, detail::Owned::yes>, publi
   /// Allocates a block of those that the pool has free: it waits for nothing and takes no memory.
   /// gpumem_pool_try_alloc()
   [[nodiscard]] std::optional<void *> try_alloc(
-      uint64_t size, uint64_t alignment, Handle<gpumem_stream> stream, OnError on_error = {}) const;
+      uint64_t size, uint64_t alignment, Handle<gpumem_stream> stream, gpumem_pool_attempt *out_attempt = nullptr,
+      OnError on_error = {}) const;
 
   /// Frees a block in the order of a stream: work that is enqueued before may still use it. gpumem_pool_free()
   void free(void *pointer, Handle<gpumem_stream> stream = nullptr, OnError on_error = {}) const;
@@ -2719,11 +2720,12 @@ inline void *PoolRef::alloc_aligned(
 }
 
 inline std::optional<void *> PoolRef::try_alloc(
-    uint64_t size, uint64_t alignment, Handle<gpumem_stream> stream, OnError on_error) const {
+    uint64_t size, uint64_t alignment, Handle<gpumem_stream> stream, gpumem_pool_attempt *out_attempt,
+    OnError on_error) const {
   detail::Attempt attempt(on_error);
   void *pointer{};
   if (!attempt.ready(gpumem_pool_try_alloc(
-      handle_, size, alignment, stream.get(), &pointer, attempt.error()))) return std::nullopt;
+      handle_, size, alignment, stream.get(), &pointer, out_attempt, attempt.error()))) return std::nullopt;
   return pointer;
 }
 

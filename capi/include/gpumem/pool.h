@@ -205,8 +205,37 @@ GPUMEM_API gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t si
                                                    gpumem_stream stream, void **out_pointer,
                                                    gpumem_error *error);
 
+/** What an attempt to allocate came to: one of the GPUMEM_POOL_ANSWER_ values. */
+typedef int32_t gpumem_pool_answer;
+/** There was a free block. */
+#define GPUMEM_POOL_ANSWER_ALLOCATED 1
+/** Another thread is changing the pool: try again. */
+#define GPUMEM_POOL_ANSWER_BUSY 2
+/** What would do was freed in another stream, whose work before the free was not seen to end. Allocate in that stream, or try again
+ * when its work is done. */
+#define GPUMEM_POOL_ANSWER_NEEDS_WAIT 3
+/** The pool would have to take memory, or blocks that other threads keep: gpumem_pool_alloc() does. */
+#define GPUMEM_POOL_ANSWER_NEEDS_MEMORY 4
+/** As #GPUMEM_POOL_ANSWER_NEEDS_MEMORY, but the pool may take no more: it has reached its limit, or a block of this size is beyond it, or
+ * beyond the memory of the device. */
+#define GPUMEM_POOL_ANSWER_OVER_LIMIT 5
+
+/** Answer of gpumem_pool_try_alloc(). */
+typedef struct gpumem_pool_attempt {
+  size_t struct_size;        /**< `sizeof(gpumem_pool_attempt)` of the caller. */
+  gpumem_pool_answer answer; /**< What came of it: one of the GPUMEM_POOL_ANSWER_ values. */
+  uint32_t reserved;         /**< 0. */
+  /** With #GPUMEM_POOL_ANSWER_NEEDS_WAIT the `id` of the stream, as in gpumem_stream_info; otherwise 0, as where streams have no ids, or
+   * the pool has #GPUMEM_POOL_TRUST_NATIVE_STREAMS and the stream is a native one. */
+  uint64_t stream_id;
+} gpumem_pool_attempt;
+
+/** Initial value of a gpumem_pool_attempt. */
+#define GPUMEM_POOL_ATTEMPT_INIT \
+  { sizeof(gpumem_pool_attempt), 0, 0, 0 }
+
 /** Allocates a block of those that the pool has free: it waits for nothing and takes no memory. For threads that must not be held
- * up: call gpumem_pool_alloc() elsewhere if this has none.
+ * up: if it has none, `out_attempt` says what would help.
  *
  * Where native code has the handle of the stream, the driver is asked whether it is being captured; no other driver call is made.
  * A block that was freed in another stream is given only if a mark behind its free was seen to pass. Frees set such marks, one
@@ -217,10 +246,11 @@ GPUMEM_API gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t si
  * \param alignment as for gpumem_pool_alloc_aligned()
  * \param stream as for gpumem_pool_alloc()
  * \param[out] out_pointer receives the block's address
+ * \param[in,out] out_attempt receives what came of it; or NULL
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the address was written to `*out_pointer`
  * \retval GPUMEM_NOT_READY no block is free, or another thread is changing the pool; `*out_pointer` is as before
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT as gpumem_pool_alloc_aligned()
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT as gpumem_pool_alloc_aligned(); or `out_attempt` has a wrong size
  * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_pool_alloc()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory for the pool's own records
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
@@ -231,7 +261,8 @@ GPUMEM_API gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t si
  * \owner{the caller frees the block}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, uint64_t alignment,
-                                               gpumem_stream stream, void **out_pointer, gpumem_error *error);
+                                               gpumem_stream stream, void **out_pointer,
+                                               gpumem_pool_attempt *out_attempt, gpumem_error *error);
 
 /** Frees a block in the order of a stream: work that is enqueued before may still use it.
  *

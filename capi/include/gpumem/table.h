@@ -485,7 +485,7 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc_aligned)(
 /** Type of gpumem_pool_try_alloc(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_try_alloc)(
     gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream, void **out_pointer,
-    gpumem_error *error);
+    gpumem_pool_attempt *out_attempt, gpumem_error *error);
 /** Type of gpumem_pool_free(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free)(
     gpumem_pool pool, void *pointer, gpumem_stream stream, gpumem_error *error);

@@ -692,7 +692,7 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   if (found == 0) {
     auto grown = grow(order, chunk, PoolClasses::kPage);
     const uint64_t least = PoolClasses::least_chunk_size(block_size);
-    if (!grown && lacks_room(grown.error().status) && least < chunk) {
+    if (!grown && (at_once_ || lacks_room(grown.error().status)) && least < chunk) {
       chunk = least;
       found = take_from_new_chunk();
       if (found == 0) grown = grow(order, chunk, PoolClasses::kPage);
@@ -758,13 +758,56 @@ Result<void*> PoolCore::try_large(Order& order, uint64_t size, uint64_t alignmen
   return pointer_to(*base);
 }
 
+std::optional<uint32_t> PoolCore::class_of(uint64_t size, uint64_t alignment) const {
+  if (size > PoolClasses::kSmallMax || alignment > PoolClasses::kPage) return {};
+  const uint32_t index =
+      alignment <= classes_.granule() ? classes_.index_of(size) : classes_.index_of(size, alignment);
+  if (index >= classes_.count()) return {};
+  return index;
+}
+
 Result<void*> PoolCore::try_allocate(Order& order, uint64_t size, uint64_t alignment) {
-  if (size <= PoolClasses::kSmallMax && alignment <= PoolClasses::kPage) {
-    const uint32_t index =
-        alignment <= classes_.granule() ? classes_.index_of(size) : classes_.index_of(size, alignment);
-    if (index < classes_.count()) return try_small(order, index);
+  const auto index = class_of(size, alignment);
+  return index ? try_small(order, *index) : try_large(order, round_up(size, PoolClasses::kPage), alignment);
+}
+
+const PoolOrder* PoolCore::order_in_the_way(const Order& order, uint64_t size, uint64_t alignment) const {
+  const auto index = class_of(size, alignment);
+  for (const auto& [key, other] : orders_) {
+    if (index && other.get() != &order && !other->is_none() && other->has(*index)) return other.get();
   }
-  return try_large(order, round_up(size, PoolClasses::kPage), alignment);
+  for (const Waiting& one : waiting_) {
+    if (index ? one.run->class_index != *index : one.run->block_size() < size) continue;
+    for (const auto& [needed, epoch] : one.needs) {
+      if (!needed->has_passed(epoch)) return needed.get();
+    }
+  }
+  if (index) {
+    size = PoolClasses::least_chunk_size(classes_.size_of(*index));
+    alignment = PoolClasses::kPage;
+  }
+  // Not those of captures, whose work may be launched again.
+  const auto by_number = [&](PoolSpace::Order number) {
+    return std::find_if(orders_.begin(), orders_.end(),
+                        [&](const auto& entry) { return entry.second->number() == number; });
+  };
+  const auto number = space_.order_in_the_way(
+      size, alignment, order.number(), [&](PoolSpace::Order it) { return by_number(it) != orders_.end(); });
+  return number ? by_number(*number)->second.get() : nullptr;
+}
+
+gpumem_pool_attempt PoolCore::obstacle(const Order& order, uint64_t size, uint64_t alignment) const {
+  gpumem_pool_attempt attempt = GPUMEM_POOL_ATTEMPT_INIT;
+  if (const Order* const other = order_in_the_way(order, size, alignment)) {
+    attempt.answer = GPUMEM_POOL_ANSWER_NEEDS_WAIT;
+    attempt.stream_id = other->stream_id();
+  } else if (exceeds_device(size) || never_fits(size) ||
+             (limit_ != 0 && limit_ < source_.bytes() + piece())) {
+    attempt.answer = GPUMEM_POOL_ANSWER_OVER_LIMIT;
+  } else {
+    attempt.answer = GPUMEM_POOL_ANSWER_NEEDS_MEMORY;
+  }
+  return attempt;
 }
 
 bool PoolCore::in_callback() const {
@@ -895,7 +938,8 @@ bool PoolCore::lets(const PoolStream& stream) const {
   });
 }
 
-Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64_t alignment, bool at_once) {
+Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64_t alignment,
+                                 gpumem_pool_attempt* attempt) {
   if (!lets(stream)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
                       "the stream is of device %u, which has no access to this pool of device %u; name it in "
@@ -909,12 +953,13 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
     if (grew && !Callback::runs_here()) end_abandoned(*context_);
   });
   Lock lock(mutex_, std::defer_lock);
-  if (!at_once) {
+  if (attempt == nullptr) {
     lock.lock();
   } else if (!lock.try_lock()) {
+    attempt->answer = GPUMEM_POOL_ANSWER_BUSY;
     return make_error(GPUMEM_NOT_READY, "another thread is changing the pool");
   }
-  at_once_ = at_once;
+  at_once_ = attempt != nullptr;
   const Cleanup waits_again([&] { at_once_ = false; });
   const auto order = order_of(stream);
   const uint64_t bytes_before = source_.bytes();
@@ -929,19 +974,23 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
       // The memory stays in the pool.
     }
   });
-  if (!debug()) {
-    auto block = allocate_for(lock, stream, order, size, alignment);
-    if (block) shrink.dismiss();
+  const auto look = [&](uint64_t bytes) {
+    auto block = allocate_for(lock, stream, order, bytes, alignment);
+    if (block) {
+      shrink.dismiss();
+    } else if (block.error().status == GPUMEM_NOT_READY) {
+      *attempt = obstacle(*order, bytes, alignment);
+    }
     return block;
-  }
+  };
+  if (!debug()) return look(size);
   const uint64_t before = std::max(kGuard, alignment);
   if (size > kSizeMax - before - kGuard) size = kSizeMax - before - kGuard;
   // Allocate the record first, so that nothing fails once there is a block.
   std::map<uint64_t, DebugBlock> entry;
   entry.emplace(0, DebugBlock{0, size});
-  auto block = allocate_for(lock, stream, order, before + size + kGuard, alignment);
+  auto block = look(before + size + kGuard);
   if (!block) return block;
-  shrink.dismiss();
   const uint64_t pointer = address_of(*block) + before;
   auto node = entry.extract(entry.begin());
   node.key() = pointer;

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -65,10 +66,9 @@ class PoolCore final : public PoolCacheOwner {
   // is another stream in each thread.
   uint64_t key_of_native(const void* native) const {
     constexpr uint64_t kPerThread = 2;
-    constexpr uint64_t kHandle = uint64_t{1} << 62;  // no id of a driver, nor one that the library counts
     const auto handle = reinterpret_cast<uintptr_t>(native);
     if ((request_.flags & GPUMEM_POOL_TRUST_NATIVE_STREAMS) == 0 || handle == kPerThread) return kNoKey;
-    return kHandle | handle;
+    return PoolStream::kByHandle | handle;
   }
   const PoolRequest& request() const { return request_; }
   const PoolBlocks& blocks() const { return blocks_; }
@@ -98,9 +98,10 @@ class PoolCore final : public PoolCacheOwner {
   }
 
   // ---- the rest ----
-  // `at_once`: neither waits nor calls the driver, and is NOT_READY if no block is free, or another thread
-  // has the pool.
-  Result<void*> allocate(const PoolStream& stream, uint64_t size, uint64_t alignment, bool at_once = false);
+  // With `attempt` it neither waits nor calls the driver, and is NOT_READY if no block is free, or another
+  // thread has the pool; `attempt` then says what would help.
+  Result<void*> allocate(const PoolStream& stream, uint64_t size, uint64_t alignment,
+                         gpumem_pool_attempt* attempt = nullptr);
   // Blocks that are free, but could not be put into their order yet.
   struct GivenBack {
     std::shared_ptr<PoolOrder> order;
@@ -240,7 +241,13 @@ class PoolCore final : public PoolCacheOwner {
   void enlist(PoolRun& run);
   void unlist(PoolRun& run);
 
+  // The class of a block; no value if it is large.
+  std::optional<uint32_t> class_of(uint64_t size, uint64_t alignment) const;
   Result<void*> try_allocate(Order& order, uint64_t size, uint64_t alignment);
+  // Another order whose free memory would do if its work were complete, or null.
+  const Order* order_in_the_way(const Order& order, uint64_t size, uint64_t alignment) const;
+  // What keeps the pool from giving a block at once.
+  gpumem_pool_attempt obstacle(const Order& order, uint64_t size, uint64_t alignment) const;
   Result<void*> try_small(Order& order, uint32_t index);
   Result<void*> try_large(Order& order, uint64_t size, uint64_t alignment);
   Result<void> grow(Order& order, uint64_t size, uint64_t alignment);

@@ -21,7 +21,8 @@ namespace gpumem::core {
 // The stream of a call, or none.
 struct PoolStream {
   static constexpr uint64_t kNone = 0;
-  uint64_t key = kNone;  // tells it from all others
+  static constexpr uint64_t kByHandle = uint64_t{1} << 62;  // set in keys that are no id of a stream
+  uint64_t key = kNone;                                     // tells it from all others
   std::shared_ptr<backend::Stream> stream;
   backend::Device* device = nullptr;
   bool native = false;  // the library does not hear of its end
@@ -42,6 +43,8 @@ class PoolOrder {
   PoolSpace::Order number() const { return number_; }
   uint64_t key() const { return key_; }
   bool is_none() const { return key_ == PoolStream::kNone; }
+  // 0 if its stream has none.
+  uint64_t stream_id() const { return (key_ & PoolStream::kByHandle) == 0 ? key_ : 0; }
   void set_stream(const PoolStream& stream) {
     stream_ = stream.stream;
     device_ = stream.device;

@@ -147,6 +147,29 @@ std::optional<uint64_t> PoolSpace::take_joined(uint64_t size, uint64_t alignment
   return {};
 }
 
+std::optional<PoolSpace::Order> PoolSpace::order_in_the_way(uint64_t size, uint64_t alignment, Order own,
+                                                            const std::function<bool(Order)>& counts) const {
+  const auto is_other = [&](const Place& place) { return place.order != kAny && place.order != own; };
+  uint64_t begin = 0;
+  std::optional<Order> other;
+  Places::const_iterator last = places_.end();
+  for (auto place = places_.begin(); place != places_.end(); ++place) {
+    const Place& it = place->second;
+    if (it.taken || (is_other(it) && !counts(it.order))) {
+      last = places_.end();
+      continue;
+    }
+    if (last == places_.end() || !touch(last, place)) {
+      begin = round_up(place->first, alignment);
+      other.reset();
+    }
+    last = place;
+    if (!other && is_other(it)) other = it.order;
+    if (other && begin + size <= place->first + it.size) return other;
+  }
+  return {};
+}
+
 void PoolSpace::give(uint64_t base, Order order, uint64_t epoch) {
   prepare(1);
   const auto place = places_.find(base);

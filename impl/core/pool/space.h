@@ -86,6 +86,10 @@ class PoolSpace {
   std::optional<uint64_t> take(uint64_t size, uint64_t alignment, Order order);
   // Like take(), but joins neighbours that lie in the order or are free for all.
   std::optional<uint64_t> take_joined(uint64_t size, uint64_t alignment, Order order);
+  // Another order that `counts` and has to pass before a place of this size is free for `own`; no value if
+  // there is none.
+  std::optional<Order> order_in_the_way(uint64_t size, uint64_t alignment, Order own,
+                                        const std::function<bool(Order)>& counts) const;
   // Frees what was taken. `epoch` counts the marks of the order.
   void give(uint64_t base, Order order, uint64_t epoch);
   uint64_t size_of(uint64_t base) const { return places_.at(base).size; }

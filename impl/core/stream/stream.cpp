@@ -21,7 +21,8 @@ void Stream::set_backend(std::shared_ptr<backend::Stream> made) {
   info_.priority = backend_->priority();
   info_.native_stream = backend_->native();
   info_.id = backend_->identity();
-  // Set in keys made of handles, which are never reused, for streams that the driver cannot tell apart.
+  // As PoolStream has it: set in keys made of handles, which are never reused, for streams that the driver
+  // cannot tell apart.
   constexpr uint64_t kByHandle = uint64_t{1} << 62;
   order_key_ = info_.id != 0 ? info_.id : kByHandle | handle();
   std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());

@@ -248,6 +248,11 @@ namespace GpuMem.Interop
     public const ulong GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES = 0x1;
     public const ulong GPUMEM_POOL_DEBUG = 0x2;
     public const ulong GPUMEM_POOL_TRUST_NATIVE_STREAMS = 0x4;
+    public const int GPUMEM_POOL_ANSWER_ALLOCATED = 1;
+    public const int GPUMEM_POOL_ANSWER_BUSY = 2;
+    public const int GPUMEM_POOL_ANSWER_NEEDS_WAIT = 3;
+    public const int GPUMEM_POOL_ANSWER_NEEDS_MEMORY = 4;
+    public const int GPUMEM_POOL_ANSWER_OVER_LIMIT = 5;
     // stream.h
     public const int GPUMEM_WAIT_GEQ = 0;
     public const int GPUMEM_WAIT_EQ = 1;

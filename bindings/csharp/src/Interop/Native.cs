@@ -425,7 +425,8 @@ namespace GpuMem.Interop
         IntPtr pool, ulong size, ulong alignment, IntPtr stream, IntPtr* out_pointer, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_pool_try_alloc(
-        IntPtr pool, ulong size, ulong alignment, IntPtr stream, IntPtr* out_pointer, gpumem_error* error);
+        IntPtr pool, ulong size, ulong alignment, IntPtr stream, IntPtr* out_pointer, gpumem_pool_attempt* out_attempt,
+        gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_pool_free(IntPtr pool, IntPtr pointer, IntPtr stream, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]

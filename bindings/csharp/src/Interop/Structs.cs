@@ -988,6 +988,21 @@ namespace GpuMem.Interop
   }
 
   [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_pool_attempt
+  {
+    public UIntPtr struct_size;
+    public int answer;
+    public uint reserved;
+    public ulong stream_id;
+
+    /// <summary>One that knows its size, and is 0 otherwise.</summary>
+    public static gpumem_pool_attempt Sized()
+    {
+      return new gpumem_pool_attempt { struct_size = (UIntPtr)(uint)sizeof(gpumem_pool_attempt) };
+    }
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
   public unsafe struct gpumem_pool_info
   {
     public UIntPtr struct_size;

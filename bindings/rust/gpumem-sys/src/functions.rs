@@ -545,7 +545,8 @@ functions! {
         /// memory.
         PFN_gpumem_pool_try_alloc, gpumem_pool_try_alloc(
             pool: gpumem_pool, size: u64, alignment: u64, stream: gpumem_stream,
-            out_pointer: *mut *mut c_void, error: *mut gpumem_error) -> gpumem_status;
+            out_pointer: *mut *mut c_void, out_attempt: *mut gpumem_pool_attempt,
+            error: *mut gpumem_error) -> gpumem_status;
         /// Frees a block in the order of a stream: work that is enqueued before may still use it.
         PFN_gpumem_pool_free, gpumem_pool_free(
             pool: gpumem_pool, pointer: *mut c_void, stream: gpumem_stream,

@@ -117,6 +117,8 @@ aliases! {
     gpumem_advice = i32;
     /// How a pool works: a sum of GPUMEM_POOL_ values.
     gpumem_pool_flags = u64;
+    /// What an attempt to allocate came to: one of the GPUMEM_POOL_ANSWER_ values.
+    gpumem_pool_answer = i32;
     /// Condition that ends a value wait: one of the GPUMEM_WAIT_ values.
     gpumem_wait_condition = i32;
     /// Called by a call that sleeps, wakes or copies a file, on its thread, before the first byte
@@ -708,6 +710,20 @@ constants! {
     /// like all others, so they must not be freed while it may be launched. The default stream of
     /// each thread, `CU_STREAM_PER_THREAD`, is asked about in any case.
     GPUMEM_POOL_TRUST_NATIVE_STREAMS: gpumem_pool_flags = 0x4;
+    /// There was a free block.
+    GPUMEM_POOL_ANSWER_ALLOCATED: gpumem_pool_answer = 1;
+    /// Another thread is changing the pool: try again.
+    GPUMEM_POOL_ANSWER_BUSY: gpumem_pool_answer = 2;
+    /// What would do was freed in another stream, whose work before the free was not seen to end.
+    /// Allocate in that stream, or try again when its work is done.
+    GPUMEM_POOL_ANSWER_NEEDS_WAIT: gpumem_pool_answer = 3;
+    /// The pool would have to take memory, or blocks that other threads keep: `gpumem_pool_alloc()`
+    /// does.
+    GPUMEM_POOL_ANSWER_NEEDS_MEMORY: gpumem_pool_answer = 4;
+    /// As [`GPUMEM_POOL_ANSWER_NEEDS_MEMORY`](crate::GPUMEM_POOL_ANSWER_NEEDS_MEMORY), but the pool
+    /// may take no more: it has reached its limit, or a block of this size is beyond it, or beyond
+    /// the memory of the device.
+    GPUMEM_POOL_ANSWER_OVER_LIMIT: gpumem_pool_answer = 5;
     // ---- stream.h
     /// `(signed)(word - value) >= 0`, so that counters may wrap around.
     GPUMEM_WAIT_GEQ: gpumem_wait_condition = 0;
@@ -1870,6 +1886,20 @@ structs! {
         /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
         /// copied.
         name: *const c_char,
+    }
+    /// Answer of `gpumem_pool_try_alloc()`.
+    growing gpumem_pool_attempt {
+        /// `sizeof(gpumem_pool_attempt)` of the caller.
+        struct_size: usize,
+        /// What came of it: one of the GPUMEM_POOL_ANSWER_ values.
+        answer: gpumem_pool_answer,
+        /// 0.
+        reserved: u32,
+        /// With [`GPUMEM_POOL_ANSWER_NEEDS_WAIT`](crate::GPUMEM_POOL_ANSWER_NEEDS_WAIT) the `id` of
+        /// the stream, as in gpumem_stream_info; otherwise 0, as where streams have no ids, or the
+        /// pool has [`GPUMEM_POOL_TRUST_NATIVE_STREAMS`](crate::GPUMEM_POOL_TRUST_NATIVE_STREAMS)
+        /// and the stream is a native one.
+        stream_id: u64,
     }
     /// Information about a pool. Threads that allocate meanwhile may or may not be counted.
     growing gpumem_pool_info {

@@ -10,7 +10,8 @@ use gpumem_sys as sys;
 
 use crate::codes::{
     Access, AnswerSource, AnswerType, Backend, BufferState, Capability, EventFlags, HandleTypes, ImportState,
-    Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, PoolFlags, ShareType, ShareWay, Status,
+    Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, PoolAnswer, PoolFlags, ShareType, ShareWay,
+    Status,
 };
 use crate::error::{array_text, Hexadecimal};
 use crate::hub::array_path;
@@ -833,6 +834,23 @@ impl PoolClassInfo {
             total_count: info.total_count,
             block_count: info.block_count,
         }
+    }
+}
+
+/// Answer of [`Pool::try_alloc`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolAttempt {
+    /// What came of it: one of the GPUMEM_POOL_ANSWER_ values.
+    pub answer: PoolAnswer,
+    /// With [`PoolAnswer::NEEDS_WAIT`] the `id` of the stream, as in [`StreamInfo`]; otherwise 0, as where
+    /// streams have no ids, or the pool has [`PoolFlags::TRUST_NATIVE_STREAMS`] and the stream is a native one.
+    pub stream_id: u64,
+}
+
+impl PoolAttempt {
+    pub(crate) fn of(info: &sys::gpumem_pool_attempt) -> Self {
+        Self { answer: PoolAnswer(info.answer), stream_id: info.stream_id }
     }
 }
 

@@ -103,8 +103,8 @@ pub use codes::{
     Access, Advice, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability, Content,
     Direction, DmaBufFlags, EventFlags, ExportFlags, Feature, FileDirection, FileFlags, HandleTypes,
     HubFlags, ImportFlags, ImportState, Kind, Location, LockMode, LogLevel, MemoryFlags, NativeDomain,
-    PhysicalFlags, PoolFlags, RangeFlags, SharePeer, ShareType, ShareWay, SleepFlags, SourceOrder,
-    WaitCondition,
+    PhysicalFlags, PoolAnswer, PoolFlags, RangeFlags, SharePeer, ShareType, ShareWay, SleepFlags,
+    SourceOrder, WaitCondition,
 };
 pub use copy::{CopyOptions, Destination, Enqueue, OwnedPart, Rectangle, Region, Returned, Source};
 pub use device::{Device, DeviceBytes};

@@ -17,7 +17,7 @@ use crate::copy::sealed::{Keep, Span, Whole};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
-use crate::infos::{PoolBlockInfo, PoolClassInfo};
+use crate::infos::{PoolAttempt, PoolBlockInfo, PoolClassInfo};
 use crate::instance::{first_of, lock, Inner, Instance, Processor};
 use crate::library::{c, call, output_call};
 use crate::memory::Remains;
@@ -277,7 +277,7 @@ impl Pool {
     }
 
     /// Allocates a block as [`alloc_aligned`](Self::alloc_aligned) does if the pool has one free: it waits for nothing and
-    /// takes no memory. `None` if there is none, or another thread is changing the pool.
+    /// takes no memory. If there is none, or another thread is changing the pool, the inner `Err` says what would help.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::NoAccess`], [`ErrorKind::OutOfMemory`],
@@ -287,17 +287,20 @@ impl Pool {
         len: usize,
         alignment: u64,
         stream: Option<&Stream>,
-    ) -> Result<Option<PoolBlock<T>>, Error> {
+    ) -> Result<Result<PoolBlock<T>, PoolAttempt>, Error> {
         const FUNCTION: &str = "Pool::try_alloc";
         let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
         let (handle, order, mut pointer) = (self.inner.handle, order(stream), ptr::null_mut());
         let alignment = alignment_for::<T>(alignment);
-        // SAFETY: the output is writable.
-        let status = unsafe { call!(gpumem_pool_try_alloc(handle, bytes, alignment, order, &mut pointer)) };
+        let mut attempt = sys::gpumem_pool_attempt::default();
+        // SAFETY: the outputs are writable.
+        let status = unsafe {
+            call!(gpumem_pool_try_alloc(handle, bytes, alignment, order, &mut pointer, &mut attempt))
+        };
         if status.map_err(|error| error.called_as(FUNCTION))? == Status::NOT_READY {
-            return Ok(None);
+            return Ok(Err(PoolAttempt::of(&attempt)));
         }
-        self.block(pointer, len, bytes, stream).checked(FUNCTION).map(Some)
+        self.block(pointer, len, bytes, stream).checked(FUNCTION).map(Ok)
     }
 
     fn alloc_as<T: Element>(

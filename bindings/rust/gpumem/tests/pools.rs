@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::{backend, is_host, with_device, with_host};
 use gpumem::{
     host, Access, Device, DeviceMemory, ErrorKind, HostOptions, Instance, Kind, MemoryFlags, Pinned, Pool,
-    PoolBlock, PoolFlags, PoolOptions, Processor, Region, Rejected, Stream, WaitCondition,
+    PoolAnswer, PoolBlock, PoolFlags, PoolOptions, Processor, Region, Rejected, Stream, WaitCondition,
 };
 
 const MIB: u64 = 1 << 20;
@@ -389,7 +389,10 @@ fn batches_are_all_or_none() {
 fn try_alloc_takes_only_what_is_free() {
     with_device(|_, device| {
         let pool = pool_of(device, Kind::DEVICE);
-        assert!(pool.try_alloc::<u32>(250, 0, None).unwrap().is_none());
+        assert_eq!(
+            pool.try_alloc::<u32>(250, 0, None).unwrap().unwrap_err().answer,
+            PoolAnswer::NEEDS_MEMORY
+        );
         drop(pool.alloc::<u32>(250, None).unwrap());
         let block = pool.try_alloc::<u32>(250, 0, None).unwrap().unwrap();
         assert_eq!(block.len(), 250);
@@ -397,7 +400,9 @@ fn try_alloc_takes_only_what_is_free() {
         let aligned = pool.try_alloc::<u8>(100, 4096, None).unwrap().unwrap();
         assert_eq!(aligned.as_ptr() as usize % 4096, 0);
         let reserved = pool.info().unwrap().reserved_bytes;
-        assert!(pool.try_alloc::<u8>(reserved as usize + 1, 0, None).unwrap().is_none());
+        pool.set_limit(reserved).unwrap();
+        let attempt = pool.try_alloc::<u8>(reserved as usize + 1, 0, None).unwrap().unwrap_err();
+        assert_eq!((attempt.answer, attempt.stream_id), (PoolAnswer::OVER_LIMIT, 0));
         assert_eq!(pool.info().unwrap().reserved_bytes, reserved);
         assert_eq!(kind(pool.try_alloc::<u8>(100, 3, None)), ErrorKind::InvalidArgument);
     });

@@ -855,8 +855,9 @@ TEST_F(CudaInterface, TryingToAllocateCallsNoDriver) {
     const auto attempt = [&](gpumem_stream stream) {
       void* block = nullptr;
       gpumem_status status = GPUMEM_SUCCESS;
-      EXPECT_EQ(calls_of([&] { status = gpumem_pool_try_alloc(pool, size, 0, stream, &block, nullptr); }),
-                0u);
+      EXPECT_EQ(
+          calls_of([&] { status = gpumem_pool_try_alloc(pool, size, 0, stream, &block, nullptr, nullptr); }),
+          0u);
       EXPECT_EQ(status, block != nullptr ? GPUMEM_SUCCESS : GPUMEM_NOT_READY);
       return block;
     };

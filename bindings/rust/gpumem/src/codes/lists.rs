@@ -376,6 +376,22 @@ codes! {
         /// Undoes it for that location.
         UNSET_ACCESSED_BY = GPUMEM_ADVICE_UNSET_ACCESSED_BY,
     }
+    /// What an attempt to allocate came to.
+    PoolAnswer: i32 {
+        /// There was a free block.
+        ALLOCATED = GPUMEM_POOL_ANSWER_ALLOCATED,
+        /// Another thread is changing the pool: try again.
+        BUSY = GPUMEM_POOL_ANSWER_BUSY,
+        /// What would do was freed in another stream, whose work before the free was not seen to
+        /// end. Allocate in that stream, or try again when its work is done.
+        NEEDS_WAIT = GPUMEM_POOL_ANSWER_NEEDS_WAIT,
+        /// The pool would have to take memory, or blocks that other threads keep: `Pool::alloc`
+        /// does.
+        NEEDS_MEMORY = GPUMEM_POOL_ANSWER_NEEDS_MEMORY,
+        /// As [`PoolAnswer::NEEDS_MEMORY`], but the pool may take no more: it has reached its
+        /// limit, or a block of this size is beyond it, or beyond the memory of the device.
+        OVER_LIMIT = GPUMEM_POOL_ANSWER_OVER_LIMIT,
+    }
     /// Condition that ends a value wait.
     WaitCondition: i32 {
         /// `(signed)(word - value) >= 0`, so that counters may wrap around.

@@ -1504,8 +1504,23 @@ GPUMEM_API gpumem_status gpumem_pool_alloc(gpumem_pool pool, uint64_t size, gpum
 GPUMEM_API gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t size, uint64_t alignment,
                                                    gpumem_stream stream, void **out_pointer,
                                                    gpumem_error *error);
+typedef int32_t gpumem_pool_answer;
+#define GPUMEM_POOL_ANSWER_ALLOCATED 1
+#define GPUMEM_POOL_ANSWER_BUSY 2
+#define GPUMEM_POOL_ANSWER_NEEDS_WAIT 3
+#define GPUMEM_POOL_ANSWER_NEEDS_MEMORY 4
+#define GPUMEM_POOL_ANSWER_OVER_LIMIT 5
+typedef struct gpumem_pool_attempt {
+  size_t struct_size;
+  gpumem_pool_answer answer;
+  uint32_t reserved;
+  uint64_t stream_id;
+} gpumem_pool_attempt;
+#define GPUMEM_POOL_ATTEMPT_INIT \
+  { sizeof(gpumem_pool_attempt), 0, 0, 0 }
 GPUMEM_API gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, uint64_t alignment,
-                                               gpumem_stream stream, void **out_pointer, gpumem_error *error);
+                                               gpumem_stream stream, void **out_pointer,
+                                               gpumem_pool_attempt *out_attempt, gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_free(gpumem_pool pool, void *pointer, gpumem_stream stream,
                                           gpumem_error *error);
 GPUMEM_API gpumem_status gpumem_pool_free_sized(gpumem_pool pool, void *pointer, uint64_t size,
@@ -2104,7 +2119,7 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_alloc_aligned)(
     gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_try_alloc)(
     gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream, void **out_pointer,
-    gpumem_error *error);
+    gpumem_pool_attempt *out_attempt, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free)(
     gpumem_pool pool, void *pointer, gpumem_stream stream, gpumem_error *error);
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pool_free_sized)(
