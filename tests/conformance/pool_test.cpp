@@ -1940,13 +1940,15 @@ TEST(Pool, pool_21_trying_says_that_memory_is_lacking) {
 
 TEST(Pool, pool_21_trying_names_the_stream_that_has_the_memory) {
   Instance instance = open_instance();
-  for (const uint64_t size : {4 * kKiB, 3 * kMiB, 20 * kMiB}) {
-    SCOPED_TRACE(size);
+  for (const auto& [size, recorded] :
+       {std::pair(4 * kKiB, false), std::pair(4 * kKiB, true), std::pair(3 * kMiB, false),
+        std::pair(3 * kMiB, true), std::pair(20 * kMiB, false)}) {
+    SCOPED_TRACE(testing::Message() << size << " " << recorded);
     const Pool pool = create_pool(instance.device());
     GatedStream busy(instance.device());
     const Stream other = create_stream(instance.device());
-    const auto lacks = [&](gpumem_stream stream) {
-      const gpumem_pool_attempt attempt = attempt_at(pool, size, stream);
+    const auto lacks = [&, bytes = size](gpumem_stream stream) {
+      const gpumem_pool_attempt attempt = attempt_at(pool, bytes, stream);
       return attempt.answer == GPUMEM_POOL_ANSWER_NEEDS_WAIT && attempt.stream_id == id_of(busy);
     };
     // All that the pool has.
@@ -1956,18 +1958,19 @@ TEST(Pool, pool_21_trying_names_the_stream_that_has_the_memory) {
       all.push_back(block);
     EXPECT_OK(fill_on(instance, busy, all.front(), size, 6, 1, why()));
     EXPECT_EQ(attempt_at(pool, size, other).answer, GPUMEM_POOL_ANSWER_NEEDS_MEMORY);
-    // Used by the work of one stream, freed in another.
-    EXPECT_OK(gpumem_pool_record_use(pool, all.back(), busy, why()));
-    give(pool, all.back(), other);
+    for (void* const each : all) {
+      // Used by the work of one stream, and freed in another or in itself.
+      if (recorded) {
+        EXPECT_OK(gpumem_pool_record_use(pool, each, busy, why()));
+      }
+      give(pool, each, recorded ? other.get() : busy.get());
+    }
     EXPECT_TRUE(lacks(other));
     EXPECT_TRUE(lacks(nullptr));
-    all.pop_back();
-    for (void* const each : all)
-      give(pool, each, busy);
-    EXPECT_TRUE(lacks(other));
-    EXPECT_TRUE(lacks(nullptr));
+    EXPECT_EQ(attempt_at(pool, info_of(pool).reserved_bytes + 1, other).answer,
+              GPUMEM_POOL_ANSWER_NEEDS_MEMORY);
     EXPECT_EQ(attempt_at(pool, size, busy).answer,
-              all.empty() ? GPUMEM_POOL_ANSWER_NEEDS_WAIT : GPUMEM_POOL_ANSWER_ALLOCATED);
+              recorded ? GPUMEM_POOL_ANSWER_NEEDS_WAIT : GPUMEM_POOL_ANSWER_ALLOCATED);
     busy.finish();
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
     while (lacks(other) && std::chrono::steady_clock::now() < deadline)
@@ -1997,7 +2000,7 @@ TEST(Pool, pool_21_trying_says_that_another_thread_has_the_pool) {
 TEST(Pool, pool_19_trying_gives_a_block_where_a_whole_chunk_has_no_room) {
   Instance instance = open_instance();
   gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_PAGEABLE);
-  desc.initial_size = 128 * kKiB;
+  desc.limit = desc.initial_size = 128 * kKiB;
   const Pool pool = create_pool(instance.device(), desc);
   EXPECT_EQ(attempt_at(pool, 100 * kKiB).answer, GPUMEM_POOL_ANSWER_ALLOCATED);
   EXPECT_EQ(info_of(pool).grow_count, 1U);

@@ -782,10 +782,8 @@ const PoolOrder* PoolCore::order_in_the_way(const Order& order, uint64_t size, u
       if (!needed->has_passed(epoch)) return needed.get();
     }
   }
-  if (index) {
-    size = PoolClasses::least_chunk_size(classes_.size_of(*index));
-    alignment = PoolClasses::kPage;
-  }
+  size = index ? PoolClasses::least_chunk_size(classes_.size_of(*index)) : round_up(size, PoolClasses::kPage);
+  alignment = std::max(alignment, PoolClasses::kPage);
   // Not those of captures, whose work may be launched again.
   const auto by_number = [&](PoolSpace::Order number) {
     return std::find_if(orders_.begin(), orders_.end(),
