@@ -229,12 +229,14 @@ bool SharedEvent::Wait::over_within(std::chrono::nanoseconds longest) {
   const Page& page = event_->page_;
   const uint32_t seen = page.changes;
   if (event_->reached(point_)) return true;
-  platform::wait_for_change(page.changes, seen, std::min<std::chrono::nanoseconds>(longest, kLookEvery));
-  if (event_->reached(point_)) return true;
+  // Before the wait: the recorder may have ended while this was queued behind other waits for it.
   const auto now = std::chrono::steady_clock::now();
-  if (now - looked_ < kLookEvery) return false;
-  looked_ = now;
-  return !event_->awaited(point_);
+  if (now - looked_ >= kLookEvery) {
+    looked_ = now;
+    if (!event_->awaited(point_)) return true;
+  }
+  platform::wait_for_change(page.changes, seen, std::min<std::chrono::nanoseconds>(longest, kLookEvery));
+  return event_->reached(point_);
 }
 
 }  // namespace gpumem::host

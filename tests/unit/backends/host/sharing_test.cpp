@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -978,6 +979,26 @@ TEST_F(SharedEventTest, RecordsCompleteInAnyOrder) {
   }
   for (const size_t number : {1U, 2U, 4U, 5U, 6U, 8U})
     EXPECT_FALSE(waits[number].is_over()) << number;
+}
+
+// RING-9: who has a queue of waits does not sleep in each.
+TEST_F(SharedEventTest, WaitsForOneThatHasEndedDoNotSleep) {
+  start_recording_child();
+  std::vector<SharedEvent::Wait> waits(100, SharedEvent::Wait(event_, event_->latest()));
+  kill_child();
+  bury_child();
+  std::this_thread::sleep_for(SharedEvent::kLookEvery);
+  const auto times_asleep = [] {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  const auto before = times_asleep();
+  for (SharedEvent::Wait& wait : waits) {
+    EXPECT_TRUE(wait.over_within(std::chrono::minutes(2)));
+    EXPECT_EQ(status_of(wait.outcome()), GPUMEM_ERROR_PEER_GONE);
+  }
+  EXPECT_LT(times_asleep() - before, static_cast<long>(waits.size()));
 }
 
 TEST_F(SharedEventTest, RecordersAreLimitedAndComeBack) {
