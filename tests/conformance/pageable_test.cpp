@@ -328,6 +328,11 @@ TEST_F(Pageable, str_7_a_hole_in_ordinary_memory) {
                 gpumem_copy(instance, device.device(), pages.get(), kSize, nullptr, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
                 gpumem_copy(instance, pages.get(), device.device(), kSize, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_fill(instance, pages.get(), kSize, 7, 1, why()));
+  const Stream stream = create_stream(instance.device());
+  gpumem_status filled = gpumem_fill_async(stream, pages.get(), kSize, 7, 1, why());
+  if (filled == GPUMEM_SUCCESS) filled = gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why());
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, filled);
   ASSERT_EQ(mprotect(pages.get() + 5 * kMiB, page_size(), PROT_READ), 0);
   EXPECT_OK(gpumem_copy(instance, device.device(), pages.get(), kSize, nullptr, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,

@@ -852,17 +852,18 @@ bool is_for_cpu(const CheckedCopy& copy) {
 }
 
 // What lies between the ends of an operand has not been looked at.
-Result<void> check_operand(const backend::Span& span, uint64_t pitch, const Rectangle& rectangle,
+Result<void> check_operand(const backend::Span& span, uint64_t pitch, uint64_t width, uint64_t height,
                            bool write) {
-  const uint64_t extent = (rectangle.height - 1) * pitch + rectangle.width;
+  const uint64_t extent = (height - 1) * pitch + width;
   if (extent <= platform::page_size()) return {};
-  return check_rows(span.address, pitch, rectangle.width, rectangle.height, write);
+  return check_rows(span.address, pitch, width, height, write);
 }
 
 Result<void> copy_by_cpu(const CheckedCopy& copy) {
   return for_each_rectangle(copy, [](const Rectangle& rectangle) -> Result<void> {
-    GPUMEM_TRY(check_operand(rectangle.source, rectangle.source_pitch, rectangle, false));
-    GPUMEM_TRY(check_operand(rectangle.destination, rectangle.destination_pitch, rectangle, true));
+    const auto [width, height] = std::pair(rectangle.width, rectangle.height);
+    GPUMEM_TRY(check_operand(rectangle.source, rectangle.source_pitch, width, height, false));
+    GPUMEM_TRY(check_operand(rectangle.destination, rectangle.destination_pitch, width, height, true));
     for (uint64_t row = 0; row < rectangle.height; ++row) {
       std::memcpy(rectangle.destination.after(row * rectangle.destination_pitch).address,
                   rectangle.source.after(row * rectangle.source_pitch).address, rectangle.width);
@@ -883,6 +884,10 @@ Result<void> copy_by_cpu(const CheckedCopy& copy) {
 }
 
 // ---- fills ----
+
+Result<void> check_mapped(const backend::FillSegment& segment) {
+  return check_operand(segment.destination, segment.pitch, segment.width, segment.height, true);
+}
 
 void fill_by_cpu(const backend::FillSegment& segment) {
   auto* row = static_cast<unsigned char*>(segment.destination.address);
@@ -950,18 +955,21 @@ Result<void> enqueue_fill(backend::Stream& stream, const backend::FillSegment& w
                                               const FoundSpan& destination,
                                               const backend::FillSegment& segment) {
   const platform::CancellationHeld held;
+  const bool pageable = !destination.region;  // which the program may have unmapped
   switch (way) {
     case backend::FillWay::kEnqueue:
       break;
     case backend::FillWay::kAtHome:
       return fill_at_home(device, stream, destination.region->device(), segment);
     case backend::FillWay::kCpuInStream:
+      if (pageable) GPUMEM_TRY(check_mapped(segment));
       return launch_internal(device, stream, destination.region.get(), [segment] { fill_by_cpu(segment); });
     case backend::FillWay::kCpuAfterStream:
       break;
   }
   auto complete = stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
   if (!complete) return complete.error();
+  if (pageable) GPUMEM_TRY(check_mapped(segment));
   fill_by_cpu(segment);
   return {};
 }
