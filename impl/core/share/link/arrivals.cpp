@@ -160,7 +160,8 @@ std::shared_ptr<Arrival::Charge> Arrivals::add_charge(uint32_t user, uint64_t de
 void Arrivals::give_up(const Goes& goes) {
   for (auto at = table_.begin(); at != table_.end();) {
     const auto one = at++;
-    if (goes(one->second)) graves_.insert(table_.extract(one));
+    // Its descriptors make room at once; where their closing may take long, callers are ClosingTogether.
+    if (goes(one->second)) graves_.insert(table_.extract(one))->second.descriptors.clear();
   }
   note_any();
 }
@@ -195,6 +196,11 @@ Result<void> Arrivals::make_room(
 
 Result<void> Arrivals::make_room_for(uint32_t user, uint64_t more, const ShareHandle& replaced,
                                      const Arrival::Charge* mine) {
+  const auto is_replaced = [&](const Arrival& one) { return key_of(one.handle) == key_of(replaced); };
+  const auto none = [](const Arrival&) { return false; };
+  if (!check_descriptors(user, more, replaced, none, false) &&
+      check_descriptors(user, more, replaced, is_replaced, false))
+    give_up(is_replaced);
   return make_room(user, mine, [&](const Goes& goes, bool only_share) {
     return check_descriptors(user, more, replaced, goes, only_share);
   });
@@ -220,7 +226,7 @@ Result<void> Arrivals::check_descriptors(uint32_t user, uint64_t more, const Sha
   FairShare held(user);
   std::set<uint64_t> connections{replaced.origin.connection};  // all handles of a link have the same one
   for (const auto& [key, one] : table_) {
-    if (key == key_of(replaced) || goes(one)) continue;
+    if (goes(one)) continue;
     held.add(one.user, one.descriptors.size() + (connections.insert(key.second).second ? 1 : 0));
   }
   for (const auto& each : charges_) {

@@ -427,6 +427,13 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, std::optional<
   // The answer may bring as many as the handle says. An exporter that does not come to its end holds them.
   const uint32_t user = received ? received->user : peer->origin().process.user;
   std::shared_ptr<Arrival::Charge> charged;
+  AnswerLimit limit{given.fd_count};
+  // Without room for both, the answer takes the place of what came with the handle, once there is one.
+  const std::function<bool(const Message&)> make_room = [&](const Message&) {
+    numbers.clear();
+    received->descriptors.clear();
+    return true;
+  };
   if (given.fd_count != 0 && user != platform::own_user()) {
     auto room = arrivals_.charge(user, given.fd_count);
     if (room) {
@@ -436,12 +443,10 @@ Result<ImportSource> Imports::reach(const ImportRequest& request, std::optional<
     } else if (peer->has_hung_up()) {
       return blocks ? import_alone() : room.error();
     } else {
-      // Without room for both, do without what came with the handle.
-      numbers.clear();
-      received->descriptors.clear();
+      limit.has_room = &make_room;
     }
   }
-  auto grant = peer->claim(given.token, given.fd_count, time_until(deadline));
+  auto grant = peer->claim(given.token, limit, time_until(deadline));
   if (!grant) {
     // With the descriptors, the import does not need the exporter.
     const bool ended = grant.error().status == GPUMEM_ERROR_PEER_GONE;

@@ -169,6 +169,7 @@ Result<Status> Link::import_next(const std::string& name, uint64_t after, uint64
 Result<Arrival> Link::ask_for(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {
   GPUMEM_TRY(outside_host_function());
   Arrivals& arrivals = Imports::of(context()).arrivals();
+  const platform::ClosingTogether together;
   auto charge = arrivals.reserve(hub_.user);
   if (!charge) return charge.error();
   Message request = message_of(MessageType::kFetch, name, version);

@@ -58,6 +58,7 @@ Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors 
                                    const AnswerLimit& limit) {
   GPUMEM_TRY(loop_.may_wait());
   std::optional<Result<Incoming>> place;
+  const platform::ClosingTogether together;  // without the lock
   std::unique_lock lock(mutex_);
   if (ended_) return *ended_;
   if (const size_t open = std::max(questions_.size(), channel_.output().size()); open >= kOpenMax) {
@@ -91,6 +92,9 @@ Result<Incoming> ShareClient::call(Message request, platform::SharedDescriptors 
   // The answer may still come: then its claim is released.
   undo.dismiss();
   questions_[number].place = nullptr;
+  // Nobody accounts for what came of it, or will come.
+  if (const Message* const begun = channel_.begun(); begun != nullptr && begun->number == number)
+    channel_.refuse_begun_descriptors();
   if (type == MessageType::kWait) (void)send_cancels();
   return make_error(GPUMEM_ERROR_BUSY,
                     "the other process did not answer in time; try again, or pass a longer timeout");
@@ -301,11 +305,11 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   return {};
 }
 
-Result<Incoming> ShareClient::claim(const Token& token, uint32_t descriptors_max, uint64_t timeout_ns) {
+Result<Incoming> ShareClient::claim(const Token& token, const AnswerLimit& limit, uint64_t timeout_ns) {
   Message request;
   request.type = MessageType::kClaim;
   request.token = token;
-  return call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns), {descriptors_max});
+  return call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns), limit);
 }
 
 void ShareClient::release(const Token& token) noexcept {

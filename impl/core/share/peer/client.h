@@ -23,13 +23,6 @@ platform::Deadline answer_deadline(uint64_t timeout_ns);
 // What is left of it for one more answer, in nanoseconds; 1 if it is over.
 uint64_t time_until(platform::Deadline deadline);
 
-// How many descriptors an answer may bring.
-struct AnswerLimit {
-  uint32_t descriptors_max = UINT32_MAX;
-  // Whether there is room for them, by its head. Called with the connection locked, by any thread.
-  const std::function<bool(const Message& head)>* has_room = nullptr;
-};
-
 class ShareClient final : public SharePeer, public EventLoop::Client {
  public:
   // Takes a connected socket. `loop` has been started.
@@ -47,7 +40,7 @@ class ShareClient final : public SharePeer, public EventLoop::Client {
   // Fails waiting and later calls with this error.
   void abandon(const Error& error) noexcept override;
 
-  Result<Incoming> claim(const Token& token, uint32_t descriptors_max, uint64_t timeout_ns) override;
+  Result<Incoming> claim(const Token& token, const AnswerLimit& limit, uint64_t timeout_ns) override;
   void release(const Token& token) noexcept override;
   // Whether a call of this type gave up, and its answer has not come yet.
   bool owes_answer_to(MessageType type) const;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "core/object/sharing.h"
@@ -14,6 +15,13 @@ namespace gpumem::core {
 
 // Of the instance with this id.
 std::string abstract_address(const Token& instance);
+
+// How many descriptors an answer may bring.
+struct AnswerLimit {
+  uint32_t descriptors_max = UINT32_MAX;
+  // Whether there is room for them, by its head. Called with the connection locked, by any thread.
+  const std::function<bool(const Message& head)>* has_room = nullptr;
+};
 
 class SharePeer : public OtherProcess {
  public:
@@ -29,9 +37,8 @@ class SharePeer : public OtherProcess {
   const Token& exporter() const { return exporter_; }
 
   // Holds the export until release(). STALE_HANDLE if the export has ended, PEER_GONE, BUSY. The answer is
-  // GRANTED, with the handle that the exporter recorded; without its descriptors if those are more than
-  // `descriptors_max`.
-  virtual Result<Incoming> claim(const Token& token, uint32_t descriptors_max, uint64_t timeout_ns) = 0;
+  // GRANTED, with the handle that the exporter recorded; without its descriptors if those are too many.
+  virtual Result<Incoming> claim(const Token& token, const AnswerLimit& limit, uint64_t timeout_ns) = 0;
   // Without waiting for an answer.
   virtual void release(const Token& token) noexcept = 0;
 

@@ -51,6 +51,7 @@ class Channel {
   const Message* begun() const { return assembler_.open(); }
   // Its descriptors, here or still to come.
   size_t begun_descriptors() const { return assembler_.descriptors(); }
+  void refuse_begun_descriptors() { assembler_.refuse_descriptors(); }
   // Closes what came of a message that is not whole, and what waits to be sent.
   void drop() noexcept {
     assembler_ = {};

@@ -208,6 +208,12 @@ class Assembler {
   // came, because this process had no free one.
   Result<std::optional<Incoming>> take(std::span<const uint8_t> bytes, platform::Descriptors descriptors,
                                        const DescriptorsMax& descriptors_max, bool none_free = false);
+  // Closes the descriptors that came of a message that has begun, and those that come.
+  void refuse_descriptors() {
+    if (!open_) return;
+    open_->too_many = true;
+    open_->descriptors.clear();
+  }
   // The head of a message that has begun and not ended; else null.
   const Message* open() const { return open_ ? &open_->message : nullptr; }
   // Those of its descriptors that are here.

@@ -2007,8 +2007,8 @@ TEST_F(SharedHubTest, HandlesThatWaitLeaveDescriptorsToThoseOfOtherUsers) {
   std::thread import([&, given = handle] {
     gpumem_memory memory = nullptr;
     EXPECT_EQ(gpumem_share_import(other, &given, nullptr, 0, nullptr, nullptr, &memory, nullptr),
-              GPUMEM_ERROR_PEER_GONE)
-        << "what came with it has made room for the answer";
+              GPUMEM_ERROR_INVALID_ARGUMENT)
+        << "these files are no blocks";
   });
   Raw exporter(std::move(held[kUsers[0]].front()));
   EXPECT_EQ(heard(exporter).type, MessageType::kClaim);
@@ -3802,7 +3802,78 @@ TEST_F(SharedHubTest, AHandleThatIsPutBackStaysNoLongerThanItsLease) {
   EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 0; }));
 }
 
+// What it replaces counts too, and gives way before the answer comes.
+TEST_F(SharedHubTest, WhatIsFetchedAnewIsNotHereTwice) {
+  constexpr uint32_t kBlocks = 300;
+  const DescriptorLimit limit(1200);
+  std::promise<void> half;
+  std::promise<void> go_on;
+  const Impostor hub(address(), [&](Raw& raw) {
+    const Descriptor holder = welcome(raw);
+    Message answer = message_of(MessageType::kGranted);
+    answer.handle = publish_of("", kBlocks).handle;
+    answer.handle.token = platform::random_id();
+    set_device(other, answer.handle);
+    for (int count = 0; count < 2; ++count) {
+      answer.number = heard(raw).number;
+      Descriptors blocks = files(kBlocks);
+      set_files(blocks, answer.handle);
+      bool hold_back = count == 1;
+      for (Packet& packet : split_message(answer, std::move(blocks))) {
+        raw.send_bytes(packet.bytes, packet.descriptors);
+        packet.descriptors.clear();
+        if (!std::exchange(hold_back, false)) continue;
+        half.set_value();
+        go_on.get_future().wait();
+      }
+    }
+    while (!raw.hung_up)
+      raw.next(10ms);
+  });
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS) << why.message;
+  gpumem_share_handle handle;
+  ASSERT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, &why), GPUMEM_SUCCESS) << why.message;
+  ASSERT_EQ(files_of("memfd:test"), kBlocks);
+  std::thread again(
+      [&] { EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS); });
+  half.get_future().wait();
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == kBlocks; })) << "here, or still to be sent";
+  go_on.set_value();
+  again.join();
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
+TEST_F(SharedHubTest, AnAnswerThatNobodyWaitsForAnyMoreKeepsNothing) {
+  std::promise<void> over;
+  const Impostor hub(address(), [&](Raw& raw) {
+    const Descriptor holder = welcome(raw);
+    Message answer = message_of(MessageType::kGranted);
+    answer.handle = publish_of("", 300).handle;
+    answer.handle.token = platform::random_id();
+    set_device(other, answer.handle);
+    answer.number = heard(raw).number;
+    Descriptors blocks = files(300);
+    set_files(blocks, answer.handle);
+    std::vector<Packet> packets = split_message(answer, std::move(blocks));
+    raw.send_bytes(packets[0].bytes, packets[0].descriptors);
+    packets.clear();
+    over.get_future().wait();
+  });
+  gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+  desc.path = address().c_str();
+  desc.timeout_ns = 300'000'000;
+  gpumem_link link = nullptr;
+  ASSERT_EQ(gpumem_link_connect(other, &desc, &link, &why), GPUMEM_SUCCESS) << why.message;
+  gpumem_share_handle handle;
+  EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_ERROR_BUSY);
+  EXPECT_EQ(files_of("memfd:test"), 0U);
+  over.set_value();
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+}
+
 // What came with a handle and what its exporter grants are the same, so they need not have room together.
+// What came stays until there is an answer: the exporter may give none, and end.
 TEST_F(SharedHubTest, AGrantTakesThePlaceOfWhatCameWithTheHandle) {
   constexpr uint32_t kBlocks = 150;
   const DescriptorLimit limit(600);
@@ -3826,7 +3897,7 @@ TEST_F(SharedHubTest, AGrantTakesThePlaceOfWhatCameWithTheHandle) {
     Raw exporter(receive());
     std::thread importer(import);
     const Message claim = heard(exporter);
-    EXPECT_EQ(files_of("memfd:test"), 0U);
+    EXPECT_EQ(files_of("memfd:test"), kBlocks) << "until there is an answer";
     Message granted = message_of(MessageType::kGranted);
     granted.number = claim.number;
     granted.handle = *decode(given);
