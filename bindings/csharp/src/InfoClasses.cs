@@ -835,7 +835,7 @@ namespace GpuMem
     /// <summary>Process of the hub, as this process counts; 0 if not visible here, or ended.</summary>
     public int Process { get; private set; }
 
-    /// <summary>Its user.</summary>
+    /// <summary>User who listens at its path: that of a service manager which passes the socket on.</summary>
     public uint User { get; private set; }
 
     /// <summary>True until one side has hung up.</summary>

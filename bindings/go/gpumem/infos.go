@@ -458,7 +458,7 @@ func (info HubInfo) String() string { return fields(info) }
 // LinkInfo is information about a link.
 type LinkInfo struct {
 	PID       int    // Process of the hub, as this process counts; 0 if not visible here, or ended.
-	UID       uint32 // Its user.
+	UID       uint32 // User who listens at its path: that of a service manager which passes the socket on.
 	Connected bool   // True until one side has hung up.
 	Keeper    bool   // Whether it is a keeper.
 	Path      string // As in HubInfo.

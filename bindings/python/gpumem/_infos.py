@@ -528,7 +528,7 @@ class LinkInfo(NamedTuple):
     """Information about a link.
 
     - ``pid``: Process of the hub, as this process counts; 0 if not visible here, or ended.
-    - ``uid``: Its user.
+    - ``uid``: User who listens at its path: that of a service manager which passes the socket on.
     - ``connected``: True until one side has hung up.
     - ``keeper``: Whether it is a keeper.
     - ``path``: As in :class:`HubInfo`.

@@ -258,7 +258,7 @@ GPUMEM_API gpumem_status gpumem_link_close(gpumem_link link, gpumem_error *error
 typedef struct gpumem_link_info {
   size_t struct_size; /**< `sizeof(gpumem_link_info)` of the caller. */
   int32_t pid;        /**< Process of the hub, as this process counts; 0 if not visible here, or ended. */
-  uint32_t uid;       /**< Its user. */
+  uint32_t uid; /**< User who listens at its path: that of a service manager which passes the socket on. */
   uint32_t connected; /**< 1 until one side has hung up. */
   uint32_t keeper;    /**< 1 if it is a keeper. */
   char path[108];     /**< As in gpumem_hub_info. */

@@ -1685,7 +1685,7 @@ structs! {
         struct_size: usize,
         /// Process of the hub, as this process counts; 0 if not visible here, or ended.
         pid: i32,
-        /// Its user.
+        /// User who listens at its path: that of a service manager which passes the socket on.
         uid: u32,
         /// 1 until one side has hung up.
         connected: u32,

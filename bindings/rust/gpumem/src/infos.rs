@@ -651,7 +651,7 @@ impl HubInfo {
 pub struct LinkInfo {
     /// Process of the hub, as this process counts; `None` if not visible here, or ended.
     pub pid: Option<u32>,
-    /// Its user.
+    /// User who listens at its path: that of a service manager which passes the socket on.
     pub uid: u32,
     /// True until one side has hung up.
     pub connected: bool,
