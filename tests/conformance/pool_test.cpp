@@ -1979,6 +1979,27 @@ TEST(Pool, pool_21_trying_names_the_stream_that_has_the_memory) {
   }
 }
 
+TEST(Pool, pool_7_the_message_tells_what_is_in_use_from_what_work_uses) {
+  Instance instance = open_instance();
+  constexpr uint64_t kSize = 4 * kMiB;
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_PINNED);
+  desc.limit = kSize;
+  const Pool pool = create_pool(instance.device(), desc);
+  GatedStream busy(instance.device());
+  void* const block = take(pool, kSize, busy);
+  void* none = nullptr;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, kSize, nullptr, &none, &error));
+  EXPECT_NE(std::strstr(error.message, "4194304 are in use"), nullptr) << error.message;
+  EXPECT_EQ(std::strstr(error.message, "synchronize"), nullptr) << error.message;
+  give(pool, block, busy);
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, kSize, nullptr, &none, &error));
+  EXPECT_NE(std::strstr(error.message, " 0 are in use"), nullptr) << error.message;
+  EXPECT_NE(std::strstr(error.message, "work of another stream may still use that: synchronize it"), nullptr)
+      << error.message;
+  busy.finish();
+}
+
 TEST(Pool, pool_21_trying_says_that_another_thread_has_the_pool) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device());

@@ -873,12 +873,15 @@ Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint6
                   "; %zu native stream%s may still use some: before a native stream ends, wrap it and "
                   "destroy the wrapper",
                   unheard, plural(unheard));
+  } else if (order_in_the_way(order, size, 0) != nullptr) {
+    std::snprintf(of_streams.data(), of_streams.size(),
+                  "; enough of it is free, but work of another stream may still use that: synchronize it");
   }
   return reworded(copy,
                   "no block of %" PRIu64 " byte%s: %s; the search ended at %s%s; of the pool's %" PRIu64
                   " bytes %" PRIu64 " are in use, and %s would have fitted%s",
-                  size, plural(size), copy.message, tier, of_device.data(), source_.bytes(),
-                  space_.taken_bytes(), fitting.data(), of_streams.data());
+                  size, plural(size), copy.message, tier, of_device.data(), source_.bytes(), totals().bytes,
+                  fitting.data(), of_streams.data());
 }
 
 Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
