@@ -207,7 +207,9 @@ namespace GpuMem
     public void Free(IntPtr pointer)
     {
       handle.Usable().Memories.Refuse(pointer, nameof(pointer));
+      ulong number = handle.Turns.NumberOf(handle, pointer);
       Calls.gpumem_free(handle, pointer);
+      handle.Turns.Remove(number);
     }
 
     /// <summary>

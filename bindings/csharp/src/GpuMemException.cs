@@ -42,6 +42,9 @@ namespace GpuMem
     /// <summary>Says it in other words, where the library cannot know better.</summary>
     internal void Reword(string what, string with) { reworded = Message.Replace(what, with); }
 
+    /// <summary>The same failure with another status and message.</summary>
+    internal GpuMemException As(Status status, string message) { return new GpuMemException(status, message) { Function = Function }; }
+
     /// <summary>Says what the library cannot know.</summary>
     internal void Add(string more) { reworded = Message + more; }
 

@@ -161,8 +161,13 @@ namespace GpuMem
     {
       handle.Usable();
       if (memory.IsOfNothing) return;
-      Enqueue(KeptMemory.Of(memory), error => Native.gpumem_managed_attach(
+      InstanceHandle instance = device.Instance.Handle;
+      gpumem_pointer_info info;
+      HostTurn turn = instance.Turns.Of(instance, memory.Pointer, &info);
+      Action call = () => Enqueue(KeptMemory.Of(memory), error => Native.gpumem_managed_attach(
           handle.Value, memory.Pointer, (ulong)memory.Size, (int)attach, error));
+      if (turn == null) call();
+      else turn.Choose(attach, handle, call);
     }
 
     /// <summary>

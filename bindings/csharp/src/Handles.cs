@@ -224,7 +224,7 @@ namespace GpuMem
     }
 
     /// <summary>Whether the object must be destroyed later.</summary>
-    protected static bool LivesOn(int status)
+    internal static bool LivesOn(int status)
     {
       return status == Constants.GPUMEM_ERROR_BUSY || status == Constants.GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
              status == Constants.GPUMEM_ERROR_INVALID_STATE || status == Constants.GPUMEM_NOT_READY;
@@ -258,6 +258,7 @@ namespace GpuMem
   {
     // The instance of the process has several handles.
     static readonly OwnedPointers memoriesOfProcess = NewMemories(), blocksOfProcess = NewBlocks();
+    static readonly HostTurns turnsOfProcess = new HostTurns();
 
     int views, uses, closing;
 
@@ -265,6 +266,7 @@ namespace GpuMem
     {
       Memories = owned ? NewMemories() : memoriesOfProcess;
       Blocks = owned ? NewBlocks() : blocksOfProcess;
+      Turns = owned ? new HostTurns() : turnsOfProcess;
     }
 
     /// <summary>Addresses of memory that objects own or the CPU accesses.</summary>
@@ -272,6 +274,9 @@ namespace GpuMem
 
     /// <summary>Addresses of blocks of pools that objects own.</summary>
     internal OwnedPointers Blocks { get; private set; }
+
+    /// <summary>Accesses of the CPU to its managed memory.</summary>
+    internal HostTurns Turns { get; private set; }
 
     static OwnedPointers NewMemories()
     {
@@ -421,7 +426,11 @@ namespace GpuMem
       return status;
     }
 
-    protected override void ReleaseKept() { if (array.IsAllocated) array.Free(); }
+    protected override void ReleaseKept()
+    {
+      if (Info != null && Info.Kind == MemoryKind.Managed) Instance.Turns.Remove(Info.BufferId);
+      if (array.IsAllocated) array.Free();
+    }
   }
 
   sealed unsafe partial class StreamHandle
@@ -430,6 +439,8 @@ namespace GpuMem
     static readonly List<WeakReference<StreamHandle>> streams = new List<WeakReference<StreamHandle>>();
 
     internal readonly PendingWork Pending = new PendingWork();
+
+    internal InstanceHandle Instance { get { return (InstanceHandle)Parent; } }
 
     /// <summary>Has <see cref="ReleaseComplete"/> find the stream.</summary>
     internal void Own()
@@ -551,6 +562,8 @@ namespace GpuMem
   {
     readonly InstanceHandle instance;
     IntPtr owned;
+    HostTurn turn;  // null if it needs none
+    GpuRange whole;  // the memory, with a turn
     bool begun;
 
     HostAccessHandle(InstanceHandle instance, GpuHandle owner) : base(owner ?? instance)
@@ -589,12 +602,16 @@ namespace GpuMem
         return;
       }
       gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_managed_begin_host_access(instance.Raw, pointer, error);
+      gpumem_pointer_info info;
+      turn = instance.Turns.Of(instance, pointer, &info);
+      if (turn != null) whole = new GpuRange(range.Owner, 0, info.@base, (long)info.size);
+      int status = turn == null ? Native.gpumem_managed_begin_host_access(instance.Raw, pointer, error)
+                                : turn.Begin(instance, whole, error);
       instance.Check(status, error);
       begun = true;
       Attach(pointer);
       if (range.Owner != null) return;
-      gpumem_pointer_info info = gpumem_pointer_info.Sized();
+      info = gpumem_pointer_info.Sized();
       instance.Check(Native.gpumem_pointer_get_info(instance.Raw, pointer, &info, error), error);
       owned = info.@base;
       instance.Memories.Add(owned);
@@ -603,6 +620,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
     {
+      if (turn != null) return turn.End(instance, whole, ref begun, error);
       int status = begun ? Native.gpumem_managed_end_host_access(instance.Raw, value, error) : Constants.GPUMEM_SUCCESS;
       // There is no access to end after memory that was given by its pointer was freed.
       return status == Constants.GPUMEM_ERROR_INVALID_STATE ? Constants.GPUMEM_SUCCESS : status;

@@ -139,6 +139,12 @@ namespace GpuMem
           enqueued = true;
         }
       }
+      catch (GpuMemException problem) when (problem.Status == Status.NoAccess)
+      {
+        RequireNotAccessed(problem, instance ?? stream.Instance, first);
+        RequireNotAccessed(problem, instance ?? stream.Instance, second);
+        throw;
+      }
       finally
       {
         if (!enqueued)
@@ -148,6 +154,14 @@ namespace GpuMem
           array?.Release();
         }
       }
+    }
+
+    // To the library the memory is attached to the CPU, which is not what the program has done.
+    static void RequireNotAccessed(GpuMemException problem, InstanceHandle instance, GpuRange range)
+    {
+      if (!instance.Turns.IsAccessed(instance, range)) return;
+      throw problem.As(Status.Busy, "the CPU is accessing the managed memory at " + Printed.Format(range.Pointer) +
+                                    "; dispose its HostAccess or view first");
     }
 
     // The library takes the low bytes of a value, and would fill with another one.

@@ -44,7 +44,8 @@ namespace GpuMem
     /// Begins an access of the CPU. Where all devices are concurrent it waits for nothing; order the access as any other.
     /// Elsewhere it waits for the stream that the memory is attached to, or, for memory that is attached globally, for
     /// the streams of the instance on devices that are not concurrent. Until the result is disposed, those devices
-    /// refuse work on the memory, and the memory is not freed.
+    /// refuse work on the memory with <see cref="Status.Busy"/>, it is attached to the CPU, so that other work there takes
+    /// nothing from the CPU, and it is not freed. Afterwards it is attached as it was.
     /// </summary>
     public HostAccess<T> BeginHostAccess()
     {

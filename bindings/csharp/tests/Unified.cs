@@ -23,6 +23,9 @@ namespace GpuMem.Tests
       Tap.Run("managed memory: every member of an access that has ended says so", Ended);
       Tap.Run("managed memory: an access keeps the memory and the instance", AccessKeeps);
       Tap.Run("managed memory: an access waits for the device and keeps it off", AccessWaits);
+      Tap.Run("managed memory: other work takes nothing from an access", OtherWork);
+      Tap.Run("managed memory: accesses of threads that work on one device", Together);
+      Tap.Run("managed memory: accesses in functions in streams", InFunctions);
       Tap.Run("managed memory: an access that was forgotten ends", ForgottenAccess);
       Tap.Run("managed memory: a view is an access", View);
       Tap.Run("managed memory: by its pointer", ByPointer);
@@ -234,6 +237,156 @@ namespace GpuMem.Tests
         HostSimulation.SetCapturing(stream, false);
         stream.Fill(memory, 2);  // the failed access keeps nothing off
         stream.Synchronize();
+      }
+    }
+
+    /// <summary>Whether a stream can use the memory; fills it with 7 if so.</summary>
+    static bool UsedBy(GpuStream stream, UnifiedMemory<int> memory)
+    {
+      try
+      {
+        stream.Fill(memory, 7);
+        stream.Synchronize();
+        return true;
+      }
+      catch (GpuMemException problem) when (problem.Status == Status.NoAccess)
+      {
+        return false;
+      }
+    }
+
+    /// <summary>Without an attachment to the CPU, the other work would make the pages inaccessible.</summary>
+    static void OtherWork(Scope scope)
+    {
+      GpuInstance instance = OpenOld(scope);
+      GpuDevice device = instance.GetDevice(0);
+      IntPtr pointer = device.Allocate(MemoryKind.Managed, 64);
+      using (GpuStream own = device.CreateStream(), other = device.CreateStream())
+      using (GpuMemory there = device.AllocateDevice(4096))
+      using (UnifiedMemory<int> memory = device.AllocateUnified<int>(16))
+      {
+        foreach (Attach attach in new[] { Attach.Global, Attach.Single, Attach.Host })
+        {
+          own.Attach(memory, attach);
+          own.Attach(new GpuRange(pointer, 64), attach);
+          own.Synchronize();
+          using (HostAccess<int> access = memory.BeginHostAccess(), second = memory.BeginHostAccess())
+          using (HostAccess<byte> third = instance.BeginHostAccess(new GpuRange(pointer + 8, 8)))
+          using (Stream view = memory.Allocation.OpenView())
+          using (new Behaviour.Gate(own))
+          using (new Behaviour.Gate(other))
+          {
+            own.Fill(there, 1);
+            other.Fill(there.Range.Slice(0, 100), 2);
+            access[0] = 0;
+            access[1] = 2;
+            second[2] = access[1] + 1;
+            third[7] = 4;
+            view.WriteByte(5);
+            Check.Equal("5,2,3", access[0] + "," + access[1] + "," + access[2], "elements");
+            access.Dispose();
+            view.WriteByte(6);
+            second[3] = 7;
+          }
+          // It is as it was.
+          Check.Equal(attach != Attach.Host, UsedBy(own, memory), "the stream uses it after " + attach);
+          Check.Equal(attach == Attach.Global, UsedBy(other, memory), "the other stream uses it after " + attach);
+          using (HostAccess<int> access = memory.BeginHostAccess()) access[0] = 1;
+        }
+        // The end of the stream takes it back to the beginning, also during an access.
+        GpuStream gone = device.CreateStream();
+        gone.Attach(memory, Attach.Single);
+        using (HostAccess<int> access = memory.BeginHostAccess())
+        {
+          gone.Dispose();
+          using (new Behaviour.Gate(other))
+          {
+            other.Fill(there, 1);
+            access[0] = 1;
+          }
+        }
+        Check.That(UsedBy(other, memory), "the other stream cannot use it");
+      }
+      instance.Free(pointer);
+    }
+
+    static void Together(Scope scope)
+    {
+      GpuDevice device = OpenOld(scope).GetDevice(0);
+      using (UnifiedMemory<int> shared = device.AllocateUnified<int>(16))
+      {
+        var problems = new Exception[4];
+        Thread[] threads = Enumerable.Range(0, problems.Length).Select(number => new Thread(() =>
+        {
+          try
+          {
+            using (GpuStream stream = device.CreateStream())
+            using (UnifiedMemory<int> memory = device.AllocateUnified<int>(100))
+            {
+              for (int turn = 0; turn < 200; ++turn)
+              {
+                stream.Fill(memory, turn);
+                using (HostAccess<int> access = memory.BeginHostAccess(), other = shared.BeginHostAccess())
+                {
+                  for (int i = 0; i < 100; ++i)
+                  {
+                    Check.Equal(turn, access[i], "element");
+                    access[i] = i;
+                    other[number] = i;
+                  }
+                }
+              }
+            }
+          }
+          catch (Exception problem)
+          {
+            problems[number] = problem;
+          }
+        })).ToArray();
+        foreach (Thread thread in threads) thread.Start();
+        foreach (Thread thread in threads) thread.Join();
+        foreach (Exception problem in problems) Check.That(problem == null, "a thread: " + problem);
+      }
+    }
+
+    static void InFunctions(Scope scope)
+    {
+      GpuInstance instance = OpenOld(scope);
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream stream = device.CreateStream(), other = device.CreateStream())
+      using (UnifiedMemory<int> memory = device.AllocateUnified<int>(16))
+      {
+        // It does not wait for the access that waits for it.
+        var go = new ManualResetEventSlim();
+        stream.Launch(() =>
+        {
+          go.Wait();
+          memory.BeginHostAccess().Dispose();
+        });
+        var waiting = new Thread(() => memory.BeginHostAccess().Dispose());
+        waiting.Start();
+        Check.Eventually(() =>
+        {
+          try
+          {
+            other.Attach(memory, Attach.Global);
+            other.Synchronize();
+            return false;
+          }
+          catch (GpuMemException problem) when (problem.Status == Status.Busy)
+          {
+            return true;
+          }
+        }, "the beginning of the access");
+        go.Set();
+        waiting.Join();
+        Check.Fails(Status.InvalidState, () => stream.Synchronize());
+        // One that ends there takes the memory back in a later call.
+        HostAccess<int> access = memory.BeginHostAccess();
+        stream.Launch(access.Dispose);
+        stream.Synchronize();
+        Check.That(access.IsDisposed, "the access lasts");
+        Check.That(UsedBy(other, memory), "no stream can use the memory");
       }
     }
 
