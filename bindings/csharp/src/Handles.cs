@@ -81,6 +81,9 @@ namespace GpuMem
     /// </summary>
     internal virtual bool IsOrderedBehind(StreamHandle stream) { return false; }
 
+    /// <summary>Notes that work of a stream needs a range of the object until an entry of the stream is released.</summary>
+    internal virtual void NoteWork(GpuRange range, StreamHandle stream, long number) { }
+
     /// <summary>Throws if a range that was made of the object is no longer part of it.</summary>
     internal virtual void RequireCurrent(GpuRange range) { }
 
@@ -442,6 +445,8 @@ namespace GpuMem
 
     internal InstanceHandle Instance { get { return (InstanceHandle)Parent; } }
 
+    internal int DeviceOrdinal { get { return device; } }
+
     /// <summary>Has <see cref="ReleaseComplete"/> find the stream.</summary>
     internal void Own()
     {
@@ -468,7 +473,7 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    bool ReleaseIfIdle()
+    internal bool ReleaseIfIdle()
     {
       long last = Pending.Last;
       int status = Native.gpumem_stream_query(Raw, Error.Detail);
@@ -504,9 +509,24 @@ namespace GpuMem
   /// <summary>A side of a ring. Work in streams holds it, and so its memory.</summary>
   sealed unsafe class RingHandle : GpuHandle
   {
+    /// <summary>A slot to fill or message to read that the program has, and the latest work of each stream on it.</summary>
+    sealed class Held
+    {
+      internal readonly gpumem_ring_slot Slot;
+      internal readonly Dictionary<StreamHandle, long> Work = new Dictionary<StreamHandle, long>();
+
+      internal Held(gpumem_ring_slot slot) { Slot = slot; }
+
+      internal bool Has(GpuRange range)
+      {
+        long offset = unchecked((long)range.Pointer - (long)Slot.pointer);
+        return offset >= 0 && offset <= (long)Slot.size - range.Size;
+      }
+    }
+
     readonly string noun, name;
-    // By its address, each slot to fill or message to read that the program has.
-    readonly Dictionary<long, gpumem_ring_slot> slots = new Dictionary<long, gpumem_ring_slot>();
+    // By their addresses.
+    readonly Dictionary<long, Held> slots = new Dictionary<long, Held>();
 
     internal RingHandle(InstanceHandle instance, string noun, string name) : base(instance)
     {
@@ -514,34 +534,70 @@ namespace GpuMem
       this.name = name;
     }
 
-    /// <summary>Allows ranges of a slot until <see cref="End"/>.</summary>
+    internal InstanceHandle Instance { get { return (InstanceHandle)Parent; } }
+
+    /// <summary>Allows ranges of a slot until <see cref="End"/>; one that was dropped before may still have work.</summary>
     internal void Begin(gpumem_ring_slot slot)
     {
-      lock (slots) slots[(long)slot.pointer] = slot;
+      lock (slots)
+      {
+        if (Find(slot) == null) slots[(long)slot.pointer] = new Held(slot);
+      }
     }
 
     internal void End(gpumem_ring_slot slot)
     {
       lock (slots)
       {
-        gpumem_ring_slot found;
-        bool same = slots.TryGetValue((long)slot.pointer, out found) && found.number == slot.number;
-        if (same) slots.Remove((long)slot.pointer);
+        if (Find(slot) != null) slots.Remove((long)slot.pointer);
       }
+    }
+
+    internal override void NoteWork(GpuRange range, StreamHandle stream, long number)
+    {
+      lock (slots)
+      {
+        foreach (Held held in slots.Values)
+        {
+          if (held.Has(range)) held.Work[stream] = number;
+        }
+      }
+    }
+
+    /// <summary>The streams whose work on a slot was not observed complete, but for one of them.</summary>
+    internal List<StreamHandle> StreamsOf(gpumem_ring_slot slot, StreamHandle without)
+    {
+      var streams = new List<StreamHandle>();
+      lock (slots)
+      {
+        Held held = Find(slot);
+        if (held == null) return streams;
+        foreach (KeyValuePair<StreamHandle, long> work in held.Work)
+        {
+          if (work.Key != without && !work.Key.Pending.IsReleased(work.Value)) streams.Add(work.Key);
+        }
+      }
+      return streams;
     }
 
     internal override void RequireCurrent(GpuRange range)
     {
       lock (slots)
       {
-        foreach (gpumem_ring_slot slot in slots.Values)
+        foreach (Held held in slots.Values)
         {
-          long offset = unchecked((long)range.Pointer - (long)slot.pointer);
-          if (offset >= 0 && offset <= (long)slot.size - range.Size) return;
+          if (held.Has(range)) return;
         }
       }
       throw new InvalidOperationException(
           "the range is of a slot that was published, or of a message that was released; take it from another one");
+    }
+
+    // Under the lock; null if the address has another slot or none.
+    Held Find(gpumem_ring_slot slot)
+    {
+      Held held;
+      return slots.TryGetValue((long)slot.pointer, out held) && held.Slot.number == slot.number ? held : null;
     }
 
     internal override string Noun { get { return noun; } }

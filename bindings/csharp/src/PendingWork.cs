@@ -21,14 +21,22 @@ namespace GpuMem
   {
     /// <summary>Releases what can be freed behind the work that the stream has now. False if nothing is left.</summary>
     bool ReleaseOrdered(StreamHandle stream);
+
+    /// <summary>Tells what is kept by which entry of a stream.</summary>
+    void Note(StreamHandle stream, long number);
   }
 
   /// <summary>Keeps memory from being freed.</summary>
   sealed class KeptMemory : IOrdered
   {
+    readonly GpuRange range;
     readonly GpuHandle handle;
 
-    KeptMemory(GpuRange range) { handle = range.HoldOwner(); }
+    KeptMemory(GpuRange range)
+    {
+      this.range = range;
+      handle = range.HoldOwner();
+    }
 
     /// <summary>Keeps the memory of a range; null for a pointer.</summary>
     internal static KeptMemory Of(GpuRange range) { return range.Owner == null ? null : new KeptMemory(range); }
@@ -57,6 +65,8 @@ namespace GpuMem
       return false;
     }
 
+    public void Note(StreamHandle stream, long number) { handle.NoteWork(range, stream, number); }
+
     public Exception Release()
     {
       handle.EndWork();
@@ -67,7 +77,7 @@ namespace GpuMem
   /// <summary>Keeps the memory of a batch from being freed.</summary>
   sealed class KeptBatch : IOrdered
   {
-    readonly List<GpuHandle> handles = new List<GpuHandle>();
+    readonly List<GpuRange> held = new List<GpuRange>();
 
     internal KeptBatch(CopyRegion[] regions)
     {
@@ -101,24 +111,31 @@ namespace GpuMem
 
     public Exception Release()
     {
-      foreach (GpuHandle handle in handles) handle.EndWork();
+      foreach (GpuRange range in held) range.Owner.EndWork();
       return null;
     }
 
     public bool ReleaseOrdered(StreamHandle stream)
     {
-      handles.RemoveAll(handle =>
+      held.RemoveAll(range =>
       {
-        if (!handle.IsOrderedBehind(stream)) return false;
-        handle.EndWork();
+        if (!range.Owner.IsOrderedBehind(stream)) return false;
+        range.Owner.EndWork();
         return true;
       });
-      return handles.Count != 0;
+      return held.Count != 0;
+    }
+
+    public void Note(StreamHandle stream, long number)
+    {
+      foreach (GpuRange range in held) range.Owner.NoteWork(range, stream, number);
     }
 
     void Hold(GpuRange range)
     {
-      if (range.Owner != null) handles.Add(range.HoldOwner());
+      if (range.Owner == null) return;
+      range.HoldOwner();
+      held.Add(range);
     }
   }
 
@@ -177,6 +194,9 @@ namespace GpuMem
 
     internal bool Any { get { lock (queue) return queue.Count != 0; } }
 
+    /// <summary>Whether an entry was released.</summary>
+    internal bool IsReleased(long number) { return Volatile.Read(ref taken) >= number; }
+
     /// <summary>Number of the latest entry.</summary>
     internal long Last { get { return Volatile.Read(ref last); } }
 
@@ -186,7 +206,9 @@ namespace GpuMem
     internal void Keep(IKept kept, StreamHandle stream)
     {
       var ordered = kept as IOrdered;
-      if (ordered == null || ordered.ReleaseOrdered(stream)) Keep(kept);
+      if (ordered != null && !ordered.ReleaseOrdered(stream)) return;
+      Keep(kept);
+      if (ordered != null) ordered.Note(stream, last);
     }
 
     /// <summary>The same of what is needed in any case.</summary>

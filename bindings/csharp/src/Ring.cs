@@ -6,6 +6,7 @@ using System.Collections;
 using System.Collections.Generic;
 using System.Diagnostics.CodeAnalysis;
 using System.Runtime.CompilerServices;
+using System.Threading;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -60,22 +61,88 @@ namespace GpuMem
       return status == Constants.GPUMEM_NOT_READY ? (gpumem_ring_slot?)null : slot;
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
-    internal void Publish(StreamUse stream, ulong size, ulong tag)
+    internal void Publish(gpumem_ring_slot slot, StreamUse stream, ulong size, ulong tag)
     {
-      IntPtr order = Order(stream);
-      gpumem_error* error = Error.Detail;
-      Handle.Check(Native.gpumem_ring_publish(Handle.Value, order, size, tag, error), error);
-      GC.KeepAlive(stream);
+      InOrder(slot, stream, false, (order, error) => Native.gpumem_ring_publish(Handle.Value, order, size, tag, error));
     }
 
-    [MethodImpl(GpuMemLibrary.Bound)]
-    internal void Release(StreamUse stream, ulong number)
+    /// <summary>Releases the oldest message.</summary>
+    /// <param name="slot">The message.</param>
+    /// <param name="stream">Its stream, or null.</param>
+    /// <param name="waits">Whether to wait for work of other streams on it, and not refuse.</param>
+    internal void Release(gpumem_ring_slot slot, StreamUse stream, bool waits)
     {
-      IntPtr order = Order(stream);
-      gpumem_error* error = Error.Detail;
-      Handle.Check(Native.gpumem_ring_release(Handle.Value, order, number, error), error);
-      GC.KeepAlive(stream);
+      InOrder(slot, stream, waits, (order, error) => Native.gpumem_ring_release(Handle.Value, order, slot.number, error));
+    }
+
+    /// <summary>Waits for the work on a slot.</summary>
+    internal void Await(gpumem_ring_slot slot, StreamUse stream)
+    {
+      if (stream != null) stream.Handle.SynchronizeHeld();
+      foreach (StreamHandle other in Handle.StreamsOf(slot, stream?.Handle)) Await(other);
+    }
+
+    static void Await(StreamHandle stream)
+    {
+      try
+      {
+        stream.SynchronizeHeld();
+      }
+      catch (ObjectDisposedException)
+      {
+        // It is gone, which it is only once its work is complete.
+      }
+    }
+
+    delegate int OrderedCall(IntPtr order, gpumem_error* error);
+
+    /// <summary>Makes a call that passes a slot on, in the order of the work on it.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    void InOrder(gpumem_ring_slot slot, StreamUse stream, bool waits, OrderedCall call)
+    {
+      for (;;)
+      {
+        StreamHandle order = OrderOf(slot, stream?.Handle, waits);
+        gpumem_error* error = Error.Detail;
+        int status = call(order == null ? IntPtr.Zero : order.Raw, error);
+        GC.KeepAlive(stream);
+        GC.KeepAlive(order);
+        // A stream that the program has disposed is gone once its work is complete.
+        bool gone = status == Constants.GPUMEM_ERROR_STALE_HANDLE && stream == null && order != null && order.IsDisposed;
+        if (!gone || Handle.IsDisposed)
+        {
+          Handle.Check(status, error);
+          return;
+        }
+        Thread.Yield();
+      }
+    }
+
+    /// <summary>The stream behind whose work a slot can be passed on; null if there is none on it.</summary>
+    StreamHandle OrderOf(gpumem_ring_slot slot, StreamHandle named, bool waits)
+    {
+      List<StreamHandle> others = Handle.StreamsOf(slot, named);
+      if (others.Count == 0) return named;
+      if (named == null && others.Count == 1 && IsOfDevice(others[0])) return others[0];
+      foreach (StreamHandle other in others)
+      {
+        if (waits) Await(other);
+        else if (!other.ReleaseIfIdle()) throw Busy(other);
+      }
+      return named;
+    }
+
+    bool IsOfDevice(StreamHandle stream)
+    {
+      return stream.Instance.Raw == Handle.Instance.Raw && stream.DeviceOrdinal == made.DeviceOrdinal;
+    }
+
+    GpuMemException Busy(StreamHandle stream)
+    {
+      bool fills = made.IsProducer;
+      return new GpuMemException(
+          Status.Busy, "work on the " + (fills ? "slot" : "message") + " was not observed complete, in " + stream +
+          "; synchronize the stream, or " + (fills ? "acquire the slot" : "wait for the message") + " with it");
     }
 
     internal RingInfo Info { get { return Calls.gpumem_ring_get_info(Handle); } }
@@ -228,24 +295,37 @@ namespace GpuMem
     public int Index { get { return (int)native.index; } }
 
     /// <summary>
-    /// Publishes the slot. Consumers see its bytes when the work is complete that is in the slot's stream now. Without
-    /// consumers, the message is lost.
+    /// Publishes the slot. Consumers see its bytes when the work is complete that is in the slot's stream now; a slot that was
+    /// acquired without one takes that of the work that this binding enqueued on it. Without consumers, the message is lost.
+    /// <see cref="Status.Busy"/> says that work of another stream on it was not observed complete.
     /// </summary>
     /// <param name="size">Bytes of the message.</param>
     /// <param name="tag">A number for the consumers.</param>
     public void Publish(long size, ulong tag = 0)
     {
       if (ended) throw new ObjectDisposedException(nameof(RingSlot), "the slot was published or disposed; acquire another one");
-      ring.Publish(stream, Sizes.ToNative(size, nameof(size)), tag);
+      ring.Publish(native, stream, Sizes.ToNative(size, nameof(size)), tag);
       End();
     }
 
-    /// <summary>Drops the slot, unless it was published. Waits for the work in its stream, also if that was disposed.</summary>
+    /// <summary>
+    /// Drops the slot, unless it was published. Waits for the work in its stream, also if that was disposed, and for the work on
+    /// it in others.
+    /// </summary>
     public void Dispose()
     {
       if (ended) return;
-      if (stream != null) stream.Handle.SynchronizeHeld();
-      End();
+      bool complete = false;
+      try
+      {
+        ring.Await(native, stream);
+        complete = true;
+      }
+      catch (GpuMemException)
+      {
+        // As in a function in a stream. The work counts for who acquires the slot next.
+      }
+      End(complete);
       producer.Keep(native);
     }
 
@@ -255,10 +335,10 @@ namespace GpuMem
       return new Printed(nameof(RingSlot)).Add(nameof(Number), Number).Add(nameof(Size), Size).ToString();
     }
 
-    internal void End()
+    internal void End(bool complete = true)
     {
       ended = true;
-      ring.Handle.End(native);
+      if (complete) ring.Handle.End(native);
       if (stream != null) stream.Dispose();
     }
   }
@@ -359,7 +439,7 @@ namespace GpuMem
     }
 
     /// <summary>Releases what has no older message before it, and marks what has.</summary>
-    internal void Release(RingMessage message, StreamUse stream)
+    internal void Release(RingMessage message, StreamUse stream, bool waits)
     {
       lock (held)
       {
@@ -368,7 +448,7 @@ namespace GpuMem
           Mark(message, stream);
           return;
         }
-        ring.Release(stream, message.Native.number);
+        ring.Release(message.Native, stream, waits);
         message.End();
         held.RemoveFirst();
         ReleaseMarked();
@@ -381,7 +461,7 @@ namespace GpuMem
       lock (held)
       {
         if (message.Released) return;
-        if (stream != null) stream.Handle.SynchronizeHeld();
+        ring.Await(message.Native, stream);
         message.End();
       }
     }
@@ -390,7 +470,7 @@ namespace GpuMem
     {
       while (held.Count > 0 && held.First.Value.Released)
       {
-        ring.Release(null, held.First.Value.Native.number);
+        ring.Release(held.First.Value.Native, null, false);
         held.RemoveFirst();
       }
     }
@@ -440,17 +520,20 @@ namespace GpuMem
     public int Index { get { return (int)Native.index; } }
 
     /// <summary>
-    /// Releases the message. The producer fills the slot again when the work is complete that is in the message's stream now. A
-    /// second call does nothing.
+    /// Releases the message. The producer fills the slot again when the work is complete that is in the message's stream now; one
+    /// that was waited for without a stream takes that of the work that this binding enqueued on it. <see cref="Status.Busy"/>
+    /// says that work of another stream on it was not observed complete. A second call does nothing.
     /// </summary>
-    public void Release()
+    public void Release() { Release(false); }
+
+    void Release(bool waits)
     {
-      if (!Released && !consumer.IsDisposed) consumer.Release(this, stream);
+      if (!Released && !consumer.IsDisposed) consumer.Release(this, stream, waits);
     }
 
     /// <summary>
-    /// The same, but after a failure it waits for the stream, and the next <see cref="RingConsumer.Wait(GpuStream)"/> tries again,
-    /// and reports what is wrong.
+    /// The same, but it waits for work of other streams, and after a failure also for its own; then the next
+    /// <see cref="RingConsumer.Wait(GpuStream)"/> tries again, and reports what is wrong.
     /// </summary>
     public void Dispose()
     {
@@ -458,7 +541,7 @@ namespace GpuMem
       {
         try
         {
-          Release();
+          Release(true);
         }
         catch (GpuMemException)
         {

@@ -18,6 +18,8 @@ namespace GpuMem.Tests
     {
       Tap.Run("rings: the example of the guide", GuideOfRings);
       Tap.Run("rings: slots of a producer alone", Slots);
+      Tap.Run("rings: a slot is published behind the work on it", PublishedBehindWork);
+      Tap.Run("rings: a message is released behind the work on it", ReleasedBehindWork);
       Tap.Run("rings: two consumers get all messages in order", TwoConsumers);
       Tap.Run("rings: a producer that is disposed finishes", DisposedProducer);
       Tap.Run("rings: a dead consumer holds up nobody", DeadConsumer);
@@ -33,6 +35,8 @@ namespace GpuMem.Tests
         case "ring-stream-consumer": return Consume(instance, true);
         case "ring-holder": return HoldMessage(instance);
         case "ring-producer": return ProduceAndWait(instance);
+        case "ring-reader": return ReadFirst(instance);
+        case "ring-writer": return Overwrite(instance);
         default: return 9;
       }
     }
@@ -192,6 +196,229 @@ namespace GpuMem.Tests
         ring.Dispose();
         Check.Throws<ObjectDisposedException>(() => ring.Acquire());
       }
+    }
+
+    /// <summary>Opens a gate of a stream later, so that what does not wait for it is found out.</summary>
+    sealed class LateGate : IDisposable
+    {
+      readonly Behaviour.Gate gate;
+      readonly Thread opening;
+
+      internal LateGate(GpuStream stream)
+      {
+        gate = new Behaviour.Gate(stream);
+        opening = new Thread(() =>
+        {
+          Thread.Sleep(50);
+          gate.Open();
+        });
+      }
+
+      internal void Open() { opening.Start(); }
+
+      public void Dispose()
+      {
+        if ((opening.ThreadState & ThreadState.Unstarted) == 0) opening.Join();
+        gate.Dispose();
+      }
+    }
+
+    static void PublishedBehindWork(Scope scope)
+    {
+      GpuDevice device = DeviceWithRings(scope);
+      GpuDevice peer = device.Instance.GetDevice(1);
+      using (var other = new Other("ring-reader"))
+      using (RingProducer ring = device.CreateRing(SlotSize, new RingOptions { SlotCount = 8, ConsumersFirst = 1 }))
+      using (GpuStream stream = device.CreateStream(), second = device.CreateStream())
+      using (GpuStream distant = peer.CreateStream())
+      using (GpuMemory there = peer.AllocateDevice(SlotSize))
+      {
+        other.Say(Text(ring.Export()));
+        // The work of one stream, which may be disposed.
+        GpuStream early = device.CreateStream();
+        foreach (GpuStream one in new[] { stream, early })
+        {
+          using (var gate = new LateGate(one))
+          using (RingSlot slot = ring.Acquire())
+          {
+            one.Fill(slot.Range, (uint)slot.Number + 1);
+            if (one == early) one.Dispose();
+            slot.Publish(SlotSize, TagOf(slot.Number));
+            gate.Open();
+          }
+        }
+        other.Expect("message 0: 1");
+        other.Expect("message 1: 2");
+        // Work that is complete counts no more, also if nobody has seen that.
+        using (RingSlot slot = ring.Acquire())
+        {
+          stream.Fill(slot.Range, 1);
+          second.Fill(slot.Range, 1);
+          stream.Synchronize();
+          second.Fill(slot.Range, 3);
+          bool complete = false;
+          second.Launch(() => Volatile.Write(ref complete, true));
+          Check.Eventually(() => Volatile.Read(ref complete), "the end of the work");
+          slot.Publish(SlotSize, TagOf(slot.Number));
+        }
+        other.Expect("message 2: 3");
+        // Work of several streams, of another stream than that of the slot, and of another device.
+        foreach (GpuStream named in new[] { null, stream, null })
+        {
+          bool far = named == null && ring.Info.Published == 5;
+          GpuStream last = far ? distant : second;
+          using (RingSlot slot = ring.Acquire(named))
+          using (var gate = new Behaviour.Gate(last))
+          {
+            if (far)
+            {
+              distant.Copy(slot.Range, there);
+            }
+            else
+            {
+              stream.Fill(slot.Slice(0, 500), (uint)slot.Number + 1);
+              second.Fill(slot.Slice(500, 500), (uint)slot.Number + 1);
+            }
+            if (named != null) stream.Synchronize();
+            string message = Check.Fails(Status.Busy, () => slot.Publish(SlotSize, TagOf(slot.Number))).Message;
+            Check.That(message.Contains("synchronize the stream, or acquire the slot with it"), message);
+            gate.Open();
+            last.Synchronize();
+            if (far) device.Instance.Fill(slot.Range, (uint)slot.Number + 1);
+            slot.Publish(SlotSize, TagOf(slot.Number));
+          }
+        }
+        for (int number = 3; number < 6; ++number) other.Expect("message " + number + ": " + (number + 1));
+        // A slot that is dropped waits.
+        using (var gate = new LateGate(second))
+        {
+          using (RingSlot slot = ring.Acquire())
+          {
+            second.Fill(slot.Range, 7);
+            gate.Open();
+          }
+          using (RingSlot slot = ring.Acquire()) slot.Publish(SlotSize, TagOf(slot.Number));
+        }
+        other.Expect("message 6: 7");
+        // Where it may not wait, the work counts for the next who acquires it.
+        using (var gate = new LateGate(second))
+        {
+          RingSlot dropped = ring.Acquire();
+          second.Fill(dropped.Range, 8);
+          stream.Launch(dropped.Dispose);
+          stream.Synchronize();
+          RingSlot slot = ring.Acquire(stream);
+          Check.Equal(dropped.Number, slot.Number, "number");
+          Check.Fails(Status.Busy, () => slot.Publish(SlotSize, TagOf(slot.Number)));
+          gate.Open();
+          second.Synchronize();
+          slot.Publish(SlotSize, TagOf(slot.Number));
+        }
+        other.Expect("message 7: 8");
+        Check.That(ring.Finish(patience), "the consumer stays");
+        other.End();
+        foreach (GpuStream one in new[] { stream, second, distant }) one.Synchronize();
+      }
+    }
+
+    static int ReadFirst(GpuInstance instance)
+    {
+      using (RingConsumer ring = instance.OpenRing(ReadHandle()))
+      {
+        foreach (RingMessage message in ring)
+        {
+          var bytes = new byte[message.Size];
+          message.CopyTo(bytes);
+          Check.Equal(TagOf(message.Number), message.Tag, "tag");
+          Check.That(bytes.All(one => one == bytes[0]), message + " has different bytes");
+          Say("message " + message.Number + ": " + bytes[0]);
+        }
+      }
+      return 0;
+    }
+
+    static void ReleasedBehindWork(Scope scope)
+    {
+      GpuInstance instance = DeviceWithRings(scope).Instance;
+      GpuDevice device = instance.GetDevice(0);
+      using (var other = new Other("ring-writer"))
+      using (RingConsumer ring = instance.OpenRing(other.HearHandle()))
+      using (GpuStream stream = device.CreateStream(), second = device.CreateStream())
+      {
+        var copies = new List<KeyValuePair<long, PinnedMemory<byte>>>();
+        Func<RingMessage, GpuStream, PinnedMemory<byte>> read = (message, one) =>
+        {
+          PinnedMemory<byte> copy = device.AllocatePinned<byte>(message.Size);
+          one.Copy(copy, message.Range);
+          copies.Add(new KeyValuePair<long, PinnedMemory<byte>>(message.Number, copy));
+          return copy;
+        };
+        foreach (RingMessage message in ring)
+        {
+          stream.Launch(() => Thread.Sleep(5));
+          read(message, stream);
+          if (message.Number == 19) break;
+        }
+        // Two streams: refused, but when disposed, waited for.
+        using (var gate = new LateGate(stream))
+        {
+          using (RingMessage message = ring.Wait(null, patience))
+          {
+            read(message, stream);
+            read(message, second);
+            string said = Check.Fails(Status.Busy, message.Release).Message;
+            Check.That(said.Contains("synchronize the stream, or wait for the message with it"), said);
+            gate.Open();
+          }
+          Check.Equal("0 21", ring.Info.HeldCount + " " + ring.Info.Released, "held and released");
+        }
+        // One stream, and another one is named.
+        using (var gate = new LateGate(second))
+        using (RingMessage message = ring.Wait(stream, patience))
+        {
+          read(message, second);
+          Check.Fails(Status.Busy, message.Release);
+          gate.Open();
+        }
+        // Before an older one: waited for.
+        using (var gate = new LateGate(second))
+        {
+          RingMessage older = ring.Wait(null, patience), newer = ring.Wait(null, patience);
+          read(newer, second);
+          gate.Open();
+          newer.Release();
+          older.Release();
+        }
+        Check.Equal("0 24", ring.Info.HeldCount + " " + ring.Info.Released, "held and released");
+        other.Say("end");
+        try
+        {
+          // Whatever was released too early has other bytes by now.
+          while (ring.Wait(null, patience) != null) { }
+        }
+        catch (GpuMemException problem) when (problem.Status == Status.InvalidState || problem.Status == Status.Closed)
+        {
+        }
+        stream.Synchronize();
+        second.Synchronize();
+        foreach (KeyValuePair<long, PinnedMemory<byte>> copy in copies)
+        {
+          Check.That(copy.Value.ToArray().SequenceEqual(Message(copy.Key)), "message " + copy.Key + " has other bytes");
+          copy.Value.Dispose();
+        }
+      }
+    }
+
+    static int Overwrite(GpuInstance instance)
+    {
+      using (RingProducer ring = instance.GetDevice(0).CreateRing(SlotSize, new RingOptions { SlotCount = 3, ConsumersFirst = 1 }))
+      {
+        Say(Text(ring.Export()));
+        Produce(ring, 26);
+        Wait("end");
+        ring.Finish(patience);
+      }
+      return 0;
     }
 
     /// <summary>One consumer orders its work by a stream, the other waits on the CPU.</summary>
