@@ -81,6 +81,9 @@ namespace GpuMem
     /// </summary>
     internal virtual bool IsOrderedBehind(StreamHandle stream) { return false; }
 
+    /// <summary>Bytes of memory that it has.</summary>
+    internal virtual long Bytes { get { return 0; } }
+
     /// <summary>Notes that work of a stream needs a range of the object until an entry of the stream is released.</summary>
     internal virtual void NoteWork(GpuRange range, StreamHandle stream, long number) { }
 
@@ -370,6 +373,8 @@ namespace GpuMem
       return Info == null ? base.Print() : Info.Print(base.Print(), true);
     }
 
+    internal override long Bytes { get { return Info == null ? 0 : Info.GrantedSize; } }
+
     /// <summary>Has its addresses refused where memory is freed by a pointer.</summary>
     internal void Own()
     {
@@ -461,15 +466,35 @@ namespace GpuMem
     /// <summary>Releases what idle streams keep. It waits for nothing. Whether there was anything.</summary>
     internal static bool ReleaseComplete()
     {
+      bool any = false;
+      foreach (StreamHandle stream in WithWork()) any |= stream.ReleaseIfIdle();
+      return any;
+    }
+
+    /// <summary>Bytes of memory that the program has disposed, and that work in its streams needs.</summary>
+    internal static long DisposedBytes()
+    {
+      var found = new Dictionary<GpuHandle, long>();
+      foreach (StreamHandle stream in WithWork())
+      {
+        if (!stream.IsDisposed) stream.Pending.AddDisposed(found);
+      }
+      long bytes = 0;
+      foreach (long size in found.Values) bytes += size;
+      return bytes;
+    }
+
+    static List<StreamHandle> WithWork()
+    {
       WeakReference<StreamHandle>[] all;
       lock (streams) all = streams.ToArray();
-      bool any = false;
+      var found = new List<StreamHandle>();
       foreach (WeakReference<StreamHandle> one in all)
       {
         StreamHandle stream;
-        if (one.TryGetTarget(out stream) && stream.Pending.Any) any |= stream.ReleaseIfIdle();
+        if (one.TryGetTarget(out stream) && stream.Pending.Any) found.Add(stream);
       }
-      return any;
+      return found;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -824,6 +849,8 @@ namespace GpuMem
       BufferInfo known = Volatile.Read(ref info);
       return known == null ? base.Print() : known.Print(base.Print());
     }
+
+    internal override long Bytes { get { return Volatile.Read(ref info)?.Capacity ?? 0; } }
 
     internal override void RequireCurrent(GpuRange range)
     {

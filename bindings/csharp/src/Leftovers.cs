@@ -116,7 +116,21 @@ namespace GpuMem
       }
       catch (GpuMemException problem) when (MadeRoom(problem))
       {
+        return Again(call);
+      }
+    }
+
+    /// <summary>Calls it for the second time; if memory is short still, the failure says what would help.</summary>
+    internal static T Again<T>(Func<T> call)
+    {
+      try
+      {
         return call();
+      }
+      catch (GpuMemException problem) when (IsShortage(problem.Status))
+      {
+        Explain(problem);
+        throw;
       }
     }
 
@@ -132,7 +146,16 @@ namespace GpuMem
     /// <summary>Whether a call that failed should be made again, because something was freed.</summary>
     internal static bool MadeRoom(GpuMemException problem)
     {
-      return IsShortage(problem.Status) && (StreamHandle.ReleaseComplete() | FreeAny());
+      if (!IsShortage(problem.Status)) return false;
+      if (StreamHandle.ReleaseComplete() | FreeAny()) return true;
+      Explain(problem);
+      return false;
+    }
+
+    static void Explain(GpuMemException problem)
+    {
+      long bytes = StreamHandle.DisposedBytes();
+      if (bytes != 0) problem.Add("; " + bytes + " bytes that were disposed wait for work in streams: synchronize those");
     }
 
     static bool IsShortage(Status status)

@@ -93,7 +93,7 @@ namespace GpuMem
         }
         catch (GpuMemException problem) when (attempt == null && Forgotten.MadeRoom(problem))
         {
-          pointer = AllocateNative(size, alignment, stream);
+          pointer = AllocateAgain(size, alignment, stream);
         }
         if (done)
         {
@@ -345,6 +345,12 @@ namespace GpuMem
       });
     }
 
+    // Apart, because a function that is made in the common case would cost more than the block.
+    IntPtr AllocateAgain(long size, long alignment, GpuStream stream)
+    {
+      return Forgotten.Again(() => AllocateNative(size, alignment, stream));
+    }
+
     [MethodImpl(GpuMemLibrary.Bound)]
     IntPtr AllocateNative(long size, long alignment, GpuStream stream)
     {
@@ -583,6 +589,8 @@ namespace GpuMem
     }
 
     internal bool OnHost { get { return pool.OnHost; } }
+
+    internal override long Bytes { get { return size; } }
 
     internal override string Noun { get { return nameof(PoolBlock); } }
 

@@ -24,6 +24,9 @@ namespace GpuMem
 
     /// <summary>Tells what is kept by which entry of a stream.</summary>
     void Note(StreamHandle stream, long number);
+
+    /// <summary>Adds what the program has disposed, with its bytes.</summary>
+    void AddDisposed(Dictionary<GpuHandle, long> found);
   }
 
   /// <summary>Keeps memory from being freed.</summary>
@@ -66,6 +69,11 @@ namespace GpuMem
     }
 
     public void Note(StreamHandle stream, long number) { handle.NoteWork(range, stream, number); }
+
+    public void AddDisposed(Dictionary<GpuHandle, long> found)
+    {
+      if (handle.IsDisposed) found[handle] = handle.Bytes;
+    }
 
     public Exception Release()
     {
@@ -131,6 +139,14 @@ namespace GpuMem
       foreach (GpuRange range in held) range.Owner.NoteWork(range, stream, number);
     }
 
+    public void AddDisposed(Dictionary<GpuHandle, long> found)
+    {
+      foreach (GpuRange range in held)
+      {
+        if (range.Owner.IsDisposed) found[range.Owner] = range.Owner.Bytes;
+      }
+    }
+
     void Hold(GpuRange range)
     {
       if (range.Owner == null) return;
@@ -193,6 +209,15 @@ namespace GpuMem
     internal object Lock { get { return queue; } }
 
     internal bool Any { get { lock (queue) return queue.Count != 0; } }
+
+    /// <summary>Adds the memory that the program has disposed, with its bytes.</summary>
+    internal void AddDisposed(Dictionary<GpuHandle, long> found)
+    {
+      lock (queue)
+      {
+        foreach (Entry entry in queue) (entry.Kept as IOrdered)?.AddDisposed(found);
+      }
+    }
 
     /// <summary>Whether an entry was released.</summary>
     internal bool IsReleased(long number) { return Volatile.Read(ref taken) >= number; }

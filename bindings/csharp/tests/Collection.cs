@@ -139,7 +139,9 @@ namespace GpuMem.Tests
         stream.WaitValue(word, 1, WaitCondition.Equal);
         stream.Launch(() => { throw new InvalidOperationException("late"); });
         FillAndDispose(stream, kind);
-        Check.Fails(kind == MemoryKind.Pinned ? Status.LimitExceeded : Status.OutOfDeviceMemory, allocate);
+        Status status = kind == MemoryKind.Pinned ? Status.LimitExceeded : Status.OutOfDeviceMemory;
+        string message = Check.Fails(status, allocate).Message;
+        Check.That(message.EndsWith("; 6291456 bytes that were disposed wait for work in streams: synchronize those"), message);
         word[0] = 1;
         Check.Eventually(() => Succeeds(allocate), "the end of the work");
         // What the function threw is for the call that waits for it.
