@@ -95,8 +95,8 @@ namespace GpuMem
     public ShareHandle Export() { return Calls.gpumem_event_export(handle.Usable()); }
 
     /// <summary>
-    /// Destroys the event, or releases a wrapped one. Work that waits for it is not affected. It may be called
-    /// repeatedly, and from any thread.
+    /// Destroys the event, or releases a wrapped one. Work that waits for it is not affected, nor is a thread in
+    /// <see cref="Synchronize()"/>. It may be called repeatedly, and from any thread.
     /// </summary>
     public void Dispose() { handle.DisposeAndSweep(); }
 
@@ -136,9 +136,18 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     bool Synchronize(ulong nanoseconds)
     {
-      Capture before = ReadCaptured();
-      gpumem_error* error = Error.Detail;
-      return Observed(Native.gpumem_event_synchronize(handle.Value, nanoseconds, error), error, before);
+      // It is destroyed after the wait: destroying it would wait for that.
+      handle.Hold();
+      try
+      {
+        Capture before = ReadCaptured();
+        gpumem_error* error = Error.Detail;
+        return Observed(Native.gpumem_event_synchronize(handle.Raw, nanoseconds, error), error, before);
+      }
+      finally
+      {
+        handle.DangerousRelease();
+      }
     }
 
     Capture ReadCaptured() { lock (Lock) return Captured; }

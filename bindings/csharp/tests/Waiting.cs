@@ -16,6 +16,7 @@ namespace GpuMem.Tests
       Tap.Run("a stream is awaited", AwaitStream);
       Tap.Run("awaiting a stream does not wait for what comes later", AwaitNow);
       Tap.Run("an event is awaited", AwaitEvent);
+      Tap.Run("disposing an event does not wait for a thread that waits for it", DisposeEvent);
       Tap.Run("a wait without a thread can be cancelled", Cancel);
       Tap.Run("a wait without a thread fails as Synchronize does", Fail);
     }
@@ -99,6 +100,35 @@ namespace GpuMem.Tests
         Check.That(!reached.IsCompleted, "it did not wait");
         gate.Open();
         Check.That(Result(reached), "it is not complete");
+      }
+    }
+
+    static void DisposeEvent(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream())
+      using (var gate = new Gate(stream))
+      {
+        GpuEvent reached = device.CreateEvent();
+        reached.Record(stream);
+        bool waited = false;
+        var waiting = new Thread(() =>
+        {
+          reached.Synchronize();
+          Volatile.Write(ref waited, true);
+        });
+        waiting.Start();
+        Thread.Sleep(50);  // a wait in the library cannot be seen from here
+        var disposing = new Thread(reached.Dispose);
+        disposing.Start();
+        bool disposed = disposing.Join(TimeSpan.FromSeconds(20));
+        gate.Open();
+        disposing.Join();
+        waiting.Join();
+        Check.That(disposed, "Dispose waits");
+        Check.That(Volatile.Read(ref waited), "the wait failed");
+        Check.Throws<ObjectDisposedException>(() => reached.Query());
+        Check.Equal(0L, device.Instance.Stats.Events, "events");
       }
     }
 
