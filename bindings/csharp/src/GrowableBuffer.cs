@@ -246,11 +246,11 @@ namespace GpuMem
       // Counted first: if a change comes between, the view is not current.
       long changes = handle.ChangeCount;
       BufferInfo info = Info;
-      if (handle.IsChanging)
-      {
-        throw new InvalidOperationException("a call is changing the buffer; get the view when that has returned");
-      }
-      RequireHostAccess(info);
+      const string Changing = "a call is changing the buffer; get the view when that has returned";
+      string problem = handle.IsChanging ? Changing : HostAccessProblem(info);
+      // What is said of a buffer that has changed meanwhile need not be true.
+      if (problem != null && !handle.Usable().IsCurrent(changes)) problem = Changing;
+      if (problem != null) throw new InvalidOperationException(problem);
       return new BufferView<T>(handle, changes, info.Base, info.Size / size);
     }
 
@@ -307,22 +307,19 @@ namespace GpuMem
       GC.KeepAlive(this);
     }
 
-    void RequireHostAccess(BufferInfo info)
+    /// <summary>Why the CPU may not use the buffer in place; null if it may.</summary>
+    string HostAccessProblem(BufferInfo info)
     {
-      string problem = null;
-      if (info.State != BufferState.Awake)
+      if (info.State != BufferState.Awake) return "the buffer is asleep; wake it first";
+      if (info.Location.Kind == Location.Device)
       {
-        problem = "the buffer is asleep; wake it first";
+        return "the CPU cannot access memory of a device; copy it, or create the buffer with MemoryLocation.Host";
       }
-      else if (info.Location.Kind == Location.Device)
+      if (info.Size != 0 && device.Instance.GetHostAccess(info.Base) != Access.ReadWrite)
       {
-        problem = "the CPU cannot access memory of a device; copy it, or create the buffer with MemoryLocation.Host";
+        return "the CPU may not read and write the buffer; call SetAccess(MemoryLocation.Host, Access.ReadWrite), or copy";
       }
-      else if (info.Size != 0 && device.Instance.GetHostAccess(info.Base) != Access.ReadWrite)
-      {
-        problem = "the CPU may not read and write the buffer; call SetAccess(MemoryLocation.Host, Access.ReadWrite), or copy";
-      }
-      if (problem != null) throw new InvalidOperationException(problem);
+      return null;
     }
 
     ulong Argument(long value, string name)
