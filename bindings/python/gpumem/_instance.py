@@ -141,7 +141,7 @@ class Instance(InstanceKnown, Unique, Copies, Sharing):
     """
 
     __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_ranges", "_buffers", "_pools", "_info",
-                 "_waits", "_generation", "_closer", "__weakref__")
+                 "_waits", "_peers", "_generation", "_closer", "__weakref__")
     _instead = "use the object itself, or open another instance"
 
     def __init__(self, backend: Union[Backend, str, int] = "any", *, name: Optional[str] = None, pin_budget: int = 0,
@@ -176,6 +176,7 @@ class Instance(InstanceKnown, Unique, Copies, Sharing):
         self._buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
         self._pools: weakref.WeakValueDictionary[int, Pool] = weakref.WeakValueDictionary()
         self._waits: Optional[bool] = None
+        self._peers = False  # whether a stream may wait for events of other processes
         self._closer = _Closer(handle) if owned else None
         self._closed = False
 
@@ -190,15 +191,20 @@ class Instance(InstanceKnown, Unique, Copies, Sharing):
             return 0
         sweep()
         if force and not self._views and on_main_thread():
+            if self._peers and self.backend is Backend.HOST:
+                return aside(lambda: self._end(True))  # type: ignore[no-any-return]
             self._await_streams()
-        self._closed = bool(force)  # before the views are counted
+        return self._end(bool(force))
+
+    def _end(self, force: bool) -> int:
+        self._closed = force  # before the views are counted
         if force and self._views:
             self._closed = False
             raise BufferError("the instance cannot be closed by force while views of its memory are alive: arrays, "
                               "memoryviews or tensors of other libraries; drop them first, for example with del")
         destroyed = c_uint64()
         try:
-            call(c.gpumem_instance_close, self._handle, int(bool(force)), destroyed)
+            call(c.gpumem_instance_close, self._handle, int(force), destroyed)
         except BaseException as problem:
             self._closed = getattr(problem, "code", None) in GONE
             if not self._closed:
@@ -212,7 +218,7 @@ class Instance(InstanceKnown, Unique, Copies, Sharing):
         return destroyed.value
 
     def _await_streams(self) -> None:
-        """Waits as closing by force does, but answers Ctrl-C."""
+        """Waits as closing by force does, but answers Ctrl-C. Closing waits for other processes for a second only, which this cannot."""
         for queue in list(self._queues):
             try:
                 queue.synchronize()

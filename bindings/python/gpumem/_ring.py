@@ -231,6 +231,7 @@ class Ring(RingKnown, Opened):
     def _opened(self, made: Made, instance: Instance) -> None:
         self._held, self._spare, self._before = [], None, []
         self.instance = instance
+        instance._peers = True
         self._own(made)
         info = self.info()
         self.device, self._name = instance.device(info.device_ordinal), info.name

@@ -468,12 +468,14 @@ class Event(EventKnown, Owner):
     def _import(cls, device: Device, handle: Any, fds: Any, count: int) -> Event:
         self = cls.__new__(cls)
         self._open(device, create(c.gpumem_event_import, c.gpumem_event_destroy, device._handle, handle, fds, count))
+        device.instance._peers = True
         return self
 
     def export(self) -> ShareHandle:
         """Exports the event, so that other processes can import it with :func:`import_event`. It must have been made with
         ``flags="interprocess|disable_timing"``. The export ends when the event is closed, or with :meth:`Instance.revoke`."""
         from ._share import ShareHandle
+        self.device.instance._peers = True
         return ShareHandle._of(ask(c.gpumem_event_export, c.gpumem_share_handle(), self._handle), self.device.instance)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ import gpumem
 from gpumem import _library as c
 from gpumem import _buffers, _calls, _pool, _sleeping, _stream, _waits
 
-from .support import Case, needs_numpy, on_cuda
+from .support import Case, needs_numpy, on_cuda, on_host
 
 LIMIT = 10  # seconds after which no answer will come; the machine may be busy
 
@@ -460,6 +460,29 @@ class InterruptTest(Case):
         self.assertFalse(instance.closed)
         flag.buffer()[0] = 1
         self.assertEqual(instance.close(force=True), 2)
+
+    @on_host
+    def test_an_instance_that_shares_events_goes_on_closing_after_ctrl_c(self):
+        instance = gpumem.Instance(self.instance.backend)
+        device = instance.device(0)
+        device.event(flags="interprocess|disable_timing").export()
+        flag, stream, array = device.memory(4, "pinned"), device.stream(), bytearray(4096)
+        registered, address = device.register(array), flag.host_pointer
+        flag.fill(0)
+        stream.wait_value(address, 1)
+        registered.fill(7, stream=stream)
+        self.interrupted(functools.partial(instance.close, force=True))
+        self.assertTrue(instance.closed)
+        self.assertEqual(instance.close(force=True), 0)
+        with self.assertRaises(BufferError):
+            array.append(0)  # the work may still use it
+        ctypes.c_uint32.from_address(address).value = 1
+        alive = weakref.ref(instance)
+        del instance, device, flag, stream, registered
+        while alive() is not None:
+            self.device.event().close()  # anything that creates looks for leftovers
+        self.assertEqual(bytes(array), b"\7" * 4096)
+        array.append(0)
 
     def test_a_large_copy(self):
         size = _waits.LARGE

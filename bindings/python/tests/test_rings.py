@@ -4,6 +4,7 @@
 import contextlib
 import functools
 import gc
+import threading
 import unittest
 from unittest import mock
 
@@ -12,7 +13,7 @@ from gpumem import Kind, ShareType
 from gpumem import _library as c
 from gpumem import _ring
 
-from .support import BACKEND
+from .support import BACKEND, on_host
 from .test_interrupt import raises_at
 from .test_sharing import LIMIT, SharingCase, contents
 
@@ -71,6 +72,28 @@ def producer(connection, count, finishing):
         connection.recv()
         if finishing:
             connection.send(ring.finish(LIMIT))
+
+
+def stuck(connection, by_event):
+    """Publishes a message, or records an event, behind work that does not end."""
+    instance = gpumem.Instance(BACKEND)
+    device = instance.device(0)
+    flag, stream = device.memory(4, "pinned"), device.stream()
+    flag.fill(0)
+    if by_event:
+        event = device.event(flags="interprocess|disable_timing")
+        connection.send(event.export())
+    else:
+        ring = device.ring(SIZE, consumers_first=1)
+        connection.send(ring.export())
+        slot = ring.acquire(stream, LIMIT)
+    stream.wait_value(flag.host_pointer, 1)
+    if by_event:
+        event.record(stream)
+    else:
+        slot.publish()
+    connection.send("published")
+    connection.recv()
 
 
 class RingTest(SharingCase):
@@ -311,6 +334,35 @@ class RingTest(SharingCase):
                     first.release()
                 ring.close()
             self.assertTrue(first.closed)
+
+    @on_host
+    def test_closing_by_force_waits_for_no_other_process(self):
+        def leave(instance):
+            with self.assertRaises(ZeroDivisionError):
+                with instance:
+                    raise ZeroDivisionError
+        for by_event in (False, True):
+            for close in (lambda instance: instance.close(force=True), leave):
+                process, connection = self.start(stuck, by_event)
+                instance, array = gpumem.Instance(BACKEND), bytearray(4096)
+                device = instance.device(0)
+                stream, registered = device.stream(), device.register(array)
+                if by_event:
+                    event = gpumem.import_event(self.heard(connection), device=device)
+                    self.assertEqual(self.heard(connection), "published")
+                    stream.wait_event(event)
+                else:
+                    ring = gpumem.open_ring(self.heard(connection), instance=instance)
+                    self.assertEqual(self.heard(connection), "published")
+                    ring.wait(stream, LIMIT).copy_to(registered, stream=stream)
+                registered.fill(1, stream=stream)
+                watchdog = threading.Timer(LIMIT, process.kill)
+                watchdog.start()
+                close(instance)
+                watchdog.cancel()
+                self.assertTrue(instance.closed)
+                self.assertTrue(process.is_alive(), "it was waited for")
+                process.kill()
 
     def test_messages_that_are_held(self):
         process, connection = self.start(producer, 4, True)
