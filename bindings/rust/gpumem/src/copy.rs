@@ -67,6 +67,8 @@ pub(crate) mod sealed {
         Part(Use),
         /// The pool of a block that is freed in the order of the work.
         Pool(Arc<PoolInner>),
+        /// A ring, a slot of which is used: that of the message with this number.
+        Slot(Arc<dyn Send + Sync>, u64),
         /// A share that keeps others from writing the array.
         Shared(Arc<dyn Send + Sync>),
         /// A function that may not have run.

@@ -4,11 +4,11 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ops::RangeBounds;
 use std::ptr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use gpumem_sys as sys;
 
@@ -19,12 +19,12 @@ use crate::element::Element;
 use crate::error::ErrorKind;
 use crate::error::{Error, Rejected, Status};
 use crate::infos::RingInfo;
-use crate::instance::Instance;
+use crate::instance::{lock, Instance};
 use crate::library::{c, call, info_call, output_call};
 use crate::memory::Owned;
 pub use crate::options::{RingOpenOptions, RingOptions};
 use crate::share::ShareHandle;
-use crate::stream::{nanoseconds, order, Stream};
+use crate::stream::{nanoseconds, order, Stream, StreamInner};
 use crate::typed::{addressed_part, part_of_bytes};
 use crate::uses::busy;
 
@@ -46,6 +46,36 @@ impl Ring {
     fn release(&self, stream: Option<&Stream>, number: u64) -> Result<(), Error> {
         // SAFETY: only handles.
         unsafe { call!(gpumem_ring_release(self.handle, order(stream), number)) }.map(drop)
+    }
+}
+
+/// The streams that were given work on a slot or message.
+#[derive(Debug, Default)]
+struct Users {
+    number: u64,
+    streams: Mutex<Vec<Weak<StreamInner>>>,
+}
+
+impl Users {
+    fn of(number: u64) -> Self {
+        Self { number, streams: Mutex::default() }
+    }
+
+    fn add(&self, stream: &Stream) {
+        let mut streams = lock(&self.streams);
+        if !streams.iter().any(|known| ptr::eq(known.as_ptr(), &*stream.inner)) {
+            streams.push(Arc::downgrade(&stream.inner));
+        }
+    }
+
+    /// Those whose work on it was not observed complete, unless the slot's own stream comes after it.
+    fn others(&self, ring: &Arc<Ring>, own: Option<&Stream>) -> Vec<Stream> {
+        let known: Vec<_> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
+        let is_covered = |stream: &Arc<StreamInner>| match stream.latest_use(ring, self.number) {
+            Some(last) => own.map_or(false, |own| own.inner.comes_after(stream, last)),
+            None => true,
+        };
+        known.into_iter().filter(|stream| !is_covered(stream)).map(|inner| Stream { inner }).collect()
     }
 }
 
@@ -73,25 +103,27 @@ impl Found {
     fn slice<'a, T: Element>(
         &self,
         ring: &'a Arc<Ring>,
+        users: &'a Users,
         range: &impl RangeBounds<usize>,
         function: &'static str,
     ) -> Result<RingSlice<'a, T>, Error> {
         let (offset, len) = part_of_bytes::<T>((self.pointer, self.size), range, function)?;
-        Ok(RingSlice { ring, start: self.pointer + offset, len, elements: PhantomData })
+        Ok(RingSlice { ring, start: self.pointer + offset, len, users, elements: PhantomData })
     }
 }
 
 addressed_part! {
     /// A part of a slot of a ring, as an operand of copies and fills.
-    RingSlice of ring: Arc<Ring>
+    RingSlice of ring: Arc<Ring>, users: &'a Users
 }
 
 impl<T: Element> Operand for RingSlice<'_, T> {
     fn elements(&self) -> Span {
         Span::of_slice(self.start as *mut T, self.len)
     }
-    fn kept(&self, _: &Stream) -> Keep {
-        Keep::Shared(self.ring.clone())
+    fn kept(&self, stream: &Stream) -> Keep {
+        self.users.add(stream);
+        Keep::Slot(self.ring.clone(), self.users.number)
     }
 }
 
@@ -131,6 +163,8 @@ impl<T: Element> Operand for RingSlice<'_, T> {
 pub struct RingProducer {
     ring: Arc<Ring>,
     acquired: Option<Acquired>,
+    /// Of the slot that was acquired.
+    users: Users,
 }
 
 /// A slot that was acquired, and not published. It outlives its [`RingSlot`], which may be dropped or forgotten.
@@ -154,7 +188,8 @@ impl RingProducer {
         // SAFETY: the struct and its text live during the call.
         let create = || unsafe { output_call!(gpumem_ring_create(device.handle, &*desc)) };
         let handle = device.instance.with_room(create)?;
-        Ok(Self { ring: Arc::new(Ring { handle, instance: device.instance.clone() }), acquired: None })
+        let ring = Arc::new(Ring { handle, instance: device.instance.clone() });
+        Ok(Self { ring, acquired: None, users: Users::default() })
     }
 
     /// Waits until all consumers have released the next slot. The stream will fill it, and waits for their work. Without a
@@ -188,9 +223,11 @@ impl RingProducer {
     fn next(&mut self, stream: Option<&Stream>, timeout_ns: u64) -> Result<Option<Found>, Error> {
         let share = || stream.map(|stream| Stream { inner: stream.inner.clone() });
         if let Some(acquired) = &mut self.acquired {
-            if let Some(before) = &acquired.stream {
+            let begun = Instant::now();
+            for before in acquired.stream.iter().chain(&self.users.others(&self.ring, None)) {
+                let passed = nanoseconds(begun.elapsed());
                 // If it fails, nothing runs there any more.
-                if let Ok(false) = before.inner.synchronize(timeout_ns) {
+                if let Ok(false) = before.inner.synchronize(timeout_ns.saturating_sub(passed)) {
                     return Ok(None);
                 }
             }
@@ -206,6 +243,7 @@ impl RingProducer {
         }
         let found = Found::of(&slot);
         self.acquired = Some(Acquired { found, stream: share() });
+        self.users = Users::of(found.number);
         Ok(Some(found))
     }
 
@@ -255,14 +293,14 @@ impl RingProducer {
     /// [`ErrorKind::Busy`] while consumers have the ring, see [`finish`](Self::finish), or if work in a stream uses it that was
     /// not observed complete. The producer is returned.
     pub fn close(self) -> Result<(), Rejected<Self>> {
-        let Self { ring, acquired } = self;
-        ring.close_shared().map_err(|(ring, error)| Rejected::new(Self { ring, acquired }, error))
+        let Self { ring, acquired, users } = self;
+        ring.close_shared().map_err(|(ring, error)| Rejected::new(Self { ring, acquired, users }, error))
     }
 }
 
 /// A slot to fill. [`publish`](Self::publish) passes it on. If it is dropped instead, the next
-/// [`acquire`](RingProducer::acquire) returns it once more; the drop waits for the work in its stream. If it is forgotten,
-/// that `acquire` waits.
+/// [`acquire`](RingProducer::acquire) returns it once more; the drop waits for the work in its stream, and for work on it in
+/// others. If it is forgotten, that `acquire` waits.
 #[derive(Debug)]
 #[must_use = "a slot that is dropped is not published"]
 pub struct RingSlot<'a> {
@@ -277,7 +315,7 @@ impl RingSlot<'_> {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if they do not lie within the slot.
     pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<RingSlice<'_, T>, Error> {
-        self.found.slice(&self.producer.ring, &range, "RingSlot::slice")
+        self.found.slice(&self.producer.ring, &self.producer.users, &range, "RingSlot::slice")
     }
 
     /// Bytes that may be filled.
@@ -299,15 +337,30 @@ impl RingSlot<'_> {
     }
 
     /// Publishes the first `bytes` bytes, with a number for the consumers. They see them when the work is complete that is
-    /// in the slot's stream now. Without consumers, the message is lost.
+    /// in the slot's stream now. Without one, that is the stream with work on the slot, if there is one. Without consumers,
+    /// the message is lost.
     ///
     /// # Errors
+    /// [`ErrorKind::Busy`] if work in yet another stream uses the slot, for which its own does not wait, and that was not
+    /// observed complete; the next [`acquire`](RingProducer::acquire) returns the slot, and waits for that.
     /// [`ErrorKind::InvalidArgument`] if the slot has fewer bytes; otherwise [`ErrorKind::InvalidState`] or
     /// [`ErrorKind::Busy`]. The slot is dropped then.
     pub fn publish(self, bytes: u64, tag: u64) -> Result<(), Error> {
+        let others = self.producer.users.others(&self.producer.ring, self.stream);
+        let stream = match (self.stream, &others[..]) {
+            (own, []) => own,
+            (None, [only]) => Some(only),
+            _ => {
+                mem::forget(self);
+                let message =
+                    "work in another stream uses the slot and was not observed complete; synchronize that \
+                               stream, or take the slot with it";
+                return Err(Error::own(Status::BUSY, "RingSlot::publish", message));
+            }
+        };
         let ring = self.producer.ring.handle;
         // SAFETY: only handles.
-        unsafe { call!(gpumem_ring_publish(ring, order(self.stream), bytes, tag)) }?;
+        unsafe { call!(gpumem_ring_publish(ring, order(stream), bytes, tag)) }?;
         let mut published = ManuallyDrop::new(self);
         published.producer.acquired = None;
         Ok(())
@@ -316,7 +369,7 @@ impl RingSlot<'_> {
 
 impl Drop for RingSlot<'_> {
     fn drop(&mut self) {
-        if let Some(stream) = self.stream {
+        for stream in self.stream.into_iter().chain(&self.producer.users.others(&self.producer.ring, None)) {
             // If it fails, nothing runs there any more.
             let _ = stream.synchronize();
         }
@@ -395,7 +448,8 @@ impl RingConsumer {
             return Ok(None);
         }
         self.held.borrow_mut().push_back((slot.number, false));
-        Ok(Some(RingMessage { consumer: self, found: Found::of(&slot), stream }))
+        let users = Users::of(slot.number);
+        Ok(Some(RingMessage { consumer: self, found: Found::of(&slot), stream, users }))
     }
 
     /// The messages that come, until the producer has finished the ring. After an error it goes on waiting.
@@ -404,7 +458,16 @@ impl RingConsumer {
         RingMessages { consumer: self, stream }
     }
 
-    fn release(&self, number: u64, stream: Option<&Stream>) -> Result<(), Error> {
+    fn release(&self, users: &Users, own: Option<&Stream>) -> Result<(), Error> {
+        let (number, others) = (users.number, users.others(&self.ring, own));
+        let stream = match (own, &others[..]) {
+            (None, [only]) => Some(only),
+            _ => {
+                // If it fails, nothing runs there any more.
+                others.iter().for_each(|other| drop(other.synchronize()));
+                own
+            }
+        };
         let mut held = self.held.borrow_mut();
         if !matches!(held.front(), Some((oldest, _)) if *oldest == number) {
             // It is released after the stream may be gone.
@@ -496,6 +559,7 @@ pub struct RingMessage<'a> {
     consumer: &'a RingConsumer,
     found: Found,
     stream: Option<&'a Stream>,
+    users: Users,
 }
 
 impl RingMessage<'_> {
@@ -504,7 +568,7 @@ impl RingMessage<'_> {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if they do not lie within the message.
     pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<RingSlice<'_, T>, Error> {
-        self.found.slice(&self.consumer.ring, &range, "RingMessage::slice")
+        self.found.slice(&self.consumer.ring, &self.users, &range, "RingMessage::slice")
     }
 
     /// Bytes of the message.
@@ -532,19 +596,22 @@ impl RingMessage<'_> {
     }
 
     /// Releases the message. The producer fills the slot again when the work is complete that is in the message's stream now.
+    /// Without one, that is the stream with work on the message, if there is one. This waits for work on it in yet other
+    /// streams, unless its own waits for that.
     ///
     /// # Errors
     /// [`ErrorKind::PeerGone`] if the producer has ended; otherwise [`ErrorKind::InvalidArgument`],
     /// [`ErrorKind::InvalidState`] or [`ErrorKind::Busy`].
     pub fn release(self) -> Result<(), Error> {
-        let message = ManuallyDrop::new(self);
-        message.consumer.release(message.found.number, message.stream)
+        let mut message = ManuallyDrop::new(self);
+        let users = mem::take(&mut message.users);
+        message.consumer.release(&users, message.stream)
     }
 }
 
 impl Drop for RingMessage<'_> {
     fn drop(&mut self) {
         // The next wait reports what is wrong.
-        let _ = self.consumer.release(self.found.number, self.stream);
+        let _ = self.consumer.release(&self.users, self.stream);
     }
 }

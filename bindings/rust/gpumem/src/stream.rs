@@ -243,6 +243,24 @@ impl Work {
         found.map(|failure| failure.error.clone())
     }
 
+    /// The number of the latest work that uses a slot of a ring and was not observed complete.
+    pub(crate) fn latest_use<R>(&self, ring: &Arc<R>, slot: u64) -> Option<u64> {
+        let uses = |keep: &Keep| match keep {
+            Keep::Slot(of, number) => *number == slot && ptr::eq(Arc::as_ptr(of).cast(), Arc::as_ptr(ring)),
+            _ => false,
+        };
+        lock(&self.flight).entries.iter().rev().find(|(_, keep)| uses(keep)).map(|(number, _)| *number)
+    }
+
+    /// Whether what is enqueued now runs after the work of a stream up to a number: it is this one, or was waited for.
+    pub(crate) fn comes_after(&self, stream: &Arc<StreamInner>, number: u64) -> bool {
+        let waits = |keep: &Keep| match keep {
+            Keep::Earlier(of, last) => *last >= number && ptr::eq(of.as_ptr(), &**stream),
+            _ => false,
+        };
+        ptr::eq(self, &*stream.work) || lock(&self.flight).entries.iter().any(|(_, keep)| waits(keep))
+    }
+
     fn is_observed(&self, number: u64) -> bool {
         number == 0 || lock(&self.flight).observed >= number
     }

@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{backend, is_host, with_device};
@@ -24,8 +25,8 @@ use gpumem::{
     Error, ErrorKind, Event, EventFlags, ExportFlags, ExportOptions, FetchOptions, HandleTypes, Hub,
     HubFlags, HubOptions, ImportOptions, ImportState, Imported, Instance, Kind, Link, LinkOptions, Memory,
     MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Pool, PoolOptions, Processor,
-    PublishOptions, Region, Rejected, RingConsumer, RingOpenOptions, RingOptions, RingProducer, SendOptions,
-    ShareHandle, SharePeer, ShareType, ShareWay, Status, Stream, WaitCondition,
+    PublishOptions, Region, Rejected, RingConsumer, RingMessage, RingOpenOptions, RingOptions, RingProducer,
+    RingSlot, SendOptions, ShareHandle, SharePeer, ShareType, ShareWay, Status, Stream, WaitCondition,
 };
 
 /// Elements in 2 MiB.
@@ -1191,6 +1192,147 @@ fn consume(mut socket: &UnixStream) {
     assert_eq!(next, 100);
     assert_eq!(consumer.wait(None).unwrap_err().kind(), ErrorKind::Closed);
     consumer.close().unwrap();
+}
+
+/// Work of a stream on a slot that was acquired without it. Its consumer reads at once what it gets.
+#[test]
+fn a_slot_is_passed_on_after_work_of_any_stream() {
+    if let Some(socket) = peer() {
+        let (instance, _device) = open();
+        let consumer = RingConsumer::open(&instance, &read_handle(&socket), &RingOpenOptions::new()).unwrap();
+        for (found, number) in consumer.messages(None).map(Result::unwrap).zip(0..) {
+            let bytes = found.size() as usize;
+            assert_eq!(contents(&instance, found.slice(..bytes).unwrap()), message(number), "{number}");
+        }
+        return consumer.close().unwrap();
+    }
+    with_device(|_, device| {
+        if !can_make_rings(device) {
+            return;
+        }
+        let options = RingOptions::new().consumers_first(1);
+        let mut producer = RingProducer::new(device, SLOT, &options).unwrap();
+        let peer = Peer::start("a_slot_is_passed_on_after_work_of_any_stream");
+        write_handle(&peer.socket, &producer.export().unwrap());
+        let [own, first, second] = [0; 3].map(|_| Stream::new(device).unwrap());
+        let event = Event::with_options(device, EventFlags::DISABLE_TIMING, None).unwrap();
+        let late = || thread::sleep(Duration::from_millis(20));
+        let fill = |slot: &RingSlot, stream: &Stream| {
+            stream.launch_host_function(late).unwrap();
+            let bytes = message(slot.number());
+            drop(stream.copy_from_slice(slot.slice(..bytes.len()).unwrap(), &bytes).unwrap());
+            bytes.len() as u64
+        };
+
+        // In the order of the one stream that uses it.
+        for _ in 0..3 {
+            let slot = producer.acquire(None).unwrap();
+            let bytes = fill(&slot, &first);
+            slot.publish(bytes, 0).unwrap();
+        }
+        // Of several, the slot's own one comes after the other.
+        for _ in 0..3 {
+            let slot = producer.acquire(Some(&own)).unwrap();
+            let bytes = fill(&slot, &first);
+            event.record(&first).unwrap();
+            own.wait_event(&event).unwrap();
+            slot.publish(bytes, 0).unwrap();
+        }
+        // Otherwise it is refused, and comes again when that is complete.
+        for (stream, users) in [(Some(&own), [&first, &first]), (None, [&first, &second])] {
+            let slot = producer.acquire(stream).unwrap();
+            let number = slot.number();
+            let bytes = users.map(|user| fill(&slot, user))[0];
+            let error = slot.publish(bytes, 0).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.to_string().as_str()),
+                (
+                    ErrorKind::Busy,
+                    "RingSlot::publish: work in another stream uses the slot and was not observed complete; \
+                     synchronize that stream, or take the slot with it"
+                )
+            );
+            let slot = producer.acquire(None).unwrap();
+            assert_eq!(slot.number(), number);
+            assert!(users.iter().all(|user| user.is_complete().unwrap()));
+            slot.publish(bytes, 0).unwrap();
+        }
+        // What is dropped, or forgotten, is not used any more when it comes again.
+        let slot = producer.acquire(None).unwrap();
+        fill(&slot, &first);
+        drop(slot);
+        assert!(first.is_complete().unwrap());
+        let gate = Pinned::<AtomicU32>::zeroed(device, 1).unwrap();
+        let slot = producer.acquire(None).unwrap();
+        first.wait_value(&gate, 0, WaitCondition::EQ, 1).unwrap();
+        let bytes = fill(&slot, &first);
+        mem::forget(slot);
+        let early = producer.acquire_for(None, Duration::from_millis(1)).map(|slot| slot.is_some());
+        gate[0].store(1, Ordering::Release);
+        assert!(!early.unwrap());
+        producer.acquire(None).unwrap().publish(bytes, 0).unwrap();
+        assert!(producer.finish_for(PATIENCE).unwrap());
+        peer.end();
+        [own, first, second].iter().for_each(|stream| stream.synchronize().unwrap());
+        producer.close().unwrap();
+    });
+}
+
+/// Work of a stream on a message that was taken without it. Its producer writes the slot again at once.
+#[test]
+fn a_message_is_released_after_work_of_any_stream() {
+    if let Some(socket) = peer() {
+        let (instance, device) = open();
+        let consumer = RingConsumer::open(&instance, &read_handle(&socket), &RingOpenOptions::new()).unwrap();
+        let [own, first, second] = [0; 3].map(|_| Stream::new(&device).unwrap());
+        let mut copied = Vec::new();
+        let mut copy = |found: &RingMessage, stream: &Stream| {
+            stream.launch_host_function(|| thread::sleep(Duration::from_millis(5))).unwrap();
+            let bytes = found.size() as usize;
+            let target = Pinned::<u8>::zeroed(&device, bytes).unwrap();
+            let pending = stream.copy(target, found.slice(..bytes).unwrap()).unwrap();
+            copied.push((found.number(), pending));
+        };
+        for found in consumer.messages(None).take(10) {
+            copy(&found.unwrap(), &first);
+        }
+        for found in consumer.messages(Some(&own)).take(10) {
+            let found = found.unwrap();
+            copy(&found, &first);
+            copy(&found, &own);
+            found.release().unwrap();
+        }
+        for found in consumer.messages(None).take(10) {
+            let found = found.unwrap();
+            copy(&found, &first);
+            copy(&found, &second);
+            found.release().unwrap();
+        }
+        for _ in 0..5 {
+            let [older, newer] = [0; 2].map(|_| consumer.wait(None).unwrap());
+            copy(&older, &first);
+            copy(&newer, &second);
+            newer.release().unwrap();
+            older.release().unwrap();
+        }
+        for (number, pending) in copied {
+            assert_eq!(pending.wait().unwrap().0[..], message(number)[..], "{number}");
+        }
+        return consumer.close().unwrap();
+    }
+    with_device(|instance, device| {
+        if !can_make_rings(device) {
+            return;
+        }
+        let options = RingOptions::new().slot_count(2).consumers_first(1);
+        let mut producer = RingProducer::new(device, SLOT, &options).unwrap();
+        let peer = Peer::start("a_message_is_released_after_work_of_any_stream");
+        write_handle(&peer.socket, &producer.export().unwrap());
+        produce(instance, &mut producer, None, 40);
+        assert!(producer.finish_for(PATIENCE).unwrap());
+        peer.end();
+        producer.close().unwrap();
+    });
 }
 
 #[test]
