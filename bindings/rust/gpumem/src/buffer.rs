@@ -303,6 +303,9 @@ impl Parts for BufferInner {
     fn uses(&self) -> &Uses {
         &self.shared.uses
     }
+    fn bytes(&self) -> u64 {
+        self.shared.c_info().map_or(0, |info| info.capacity)
+    }
 }
 
 impl Drop for BufferInner {

@@ -20,7 +20,7 @@ use crate::infos::{ProbeInfo, Stats};
 use crate::library::{c, call, info_call, output_call, require};
 use crate::memory::Remains;
 pub use crate::options::{HostOptions, InstanceOptions};
-use crate::stream::{a_device_was_lost, release_complete};
+use crate::stream::{a_device_was_lost, release_complete, waiting_bytes};
 use crate::words::translate;
 
 /// Locks a mutex. Poison is ignored: the data is never left half changed.
@@ -157,8 +157,22 @@ impl Inner {
     #[inline]
     pub(crate) fn with_room<R>(&self, mut call: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
         match call() {
-            Err(error) if error.kind().is_lack() && self.make_room() => call(),
+            Err(error) if error.kind().is_lack() => {
+                let result = if self.make_room() { call() } else { Err(error) };
+                result.map_err(|error| self.with_waiting(error))
+            }
             result => result,
+        }
+    }
+
+    /// Says how much memory was dropped, and not freed because streams work on.
+    #[cold]
+    fn with_waiting(&self, error: Error) -> Error {
+        match waiting_bytes(self.handle) {
+            bytes if bytes != 0 && error.kind().is_lack() => error.with_note(&format!(
+                "{bytes} bytes that were dropped wait for work in streams: synchronize them"
+            )),
+            _ => error,
         }
     }
 

@@ -160,6 +160,9 @@ impl Parts for Others {
     fn uses(&self) -> &Uses {
         &self.uses
     }
+    fn bytes(&self) -> u64 {
+        lock(&self.freeing).map_or(0, |freeing| freeing.bytes)
+    }
 }
 
 impl Drop for Others {

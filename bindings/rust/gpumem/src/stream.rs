@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! Ordered queues of work, which keep the memory of their work alive.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -136,6 +137,18 @@ const QUERY_AT_LEAST: usize = 64;
 impl Keep {
     fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing)
+    }
+
+    /// An object that memory goes with, the number of its owners, and its bytes.
+    fn shares(&self) -> Option<(*const (), usize, u64)> {
+        match self {
+            Self::Memory(memory) => {
+                let allocation = &memory.allocation;
+                Some((Arc::as_ptr(allocation).cast(), Arc::strong_count(allocation), memory.bytes()))
+            }
+            Self::Part(used) => Some(used.shares()),
+            _ => None,
+        }
     }
 
     /// Releases the object after its device, instance or process is gone, when the end of the work cannot be
@@ -1127,6 +1140,19 @@ pub(crate) fn release_complete(instance: sys::gpumem_instance) -> bool {
         }
     }
     released
+}
+
+/// Bytes of what only work in streams of an instance still keeps.
+pub(crate) fn waiting_bytes(instance: sys::gpumem_instance) -> u64 {
+    let mut kept = HashMap::new();
+    for work in living(&STREAMS).iter().filter(|work| work.instance == instance) {
+        for (_, keep) in &lock(&work.flight).entries {
+            if let Some((object, owners, bytes)) = keep.shares() {
+                kept.entry(object).or_insert((owners as isize, bytes)).0 -= 1;
+            }
+        }
+    }
+    kept.values().filter(|(others, _)| *others == 0).map(|(_, bytes)| bytes).sum()
 }
 
 /// Whether a call has found a device lost.

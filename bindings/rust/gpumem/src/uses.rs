@@ -60,6 +60,10 @@ pub(crate) fn lost(object: &str, function: &'static str) -> Error {
 /// An object of which work in streams uses parts.
 pub trait Parts: Send + Sync {
     fn uses(&self) -> &Uses;
+    /// Bytes of memory that are freed with the object.
+    fn bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// A part that work in a stream uses, and a share of its object.
@@ -77,6 +81,11 @@ impl Use {
         let part = (offset.saturating_add(bytes), offset);
         *lock(&object.uses().parts).entry(part).or_default() += 1;
         Some(Self { object, part })
+    }
+
+    /// The object, the number of its owners, and its bytes.
+    pub(crate) fn shares(&self) -> (*const (), usize, u64) {
+        (Arc::as_ptr(&self.object).cast(), Arc::strong_count(&self.object), self.object.bytes())
     }
 
     /// Gives the share back although the work may go on: its device is lost.

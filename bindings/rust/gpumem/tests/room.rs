@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{backend, with_host};
 use gpumem::{
     Backend, Buffer, BufferOptions, Content, DeviceMemory, Error, ErrorKind, Group, HostOptions, Instance,
-    InstanceOptions, Physical, Pinned, Pool, PoolOptions, RegisterOptions, Registered, RingOptions,
+    InstanceOptions, Kind, Physical, Pinned, Pool, PoolOptions, RegisterOptions, Registered, RingOptions,
     RingProducer, Stream, WaitCondition,
 };
 
@@ -86,9 +86,32 @@ fn what_complete_work_used_makes_room_for_an_allocation() {
         waste();
         stream.wait_value(&gate, 0, WaitCondition::EQ, 1).unwrap();
         drop(elsewhere.fill(&DeviceMemory::<u8>::new(&other.device(0).unwrap(), 1).unwrap(), 1u8).unwrap());
-        let error = DeviceMemory::<u8>::new(device, LEN).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        let mut errors = vec![(DeviceMemory::<u8>::new(device, LEN).err(), ErrorKind::OutOfMemory, LEN)];
+        // What lives waits for nothing.
+        let [living, dropped] = [0; 2].map(|_| DeviceMemory::<u8>::new(device, 1 << 20).unwrap());
+        for memory in [&living, &dropped, &dropped] {
+            drop(stream.fill(memory, 1u8).unwrap());
+        }
+        drop(dropped);
+        let buffer = Buffer::<u8>::new(device, 2 << 20).unwrap();
+        drop(stream.fill(&buffer, 1u8).unwrap());
+        drop(buffer);
+        let error = DeviceMemory::<u8>::new(device, LEN).err();
+        errors.push((error, ErrorKind::OutOfMemory, LEN + (3 << 20)));
+        let options = PoolOptions::new().kind(Kind::PINNED).limit(4 << 20);
+        let pool = Pool::with_options(device, &options).unwrap();
+        drop(stream.fill(&pool.alloc::<u8>(3 << 20, None).unwrap(), 1u8).unwrap());
+        let error = pool.alloc::<u8>(3 << 20, None).err();
+        errors.push((error, ErrorKind::LimitExceeded, LEN + (6 << 20)));
         gate[0].store(1, Ordering::Release);
+        for (error, kind, bytes) in errors {
+            let error = error.unwrap();
+            assert_eq!(error.kind(), kind);
+            let note =
+                format!("; {bytes} bytes that were dropped wait for work in streams: synchronize them");
+            assert!(error.message().ends_with(&note), "{error}");
+        }
+        drop(living);
         in_time(|| DeviceMemory::<u8>::new(device, LEN));
     });
 }
