@@ -99,11 +99,12 @@ impl Instance {
     /// [`ErrorKind::OutOfMemory`] or [`ErrorKind::Internal`].
     pub fn read_file<T: Element + Copy>(
         &self,
-        destination: impl Destination<T>,
+        mut destination: impl Destination<T>,
         file: &File,
         offset: u64,
     ) -> Result<FileCopied, Error> {
-        self.read_file_with(destination, file, offset, FileOptions::new())
+        let (direction, span) = (FileDirection::TO_MEMORY, destination.span());
+        self.copy_file::<T>(direction, span, file, offset, FileOptions::new())
     }
 
     /// As [`read_file`](Self::read_file), with options.
@@ -118,6 +119,7 @@ impl Instance {
         options: FileOptions<'_>,
     ) -> Result<FileCopied, Error> {
         self.copy_file::<T>(FileDirection::TO_MEMORY, destination.span(), file, offset, options)
+            .map_err(|error| error.called_as("Instance::read_file_with"))
     }
 
     /// Writes the whole source to a file, from an offset on. What is written is with the system then, not yet on the disk.
@@ -133,7 +135,8 @@ impl Instance {
         offset: u64,
         source: impl Source<T>,
     ) -> Result<FileCopied, Error> {
-        self.write_file_with(file, offset, source, FileOptions::new())
+        let (direction, span) = (FileDirection::FROM_MEMORY, source.span());
+        self.copy_file::<T>(direction, span, file, offset, FileOptions::new())
     }
 
     /// As [`write_file`](Self::write_file), with options.
@@ -148,6 +151,7 @@ impl Instance {
         options: FileOptions<'_>,
     ) -> Result<FileCopied, Error> {
         self.copy_file::<T>(FileDirection::FROM_MEMORY, source.span(), file, offset, options)
+            .map_err(|error| error.called_as("Instance::write_file_with"))
     }
 
     /// Reads bytes of a file into memory by its address.
@@ -167,6 +171,7 @@ impl Instance {
     ) -> Result<FileCopied, Error> {
         // SAFETY: the caller's promise.
         unsafe { self.copy_file_raw(FileDirection::TO_MEMORY, destination, file, offset, bytes, options) }
+            .map_err(|error| error.called_as("Instance::read_file_raw"))
     }
 
     /// Writes memory to a file by its address.
@@ -187,6 +192,7 @@ impl Instance {
         let source = source as *mut c_void;
         // SAFETY: the caller's promise; the library only reads.
         unsafe { self.copy_file_raw(FileDirection::FROM_MEMORY, source, file, offset, bytes, options) }
+            .map_err(|error| error.called_as("Instance::write_file_raw"))
     }
 
     fn copy_file<T>(

@@ -11,7 +11,7 @@ pub(crate) fn bytes_of<T>(len: usize, function: &'static str) -> Result<usize, E
         Some(bytes) if bytes <= isize::MAX as usize => Ok(bytes),
         _ => Err(Error::invalid(
             function,
-            format!("{len} elements of {} bytes are more than can be addressed", size_of::<T>()),
+            format!("{len} elements of {} bytes are more than can be addressed; pass fewer", size_of::<T>()),
         )),
     }
 }
@@ -102,7 +102,11 @@ mod tests {
         assert_eq!(bytes_of::<[u8; 0]>(usize::MAX, "f").unwrap(), 0);
         assert_eq!(bytes_of::<u8>(isize::MAX as usize, "f").unwrap(), isize::MAX as usize);
         assert!(bytes_of::<u8>(isize::MAX as usize + 1, "f").is_err());
-        assert!(bytes_of::<u16>(usize::MAX / 2 + 1, "f").is_err());
+        let error = bytes_of::<u16>(1 << 63, "f").unwrap_err();
+        assert_eq!(
+            error.message(),
+            "9223372036854775808 elements of 2 bytes are more than can be addressed; pass fewer"
+        );
         assert!(bytes_of::<u64>(usize::MAX / 4, "f").is_err());
     }
 

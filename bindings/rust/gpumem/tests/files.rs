@@ -152,5 +152,23 @@ fn refused() {
         let refused = instance.write_file(&read_only, 0, &[0u8; 6]).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoAccess);
         assert!(refused.to_string().starts_with("Instance::write_file: "), "{}", refused);
+        let (mut bytes, options) = ([0u8; 6], FileOptions::new);
+        let pointer = bytes.as_mut_ptr().cast();
+        // SAFETY: there are so many bytes.
+        let [read, write] = unsafe {
+            [
+                instance.read_file_raw(pointer, &from, 0, 6, options()),
+                instance.write_file_raw(&read_only, 0, pointer, 6, options()),
+            ]
+        };
+        for (function, result) in [
+            ("read_file_with", instance.read_file_with(&mut bytes, &from, 0, options())),
+            ("write_file_with", instance.write_file_with(&read_only, 0, &bytes, options())),
+            ("read_file_raw", read),
+            ("write_file_raw", write),
+        ] {
+            let text = result.unwrap_err().to_string();
+            assert!(text.starts_with(&format!("Instance::{function}: ")), "{text}");
+        }
     });
 }
