@@ -103,8 +103,11 @@ def with_room(make: Callable[..., int], *arguments: Any) -> int:
         return make(*arguments)
     except Error as problem:
         if not made_room(problem.code):
-            raise
-    return make(*arguments)
+            raise with_kept(problem)
+    try:
+        return make(*arguments)
+    except Error as problem:
+        raise with_kept(problem)
 
 
 def ask(function: Callable[..., int], struct: Any, *arguments: Any) -> Any:
@@ -304,6 +307,14 @@ def made_room(status: Optional[int]) -> bool:
         return False
     sweep()
     return True
+
+
+def with_kept(problem: Error) -> Error:
+    """Says, if memory is short, that streams may keep some."""
+    if problem.code in _SHORT and any(queue.uses for queue in active.copy()):
+        problem.message += "; memory that was dropped while work in streams uses it waits for that: synchronize them"
+        problem.args = (problem.message,)
+    return problem
 
 
 GONE = (c.GPUMEM_ERROR_STALE_HANDLE, c.GPUMEM_ERROR_CLOSED)

@@ -18,7 +18,7 @@ from . import _library as c
 from . import _types
 from ._arrow import ArrowView
 from ._calls import (BY_EXPORT, GONE, Made, Unique, active, ask, call, create, destroy_quietly, encoded, finalizer, i32,
-                     leftovers, made_room, size64, status_error, sweep, u64, untrack)
+                     leftovers, made_room, size64, status_error, sweep, u64, untrack, with_kept)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, reclaim
 from ._enums import code, flags
@@ -353,7 +353,7 @@ class Memory(Region, Managed, Scoped):
         creation.desc.name = None
         _creations.append(creation)
         if error is not None:
-            raise error
+            raise with_kept(error)
 
     @staticmethod
     def _create_aside(creation: _Creation, device: Device) -> int:
