@@ -34,7 +34,7 @@ from ._options import HostOptions, host_options
 from ._ranges import Granularity, Physical, Range, physical_desc
 from ._share import Sharing
 from ._sleeping import Call
-from ._stream import Event, Queue, Stream, hold, instance_closed, release
+from ._stream import Event, Queue, Stream, hold, instance_closed, observe, release
 from ._waits import LARGE, aside, on_main_thread
 from ._words import report_in_python
 from .errors import Error, InvalidArgument, NotFound
@@ -189,6 +189,7 @@ class Instance(InstanceKnown, Unique, Copies, Sharing):
         """
         if self._closed:
             return 0
+        observe(self)
         sweep()
         if force and not self._views and on_main_thread():
             if self._peers and self.backend is Backend.HOST:

@@ -130,6 +130,10 @@ class Region(RegionKnown, Unique):
         """The streams whose work in flight uses the memory."""
         return {queue for queue in map(queue_of, self._holds.copy()) if queue}
 
+    def _lasting(self, operand: Any) -> Any:
+        """What work in a stream keeps of an operand: this memory, or a view of it."""
+        return operand
+
     def _viewed(self) -> bool:
         """Whether a view, or a call of another thread, holds the memory."""
         if self._holds:

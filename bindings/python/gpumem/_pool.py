@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 from . import _infos
 from . import _library as c
 from ._calls import (GONE, ask, call, calling_back, create, destroy_quietly, encoded, finalizer, i32, lasting, leftovers, number,
-                     report_unraisable, status_error, sweep, text, u64, with_room)
+                     report_unraisable, status_error, sweep, text, u64, untrack, with_room)
 from ._codes import HandleTypes, Kind, MemoryFlags, PoolFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from ._enums import code, known
@@ -25,7 +25,7 @@ from ._handles import Owner, Scoped
 from ._infos import MemoryInfo, PoolAttempt, PoolClass, pool_attempt
 from ._known import PoolKnown
 from ._managed import Managed
-from ._memory import Region
+from ._memory import Region, queue_of
 from ._ranges import access_entries, access_structs
 from ._stream import Stream, native_stream_of
 from ._waits import aside, on_main_thread
@@ -33,6 +33,7 @@ from .errors import Busy, Error, InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
+    from ._memory import Hold
     from ._ranges import Accesses
     from ._stream import Queue
 
@@ -54,6 +55,7 @@ class _Order:
         self.handle: Optional[int] = None
         if isinstance(stream, Stream):
             self.handle = stream.handle
+            untrack(self)  # so that the stream ends after the block, also in a cycle
         elif stream is not None:
             self.handle, self.native = native_stream_of(stream, "stream"), True
 
@@ -429,6 +431,17 @@ def _free(block: Union[PoolBlock, _Address], pool: Pool, address: int, size: int
     return status
 
 
+def _free_behind(queues: Iterable[Queue], block: PoolBlock, pool: Pool, address: int, size: int, order: _Order) -> int:
+    """Frees a block that work in streams uses, for its finalizer, which does not wait. Returns the status."""
+    own = getattr(order.stream, "_queue", None)
+    for queue in queues:
+        behind = order.handle is not None and not pool._closed and (
+            queue is own or c.gpumem_pool_record_use(pool._handle, address, queue.handle, None) == 0)
+        if not (behind or queue.idle()):
+            return c.GPUMEM_ERROR_BUSY  # type: ignore[no-any-return]
+    return _free(block, pool, address, size, order)
+
+
 def _sizes(sizes: Iterable[int]) -> List[int]:
     return [u64(size, f"sizes[{at}]") for at, size in enumerate(sizes)]
 
@@ -621,6 +634,10 @@ class PoolBlock(Region, Managed, Scoped):
     def _of_device(self) -> Device:
         return self.device
 
+    def _lasting(self, operand: Any) -> Any:
+        """Without the stream of the allocation, which would never end. The finalizer frees the block behind the work."""
+        return self.pool if isinstance(self._order.stream, Stream) else operand
+
     def _dlpack_device(self, host: bool) -> Optional[Tuple[int, int]]:
         kind = self.pool.kind
         if kind == Kind.DEVICE:
@@ -695,7 +712,8 @@ _set_start: Callable[[PoolBlock, int], None] = PoolBlock.__dict__["_start"].__se
 
 # The names of the module are gone at the end of the interpreter, but not what a function encloses.
 def _block_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None], free: Callable[..., int],
-                    none: _Order, threads: Set[Any], last: Any) -> Callable[[PoolBlock], None]:
+                    queue_of: Callable[[Hold], Optional[Queue]], none: _Order, threads: Set[Any],
+                    last: Any) -> Callable[[PoolBlock], None]:
     def finish(self: PoolBlock) -> None:
         """Frees the block in the order of its stream unless it was freed."""
         try:
@@ -704,15 +722,16 @@ def _block_finisher(finalizing: Callable[[], bool], destroy: Callable[..., None]
         except AttributeError:
             return
         pool, size, order = self.pool, self._size, self._order
-        if not (threads or order.native or pool._closed):
+        if not (threads or order.native or pool._closed or self._holds):
             handle, start, stream, self._freed = pool._handle, self._start, order.handle, True  # noted first, as in PoolBlock.free()
             if last.gpumem_pool_free_sized(handle, start, size, stream, None) == 0:
                 return
             self._freed = False
         if getattr(order.stream, "closed", False):
             order = none
-        destroy(lambda address, _: free(self, pool, address, size, order), self._start)
+        queues = [queue for queue in map(queue_of, self._holds.copy()) if queue]
+        destroy(lambda address, _: free(queues, self, pool, address, size, order), self._start)
     return finish
 
 
-finalizer(PoolBlock, _block_finisher(sys.is_finalizing, destroy_quietly, _free, _NONE, calling_back, c))
+finalizer(PoolBlock, _block_finisher(sys.is_finalizing, destroy_quietly, _free_behind, queue_of, _NONE, calling_back, c))

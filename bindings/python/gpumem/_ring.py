@@ -7,7 +7,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type, Union, overload
 
 from . import _library as c
-from ._calls import GONE, Made, ask, call, create, encoded, size64, u32, u64
+from ._calls import GONE, Made, ask, call, create, encoded, size64, u32, u64, untrack
 from ._codes import Backend, EventFlags, Kind, MemoryFlags
 from ._dlpack import CUDA
 from ._handles import Scoped
@@ -102,6 +102,10 @@ class Slot(Region, Scoped):
         if self._info is None or not self._open:
             raise StaleHandle("the slot was published or released, or its ring closed")
         return self._info
+
+    def _lasting(self, operand: Any) -> Any:
+        """Without the ring, which keeps its slots, as they keep their streams: none of these would ever end."""
+        return self._ring._made
 
     def _dlpack_device(self, host: bool) -> Optional[Tuple[int, int]]:
         if host or self.device.instance.backend is not Backend.CUDA:
@@ -218,7 +222,7 @@ class RingMessage(Slot):
 class Ring(RingKnown, Opened):
     """What both sides of a ring have in common."""
 
-    __slots__ = ("device", "_name", "_held", "_spare", "_before")
+    __slots__ = ("device", "_name", "_held", "_spare", "_before", "_made")
     _destroyed_by = "gpumem_ring_destroy"
 
     if TYPE_CHECKING:
@@ -227,18 +231,20 @@ class Ring(RingKnown, Opened):
         _held: List[Any]  # the oldest comes first
         _spare: Any  # a slot that was acquired or waited for, and not used
         _before: List[Event]  # what its next user waits for
+        _made: Made  # which work keeps that uses a slot
 
     def _opened(self, made: Made, instance: Instance) -> None:
         self._held, self._spare, self._before = [], None, []
-        self.instance = instance
+        self.instance, self._made = instance, made
         instance._peers = True
+        untrack(made)  # so that it ends after the ring, also in a cycle
         self._own(made)
         info = self.info()
         self.device, self._name = instance.device(info.device_ordinal), info.name
 
     def _give_up(self, destroy: Callable[..., None], library: Any) -> None:
         library.gpumem_ring_finish(self._handle, 0, None)  # else its consumers wait; what is none is refused
-        super()._give_up(destroy, library)
+        self._made.value = self._handle
 
     def _about(self, info: RingInfo) -> str:
         return (f"{info.slot_count} slots of {info.slot_size} bytes, "

@@ -7,7 +7,7 @@ import functools
 import threading
 import weakref
 from ctypes import c_int64, c_uint64
-from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Set, Tuple, Union
 
 from . import _library as c
 from ._calls import (BY_EXPORT, GONE, Made, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave,
@@ -27,10 +27,14 @@ from .errors import DeviceLost, Error
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
+    from ._memory import Hold
     from ._share import ShareHandle
 
 # Number of uses after which a queue checks by itself whether its work is complete.
 _MANY = 256
+# Number of streams with uses from which on a new stream checks them.
+_FEW = 16
+_crowd = [_FEW]
 
 
 class _Use:
@@ -62,7 +66,7 @@ class Queue:
         kept = [value for value in kept if value is not None]
         if not kept and after is None:
             return call(function, *arguments)
-        use = _Use(kept, hold(kept, self), after)
+        use = _Use([lasting(value) for value in kept], hold(kept, self), after)
         try:
             with self._lock:
                 self.uses.append(use)
@@ -181,10 +185,10 @@ class Queue:
 class Held:
     """Keeps memory open until ``release``, or until nothing refers to this any more: for a call, or for work in a stream."""
 
-    __slots__ = ("memories", "queue", "__weakref__")
+    __slots__ = ("among", "queue", "__weakref__")
 
     def __init__(self, queue: Optional[Queue]) -> None:
-        self.memories: List[Region] = []
+        self.among: List[Set[Hold]] = []  # what holds each memory
         self.queue = queue
 
     def __enter__(self) -> None:
@@ -195,7 +199,8 @@ class Held:
 
 
 def hold(kept: Iterable[Any], queue: Optional[Queue] = None) -> Held:
-    """Keeps the memory of operands open while a call, or the work of a queue, uses its addresses. Fails if it is closed."""
+    """Keeps the memory of operands, which the caller keeps alive, open while a call, or the work of a queue, uses its addresses.
+    Fails if it is closed."""
     held = Held(queue)
     try:
         for memory in map(memory_of, kept):
@@ -204,7 +209,7 @@ def hold(kept: Iterable[Any], queue: Optional[Queue] = None) -> Held:
             # Counted first, then checked: close() does it in the reverse order.
             holds = memory._holds
             holds.add(weakref.ref(held, holds.discard))
-            held.memories.append(memory)
+            held.among.append(holds)
             while memory.closed:
                 memory.info()  # fails and says why, unless another thread is only trying to close it
     except BaseException:
@@ -214,8 +219,14 @@ def hold(kept: Iterable[Any], queue: Optional[Queue] = None) -> Held:
 
 
 def release(held: Held) -> None:
-    while held.memories:
-        held.memories.pop()._holds.discard(weakref.ref(held))  # it is equal to the other one
+    while held.among:
+        held.among.pop().discard(weakref.ref(held))  # it is equal to the other one
+
+
+def lasting(value: Any) -> Any:
+    """What work in a stream keeps of an operand."""
+    memory = memory_of(value)
+    return value if memory is None else memory._lasting(value)
 
 
 def native_stream_of(stream: Any, what: str = "native_stream") -> int:
@@ -231,6 +242,13 @@ def native_stream_of(stream: Any, what: str = "native_stream") -> int:
         raise TypeError(f"{what} must be the number of a stream, or an object of cuda.core, PyTorch or CuPy"
                         f"{', or a gpumem.Stream' if what == 'stream' else ''}, not a {type(stream).__name__}")
     return u64(stream, what)
+
+
+def observe(instance: Instance) -> None:
+    """Releases the operands of work that is complete. Some may keep the stream, and nobody else has it."""
+    for queue in active.copy():
+        if queue.device.instance is instance:
+            queue.poll()
 
 
 def instance_closed(instance: Instance) -> None:
@@ -256,6 +274,9 @@ class Stream(StreamKnown, Owner, Copies):
     def __init__(self, device: Device, *, priority: int = 0, name: Optional[str] = None) -> None:
         self._closed = True
         desc = c.gpumem_stream_desc(priority=i32(priority, "priority"), name=encoded(name))
+        if len(active) > _crowd[0]:
+            observe(device.instance)
+            _crowd[0] = 2 * len(active) + _FEW
         self._open(device, create(c.gpumem_stream_create, c.gpumem_stream_destroy, device._handle, desc))
 
     def _open(self, device: Device, made: Made) -> None:

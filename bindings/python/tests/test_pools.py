@@ -4,10 +4,14 @@
 import gc
 import sys
 import threading
+import time
+import types
 import unittest
+import weakref
 
 import gpumem
 from gpumem import Kind, PoolFlags, _pool, host
+from gpumem import _library as c
 
 from .support import BACKEND, Case, needs_numpy, on_cuda, on_host, python
 
@@ -274,6 +278,91 @@ class PoolTest(Case):
         self.assertEqual(self.instance.report(), "nothing lives")
 
 
+class ForgottenTest(Case):
+    """Streams and blocks that refer to each other, and are used in work that nobody observes."""
+
+    def check(self, make):
+        """Calls a function, and checks that nothing lives of what it has made and returns."""
+        things = [weakref.ref(thing) for thing in make()]
+        limit = time.monotonic() + 20
+        while self.instance.report() != "nothing lives" and time.monotonic() < limit:
+            gc.collect()
+            self.device.event().close()  # anything that creates looks for leftovers
+        self.assertEqual(self.instance.report(), "nothing lives")
+        self.assertEqual([thing() for thing in things], [None] * len(things))
+
+    def made(self, kind="device"):
+        pool, stream = self.device.pool(kind), self.device.stream()
+        block = pool.alloc(4096, stream)
+        return pool, stream, block
+
+    def test_a_block(self):
+        def make(end=lambda pool, block: None, use=lambda stream, block: block.fill(1, stream=stream)):
+            pool, stream, block = self.made()
+            use(stream, block)
+            end(pool, block)
+            return pool, stream, block
+        self.check(make)
+        self.check(lambda: make(lambda pool, block: block.free()))
+        self.check(lambda: make(lambda pool, block: pool.free_batch([block])))
+        self.check(lambda: make(lambda pool, block: pool.close()))
+        self.check(lambda: make(use=lambda stream, block: stream.copy(block.view("u1", 100), bytes(100))))
+
+    def test_while_the_work_is_in_flight(self):
+        held, release = self.held_stream()
+        event = self.device.event()
+        event.record(held)
+
+        def make():
+            pool, stream, block = self.made()
+            stream.wait_event(event)
+            block.fill(1, stream=stream)
+            return pool, stream, block
+        things = [weakref.ref(thing) for thing in make()]  # which does not wait
+        gc.collect()
+        self.assertEqual((self.instance.stats().streams, things[1](), things[2]()), (2, None, None))
+        release()
+        for closed in (event, held):
+            closed.close()
+        self.check(lambda: ())
+        self.assertIsNone(things[0]())
+
+    def test_blocks_that_are_used_crosswise(self):
+        def make():
+            (pool, one, first), (_, other, second) = self.made(), self.made()
+            first.fill(1, stream=other)
+            second.fill(1, stream=one)
+            return pool, one, other, first, second
+        self.check(make)
+
+    def test_in_a_cycle(self):
+        def make(used):
+            pool, stream, block = self.made()
+            if used:
+                block.fill(1, stream=stream)
+            for things in ((stream, block), (block, stream)):
+                cycle = types.SimpleNamespace(things=things)
+                cycle.itself = cycle
+            return pool, stream, block
+        for used in (False, True):
+            self.check(lambda used=used: make(used))
+
+    @needs_numpy
+    def test_arrays_of_blocks(self):
+        """Of what an array refers to nobody knows. But the streams do not become ever more, and none is in the way of a close."""
+        with gpumem.Instance(BACKEND) as instance:
+            device = instance.device(0)
+            pool, memory = device.pool("pinned"), device.memory(4096)
+            for _ in range(200):
+                stream = device.stream()
+                block = pool.alloc(4096, stream)
+                stream.copy(memory, block.numpy())
+                self.assertEqual(c.gpumem_stream_synchronize(stream.handle, c.GPUMEM_TIMEOUT_INFINITE, None), 0)
+            self.assertLess(instance.stats().streams, 50)
+            del stream, block, memory
+            pool.close()
+
+
 class OrderTest(Case):
     SIZE = 100_000
 
@@ -289,17 +378,22 @@ class OrderTest(Case):
         """What one stream has freed is not overwritten by another before the work of the first is complete."""
         held, release = self.held_stream()
         with self.pinned(self.SIZE) as result, self.device.stream() as other:
-            block = self.pool.alloc(self.SIZE, other if how.startswith("recorded") else held)
+            block = self.pool.alloc(self.SIZE, other if "recorded" in how else held)
             self.instance.fill(block, ord("a"), self.SIZE)
             if how == "recorded":
                 held.copy(result, int(block), self.SIZE)  # by an address, of which nobody knows
                 block.record_use(held)
             else:
                 held.copy(result, block, self.SIZE)
-            block.free()
-            self.assertTrue(block.closed)
+            start = block._start
+            if how.startswith("dropped"):
+                del block
+                self.assertEqual(self.pool.info().live_count, 0)
+            else:
+                block.free()
+                self.assertTrue(block.closed)
             again = self.pool.alloc(self.SIZE, other)
-            self.assertNotEqual(again._start, block._start)
+            self.assertNotEqual(again._start, start)
             again.fill(ord("z"), stream=other)
             other.synchronize()
             release()
@@ -315,6 +409,29 @@ class OrderTest(Case):
 
     def test_recorded_by_itself(self):
         self.check("recorded by itself")
+
+    def test_dropped(self):
+        self.check("dropped")
+
+    def test_dropped_and_recorded(self):
+        self.check("dropped and recorded")
+
+    def test_dropped_after_its_pool_or_stream(self):
+        """There the library would wait, or could not come behind the work, so it is freed later."""
+        for closes_pool in (True, False):
+            held, release = self.held_stream()
+            pool, stream = self.device.pool(), self.device.stream()
+            block = pool.alloc(self.SIZE, stream)
+            block.fill(1, stream=held)
+            (pool if closes_pool else stream).close()
+            del block, pool, stream
+            gc.collect()
+            self.assertIn("of a closed pool with live blocks" if closes_pool else "Pool: 1 live block ", self.instance.report())
+            release()
+            held.close()
+            self.device.event().close()  # anything that creates looks for leftovers
+        self.pool.close()
+        self.assertEqual(self.instance.report(), "nothing lives")
 
     def test_the_same_stream_gets_it_at_once(self):
         held, release = self.held_stream()

@@ -5,7 +5,9 @@ import contextlib
 import functools
 import gc
 import threading
+import time
 import unittest
+import weakref
 from unittest import mock
 
 import gpumem
@@ -223,6 +225,40 @@ class RingTest(SharingCase):
                 self.assertFalse(is_complete())
                 ring.close()
                 self.assertTrue(is_complete())
+
+    def test_everything_forgotten(self):
+        """The streams of slots, and the slots that their work uses, refer to each other."""
+        def make(own, publishes):
+            ring, stream = self.device.ring(SIZE), self.device.stream()
+            slot = ring.acquire(stream if own else None)
+            slot.fill(1, stream=stream)
+            if publishes:
+                slot.publish(stream=stream)
+                ring.acquire(stream)
+            return ring, stream, slot
+        for own in (True, False):
+            for publishes in (False, True):
+                things = [weakref.ref(thing) for thing in make(own, publishes)]
+                limit = time.monotonic() + 20
+                while self.instance.report() != "nothing lives" and time.monotonic() < limit:
+                    gc.collect()
+                    self.device.event().close()  # anything that creates looks for leftovers
+                self.assertEqual(self.instance.report(), "nothing lives")
+                self.assertEqual([thing() for thing in things], [None] * 3)
+
+    def test_a_forgotten_ring_lives_until_its_work_is_complete(self):
+        ring = self.device.ring(SIZE)  # before the work, for which an allocation waits on a GPU
+        held, release = self.held_stream()
+        ring.acquire(held).fill(1, stream=held)
+        count = self.instance.kind_stats(Kind.DEVICE).live_count
+        del ring
+        gc.collect()
+        self.device.event().close()
+        self.assertEqual(self.instance.kind_stats(Kind.DEVICE).live_count, count)
+        release()
+        held.close()
+        self.device.event().close()  # anything that creates looks for leftovers
+        self.assertEqual(self.instance.report(), "nothing lives")
 
     def test_a_publish_that_is_interrupted(self):
         """A signal handler raises at each line in turn."""
