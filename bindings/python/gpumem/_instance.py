@@ -33,7 +33,7 @@ from ._operands import check_room, operand
 from ._options import HostOptions, host_options
 from ._ranges import Granularity, Physical, Range, physical_desc
 from ._share import Sharing
-from ._sleeping import Call
+from ._sleeping import Call, check_close
 from ._stream import Event, Queue, Stream, hold, instance_closed, observe, release
 from ._waits import LARGE, aside, on_main_thread
 from ._words import report_in_python
@@ -189,6 +189,7 @@ class Instance(InstanceKnown, Unique, Copies, Sharing):
         """
         if self._closed:
             return 0
+        check_close()
         observe(self)
         sweep()
         if force and not self._views and on_main_thread():

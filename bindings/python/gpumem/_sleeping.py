@@ -16,7 +16,7 @@ from ._calls import _EXIT_SECONDS, Calling, encoded, encoded_path, lasting, repo
 from ._codes import Content
 from ._enums import code, expect, truth
 from ._waits import on_main_thread, started
-from .errors import Busy, Cancelled, Error, InvalidArgument
+from .errors import Busy, Cancelled, Error, InvalidArgument, InvalidState
 
 if TYPE_CHECKING:
     from ._buffers import Buffer
@@ -204,6 +204,11 @@ class Call:
             finally:
                 del interruption
 
+    def serves(self) -> bool:
+        """Whether a function of the user runs on the main thread for this call, which another thread makes."""
+        request = self._request
+        return self._aside and not self._left and request is not None and request.begun and request.answer is None
+
     def _run_requests(self, end: Optional[float]) -> None:
         while not self._returned:
             request = self._request
@@ -284,6 +289,14 @@ def _in_callback(function: Callable[..., object], *arguments: Any) -> None:
 # The call that each thread makes.
 _current: Dict[int, Call] = {}
 _running: Set[Call] = set()
+
+
+def check_close() -> None:
+    """Refuses to close an instance in a function of the user, as the library does on the thread that makes the call."""
+    if _running and on_main_thread() and any(call.serves() for call in _running.copy()):
+        raise InvalidState("an instance cannot be closed in a callback of the library; close it when that has returned",
+                           function="gpumem_instance_close")
+
 
 # Buffers with callbacks, by the number that is passed as user data.
 called: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()

@@ -347,6 +347,42 @@ class ProgressTest(SleepCase):
             self.assertEqual(len(problems) % 5, 0)
             self.assertEqual({problem.partition(";")[0] for problem in problems}, {"the buffer is being changed"})
 
+    def test_none_closes_an_instance(self):
+        """Also on the main thread, for which another one makes the call."""
+        other = gpumem.Instance(BACKEND)
+        heard = []
+
+        def close(*_):
+            for instance in (self.instance, other):
+                for force in (False, True):
+                    try:
+                        instance.close(force=force)
+                    except gpumem.InvalidState as problem:
+                        heard.append((str(problem), problem.function, problem.code, instance.closed))
+
+        def calls(buffer):
+            buffer.sleep("pageable", progress=close)
+            buffer.wake(progress=close)
+            for callbacks in ((close, None), (None, close)):
+                buffer.set_callbacks(*callbacks)
+                buffer.sleep("pageable")
+                buffer.wake()
+            buffer.set_callbacks()
+            file.write(bytes(10))
+            self.instance.read_file(buffer, file, size=10, progress=close)
+            self.instance.write_file(file, buffer, size=10, progress=close)
+        with tempfile.TemporaryFile(buffering=0) as file, self.filled() as buffer:
+            for start in (threading.Thread.run, threading.Thread.start):
+                heard.clear()
+                thread = threading.Thread(target=calls, args=(buffer,))
+                start(thread)
+                if thread.ident:
+                    thread.join()
+                self.assertGreaterEqual(len(heard), 6 * 4)
+                self.assertEqual(set(heard), {("an instance cannot be closed in a callback of the library; close it when that has "
+                                               "returned", "gpumem_instance_close", gpumem.InvalidState.code, False)})
+        other.close()
+
     def test_objects_dropped_in_it_are_freed_later(self):
         kept = [self.buffer(name="dropped")]
         with self.filled() as buffer:
