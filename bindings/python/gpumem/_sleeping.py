@@ -126,6 +126,9 @@ class Call:
                 (self._make_aside if self._aside else self._here)(run)
         except Error as error:
             failure = error
+        except BaseException:
+            self.problem = None  # see `_calls.call`
+            raise
         problem, self.problem = self.problem, None
         try:
             if failure is not None:
@@ -191,6 +194,7 @@ class Call:
                 break
             except BaseException as problem:  # a signal handler raised
                 if interruption is not None:
+                    del interruption  # see `_calls.call`
                     raise
                 interruption, self.cancelled = problem, True
                 request = self._request
@@ -270,7 +274,7 @@ def _unraised(call: Optional[Call], buffer: Buffer, generation: int) -> int:
     except Exception:
         report_unraisable(function)
     except BaseException as problem:
-        if call is None:
+        if call is None or call._left:
             report_unraisable(function)
         elif call.problem is None:
             call.problem = problem

@@ -759,6 +759,52 @@ class InterruptTest(Case):
         self.assertEqual(back, b"\7\7")
         buffer.close()
 
+    def test_nothing_is_kept_after_two_ctrl_c(self):
+        """The second one comes before the wait that the first one has cancelled is over. The collector does not help."""
+        def press(_, frame):
+            if pressed[0] < 2 and (stopped or progress is None) and frame.f_code is _sleeping.Call._run_requests.__code__:
+                pressed[0] += 1
+                raise KeyboardInterrupt
+
+        def sleep(progress):
+            with self.device.buffer(4096) as buffer:
+                kept.append(weakref.ref(buffer))
+                try:
+                    buffer.sleep(progress=progress)
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+
+        def stop(*_):
+            stopped.append(True)
+            raise Raised
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, press))
+        self.addCleanup(gc.enable)
+        gc.collect()
+        gc.disable()
+        sleep_buffer = c.gpumem_buffer_sleep
+        for progress in (None, stop):
+            kept, pressed, stopped, over = [], [0], [], threading.Event()
+
+            def slow(*arguments):
+                status = sleep_buffer(*arguments)
+                over.wait(LIMIT)
+                return status
+            with mock.patch.object(_sleeping, "_GRACE", LIMIT), mock.patch.object(c, "gpumem_buffer_sleep", slow), \
+                    mock.patch.object(_buffers, "_is_long", lambda buffers: True):
+                signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+                try:  # assertRaises would clear the frames
+                    sleep(progress)
+                except KeyboardInterrupt:
+                    pressed.append("raised")
+                self.assertEqual(pressed, [2, "raised"])
+            over.set()
+            end = time.monotonic() + LIMIT
+            while kept[0]() is not None and time.monotonic() < end:
+                time.sleep(0.001)
+            self.assertIsNone(kept[0]())
+            self.device.event().close()  # anything that creates looks for leftovers
+            self.assertEqual(self.instance.report(), "nothing lives")
+
     def test_ctrl_c_cancels_the_sleep_of_a_group(self):
         with self.instance.group() as group, self.device.buffer(1, group=group) as buffer:
             blocker = Blocker(c.gpumem_group_sleep)
