@@ -409,31 +409,30 @@ class Memory(Region, Managed, Scoped):
             else:
                 self._refuse()
             return
-        self._end()
+        work = [self._destroy]
+        try:
+            self._end(work)
+        except BaseException:  # Ctrl-C may come at its entry
+            if work:
+                del work[:]  # not by a call, as which returns a second one may come
+                self._open = True
+            raise
         self._source = None
 
-    def _end(self) -> None:
-        """Destroys it, for the caller that has taken ``_open``, and puts that back if Ctrl-C comes before the call."""
-        work = [self._destroy]
-
+    def _end(self, work: List[Callable[[], None]]) -> None:
+        """Destroys it, for the caller that has taken ``_open``, and puts that back if an exception comes before the call."""
         def run() -> None:
             try:
                 destroy = work.pop()
             except IndexError:  # Ctrl-C came first
                 return
             destroy()
-        try:
-            if active and self._may_wait():
-                aside(run)
-            elif (self._release or c.gpumem_memory_destroy)(self._handle, None) < 0:
-                run()
-            else:
-                self._gone = True
-        except BaseException:
-            if work:
-                work.clear()
-                self._open = True
-            raise
+        if active and self._may_wait():
+            aside(run)
+        elif (self._release or c.gpumem_memory_destroy)(self._handle, None) < 0:
+            run()
+        else:
+            self._gone = True
 
     def _of_device(self) -> Device:
         return self.device
@@ -458,7 +457,14 @@ class Memory(Region, Managed, Scoped):
             self._open = True
             self._refuse()
             return
-        self._end()
+        work = [self._destroy]
+        try:
+            self._end(work)
+        except BaseException:
+            if work:
+                del work[:]
+                self._open = True
+            raise
 
     def _destroy(self) -> None:
         """Destroys it again, for the detail of the error."""

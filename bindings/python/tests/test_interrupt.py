@@ -302,6 +302,19 @@ class InterruptTest(Case):
         memory.close()
         stream.close()
 
+    def test_memory_can_be_closed_after_an_interrupt_where_its_end_began(self):
+        """Python runs signal handlers at the entry of a function. One that uses the memory meanwhile waits for its end."""
+        for memory, act in ((self.device.memory(4096), "close"), (self.device.register(bytearray(4096)), "_unregister")):
+            with mock.patch.object(gpumem.Memory, "_end", mock.Mock(side_effect=KeyboardInterrupt)):
+                with self.assertRaises(KeyboardInterrupt):
+                    getattr(memory, act)()
+            self.assertFalse(memory.closed)
+            thread = threading.Thread(target=memory.fill, args=(1,), daemon=True)
+            thread.start()
+            thread.join(LIMIT)
+            self.assertFalse(thread.is_alive())
+            memory.close()
+
     def test_no_block_is_lost_by_an_interrupt(self):
         instance = gpumem.Instance("host")
         self.addCleanup(instance.close, force=True)
