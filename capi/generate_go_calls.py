@@ -16,7 +16,7 @@ CALLS = """
     stats_get stats_get_kind stats_reset_peaks free unregister pool_free_pointer share_revoke share_flush_cache pointer_get_access
     managed_advise managed_get_info
     device_trim_graphs device_can_access_peer device_enable_peer_access device_disable_peer_access malloc
-    stream_get_capture_id stream_wait_event stream_write_value stream_wait_value managed_attach managed_prefetch
+    stream_get_capture_id stream_wait_event stream_write_value stream_wait_value managed_prefetch
     event_export event_destroy physical_release
     hub_publish hub_withdraw hub_close link_fetch link_publish link_withdraw link_close
     pool_free pool_release_capture pool_capacity_for pool_set_limit pool_set_release_threshold pool_reset_peaks

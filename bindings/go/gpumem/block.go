@@ -23,6 +23,7 @@ type block struct {
 	within  *block      // Of a slot, the one of its ring that notes what is shown and the streams; otherwise nil.
 	endless bool        // The library does not know where it ends.
 	sparse  bool        // Some of its addresses may have no memory.
+	turns   *turns      // Of managed memory where a device is not concurrent; otherwise nil.
 	pooled  *Instance   // Of an endless block of a pool, which may be used up to the size of its class; otherwise nil.
 }
 

@@ -214,20 +214,6 @@ func (s *Stream) WaitValue(address Address, value uint64, valueSize uint32, cond
 		C.uint32_t(valueSize), C.gpumem_wait_condition(condition)), s)
 }
 
-// Attach attaches managed memory, in stream order: it takes effect when the earlier work of the stream is complete. It
-// replaces what the memory was attached to before. Destroying the stream takes the memory back to the association that
-// it was created with.
-//   - pointer: first byte of the allocation
-//   - size: 0 or the size of the allocation; for pageable memory the bytes to attach, at least 1
-func (s *Stream) Attach(pointer Address, size uint64, attach Attach) error {
-	if err := pointer.enter("Stream.Attach", size); err != nil {
-		return err
-	}
-	defer s.leave(pointer)
-	return checked(C.gpumem_go_managed_attach(s.id(), C.uint64_t(pointer.value), C.uint64_t(size),
-		C.gpumem_attach(attach)), s)
-}
-
 // Prefetch moves a range to a location, in stream order. It is never needed for correctness, and the memory may be used
 // meanwhile. It reports whether that has an effect: not if the device or the driver cannot prefetch; nothing changed.
 //   - pointer: first byte

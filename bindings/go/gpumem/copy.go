@@ -239,7 +239,7 @@ func enterFill(function string, destination Address, size uint64, value, valueSi
 		return refusal(ErrInvalidArgument, function, "the value %d does not fit into a valueSize of %d; pass a larger one", value,
 			valueSize)
 	}
-	return destination.enter(function, size)
+	return destination.enterWork(function, size)
 }
 
 // Fill fills memory with a repeated value of 1, 2 or 4 bytes, and returns when it is filled. Size is in bytes. The value must
@@ -307,7 +307,7 @@ func copyFromSlice[T any](place Place, function string, destination Address, sou
 }
 
 func (i *Instance) copyFromGo(function string, destination Address, source unsafe.Pointer, size uint64) error {
-	if err := destination.enter(function, size); err != nil {
+	if err := destination.enterWork(function, size); err != nil {
 		return err
 	}
 	defer destination.leave()
@@ -316,7 +316,7 @@ func (i *Instance) copyFromGo(function string, destination Address, source unsaf
 }
 
 func (s *Stream) copyFromGo(function string, destination Address, source unsafe.Pointer, size uint64) error {
-	if err := destination.enter(function, size); err != nil {
+	if err := destination.enterWork(function, size); err != nil {
 		return err
 	}
 	defer s.leave(destination)
@@ -331,7 +331,7 @@ func CopyToSlice[T any](instance *Instance, destination []T, source Address) err
 	if err != nil || size == 0 {
 		return err
 	}
-	if err := source.enter("gpumem.CopyToSlice", size); err != nil {
+	if err := source.enterWork("gpumem.CopyToSlice", size); err != nil {
 		return err
 	}
 	defer source.leave()
@@ -345,10 +345,10 @@ func (i *Instance) copyToGo(destination unsafe.Pointer, source Address, size uin
 
 // enterBoth keeps both sides of a copy open during a call.
 func enterBoth(function string, destination, source Address, written, read uint64) error {
-	if err := destination.enter(function, written); err != nil {
+	if err := destination.enterWork(function, written); err != nil {
 		return err
 	}
-	if err := source.enter(function, read); err != nil {
+	if err := source.enterWork(function, read); err != nil {
 		destination.leave()
 		return err
 	}

@@ -72,7 +72,7 @@ func (i *Instance) WriteFileContext(ctx context.Context, file *os.File, offset u
 }
 
 func (i *Instance) copyFile(name string, direction FileDirection, memory Address, file *os.File, offset, size uint64, options FileOptions) (FileCopied, error) {
-	if err := memory.enter(name, size); err != nil {
+	if err := memory.enterWork(name, size); err != nil {
 		return FileCopied{}, err
 	}
 	defer memory.leave()

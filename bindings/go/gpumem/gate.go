@@ -69,6 +69,12 @@ func (g *gate) hold(function string) error {
 
 func (g *gate) release() { g.holders.Add(-1) }
 
+// occupied reports whether a call is inside.
+func (g *gate) occupied() bool {
+	inside := g.inside.Load()
+	return inside != 0 && inside != gateClosed
+}
+
 func (g *gate) closed() bool { return g.gone.Load() }
 
 // close runs destroy once, and reports whether this call did it. If it fails, nothing has changed.

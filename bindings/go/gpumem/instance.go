@@ -8,6 +8,7 @@ import "C"
 import (
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -23,9 +24,10 @@ func Probe(backend Backend) (ProbeInfo, error) {
 
 // Instance is an open backend with its devices and every object made through it.
 type Instance struct {
-	gate   // Views, and calls that touch memory of the library themselves, are inside.
-	handle uintptr
-	late   *panicBox // Panics of functions whose streams are closed. It does not keep the Instance alive.
+	gate      // Views, and calls that touch memory of the library themselves, are inside.
+	handle    uintptr
+	exclusive atomic.Int32 // What hasExclusive has found; 0 before.
+	late      *panicBox    // Panics of functions whose streams are closed. It does not keep the Instance alive.
 }
 
 func newInstance(handle uintptr) *Instance {

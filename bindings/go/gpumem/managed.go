@@ -6,10 +6,237 @@ package gpumem
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 )
+
+// turns is how the CPU and the devices take turns with managed memory where a device is not concurrent. There, any work of the
+// device takes from the CPU what it may use, so the memory is attached to the host while an access lasts.
+type turns struct {
+	taken    atomic.Bool // By the CPU, so that work on the memory is refused.
+	first    sync.Mutex  // Of who begins an access while there is none, and so may wait for work.
+	mutex    sync.Mutex  // Of the rest; nobody waits for work of the user under it.
+	accesses int
+	stream   uintptr     // Attaches the memory to the host and back; 0 if it is there anyway.
+	initial  Attach      // What the memory was created with.
+	attached Attach      // What the user attached it to; that with which it was created before.
+	owner    *streamWork // The stream of AttachSingle.
+}
+
+// takeTurns prepares new managed memory.
+func (m *Memory) takeTurns() error {
+	exclusive, err := m.device.instance.hasExclusive()
+	if err != nil || !exclusive {
+		return err
+	}
+	info, err := m.Info()
+	if err != nil {
+		return err
+	}
+	initial := AttachGlobal
+	if info.GrantedFlags&MemoryAttachHost != 0 {
+		initial = AttachHost
+	}
+	m.turns = &turns{initial: initial, attached: initial}
+	return nil
+}
+
+// hasExclusive reports whether there is a device with managed memory that is not concurrent.
+func (i *Instance) hasExclusive() (bool, error) {
+	const no, yes = 1, 2
+	if known := i.exclusive.Load(); known != 0 {
+		return known == yes, nil
+	}
+	devices, err := i.Devices()
+	found := int32(no)
+	for _, d := range devices {
+		managed, first := d.Capability(CapabilityManaged)
+		concurrent, second := d.Capability(CapabilityManagedConcurrent)
+		err = firstError(err, first, second)
+		if managed.Value != AnswerNo && concurrent.Value == AnswerNo {
+			found = yes
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	i.exclusive.Store(found)
+	return found == yes, nil
+}
+
+// enterWork is enter for work on the memory.
+func (a Address) enterWork(function string, bytes uint64) error {
+	if err := a.enter(function, bytes); err != nil {
+		return err
+	}
+	if a.owner != nil && a.owner.turns != nil && a.owner.turns.taken.Load() {
+		a.owner.leave()
+		return refusal(ErrBusy, function,
+			"the CPU is accessing the managed memory at %#x; end its View or close its HostAccess first", a.value)
+	}
+	return nil
+}
+
+// beginAccess begins an access of the CPU.
+func (m *Memory) beginAccess(name string) error {
+	i, t := m.device.instance, m.turns
+	if t == nil {
+		return i.beginHostAccess(m.address, name)
+	}
+	if !t.first.TryLock() {
+		if calledByLibrary() {
+			return waitsForItself(name)
+		}
+		t.first.Lock()
+	}
+	defer t.first.Unlock()
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if t.accesses == 0 {
+		t.mutex.Unlock()
+		err := i.beginHostAccess(m.address, name)
+		t.mutex.Lock()
+		if err == nil {
+			err = calledAs(name, m.takeToHost())
+		}
+		if err != nil {
+			return err
+		}
+	} else if err := i.beginHostAccess(m.address, name); err != nil { // It is attached to the host, so this waits for nothing.
+		return err
+	}
+	t.accesses++
+	return nil
+}
+
+// endAccess ends an access of the CPU. It reports whether that has ended, also if there is an error.
+func (m *Memory) endAccess(name string) (bool, error) {
+	i, t := m.device.instance, m.turns
+	if t == nil {
+		err := i.endHostAccess(m.address, name)
+		return err == nil, err
+	}
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	last := t.accesses == 1 && t.stream != 0
+	if last {
+		// In a function of a stream nothing can be attached.
+		err := failure(C.gpumem_go_stream_query(C.uintptr_t(t.stream)))
+		if errors.Is(err, ErrInvalidState) {
+			return false, calledAs(name, err)
+		}
+	}
+	if err := i.endHostAccess(m.address, name); err != nil {
+		return false, err
+	}
+	t.accesses--
+	if last {
+		return true, calledAs(name, m.takeBack())
+	}
+	return true, nil
+}
+
+// takeToHost attaches the memory to the host for the first access, which has begun. If it fails, the access has ended.
+func (m *Memory) takeToHost() error {
+	i, t := m.device.instance, m.turns
+	if t.attached == AttachSingle && t.owner.done.Load() {
+		t.attached = t.initial // The library took it back when that stream ended.
+	}
+	if t.attached == AttachHost {
+		return nil
+	}
+	stream, err := valueOf[uintptr](C.gpumem_go_stream_create(m.device.id(), 0, "host access"), m)
+	if err != nil {
+		_ = i.endHostAccess(m.address, "")
+		return err
+	}
+	t.stream = stream
+	t.taken.Store(true)
+	for err == nil && m.occupied() { // By calls that are refused, or only ask for information.
+		if calledByLibrary() {
+			err = waitsForItself("")
+		}
+		runtime.Gosched()
+	}
+	// It cannot be attached during an access.
+	err = firstError(err, i.endHostAccess(m.address, ""))
+	if err == nil {
+		err = m.attach(AttachHost)
+	}
+	if err == nil {
+		err = i.beginHostAccess(m.address, "")
+	}
+	if err != nil {
+		_ = m.takeBack()
+	}
+	return err
+}
+
+// takeBack attaches the memory as it was before the first access.
+func (m *Memory) takeBack() (err error) {
+	t := m.turns
+	defer func() {
+		_ = failure(C.gpumem_go_stream_destroy(C.uintptr_t(t.stream)))
+		t.stream = 0
+		t.taken.Store(false)
+	}()
+	if t.attached == AttachSingle {
+		err = failure(C.gpumem_go_managed_attach(C.uintptr_t(t.owner.handle), C.uint64_t(m.address), 0,
+			C.gpumem_attach(AttachSingle)))
+		if err == nil {
+			m.streams.add(t.owner, t.owner.enqueued.Add(1))
+			return nil
+		}
+		t.attached = t.initial // As when that stream has ended.
+	}
+	if t.attached != AttachHost {
+		err = firstError(unlessGone(err), m.attach(t.attached))
+	}
+	if errors.Is(err, ErrDeviceLost) {
+		return nil // No work can use the memory.
+	}
+	return unlessGone(err)
+}
+
+// attach attaches the memory now. No access has begun.
+func (m *Memory) attach(to Attach) error {
+	stream := C.uintptr_t(m.turns.stream)
+	err := failure(C.gpumem_go_managed_attach(stream, C.uint64_t(m.address), 0, C.gpumem_attach(to)))
+	if err == nil {
+		err = failure(C.gpumem_go_stream_synchronize(stream, timeoutInfinite))
+	}
+	return err
+}
+
+// Attach attaches managed memory, in stream order: it takes effect when the earlier work of the stream is complete. It
+// replaces what the memory was attached to before. Destroying the stream takes the memory back to the association that
+// it was created with. Where an access of the CPU attaches the memory to the host, its end takes it back to what an address of
+// the object was attached to last.
+//   - pointer: first byte of the allocation
+//   - size: 0 or the size of the allocation; for pageable memory the bytes to attach, at least 1
+func (s *Stream) Attach(pointer Address, size uint64, attach Attach) error {
+	var t *turns
+	if pointer.owner != nil && pointer.owner.turns != nil {
+		t = pointer.owner.turns
+		t.mutex.Lock() // Before enter, because takeToHost waits for calls that are inside.
+		defer t.mutex.Unlock()
+	}
+	if err := pointer.enter("Stream.Attach", size); err != nil {
+		return err
+	}
+	defer s.leave(pointer)
+	err := checked(C.gpumem_go_managed_attach(s.id(), C.uint64_t(pointer.value), C.uint64_t(size),
+		C.gpumem_attach(attach)), s)
+	if err == nil && t != nil {
+		t.attached, t.owner = attach, s.work()
+	}
+	return err
+}
 
 // Hints, which are advice, prefetches and discards, report whether they have an effect. It is false if the device or the
 // driver cannot use the hint: then nothing changed, and that is no error. Portable code gives hints everywhere and
@@ -29,7 +256,8 @@ func (i *Instance) endHostAccess(address uint64, name string) error {
 
 // BeginHostAccess begins an access of the CPU to managed memory: it waits until the CPU may touch the memory. The access
 // lasts until it is closed; [Memory.View] does both. Where all devices are concurrent it waits for nothing. On other
-// devices, work on the memory fails with ErrBusy until the access is closed. The memory cannot be closed before.
+// devices, it attaches the memory to the host until the access is closed, so that other work takes nothing from the CPU, and
+// work on the memory fails with ErrBusy. The memory cannot be closed before.
 func (m *Memory) BeginHostAccess() (*HostAccess[byte], error) {
 	return beginHostAccess[byte](m, "Memory.BeginHostAccess", int(m.Size()))
 }

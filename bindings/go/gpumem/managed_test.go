@@ -243,6 +243,110 @@ func TestHostAccessWaitsForTheDevice(t *testing.T) {
 	must(t, i.Close())
 }
 
+// What other goroutines enqueue takes nothing from an access of the CPU, and the memory is attached as before when the last access
+// has ended.
+func TestOtherWorkDuringAHostAccess(t *testing.T) {
+	d := olderDevice(t)
+	i, first, second := d.Instance(), newStream(t, d), newStream(t, d)
+	other := newMemory(t, d, KindDevice, 4096)
+	for _, attach := range []Attach{AttachGlobal, AttachSingle, AttachHost} {
+		m := newManaged[byte](t, d, 4096)
+		must(t, first.Attach(m.At(0), 0, attach))
+		for round := 0; round < 2; round++ {
+			use := func(content []byte) {
+				t.Helper()
+				for _, s := range []*Stream{first, second} {
+					must(t, s.Fill(other.At(0), 4096, 7, 1))
+					content[0]++
+					expect(t, s.Attach(m.At(0), 0, AttachGlobal), ErrBusy)
+					must(t, s.Synchronize())
+				}
+			}
+			access, err := m.BeginHostAccess()
+			must(t, err)
+			access.Slice()[0] = 0
+			must(t, m.View(func(content []byte) error {
+				use(content)
+				return nil
+			}))
+			use(access.Slice())
+			must(t, access.Close())
+			copied := make([]byte, 1)
+			must(t, CopyToSlice(i, copied, m.At(0)))
+			if copied[0] != 4 {
+				t.Errorf("%v: the content is %d", attach, copied[0])
+			}
+			for s, may := range map[*Stream]bool{first: attach != AttachHost, second: attach == AttachGlobal} {
+				if err := s.Fill(m.At(64), 64, 1, 1); may && err != nil || !may && !errors.Is(err, ErrNoAccess) {
+					t.Errorf("%v: the fill in a stream returned %v", attach, err)
+				}
+			}
+		}
+		must(t, first.Synchronize())
+		must(t, second.Synchronize())
+	}
+	if stats, err := i.Stats(); err != nil || stats.Streams != 2 {
+		t.Errorf("%d streams live: %v", stats.Streams, err)
+	}
+}
+
+// When the stream ends that memory is attached to, it is attached to what it was created with.
+func TestAStreamThatEndsDuringAHostAccess(t *testing.T) {
+	d := olderDevice(t)
+	s := newStream(t, d)
+	for flag, status := range map[MemoryFlags]error{0: nil, MemoryAttachHost: ErrNoAccess} {
+		m := newManaged[byte](t, d, 4096, MemoryOptions{Require: flag})
+		ending, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		must(t, ending.Attach(m.At(0), 0, AttachSingle))
+		must(t, m.View(func(content []byte) error {
+			must(t, ending.Close())
+			must(t, s.Fill(newMemory(t, d, KindDevice, 64).At(0), 64, 7, 1))
+			content[0] = 1
+			return s.Synchronize()
+		}))
+		for round := 0; round < 2; round++ {
+			if err := s.Fill(m.At(0), 64, 1, 1); !errors.Is(err, status) {
+				t.Errorf("%v: the fill returned %v", flag, err)
+			}
+			must(t, m.View(func(content []byte) error {
+				content[1] = 1
+				return nil
+			}))
+		}
+	}
+}
+
+// Each goroutine has its own memory and its own stream.
+func TestGoroutinesThatShareADeviceThatIsNotConcurrent(t *testing.T) {
+	d := olderDevice(t)
+	var group sync.WaitGroup
+	for n := 0; n < 4; n++ {
+		s, m := newStream(t, d), newManaged[uint32](t, d, 1024)
+		value := uint32(n)
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for round := uint32(0); round < 50; round++ {
+				err := firstError(Fill(s, m.Span(), round), s.Synchronize(), m.View(func(values []uint32) error {
+					for n := range values {
+						if values[n] != round {
+							return fmt.Errorf("in round %d the value is %d", round, values[n])
+						}
+						values[n] = value
+					}
+					return nil
+				}))
+				if err != nil {
+					t.Errorf("goroutine %d: %v", value, err)
+					return
+				}
+			}
+		}()
+	}
+	group.Wait()
+}
+
 func TestAttach(t *testing.T) {
 	d := olderDevice(t)
 	first, second := newStream(t, d), newStream(t, d)

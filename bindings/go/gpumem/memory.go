@@ -15,7 +15,7 @@ type Memory struct {
 	block
 	device        *Device
 	devicePointer uint64
-	managed       bool   // The CPU may touch the bytes only between beginHostAccess and endHostAccess.
+	managed       bool   // The CPU may touch the bytes only between beginAccess and endAccess.
 	below         *block // The Pageable that this registration lies in.
 	imported      bool   // Other imports may have the same handle, which outlives this one.
 	exported      uint64 // Offset of the byte that the exporter named.
@@ -31,8 +31,14 @@ func (d *Device) NewMemory(options MemoryOptions) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.managed = options.Kind == KindManaged
 	m.own()
+	if options.Kind == KindManaged {
+		m.managed = true
+		if err := m.takeTurns(); err != nil {
+			_ = m.Close()
+			return nil, calledAs("Device.NewMemory", err)
+		}
+	}
 	return m, nil
 }
 
@@ -182,7 +188,13 @@ func view(m *Memory, name string, use func() error) error {
 	if m == nil || m.handle == 0 {
 		return refusal(ErrInvalidArgument, name, "the memory is nil")
 	}
-	return m.block.view(m.device.instance, m.managed, name, use)
+	if !m.managed {
+		return m.block.view(m.device.instance, name, nil, nil, use)
+	}
+	return m.block.view(m.device.instance, name, m.beginAccess, func(name string) error {
+		_, err := m.endAccess(name)
+		return err
+	}, use)
 }
 
 // held runs a function for a view. Meanwhile the block and its instance cannot be closed.
@@ -198,18 +210,18 @@ func (b *block) held(instance *Instance, name string, use func() error) error {
 	return use()
 }
 
-// view runs a function that uses the memory of a block with the CPU.
-func (b *block) view(instance *Instance, managed bool, name string, use func() error) error {
+// view runs a function that uses the memory of a block with the CPU, after begin and before end, which managed memory has.
+func (b *block) view(instance *Instance, name string, begin, end func(name string) error, use func() error) error {
 	return b.held(instance, name, func() (err error) {
 		if b.host == 0 && b.size != 0 {
 			return refusal(ErrWrongKind, name, "the CPU cannot access device memory; copy it")
 		}
-		if managed && b.size != 0 {
-			if err := instance.beginHostAccess(b.address, name); err != nil {
+		if begin != nil && b.size != 0 {
+			if err := begin(name); err != nil {
 				return err
 			}
 			defer func() {
-				if ended := instance.endHostAccess(b.address, name); err == nil {
+				if ended := end(name); err == nil {
 					err = ended
 				}
 			}()

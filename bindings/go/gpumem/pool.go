@@ -566,13 +566,20 @@ func (b *PoolBlock) Bytes() []byte {
 
 // View calls a function with the block as a slice, which is valid until the function returns. Meanwhile the block cannot be
 // freed and its instance cannot be closed: that fails with ErrBusy. For managed memory it first waits until the CPU may
-// touch it.
+// touch it. A block cannot be attached to the host, so on a device that is not concurrent, any work that is enqueued there
+// meanwhile takes the block from the CPU, and the next touch is a fault.
 func (b *PoolBlock) View(use func(bytes []byte) error) error {
 	const name = "PoolBlock.View"
 	if b == nil || b.pool == nil {
 		return refusal(ErrInvalidArgument, name, "the block is nil")
 	}
-	return b.view(b.pool.device.instance, b.pool.kind == KindManaged, name, func() error {
+	instance := b.pool.device.instance
+	var begin, end func(string) error
+	if b.pool.kind == KindManaged {
+		begin = func(name string) error { return instance.beginHostAccess(b.address, name) }
+		end = func(name string) error { return instance.endHostAccess(b.address, name) }
+	}
+	return b.view(instance, name, begin, end, func() error {
 		return viewed(name, use, unsafe.Slice((*byte)(pointerTo(b.host)), int(b.size)))
 	})
 }

@@ -278,7 +278,7 @@ func beginHostAccess[T any](memory *Memory, function string, length int) (*HostA
 	if err := memory.hold(function); err != nil {
 		return nil, err
 	}
-	if err := memory.device.instance.beginHostAccess(memory.address, function); err != nil {
+	if err := memory.beginAccess(function); err != nil {
 		memory.release()
 		return nil, err
 	}
@@ -302,8 +302,16 @@ func (a *HostAccess[T]) Close() error {
 		return nil
 	}
 	const name = "HostAccess.Close"
-	done, err := a.gate.close(name, func() error { return a.memory.device.instance.endHostAccess(a.memory.address, name) })
+	var after error
+	done, err := a.gate.close(name, func() error {
+		ended, err := a.memory.endAccess(name)
+		if ended {
+			after, err = err, nil
+		}
+		return err
+	})
 	if done {
+		err = after
 		closedByHand(a)
 		a.memory.release()
 	}
