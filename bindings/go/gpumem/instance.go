@@ -124,7 +124,8 @@ func (i *Instance) Close() error {
 }
 
 // CloseForce waits for the instance's streams, destroys everything that was made through the instance, and closes it. It
-// returns the number of objects that it destroyed. Slices of their memory become invalid. Panics are as for Close.
+// returns the number of objects that it destroyed. Slices of their memory become invalid. It fails with ErrBusy while a View
+// or a [HostAccess] uses memory of the instance. Panics are as for Close.
 func (i *Instance) CloseForce() (destroyed uint64, err error) {
 	return i.close("Instance.CloseForce", closeForce)
 }

@@ -257,7 +257,7 @@ func (i *Instance) endHostAccess(address uint64, name string) error {
 // BeginHostAccess begins an access of the CPU to managed memory: it waits until the CPU may touch the memory. The access
 // lasts until it is closed; [Memory.View] does both. Where all devices are concurrent it waits for nothing. On other
 // devices, it attaches the memory to the host until the access is closed, so that other work takes nothing from the CPU, and
-// work on the memory fails with ErrBusy. The memory cannot be closed before.
+// work on the memory fails with ErrBusy. The memory and its instance cannot be closed before.
 func (m *Memory) BeginHostAccess() (*HostAccess[byte], error) {
 	return beginHostAccess[byte](m, "Memory.BeginHostAccess", int(m.Size()))
 }

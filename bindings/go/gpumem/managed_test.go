@@ -158,7 +158,7 @@ func TestHostAccessLastsUntilClose(t *testing.T) {
 	_, err = newMemory(t, d, KindDevice, 16).BeginHostAccess()
 	expect(t, err, ErrWrongKind)
 
-	// The instance ends the access with everything else.
+	// The instance cannot be closed during the access, as during a View.
 	other, err := Open(Options{Backend: testBackend(t)})
 	must(t, err)
 	d, err = other.Device(0)
@@ -167,6 +167,13 @@ func TestHostAccessLastsUntilClose(t *testing.T) {
 	must(t, err)
 	access, err = m.BeginHostAccess()
 	must(t, err)
+	_, err = other.CloseForce()
+	if detail := expect(t, err, ErrBusy); !strings.HasPrefix(detail.Message, "a view, a host access or a registration uses the object") {
+		t.Errorf("the message is %q", detail.Message)
+	}
+	expect(t, other.Close(), ErrBusy)
+	access.Slice()[99] = 1.5
+	must(t, access.Close())
 	_, err = other.CloseForce()
 	must(t, err)
 	if access.Slice() != nil {

@@ -275,11 +275,17 @@ func beginHostAccess[T any](memory *Memory, function string, length int) (*HostA
 	if memory == nil || memory.handle == 0 {
 		return nil, refusal(ErrInvalidArgument, function, "the memory is nil")
 	}
+	instance := memory.device.instance
+	if err := instance.hold(function); err != nil {
+		return nil, err
+	}
 	if err := memory.hold(function); err != nil {
+		instance.release()
 		return nil, err
 	}
 	if err := memory.beginAccess(function); err != nil {
 		memory.release()
+		instance.release()
 		return nil, err
 	}
 	access := &HostAccess[T]{memory: memory, length: length}
@@ -289,6 +295,7 @@ func beginHostAccess[T any](memory *Memory, function string, length int) (*HostA
 		case access.memory.device.instance.closed():
 			return outcomeGone
 		case access.shown.Load():
+			access.memory.device.instance.release() // CloseForce frees what is kept.
 			return outcomeKept
 		}
 		return outcomeOf(access.Close())
@@ -314,6 +321,7 @@ func (a *HostAccess[T]) Close() error {
 		err = after
 		closedByHand(a)
 		a.memory.release()
+		a.memory.device.instance.release()
 	}
 	return err
 }
