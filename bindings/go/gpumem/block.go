@@ -20,7 +20,7 @@ type block struct {
 	shown   atomic.Bool // A slice or number of it was handed out, so it may be used unseen.
 	streams streamSet   // Streams in which work on it may be pending.
 	growing *growing    // Of a GrowableBuffer, in place of address and size; otherwise nil.
-	within  *block      // Of a slot, the one of its ring that notes what is shown and the streams; otherwise nil.
+	within  *block      // Of a slot, the one of its ring that notes what is shown and the streams of all slots; otherwise nil.
 	endless bool        // The library does not know where it ends.
 	sparse  bool        // Some of its addresses may have no memory.
 	turns   *turns      // Of managed memory where a device is not concurrent; otherwise nil.

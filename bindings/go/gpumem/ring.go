@@ -150,11 +150,27 @@ func (r *ring) info() (RingInfo, error) {
 }
 
 // order returns the stream in which the slot is passed on: none if that was closed when its work was observed complete.
-func (s *ringSlot) order() C.uintptr_t {
-	if work := s.stream.work(); work.done.Load() && work.complete() {
-		return 0
+func (s *ringSlot) order() *streamWork {
+	if work := s.stream.work(); !work.done.Load() || !work.complete() {
+		return work
 	}
-	return s.stream.id()
+	return &noWork
+}
+
+// passOn makes a call that passes the slot on, in the order of its stream. If it has none, that is the one stream whose work uses it.
+func (s *ringSlot) passOn(name string, call func(stream C.uintptr_t) C.gpumem_go_result) error {
+	in := s.order()
+	for _, use := range s.streams.pending(s.stream.work()) {
+		if use.busy(); use.over() {
+			continue
+		} else if s.stream != nil || in != &noWork {
+			return refusal(ErrBusy, name, "work of another stream uses the %s; synchronize the stream, or take the slot with it", s.what)
+		}
+		in = use.streamWork
+	}
+	err := failure(call(C.uintptr_t(in.handle)))
+	runtime.KeepAlive(s.stream)
+	return err
 }
 
 // RingProducer is the side of a ring that fills slots. Its consumers are in other processes, and each gets every message
@@ -212,16 +228,18 @@ func (p *RingProducer) Acquire(ctx context.Context, stream *Stream) (*RingSlot, 
 }
 
 // Publish publishes the slot, with a number for the consumers. They see the bytes when the work is complete that is in
-// the slot's stream now. Without consumers, the message is lost. If the stream was closed, its work must have been observed
-// complete before.
+// the slot's stream now. A slot of no stream has that of the work on it that this package has enqueued; with work of several
+// streams, or of another than the slot's own, Publish fails with ErrBusy until that is complete. Without consumers, the message
+// is lost. If the stream was closed, its work must have been observed complete before.
 func (s *RingSlot) Publish(size, tag uint64) error {
 	const name = "RingSlot.Publish"
 	if s == nil || s.of == nil {
 		return refusal(ErrInvalidArgument, name, "the slot is none of a ring; pass one that Acquire returned")
 	}
 	done, err := s.close(name, func() error {
-		err := failure(C.gpumem_go_ring_publish(s.of.id(), s.order(), C.uint64_t(size), C.uint64_t(tag)))
-		runtime.KeepAlive(s.stream)
+		err := s.passOn(name, func(stream C.uintptr_t) C.gpumem_go_result {
+			return C.gpumem_go_ring_publish(s.of.id(), stream, C.uint64_t(size), C.uint64_t(tag))
+		})
 		if err == nil {
 			s.of.mutex.Lock()
 			s.of.forget(&s.ringSlot)
@@ -236,7 +254,7 @@ func (s *RingSlot) Publish(size, tag uint64) error {
 	return err
 }
 
-// Drop keeps the slot for the next Acquire, unless it was published. It waits for the work in the slot's stream. It is for
+// Drop keeps the slot for the next Acquire, unless it was published. It waits for all work on the slot. It is for
 // defer: then a slot is not lost if filling it fails. It returns the panic of a function of the stream, as
 // [Stream.Synchronize] does, and drops the slot all the same.
 func (s *RingSlot) Drop() error {
@@ -246,8 +264,13 @@ func (s *RingSlot) Drop() error {
 	}
 	var caught *PanicError
 	_, err := s.close(name, func() error {
-		if s.order() != 0 {
+		if s.order() != &noWork {
 			if err := s.stream.Synchronize(); err != nil && !errors.As(err, &caught) {
+				return calledAs(name, err)
+			}
+		}
+		for _, use := range s.streams.pending(s.stream.work()) {
+			if err := failure(use.synchronize(timeoutInfinite)); err != nil && !use.over() {
 				return calledAs(name, err)
 			}
 		}
@@ -360,21 +383,23 @@ func (c *RingConsumer) Each(ctx context.Context, stream *Stream, use func(*RingM
 }
 
 // Release releases the message. The producer fills the slot again when the work is complete that is in the message's stream
-// now. A message that is released before an older one stays held until that is released. A second call does nothing. As with [RingSlot.Publish], the stream may be closed once its work was observed
+// now. Work of other streams is as for [RingSlot.Publish]. A message that is released before an older one stays held until that is released. A second call does nothing. As with [RingSlot.Publish], a stream may be closed once its work was observed
 // complete.
 func (m *RingMessage) Release() error {
 	if m == nil || m.of == nil {
 		return nil
 	}
-	_, err := m.close("RingMessage.Release", func() error {
+	const name = "RingMessage.Release"
+	_, err := m.close(name, func() error {
 		r := m.of
 		r.mutex.Lock()
 		defer r.mutex.Unlock()
 		m.released = true
 		for len(r.held) > 0 && r.held[0].released {
 			oldest := r.held[0]
-			err := failure(C.gpumem_go_ring_release(r.id(), oldest.order(), C.uint64_t(oldest.native.number)))
-			runtime.KeepAlive(oldest.stream)
+			err := oldest.passOn(name, func(stream C.uintptr_t) C.gpumem_go_result {
+				return C.gpumem_go_ring_release(r.id(), stream, C.uint64_t(oldest.native.number))
+			})
 			if err != nil && oldest == &m.ringSlot {
 				m.released = false
 				return err

@@ -293,6 +293,91 @@ func TestRingOfTwoConsumers(t *testing.T) {
 	must(t, p.Close())
 }
 
+// A slot or message that was taken in no stream is passed on behind the work that uses it. Work of others is refused.
+func TestRingOfWorkInOtherStreams(t *testing.T) {
+	const count = 12
+	late := func(s *Stream) { must(t, s.Launch(func() { time.Sleep(5 * time.Millisecond) })) }
+	refused := func(pass func() error, what string) {
+		t.Helper()
+		if detail := expect(t, pass(), ErrBusy); detail.Message !=
+			"work of another stream uses the "+what+"; synchronize the stream, or take the slot with it" {
+			t.Errorf("the message is %q", detail.Message)
+		}
+	}
+	if inChild() {
+		from := starter(t)
+		d := device(t)
+		c, err := d.Instance().OpenRing(from.hearHandle(), RingOpenOptions{Timeout: shareLimit})
+		must(t, err)
+		from.say("open")
+		named, other := newStream(t, d), newStream(t, d)
+		var copies []*Pinned[byte]
+		use := func(message *RingMessage) error {
+			p := newPinned[byte](t, d, int(message.Size()))
+			copies = append(copies, p)
+			late(other)
+			return other.Copy(p.At(0), message.At(0), p.Size())
+		}
+		message, err := c.Wait(within(t, shareLimit), named)
+		must(t, err)
+		must(t, named.Synchronize())
+		must(t, use(message))
+		refused(message.Release, "message")
+		must(t, other.Synchronize())
+		must(t, message.Release())
+		must(t, c.Each(within(t, shareLimit), nil, use))
+		must(t, other.Synchronize())
+		for number, p := range copies {
+			if string(p.Slice()) != string(ringMessage(uint64(number))) {
+				t.Errorf("message %d has other bytes", number)
+			}
+		}
+		must(t, c.Close())
+		from.say("%d messages", len(copies))
+		return
+	}
+	d := device(t)
+	p := newRing(t, d, RingOptions{Slots: 2, FirstConsumers: 1})
+	handle, err := p.Export()
+	must(t, err)
+	to := startPeer(t)
+	to.sayHandle(handle)
+	to.expect("open")
+	first, second := newStream(t, d), newStream(t, d)
+	for number := 0; number < count; number++ {
+		slot, err := p.Acquire(within(t, shareLimit), nil)
+		must(t, err)
+		content := ringMessage(slot.Number())
+		late(first)
+		must(t, CopyFromSliceAsync(first, slot.At(0), content))
+		publish := func() error { return slot.Publish(uint64(len(content)), ringTag(slot.Number())) }
+		switch number {
+		case 4: // The work of two streams uses it.
+			late(second)
+			must(t, CopyFromSliceAsync(second, slot.At(500), content[500:]))
+			refused(publish, "slot")
+			must(t, first.Synchronize())
+		case 5:
+			must(t, slot.Drop()) // Waits for it.
+			if slot, err = p.Acquire(within(t, shareLimit), second); err != nil || first.busy() {
+				t.Fatal("a slot comes again while work uses it: ", err)
+			}
+			must(t, second.Synchronize())
+			late(first)
+			must(t, CopyFromSliceAsync(first, slot.At(0), content))
+			refused(publish, "slot")
+			must(t, first.Synchronize())
+		}
+		must(t, publish())
+	}
+	must(t, p.Finish(within(t, shareLimit)))
+	to.expect("12 messages")
+	to.wait()
+	must(t, first.Synchronize())
+	must(t, second.Synchronize())
+	must(t, p.Close())
+}
+
 func TestRingOfAForgottenProducer(t *testing.T) {
 	if inChild() {
 		consumeRing(t, false)

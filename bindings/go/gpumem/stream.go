@@ -272,7 +272,10 @@ func (s *Stream) leave(address Address) {
 	if work := s.work(); work != &noWork {
 		count := work.enqueued.Add(1)
 		if address.owner != nil {
-			address.owner.noting().streams.add(work, count)
+			address.owner.streams.add(work, count)
+			if within := address.owner.within; within != nil {
+				within.streams.add(work, count)
+			}
 		}
 	}
 	address.leave()
