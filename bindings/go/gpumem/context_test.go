@@ -82,3 +82,9 @@ func TestWaitsReportFailuresBeforeTheirContext(t *testing.T) {
 	expect(t, (*Stream)(nil).SynchronizeContext(ctx), ErrInvalidArgument)
 	expect(t, (*Event)(nil).SynchronizeContext(ctx), ErrInvalidArgument)
 }
+
+func TestANilContextIsRefused(t *testing.T) {
+	d := device(t)
+	expect(t, newStream(t, d).SynchronizeContext(nil), ErrInvalidArgument)
+	expect(t, newEvent(t, d).SynchronizeContext(nil), ErrInvalidArgument)
+}

@@ -103,6 +103,9 @@ func (e *Event) SynchronizeFor(limit time.Duration) (complete bool, err error) {
 // SynchronizeContext is Synchronize until the context is done. Then it returns the error of the context within about 10
 // milliseconds, and the work goes on.
 func (e *Event) SynchronizeContext(ctx context.Context) error {
+	if ctx == nil {
+		return refusal(ErrInvalidArgument, "Event.SynchronizeContext", "the context is nil")
+	}
 	return waitFor(ctx, e.Synchronize, e.SynchronizeFor)
 }
 

@@ -70,6 +70,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -107,7 +108,7 @@ func useLibrary() error {
 	defer C.free(unsafe.Pointer(buffer))
 	if problem := C.gpumem_go_load(name, buffer, size); problem != nil {
 		return fmt.Errorf("%w: %s: %s; set the environment variable GPUMEM_LIBRARY to its file", ErrLibrary, path,
-			C.GoString(problem))
+			strings.TrimPrefix(C.GoString(problem), path+": "))
 	}
 	version := uint32(C.gpumem_go_version())
 	if version>>22 != VersionMajor || version < makeVersion(VersionMajor, VersionMinor, 0) {

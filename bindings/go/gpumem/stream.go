@@ -186,6 +186,9 @@ func (s *Stream) SynchronizeFor(limit time.Duration) (complete bool, err error) 
 // SynchronizeContext is Synchronize until the context is done. Then it returns the error of the context within about 10
 // milliseconds, and the work goes on: its operands must still stay open.
 func (s *Stream) SynchronizeContext(ctx context.Context) error {
+	if ctx == nil {
+		return refusal(ErrInvalidArgument, "Stream.SynchronizeContext", "the context is nil")
+	}
 	return waitFor(ctx, s.Synchronize, s.SynchronizeFor)
 }
 
