@@ -3833,8 +3833,8 @@ TEST_F(SharedHubTest, WhatIsFetchedAnewIsNotHereTwice) {
   gpumem_link link = nullptr;
   ASSERT_EQ(connect(&link), GPUMEM_SUCCESS) << why.message;
   gpumem_share_handle handle;
-  ASSERT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, &why), GPUMEM_SUCCESS) << why.message;
-  ASSERT_EQ(files_of("memfd:test"), kBlocks);
+  EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, &why), GPUMEM_SUCCESS) << why.message;
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == kBlocks; })) << "all are sent";
   std::thread again(
       [&] { EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_SUCCESS); });
   half.get_future().wait();
@@ -3845,6 +3845,7 @@ TEST_F(SharedHubTest, WhatIsFetchedAnewIsNotHereTwice) {
 }
 
 TEST_F(SharedHubTest, AnAnswerThatNobodyWaitsForAnyMoreKeepsNothing) {
+  std::promise<void> sent;
   std::promise<void> over;
   const Impostor hub(address(), [&](Raw& raw) {
     const Descriptor holder = welcome(raw);
@@ -3858,6 +3859,7 @@ TEST_F(SharedHubTest, AnAnswerThatNobodyWaitsForAnyMoreKeepsNothing) {
     std::vector<Packet> packets = split_message(answer, std::move(blocks));
     raw.send_bytes(packets[0].bytes, packets[0].descriptors);
     packets.clear();
+    sent.set_value();
     over.get_future().wait();
   });
   gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
@@ -3867,7 +3869,11 @@ TEST_F(SharedHubTest, AnAnswerThatNobodyWaitsForAnyMoreKeepsNothing) {
   ASSERT_EQ(gpumem_link_connect(other, &desc, &link, &why), GPUMEM_SUCCESS) << why.message;
   gpumem_share_handle handle;
   EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_ERROR_BUSY);
-  EXPECT_EQ(files_of("memfd:test"), 0U);
+  sent.get_future().wait();
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 0; }));
+  gpumem_link_info info = GPUMEM_LINK_INFO_INIT;
+  EXPECT_EQ(gpumem_link_get_info(link, &info, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(info.connected, 1U) << "they are closed before the time of the answer is over";
   over.set_value();
   EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
 }
