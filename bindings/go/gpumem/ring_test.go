@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -297,6 +298,15 @@ func TestRingOfTwoConsumers(t *testing.T) {
 func TestRingOfWorkInOtherStreams(t *testing.T) {
 	const count = 12
 	late := func(s *Stream) { must(t, s.Launch(func() { time.Sleep(5 * time.Millisecond) })) }
+	// hold keeps a stream busy until the function that it returns is called.
+	hold := func(s *Stream) func() {
+		gate := make(chan struct{})
+		var once sync.Once
+		open := func() { once.Do(func() { close(gate) }) }
+		t.Cleanup(open)
+		must(t, s.Launch(func() { <-gate }))
+		return open
+	}
 	refused := func(pass func() error, what string) {
 		t.Helper()
 		if detail := expect(t, pass(), ErrBusy); detail.Message !=
@@ -312,17 +322,22 @@ func TestRingOfWorkInOtherStreams(t *testing.T) {
 		from.say("open")
 		named, other := newStream(t, d), newStream(t, d)
 		var copies []*Pinned[byte]
+		delay := late
 		use := func(message *RingMessage) error {
 			p := newPinned[byte](t, d, int(message.Size()))
 			copies = append(copies, p)
-			late(other)
+			delay(other)
 			return other.Copy(p.At(0), message.At(0), p.Size())
 		}
 		message, err := c.Wait(within(t, shareLimit), named)
 		must(t, err)
 		must(t, named.Synchronize())
+		var open func()
+		delay = func(s *Stream) { open = hold(s) }
 		must(t, use(message))
+		delay = late
 		refused(message.Release, "message")
+		open()
 		must(t, other.Synchronize())
 		must(t, message.Release())
 		must(t, c.Each(within(t, shareLimit), nil, use))
@@ -348,14 +363,21 @@ func TestRingOfWorkInOtherStreams(t *testing.T) {
 		slot, err := p.Acquire(within(t, shareLimit), nil)
 		must(t, err)
 		content := ringMessage(slot.Number())
-		late(first)
+		open := func() {}
+		if number == 4 {
+			open = hold(first)
+		} else {
+			late(first)
+		}
 		must(t, CopyFromSliceAsync(first, slot.At(0), content))
 		publish := func() error { return slot.Publish(uint64(len(content)), ringTag(slot.Number())) }
 		switch number {
 		case 4: // The work of two streams uses it.
-			late(second)
+			openSecond := hold(second)
 			must(t, CopyFromSliceAsync(second, slot.At(500), content[500:]))
 			refused(publish, "slot")
+			open()
+			openSecond()
 			must(t, first.Synchronize())
 		case 5:
 			must(t, slot.Drop()) // Waits for it.
@@ -363,9 +385,10 @@ func TestRingOfWorkInOtherStreams(t *testing.T) {
 				t.Fatal("a slot comes again while work uses it: ", err)
 			}
 			must(t, second.Synchronize())
-			late(first)
+			open = hold(first)
 			must(t, CopyFromSliceAsync(first, slot.At(0), content))
 			refused(publish, "slot")
+			open()
 			must(t, first.Synchronize())
 		}
 		must(t, publish())
