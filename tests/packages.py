@@ -129,6 +129,9 @@ EXPECTED = {
             "gpumem": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "libxxhash.so.0",
                        "gpumem-libs", "rtld"},
             "gpumem-fakecuda": {"libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "rtld"},
+            "golang-gpumem-devel": {"gpumem-devel"},
+            "rust-gpumem-devel": {"rust-gpumem-sys-devel"},
+            "rust-gpumem-sys-devel": {"gpumem-devel"},
             "python3-gpumem": {"python", "gpumem-libs"}},
 }
 
@@ -271,9 +274,9 @@ def use(tap, kind, root, source):
     attempt(tap, f"{kind.name}: gpumem bench measures",
             lambda: [] if "ratio" in (said := run(*enter, "gpumem", "bench", "--group", "call", "--quick")) else [said])
     attempt(tap, f"{kind.name}: the units of the keeper name a program, and are off", lambda: keeper_unit(root))
+    attempt(tap, f"{kind.name}: a Go program is built from the package", lambda: go_program(root, source, enter))
+    attempt(tap, f"{kind.name}: a Rust program is built from the packages", lambda: rust_program(root, source, enter))
     if kind.name == "deb":
-        attempt(tap, "deb: a Go program is built from the package", lambda: go_program(root, source, enter))
-        attempt(tap, "deb: a Rust program is built from the packages", lambda: rust_program(root, source, enter))
         autopkgtests(tap, kind, root, enter)
     if cuda_include() is not None:
         use_fake_driver(tap, kind, root, source, enter)

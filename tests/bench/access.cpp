@@ -76,6 +76,31 @@ Pair buffer(const Scene& scene, uint64_t size) {
           }};
 }
 
+Pair range(const Scene& scene, uint64_t size) {
+  gpumem_physical_desc of_block = GPUMEM_PHYSICAL_DESC_INIT;
+  of_block.size = size;
+  gpumem_physical block = nullptr;
+  must(gpumem_physical_create, scene.device, &of_block, &block);
+  gpumem_range_desc desc = GPUMEM_RANGE_DESC_INIT;
+  desc.size = size;
+  gpumem_range made = nullptr;
+  must(gpumem_range_reserve, scene.instance, &desc, &made);
+  must(gpumem_range_map, made, uint64_t{0}, &block, size_t{1});
+  must(gpumem_physical_release, block);  // the range keeps it
+  gpumem_access_desc access = GPUMEM_ACCESS_DESC_INIT;
+  access.location = of_block.location;
+  access.access = GPUMEM_ACCESS_READWRITE;
+  must(gpumem_range_set_access, made, uint64_t{0}, size, &access, size_t{1});
+  gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
+  must(gpumem_range_get_info, made, &info);
+  void* const raw = scene.raw.allocate(GPUMEM_KIND_DEVICE, 0, size);
+  return {info.base, raw, [made, raw, size, &scene] {
+            scene.raw.free(GPUMEM_KIND_DEVICE, raw, size);
+            must(gpumem_range_unmap, made, uint64_t{0}, size);
+            must(gpumem_range_release, made);
+          }};
+}
+
 constexpr Way kWays[] = {
     {"pinned", [](const Scene& scene, uint64_t size) { return allocated(scene, size, GPUMEM_KIND_PINNED); }},
     {"write_combined",
@@ -87,7 +112,8 @@ constexpr Way kWays[] = {
     // The first access brings it to the device, where it stays.
     {"managed",
      [](const Scene& scene, uint64_t size) { return allocated(scene, size, GPUMEM_KIND_MANAGED); }},
-    {"buffer", buffer}};
+    {"buffer", buffer},
+    {"range", range}};
 
 }  // namespace
 
@@ -109,6 +135,16 @@ void access(const Scene& scene) {
       pair.free();
     }
   }
+  const std::string copy = "access/copy/range/" + text_of(size);
+  if (!scene.runner.wanted(copy)) return;
+  const Pair from = range(scene, size);
+  const Pair to = range(scene, size);
+  scene.runner.rate(
+      copy, size,
+      [&] { must_succeed(gpumem_copy(scene.instance, to.ours, from.ours, size, nullptr, nullptr)); },
+      [&] { scene.raw.copy(to.raw, from.raw, size); });
+  from.free();
+  to.free();
 }
 
 }  // namespace bench

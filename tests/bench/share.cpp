@@ -234,6 +234,14 @@ void share(const Scene& scene) {
         [&] {
           MUST(gpumem_copy(scene.instance, to.device_pointer, from.device_pointer, size, nullptr, &error));
         });
+    // A kernel reads the import, and writes it, beside the same on memory of this process.
+    for (const bool write : {false, true}) {
+      if (!scene.raw.has_kernels()) break;
+      scene.runner.rate(
+          std::string("share: ") + (write ? "write " : "read ") + mib + " of an import by a kernel", size,
+          [&] { scene.raw.run_kernel(pointer, size, write); },
+          [&] { scene.raw.run_kernel(from.device_pointer, size, write); });
+    }
     copy_between_devices(scene, offer.whole, from.device_pointer, size, mib);
     MUST(gpumem_memory_destroy(target, &error));
     MUST(gpumem_memory_destroy(source, &error));
