@@ -106,6 +106,10 @@ class Stream {
   // A function of the caller, or of the library: `internal` ones are no feature that a device could lack.
   virtual Result<void> launch_host_function(gpumem_host_function function, void* user_data,
                                             bool internal) = 0;
+  // While the stream is being captured: a node that calls the function at each launch of its graph. `end`
+  // gets the same argument when nothing is left of the graph, and also if this fails.
+  virtual Result<void> capture_host_function(gpumem_host_function function, void* user_data,
+                                             void (*end)(void* user_data)) = 0;
   virtual Result<void> write_value(const Span& word, uint64_t value, uint32_t value_size) = 0;
   virtual Result<void> wait_value(const Span& word, uint64_t value, uint32_t value_size,
                                   gpumem_wait_condition condition) = 0;

@@ -1146,7 +1146,10 @@ TEST_F(Com, com_17_states_and_limits) {
     // bounds, before INVALID_STATE
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, copy(memory.device(), pages.get(), 2 * kKiB, stream));
     // INVALID_STATE, before NO_ACCESS
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, copy(pages.get(), memory.device(), kKiB, stream));
+    gpumem_copy_options now = GPUMEM_COPY_OPTIONS_INIT;
+    now.source_order = GPUMEM_SOURCE_ORDER_DURING_CALL;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                  gpumem_copy_async(stream, pages.get(), memory.device(), kKiB, &now, why()));
     native.end_capture(stream);
     if (read_only) {
       EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, copy(pages.get(), memory.device(), kKiB, stream));

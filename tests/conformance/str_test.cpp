@@ -1547,55 +1547,6 @@ TEST_F(Conformance, str_20_of_another_device) {
   EXPECT_EQ(stats(instance_).streams, 0u);
 }
 
-TEST_F(Conformance, str_20_captured) {
-  REQUIRE_FOREIGN();
-  const Memory memory = alloc_pinned(device_, kSize);
-  const Memory device_memory = alloc_device(device_, kSize);
-  std::memset(memory.host(), 0, kSize);
-  NativeStream native(device_);
-  const Event event = create_event(device_);
-  gpumem_stream handle = nullptr;
-  ASSERT_OK(gpumem_stream_wrap(device_, native.get(), &handle, why()));
-  const Stream stream(handle);
-  std::atomic<bool> ran{false};
-  const auto note = [](void* user_data) { *static_cast<std::atomic<bool>*>(user_data) = true; };
-
-  native.begin_capture(stream);
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_copy_async(stream, memory.host(), device_memory.device(), kSize, nullptr, why()));
-  EXPECT_STATUS(
-      GPUMEM_ERROR_INVALID_STATE,
-      gpumem_copy_2d_async(stream, memory.host(), 100, device_memory.device(), 100, 50, 3, nullptr, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_fill_async(stream, memory.host(), kSize, 1, 1, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_fill_2d_async(stream, memory.host(), 100, 50, 3, 1, 1, why()));
-  gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
-  region.destination.memory = memory;
-  region.source.memory = device_memory;
-  region.width = kSize;
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_copy_regions_async(stream, &region, 1, nullptr, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_event_record(event, stream, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_wait_event(stream, event, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_launch_host_function(stream, note, &ran, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_query(stream, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
-  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_ANSWER_NO) {
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_write_value(stream, memory.host(), 1, 4, why()));
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                  gpumem_stream_wait_value(stream, memory.host(), 1, 4, GPUMEM_WAIT_EQ, why()));
-  }
-  native.end_capture(stream);  // and the capture is whole
-
-  EXPECT_OK(gpumem_event_query(event, why()));
-  stream.synchronize();
-  EXPECT_FALSE(ran);
-  EXPECT_EQ(std::count(memory.host(), memory.host() + kSize, 0), static_cast<std::ptrdiff_t>(kSize));
-  EXPECT_OK(gpumem_fill_async(stream, memory.host(), kSize, 2, 1, why()));
-  stream.synchronize();
-  EXPECT_EQ(memory.host()[kSize - 1], 2);
-}
-
 // ---- STR-21 ----
 
 gpumem_copy_options ordered(gpumem_source_order order) {

@@ -331,6 +331,7 @@ FAKE_CUDA_API void fake_cuda_reset(void) {
   d.modules.clear();
   d.graphs.clear();
   d.executables.clear();
+  d.user_objects.clear();
   d.last_destroyed = nullptr;
   d.contexts.clear();
   d.devices.clear();

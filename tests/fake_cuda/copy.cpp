@@ -176,7 +176,8 @@ void submit(const std::shared_ptr<Stream>& stream, std::vector<Piece> pieces, bo
   for (Piece& piece : pieces) {
     bool both_host = piece.target.host && piece.source.host;
     wait = wait || piece.target.pageable || both_host;
-    if (piece.source.pageable && !wait) stage(piece.source);
+    // A graph reads it at each launch (measured).
+    if (piece.source.pageable && !wait && !stream->capture) stage(piece.source);
   }
   uint64_t before = stream->enqueued;
   start(stream, std::move(pieces));
@@ -307,6 +308,8 @@ CUresult copy_batch(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, s
   if (failed != nullptr) *failed = SIZE_MAX;
   auto stream = find_stream(handle);
   require(stream->handle != nullptr);
+  // Measured: no graph can hold it, and the capture goes on.
+  require(stream->capture == nullptr, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   require(targets != nullptr && sources != nullptr && sizes != nullptr && count != 0);
   require_batch_attributes(attributes, indices, attribute_count, count);
   std::vector<Piece> pieces;

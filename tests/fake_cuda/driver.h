@@ -270,6 +270,21 @@ struct Operation {
   std::function<void()> run;
 };
 
+// Ends with the last graph that retains it.
+struct UserObject {
+  UserObject(CUhostFn function, void* argument) : destroy(function), object(argument) {}
+  UserObject(const UserObject&) = delete;
+  UserObject& operator=(const UserObject&) = delete;
+  ~UserObject() { destroy(object); }
+  CUhostFn destroy;
+  void* object;
+};
+
+struct Graph {
+  std::vector<std::function<void()>> nodes;
+  std::vector<std::shared_ptr<UserObject>> retained;
+};
+
 // Of the stream that began it and of all that have joined it by events.
 struct Capture {
   uint64_t id = 0;
@@ -277,7 +292,8 @@ struct Capture {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;
   std::vector<std::weak_ptr<Stream>> streams;  // the first one began it
-  std::vector<std::function<void()>> operations;
+  std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+  CUgraph handle = nullptr;  // of the graph, once it was asked for
 };
 
 struct Stream {
@@ -350,10 +366,6 @@ struct Module {
   CUfunction function;
 };
 
-struct Graph {
-  std::vector<std::function<void()>> nodes;
-};
-
 std::shared_ptr<Event> find_event(CUevent handle);
 // Of a device that is not lost.
 std::shared_ptr<Stream> find_stream(CUstream handle);
@@ -415,6 +427,7 @@ struct Driver {
   Table<Module> modules;
   Table<Graph> graphs;
   Table<Graph> executables;
+  Table<UserObject> user_objects;
   std::map<uintptr_t, std::shared_ptr<Memory>> memory;  // by host address and by device address
   std::map<uintptr_t, size_t> reservations;
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Block>> blocks;

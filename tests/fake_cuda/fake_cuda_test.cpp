@@ -1101,6 +1101,67 @@ TEST_F(FakeCuda, ACapturedGraphRunsWhenItIsLaunched) {
   destroy(stream);
 }
 
+TEST_F(FakeCuda, AGraphKeepsItsUserObjects) {
+  open();
+  CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+  CUgraphExec executable = nullptr;
+  int ended = 0;
+  const auto end = [](void* number) { ++*static_cast<int*>(number); };
+  const auto capture = [&] {
+    CUstreamCaptureStatus status;
+    CUgraph graph = nullptr;
+    CUuserObject object = nullptr;
+    EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    EXPECT_EQ(CALL(cuStreamGetCaptureInfo, 11030, stream, &status, nullptr, &graph, nullptr, nullptr),
+              CUDA_SUCCESS);
+    EXPECT_EQ(CALL(cuUserObjectCreate, 11030, &object, &ended, end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
+              CUDA_SUCCESS);
+    EXPECT_EQ(CALL(cuGraphRetainUserObject, 11030, graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE),
+              CUDA_SUCCESS);
+    EXPECT_EQ(CALL(cuUserObjectRelease, 11030, object, 1), CUDA_ERROR_INVALID_VALUE);  // it is the graph's
+  };
+  CUgraph graph = nullptr;
+  capture();
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuGraphInstantiateWithFlags, 11040, &executable, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuGraphDestroy, 10000, graph), CUDA_SUCCESS);
+  EXPECT_EQ(ended, 0);
+  EXPECT_EQ(CALL(cuGraphExecDestroy, 10000, executable), CUDA_SUCCESS);
+  EXPECT_EQ(ended, 1);
+  // A capture that comes to nothing ends them too.
+  capture();
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(ended, 2);
+  EXPECT_EQ(live(FAKE_CUDA_GRAPH), 0u);
+  destroy(stream);
+}
+
+TEST_F(FakeCuda, ACaptureRefusesWorkOutsideOfIt) {
+  open();
+  CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+  CUstream other = make_stream(CU_STREAM_NON_BLOCKING);
+  CUevent event = nullptr;
+  CUevent shared = nullptr;
+  CUgraph graph = nullptr;
+  EXPECT_EQ(CALL(cuEventCreate, 2000, &event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventCreate, 2000, &shared, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS),
+            CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamWaitEvent, 3020, stream, event, 0u), CUDA_SUCCESS);  // never recorded
+  EXPECT_EQ(CALL(cuEventRecord, 2000, shared, stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuGraphDestroy, 10000, graph), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, event, other), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamWaitEvent, 3020, stream, event, 0u), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(CALL(cuEventDestroy, 4000, event), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventDestroy, 4000, shared), CUDA_SUCCESS);
+  destroy(stream);
+  destroy(other);
+}
+
 TEST_F(FakeCuda, AStreamsHandleComesBackIfItShould) {
   open();
   for (const bool reuse : {false, true}) {

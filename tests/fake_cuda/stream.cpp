@@ -347,7 +347,7 @@ std::shared_ptr<Stream> find_stream(CUstream handle) {
 void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run,
              const std::vector<std::shared_ptr<Memory>>& uses, std::vector<Point> after) {
   if (is_captured(*stream)) {
-    stream->capture->operations.push_back(std::move(run));
+    stream->capture->graph->nodes.push_back(std::move(run));
     ++stream->captured[stream->id];
     return;
   }
@@ -551,6 +551,11 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags
     return CUDA_SUCCESS;
   }
   if (!event->record) return CUDA_SUCCESS;
+  // Measured: a graph cannot depend on work outside of it.
+  if (is_captured(*stream)) {
+    stream->capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
   enqueue(stream, [] {}, {}, {event->record->point});
   merge(stream->clock, event->record->clock);
   return CUDA_SUCCESS;
@@ -602,6 +607,21 @@ CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus* status, 
   return answer;
 }
 
+CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                   CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
+  require(nodes == nullptr && count == nullptr, CUDA_ERROR_NOT_SUPPORTED);
+  cuuint64_t ignored = 0;
+  CUresult answer = fake::cuStreamGetCaptureInfo(handle, status, id != nullptr ? id : &ignored);
+  if (graph == nullptr || answer != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return answer;
+  Capture& capture = *find_stream(handle)->capture;
+  if (capture.handle == nullptr) {
+    capture.handle = next_handle<CUgraph>();
+    driver().graphs.add(capture.handle, capture.graph);
+  }
+  *graph = capture.handle;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
   auto stream = find_stream(handle);
   require(mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -627,16 +647,16 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   require(own, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
   bool valid = capture.status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
   bool joined = is_joined(capture, *stream);
-  auto captured = std::make_shared<Graph>(Graph{std::move(capture.operations)});
   capture.status = CU_STREAM_CAPTURE_STATUS_NONE;
   for (const auto& one : capture.streams) {
     if (const auto member = one.lock()) member->capture = nullptr;
   }
   *graph = nullptr;
+  if (capture.handle != nullptr) driver().graphs.remove(capture.handle);
   require(valid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   require(joined, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
-  *graph = next_handle<CUgraph>();
-  driver().graphs.add(*graph, captured);
+  *graph = capture.handle != nullptr ? capture.handle : next_handle<CUgraph>();
+  driver().graphs.add(*graph, capture.graph);
   return CUDA_SUCCESS;
 }
 
@@ -653,6 +673,31 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
   require(found != nullptr);
   require(nodes == nullptr, CUDA_ERROR_NOT_SUPPORTED);
   *count = found->nodes.size();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuUserObjectCreate(CUuserObject* handle, void* object, CUhostFn destroy, unsigned count,
+                            unsigned flags) {
+  require(handle != nullptr && destroy != nullptr);
+  require(count == 1 && flags == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CUDA_ERROR_NOT_SUPPORTED);
+  *handle = next_handle<CUuserObject>();
+  driver().user_objects.add(*handle, std::make_shared<UserObject>(destroy, object));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuUserObjectRelease(CUuserObject object, unsigned count) {
+  require(driver().user_objects.find(object) != nullptr && count == 1);
+  driver().user_objects.remove(object);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count, unsigned flags) {
+  auto retained = driver().user_objects.find(object);
+  auto found = driver().graphs.find(graph);
+  require(found != nullptr && retained != nullptr && count == 1);
+  require(flags == CU_GRAPH_USER_OBJECT_MOVE, CUDA_ERROR_NOT_SUPPORTED);
+  found->retained.push_back(std::move(retained));
+  driver().user_objects.remove(object);
   return CUDA_SUCCESS;
 }
 
@@ -766,6 +811,8 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
   auto stream = find_stream(stream_handle);
   require(event->context == stream->context, CUDA_ERROR_INVALID_HANDLE);
   auto record = std::make_shared<Record>();
+  // Measured: that leaves the capture as it is.
+  if (event->shared && is_captured(*stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   event->captured_in = is_captured(*stream) ? stream->capture : nullptr;
   event->captured = stream->captured;
   if (event->captured_in) return CUDA_SUCCESS;

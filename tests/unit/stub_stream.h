@@ -27,6 +27,9 @@ class StubStream : public backend::Stream {
   Result<void> wait_event(backend::Event&) override { return unused(); }
   Result<std::shared_ptr<backend::Fence>> fence() override { return unused(); }
   Result<void> launch_host_function(gpumem_host_function, void*, bool) override { return unused(); }
+  Result<void> capture_host_function(gpumem_host_function, void*, void (*)(void*)) override {
+    return unused();
+  }
   Result<void> write_value(const backend::Span&, uint64_t, uint32_t) override { return unused(); }
   Result<void> wait_value(const backend::Span&, uint64_t, uint32_t, gpumem_wait_condition) override {
     return unused();

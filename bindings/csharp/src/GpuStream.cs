@@ -115,13 +115,18 @@ namespace GpuMem
     /// Enqueues a function that runs on another thread, after all earlier and before all later work. It must not wait
     /// for device work, and of gpumem it may call only what returns texts and information. An exception in it comes out
     /// of the call that observes the work complete, such as <see cref="Synchronize()"/>; the work after it runs all the
-    /// same. Of several exceptions the first comes out. The function does not run if the device is lost.
+    /// same. Of several exceptions the first comes out. The function does not run if the device is lost. It runs once, so a
+    /// stream that is being captured into a graph refuses it.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Launch(Action function)
     {
       handle.Usable();
       if (function == null) throw new ArgumentNullException(nameof(function));
+      if (CaptureId != 0)
+        throw new GpuMemException(
+            Status.InvalidState, "the stream is being captured into a graph, which would call the function at each launch; launch it " +
+            "outside of the capture") { Function = "GpuStream.Launch()" };
       var callback = new Callback(function);
       Enqueue(callback, error =>
           Native.gpumem_stream_launch_host_function(handle.Value, Callback.HostPointer, callback.UserData, error));

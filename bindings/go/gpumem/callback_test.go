@@ -78,6 +78,15 @@ func TestAHostFunctionThatPanicsIsReported(t *testing.T) {
 	must(t, unseen.Close())
 }
 
+func TestLaunchInACapture(t *testing.T) {
+	onHost(t)
+	s := newStream(t, device(t))
+	must(t, s.HostSetCapturing(true))
+	expect(t, s.Launch(func() { t.Error("it ran") }), ErrInvalidState)
+	must(t, s.HostSetCapturing(false))
+	must(t, s.Synchronize())
+}
+
 func TestAPanicAfterItsStreamIsClosed(t *testing.T) {
 	for _, closeInstance := range []func(*Instance) error{(*Instance).Close, func(i *Instance) error {
 		_, err := i.CloseForce()

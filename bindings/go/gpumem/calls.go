@@ -406,8 +406,9 @@ func (d *Device) DestroyHostNativeStream(nativeStream uintptr) error {
 
 // HostSetCapturing marks a stream as being captured into a graph by other code, or removes the mark. No graph comes of
 // it. Marking a stream that has no mark begins a capture with a number of its own, see [Stream.CaptureID]. A second 1
-// changes nothing, nor does a second 0. While the mark is there, only pools work in the stream: every call that would
-// enqueue something in it, query it or wait for it fails with ErrInvalidState.
+// changes nothing, nor does a second 0. While the mark is there, calls in the stream are served or refused as in a
+// capture (see stream.h), and what they enqueue never runs, as in a graph that is not launched. [Stream.HostLaunch] is
+// refused. A stream that waits for an event of the capture joins it until the mark is removed from either.
 func (s *Stream) HostSetCapturing(capturing bool) error {
 	return checked(C.gpumem_go_host_stream_set_capturing(s.id(), zeroOrOne(capturing)), s)
 }

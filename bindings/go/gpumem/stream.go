@@ -242,10 +242,16 @@ func nanoseconds(limit time.Duration) C.uint64_t {
 // thread. It must not wait for device work. Of this package it may call only what returns texts, versions and
 // information about objects. It does not run if the device is lost. If it panics, the next Synchronize, Query or Close
 // of the stream, or Close of the instance if the stream is closed, returns a *PanicError. It must not call
-// runtime.Goexit, and so not FailNow of a test.
+// runtime.Goexit, and so not FailNow of a test. It runs once, so a stream that is being captured into a graph refuses it.
 func (s *Stream) Launch(function func()) error {
 	if function == nil {
 		return refusal(ErrInvalidArgument, "Stream.Launch", "the function is nil")
+	}
+	if capture, err := s.CaptureID(); err != nil {
+		return err
+	} else if capture != 0 {
+		return refusal(ErrInvalidState, "Stream.Launch",
+			"the stream is being captured into a graph, which would call the function at each launch; launch it outside of the capture")
 	}
 	return s.launch(&hostCall{run: function}, func(call C.uintptr_t) C.gpumem_go_result {
 		return C.gpumem_go_stream_launch_host_function(s.id(), call)

@@ -23,7 +23,7 @@ from ._managed import Place, batch, hint, place, span
 from ._memory import Region, Use, View, memory_of
 from ._operands import operand
 from ._waits import LARGE, aside, on_main_thread, wait
-from .errors import DeviceLost, Error
+from .errors import DeviceLost, Error, InvalidState
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
@@ -373,10 +373,14 @@ class Stream(StreamKnown, Owner, Copies):
 
         It runs on a thread of the backend. It must not wait for device work, and of gpumem it may only query information.
         An exception goes to ``sys.unraisablehook``. It does not run if the device is lost. At exit the interpreter waits
-        a few seconds for functions that are still pending.
+        a few seconds for functions that are still pending. It runs once, so a stream that is being captured into a graph
+        refuses it.
         """
         if not callable(function):
             raise TypeError("the function must be callable")
+        if self.capture_id():
+            raise InvalidState("the stream is being captured into a graph, which would call the function at each launch; "
+                               "launch it outside of the capture", function="gpumem_stream_launch_host_function")
         if arguments:
             function = functools.partial(function, *arguments)
         enqueue_function(self, c.gpumem_stream_launch_host_function, host_function, function)

@@ -526,12 +526,14 @@ class SimulationTest(Case):
     def test_capturing(self):
         with self.device.stream() as stream, self.device.memory(64) as memory:
             host.set_capturing(stream, True)
-            with self.assertRaises(gpumem.InvalidState):
-                memory.fill(1, stream=stream)
+            memory.fill(1, stream=stream)  # which never runs: nobody launches the graph
+            with self.assertRaisesRegex(gpumem.InvalidState, "at each launch"):
+                stream.launch_host_function(self.fail)
             with self.assertRaises(gpumem.InvalidState):
                 stream.query()
             host.set_capturing(stream, False)
             stream.synchronize()
+            self.assertEqual(_calls.pending.entries, {})
 
     def test_failing_steps(self):
         step, failures = 0, 0

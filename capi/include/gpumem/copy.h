@@ -93,8 +93,9 @@ GPUMEM_API gpumem_status gpumem_copy(gpumem_instance instance, void *destination
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_copy()
  * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_copy()
  * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_copy()
- * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy(); or the stream is being captured; or, on the host backend in strict
- *         mode, earlier work of the stream writes a source that this source order may read before it
+ * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy(); or the stream is being captured, and the source order is
+ *         #GPUMEM_SOURCE_ORDER_DURING_CALL; or, on the host backend in strict mode, earlier work of the stream writes a source
+ *         that this source order may read before it
  * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_copy()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_copy()
  * \handles

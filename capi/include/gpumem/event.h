@@ -128,7 +128,8 @@ GPUMEM_API gpumem_status gpumem_event_get_info(gpumem_event event, gpumem_event_
  * \retval GPUMEM_SUCCESS the record is enqueued
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT event and stream belong to different devices or instances
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, and processes share the event, or the capture has failed; or called
+ *         from a host function
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -142,8 +143,8 @@ GPUMEM_API gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream s
  * \retval GPUMEM_SUCCESS the work is complete, or the event was never recorded
  * \retval GPUMEM_NOT_READY work is pending
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or, on host, recorded work failed because memory of
- *         the caller had been unmapped, which is reported once
+ * \retval GPUMEM_ERROR_INVALID_STATE the event was last recorded in a capture; called from a host function; or, on host,
+ *         recorded work failed because memory of the caller had been unmapped, which is reported once
  * \retval GPUMEM_ERROR_PEER_GONE the process that exported the event has ended; or, on host, the one that recorded it,
  *         before the work was complete
  * \handles
@@ -161,8 +162,8 @@ GPUMEM_API gpumem_status gpumem_event_query(gpumem_event event, gpumem_error *er
  * \retval GPUMEM_SUCCESS the work is complete, or the event was never recorded
  * \retval GPUMEM_NOT_READY the timeout expired; nothing changed
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or, on host, recorded work failed because memory of
- *         the caller had been unmapped, which is reported once
+ * \retval GPUMEM_ERROR_INVALID_STATE the event was last recorded in a capture; called from a host function; or, on host,
+ *         recorded work failed because memory of the caller had been unmapped, which is reported once
  * \retval GPUMEM_ERROR_PEER_GONE the process that exported the event has ended; or, on host, the one that recorded it,
  *         before the work was complete
  * \handles
@@ -182,8 +183,8 @@ GPUMEM_API gpumem_status gpumem_event_synchronize(gpumem_event event, uint64_t t
  * \retval GPUMEM_SUCCESS the time was written to `*out_nanoseconds`
  * \retval GPUMEM_NOT_READY one of the records is not complete
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, or the events belong to different devices
- * \retval GPUMEM_ERROR_INVALID_STATE one of the events was never recorded or has no timing, or called from a host
- *         function
+ * \retval GPUMEM_ERROR_INVALID_STATE one of the events was never recorded, or last in a capture, or has no timing; or called from a
+ *         host function
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \handles
  * \blocking{no}

@@ -161,8 +161,9 @@ GPUMEM_API gpumem_status gpumem_host_native_stream_destroy(gpumem_device device,
 /** Marks a stream as being captured into a graph by other code, or removes the mark. No graph comes of it.
  *
  * Marking a stream that has no mark begins a capture with a number of its own, see gpumem_stream_get_capture_id(). A second 1
- * changes nothing, nor does a second 0. While the mark is there, only pools work in the stream: every call that would
- * enqueue something in it, query it or wait for it fails with #GPUMEM_ERROR_INVALID_STATE.
+ * changes nothing, nor does a second 0. While the mark is there, calls in the stream are served or refused as in a capture (see
+ * stream.h), and what they enqueue never runs, as in a graph that is not launched. gpumem_host_launch() is refused.
+ * A stream that waits for an event of the capture joins it until the mark is removed from either.
  *
  * \param stream stream to mark
  * \param capturing 1 or 0

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /** \file stream.h
  * Ordered queues of work.
+ *
+ * **Captures.** While other code captures a stream into a graph, with `cuStreamBeginCapture` or what is built on that, copies, fills,
+ * records and waits of events, value writes and waits, and host functions become nodes of the graph. They run at each launch
+ * of it, and read their sources then. What the graph uses is yours to keep: the memory, mapped and in its place, and what host functions
+ * use. A stream that waits for an event of a capture joins it. What no graph can hold fails with #GPUMEM_ERROR_INVALID_STATE, and the
+ * capture goes on. Pools serve such streams too: see pool.h.
  */
 #ifndef GPUMEM_STREAM_H
 #define GPUMEM_STREAM_H
@@ -178,7 +184,8 @@ GPUMEM_API gpumem_status gpumem_stream_synchronize(gpumem_stream stream, uint64_
  * \retval GPUMEM_SUCCESS the wait is enqueued
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT stream and event belong to different instances
  * \retval GPUMEM_ERROR_DEVICE_LOST a device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, and the event was recorded outside of that capture; or it was
+ *         last recorded in a capture that has ended; or called from a host function
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -194,7 +201,8 @@ typedef void(GPUMEM_CALL *gpumem_host_function)(void *user_data);
 
 /** Enqueues a function that runs on the CPU, after all earlier and before all later work of a stream.
  *
- * It runs on a thread other than the caller's. It does not run if the device is lost.
+ * It runs on a thread other than the caller's. It does not run if the device is lost. In a stream that is being captured it becomes part
+ * of the graph, and runs at each launch.
  *
  * \param stream stream to enqueue in
  * \param function function to run
@@ -203,13 +211,14 @@ typedef void(GPUMEM_CALL *gpumem_host_function)(void *user_data);
  * \retval GPUMEM_SUCCESS the function is enqueued
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `function` is NULL
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE a capture of the stream has failed; or called from a host function
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue the function
- * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point; for a stream that is being captured it must be that of CUDA 11.3
+ *         or newer
  * \handles
  * \blocking{no}
  * \threads{any thread}
- * \owner{`user_data` belongs to the caller and must live until the function has run}
+ * \owner{`user_data` belongs to the caller and must live until the function has run, or until nothing is left of the graph}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_stream_launch_host_function(gpumem_stream stream,
                                                             gpumem_host_function function, void *user_data,
@@ -229,8 +238,8 @@ GPUMEM_API gpumem_status gpumem_stream_launch_host_function(gpumem_stream stream
  * \retval GPUMEM_ERROR_NO_ACCESS the device may not write there
  * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot do it
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured; the word is in a buffer that is asleep, or is being put to
- *         sleep or woken; or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE the word is in a buffer that is asleep, or is being put to sleep or woken; or called from a
+ *         host function
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
  * \blocking{no}
@@ -262,8 +271,8 @@ typedef int32_t gpumem_wait_condition;
  * \retval GPUMEM_ERROR_NO_ACCESS the device may not read there
  * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot do it, or not with this condition
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured; the word is in a buffer that is asleep, or is being put to
- *         sleep or woken; or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE the word is in a buffer that is asleep, or is being put to sleep or woken; or called from a
+ *         host function
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
  * \blocking{no}

@@ -157,7 +157,10 @@ std::optional<backend::Piece> Stream::piece_of(const backend::CopySegment& segme
 }
 
 Result<void> Stream::copy_pieces(std::span<const backend::Piece> pieces, size_t* done) {
-  return device_.pieces().copy(native_, pieces, done);
+  *done = 0;
+  const auto captured = is_capturing();
+  if (!captured) return captured.error();
+  return device_.pieces().copy(native_, *captured, pieces, done);
 }
 
 uint64_t Stream::device_address(const backend::Span& span) {

@@ -114,10 +114,10 @@ constexpr Variant kVariants[] = {
   {offsetof(Driver, member), since, is_v2(suffix), required},
 #define GPUMEM_CUDA_REQUIRED(name, since, suffix) GPUMEM_CUDA_VARIANT(name, since, suffix, true)
 #define GPUMEM_CUDA_OPTIONAL(name, since, suffix) GPUMEM_CUDA_VARIANT(name, since, suffix, false)
-#define GPUMEM_CUDA_OLDER(member, name, since, suffix) GPUMEM_CUDA_VARIANT(member, since, suffix, false)
+#define GPUMEM_CUDA_OTHER(member, name, since, suffix) GPUMEM_CUDA_VARIANT(member, since, suffix, false)
     GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_REQUIRED, GPUMEM_CUDA_OPTIONAL)
-        GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_OPTIONAL) GPUMEM_CUDA_OLDER_SIGNATURES(GPUMEM_CUDA_OLDER)
-#undef GPUMEM_CUDA_OLDER
+        GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_OPTIONAL) GPUMEM_CUDA_OTHER_SIGNATURES(GPUMEM_CUDA_OTHER)
+#undef GPUMEM_CUDA_OTHER
 #undef GPUMEM_CUDA_OPTIONAL
 #undef GPUMEM_CUDA_REQUIRED
 #undef GPUMEM_CUDA_VARIANT

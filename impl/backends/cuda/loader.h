@@ -151,6 +151,9 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(ThreadExchangeStreamCaptureMode, 10010, "")      \
   OPTIONAL(StreamIsCapturing, 10000, "")                    \
   OPTIONAL(StreamGetCaptureInfo, 10010, "")                 \
+  OPTIONAL(UserObjectCreate, 11030, "")                     \
+  OPTIONAL(UserObjectRelease, 11030, "")                    \
+  OPTIONAL(GraphRetainUserObject, 11030, "")                \
   OPTIONAL(StreamQuery, 2000, "")                           \
   OPTIONAL(StreamSynchronize, 2000, "")                     \
   OPTIONAL(StreamWaitEvent, 3020, "")                       \
@@ -178,11 +181,12 @@ struct Entry<CUresult (*)(Arguments...)> {
   OLDER(StreamWaitValue64, 9000, "")      \
   OLDER(EventElapsedTime, 2000, "")
 
-// Older variants with another signature, by the name of their member and as above.
-#define GPUMEM_CUDA_OLDER_SIGNATURES(OLDER)                 \
-  OLDER(MemAdviseDevice, MemAdvise, 8000, "")               \
-  OLDER(MemPrefetchDeviceAsync, MemPrefetchAsync, 8000, "") \
-  OLDER(MemcpyBatchIndexAsync, MemcpyBatchAsync, 12080, "")
+// Further variants with another signature, by the name of their member and as above.
+#define GPUMEM_CUDA_OTHER_SIGNATURES(OTHER)                        \
+  OTHER(MemAdviseDevice, MemAdvise, 8000, "")                      \
+  OTHER(MemPrefetchDeviceAsync, MemPrefetchAsync, 8000, "")        \
+  OTHER(StreamGetCaptureGraph, StreamGetCaptureInfo, 11030, "_v2") \
+  OTHER(MemcpyBatchIndexAsync, MemcpyBatchAsync, 12080, "")
 
 struct Driver {
   int version = 0;
@@ -190,7 +194,7 @@ struct Driver {
   GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_MEMBER, GPUMEM_CUDA_MEMBER)
 #undef GPUMEM_CUDA_MEMBER
 #define GPUMEM_CUDA_MEMBER(member, name, since, suffix) Entry<PFN_cu##name##_v##since> member{"cu" #name};
-  GPUMEM_CUDA_OLDER_SIGNATURES(GPUMEM_CUDA_MEMBER)
+  GPUMEM_CUDA_OTHER_SIGNATURES(GPUMEM_CUDA_MEMBER)
 #undef GPUMEM_CUDA_MEMBER
 };
 

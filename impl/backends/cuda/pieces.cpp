@@ -162,8 +162,10 @@ Pieces::Way Pieces::way() const {
              : Way::kOneByOne;
 }
 
-Result<void> Pieces::copy(CUstream stream, std::span<const backend::Piece> pieces, size_t* done) {
-  const Way way = pieces.size() < kFew ? Way::kOneByOne : this->way();
+Result<void> Pieces::copy(CUstream stream, bool captured, std::span<const backend::Piece> pieces,
+                          size_t* done) {
+  Way way = pieces.size() < kFew ? Way::kOneByOne : this->way();
+  if (captured && way == Way::kBatch) way = Way::kOneByOne;  // no graph can hold it (measured)
   const size_t most = way == Way::kKernel ? kLaunch : way == Way::kBatch ? kBatch : 1;
   const Scope scope(device_);
   GPUMEM_TRY(device_.check_enqueued(scope.outcome(), kPiecesNotEnqueued));

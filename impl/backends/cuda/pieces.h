@@ -28,8 +28,8 @@ class Pieces {
   enum class Way { kKernel, kBatch, kOneByOne };
   Way way() const;
 
-  // As backend::Stream::copy_pieces().
-  Result<void> copy(CUstream stream, std::span<const backend::Piece> pieces, size_t* done);
+  // As backend::Stream::copy_pieces(). `captured`: the stream is.
+  Result<void> copy(CUstream stream, bool captured, std::span<const backend::Piece> pieces, size_t* done);
 
  private:
   static constexpr size_t kLaunch = 170;  // what the parameters of a kernel hold, 4,096 bytes in all

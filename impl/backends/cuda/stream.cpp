@@ -154,6 +154,32 @@ Result<void> Stream::launch_host_function(gpumem_host_function function, void* u
                        Place::kHost, "cannot enqueue the host function");
 }
 
+Result<void> Stream::capture_host_function(gpumem_host_function function, void* user_data,
+                                           void (*end)(void* user_data)) {
+  const Driver& cu = device_.cu();
+  const auto check = [&](const Outcome& outcome) {
+    return device_.check(outcome, Place::kHost, "the host function cannot become part of the graph");
+  };
+  CUuserObject object = nullptr;
+  const Outcome made = cu.UserObjectCreate(&object, user_data, end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+  if (!made.ok()) {
+    end(user_data);
+    return check(made);
+  }
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  CUgraph graph = nullptr;
+  Outcome kept =
+      call([&] { return cu.StreamGetCaptureGraph(native_, &status, &id, &graph, nullptr, nullptr); });
+  if (kept.ok()) kept = cu.GraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+  if (!kept.ok()) {
+    cu.UserObjectRelease(object, 1);
+    return check(kept);
+  }
+  // From here on the graph ends the function, also if it does not get it.
+  return check(call([&] { return cu.LaunchHostFunc(native_, function, user_data); }));
+}
+
 Result<void> Stream::write_value(const backend::Span& word, uint64_t value, uint32_t value_size) {
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());

@@ -38,6 +38,8 @@ class Stream final : public backend::Stream {
   Result<void> wait_event(backend::Event& event) override;
   Result<std::shared_ptr<backend::Fence>> fence() override;
   Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override;
+  Result<void> capture_host_function(gpumem_host_function function, void* user_data,
+                                     void (*end)(void* user_data)) override;
   Result<void> write_value(const backend::Span& word, uint64_t value, uint32_t value_size) override;
   Result<void> wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,
                           gpumem_wait_condition condition) override;

@@ -125,7 +125,10 @@ void HostBackend::set_capturing(backend::Stream& stream, bool capturing) {
   static constinit std::atomic<uint64_t> last{0};
   stream.expose();
   std::atomic<uint64_t>& capture = static_cast<HostStream&>(stream).queue().capture;
-  if (capturing != (capture != 0)) capture = capturing ? ++last : 0;
+  if (capturing == (capture != 0)) return;
+  if (!capturing) return queues_.end_capture(lock, capture);
+  shared_.captures.insert(++last);
+  capture = last.load();
 }
 
 void HostBackend::lose(backend::Device& device) {

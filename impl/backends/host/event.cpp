@@ -12,6 +12,11 @@ namespace gpumem::host {
 Result<void> HostEvent::record(backend::Stream& stream) {
   const CurrentDevice current(device_.facts().ordinal);
   Queue& queue = static_cast<HostStream&>(stream).queue();
+  {
+    const Lock lock(shared_.mutex);
+    capture_ = queue.capture;
+    if (capture_ != 0) return queue.require_open(lock);
+  }
   const auto record = std::make_shared<Record>();
   std::shared_ptr<SharedEvent::Record> shown;  // to other processes
   if (page_ != nullptr) {

@@ -38,6 +38,9 @@ class HostEvent final : public backend::Event {
   // Requires Shared::mutex.
   Latest latest(const Lock& held) const;
 
+  // The simulated capture that it was last recorded in; 0: none.
+  uint64_t capture(const Lock& /*held*/) const { return capture_; }
+
   const std::shared_ptr<SharedEvent>& page() const { return page_; }
 
  private:
@@ -47,6 +50,7 @@ class HostEvent final : public backend::Event {
   Shared& shared_;
   HostDevice& device_;
   const std::shared_ptr<SharedEvent> page_;
+  uint64_t capture_ = 0;            // guarded by Shared::mutex
   std::shared_ptr<Record> latest_;  // of this instance; guarded by Shared::mutex
 };
 

@@ -217,6 +217,13 @@ void Queue::begin_function(const Lock& held, const Operation& function) {
   shared_.managed.refresh(held);
 }
 
+void Queues::end_capture(const Lock& /*held*/, uint64_t capture) {
+  for (const Worker& worker : workers_) {
+    if (worker.queue->capture == capture) worker.queue->capture = 0;
+  }
+  shared_.captures.erase(capture);
+}
+
 bool Queues::any_active(const Lock& /*held*/) const {
   return std::ranges::any_of(workers_,
                              [](const Worker& worker) { return worker.queue->timeline()->active(); });

@@ -121,6 +121,8 @@ class Queues {
   Result<std::shared_ptr<Queue>> start(HostDevice& device, bool made_natively);
   // The queue of this handle; INVALID_ARGUMENT unless it belongs to the device and accepts operations.
   Result<std::shared_ptr<Queue>> find(const Lock& held, const HostDevice& device, const void* native);
+  // Of all streams that have joined it.
+  void end_capture(const Lock& held, uint64_t capture);
   // Whether a stream of any device is active.
   bool any_active(const Lock& held) const;
   // Of a stream that accepts operations or has some left; else null.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "backends/host/allocation.h"
@@ -43,6 +44,7 @@ struct Shared {
   std::mutex mutex;
   std::condition_variable progress;  // work completed, a device was lost, or the backend is closing
   bool closing = false;
+  std::set<uint64_t> captures;  // simulated ones that have not ended
   // Until when other processes are waited for.
   std::chrono::steady_clock::time_point others_until = std::chrono::steady_clock::time_point::max();
   AddressTable table;

@@ -89,6 +89,12 @@ Result<void> HostStream::require_final_source(const backend::CopySegment& copy) 
       copy.source.address);
 }
 
+Result<void> HostStream::enqueue(Operation operation, std::initializer_list<Allocation*> used) {
+  const Lock lock(shared_.mutex);
+  return queue_->capture != 0 ? queue_->require_open(lock)
+                              : queue_->enqueue(lock, std::move(operation), used);
+}
+
 Result<void> HostStream::copy(const backend::CopySegment& segment) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   if (segment.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kCopy2d));
@@ -98,7 +104,7 @@ Result<void> HostStream::copy(const backend::CopySegment& segment) {
   GPUMEM_TRY(require_writable(*destination));
   auto source = resolve(shared_, segment.source, segment.source_pitch, segment.width, segment.height);
   if (!source) return source.error();
-  return queue_->enqueue(
+  return enqueue(
       {.run = [to = *destination, from = *source, keep = segment.keep] { return host::copy(to, from); },
        .touches = true,
        .writes = rows_of(*destination),
@@ -112,18 +118,26 @@ Result<void> HostStream::fill(const backend::FillSegment& segment) {
   auto destination = resolve(shared_, segment.destination, segment.pitch, segment.width, segment.height);
   if (!destination) return destination.error();
   GPUMEM_TRY(require_writable(*destination));
-  return queue_->enqueue({.run = [to = *destination, value = segment.value,
-                                  size = segment.value_size] { return host::fill(to, value, size); },
-                          .touches = true,
-                          .writes = rows_of(*destination),
-                          .device_work = true},
-                         {destination->bytes.allocation.get()});
+  return enqueue({.run = [to = *destination, value = segment.value,
+                          size = segment.value_size] { return host::fill(to, value, size); },
+                  .touches = true,
+                  .writes = rows_of(*destination),
+                  .device_work = true},
+                 {destination->bytes.allocation.get()});
 }
 
 Result<void> HostStream::wait_for(backend::Event& event, bool or_end) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   const Lock lock(shared_.mutex);
-  const HostEvent::Latest latest = static_cast<HostEvent&>(event).latest(lock);
+  const auto& awaited = static_cast<HostEvent&>(event);
+  if (const uint64_t capture = awaited.capture(lock); capture != 0 && queue_->capture == 0) {
+    if (!shared_.captures.contains(capture))
+      return make_error(GPUMEM_ERROR_INVALID_STATE, "the capture of the event has ended");
+    queue_->capture = capture;  // the stream joins it
+    expose();
+  }
+  if (queue_->capture != 0) return queue_->require_open(lock);
+  const HostEvent::Latest latest = awaited.latest(lock);
   if (latest.elsewhere) {
     if (latest.elsewhere->is_complete()) return queue_->require_open(lock);
     const auto wait = std::make_shared<SharedEvent::Wait>(*latest.elsewhere);
@@ -144,17 +158,25 @@ Result<void> HostStream::wait_for(backend::Event& event, bool or_end) {
 Result<void> HostStream::launch_host_function(gpumem_host_function function, void* user_data, bool internal) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   if (!internal) GPUMEM_TRY(shared_.options.require(EntryPoint::kLaunchHostFunction));
-  return queue_->enqueue({.run = [function, user_data]() -> Result<void> {
-                            function(user_data);
-                            return {};
-                          },
-                          .function = !internal},
-                         {});
+  return enqueue({.run = [function, user_data]() -> Result<void> {
+                    function(user_data);
+                    return {};
+                  },
+                  .function = !internal},
+                 {});
+}
+
+Result<void> HostStream::capture_host_function(gpumem_host_function /*function*/, void* user_data,
+                                               void (*end)(void* user_data)) {
+  end(user_data);
+  GPUMEM_TRY(shared_.options.require(EntryPoint::kLaunchHostFunction));
+  const Lock lock(shared_.mutex);
+  return queue_->require_open(lock);
 }
 
 Result<void> HostStream::launch_kernel(gpumem_host_kernel_function function, void* user_data) {
   const CurrentDevice current(queue_->device().facts().ordinal);
-  return queue_->enqueue(
+  return enqueue(
       {.run = [this_queue = queue_.get(), &shared = shared_, function, user_data]() -> Result<void> {
          RunningKernel::run(shared, *this_queue, function, user_data);
          return {};
@@ -169,20 +191,19 @@ Result<void> HostStream::write_value(const backend::Span& word, uint64_t value, 
   auto to = resolve(shared_, word, value_size, value_size, 1);
   if (!to) return to.error();
   GPUMEM_TRY(require_writable(*to));
-  return queue_->enqueue({.run = [to = *to, value]() -> Result<void> {
-                            GPUMEM_TRY(require_reachable(to, Use::kWrite));
-                            if (to.width == sizeof(uint32_t)) {
-                              word_at<uint32_t>(to).store(static_cast<uint32_t>(value),
-                                                          std::memory_order_release);
-                            } else {
-                              word_at<uint64_t>(to).store(value, std::memory_order_release);
-                            }
-                            return {};
-                          },
-                          .touches = true,
-                          .writes = rows_of(*to),
-                          .device_work = true},
-                         {to->bytes.allocation.get()});
+  return enqueue({.run = [to = *to, value]() -> Result<void> {
+                    GPUMEM_TRY(require_reachable(to, Use::kWrite));
+                    if (to.width == sizeof(uint32_t)) {
+                      word_at<uint32_t>(to).store(static_cast<uint32_t>(value), std::memory_order_release);
+                    } else {
+                      word_at<uint64_t>(to).store(value, std::memory_order_release);
+                    }
+                    return {};
+                  },
+                  .touches = true,
+                  .writes = rows_of(*to),
+                  .device_work = true},
+                 {to->bytes.allocation.get()});
 }
 
 Result<void> HostStream::wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,
@@ -191,24 +212,23 @@ Result<void> HostStream::wait_value(const backend::Span& word, uint64_t value, u
   GPUMEM_TRY(shared_.options.require(EntryPoint::kWaitValue));
   auto from = resolve(shared_, word, value_size, value_size, 1);
   if (!from) return from.error();
-  return queue_->enqueue(
-      {.run = [queue = queue_.get(), from = *from, value, condition]() -> Result<void> {
-         Result<void> reached;
-         const auto over = [&] {
-           reached = require_reachable(from, Use::kRead);
-           if (!reached) return true;
-           if (from.width == sizeof(uint32_t)) {
-             const uint32_t now = word_at<uint32_t>(from).load(std::memory_order_acquire);
-             return holds(now, static_cast<uint32_t>(value), condition);
-           }
-           return holds(word_at<uint64_t>(from).load(std::memory_order_acquire), value, condition);
-         };
-         queue->hold_until(
-             std::ref(over));  // allocates nothing, because the worker cannot report out-of-memory
-         return reached;
-       },
-       .device_work = true},
-      {from->bytes.allocation.get()});
+  return enqueue({.run = [queue = queue_.get(), from = *from, value, condition]() -> Result<void> {
+                    Result<void> reached;
+                    const auto over = [&] {
+                      reached = require_reachable(from, Use::kRead);
+                      if (!reached) return true;
+                      if (from.width == sizeof(uint32_t)) {
+                        const uint32_t now = word_at<uint32_t>(from).load(std::memory_order_acquire);
+                        return holds(now, static_cast<uint32_t>(value), condition);
+                      }
+                      return holds(word_at<uint64_t>(from).load(std::memory_order_acquire), value, condition);
+                    };
+                    queue->hold_until(
+                        std::ref(over));  // allocates nothing, because the worker cannot report out-of-memory
+                    return reached;
+                  },
+                  .device_work = true},
+                 {from->bytes.allocation.get()});
 }
 
 Result<bool> HostStream::query() { return synchronize(0); }

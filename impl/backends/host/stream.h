@@ -31,6 +31,8 @@ class HostStream final : public backend::Stream {
   Result<void> wait_event_or_end(backend::Event& event) override { return wait_for(event, true); }
   Result<std::shared_ptr<backend::Fence>> fence() override { return {queue_->fence()}; }
   Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override;
+  Result<void> capture_host_function(gpumem_host_function function, void* user_data,
+                                     void (*end)(void* user_data)) override;
   Result<void> write_value(const backend::Span& word, uint64_t value, uint32_t value_size) override;
   Result<void> wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,
                           gpumem_wait_condition condition) override;
@@ -44,6 +46,8 @@ class HostStream final : public backend::Stream {
   Result<void> launch_kernel(gpumem_host_kernel_function function, void* user_data);
 
  private:
+  // A node of a graph that nobody launches is an operation that never runs.
+  Result<void> enqueue(Operation operation, std::initializer_list<Allocation*> used);
   // `or_end`: a record whose process has ended is as good as a complete one.
   Result<void> wait_for(backend::Event& event, bool or_end);
   Result<bool> await(uint64_t timeout_ns, Shared::Failures failures);

@@ -332,12 +332,25 @@ Device& choose_device_for(Context& context, const std::optional<RangeSide>& dest
   return *first;
 }
 
+// The stream of a call, which may make many checks on it.
+struct Order {
+  Order() = default;
+  explicit Order(Stream* of) : stream(of) {
+    if (stream != nullptr) usable = stream->accepts_work(&captured);
+  }
+
+  Stream* stream = nullptr;  // null for calls that wait
+  Result<void> usable;
+  bool captured = false;  // what is enqueued becomes a node of a graph
+};
+
 // A copy that has been checked.
 struct CheckedCopy {
   const CopyArguments* arguments = nullptr;
   FoundSpan destination;
   FoundSpan source;
   Device* device = nullptr;
+  bool captured = false;
   uint64_t index = 0;  // among the entries of the call
 };
 
@@ -359,10 +372,19 @@ Error overlapping() {
                     "source and destination overlap; copy through a separate buffer");
 }
 
+// A graph reads the source of a copy at each launch (STR-20).
+Result<void> check_order_in_capture(gpumem_source_order order) {
+  if (order != GPUMEM_SOURCE_ORDER_DURING_CALL) return {};
+  return make_error(
+      GPUMEM_ERROR_INVALID_STATE,
+      "the stream is being captured into a graph, which reads the source at each launch and not "
+      "during this call; pass GPUMEM_SOURCE_ORDER_STREAM, and keep the source");
+}
+
 // The checks of a copy with an operand in a range, once both are found.
-[[gnu::noinline]] Result<void> check_copy_in_ranges(Context& context, Stream* stream,
-                                                    const Result<void>& usable,
+[[gnu::noinline]] Result<void> check_copy_in_ranges(Context& context, const Order& order,
                                                     const CopyArguments& arguments, CheckedCopy* out) {
+  Stream* const stream = order.stream;
   CheckedCopy& checked = *out;
   std::optional<RangeSide> destination;
   std::optional<RangeSide> source;
@@ -402,7 +424,8 @@ Error overlapping() {
   if (checked.destination.span.managed || checked.source.span.managed)
     settle_sides(*checked.device, stream, arguments, &checked.destination, &checked.source, &verdict);
   if (!source) verdict.note(check_source_order(box.source_order, checked.source));
-  verdict.note(usable);
+  verdict.note(order.usable);
+  if (order.captured) verdict.note(check_order_in_capture(box.source_order));
   if (stream == nullptr) verdict.note(checked.device->usable());
   if (destination) destination->check(*checked.device, &verdict);
   if (source) source->check(*checked.device, &verdict);
@@ -414,12 +437,13 @@ Error overlapping() {
 }
 
 // The checks once both sides are found. Inlined into the way of every copy.
-[[gnu::always_inline]] inline Result<void> check_found(Context& context, Stream* stream,
-                                                       const Result<void>& usable,
+[[gnu::always_inline]] inline Result<void> check_found(Context& context, const Order& order,
                                                        const CopyArguments& arguments, CheckedCopy* out) {
   CheckedCopy& checked = *out;
+  Stream* const stream = order.stream;
+  checked.captured = order.captured;
   if (checked.destination.span.in_range || checked.source.span.in_range) [[unlikely]]
-    return check_copy_in_ranges(context, stream, usable, arguments, out);
+    return check_copy_in_ranges(context, order, arguments, out);
 
   Verdict verdict;
   if (overlap(arguments, checked.destination, checked.source)) {
@@ -437,7 +461,9 @@ Error overlapping() {
     verdict.note(check_open(checked.destination, "the destination"));
     verdict.note(check_open(checked.source, "the source"));
   }
-  verdict.note(usable);
+  verdict.note(order.usable);
+  if (order.captured) [[unlikely]]
+    verdict.note(check_order_in_capture(arguments.source_order));
   if (stream == nullptr) verdict.note(checked.device->usable());
   verdict.note(check_writable(checked.destination));
   if (arguments.height > 1) verdict.note(check_pitch(*checked.device, arguments));
@@ -445,10 +471,9 @@ Error overlapping() {
   return {};
 }
 
-// `usable` says whether the stream is; a check may be one of many on it.
-Result<void> check_copy(Context& context, Stream* stream, const Result<void>& usable,
-                        const CopyArguments& arguments, CheckedCopy* out) {
-  const bool passing = stream == nullptr;
+Result<void> check_copy(Context& context, const Order& order, const CopyArguments& arguments,
+                        CheckedCopy* out) {
+  const bool passing = order.stream == nullptr;
   CheckedCopy& checked = *out;
   checked.arguments = &arguments;
   Verdict verdict;
@@ -458,7 +483,7 @@ Result<void> check_copy(Context& context, Stream* stream, const Result<void>& us
   verdict.note(find_side(context, arguments.source, "the source", Use::kReads, passing, &checked.source),
                Found::kByBounds);
   if (!verdict) return verdict.error();
-  return check_found(context, stream, usable, arguments, out);
+  return check_found(context, order, arguments, out);
 }
 
 // Stands for the file in a copy between memory and a file: ordinary memory without an address.
@@ -706,10 +731,11 @@ Result<void> check_readable(const Rectangle& rectangle) {
   return {};
 }
 
-// Waits for what a call has enqueued unless it succeeds: a failed call must not leave work behind.
+// Waits for what a call has enqueued unless it succeeds: a failed call must not leave work behind. Nodes of a
+// graph are no work yet, and to wait would end the capture.
 class EnqueuedWork {
  public:
-  explicit EnqueuedWork(backend::Stream& stream) : stream_(stream) {}
+  EnqueuedWork(backend::Stream& stream, bool captured) : stream_(stream), stays_(captured) {}
   EnqueuedWork(const EnqueuedWork&) = delete;
   EnqueuedWork& operator=(const EnqueuedWork&) = delete;
   ~EnqueuedWork() {
@@ -723,7 +749,7 @@ class EnqueuedWork {
 
  private:
   backend::Stream& stream_;
-  bool stays_ = false;
+  bool stays_;
 };
 
 // Reads the source now, at `view`, into a block that the stream keeps until it has passed the copy.
@@ -741,7 +767,7 @@ class EnqueuedWork {
   staged.source.pageable = true;
   staged.source_pitch = rectangle.width;
   staged.keep = block;
-  EnqueuedWork work(stream);  // ends before the block
+  EnqueuedWork work(stream, false);  // ends before the block
   GPUMEM_TRY(enqueue_rectangle(stream, staged, &work.any));
   work.stay();
   return {};
@@ -804,7 +830,7 @@ Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy, back
   const CopyArguments& arguments = *copy.arguments;
   const bool in_range = copy.destination.span.in_range || copy.source.span.in_range;
   // In a range each mapping decides, so it is looked at below.
-  const bool large = copy.destination.span.pageable != copy.source.span.pageable &&
+  const bool large = !copy.captured && copy.destination.span.pageable != copy.source.span.pageable &&
                      copy.device->transfer().wants(arguments.width * arguments.height * arguments.depth,
                                                    copy.source.span.pageable);
   if (large && !in_range && is_for_transfer(copy.destination.span, copy.source.span)) [[unlikely]] {
@@ -813,7 +839,7 @@ Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy, back
     if (*done) return {};
   }
   bool observe = false;
-  EnqueuedWork work(stream);
+  EnqueuedWork work(stream, copy.captured);
   const auto enqueue = [&](const Rectangle& rectangle) -> Result<void> {
     if (copy.arguments->source_order != GPUMEM_SOURCE_ORDER_STREAM)
       GPUMEM_TRY(stream.require_final_source(rectangle));
@@ -901,30 +927,36 @@ void fill_by_cpu(const backend::FillSegment& segment) {
   }
 }
 
-[[gnu::noinline]] Result<void> enqueue_fill_parts(backend::Stream& stream,
+[[gnu::noinline]] Result<void> enqueue_fill_parts(backend::Stream& stream, bool captured,
                                                   const backend::FillSegment& whole) {
   const std::array sides{Side{whole.destination, whole.pitch}};
-  bool any = false;
-  auto result = for_each_part(sides, whole.width, whole.height, [&](const Part& part) -> Result<void> {
+  EnqueuedWork work(stream, captured);
+  auto filled = for_each_part(sides, whole.width, whole.height, [&](const Part& part) -> Result<void> {
     backend::FillSegment segment = whole;
     segment.destination = whole.destination.after(part.offset(whole.pitch));
     segment.width = part.width;
     segment.height = part.rows;
     GPUMEM_TRY(stream.fill(segment));
-    any = true;
+    work.any = true;
     return {};
   });
-  if (!result && any) {
-    const platform::CancellationHeld held;
-    (void)stream.observe(GPUMEM_TIMEOUT_INFINITE);
-  }
-  return result;
+  if (!filled) return filled;
+  work.stay();
+  return {};
 }
 
-Result<void> enqueue_fill(backend::Stream& stream, const backend::FillSegment& whole) {
+Result<void> enqueue_fill(backend::Stream& stream, bool captured, const backend::FillSegment& whole) {
   if (!Side{whole.destination, whole.pitch}.is_one_part(whole.width, whole.height)) [[unlikely]]
-    return enqueue_fill_parts(stream, whole);
+    return enqueue_fill_parts(stream, captured, whole);
   return stream.fill(whole);
+}
+
+// Not even a stream of another device that joins the capture: it would have to outlive it.
+Error fill_in_capture(backend::FillWay way) {
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "the stream is being captured into a graph, which cannot hold this fill; %s",
+                    way == backend::FillWay::kAtHome ? "use a stream of the device that has the memory"
+                                                     : "only the CPU reaches the memory: pin or map it");
 }
 
 // A stream of the memory's own device does it, between two events that put it into the order of the given
@@ -943,7 +975,7 @@ Result<void> enqueue_fill(backend::Stream& stream, const backend::FillSegment& w
 
   GPUMEM_TRY((*before)->record(stream));
   GPUMEM_TRY((*there)->wait_event(**before));
-  GPUMEM_TRY(enqueue_fill(**there, segment));
+  GPUMEM_TRY(enqueue_fill(**there, false, segment));
   auto ordered = (*after)->record(**there);
   if (ordered) ordered = stream.wait_event(**after);
   // Work that the stream does not wait for must not outlive the call.
@@ -974,18 +1006,21 @@ Result<void> enqueue_fill(backend::Stream& stream, const backend::FillSegment& w
   return {};
 }
 
-Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan& destination,
+Result<void> route_fill(Device& device, backend::Stream& stream, bool captured, const FoundSpan& destination,
                         const backend::FillSegment& segment) {
   const backend::FillWay way = stream.way_of_fill(segment.destination);
-  if (way == backend::FillWay::kEnqueue) return enqueue_fill(stream, segment);
+  if (way == backend::FillWay::kEnqueue) return enqueue_fill(stream, captured, segment);
+  if (captured) return fill_in_capture(way);
   return fill_otherwise(way, device, stream, destination, segment);
 }
 
 // A fill inside one mapping. The device that has the memory does it where the backend wants that and the
 // device may.
-Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpan& destination,
+Result<void> fill_mapped(Device& device, backend::Stream& stream, bool captured, const FoundSpan& destination,
                          const backend::FillSegment& segment) {
-  if (stream.way_of_fill(segment.destination) == backend::FillWay::kAtHome) {
+  const backend::FillWay way = stream.way_of_fill(segment.destination);
+  if (way == backend::FillWay::kAtHome) {
+    if (captured) return fill_in_capture(way);
     const platform::CancellationHeld held;
     const auto& range = static_cast<const Range&>(*destination.region);
     Device& home = range.mappings().find(segment.destination.offset)->device;
@@ -1001,7 +1036,7 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
   BorrowedStreams streams;
   auto own = streams.of(device);
   if (!own) return own.error();
-  auto enqueued = route_fill(device, **own, destination, segment);
+  auto enqueued = route_fill(device, **own, false, destination, segment);
   auto complete = streams.synchronize();
   return enqueued ? complete : enqueued;
 }
@@ -1009,6 +1044,7 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
 // A fill in a range: each mapping is filled as its place demands.
 [[gnu::noinline]] Result<void> fill_in_range(Context& context, Stream* stream, const FillArguments& arguments,
                                              const FoundSpan& destination) {
+  const Order order(stream);
   CopyArguments box;
   box.destination.pitch = arguments.pitch;
   box.destination.extent = arguments.extent;
@@ -1020,7 +1056,7 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
   Device& device = stream != nullptr ? stream->device()
                                      : choose_device_for(context, side, destination, std::nullopt, nullptr);
   Verdict verdict;
-  verdict.note(stream != nullptr ? stream->usable() : device.usable());
+  verdict.note(stream != nullptr ? order.usable : device.usable());
   side->check(device, &verdict);
   if (!verdict) return verdict.error();
 
@@ -1033,7 +1069,7 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
   }
   const std::array sides{Side{destination.span, arguments.pitch}};
   auto filled = [&]() -> Result<void> {
-    EnqueuedWork work(*target);
+    EnqueuedWork work(*target, order.captured);
     const auto fill_part = [&](const Part& part) -> Result<void> {
       backend::FillSegment segment;
       segment.destination = settled(destination.span.after(part.offset(arguments.pitch)));
@@ -1042,7 +1078,7 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
       segment.height = part.rows;
       segment.value = arguments.value;
       segment.value_size = arguments.value_size;
-      GPUMEM_TRY(fill_mapped(device, *target, destination, segment));
+      GPUMEM_TRY(fill_mapped(device, *target, order.captured, destination, segment));
       work.any = true;
       return {};
     };
@@ -1133,9 +1169,8 @@ Error in_region(uint64_t index, const Error& failure) {
 // Flattened: without, the calls between these small functions are a third of the time.
 [[gnu::flatten]] Result<void> copy(Context& context, Stream* stream, const CopyArguments& arguments) {
   GPUMEM_TRY(outside_host_function());
-  const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
   CheckedCopy checked;
-  GPUMEM_TRY(check_copy(context, stream, usable, arguments, &checked));
+  GPUMEM_TRY(check_copy(context, Order(stream), arguments, &checked));
   return stream != nullptr ? enqueue_copy(stream->backend(), checked, &stream->backend())
                            : complete_copy(checked);
 }
@@ -1143,7 +1178,7 @@ Error in_region(uint64_t index, const Error& failure) {
 Result<void> copy_later(Context& context, BorrowedStreams& streams, const CopyArguments& arguments) {
   GPUMEM_TRY(outside_host_function());
   CheckedCopy checked;
-  GPUMEM_TRY(check_copy(context, nullptr, {}, arguments, &checked));
+  GPUMEM_TRY(check_copy(context, Order(), arguments, &checked));
   if (is_for_cpu(checked)) return copy_by_cpu(checked);
   auto stream = streams.of(*checked.device);
   if (!stream) return stream.error();
@@ -1169,7 +1204,7 @@ Result<void> check_file_memory(Context& context, void* first, uint64_t size, boo
   if (found) {
     other.span.pageable = true;
     other.span.address = to_memory ? arguments.source.address : arguments.destination.address;
-    verdict.note(check_found(context, nullptr, {}, arguments, &checked));
+    verdict.note(check_found(context, Order(), arguments, &checked));
   }
   if (!verdict) return verdict.error();
   out->found = std::move(own);
@@ -1178,7 +1213,7 @@ Result<void> check_file_memory(Context& context, void* first, uint64_t size, boo
 }
 
 Result<void> enqueue_file_piece(backend::Stream& stream, const backend::CopySegment& segment) {
-  EnqueuedWork work(stream);
+  EnqueuedWork work(stream, false);
   const auto enqueue = [&](const Rectangle& rectangle) {
     return enqueue_rectangle(stream, rectangle, &work.any);
   };
@@ -1196,7 +1231,7 @@ Result<void> copy_all(Context& context, Stream* stream, const std::vector<CopyAr
   const uint64_t count = entries.size();
   *index = count;
   GPUMEM_TRY(outside_host_function());
-  const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
+  const Order order(stream);
   std::vector<CheckedCopy> checked;
   checked.reserve(count);
   const Region* destination = nullptr;
@@ -1204,7 +1239,7 @@ Result<void> copy_all(Context& context, Stream* stream, const std::vector<CopyAr
   for (*index = 0; *index < count; ++*index) {
     if (entries[*index].width == 0) continue;
     CheckedCopy& entry = checked.emplace_back();
-    if (auto good = check_copy(context, stream, usable, entries[*index], &entry); !good)
+    if (auto good = check_copy(context, order, entries[*index], &entry); !good)
       return in_region(*index, good.error());
     entry.index = *index;
     hold_once(entry.destination, &destination);
@@ -1270,7 +1305,8 @@ Result<void> copy_all(Context& context, Stream* stream, const std::vector<CopyAr
   Device& device = stream != nullptr ? stream->device() : choose_device(context, destination, nullptr);
   Verdict verdict;
   verdict.note(check_device(destination));
-  verdict.note(stream != nullptr ? stream->usable() : device.usable());
+  const Order order(stream);
+  verdict.note(stream != nullptr ? order.usable : device.usable());
   verdict.note(check_writable(destination));
   if (!arguments.admitted) verdict.note(check_open(destination, "the destination"));
   if (destination.span.managed) [[unlikely]]
@@ -1288,7 +1324,7 @@ Result<void> copy_all(Context& context, Stream* stream, const std::vector<CopyAr
     segment.width = arguments.width;
     segment.height = arguments.height;
   }
-  return stream != nullptr ? route_fill(device, stream->backend(), destination, segment)
+  return stream != nullptr ? route_fill(device, stream->backend(), order.captured, destination, segment)
                            : complete_fill(device, destination, segment);
 }
 

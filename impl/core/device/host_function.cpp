@@ -99,6 +99,20 @@ void GPUMEM_CALL run(void* argument) {
   remove(id);
 }
 
+// A function in a graph: it runs at each launch, and lives as long as the graph.
+struct Captured {
+  gpumem_host_function function;
+  void* user_data;
+  sigset_t mask;  // of the thread that captured it
+};
+
+void GPUMEM_CALL run_captured(void* argument) {
+  const auto& captured = *static_cast<const Captured*>(argument);
+  const backend::HostFunctionMark mark;
+  const platform::SignalMask signals(captured.mask);
+  captured.function(captured.user_data);
+}
+
 // False if out of memory.
 bool wait_for(backend::Stream& stream) noexcept {
   try {
@@ -122,6 +136,12 @@ Result<void> launch_for_user(Context& context, backend::Stream& stream, gpumem_h
   GPUMEM_TRY(stream.launch_host_function(run, pointer_to(id), false));
   drop.dismiss();
   return {};
+}
+
+Result<void> capture_for_user(backend::Stream& stream, gpumem_host_function function, void* user_data) {
+  auto* const captured = new Captured{function, user_data, platform::SignalMask::of_this_thread()};
+  return stream.capture_host_function(run_captured, captured,
+                                      [](void* argument) { delete static_cast<Captured*>(argument); });
 }
 
 Result<void> launch_internal(Device& device, backend::Stream& stream, const Region* writes,

@@ -17,6 +17,8 @@ class Region;
 // Enqueues a function of the caller.
 Result<void> launch_for_user(Context& context, backend::Stream& stream, gpumem_host_function function,
                              void* user_data);
+// Makes it a node of the graph that the stream is being captured into.
+Result<void> capture_for_user(backend::Stream& stream, gpumem_host_function function, void* user_data);
 // Enqueues one of the library, which must not call the driver. `writes` is the region that it writes to, if
 // any.
 Result<void> launch_internal(Device& device, backend::Stream& stream, const Region* writes,

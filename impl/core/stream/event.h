@@ -44,6 +44,11 @@ class Event final : public Object {
   void set_recorded() {
     if (!recorded()) recorded_.store(true, std::memory_order_relaxed);  // most of the time nothing is written
   }
+  // The capture that it was last recorded in; 0: none. Then it stands for a node of a graph.
+  uint64_t capture() const { return capture_.load(std::memory_order_relaxed); }
+  void set_capture(uint64_t id) {
+    if (capture() != id) capture_.store(id, std::memory_order_relaxed);
+  }
   // Whether another process owns the event, which holds it for this one until the event ends.
   bool imported() const { return exporter_ != nullptr; }
   void set_exporter(std::shared_ptr<const OtherProcess> exporter);
@@ -53,6 +58,15 @@ class Event final : public Object {
       GPUMEM_TRY(check_peer());
     return outside_host_function();
   }
+  // For calls that look at it, or wait for it on the CPU: that would end a capture.
+  Result<void> observable() const {
+    GPUMEM_TRY(usable());
+    if (capture() != 0) [[unlikely]]
+      return captured_error();
+    return {};
+  }
+
+  static Error captured_error();
 
  private:
   Result<void> check_peer() const;
@@ -64,6 +78,7 @@ class Event final : public Object {
   Device& device_;
   const bool wrapped_;
   std::atomic<bool> recorded_;
+  std::atomic<uint64_t> capture_{0};
   gpumem_event_flags flags_ = 0;
   const std::string name_;
   std::shared_ptr<backend::Event> backend_;
@@ -74,16 +89,21 @@ class Event final : public Object {
 Result<uint64_t> create_event(DeviceObject& device, gpumem_event_flags flags, std::string name);
 Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_flags flags);
 Error of_other_device(const Event& event, const Stream& stream);
+Result<void> record_in_capture(Event& event, Stream& stream);
 inline Result<void> record_event(Event& event, Stream& stream) {
   if (&event.device() != &stream.device()) return of_other_device(event, stream);
   if (event.imported()) GPUMEM_TRY(event.usable());
-  GPUMEM_TRY(stream.usable());
+  bool captured = false;
+  GPUMEM_TRY(stream.accepts_work(&captured));
+  if (captured) [[unlikely]]
+    return record_in_capture(event, stream);
   GPUMEM_TRY(event.backend().record(stream.backend()));
   event.set_recorded();
+  event.set_capture(0);
   return {};
 }
 inline Result<Status> query_event(Event& event) {
-  GPUMEM_TRY(event.usable());
+  GPUMEM_TRY(event.observable());
   return ready(event.backend().query());
 }
 Result<void> wait_event(Stream& stream, Event& event);

@@ -29,8 +29,10 @@ void Stream::set_backend(std::shared_ptr<backend::Stream> made) {
 }
 
 Error Stream::captured_error() {
-  return make_error(GPUMEM_ERROR_INVALID_STATE,
-                    "the stream is being captured into a graph; end the capture or use another stream");
+  return make_error(
+      GPUMEM_ERROR_INVALID_STATE,
+      "the stream is being captured into a graph, which cannot hold this; end the capture or use "
+      "another stream");
 }
 
 Result<backend::Capture> Stream::current_capture(backend::Stream& stream) {
@@ -79,7 +81,9 @@ Result<Status> synchronize_stream(Stream& stream, uint64_t timeout_ns) {
 }
 
 Result<void> launch_host_function(Stream& stream, gpumem_host_function function, void* user_data) {
-  GPUMEM_TRY(stream.usable());
+  bool captured = false;
+  GPUMEM_TRY(stream.accepts_work(&captured));
+  if (captured) return capture_for_user(stream.backend(), function, user_data);
   return launch_for_user(stream.context(), stream.backend(), function, user_data);
 }
 
@@ -139,7 +143,8 @@ Result<void> find_word(Stream& stream, void* address, uint32_t value_size, Use u
   GPUMEM_TRY(check_kind(*out));
   Verdict verdict;
   if (out->span.on_device) verdict.note(out->region->device().usable());
-  verdict.note(stream.usable());
+  bool captured = false;
+  verdict.note(stream.accepts_work(&captured));
   verdict.note(check_open(*out, "the word"));
   if (out->span.in_range) {
     check_access_in_range(stream.device(), *out, use == Use::kWrites, &verdict);

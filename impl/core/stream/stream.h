@@ -37,25 +37,30 @@ class Stream final : public Object {
     backend_->expose();
     return info_;
   }
-  // Refuses on a lost device, from a host function, and while other code captures the stream (STR-20).
-  Result<void> usable() const {
+  // Refuses on a lost device and from a host function. `captured`: whether the stream is being captured, so
+  // that the work becomes a node of a graph (STR-20).
+  Result<void> accepts_work(bool* captured) const {
     GPUMEM_TRY(device_.usable());
     GPUMEM_TRY(outside_host_function());
     const auto capturing = backend_->is_capturing();
     if (!capturing) [[unlikely]]
       return capturing.error();
-    if (*capturing) [[unlikely]]
+    *captured = *capturing;
+    return {};
+  }
+  // The same for calls that no graph can hold.
+  Result<void> usable() const {
+    bool captured = false;
+    GPUMEM_TRY(accepts_work(&captured));
+    if (captured) [[unlikely]]
       return captured_error();
     return {};
   }
-  // The same for calls that serve captured streams; with an id of 0 if it is not being captured.
+  // The capture that it is part of; with an id of 0 if it is not being captured.
   Result<backend::Capture> capture() const {
-    GPUMEM_TRY(device_.usable());
-    GPUMEM_TRY(outside_host_function());
-    const auto capturing = backend_->is_capturing();
-    if (!capturing) [[unlikely]]
-      return capturing.error();
-    if (*capturing) [[unlikely]]
+    bool captured = false;
+    GPUMEM_TRY(accepts_work(&captured));
+    if (captured) [[unlikely]]
       return current_capture(*backend_);
     return backend::Capture{};
   }

@@ -70,9 +70,10 @@ pub unsafe fn native_stream_destroy(device: &Device, native_stream: *mut c_void)
 
 /// Marks a stream as being captured into a graph by other code, or removes the mark. No graph comes of it.
 /// Marking a stream that has no mark begins a capture with a number of its own, see [`Stream::capture_id`]. A
-/// second 1 changes nothing, nor does a second 0. While the mark is there, only pools work in the stream:
-/// every call that would enqueue something in it, query it or wait for it fails with
-/// [`Status::INVALID_STATE`].
+/// second 1 changes nothing, nor does a second 0. While the mark is there, calls in the stream are served or
+/// refused as in a capture (see stream.h), and what they enqueue never runs, as in a graph that is not
+/// launched. [`host::launch`] is refused. A stream that waits for an event of the capture joins it until the
+/// mark is removed from either.
 ///
 /// - `stream`: stream to mark
 ///
@@ -736,9 +737,9 @@ impl Stream {
     /// # Errors
     /// - [`ErrorKind::InvalidArgument`], [`ErrorKind::NotFound`], [`ErrorKind::NoAccess`],
     ///   [`ErrorKind::DeviceLost`], [`ErrorKind::OutOfMemory`]: see [`Instance::copy`]
-    /// - [`ErrorKind::InvalidState`]: see [`Instance::copy`]; or the stream is being captured; or, on the
-    ///   host backend in strict mode, earlier work of the stream writes a source that this source order may
-    ///   read before it
+    /// - [`ErrorKind::InvalidState`]: see [`Instance::copy`]; or the stream is being captured, and the source
+    ///   order is [`SourceOrder::DURING_CALL`]; or, on the host backend in strict mode, earlier work of the
+    ///   stream writes a source that this source order may read before it
     pub unsafe fn copy_raw(
         &self,
         destination: *mut c_void,
@@ -851,8 +852,8 @@ impl Stream {
     /// - [`ErrorKind::NoAccess`]: the device may not write there
     /// - [`ErrorKind::Unsupported`]: the device cannot do it; the driver lacks the entry point
     /// - [`ErrorKind::DeviceLost`]: the device is lost
-    /// - [`ErrorKind::InvalidState`]: the stream is being captured; the word is in a buffer that is asleep,
-    ///   or is being put to sleep or woken; or called from a host function
+    /// - [`ErrorKind::InvalidState`]: the word is in a buffer that is asleep, or is being put to sleep or
+    ///   woken; or called from a host function
     pub unsafe fn write_value_raw(
         &self,
         address: *mut c_void,
@@ -882,8 +883,8 @@ impl Stream {
     /// - [`ErrorKind::Unsupported`]: the device cannot do it, or not with this condition; the driver lacks
     ///   the entry point
     /// - [`ErrorKind::DeviceLost`]: the device is lost
-    /// - [`ErrorKind::InvalidState`]: the stream is being captured; the word is in a buffer that is asleep,
-    ///   or is being put to sleep or woken; or called from a host function
+    /// - [`ErrorKind::InvalidState`]: the word is in a buffer that is asleep, or is being put to sleep or
+    ///   woken; or called from a host function
     pub unsafe fn wait_value_raw(
         &self,
         address: *mut c_void,

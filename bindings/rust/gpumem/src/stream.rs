@@ -768,8 +768,17 @@ impl Stream {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::DeviceLost`], [`ErrorKind::InvalidState`],
-    /// [`ErrorKind::OutOfMemory`] or [`ErrorKind::Unsupported`], as the message says.
+    /// [`ErrorKind::OutOfMemory`] or [`ErrorKind::Unsupported`], as the message says. The function runs once, so a
+    /// stream that is being captured into a graph refuses it.
     pub fn launch_host_function(&self, function: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        if self.capture_id()? != 0 {
+            return Err(Error::own(
+                Status::INVALID_STATE,
+                "Stream::launch_host_function",
+                "the stream is being captured into a graph, which would call the function at each launch; launch it outside of \
+                 the capture",
+            ));
+        }
         let launch = c!(gpumem_stream_launch_host_function);
         let panics = self.panics();
         let slot: Arc<HostSlot> = Slot::new(Box::new(move || {
