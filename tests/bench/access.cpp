@@ -88,7 +88,7 @@ Pair range(const Scene& scene, uint64_t size) {
   must(gpumem_range_map, made, uint64_t{0}, &block, size_t{1});
   must(gpumem_physical_release, block);  // the range keeps it
   gpumem_access_desc access = GPUMEM_ACCESS_DESC_INIT;
-  access.location = of_block.location;
+  access.location = GPUMEM_LOCATION_DEVICE;
   access.access = GPUMEM_ACCESS_READWRITE;
   must(gpumem_range_set_access, made, uint64_t{0}, size, &access, size_t{1});
   gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
