@@ -113,6 +113,12 @@ def reclaim() -> bool:
     return not _offered
 
 
+def _other_places(place: Tuple[int, int]) -> Tuple[Tuple[int, int], ...]:
+    """The devices that reach the memory of a device in place. Some consumers know only these."""
+    kind, number = place
+    return {CUDA_HOST: ((CPU, 0),), CUDA_MANAGED: ((CPU, 0), (CUDA, number))}.get(kind, ())
+
+
 def _references(offered: Tuple[Any, Any]) -> int:
     return sys.getrefcount(offered[0])
 
@@ -171,7 +177,7 @@ class DLPackView:
         wanted = tuple(dl_device) if dl_device is not None else place or self.__dlpack_device__()
         wanted = int(wanted[0]), int(wanted[1])
         versioned = max_version is not None and max_version[0] >= 1
-        in_place = wanted == place or (place is not None and place[0] in (CUDA_HOST, CUDA_MANAGED) and wanted == (CPU, 0))
+        in_place = place is not None and (wanted == place or wanted in _other_places(place))
         self._check_stream(stream, wanted)
         if not in_place and (copy is False or wanted != (CPU, 0)):
             raise BufferError(f"memory on the device {place} cannot be exported on {wanted}"

@@ -16,7 +16,7 @@ from unittest import mock
 import gpumem
 from gpumem import Kind, MemoryFlags
 
-from .support import Case, on_cuda, python
+from .support import Case, on_cuda, on_host, python
 
 
 def numba_stand_in():
@@ -517,23 +517,94 @@ class CudaCoreTest(unittest.TestCase):
         self.each_version(check)
 
 
+def from_dlpack(array):
+    """What torch.from_dlpack does: it passes its stream for a GPU, and refuses the devices that PyTorch does not know."""
+    if hasattr(array, "__dlpack__"):
+        kind = array.__dlpack_device__()[0]
+        array = array.__dlpack__(max_version=(1, 0), **({"stream": 1} if kind == 2 else {}))
+    view = gpumem.from_dlpack(array)
+    if view.dlpack_device[0] not in (1, 2):
+        raise RuntimeError(f"Unsupported device_type: {view.dlpack_device[0]}")
+    return view
+
+
 class TorchTest(Case):
-    def test_tensors(self):
+    def setUp(self):
+        super().setUp()
         torch = types.ModuleType("torch")
-        torch.from_dlpack = gpumem.from_dlpack
+        torch.from_dlpack = from_dlpack
         with mock.patch.dict(sys.modules, {"torch": torch}):
             sys.modules.pop("gpumem.adapters.torch", None)
-            adapter = importlib.import_module("gpumem.adapters.torch")
+            self.adapter = importlib.import_module("gpumem.adapters.torch")
+
+    def test_tensors(self):
+        adapter = self.adapter
         with self.pinned(64) as memory:
             tensor = adapter.as_tensor(memory, "f4", (2, 2), offset=16)
             self.assertEqual((tensor.address, tensor.shape), (memory.host_pointer + 16, (2, 2)))
             again = adapter.as_tensor(memory.view("f4"))
             self.assertEqual(again.shape, (16,))
-            with self.assertRaises(TypeError):
+            with self.assertRaisesRegex(TypeError, "already"):
                 adapter.as_tensor(memory.view(), "f4")
+            with self.assertRaisesRegex(TypeError, "bytearray"):
+                adapter.as_tensor(bytearray(8), "f4")
             taken = adapter.from_tensor(types.SimpleNamespace(detach=lambda view=again: view))
             self.assertEqual(taken.address, again.address)
             del tensor, again, taken
+
+    def check(self, memory, device, address):
+        tensor = self.adapter.as_tensor(memory, "f4", (4, 4))
+        self.assertEqual((tensor.dlpack_device, tensor.address, tensor.shape), (device, address, (4, 4)))
+        with self.assertRaises(BufferError):
+            memory.close()
+        del tensor
+        gc.collect()
+        memory.close()
+
+    def test_host_memory(self):
+        for memory in (self.pinned(64), self.device.register(bytearray(64)), self.device.pool("pinned").alloc(64),
+                       self.device.pool("pageable").alloc(64)):
+            with self.subTest(repr(memory)):
+                self.check(memory, (1, 0), memory.host_pointer)
+
+    def test_buffers(self):
+        buffer = self.device.buffer(64, location=("host_numa", 0))
+        self.check(buffer, (1, 0), buffer.host_pointer)
+
+    @on_cuda
+    def test_memory_on_a_device(self):
+        other = self.instance.device(1)
+        for memory in (other.memory(64), other.memory(64, "managed"), other.buffer(64), other.pool().alloc(64),
+                       other.pool("managed").alloc(64)):
+            with self.subTest(repr(memory)):
+                self.check(memory, (2, 1), memory.device_pointer)
+        unit = other.physical_granularity().minimum
+        with other.physical(unit) as block, self.instance.reserve(unit) as addresses:
+            addresses.map(0, block)
+            addresses.set_access(0, unit, {other: "readwrite"})
+            tensor = self.adapter.as_tensor(addresses.part(0, unit), "f4", (4, 4))
+            self.assertEqual((tensor.dlpack_device, tensor.address), ((2, 1), addresses.base))
+            del tensor
+            addresses.unmap(0, unit)
+
+    @on_host
+    def test_device_memory_of_the_host_backend(self):
+        with self.device.memory(64) as memory, self.assertRaisesRegex(BufferError, "host backend"):
+            self.adapter.as_tensor(memory)
+
+    def test_memory_that_is_read_only(self):
+        with self.device.register(bytes(64), require="read_only") as memory, self.assertRaisesRegex(BufferError, "read-only"):
+            self.adapter.as_tensor(memory)
+
+    @on_cuda
+    def test_work_in_flight(self):
+        with self.device.memory(64, "managed") as memory, self.device.stream() as stream:
+            memory.fill(1, stream=stream)
+            with mock.patch.object(gpumem.View, "_order_before") as ordered:
+                tensor = self.adapter.as_tensor(memory)
+            stream.synchronize()
+            ordered.assert_called_once_with(1)
+            del tensor
 
 
 # PyTorch's own Python around a plugged-in allocator, and its C++ as far as that only passes calls on.

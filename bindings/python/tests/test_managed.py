@@ -64,7 +64,14 @@ class MemoryTest(ManagedCase):
             self.assertEqual(gpumem.from_dlpack(view).address, memory.host_pointer)
             view.__dlpack__(stream=1)
             view.__dlpack__(dl_device=(1, 0), copy=False)
-            del view
+            there = gpumem.from_dlpack(view, device=(2, 0), copy=False)
+            self.assertEqual((there.dlpack_device, there.address), ((2, 0), memory.device_pointer))
+            copied = gpumem.from_dlpack(view, device=(2, 0), copy=True)
+            self.assertNotEqual(copied.address, memory.device_pointer)
+            for device in ((2, 1), (3, 0), (13, 1)):
+                with self.assertRaises(BufferError):
+                    view.__dlpack__(dl_device=device)
+            del view, there, copied
 
     @needs_numpy
     def test_dlpack_and_numpy(self):

@@ -49,8 +49,37 @@ def mapped(device):
     return device.register(bytearray(SIZE), require=MemoryFlags.MAPPED)
 
 
+def managed(device):
+    return device.memory(SIZE, Kind.MANAGED)
+
+
+def buffer(device):
+    return device.buffer(SIZE)
+
+
+def host_buffer(device):
+    return device.buffer(SIZE, location=("host_numa", max(device.info().numa_node, 0)))
+
+
+def block(device):
+    return device.pool(name="handover").alloc(SIZE)
+
+
+def pinned_block(device):
+    return device.pool("pinned").alloc(SIZE)
+
+
+def managed_block(device):
+    return device.pool("managed").alloc(SIZE)
+
+
+def pageable_block(device):
+    return device.pool("pageable").alloc(SIZE)
+
+
 HOST_KINDS = [pinned, write_combined, registered, mapped]
 IN_PLACE_KINDS = [device_memory, pinned, write_combined, mapped]
+ON_DEVICE = [device_memory, managed, buffer, block, managed_block]
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
@@ -160,6 +189,45 @@ class TorchTest(HandOver):
             del view
             self.held(memory)
         self.each(IN_PLACE_KINDS, check)
+
+    def test_every_kind_on_the_device_by_the_adapter(self):
+        from gpumem.adapters import torch as adapter
+
+        def check(memory, view):
+            del view
+            for tensor in adapter.as_tensor(memory, TYPE, SHAPE), adapter.as_tensor(memory.view(TYPE, SHAPE)):
+                self.assertEqual((tensor.device, tensor.data_ptr()), (torch.device("cuda:0"), memory.device_pointer))
+                self.same(tensor.cpu().numpy(), VALUES)
+            tensor += 1
+            torch.cuda.synchronize()
+            self.held(memory)
+            self.same(self.content(memory), VALUES + 1)
+        self.each(ON_DEVICE, check)
+
+    def test_every_kind_of_the_host_by_the_adapter(self):
+        from gpumem.adapters import torch as adapter
+
+        def check(memory, view):
+            del view
+            tensor = adapter.as_tensor(memory, TYPE, SHAPE)
+            self.assertEqual((tensor.device.type, tensor.data_ptr()), ("cpu", memory.host_pointer))
+            self.same(tensor.numpy(), VALUES)
+            tensor += 1
+            self.held(memory)
+            self.same(self.content(memory), VALUES + 1)
+            self.same(tensor.cuda().cpu().numpy(), VALUES + 1)
+        self.each([*HOST_KINDS, host_buffer, pinned_block, pageable_block], check)
+
+    def test_managed_memory_waits_for_copies_in_flight(self):
+        from gpumem.adapters import torch as adapter
+        with self.device.memory(1 << 26, Kind.MANAGED) as memory, self.device.stream() as ours:
+            for number in range(4):
+                memory.fill(0, stream=ours)
+                memory.fill(number, stream=ours)
+                tensor = adapter.as_tensor(memory)
+                self.assertEqual(int(tensor.sum(dtype=torch.int64)), number << 26)
+                del tensor
+            ours.synchronize()
 
     def test_adapter(self):
         from gpumem.adapters import torch as adapter

@@ -10,33 +10,51 @@ from __future__ import annotations
 import ctypes
 import threading
 from ctypes import c_double, c_int, c_size_t, c_uint64, c_void_p
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 
 import gpumem
 
 from .. import _library
+from .._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
+from .._memory import Region
 from . import _plug_in
 
-_CPU, _CUDA_HOST = (1, 0), (3, 0)
 
 
-def as_tensor(memory: Union[gpumem.Memory, gpumem.View], dtype: Any = None, shape: Any = None, *,
-              offset: int = 0) -> torch.Tensor:
-    """A tensor over a Memory or View: on the GPU for device memory of the cuda backend, otherwise on the CPU.
+class _As:
+    """A view for PyTorch, on a device that it knows by DLPack: it refuses pinned and managed memory under their own names."""
+
+    def __init__(self, view: gpumem.View) -> None:
+        kind, number = view.__dlpack_device__()
+        self._view = view
+        self._device = {CUDA_HOST: (CPU, 0), CUDA_MANAGED: (CUDA, number)}.get(kind, (kind, number))
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return self._device
+
+    def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None, **_: Any) -> Any:
+        if self._device[0] == CPU:
+            # PyTorch does not know read-only tensors, and the CPU may not write there. Without a version, such memory is refused.
+            max_version = None
+        return self._view.__dlpack__(stream=stream, max_version=max_version, dl_device=self._device, copy=False)
+
+
+def as_tensor(memory: Union[Region, gpumem.View], dtype: Any = None, shape: Any = None, *, offset: int = 0) -> torch.Tensor:
+    """A tensor over a view, or over memory of any kind: a Memory, a Buffer, a part of a range, a block of a pool or an import. It is
+    on the GPU for device and managed memory of the cuda backend, otherwise on the CPU.
 
     The memory is kept alive, and cannot be closed, while the tensor's storage is alive. ``is_pinned()`` of a tensor over
-    pinned memory is True.
+    pinned memory is True. PyTorch's current stream comes after the work in streams of gpumem that uses memory of the GPU.
     """
-    if isinstance(memory, gpumem.Memory):
+    if isinstance(memory, Region):
         memory = memory.view(dtype, shape, offset=offset)
+    elif not isinstance(memory, gpumem.View):
+        raise TypeError(f"memory must be memory of gpumem or a view of it, not a {type(memory).__name__}")
     elif dtype is not None or shape is not None or offset:
         raise TypeError("a view has its type, shape and offset already")
-    if memory.dlpack_device == _CUDA_HOST:
-        # PyTorch cannot import pinned memory as such. It imports it as CPU memory and asks the driver for the rest.
-        return torch.from_dlpack(memory.__dlpack__(dl_device=_CPU, copy=False))
-    return torch.from_dlpack(memory)
+    return torch.from_dlpack(_As(memory))
 
 
 def from_tensor(tensor: torch.Tensor, *, stream: Any = None) -> gpumem.View:
