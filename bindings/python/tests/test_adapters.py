@@ -7,6 +7,7 @@ import collections
 import contextlib
 import gc
 import importlib
+import math
 import sys
 import types
 import unittest
@@ -605,6 +606,111 @@ class TorchTest(Case):
             stream.synchronize()
             ordered.assert_called_once_with(1)
             del tensor
+
+
+class Tensor:
+    """The part of a tensor that the adapter uses, over a view."""
+
+    def __init__(self, view, dtype=None, shape=None):
+        self.storage, self.dtype, self.shape = view, dtype, shape
+
+    def view(self, what):
+        if not isinstance(what, tuple):
+            return Tensor(self.storage, what, (self.storage.nbytes // what.itemsize,))
+        assert self.storage.nbytes == self.dtype.itemsize * math.prod(what)
+        return Tensor(self.storage, self.dtype, what)
+
+    def untyped_storage(self):
+        return types.SimpleNamespace(data_ptr=lambda: self.storage.address if self.storage.nbytes else 0)
+
+
+class TorchStream:
+    def __init__(self, stream):
+        self.device, self.cuda_stream = types.SimpleNamespace(index=stream.device.ordinal), stream.native_stream
+
+
+@on_cuda
+class TorchPinnedTest(Case):
+    def setUp(self):
+        super().setUp()
+        torch, self.float32 = types.ModuleType("torch"), types.SimpleNamespace(itemsize=4)
+        torch.from_dlpack = lambda array: Tensor(from_dlpack(array))
+        torch.get_default_dtype = lambda: self.float32
+        torch.cuda = types.SimpleNamespace(current_device=lambda: 0, current_stream=lambda: TorchStream(self.current))
+        with mock.patch.dict(sys.modules, {"torch": torch}):
+            sys.modules.pop("gpumem.adapters.torch", None)
+            self.adapter = importlib.import_module("gpumem.adapters.torch")
+        self.adapter._instance = lambda: self.instance
+        self.current = self.idle = self.device.stream()
+
+    def tearDown(self):
+        self.adapter._pinned_pools.clear()
+        self.adapter._streams.clear()
+        self.idle.close()
+        super().tearDown()
+
+    def free(self, *streams):
+        """Where the pool has room for a tensor of 1 MiB, once the work of some streams is complete. The pool marks them at the first
+        look."""
+        pool = self.adapter.pinned_pool()
+        for number in range(2):
+            blocks = []
+            while (block := pool.try_alloc(1 << 20)[0]) is not None:
+                blocks.append(block)
+            for stream in streams:
+                stream.synchronize()
+        return [block.host_pointer for block in blocks]
+
+    def test_tensors(self):
+        tensor = self.adapter.empty_pinned(4, 8)
+        self.assertEqual((tensor.dtype, tensor.shape), (self.float32, (4, 8)))
+        info = self.instance.block_info(tensor.storage.address)
+        self.assertEqual((info.pool, info.pool.kind), (self.adapter.pinned_pool(), Kind.PINNED))
+        short = types.SimpleNamespace(itemsize=2)
+        for size in ((), (3,), ((3, 5),), ([3, 5],), (0, 7)):
+            with self.subTest(size):
+                other = self.adapter.empty_pinned(*size, dtype=short)
+                shape = tuple(size[0]) if size and not isinstance(size[0], int) else size
+                self.assertEqual((other.dtype, other.shape), (short, shape))
+                self.adapter.record_stream(other, TorchStream(self.current))
+        with self.assertRaisesRegex(ValueError, "negative"):
+            self.adapter.empty_pinned(-1)
+        self.assertEqual(info.pool.info().live_count, 2)
+        del tensor, other
+        self.assertEqual(info.pool.info().live_count, 0)
+
+    def test_each_gpu_has_a_pool(self):
+        self.assertIs(self.adapter.pinned_pool(), self.adapter.pinned_pool(0))
+        self.assertEqual(self.adapter.pinned_pool(1).device.ordinal, 1)
+
+    def check_use(self, tensors, stream, release):
+        """Ends a tensor that a stream uses."""
+        address = tensors.pop().storage.address
+        live, while_running = self.adapter.pinned_pool().info().live_count, self.free(self.idle)
+        next_ones = [self.adapter.empty_pinned(1 << 18) for _ in range(4)]  # in the same stream, but the CPU may write them at once
+        while_running += [one.storage.address for one in next_ones]
+        del next_ones
+        release()
+        self.assertEqual(live, 0)
+        self.assertNotIn(address, while_running)
+        self.assertIn(address, self.free(self.idle, stream))
+
+    def test_it_is_used_again_after_the_work(self):
+        self.current, release = self.held_stream()
+        self.check_use([self.adapter.empty_pinned(1 << 18)], self.current, release)
+        self.current.close()
+
+    def test_other_streams(self):
+        stream, release = self.held_stream()
+        tensors = [self.adapter.empty_pinned(1 << 18)]
+        self.adapter.record_stream(tensors[0].view(self.float32), TorchStream(stream))
+        self.check_use(tensors, stream, release)
+        with self.pinned() as memory:
+            other = self.adapter.as_tensor(memory)
+            with self.assertRaisesRegex(ValueError, "empty_pinned"):
+                self.adapter.record_stream(other, TorchStream(self.current))
+            del other
+        stream.close()
 
 
 # PyTorch's own Python around a plugged-in allocator, and its C++ as far as that only passes calls on.

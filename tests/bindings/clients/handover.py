@@ -229,6 +229,37 @@ class TorchTest(HandOver):
                 del tensor
             ours.synchronize()
 
+    def test_pinned_tensors(self):
+        from gpumem.adapters import torch as adapter
+        for type_ in None, torch.bfloat16, torch.bool, torch.complex64:
+            tensor = adapter.empty_pinned(16, 64, dtype=type_)
+            self.assertEqual((tensor.dtype, tuple(tensor.shape)), (type_ or torch.get_default_dtype(), (16, 64)))
+            self.assertTrue(tensor.is_pinned() and tensor.is_contiguous())
+        self.assertEqual(tuple(adapter.empty_pinned((3, 0)).shape), (3, 0))
+        del tensor
+        self.assertEqual(adapter.pinned_pool().info().live_count, 0)
+
+    def test_pinned_tensors_that_die_before_their_copies(self):
+        from gpumem.adapters import torch as adapter
+        count, side = 1 << 22, torch.cuda.Stream()
+        there = [torch.empty(count, device="cuda") for _ in range(4)]
+        torch.cuda.synchronize()
+        for stream in torch.cuda.current_stream(), side:
+            for number, target in enumerate(there, 1):
+                staging = adapter.empty_pinned(count)
+                staging.fill_(number)
+                with torch.cuda.stream(stream):
+                    torch.cuda._sleep(20_000_000)
+                    target.copy_(staging, non_blocking=True)
+                if stream is side:
+                    adapter.record_stream(staging, side)
+                del staging
+            others = [adapter.empty_pinned(count).fill_(0) for _ in range(8)]
+            stream.synchronize()
+            for number, target in enumerate(there, 1):
+                self.assertTrue(bool((target == number).all()), f"{number} was written over")
+            del others, target
+
     def test_adapter(self):
         from gpumem.adapters import torch as adapter
         with self.device.memory(SIZE) as memory:

@@ -2,12 +2,14 @@
 """gpumem under PyTorch.
 
 :func:`install` makes PyTorch take its GPU memory from pools of gpumem, :func:`mem_pool` does it for a part of a program, and
-:func:`as_tensor` and :func:`from_tensor` hand memory over without a copy, through DLPack. docs/pytorch.md is the guide.
+:func:`as_tensor` and :func:`from_tensor` hand memory over without a copy, through DLPack. :func:`empty_pinned` makes pinned tensors.
+docs/pytorch.md is the guide.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from ctypes import c_double, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any, Dict, List, Optional, Tuple, Union
@@ -17,8 +19,9 @@ import torch
 import gpumem
 
 from .. import _library
+from .._calls import call
 from .._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
-from .._memory import Region
+from .._memory import Region, extent
 from . import _plug_in
 
 
@@ -61,6 +64,66 @@ def from_tensor(tensor: torch.Tensor, *, stream: Any = None) -> gpumem.View:
     """A view of a tensor, for copies by gpumem. It keeps the tensor's storage alive. ``stream`` as for
     :func:`gpumem.from_dlpack`: pass the one that uses the view, or wait for PyTorch's stream before."""
     return gpumem.from_dlpack(tensor.detach(), stream=stream)
+
+
+# ---- pinned memory ----
+
+_pinned_pools: Dict[int, gpumem.Pool] = {}  # by the number of the GPU
+_streams: Dict[Tuple[int, int], gpumem.Stream] = {}  # PyTorch's, by GPU and handle: a use counts while its stream is wrapped
+
+
+@functools.lru_cache(maxsize=None)
+def _instance() -> gpumem.Instance:
+    return gpumem.Instance("cuda", name="torch")
+
+
+def pinned_pool(device: Any = None) -> gpumem.Pool:
+    """The pool of a GPU, by default the current one, from which :func:`empty_pinned` takes memory: for its ``info()``, ``trim()``
+    and ``set_limit()``."""
+    index = _index(device)
+    with _lock:
+        if index not in _pinned_pools:
+            _pinned_pools[index] = _instance().device(index).pool("pinned", name="torch")
+        return _pinned_pools[index]
+
+
+def empty_pinned(*size: Any, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+    """As ``torch.empty(*size, dtype=dtype, pin_memory=True)``, in memory of a pool of gpumem.
+
+    The memory goes back to the pool with the last tensor over it, and is used again once the work is complete that
+    PyTorch's current stream of this call has by then. So a copy with ``non_blocking=True`` in that stream may still run. Name
+    other streams by :func:`record_stream`.
+    """
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    shape, count = extent(size[0] if len(size) == 1 else size, kind.itemsize)
+    # In no stream, since the CPU may write it at once: earlier work has ended then.
+    block = pinned_pool().alloc(max(count, 1))
+    _record_use(block.pool, int(block), torch.cuda.current_stream())
+    return as_tensor(block, "u1", count).view(kind).view(shape)
+
+
+def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """As ``tensor.record_stream(stream)``, which PyTorch has for tensors on a GPU only, for one of :func:`empty_pinned`: its memory
+    is not used again before the work of the stream is complete, too."""
+    address = tensor.untyped_storage().data_ptr()
+    if not address:  # it has no elements
+        return
+    try:
+        pool = _instance().block_info(address).pool
+    except gpumem.NotFound:
+        pool = None
+    if pool is None:
+        raise ValueError("the tensor is not one of empty_pinned()")
+    _record_use(pool, address, stream)
+
+
+def _record_use(pool: gpumem.Pool, address: int, stream: Any) -> None:
+    key = int(stream.device.index), int(stream.cuda_stream)
+    with _lock:
+        wrapped = _streams.get(key)
+        if wrapped is None:
+            wrapped = _streams[key] = gpumem.Stream.wrap(_instance().device(key[0]), key[1])
+    call(_library.gpumem_pool_record_use, pool.handle, address, wrapped.handle)
 
 
 # ---- the allocator ----
