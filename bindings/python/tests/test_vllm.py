@@ -203,6 +203,54 @@ for _ in range(2):
 assert settings == []
 ''', **WITH)
 
+    def test_what_level_1_keeps_is_prepared(self):
+        python(HOST + '''
+import time
+from gpumem import _library as c
+
+calls, real = [], c.gpumem_group_prepare
+def prepare(group, desc, detail):
+    weights = get_mem_allocator_instance().info("weights")
+    calls.append((group, desc.content, desc.tag, desc.bytes_per_second != 0, weights.size))
+    return real(group, desc, detail)
+c.gpumem_group_prepare = prepare
+
+worker.load_model()
+worker.initialize_from_config()
+allocator = get_mem_allocator_instance()
+# Once, in the background, and without what was freed.
+assert calls == [(allocator._group, gpumem.Content.PINNED, b"weights", True, 6 * MIB)], calls
+while allocator.info().store_capacity < 6 * MIB:
+    time.sleep(0.001)
+assert allocator.info().store_capacity == allocator.info("weights").store_capacity == 6 * MIB
+worker.sleep(1)
+worker.wake_up()
+assert worker.intact() and len(calls) == 1
+''', **WITH)
+
+    def test_nothing_is_prepared_that_is_not_kept(self):
+        python(HOST + '''
+from gpumem import _library as c
+
+c.load()
+def prepare(*_):
+    raise AssertionError("prepared")
+c.gpumem_group_prepare = prepare
+worker.load_model()
+''', VLLM_SLEEP_MODE_RELEASE_HOST_MEMORY="1", **WITH)
+
+    def test_a_model_is_loaded_that_cannot_be_prepared(self):
+        python(HOST + '''
+from gpumem import _library as c
+
+c.load()
+c.gpumem_group_prepare = lambda *_: c.GPUMEM_ERROR_OUT_OF_HOST_MEMORY
+worker.load_model()
+worker.sleep(1)
+worker.wake_up()
+assert worker.intact()
+''', **WITH)
+
     def test_level_2_keeps_nothing(self):
         python(LOADED + '''
 worker.sleep(2)

@@ -66,6 +66,7 @@ def main():
 
     with allocator.use_memory_pool(tag="weights"):
         weights = [torch.randint(0, 1 << 30, (size // count // 8,), device="cuda") for _ in range(count)]
+    loaded = time.perf_counter()
     with allocator.use_memory_pool(tag="kv_cache"):
         cache = [torch.zeros(size // 8 // 4, dtype=torch.float32, device="cuda") for _ in range(4)]
     sums = [int(one.sum()) for one in weights]
@@ -77,6 +78,11 @@ def main():
     torch.cuda.current_stream().wait_stream(stream)
     with torch.cuda.graph(graph):
         output = weights[0].sum() + weights[-1].sum()
+    while allocator.info("weights").store_capacity < size and time.perf_counter() - loaded < 120:
+        time.sleep(0.01)
+    prepared = allocator.info("weights").store_capacity
+    tap.check(f"the memory that the weights sleep in is prepared, {time.perf_counter() - loaded:.1f} s after they are loaded",
+              [] if prepared >= size else [f"{prepared // MIB} of {size // MIB} MiB"])
     page_locked = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
     target = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
     link = 0

@@ -19,11 +19,14 @@ from .. import _library as c
 from .._calls import call
 from .._groups import group_info
 from .._infos import GroupInfo
-from .._sleeping import sleep_desc, wake_desc
+from .._sleeping import prepare_desc, sleep_desc, wake_desc
+from ..errors import Error
 from . import _plug_in
 
 _SWITCH = "GPUMEM_VLLM"  # the worker allocates before it asks for a mode
 _RELEASE = "VLLM_SLEEP_MODE_RELEASE_HOST_MEMORY"
+_KEPT = ("weights",)  # what level 1 keeps
+_PACE = 1 << 30  # bytes a second that are page-locked ahead, so that what starts meanwhile gets at the driver
 
 
 def _is_set(variable: str) -> bool:
@@ -59,7 +62,8 @@ class Allocator:
 
     @contextlib.contextmanager
     def use_memory_pool(self, tag: Optional[str] = None) -> Iterator[None]:
-        """What is allocated within sleeps and wakes by this tag."""
+        """What is allocated within sleeps and wakes by this tag. A thread of the library then makes the page-locked memory that a
+        sleep at level 1 copies it to."""
         library, before = self._library, (self._library.tms_get_current_tag(), self._library.tms_get_interesting_region())
         # What is unused is freed below behind the pool's back, so it is used once and lives on.
         pool = torch.cuda.MemPool(self._allocator.allocator())
@@ -76,6 +80,9 @@ class Allocator:
             finally:
                 library.tms_set_current_tag(before[0])
                 library.tms_set_interesting_region(before[1])
+        if tag in _KEPT and not _is_set(_RELEASE):
+            with contextlib.suppress(Error):  # the sleep makes what is missing, and reports what is wrong
+                call(c.gpumem_group_prepare, self._group, prepare_desc("pinned", None, tag, _PACE))
 
     def sleep(self, offload_tags: Union[Tuple[str, ...], str, None] = None) -> None:
         """Frees all memory, and keeps the content of that with these tags; None means the default tag."""
@@ -138,7 +145,7 @@ class Backend(SleepModeBackend):  # type: ignore[misc]
         self._allocator = Allocator.get_instance()
 
     def suspend(self, level: int = 1) -> None:
-        self._allocator.sleep(("weights",) if level == 1 else ())
+        self._allocator.sleep(_KEPT if level == 1 else ())
 
     def resume(self, tags: Optional[List[str]] = None) -> None:
         self._allocator.wake_up(tags)
