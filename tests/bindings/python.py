@@ -3,7 +3,8 @@
 """Tests the Python binding. Usage: python.py SOURCE_ROOT BUILD_ROOT
 
 Runs the binding's own tests from a copy of the package, on each backend, with numpy and without, with warnings as errors.
-Compares the output of the samples, runs the code of the guide, checks the types, and builds the package.
+Compares the output of the samples, runs the code of the guide, over stand-ins where it needs other packages, checks the
+types, and builds the package.
 """
 
 import ast
@@ -22,6 +23,7 @@ from tap import Tap
 OLDEST = (3, 9)  # as pyproject.toml says
 TIME_LIMIT = 900
 GUIDE = "python.md", "arrow-dlpack.md"  # their code runs
+OTHER_PACKAGES = "cupy-numba.md", "serving.md"  # and theirs, over stand-ins
 OTHER_PROGRAM = re.compile(r'"""\n(import .*?)"""', re.DOTALL)
 
 
@@ -101,6 +103,15 @@ def documentation(tap, staged, package, source, numpy):
         program.write_text("\n".join(code_of(page)), encoding="utf-8")
         status, output = run(numpy, "-W", "error", program, env=environment(staged, "host", package))
         tap.check(name, "" if status == 0 and code_of(page) else f"exit status {status}\n{output}")
+    for page in OTHER_PACKAGES:
+        name = f"the code of {page} runs over stand-ins"
+        if "cuda" not in staged.backends or not (staged.library.parent / "gpumem").exists():
+            tap.skip(name, "it needs the fake driver and the plug-ins")
+            continue
+        status, output = run(numpy or sys.executable, "-W", "error", "-m", "tests.guides", source / "docs" / page, cwd=package,
+                             env=environment(staged, "cuda", package))
+        tap.check(name, "" if status == 0 else f"exit status {status}\n{output}")
+        tap.check(f"{name} and uses the driver correctly", staged.violations())
 
 
 def sources(tap, package):
