@@ -82,6 +82,16 @@ def samples(tap, staged, package, source, numpy):
         tap.check(f"the sample {path.stem}", "" if same else f"exit status {status}\n{output}")
 
 
+def bench(tap, staged, package, numpy):
+    """It runs and has its rows; no number is looked at."""
+    status, output = run(numpy or sys.executable, "-W", "error", package / "bench" / "bench.py", "1",
+                         env=environment(staged, "host", package))
+    rows = ["memory.close(), whole, device", "gpumem.from_dlpack(view): export and import", "pool.alloc() and free()",
+            *(["numpy.from_dlpack(view): export"] if numpy else [])]
+    missing = [row for row in rows if not re.search(rf"^{re.escape(row)} +\d+ ns ", output, re.MULTILINE)]
+    tap.check("the bench runs", f"exit status {status}, without {missing}\n{output}" if status or missing else "")
+
+
 def code_of(path, language="python"):
     return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
@@ -259,6 +269,7 @@ def main():
         sources(tap, package)
         if stage.GATE:
             tap.finish()
+        bench(tap, staged, package, numpy)
         types(tap, package, source)
         building(tap, staged, package, Path(folder))
     tap.finish()

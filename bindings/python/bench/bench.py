@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Measures the overhead of the binding, with an empty foreign call beside it. Usage: bench.py
+"""Measures the overhead of the binding, with an empty foreign call beside it. Usage: bench.py [RUNS]
 
-Each number is the best of several runs, in nanoseconds. Creating and destroying memory takes far longer than the
+Each number is the best of 15 runs, or RUNS, in nanoseconds. Creating and destroying memory takes far longer than the
 overhead of Python. So it is measured twice: with the library, and with C functions that do nothing in place of the
 library's, which leaves the binding alone. It passes and fails nothing.
 """
 
 import ctypes
+import sys
 import time
 
 import gpumem
 from gpumem import _library as c
 
-REPEATS = 15
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
+REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 15
 
 
 def best(function, count, prepare=lambda count: None, finish=lambda result: None):
@@ -88,6 +94,42 @@ def measure_memory(device, kind, count, note, unit):
     report(f"memory dropped, {note}", best(forget, count, prepare=lambda n: making(None, n)), unit)
 
 
+def measure_calls(calls, unit):
+    for name, call in calls:
+        def run(_, count, call=call):
+            for _ in range(count):
+                call()
+        report(name, best(run, 1000), unit)
+
+
+def measure_dlpack(view, unit):
+    """One array of host memory, handed over and released again."""
+    measure_calls([("view.__dlpack__(), and the capsule dropped", view.__dlpack__),
+                   ("gpumem.from_dlpack(view): export and import", lambda: gpumem.from_dlpack(view))], unit)
+    if numpy is None:
+        print("numpy is not installed: no rows with it")
+        return
+    array = numpy.zeros((32, 32), "f4")
+    measure_calls([("numpy.from_dlpack(view): export", lambda: numpy.from_dlpack(view)),
+                   ("gpumem.from_dlpack(array): import", lambda: gpumem.from_dlpack(array)),
+                   ("numpy.from_dlpack(array): numpy alone", lambda: numpy.from_dlpack(array)),
+                   ("numpy.asarray(view)", lambda: numpy.asarray(view))], unit)
+
+
+def measure_pool(device, unit):
+    """A block and its end, of a pool that has it free."""
+    with device.pool() as pool, device.stream() as stream, device.stream() as other:
+        native = other.native_stream
+        calls = [("pool.alloc() and free()", lambda: pool.alloc(4096).free()),
+                 ("pool.alloc(), and the block dropped", lambda: pool.alloc(4096)),
+                 ("pool.alloc(stream) and free()", lambda: pool.alloc(4096, stream).free()),
+                 ("pool.malloc() and free(), addresses alone", lambda: pool.free(pool.malloc(4096)))]
+        if native:  # as the adapters of other packages do
+            calls.append(("the same in a native stream", lambda: pool._drop(pool.malloc(4096, native), native)))
+        measure_calls(calls, unit)
+        stream.synchronize()
+
+
 def main():
     device = gpumem.default_device()
     version = c.gpumem_version
@@ -105,18 +147,15 @@ def main():
 
     with device.memory(1 << 16, gpumem.Kind.PINNED) as memory, device.stream() as stream:
         address, instance, source = memory.host_pointer, device.instance, bytes(64)
-        for name, call in (
-                ("memory.info()", memory.info),
-                ("memory.view()", memory.view),
-                ("instance.copy(), 0 bytes between addresses", lambda: instance.copy(address, address + 64, 0)),
-                ("instance.copy(), 64 bytes from a bytes object", lambda: instance.copy(memory, source)),
-                ("instance.copy_regions(), one of 64 bytes",
-                 lambda: instance.copy_regions([gpumem.CopyRegion(memory, source)])),
-                ("stream.query()", stream.query)):
-            def run(_, count, call=call):
-                for _ in range(count):
-                    call()
-            report(name, best(run, 1000), unit)
+        measure_calls([
+            ("memory.info()", memory.info),
+            ("memory.view()", memory.view),
+            ("instance.copy(), 0 bytes between addresses", lambda: instance.copy(address, address + 64, 0)),
+            ("instance.copy(), 64 bytes from a bytes object", lambda: instance.copy(memory, source)),
+            ("instance.copy_regions(), one of 64 bytes", lambda: instance.copy_regions([gpumem.CopyRegion(memory, source)])),
+            ("stream.query()", stream.query)], unit)
+        measure_dlpack(memory.view("f4", (32, 32), offset=4096), unit)
+    measure_pool(device, unit)
 
 
 if __name__ == "__main__":
