@@ -83,7 +83,7 @@ def main():
     shown = re.findall(r'^    \[ "(.*?)", "([\w-]+)\.html"', tree, re.MULTILINE)
     tap.check("the first page has every page", sorted(set(texts) - {"index"} ^ {name for _, name in order}))
     tap.check("the sidebar has the pages in the order of the first page",
-              "" if shown[:len(order)] == order else f"{shown} begins otherwise than {order}")
+              "" if [name for _, name in shown[:len(order)]] == [name for _, name in order] else f"{shown} begins otherwise than {order}")
     ids = {}
     for name, page in pages.items():
         title = re.match(r"# (.*)\n", texts[name])[1]
