@@ -83,10 +83,12 @@ class PoolCache {
   static void attach(platform::ThreadRecord& record, uint32_t seat, uint64_t number, PoolCache* cache);
 
   bool open() const { return !closed.load(std::memory_order_acquire); }
-  // Place 0 is for blocks without a stream.
+  // Place 0 is for blocks without a stream. The golden ratio keeps ids in a row apart, and also handles, whose
+  // low bits are all zero. (A division would take a tenth of an allocation.)
   static uint32_t place_of(uint64_t key) {
-    static_assert(kShelves - 1 == 8, "a division would take a tenth of an allocation");
-    return key == 0 ? 0 : 1 + static_cast<uint32_t>(key % (kShelves - 1));
+    constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;
+    static_assert(kShelves - 1 == 8, "the upper three bits choose");
+    return key == 0 ? 0 : 1 + static_cast<uint32_t>(key * kGoldenRatio >> 61);
   }
   PoolShelf* shelf(uint64_t key) const noexcept {
     PoolShelf* const found = shelves[place_of(key)].get();

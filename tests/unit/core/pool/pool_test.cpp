@@ -16,6 +16,7 @@
 
 #include "core/memory/pool_blocks.h"
 #include "core/memory/pool_classes.h"
+#include "core/pool/cache.h"
 #include "core/pool/order.h"
 #include "core/pool/space.h"
 #include "sanitizer.h"
@@ -65,6 +66,32 @@ TEST(PoolOrder, a_mark_that_lacks_memory_leaves_no_trace) {
   EXPECT_TRUE(order.poll());
   EXPECT_EQ(order.passed(), 2U);
   EXPECT_TRUE(order.idle());
+}
+
+// A thread keeps blocks for one stream in each place.
+TEST(PoolCache, streams_spread_over_all_places) {
+  const auto places_of = [](uint64_t first, uint64_t step, uint64_t count) {
+    std::array<uint64_t, PoolCache::kShelves> places{};
+    for (uint64_t i = 0; i < count; ++i)
+      ++places.at(PoolCache::place_of(first + i * step));
+    return places;
+  };
+  EXPECT_EQ(PoolCache::place_of(PoolStream::kNone), 0U);
+  // Ids of streams are numbers in a row.
+  for (const uint64_t first : {UINT64_C(1), UINT64_C(13), (UINT64_C(1) << 63) + 1}) {
+    const auto places = places_of(first, 1, 8);
+    EXPECT_EQ(places[0], 0U);
+    EXPECT_LE(*std::max_element(places.begin(), places.end()), 2U) << first;
+  }
+  // Driver 580 gives handles that lie 352 bytes apart, mostly.
+  for (const uint64_t step : {8, 16, 64, 96, 256, 352, 1024, 4096}) {
+    const auto places = places_of(PoolStream::kByHandle | 0x55501e6ebbf0, step, 256);
+    EXPECT_EQ(places[0], 0U);
+    for (uint32_t place = 1; place < PoolCache::kShelves; ++place) {
+      EXPECT_GE(places.at(place), 16U) << step;
+      EXPECT_LE(places.at(place), 48U) << step;
+    }
+  }
 }
 
 TEST(PoolClasses, waste_at_most_an_eighth) {

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Which calls of a pool take a lock. The program is linked with --wrap=pthread_mutex_lock.
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <array>
+#include <set>
+#include <vector>
+
+#include "core/pool/cache.h"
+#include "interface_support.h"
+
+namespace {
+thread_local uint64_t locks_taken = 0;
+}
+
+extern "C" {
+int __real_pthread_mutex_lock(pthread_mutex_t* mutex);  // NOLINT: the linker gives the name
+int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex);  // NOLINT
+int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
+  ++locks_taken;
+  return __real_pthread_mutex_lock(mutex);
+}
+}
+
+namespace gpumem::test {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kMiB = 1024 * kKiB;
+
+// Of the calling thread.
+template <class F>
+uint64_t locks_in(F function) {
+  const uint64_t before = locks_taken;
+  function();
+  return locks_taken - before;
+}
+
+class PoolLocks : public testing::Test {
+ protected:
+  gpumem_pool create(gpumem_kind kind, gpumem_pool_flags flags = 0) {
+    gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+    desc.kind = kind;
+    desc.flags = flags;
+    gpumem_pool pool = nullptr;
+    CALL(gpumem_pool_create, session_.device(), &desc, &pool);
+    return pool;
+  }
+
+  Session session_{GPUMEM_BACKEND_HOST};
+};
+
+TEST_F(PoolLocks, a_thread_keeps_blocks_of_several_native_streams) {
+  constexpr uint64_t kSize = 4 * kKiB;
+  const gpumem_pool pool = create(GPUMEM_KIND_DEVICE, GPUMEM_POOL_TRUST_NATIVE_STREAMS);
+  // So many that not all have the same place by chance.
+  std::vector<void*> streams(32);
+  for (void*& stream : streams)
+    CALL(gpumem_host_native_stream_create, session_.device(), &stream);
+  const auto place_of = [](void* native) {
+    return core::PoolCache::place_of(core::PoolStream::kByHandle | reinterpret_cast<uintptr_t>(native));
+  };
+  size_t other = 1;
+  while (other + 1 < streams.size() && place_of(streams[other]) == place_of(streams[0]))
+    ++other;
+  const auto use = [&](void* stream) {
+    void* block = nullptr;
+    CALL(gpumem_pool_alloc_native, pool, kSize, stream, &block);
+    CALL(gpumem_pool_free_native, pool, block, stream);
+  };
+  EXPECT_NE(locks_in([&] { use(streams[0]); }), 0U) << "the first time";
+  use(streams[other]);
+  const uint64_t locks = locks_in([&] {
+    for (int i = 0; i < 100; ++i) {
+      use(streams[0]);
+      use(streams[other]);
+    }
+  });
+  EXPECT_EQ(locks, 0U);
+  CALL(gpumem_pool_destroy, pool);
+  for (void* const stream : streams)
+    CALL(gpumem_host_native_stream_destroy, session_.device(), stream);
+}
+
+}  // namespace
+}  // namespace gpumem::test
