@@ -18,13 +18,23 @@ namespace {
 
 constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
+// Whether a class has blocks of this alignment, so that a thread may keep them: those of the size rounded up
+// to it.
+constexpr bool has_class(uint64_t alignment) {
+  return alignment <= core::PoolClasses::kPage && (alignment & (alignment - 1)) == 0;
+}
+constexpr uint64_t rounded(uint64_t size, uint64_t alignment) {
+  return alignment > 1 ? round_up(size, alignment) : size;
+}
+
 // A block of any size, for `stream`; 0 bytes are NULL.
 Result<void*> allocate(core::PoolCore& core, const core::PoolStream& stream, uint64_t size,
                        uint64_t alignment, gpumem_pool_attempt* attempt = nullptr) {
   if (size == 0) return nullptr;  // of a batch
-  if (alignment == 0 && stream.capture.id == 0) {
+  if (has_class(alignment) && stream.capture.id == 0) {
     const platform::Look look(platform::thread_record());
-    if (void* const block = core.take(platform::thread_record(), stream.key, size)) return block;
+    if (void* const block = core.take(platform::thread_record(), stream.key, rounded(size, alignment)))
+      return block;
   }
   return core.allocate(stream, size, alignment, attempt);
 }
@@ -185,14 +195,17 @@ gpumem_status gpumem_pool_alloc(gpumem_pool pool, uint64_t size, gpumem_stream s
 
 gpumem_status gpumem_pool_alloc_aligned(gpumem_pool pool, uint64_t size, uint64_t alignment,
                                         gpumem_stream stream, void** out_pointer, gpumem_error* error) {
+  if (has_class(alignment) &&
+      take_briefly(pool, rounded(size, alignment), key_of(stream), out_pointer, error))
+    return GPUMEM_SUCCESS;
   return allocate_for(__func__, pool, size, alignment, stream, out_pointer, error);
 }
 
 gpumem_status gpumem_pool_try_alloc(gpumem_pool pool, uint64_t size, uint64_t alignment, gpumem_stream stream,
                                     void** out_pointer, gpumem_pool_attempt* out_attempt,
                                     gpumem_error* error) {
-  if (alignment == 0 && out_attempt == nullptr &&
-      take_briefly(pool, size, key_of(stream), out_pointer, error))
+  if (has_class(alignment) && out_attempt == nullptr &&
+      take_briefly(pool, rounded(size, alignment), key_of(stream), out_pointer, error))
     return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const Order order = decode_allocation(decode, pool, size, alignment, stream, out_pointer);

@@ -76,20 +76,37 @@ TEST(Pool, pool_1_blocks_are_distinct_aligned_and_hold_their_bytes) {
 
 TEST(Pool, pool_2_alignments_up_to_many_mebibytes) {
   Instance instance = open_instance();
-  const Pool pool = create_pool(instance.device());
-  std::vector<void*> blocks;
-  for (uint64_t alignment = 1; alignment <= 8 * kMiB; alignment *= 2) {
-    for (const uint64_t size : {uint64_t{1}, uint64_t{300}, 70 * kKiB}) {
-      void* pointer = nullptr;
-      ASSERT_OK(gpumem_pool_alloc_aligned(pool, size, alignment, nullptr, &pointer, why()));
-      EXPECT_EQ(reinterpret_cast<uint64_t>(pointer) % alignment, 0U) << size << " at " << alignment;
-      give(pool, pointer);
-      blocks.push_back(pointer);
+  for (const gpumem_kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    const Pool pool = create_pool(instance.device(), kind);
+    for (uint64_t alignment = 1; alignment <= 8 * kMiB; alignment *= 2) {
+      for (const uint64_t size : {uint64_t{1}, uint64_t{300}, 70 * kKiB, 3 * kMiB}) {
+        // New ones, and ones that the thread has kept.
+        std::array<void*, 4> blocks{};
+        for (int round = 0; round < 2; ++round) {
+          for (void*& block : blocks) {
+            ASSERT_OK(gpumem_pool_alloc_aligned(pool, size, alignment, nullptr, &block, why()));
+            EXPECT_EQ(reinterpret_cast<uint64_t>(block) % alignment, 0U) << size << " at " << alignment;
+          }
+          for (void* const block : blocks)
+            give(pool, block);
+        }
+      }
     }
+    for (const uint64_t alignment : {uint64_t{3}, uint64_t{192}, uint64_t{1} << 41, UINT64_MAX}) {
+      void* kept = &instance;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    gpumem_pool_alloc_aligned(pool, 1, alignment, nullptr, &kept, why()));
+      EXPECT_EQ(kept, &instance);
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    gpumem_pool_try_alloc(pool, 1, alignment, nullptr, &kept, nullptr, why()));
+      EXPECT_EQ(kept, &instance);
+    }
+    void* none = &instance;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_pool_alloc_aligned(pool, UINT64_MAX, 256, nullptr, &none, why()));
+    EXPECT_EQ(none, &instance);
   }
-  void* kept = &instance;
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_alloc_aligned(pool, 1, 3, nullptr, &kept, why()));
-  EXPECT_EQ(kept, &instance);
 }
 
 TEST(Pool, pool_3_no_bytes_are_null) {

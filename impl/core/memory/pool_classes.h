@@ -36,13 +36,9 @@ class PoolClasses {
     const uint32_t power = index / 8 + 2;
     return uint64_t{index % 8 + 9} << (power - 3) << shift_;
   }
-  // The smallest class whose blocks all have an alignment of at most kPage; count() if there is none.
-  uint32_t index_of(uint64_t size, uint64_t alignment) const {
-    uint32_t index = index_of(size);
-    while (index < count() && size_of(index) % alignment != 0)
-      ++index;
-    return index;
-  }
+  // The smallest class whose blocks all have an alignment of at most kPage: each multiple of it has a class whose
+  // size is one too.
+  uint32_t index_of(uint64_t size, uint64_t alignment) const { return index_of(round_up(size, alignment)); }
 
   // Bytes of a chunk.
   static uint64_t chunk_size(uint64_t block_size) {

@@ -657,7 +657,7 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
   PoolShelf* const shelf = cache != nullptr ? shelf_of(*cache, order) : nullptr;
   const uint64_t block_size = classes_.size_of(index);
   PoolShelf::Bin* const bin = shelf != nullptr ? &bin_of(*shelf, index) : nullptr;
-  // The bin may have blocks: an aligned request comes here without trying the cache first.
+  // The bin may have blocks by now: those that the callback has freed, for one.
   if (bin != nullptr && bin->count != 0) return cache->take(order.key(), index);
   // Take many at once, so that their states share few cache lines with those of other threads.
   const bool whole = bin != nullptr && bin->capacity == PoolClasses::kCacheMost;
@@ -760,10 +760,7 @@ Result<void*> PoolCore::try_large(Order& order, uint64_t size, uint64_t alignmen
 
 std::optional<uint32_t> PoolCore::class_of(uint64_t size, uint64_t alignment) const {
   if (size > PoolClasses::kSmallMax || alignment > PoolClasses::kPage) return {};
-  const uint32_t index =
-      alignment <= classes_.granule() ? classes_.index_of(size) : classes_.index_of(size, alignment);
-  if (index >= classes_.count()) return {};
-  return index;
+  return alignment <= classes_.granule() ? classes_.index_of(size) : classes_.index_of(size, alignment);
 }
 
 Result<void*> PoolCore::try_allocate(Order& order, uint64_t size, uint64_t alignment) {

@@ -83,5 +83,28 @@ TEST_F(PoolLocks, a_thread_keeps_blocks_of_several_native_streams) {
     CALL(gpumem_host_native_stream_destroy, session_.device(), stream);
 }
 
+TEST_F(PoolLocks, an_alignment_that_blocks_of_a_class_have_costs_no_lock) {
+  for (const gpumem_kind kind :
+       {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED, GPUMEM_KIND_PAGEABLE}) {
+    const gpumem_pool pool = create(kind);
+    for (const uint64_t size : {UINT64_C(1), UINT64_C(300), 5 * kKiB, 70 * kKiB + 1, kMiB, 3 * kMiB}) {
+      for (uint64_t alignment = 1; alignment <= 64 * kKiB; alignment *= 2) {
+        const auto use = [&] {
+          void* block = nullptr;
+          CALL(gpumem_pool_alloc_aligned, pool, size, alignment, nullptr, &block);
+          EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % alignment, 0U);
+          CALL(gpumem_pool_free, pool, block, nullptr);
+          CALL(gpumem_pool_try_alloc, pool, size, alignment, nullptr, &block, nullptr);
+          EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % alignment, 0U);
+          CALL(gpumem_pool_free, pool, block, nullptr);
+        };
+        use();
+        EXPECT_EQ(locks_in(use), 0U) << size << " aligned to " << alignment << ", kind " << kind;
+      }
+    }
+    CALL(gpumem_pool_destroy, pool);
+  }
+}
+
 }  // namespace
 }  // namespace gpumem::test

@@ -116,9 +116,13 @@ TEST(PoolClasses, waste_at_most_an_eighth) {
       ASSERT_LE((chunk % block) * 8, chunk) << size;
     }
     for (uint64_t alignment = 1; alignment <= PoolClasses::kPage; alignment *= 2) {
-      const uint32_t index = classes.index_of(100, alignment);
-      ASSERT_LT(index, classes.count());
-      ASSERT_EQ(classes.size_of(index) % alignment, 0U);
+      uint32_t smallest = 0;
+      for (uint64_t size = 1; size <= PoolClasses::kSmallMax; size += size < 5000 ? 1 : 311) {
+        smallest = std::max(smallest, classes.index_of(size));
+        while (classes.size_of(smallest) % alignment != 0)
+          ++smallest;
+        ASSERT_EQ(classes.index_of(size, alignment), smallest) << size << " aligned to " << alignment;
+      }
     }
   }
 }
