@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "captured.h"
+#include "gpumem/mr.hpp"
 #include "pools.h"
 
 namespace conformance {
@@ -250,6 +251,50 @@ TEST(PoolCapture, pool_17_captures_are_left_to_a_caller_that_is_trusted) {
     EXPECT_OK(gpumem_pool_free_native(pool, block, stream.native(), why()));
   EXPECT_EQ(stream.end(), 0u);
   EXPECT_EQ(info_of(pool).capture_count, 0u);
+}
+
+// The legacy default stream waits for all blocking streams of its context, and while one of these is being
+// captured the driver answers no question about it.
+TEST(PoolCapture, pool_11_blocks_of_the_default_stream_beside_a_capture) {
+  if (on_host()) SKIP_RULE("the host backend has no blocking streams");
+#ifdef HAVE_CUDA_HEADERS
+  Instance instance = open_instance();
+  const PrimaryContext context(ordinal_of(instance.device()));
+  for (const CUstream legacy : {CUstream{}, CU_STREAM_LEGACY}) {
+    for (const uint64_t size : kSizes) {
+      SCOPED_TRACE(size);
+      const Pool pool = create_pool(instance.device());
+      void* const unordered = take(pool, size);
+      void* block = nullptr;
+      ASSERT_OK(gpumem_pool_alloc_native(pool, size, legacy, &block, why()));
+      gpumem_stream wrapped = nullptr;
+      ASSERT_OK(gpumem_stream_wrap(instance.device(), legacy, &wrapped, why()));
+      gpumem_stream_info known = GPUMEM_STREAM_INFO_INIT;
+      EXPECT_OK(gpumem_stream_get_info(wrapped, &known, why()));
+      EXPECT_OK(gpumem_stream_destroy(wrapped, why()));
+      if (known.id == 0) SKIP_RULE("a driver before 12.0 does not tell streams apart");
+      CUstream blocking = nullptr;
+      ASSERT_EQ(raw().cuStreamCreate(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+      EXPECT_EQ(raw().cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+      void* none = nullptr;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_pool_alloc_native(pool, size, legacy, &none, why()));
+      EXPECT_OK(gpumem_stream_wrap(instance.device(), legacy, &wrapped, why()));
+      gpumem::mr::rmm_deallocate(block, size, legacy, pool.get());
+      gpumem::mr::rmm_deallocate(unordered, size, legacy, pool.get());
+      EXPECT_EQ(info_of(pool).live_count, 0U);
+      EXPECT_FALSE(hands_out(pool, block, size)) << "work of the default stream may use it";
+      CUgraph graph = nullptr;
+      EXPECT_EQ(raw().cuStreamEndCapture(blocking, &graph), CUDA_SUCCESS);
+      if (graph != nullptr) EXPECT_EQ(raw().cuGraphDestroy(graph), CUDA_SUCCESS);
+      EXPECT_EQ(raw().cuStreamDestroy(blocking), CUDA_SUCCESS);
+      void* again = nullptr;
+      EXPECT_OK(gpumem_pool_alloc_native(pool, size, legacy, &again, why()));
+      EXPECT_TRUE(again == block || again == unordered) << "it is the stream that freed it";
+      EXPECT_OK(gpumem_pool_free_native(pool, again, legacy, why()));
+      EXPECT_OK(gpumem_stream_destroy(wrapped, why()));
+    }
+  }
+#endif
 }
 
 TEST(PoolCapture, str_22_a_pool_may_hear_of_a_capture_first_by_a_free) {

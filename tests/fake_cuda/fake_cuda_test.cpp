@@ -1009,6 +1009,18 @@ TEST_F(FakeCuda, CaptureRefusesAsTheDriverDoes) {
   CUdeviceptr refused = 0;
   EXPECT_EQ(CALL(cuMemAlloc, 3020, &refused, 16), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  // Questions about the legacy stream, while a blocking one is being captured.
+  for (int question = 0; question < 3; ++question) {
+    EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    CUcontext context = nullptr;
+    int priority = 0;
+    unsigned long long id = 0;
+    EXPECT_EQ(question == 0   ? CALL(cuStreamGetCtx, 9020, nullptr, &context)
+              : question == 1 ? CALL(cuStreamGetPriority, 5050, nullptr, &priority)
+                              : CALL(cuStreamGetId, 12000, nullptr, &id),
+              CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  }
   free(device);
   destroy(stream);
 }

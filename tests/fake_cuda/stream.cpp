@@ -115,6 +115,13 @@ bool is_captured(Stream& stream) {
   return false;
 }
 
+// These questions about the legacy stream spoil the capture of a blocking one (measured, driver 580).
+std::shared_ptr<Stream> find_stream_to_ask(CUstream handle) {
+  auto stream = find_stream(handle);
+  if (stream->handle == nullptr) (void)is_captured(*stream);
+  return stream;
+}
+
 void refuse_if_captured(Stream& stream) {
   if (!is_captured(stream)) return;
   stream.capture->status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
@@ -563,7 +570,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   require(context != nullptr);
-  *context = find_stream(handle)->context->handle;
+  *context = find_stream_to_ask(handle)->context->handle;
   return CUDA_SUCCESS;
 }
 
@@ -580,13 +587,13 @@ CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
 
 CUresult cuStreamGetPriority(CUstream handle, int* priority) {
   require(priority != nullptr);
-  *priority = find_stream(handle)->priority;
+  *priority = find_stream_to_ask(handle)->priority;
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
   require(id != nullptr);
-  *id = find_stream(handle)->id;
+  *id = find_stream_to_ask(handle)->id;
   return CUDA_SUCCESS;
 }
 

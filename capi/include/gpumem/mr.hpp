@@ -56,7 +56,8 @@ inline void *allocate(gpumem_pool pool, std::size_t size, std::size_t alignment)
   return pointer;
 }
 
-/// Nothing runs on a device that is lost, so the block needs no order then.
+/// Nothing runs on a device that is lost, so the block needs no order then. A stream whose capture has failed frees nothing: its
+/// work may still use the block, which stays.
 inline void free_in(gpumem_pool pool, void *pointer, void *stream) noexcept {
   if (gpumem_pool_free_native(pool, pointer, stream, nullptr) == GPUMEM_ERROR_DEVICE_LOST)
     gpumem_pool_free(pool, pointer, nullptr, nullptr);

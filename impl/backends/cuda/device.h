@@ -55,6 +55,8 @@ class Device final : public backend::Device {
   Fences& fences() const { return *fences_; }
   Pieces& pieces() const { return *pieces_; }
   const std::atomic<bool>& lost_flag() const { return lost_; }
+  // 0 until it could be asked for.
+  std::atomic<uint64_t>& legacy_stream_id() { return legacy_stream_id_; }
 
   // Makes a call on a stream or event. These carry their context, so no context is made current until the
   // driver asks for one (driver 580 does not: docs/measured/frame.md).
@@ -115,6 +117,7 @@ class Device final : public backend::Device {
   const CUdevice handle_;
   CUcontext context_ = nullptr;
   bool retained_ = false;
+  std::atomic<uint64_t> legacy_stream_id_{0};
   Traits traits_;
   std::atomic<bool> needs_current_{false};  // also calls on what carries its context
   std::mutex released_mutex_;

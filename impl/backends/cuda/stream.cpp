@@ -66,24 +66,39 @@ Result<void> Stream::create(int32_t priority) {
 
 // The driver reuses handles at once, but never an id (measured). Before it had ids, only streams of our own
 // have one: the library counts them, beyond all ids that a driver will ever give.
-void Stream::find_identity() {
+Outcome Stream::find_identity() {
   static constinit std::atomic<uint64_t> last_own{uint64_t{1} << 63};
-  // Asking for the id of a stream that is captured would end the capture (measured).
+  // Asking for the id of a stream that is captured would end the capture; asking for that of the legacy
+  // stream would end the capture of any blocking stream (measured).
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const Outcome asked = device_.cu().StreamIsCapturing(native_, &status);
-  if (!asked.ok() || status != CU_STREAM_CAPTURE_STATUS_NONE) return;
+  std::atomic<uint64_t>& known = device_.legacy_stream_id();
+  if (!asked.ok() || status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    if (is_default()) identity_ = known.load(std::memory_order_relaxed);
+    return asked;
+  }
   unsigned long long id = 0;
   if (device_.cu().StreamGetId(native_, &id).ok()) {
     identity_ = id;
+    if (is_default()) known.store(id, std::memory_order_relaxed);
   } else if (owned_) {
     identity_ = ++last_own;
   }
+  return asked;
 }
 
 Result<void> Stream::wrap(CUstream native) {
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
+  native_ = native;
+  if (is_default()) {
+    // It is of the current context, and its priority is 0. Asking the driver for these would end the capture
+    // of any blocking stream (measured).
+    const Outcome asked = find_identity();
+    if (asked.code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return {};
+    return device_.check(asked, Place::kDevice, "cannot query the default stream");
+  }
   CUcontext context = nullptr;
   const Outcome outcome = cu.StreamGetCtx(native, &context);
   const bool unknown = outcome.code == CUDA_ERROR_INVALID_HANDLE ||
@@ -98,7 +113,6 @@ Result<void> Stream::wrap(CUstream native) {
   GPUMEM_TRY(device_.check(outcome, Place::kDevice, "cannot query the context of the stream"));
   GPUMEM_TRY(device_.check(cu.StreamGetPriority(native, &priority_), Place::kDevice,
                            "cannot query the priority of the stream"));
-  native_ = native;
   find_identity();
   if (native == CU_STREAM_PER_THREAD) thread_ = thread_number();
   return {};

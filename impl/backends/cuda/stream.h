@@ -49,7 +49,8 @@ class Stream final : public backend::Stream {
   Result<void> release() override;
 
  private:
-  void find_identity();
+  // Answers what the driver says when it is asked whether the stream is being captured.
+  Outcome find_identity();
   [[gnu::noinline]] bool is_of_other_thread() const;
   // Makes the driver call for a segment.
   Outcome enqueue(const backend::CopySegment& segment);

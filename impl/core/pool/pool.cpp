@@ -48,8 +48,14 @@ Result<PoolStream> native_pool_stream(const PoolCore& core, void* native, bool f
   if (trusted != PoolCore::kNoKey)
     return PoolStream{trusted, std::move(*stream), &device.backend(), true, {}};
   auto capturing = (*stream)->is_capturing();
-  if (!capturing) return capturing.error();
   const uint64_t key = (*stream)->identity();
+  if (!capturing) {
+    // The legacy stream does not say so while a blocking stream is being captured. It is not captured itself,
+    // so a free in it is one behind its work as ever.
+    const bool legacy = (*stream)->is_default() && capturing.error().status == GPUMEM_ERROR_INVALID_STATE;
+    if (!frees || !legacy || key == 0) return capturing.error();
+    capturing = false;
+  }
   if (*capturing) {
     auto capture = Stream::current_capture(**stream);
     if (!capture) return capture.error();
