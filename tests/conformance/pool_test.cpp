@@ -213,32 +213,67 @@ TEST(Pool, pool_5_batches_are_all_or_none) {
   EXPECT_EQ(info_of(pool).live_count, 0U);
 }
 
+// The kinds that the CPU reaches at any time.
+std::vector<gpumem_kind> kinds_of_the_cpu(gpumem_device device) {
+  std::vector<gpumem_kind> kinds{GPUMEM_KIND_PINNED, GPUMEM_KIND_PAGEABLE};
+  if (capability(device, GPUMEM_CAPABILITY_MANAGED_CONCURRENT).value == GPUMEM_ANSWER_YES)
+    kinds.push_back(GPUMEM_KIND_MANAGED);
+  return kinds;
+}
+
 TEST(Pool, pool_6_debug_finds_what_was_overwritten) {
   Instance instance = open_instance();
-  const Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_PINNED, GPUMEM_POOL_DEBUG));
-  auto* const block = static_cast<uint8_t*>(take(pool, 100));
-  gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
-  ASSERT_OK(gpumem_pool_get_block_info(instance, block + 99, &info, why()));
-  EXPECT_EQ(info.base, block);
-  EXPECT_EQ(info.requested_size, 100U);
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free_sized(pool, block, 99, nullptr, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block + 1, nullptr, why()));
-  for (uint8_t* const byte : {block - 1, block + 100}) {
-    const uint8_t before = *byte;
-    *byte ^= 1;
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block, nullptr, why()));
-    *byte = before;
+  for (const gpumem_kind kind : kinds_of_the_cpu(instance.device())) {
+    SCOPED_TRACE(kind);
+    const Pool pool = create_pool(instance.device(), pool_desc(kind, GPUMEM_POOL_DEBUG));
+    auto* const block = static_cast<uint8_t*>(take(pool, 100));
+    gpumem_pool_block_info info = GPUMEM_POOL_BLOCK_INFO_INIT;
+    ASSERT_OK(gpumem_pool_get_block_info(instance, block + 99, &info, why()));
+    EXPECT_EQ(info.base, block);
+    EXPECT_EQ(info.requested_size, 100U);
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free_sized(pool, block, 99, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block + 1, nullptr, why()));
+    for (uint8_t* const byte : {block - 1, block + 100}) {
+      const uint8_t before = *byte;
+      *byte ^= 1;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_pool_free(pool, block, nullptr, why()));
+      *byte = before;
+    }
+    EXPECT_OK(gpumem_pool_free_sized(pool, block, 100, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, nullptr, why()));
+    void* const another = take(pool, 100);
+    EXPECT_NE(another, block) << "a freed block is kept back for a while";
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_get_block_info(instance, block, &info, why()));
+    // What still lives is named by the report.
+    std::array<char, 1000> report{};
+    EXPECT_OK(gpumem_stats_report(instance, report.data(), report.size(), nullptr, why()));
+    EXPECT_NE(std::string(report.data()).find("pool tested: 1 live block"), std::string::npos)
+        << report.data();
+    give(pool, another);
   }
-  EXPECT_OK(gpumem_pool_free_sized(pool, block, 100, nullptr, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_free(pool, block, nullptr, why()));
-  void* const another = take(pool, 100);
-  EXPECT_NE(another, block) << "a freed block is kept back for a while";
-  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_pool_get_block_info(instance, block, &info, why()));
-  // What still lives is named by the report.
-  std::array<char, 1000> report{};
-  EXPECT_OK(gpumem_stats_report(instance, report.data(), report.size(), nullptr, why()));
-  EXPECT_NE(std::string(report.data()).find("pool tested: 1 live block"), std::string::npos) << report.data();
-  give(pool, another);
+}
+
+TEST(Pool, pool_6_debug_poisons_what_is_freed) {
+  Instance instance = open_instance();
+  const Stream stream = create_stream(instance.device());
+  for (const gpumem_kind kind : kinds_of_the_cpu(instance.device())) {
+    SCOPED_TRACE(kind);
+    const Pool pool = create_pool(instance.device(), pool_desc(kind, GPUMEM_POOL_DEBUG));
+    for (const uint64_t size : {UINT64_C(1), UINT64_C(100), 3 * kMiB}) {
+      // A freed block is kept back, so its memory stays.
+      auto* const block = static_cast<uint8_t*>(take(pool, size));
+      std::memset(block, 7, size);
+      give(pool, block);
+      EXPECT_EQ(std::count(block, block + size, 0xDD), static_cast<ptrdiff_t>(size));
+      EXPECT_NE(block[-1], 0xDD) << "the guards stay";
+      EXPECT_NE(block[size], 0xDD);
+      // Work of the stream may still read it.
+      auto* const ordered = static_cast<uint8_t*>(take(pool, size));
+      std::memset(ordered, 7, size);
+      give(pool, ordered, stream);
+      EXPECT_EQ(std::count(ordered, ordered + size, 7), static_cast<ptrdiff_t>(size));
+    }
+  }
 }
 
 TEST(Pool, pool_6_earlier_work_of_a_stream_overwrites_nothing) {

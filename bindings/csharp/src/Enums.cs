@@ -762,9 +762,10 @@ namespace GpuMem
     /// </summary>
     AllowInternalDependencies = Constants.GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
     /// <summary>
-    /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and
-    /// poisoned where the CPU reaches them, and <c>GpuInstance.GetPoolBlock</c> knows the requested size. A free looks
-    /// at the guards where the CPU reaches them, but not at those of a block that was allocated in a stream while work
+    /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while, and
+    /// <c>GpuInstance.GetPoolBlock</c> knows the requested size. The CPU reaches pinned and ordinary memory, and
+    /// managed memory if all devices have <c>man.concurrent</c>: there a block that is freed without a stream is filled
+    /// with 0xDD, and a free looks at the guards, but not at those of a block that was allocated in a stream while work
     /// before an earlier free in it might still run, as in a capture it always might: that work may write to them.
     /// Blocks that live when the pool is disposed or its instance closed are logged as <see cref="LogLevel.Warning"/>,
     /// 32 at most.

@@ -478,7 +478,7 @@ type PoolFlags uint64
 // The values of PoolFlags.
 const (
 	PoolAllowInternalDependencies PoolFlags = 0x1 // An allocation of up to 1 MiB may let its stream wait for the work of another one, rather than take new memory.
-	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while and poisoned where the CPU reaches them, and Instance.BlockInfo knows the requested size.
+	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while, and Instance.BlockInfo knows the requested size.
 	PoolTrustNativeStreams        PoolFlags = 0x4 // Pool.AllocNative and PoolBlock.FreeNative do not ask the driver about the stream, which makes them as fast as in a stream of the library.
 )
 

@@ -1002,6 +1002,11 @@ Result<void*> PoolCore::allocate(const PoolStream& stream, uint64_t size, uint64
   return pointer_to(pointer);
 }
 
+// Managed memory only where all devices are concurrent: elsewhere the work of a device takes it from the CPU.
+bool PoolCore::reached_by_cpu() const {
+  return on_host() || (request_.memory.kind->managed && !Devices::of(*context_).has_exclusive());
+}
+
 bool PoolCore::may_guard(Order& order) noexcept {
   if (!reached_by_cpu()) return false;
   try {

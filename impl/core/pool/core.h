@@ -195,7 +195,7 @@ class PoolCore final : public PoolCacheOwner {
   // Unit of what the pool takes.
   uint64_t piece() const { return source_.in_range() ? source_.granularity() : PoolClasses::kPage; }
   bool debug() const { return (request_.flags & GPUMEM_POOL_DEBUG) != 0; }
-  bool reached_by_cpu() const { return on_host(); }
+  bool reached_by_cpu() const;
 
   // Whether the stream's device may use the memory (STR-18).
   bool lets(const PoolStream& stream) const;

@@ -696,11 +696,12 @@ constants! {
     /// than take new memory.
     GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES: gpumem_pool_flags = 0x1;
     /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back
-    /// for a while and poisoned where the CPU reaches them, and `gpumem_pool_get_block_info()`
-    /// knows the requested size. A free looks at the guards where the CPU reaches them, but not at
-    /// those of a block that was allocated in a stream while work before an earlier free in it
-    /// might still run, as in a capture it always might: that work may write to them. Blocks that
-    /// live when the pool is destroyed or its instance closed are logged as
+    /// for a while, and `gpumem_pool_get_block_info()` knows the requested size. The CPU reaches
+    /// pinned and ordinary memory, and managed memory if all devices have `man.concurrent`: there a
+    /// block that is freed without a stream is filled with 0xDD, and a free looks at the guards,
+    /// but not at those of a block that was allocated in a stream while work before an earlier free
+    /// in it might still run, as in a capture it always might: that work may write to them. Blocks
+    /// that live when the pool is destroyed or its instance closed are logged as
     /// [`GPUMEM_LOG_WARNING`](crate::GPUMEM_LOG_WARNING), 32 at most.
     GPUMEM_POOL_DEBUG: gpumem_pool_flags = 0x2;
     /// `gpumem_pool_alloc_native()` and `gpumem_pool_free_native()` do not ask the driver about the

@@ -541,12 +541,13 @@ flags! {
         /// than take new memory.
         ALLOW_INTERNAL_DEPENDENCIES = GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
         /// Finds mistakes, and is slower: each block lies between guards, freed blocks are kept
-        /// back for a while and poisoned where the CPU reaches them, and `Instance::block_info`
-        /// knows the requested size. A free looks at the guards where the CPU reaches them, but not
-        /// at those of a block that was allocated in a stream while work before an earlier free in
-        /// it might still run, as in a capture it always might: that work may write to them. Blocks
-        /// that live when the pool is destroyed or its instance closed are logged as
-        /// [`LogLevel::WARNING`], 32 at most.
+        /// back for a while, and `Instance::block_info` knows the requested size. The CPU reaches
+        /// pinned and ordinary memory, and managed memory if all devices have `man.concurrent`:
+        /// there a block that is freed without a stream is filled with 0xDD, and a free looks at
+        /// the guards, but not at those of a block that was allocated in a stream while work before
+        /// an earlier free in it might still run, as in a capture it always might: that work may
+        /// write to them. Blocks that live when the pool is destroyed or its instance closed are
+        /// logged as [`LogLevel::WARNING`], 32 at most.
         DEBUG = GPUMEM_POOL_DEBUG,
         /// `Pool::alloc_native` and `Pool::free_native` do not ask the driver about the stream,
         /// which makes them as fast as in a stream of the library. The caller sees to what they
