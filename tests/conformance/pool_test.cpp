@@ -579,6 +579,60 @@ TEST(Pool, pool_9_threads_share_a_pool) {
   EXPECT_EQ(info_of(pool).reserved_bytes, 0U) << "threads that have ended keep nothing";
 }
 
+// What a thread kept goes to the next one.
+TEST(Pool, pool_9_a_thread_for_each_allocation_needs_no_more_memory) {
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  uint64_t reserved = 0;
+  for (int round = 0; round < 100; ++round) {
+    for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
+      void* block = nullptr;
+      std::thread([&] { block = take(pool, size); }).join();
+      std::thread([&] { give(pool, block); }).join();
+    }
+    if (round == 0) reserved = info_of(pool).peak_reserved_bytes;
+  }
+  EXPECT_EQ(info_of(pool).peak_reserved_bytes, reserved);
+  EXPECT_EQ(info_of(pool).live_count, 0U);
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
+// A thread that only frees keeps as much as any other, and passes the rest on to the one that allocates.
+TEST(Pool, pool_9_a_thread_that_only_frees_keeps_little) {
+  constexpr int kRounds = 40;
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const Stream stream = create_stream(instance.device());
+  for (const gpumem_stream in : {gpumem_stream{}, stream.get()}) {
+    std::array<void*, 64> small{};
+    std::array<void*, 8> large{};
+    std::barrier handed_over(2);
+    std::thread frees([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        handed_over.arrive_and_wait();
+        for (void* const block : small)
+          give(pool, block, in);
+        for (void* const block : large)
+          give(pool, block, in);
+        handed_over.arrive_and_wait();
+      }
+    });
+    for (int round = 0; round < kRounds; ++round) {
+      for (void*& block : small)
+        block = take(pool, 4 * kKiB, in);
+      for (void*& block : large)
+        block = take(pool, 2 * kMiB, in);
+      handed_over.arrive_and_wait();
+      handed_over.arrive_and_wait();
+    }
+    frees.join();
+  }
+  // 16 MiB live, a thread keeps at most 32 MiB of larger blocks for each stream, and there is a little more.
+  EXPECT_LE(info_of(pool).peak_reserved_bytes, (16 + 32 + 32 + 4) * kMiB);
+  EXPECT_EQ(info_of(pool).live_count, 0U);
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
 TEST(Pool, pool_10_trim_takes_what_other_threads_keep) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device());
@@ -1674,6 +1728,56 @@ TEST(Pool, pool_11_blocks_are_freed_while_it_is_destroyed) {
       held.open();
       for (std::thread& thread : threads)
         thread.join();
+    }
+  }
+  create_pool(instance.device()).destroy();  // sees to what is left
+  EXPECT_EQ(stats(instance).live_count, live_before);
+}
+
+// Each answer is a block, or that the pool is gone.
+TEST(Pool, pool_11_destroying_while_others_allocate) {
+  Instance instance = open_instance();
+  const auto live_before = stats(instance).live_count;
+  constexpr std::array<uint64_t, 4> kUsed{100, 4 * kKiB, 70 * kKiB, 2 * kMiB};
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+    for (int round = 0; round < 20; ++round) {
+      Pool pool = create_pool(instance.device(), pool_desc(GPUMEM_KIND_DEVICE, flags));
+      const gpumem_pool handle = pool.get();
+      std::atomic<int> under_way = 0;
+      std::array<std::vector<void*>, 3> live;
+      std::vector<std::thread> threads;
+      for (size_t t = 0; t < live.size(); ++t) {
+        threads.emplace_back([&, t] {
+          gpumem_error error = GPUMEM_ERROR_INIT;
+          for (size_t i = 0;; ++i) {
+            void* block = nullptr;
+            const gpumem_status status = gpumem_pool_alloc(handle, kUsed[i % 4], nullptr, &block, &error);
+            if (status != GPUMEM_SUCCESS) {
+              EXPECT_EQ(status, GPUMEM_ERROR_STALE_HANDLE) << error.message;
+              EXPECT_EQ(block, nullptr);
+              break;
+            }
+            live[t].push_back(block);
+            if (i == 8) ++under_way;
+            if (live[t].size() < 8) continue;
+            const gpumem_status freed = gpumem_pool_free(handle, live[t].back(), nullptr, &error);
+            if (freed == GPUMEM_SUCCESS) {
+              live[t].pop_back();
+            } else {
+              EXPECT_EQ(freed, GPUMEM_ERROR_STALE_HANDLE) << error.message;
+            }
+          }
+        });
+      }
+      while (under_way != 3)
+        std::this_thread::yield();
+      EXPECT_OK(gpumem_pool_destroy(pool.release(), why()));
+      for (std::thread& thread : threads)
+        thread.join();
+      for (const auto& blocks : live) {
+        for (void* const block : blocks)
+          EXPECT_OK(gpumem_pool_free_pointer(instance, block, nullptr, why()));
+      }
     }
   }
   create_pool(instance.device()).destroy();  // sees to what is left

@@ -31,8 +31,8 @@ struct Out {
   gpumem_event event[3];
   gpumem_hub hub[1];
   gpumem_link link[2];
-  gpumem_pool pool[1];
-  void* block[3];        // of the pool
+  gpumem_pool pool[2];
+  void* block[3];        // of the pools
   void* some_blocks[2];  // of a batch
   gpumem_ring ring[1];
   gpumem_share_handle share[2];
@@ -155,6 +155,7 @@ struct Scenario {
   bool keeps = false;  // something stays for the life of the process, such as the default instance
   // A driver that fails for ever can here neither be asked to give back what lives nor to wait for what runs.
   bool helpless = false;
+  bool trims = false;   // a step that fails may have released what pools had free
   bool costly = false;  // much memory: each call fails once, in one way; with a sanitizer every third
   // Streams that the library makes for itself and keeps until the instance is closed.
   uint32_t idle_streams = 0;

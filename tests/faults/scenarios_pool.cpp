@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <cstdio>
+#include <utility>
 
 #ifdef HAVE_CUDA_HEADERS
 #include <cuda.h>
@@ -20,14 +22,16 @@ Step of_many(Step step) {
   return step;
 }
 
-Step create_pool(gpumem_kind kind, gpumem_pool_flags flags = 0, uint64_t initial_size = 0) {
+Step create_pool(gpumem_kind kind, gpumem_pool_flags flags = 0, uint64_t initial_size = 0, size_t slot = 0,
+                 uint64_t limit = 0) {
   return of_many({"gpumem_pool_create", [=](World& w) {
                     gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
                     desc.kind = kind;
                     desc.flags = flags;
                     desc.initial_size = initial_size;
+                    desc.limit = limit;
                     desc.name = "a name that is longer than a short string";
-                    return gpumem_pool_create(w.out.device[0], &desc, &w.out.pool[0], &w.error);
+                    return gpumem_pool_create(w.out.device[0], &desc, &w.out.pool[slot], &w.error);
                   }});
 }
 
@@ -146,6 +150,48 @@ Step capture(bool begin) {
           }};
 }
 
+// What a callback frees, and how that failed.
+struct Lent {
+  gpumem_pool pool;
+  void* block;
+  gpumem_error error;
+};
+Lent lent;
+
+Step lend(uint64_t size) {
+  return {"gpumem_pool_alloc", [=](World& w) {
+            lent = {w.out.pool[0], nullptr, GPUMEM_ERROR_INIT};
+            return gpumem_pool_alloc(lent.pool, size, nullptr, &lent.block, &w.error);
+          }};
+}
+
+Step free_lent() {
+  return {"gpumem_pool_free", [](World& w) {
+            return gpumem_pool_free(lent.pool, std::exchange(lent.block, nullptr), nullptr, &w.error);
+          }};
+}
+
+int32_t free_in_callback(void* /*user_data*/, gpumem_pool /*pool*/, uint64_t /*size*/) {
+  const gpumem_status status = gpumem_pool_free(lent.pool, lent.block, nullptr, &lent.error);
+  if (status != GPUMEM_SUCCESS) return 0;
+  lent.block = nullptr;
+  return 1;
+}
+
+// Like take(), from a pool that is full unless the callback frees. If that cannot, its failure is the call's.
+Step take_by_callback(size_t slot, uint64_t size) {
+  return of_many({"gpumem_pool_alloc", [=](World& w) {
+                    lent.error = GPUMEM_ERROR_INIT;
+                    const gpumem_status status =
+                        gpumem_pool_alloc(w.out.pool[0], size, nullptr, &w.out.block[slot], &w.error);
+                    if (status != GPUMEM_ERROR_LIMIT_EXCEEDED || lent.error.status == GPUMEM_SUCCESS)
+                      return status;
+                    w.error = lent.error;
+                    std::snprintf(w.error.function, sizeof w.error.function, "gpumem_pool_alloc");
+                    return w.error.status;
+                  }});
+}
+
 int32_t no_more(void* /*user_data*/, gpumem_pool /*pool*/, uint64_t /*size*/) { return 0; }
 
 void few_units(gpumem_instance_desc&, gpumem_host_options& host) {
@@ -190,6 +236,25 @@ std::vector<Scenario> pool_scenarios() {
        warm(create_pool(GPUMEM_KIND_DEVICE), {create_stream(0), create_stream(1)}),
        {take(0, 3000, 0), CALL(gpumem_pool_record_use, w.out.pool[0], w.out.block[0], w.out.stream[1]),
         give(0, 0), take(1, 3 * kMiB, 1), give(1, 1), synchronize(0), synchronize(1)}});
+  // The second stream waits for the first, rather than that the pool grows.
+  all.push_back({"a dependency between streams",
+                 kBoth,
+                 warm(create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES),
+                      {create_stream(0), create_stream(1), take(0, 3000, 0), give(0, 0)}),
+                 {take(0, 3000, 1), info(), give(0, 1), synchronize(0), synchronize(1)}});
+  all.push_back({"two pools, one of which has memory",
+                 kBoth,
+                 {create_pool(GPUMEM_KIND_DEVICE), create_pool(GPUMEM_KIND_DEVICE, 0, 9 * kMiB, 1)},
+                 {take(0, 3 * kMiB), give(0)}});
+  all.back().trims = true;
+  all.push_back({"a callback that frees",
+                 kBoth,
+                 {create_pool(GPUMEM_KIND_DEVICE, 0, 0, 0, 8 * kMiB), lend(7 * kMiB),
+                  CALL(gpumem_pool_set_callback, w.out.pool[0], free_in_callback, nullptr)},
+                 {take_by_callback(0, 7 * kMiB), give(0)},
+                 nullptr,
+                 {free_lent()}});
+  all.back().trims = true;
   all.push_back({"batches of blocks",
                  kBoth,
                  warm(create_pool(GPUMEM_KIND_DEVICE)),

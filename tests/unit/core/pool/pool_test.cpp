@@ -84,7 +84,7 @@ TEST(PoolCache, streams_spread_over_all_places) {
     EXPECT_LE(*std::max_element(places.begin(), places.end()), 2U) << first;
   }
   // Driver 580 gives handles that lie 352 bytes apart, mostly.
-  for (const uint64_t step : {8, 16, 64, 96, 256, 352, 1024, 4096}) {
+  for (const uint64_t step : std::array<uint64_t, 8>{8, 16, 64, 96, 256, 352, 1024, 4096}) {
     const auto places = places_of(PoolStream::kByHandle | 0x55501e6ebbf0, step, 256);
     EXPECT_EQ(places[0], 0U);
     for (uint32_t place = 1; place < PoolCache::kShelves; ++place) {
