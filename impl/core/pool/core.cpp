@@ -232,6 +232,17 @@ void PoolCore::spill_large() noexcept {
   }
 }
 
+bool PoolCore::spill_small() noexcept {
+  PoolCache* const cache = PoolCache::of_thread(platform::thread_record(), seat_, number_);
+  const uint64_t before = out_count_;
+  for (size_t place = 0; cache != nullptr && place < PoolCache::kShelves; ++place) {
+    const auto& shelf = cache->shelves[place];
+    for (uint32_t i = 0; shelf != nullptr && !shelf->order->native() && i < classes_.count(); ++i)
+      (void)spill(*shelf, i, 0);
+  }
+  return out_count_ != before;
+}
+
 // Like drain(), needs a closed cache or the calling thread's own.
 bool PoolCore::empty_shelf(PoolCache& cache, std::unique_ptr<PoolShelf>& shelf) noexcept {
   if (shelf != nullptr && !spill_large(cache, *shelf, 0)) return false;
@@ -436,6 +447,16 @@ size_t PoolCore::gather_from_others(Order& order, uint32_t index, PoolFree* out,
   }
   cross_stream_ += taken;
   return taken;
+}
+
+// Before growing, which costs more: the work may be complete by now.
+void PoolCore::await_free() {
+  mark_all();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+  do {
+    poll();
+  } while (worth_waiting() && std::chrono::steady_clock::now() < deadline);
+  sweep();
 }
 
 size_t PoolCore::gather(Order& order, uint32_t index, PoolFree* out, size_t count) {
@@ -689,6 +710,10 @@ Result<void*> PoolCore::try_small(Order& order, uint32_t index) {
     found = gather(order, index, blocks, wanted);
   }
   if (found == 0) found = take_from_new_chunk();
+  if (found == 0 && spill_small()) {
+    await_free();
+    found = take_from_new_chunk();
+  }
   if (found == 0) {
     auto grown = grow(order, chunk, PoolClasses::kPage);
     const uint64_t least = PoolClasses::least_chunk_size(block_size);
@@ -731,13 +756,12 @@ Result<void*> PoolCore::try_large(Order& order, uint64_t size, uint64_t alignmen
     base = look();
   }
   if (!base) {
-    // Poll before growing, which costs more: the work may be complete by now.
-    mark_all();
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
-    do {
-      poll();
-    } while (worth_waiting() && std::chrono::steady_clock::now() < deadline);
-    sweep();
+    await_free();
+    base = look();
+  }
+  // Chunks of small blocks that nobody uses make room too.
+  if (!base && spill_small()) {
+    await_free();
     base = look();
   }
   if (!base) {

@@ -208,6 +208,8 @@ class PoolCore final : public PoolCacheOwner {
   bool spill_large(PoolCache& cache, PoolShelf& shelf, uint32_t keep) noexcept;
   // Spills the larger blocks that the calling thread keeps, for any stream.
   void spill_large() noexcept;
+  // The same for small blocks; whether there were any.
+  bool spill_small() noexcept;
   bool empty_shelf(PoolCache& cache, std::unique_ptr<PoolShelf>& shelf) noexcept;
   bool drain(PoolCache& cache) noexcept;
   bool is_kept(const Order& order) const noexcept;
@@ -230,6 +232,8 @@ class PoolCore final : public PoolCacheOwner {
   void put_back(const PoolFree& block);
   void settle_given_back();
   void end_quarantine(size_t keep);
+  // Takes notice of work that is complete, or almost, and sweeps.
+  void await_free();
   // Returns blocks that no order and no thread needs to their chunks.
   void sweep();
 
