@@ -23,6 +23,7 @@ constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 constexpr bool has_class(uint64_t alignment) {
   return alignment <= core::PoolClasses::kPage && (alignment & (alignment - 1)) == 0;
 }
+// 0 where that does not fit, which no cache has.
 constexpr uint64_t rounded(uint64_t size, uint64_t alignment) {
   return alignment > 1 ? round_up(size, alignment) : size;
 }
