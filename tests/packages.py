@@ -138,9 +138,9 @@ EXPECTED = {
 
 def cuda_include():
     """Where packaging/build finds the headers of CUDA, without which there is no gpumem-fakecuda; or None."""
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
-    return next((folder for folder in (Path(home) / "include", Path("/usr/local/cuda/include"), Path("/usr/include"))
-                 if (folder / "cudaTypedefs.h").is_file()), None)
+    dependencies = Path(__file__).resolve().parent.parent / "packaging" / "dependencies"
+    found = subprocess.run(["bash", "-c", 'source "$0" && find_cuda_headers', dependencies], text=True, stdout=subprocess.PIPE, check=False)
+    return Path(found.stdout.strip()) if found.returncode == 0 else None
 
 
 def ordinary_user(*more):
