@@ -315,7 +315,7 @@ def autopkgtests(tap, kind, root, enter):
 
 def keeper_unit(root):
     unit = root / "usr" / "lib" / "systemd" / "user" / "gpumem-keeper.service"
-    program = re.search(r"^ExecStart=/(\S+)", unit.read_text(encoding="utf-8"), re.MULTILINE)[1]
+    program = re.search(r'^ExecStart="/([^"]+)"', unit.read_text(encoding="utf-8"), re.MULTILINE)[1]
     return [f"missing: {path}" for path in (root / program, unit.with_suffix(".socket")) if not path.exists()] + [
         f"on: {link}" for link in root.rglob("*.wants/gpumem-keeper.*")]
 

@@ -236,7 +236,7 @@ def options(tap, source, build, c_compiler, cpp_compiler, folder):
     for number, chosen in enumerate((
             {"default_library": "shared", "cli": True, "fake_driver": fake_driver},
             {"default_library": "shared", "cli": False, "adapters": False, "fake_driver": False},
-            {"default_library": "static", "cli": True})):
+            {"default_library": "static", "cli": True, "prefix": "/opt/50% plätze"})):
         name = "installed with " + ", ".join(f"{key}={str(value).lower()}" for key, value in chosen.items())
         try:
             run("meson", "setup", *["--reconfigure"][:number], again, folder, *same, "-Dtests=false", "-Ddocs=false",
@@ -250,6 +250,9 @@ def options(tap, source, build, c_compiler, cpp_compiler, folder):
                     "LD_LIBRARY_PATH": str(next(root.rglob("libgpumem.so")).parent)}
                 said = run(program, "--version", **where)
                 tap.check(f"{name}: the program runs", [] if said.startswith("gpumem ") else [said])
+                (unit,) = root.rglob("gpumem-keeper.service")
+                wanted = f'ExecStart="/{program.relative_to(root)}" keep --store'.replace("%", "%%")
+                tap.check(f"{name}: the unit of the keeper names it", [] if wanted in unit.read_text(encoding="utf-8").splitlines() else [wanted])
         except RuntimeError as problem:
             tap.check(name, str(problem))
 
