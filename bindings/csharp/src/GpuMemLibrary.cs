@@ -186,14 +186,20 @@ namespace GpuMem
       }
       uint version = Marshal.GetDelegateForFunctionPointer<VersionFunction>(versionSymbol)();
       string difference = file + " is gpumem " + ToVersion(version) + ", but this assembly needs " +
-                          ToVersion(Constants.GPUMEM_VERSION) + " or a newer one with the same first number";
+                          ToVersion(Constants.GPUMEM_VERSION).ToString(2) + " or a newer one with the same first number";
       gpumem_table table = gpumem_table.Sized();
       int status = Marshal.GetDelegateForFunctionPointer<TableFunction>(tableSymbol)(
           Constants.GPUMEM_VERSION, (IntPtr)(&table), IntPtr.Zero);
-      if (status < 0 || version < Constants.GPUMEM_VERSION) throw new GpuMemLibraryException(difference);
+      if (status < 0 || !Fits(version, Constants.GPUMEM_VERSION)) throw new GpuMemLibraryException(difference);
       string missing = Missing(&table);
       if (missing != null) throw new GpuMemLibraryException(difference + ": it lacks " + missing);
       return Marshal.GetDelegateForFunctionPointer<NameFunction>(nameSymbol)(Constants.GPUMEM_SUCCESS);
+    }
+
+    // The last number does not count: a release that raises it alone adds no function.
+    static bool Fits(uint library, uint needed)
+    {
+      return library >> 22 == needed >> 22 && library >> 12 >= needed >> 12;
     }
 
     static string Missing(gpumem_table* table)

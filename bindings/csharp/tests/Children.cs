@@ -77,6 +77,18 @@ namespace GpuMem.Tests
           Check.That(said.Contains(parts[0]), "the message does not say why: " + said);
         });
       }
+      Tap.Run("loading: the last number of a version does not count", scope =>
+      {
+        MethodInfo fits = typeof(GpuMemLibrary).GetMethod("Fits", BindingFlags.NonPublic | BindingFlags.Static);
+        // 1.2.3 is needed.
+        foreach (string version in "1.2.0 1.2.2 1.2.3 1.2.4 1.3.0 0.2.3 0.9.9 1.1.3 1.1.4095 2.0.0 2.2.3".Split(' '))
+        {
+          Version each = new Version(version);
+          bool expected = each.Major == 1 && each.Minor >= 2;
+          uint number = (uint)each.Major << 22 | (uint)each.Minor << 12 | (uint)each.Build;
+          Check.Equal(expected, (bool)fits.Invoke(null, new object[] { number, 1u << 22 | 2u << 12 | 3u }), version);
+        }
+      });
       Tap.Run("loading: no library at all", scope =>
       {
         string said = Child.Run("child refused", 0, list => { Away(list); list.Remove("GPUMEM_LIBRARY"); });
