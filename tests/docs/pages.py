@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Builds the reference and the guide with Doxygen, which fails on any warning, and looks at the pages.
-Usage: pages.py SOURCE_ROOT OUTPUT_FOLDER DOXYGEN
+Usage: pages.py SOURCE_ROOT OUTPUT_FOLDER DOXYGEN DOXYFILE
 GPUMEM_SOURCE and GPUMEM_VERSION are set, as for Doxygen itself.
 """
 
@@ -59,6 +59,10 @@ def look(tap, folder, names):
                 wide.append(f"{name}: begins at {left}, {width} wide")
             if window.evaluate("getComputedStyle(document.documentElement).filter") == "none":
                 light.append(name)
+            # Inverted once: under the filter the page is as in the light.
+            colour = window.evaluate("getComputedStyle(document.body).backgroundColor")
+            if not re.fullmatch(r"rgb\(2[45]\d, 2[45]\d, 2[45]\d\)|rgba\(0, 0, 0, 0\)", colour):
+                light.append(f"{name}: {colour} is inverted")
     tap.check(titles[0], wide)
     tap.check(titles[1], light)
 
@@ -67,7 +71,7 @@ def main():
     source, output = Path(sys.argv[1]), Path(sys.argv[2])
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    result = subprocess.run([sys.argv[3], source / "docs" / "Doxyfile"], env={**os.environ, "GPUMEM_DOCS": str(output)},
+    result = subprocess.run(sys.argv[3:5], env={**os.environ, "GPUMEM_DOCS": str(output)},
                             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     tap = Tap()
     tap.check("Doxygen has nothing to say", result.stdout if result.returncode or result.stdout.strip() else "")
