@@ -126,7 +126,7 @@ EXPECTED = {
                             "rtld"},
             "gpumem-devel": {"gpumem-libs", "libgpumem.so.0", "/usr/bin/pkg-config"},
             "gpumem-doc": set(),
-            "gpumem": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "libxxhash.so.0",
+            "gpumem": {"/bin/sh", "libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "libxxhash.so.0",
                        "gpumem-libs", "rtld"},
             "gpumem-fakecuda": {"libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "rtld"},
             "golang-gpumem-devel": {"gpumem-devel"},
@@ -273,7 +273,7 @@ def use(tap, kind, root, source):
             lambda: [] if "host" in (said := run(*enter, "gpumem", "info")) else [said])
     attempt(tap, f"{kind.name}: gpumem bench measures",
             lambda: [] if "ratio" in (said := run(*enter, "gpumem", "bench", "--group", "call", "--quick")) else [said])
-    attempt(tap, f"{kind.name}: the units of the keeper name a program, and are off", lambda: keeper_unit(root))
+    attempt(tap, f"{kind.name}: the units of the keeper name a program, and are off", lambda: keeper_unit(kind, root))
     attempt(tap, f"{kind.name}: a Go program is built from the package", lambda: go_program(root, source, enter))
     attempt(tap, f"{kind.name}: a Rust program is built from the packages", lambda: rust_program(root, source, enter))
     if kind.name == "deb":
@@ -313,11 +313,19 @@ def autopkgtests(tap, kind, root, enter):
             attempt(tap, f"deb: debian/tests/{stanza['Tests']}", lambda stanza=stanza: script(stanza))
 
 
-def keeper_unit(root):
+def keeper_unit(kind, root):
     unit = root / "usr" / "lib" / "systemd" / "user" / "gpumem-keeper.service"
     program = re.search(r'^ExecStart="/([^"]+)"', unit.read_text(encoding="utf-8"), re.MULTILINE)[1]
     return [f"missing: {path}" for path in (root / program, unit.with_suffix(".socket")) if not path.exists()] + [
-        f"on: {link}" for link in root.rglob("*.wants/gpumem-keeper.*")]
+        f"on: {link}" for link in root.rglob("*.wants/gpumem-keeper.*")] + (unknown_to_scripts(kind) if kind.name == "rpm" else [])
+
+
+def unknown_to_scripts(kind):
+    """Units for which the package does not do as Fedora's presets say when it comes, or which stay on when it goes."""
+    scripts = run("rpm", "--query", "--package", "--scripts", kind.packages()["gpumem"])
+    parts = dict(re.findall(r"^(\w+) scriptlet [^\n]*\n(.*?)(?=^\w+ scriptlet |\Z)", scripts, re.DOTALL | re.MULTILINE))
+    return [f"{part} scriptlet: no {word} {unit}" for part, word in (("postinstall", "install-user-units"), ("preuninstall", "remove-user-units"))
+            for unit in ("gpumem-keeper.service", "gpumem-keeper.socket") if not re.search(rf"{word}.*{unit}", parts.get(part, ""))]
 
 
 def blocks(page, language):
