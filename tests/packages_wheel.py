@@ -49,6 +49,9 @@ def tag_is_true(source, wheel, unpacked):
         problems += [f"{name} needs glibc 2.{minor}" for minor in sorted(needed) if minor > int(promised[1])]
         problems += [] if needed else [f"{name} needs no glibc, says objdump"]
     description = (unpacked / f"gpumem-{wheel.name.split('-')[1]}.dist-info" / "WHEEL").read_text(encoding="utf-8")
+    metadata = (unpacked / f"gpumem-{wheel.name.split('-')[1]}.dist-info" / "METADATA").read_text(encoding="utf-8")
+    problems += [f"METADATA lacks {line}" for line in ("Author: The gpumem authors", "License: Apache-2.0 WITH LLVM-exception")
+                 if line not in metadata.splitlines()]
     expected = {"Root-Is-Purelib: false", f"Tag: {wheel.name.split('-', 2)[2].removesuffix('.whl')}"}
     problems += [f"WHEEL lacks {line}" for line in sorted(expected - {*description.splitlines()})]
     # The C++ runtime is inside, and none of it is seen from outside.
