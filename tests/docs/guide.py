@@ -122,6 +122,23 @@ def variables_read(folder, constants):
     return own | set(re.findall(r'\b(?:environment|getenv|number_of)\("(\w+)"\)', code))
 
 
+def variables_of_everything(root, constants):
+    """Each variable of the environment that the library, the program, the adapters and the bindings read, in whatever language, and where."""
+    reads = re.compile(r'(?:\benvironment|getenv|Getenv|GetEnvironmentVariable|\bnumber_of|\bis_set|\bvar|\bvar_os|\bset|\benviron(?:\.get)?)'
+                       r'[(\[]\s*b?"([A-Z][A-Z0-9_]+)')
+    # What is read by a name that stands elsewhere.
+    own = re.compile(r'b?"((?:GPUMEM|TMS|VLLM|PYTORCH|PKG_CONFIG)_[A-Z0-9_]*[A-Z])(?:\\0)?"')
+    found = {}
+    for path in (path for top in ("impl", "capi/src", "bindings", "adapters") for path in sorted((root / top).rglob("*"))):
+        name = str(path.relative_to(root))
+        if path.suffix in (".c", ".cpp", ".cs", ".go", ".h", ".py", ".rs") and path.is_file() and not re.search(
+                r"/(?:tests|examples|bench|target)/|_test\.go$|/layout\.rs$", name):
+            code = path.read_text(encoding="utf-8")
+            for variable in {*reads.findall(code), *own.findall(code)} - constants:
+                found.setdefault(variable, name)
+    return found
+
+
 def host_function_list(root, page):
     """Allowed are the functions whose comments do not say that a host function is refused, or only under a condition."""
     section = page.split("## What a host function may call\n")[1].split("Any other returns")[0]
@@ -210,6 +227,15 @@ def main():
               sorted({name for name in by_library if name.startswith("GPUMEM_")} - variables))
     tap.check("gpumem(1) or host-backend.md has each other variable that is read", sorted((by_library | by_program) - variables - in_manual))
     tap.check("gpumem(1) has no variable that nothing reads", sorted(in_manual - by_library - by_program))
+
+    everywhere = variables_of_everything(root, constants)
+    page = pages[docs / "environment.md"]
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    set_by_cargo = set(re.findall(r"`(\w+)`", re.search(r"cargo sets (.*?):\n", page, re.DOTALL)[1]))
+    tap.check("environment.md has each variable that is read, once",
+              [f"{name}, read by {everywhere[name]}" for name in sorted(everywhere.keys() - {*rows} - set_by_cargo)] +
+              [f"twice: {name}" for name in sorted({name for name in rows if rows.count(name) > 1})])
+    tap.check("environment.md has no variable that nothing reads", sorted(({*rows} | set_by_cargo) - everywhere.keys()))
 
     masked = re.search(r"entry points to treat as missing: ((?:.|\n)*?)NULL means", headers)[1]
     tap.check("host-backend.md has each entry point that can be masked",
