@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Mistakes, each by its name, and how they show: see docs/debugging.md. Without a name it makes those that do not end it. */
+/* Mistakes, each by its name, and how they show: see docs/debugging.md. Without a name, those that do not end
+ * the program. */
 #include "common.h"
 
 static void GPUMEM_CALL print_message(void* user_data, gpumem_log_level level, const char* message) {

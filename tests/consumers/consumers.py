@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Uses the library as others do.
-Usage: consumers.py installed|options|subproject SOURCE_ROOT BUILD_ROOT C_COMPILER... -- CPP_COMPILER...
+Usage: consumers.py installed|options|subproject|quickstart SOURCE_ROOT BUILD_ROOT C_COMPILER... -- CPP_COMPILER...
 
 installed: installs the build into an empty folder; builds and runs programs with pkg-config, with CMake, with dlopen and
 with Python's ctypes against that folder alone, with two copies at once, and statically if there is a static library.
 options: builds the library with the other values of the options that decide what is installed.
 subproject: builds and runs a Meson project that has gpumem in its subprojects/ folder, with Clang if that is there.
+quickstart: runs packaging/quickstart, the first command of the README, in a copy of the sources.
 """
 
 import json
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from packages import missing_packages
 from tap import Tap
 
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
@@ -285,6 +287,36 @@ def subproject(tap, source, folder):
         tap.check("a subproject installs the library without cuda and without the program", wrong_files(root, source, chosen))
 
 
+def quickstart(tap, source, c_compiler, cpp_compiler, folder):
+    # It would install them.
+    missing = missing_packages(source, "build")
+    if missing:
+        tap.skip("packaging/quickstart", f"not installed: {' '.join(missing)}")
+        return
+    copy, toolkit = folder / "a clone", folder / "toolkit"
+    shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", "build", "__pycache__"))
+    toolkit.mkdir()
+    (toolkit / "largest").write_bytes(bytes(range(256)) * 4000)
+    (toolkit / "another").write_bytes(b"smaller")
+    before = {path for path in copy.rglob("*") if path.name != "__pycache__" and path.suffix != ".pyc"}
+    # By default it takes the largest file of the Toolkit. Meson looks for headers in other places, too.
+    env = {**os.environ, "CC": shlex.join(c_compiler), "CXX": shlex.join(cpp_compiler), "CUDA_HOME": str(toolkit), "GPUMEM_BACKEND": "host",
+           "GPUMEM_BUILD_DIR": str(folder / "build")}
+
+    def said(status, words, *arguments):
+        result = subprocess.run([copy / "packaging" / "quickstart", *arguments], text=True, env=env, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, check=False)
+        lost = [word for word in words if word not in result.stdout]
+        return [] if result.returncode == status and not lost else [result.stdout, f"exit status {result.returncode}", f"not said: {lost}"]
+
+    tap.check("packaging/quickstart builds, and moves the largest file", said(0, ["taking the largest", f"{toolkit / 'largest'}", "pageable", "buffer"]))
+    tap.check("packaging/quickstart moves a file of one's own, in the build that is there", said(0, [str(copy / "LICENSE"), "buffer"], copy / "LICENSE"))
+    tap.check("packaging/quickstart refuses what it does not know",
+              said(2, ["unknown option --fast"], "--fast") + said(2, ["is not a readable file"], folder / "none") + said(2, ["Usage:"], "a", "b"))
+    tap.check("packaging/quickstart writes nothing to the sources",
+              [str(path) for path in copy.rglob("*") if path not in before and path.name != "__pycache__" and path.suffix != ".pyc"])
+
+
 def main():
     way, source, build, *words = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:]
     c_compiler, cpp_compiler = words[:words.index("--")], words[words.index("--") + 1:]
@@ -294,6 +326,8 @@ def main():
             installed(tap, source, build, c_compiler, cpp_compiler, Path(folder))
         elif way == "options":
             options(tap, source, build, c_compiler, cpp_compiler, Path(folder))
+        elif way == "quickstart":
+            quickstart(tap, source, c_compiler, cpp_compiler, Path(folder))
         else:
             subproject(tap, source, Path(folder))
     tap.finish()
