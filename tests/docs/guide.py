@@ -150,6 +150,26 @@ def host_function_list(root, page):
     return [f"{name} is {'' if name in allowed else 'not '}allowed, says its comment" for name in sorted(allowed ^ listed)]
 
 
+def backend_page(root, page):
+    """What differs between docs/backend.md and the contract of backends, and between it and the files that tell backends apart."""
+    problems = []
+    # What core fills is no part of a backend.
+    for path in sorted((root / "impl" / "contract").glob("*.h")):
+        code = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
+        for name, body in re.findall(r"^class (?!Layout\b)(\w+)[^;{]*\{\n(.*?)^\};", code, re.DOTALL | re.MULTILINE):
+            methods = re.findall(r"\bvirtual\s+[^;{]*?\b(?<!~)(\w+)\([^;{]*\)[^;{=]*(= 0;|\{|;)", body)
+            row = re.search(rf"^\| `{name}` (?:\|.*)?\|([^|]*)\|([^|]*)\|$", page, re.MULTILINE)
+            listed = [set(re.findall(r"`(\w+)`", cell)) for cell in row.groups()] if row else [set(), set()]
+            for what, found, cell in zip(("must", "may"), ({method for method, end in methods if (end == "= 0;") == must}
+                                                           for must in (True, False)), listed):
+                problems += [f"{name} {what} have {method}, say{'s' * (method in found)} {'the contract' if method in found else 'only the page'}"
+                             for method in sorted(found ^ cell)]
+    tells = {str(path.relative_to(root)) for top in ("impl/core", "capi/src", "bindings/cli") for path in (root / top).rglob("*.cpp")
+             if re.search(r'GPUMEM_BACKEND_(?:CUDA|HOST)\b|"cuda"', path.read_text(encoding="utf-8"))} - {"impl/core/instance/backends.cpp"}
+    listed = set(re.findall(r"^ +\| `([\w/.]+)` \|", page, re.MULTILINE)) - {"tests/conformance/harness.cpp"}
+    return problems + [f"tells backends apart, or does not any more: {name}" for name in sorted(tells ^ listed)]
+
+
 def paths_that_lead_nowhere(root, text):
     """A path may begin at any folder, and leave out what a file name ends in."""
     known = set()
@@ -210,7 +230,8 @@ def main():
                               for header in (root / "capi" / "include" / "gpumem").glob("*.h"))])
 
     tap.check("choosing.md has only costs that were measured", numbers_not_measured(docs, pages[docs / "choosing.md"]))
-    for name in ("architecture.md", "add-a-function.md", "testing.md"):
+    tap.check("backend.md has what a backend must and may have, and where backends are told apart", backend_page(root, pages[docs / "backend.md"]))
+    for name in ("architecture.md", "add-a-function.md", "backend.md", "testing.md"):
         tap.check(f"{name} names no file that does not exist", paths_that_lead_nowhere(root, pages[docs / name]))
 
     headers = "".join((root / "capi" / "include" / "gpumem" / name).read_text(encoding="utf-8")
