@@ -31,6 +31,7 @@ LANGUAGES = {
             "AND AS CREATE DROP EXTENSION FROM INSERT INTO JOIN ON OR SELECT SET TABLE UPDATE WHERE",
             r"\b(?:bigint|integer|real|smallint|text)\b"),
     "toml": (COMMENT_SH, QUOTED, "true false", r"(?m:^\[[^\]\n]*\])"),
+    "yaml": (COMMENT_SH, QUOTED + r"|'[^']*'", "true false", r"(?m:^[ -]*[\w-]+(?=:))"),
     "cmake": (COMMENT_SH, QUOTED, "", r"\$\{\w+\}|\b[a-z_]+(?=\()"),
     "meson": (COMMENT_SH, r"'[^']*'", "true false if else endif foreach endforeach", r"\b[a-z_]+(?=\()"),
 }

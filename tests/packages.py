@@ -280,6 +280,7 @@ def use(tap, kind, root, source):
         autopkgtests(tap, kind, root, enter)
     if cuda_include() is not None:
         use_fake_driver(tap, kind, root, source, enter)
+        attempt(tap, f"{kind.name}: the script for CI without a GPU passes", lambda: ci_script(kind, root, source, enter))
     shutil.rmtree(work)
 
 
@@ -356,6 +357,20 @@ def rust_program(root, source, enter):
     said = run(*enter, "CARGO_HOME=/tmp/consumer/rust/home", "sh", "-ec", "cd /tmp/consumer/rust && cargo run --offline --quiet")
     expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
     return [] if said == expected else [said]
+
+
+def ci_script(kind, root, source, enter):
+    """As docs/ci.md has it, with the program of the README."""
+    folder = root / "tmp" / "consumer" / "ci"
+    folder.mkdir()
+    (script,) = (block for block in blocks(source / "docs" / "ci.md", "sh") if "FAKE_CUDA_REPORT" in block)
+    (folder / "without-a-gpu").write_text(script, encoding="utf-8")
+    (folder / "program.c").write_text(blocks(source / "README.md", "c")[0], encoding="utf-8")
+    (library,) = root.glob("usr/lib*/**/fake-cuda/libcuda.so.1")
+    # Where an RPM package's libraries are not where Debian looks, the script finds them beside the fake driver.
+    fake = ":".join([f"/{library.parent.relative_to(root)}"] + [RPM_PATHS["LD_LIBRARY_PATH"]] * (kind.name == "rpm"))
+    said = run(*enter, f"FAKE={fake}", "sh", "-c", "cd /tmp/consumer/ci && sh without-a-gpu")
+    return [] if said.count("to the device and back\n") == 3 and "out of memory" in said else [said]
 
 
 def refused(text, *command):
