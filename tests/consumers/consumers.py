@@ -302,6 +302,7 @@ def quickstart(tap, source, c_compiler, cpp_compiler, folder):
     # By default it takes the largest file of the Toolkit. Meson looks for headers in other places, too.
     env = {**os.environ, "CC": shlex.join(c_compiler), "CXX": shlex.join(cpp_compiler), "CUDA_HOME": str(toolkit), "GPUMEM_BACKEND": "host",
            "GPUMEM_BUILD_DIR": str(folder / "build")}
+    env.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
 
     def said(status, words, *arguments):
         result = subprocess.run([copy / "packaging" / "quickstart", *arguments], text=True, env=env, stdout=subprocess.PIPE,
