@@ -166,7 +166,7 @@ def backend_page(root, page):
                              for method in sorted(found ^ cell)]
     tells = {str(path.relative_to(root)) for top in ("impl/core", "capi/src", "bindings/cli") for path in (root / top).rglob("*.cpp")
              if re.search(r'GPUMEM_BACKEND_(?:CUDA|HOST)\b|"cuda"', path.read_text(encoding="utf-8"))} - {"impl/core/instance/backends.cpp"}
-    listed = set(re.findall(r"^ +\| `([\w/.]+)` \|", page, re.MULTILINE)) - {"tests/conformance/harness.cpp"}
+    listed = set(re.findall(r"^\| `([\w/]+\.cpp)` \|", page, re.MULTILINE)) - {"tests/conformance/harness.cpp"}
     return problems + [f"tells backends apart, or does not any more: {name}" for name in sorted(tells ^ listed)]
 
 
