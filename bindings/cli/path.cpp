@@ -44,7 +44,7 @@ class MemcpyPath final : public Path {
 class MemcpyPaths final : public RawPaths {
  public:
   std::string name() const override { return "memcpy"; }
-  std::unique_ptr<Path> make(Kind /*kind*/, uint64_t capacity, uint64_t chunk) override {
+  std::unique_ptr<Path> make(Kind /*kind*/, uint64_t capacity, uint64_t chunk, bool /*migrates*/) override {
     return std::make_unique<MemcpyPath>(capacity, chunk);
   }
 };
@@ -80,10 +80,16 @@ std::string kind_name(Kind kind) {
   return "";
 }
 
-void Path::move(Direction direction, uint64_t size) {
+void Path::move(Direction direction, uint64_t size) { in_chunks(&Path::enqueue, direction, size); }
+
+void Path::migrate(Direction direction, uint64_t size) {
+  in_chunks(&Path::enqueue_prefetch, direction, size);
+}
+
+void Path::in_chunks(Enqueue each, Direction direction, uint64_t size) {
   try {
     for (uint64_t offset = 0; offset < size; offset += chunk_) {
-      enqueue(direction, offset, std::min(chunk_, size - offset));
+      (this->*each)(direction, offset, std::min(chunk_, size - offset));
     }
   } catch (...) {
     wait();  // Nothing may be freed under the chunks that are on their way.
@@ -128,6 +134,11 @@ GpumemPath::GpumemPath(Kind kind, const Target& target, uint64_t capacity, uint6
     readable_ = create_for_cpu(target.device, Kind::kPinned, capacity);
     came_back_ = static_cast<std::byte*>(memory_info(readable_).host_pointer);
   }
+  // On the host backend no page moves.
+  if (kind == Kind::kManaged && instance_info(target.instance).backend == GPUMEM_BACKEND_CUDA) {
+    migrates_ = prefetch(Direction::kToDevice, 0, capacity) != GPUMEM_NO_EFFECT;
+    wait();
+  }
 }
 
 void GpumemPath::spoil_device(uint64_t size) {
@@ -156,6 +167,20 @@ void GpumemPath::enqueue(Direction direction, uint64_t offset, uint64_t size) {
   const bool to_device = direction == Direction::kToDevice;
   call(gpumem_copy_async, target_.stream, to_device ? device : host, to_device ? host : device, size,
        nullptr);
+}
+
+gpumem_status GpumemPath::prefetch(Direction direction, uint64_t offset, uint64_t size) {
+  const bool to_device = direction == Direction::kToDevice;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const gpumem_status status = gpumem_managed_prefetch(
+      target_.stream, bytes_ + offset, size, to_device ? GPUMEM_LOCATION_DEVICE : GPUMEM_LOCATION_HOST,
+      to_device ? static_cast<int32_t>(device_info(target_.device).ordinal) : 0, &error);
+  if (GPUMEM_FAILED(status)) throw CallFailed(error);
+  return status;
+}
+
+void GpumemPath::enqueue_prefetch(Direction direction, uint64_t offset, uint64_t size) {
+  prefetch(direction, offset, size);
 }
 
 void GpumemPath::wait() { call(gpumem_stream_synchronize, target_.stream, GPUMEM_TIMEOUT_INFINITE); }

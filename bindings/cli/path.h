@@ -34,15 +34,24 @@ class Path {
   // arrived.
   void move(Direction direction, uint64_t size);
 
+  // Whether the pages of the host memory can themselves move to the device and back, and that.
+  bool migrates() const { return migrates_; }
+  void migrate(Direction direction, uint64_t size);
+
  protected:
   explicit Path(uint64_t chunk) : chunk_(chunk) {}
 
   virtual void enqueue(Direction direction, uint64_t offset, uint64_t size) = 0;
+  virtual void enqueue_prefetch(Direction /*direction*/, uint64_t /*offset*/, uint64_t /*size*/) {}
   virtual void wait() = 0;
 
   std::byte* bytes_ = nullptr;
+  bool migrates_ = false;
 
  private:
+  using Enqueue = void (Path::*)(Direction direction, uint64_t offset, uint64_t size);
+  void in_chunks(Enqueue each, Direction direction, uint64_t size);
+
   uint64_t chunk_;
 };
 
@@ -86,6 +95,8 @@ class GpumemPath final : public Path {
 
  private:
   void enqueue(Direction direction, uint64_t offset, uint64_t size) override;
+  void enqueue_prefetch(Direction direction, uint64_t offset, uint64_t size) override;
+  gpumem_status prefetch(Direction direction, uint64_t offset, uint64_t size);
   void wait() override;
 
   Target target_;
@@ -103,7 +114,8 @@ class RawPaths {
  public:
   virtual ~RawPaths() = default;
   virtual std::string name() const = 0;
-  virtual std::unique_ptr<Path> make(Kind kind, uint64_t capacity, uint64_t chunk) = 0;
+  // The path is one that migrates if `migrates` is true.
+  virtual std::unique_ptr<Path> make(Kind kind, uint64_t capacity, uint64_t chunk, bool migrates) = 0;
 };
 
 // memcpy between ordinary pages.

@@ -20,6 +20,7 @@ namespace {
 // on.
 #define GPUMEM_QUOTE(name) #name
 #define GPUMEM_ENTRY(name) find<decltype(&::name)>(GPUMEM_QUOTE(name))
+#define GPUMEM_NAME(name) GPUMEM_QUOTE(name)
 
 class Driver {
  public:
@@ -33,10 +34,14 @@ class Driver {
 
  private:
   template <typename Function>
+  Function find_if_there(const char* name) const {
+    return reinterpret_cast<Function>(library != nullptr ? dlsym(library, name) : nullptr);
+  }
+  template <typename Function>
   Function find(const char* name) const {
-    void* entry = library != nullptr ? dlsym(library, name) : nullptr;
+    const auto entry = find_if_there<Function>(name);
     if (entry == nullptr) throw std::runtime_error(std::string("the CUDA driver has no ") + name);
-    return reinterpret_cast<Function>(entry);
+    return entry;
   }
 
   // The library stays loaded: gpumem uses it too.
@@ -63,10 +68,10 @@ class Driver {
   decltype(&::cuMemHostRegister) host_register = GPUMEM_ENTRY(cuMemHostRegister);
   decltype(&::cuMemHostUnregister) host_unregister = GPUMEM_ENTRY(cuMemHostUnregister);
   decltype(&::cuMemcpyAsync) copy = GPUMEM_ENTRY(cuMemcpyAsync);
+  // Null before 12.2.
+  decltype(&::cuMemPrefetchAsync) prefetch =
+      find_if_there<decltype(&::cuMemPrefetchAsync)>(GPUMEM_NAME(cuMemPrefetchAsync));
 };
-
-#undef GPUMEM_ENTRY
-#undef GPUMEM_QUOTE
 
 // The device's primary context, current in this thread, with a stream and device memory.
 class Context {
@@ -89,6 +94,8 @@ class Context {
   Driver driver;
   CUstream stream = nullptr;
   CUdeviceptr memory = 0;
+
+  CUdevice device() const { return device_; }
 
  private:
   CUdevice find_device(const gpumem_device_info& wanted) const {
@@ -118,8 +125,9 @@ class Context {
 
 class CudaPath final : public Path {
  public:
-  CudaPath(Kind kind, const Context& context, uint64_t capacity, uint64_t chunk)
+  CudaPath(Kind kind, const Context& context, uint64_t capacity, uint64_t chunk, bool migrates)
       : Path(chunk), kind_(kind), context_(context) {
+    migrates_ = migrates;
     const Driver& driver = context.driver;
     if (kind == Kind::kPageable || kind == Kind::kRegistered) {
       pages_ = Pages(capacity);
@@ -163,6 +171,15 @@ class CudaPath final : public Path {
         "cuMemcpyAsync");
   }
 
+  void enqueue_prefetch(Direction direction, uint64_t offset, uint64_t size) override {
+    CUmemLocation location = {};
+    const bool to_device = direction == Direction::kToDevice;
+    location.type = to_device ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST;
+    location.id = to_device ? context_.device() : 0;
+    context_.driver.check(context_.driver.prefetch(address_ + offset, size, location, 0, context_.stream),
+                          "cuMemPrefetchAsync");
+  }
+
   void wait() override {
     context_.driver.check(context_.driver.stream_synchronize(context_.stream), "cuStreamSynchronize");
   }
@@ -177,13 +194,19 @@ class CudaPaths final : public RawPaths {
  public:
   CudaPaths(const gpumem_device_info& device, uint64_t capacity) : context_(device, capacity) {}
   std::string name() const override { return "the CUDA driver"; }
-  std::unique_ptr<Path> make(Kind kind, uint64_t capacity, uint64_t chunk) override {
-    return std::make_unique<CudaPath>(kind, context_, capacity, chunk);
+  std::unique_ptr<Path> make(Kind kind, uint64_t capacity, uint64_t chunk, bool migrates) override {
+    if (migrates && context_.driver.prefetch == nullptr)
+      throw std::runtime_error("the CUDA driver has no " GPUMEM_NAME(cuMemPrefetchAsync));
+    return std::make_unique<CudaPath>(kind, context_, capacity, chunk, migrates);
   }
 
  private:
   Context context_;
 };
+
+#undef GPUMEM_ENTRY
+#undef GPUMEM_NAME
+#undef GPUMEM_QUOTE
 
 }  // namespace
 

@@ -857,6 +857,42 @@ def case_move_on_a_fake_gpu():
         require(report["chunks_in_flight"] == 4, str(report))
 
 
+def case_move_of_managed_memory_times_the_migration():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 64 * 1024)
+        everything = ["move", "--json", "--repeat", "1", path]
+        with fake_driver() as variables:
+            report = run(*everything, variables=variables).json()
+        with fake_driver() as variables:
+            printed = run("move", path, variables=variables)
+        require_all_verified(report)
+        for item in report["paths"]:
+            require(item["measured"] == ("migration" if item["kind"] == "managed" else "copy"), str(item))
+        require(re.search(r"^managed( +\d+\.\d+){6}( +|\n +)verified, migrated$", printed.out, re.MULTILINE), str(printed))
+        require("not of a copy" in words_of(printed.out) and printed.out.count("migrated") == 1, str(printed))
+        # A trial, and for each side a trip to the device and back that is not timed, and two that are.
+        for number, status in ((13, 1), (14, 0)):
+            with fake_driver() as variables:
+                rule = {"FAKE_CUDA_FAIL": f"cuMemPrefetchAsync_v2:{number}:once:999"}
+                outcome = run("move", "--kind", "managed", "--repeat", "2", path, variables={**variables, **rule})
+            require(outcome.status == status, f"call {number}\n{outcome}")
+        # Without concurrent access there are no prefetches.
+        with fake_driver() as variables:
+            report = run(*everything, variables={**variables, "FAKE_CUDA_ATTRIBUTE_89": "0"}).json()
+        require_all_verified(report)
+        require({item["measured"] for item in report["paths"]} == {"copy"}, str(report))
+        # An older driver has them by another name, which is not what the header declares.
+        with fake_driver() as variables:
+            old = {**variables, "FAKE_CUDA_VERSION": "11.8"}
+            report = run("move", "--json", "--kind", "managed", "--repeat", "1", path, variables=old).json()
+        require(report["paths"][0]["measured"] == "migration" and report["paths"][0]["to_device"]["raw"] is None, str(report))
+        require(report["note"] == "managed: the CUDA driver has no cuMemPrefetchAsync_v2", str(report))
+    report = None
+    with tempfile.TemporaryDirectory() as folder:
+        report = run_host("move", "--json", make_file(folder, 1000)).json()
+    require({item["measured"] for item in report["paths"]} == {"copy"}, str(report))
+
+
 def case_move_frees_everything_after_a_failure():
     with tempfile.TemporaryDirectory() as folder:
         path = make_file(folder, MIB)
