@@ -12,6 +12,7 @@
 #include "base/caught.h"
 #include "core/object/context.h"
 #include "core/object/log.h"
+#include "platform/host_budget.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
 #include "platform/thread.h"
@@ -127,6 +128,7 @@ struct Transfer::Job {
     }
     if (!told) fail(told.error());
   }
+  bool in_place() const { return file != nullptr && file->view != nullptr; }
   bool is_to_tell() const {
     return file != nullptr && !failed.load(std::memory_order_relaxed) && file->progress->due();
   }
@@ -377,11 +379,10 @@ bool Transfer::prepare(Lane& lane) {
 }
 
 bool Transfer::take_part(Job& job, Lane& lane) {
-  const bool in_place = job.file != nullptr && job.file->view != nullptr;
-  if (!in_place && !prepare(lane)) return false;
+  if (!job.in_place() && !prepare(lane)) return false;
   Result<void> done;
   try {
-    done = in_place        ? move_in_place(job)
+    done = job.in_place()  ? move_in_place(job)
            : job.to_device ? move_to_device(job, lane)
                            : move_to_host(job, lane);
   } catch (const std::bad_alloc&) {
@@ -549,12 +550,27 @@ Result<bool> Transfer::copy_file(const FileBox& box, uint64_t* copied) {
   return done;
 }
 
+// Pages that a control group has no room for get the process killed.
+bool Transfer::has_room(uint32_t lanes) {
+  if (lanes <= open_lanes_) return true;
+  const uint64_t size = (lanes - open_lanes_) * tuning_.slot * tuning_.slots;
+  Result<void> fits;
+  try {
+    fits = platform::check_host_budget(size, tuning_.limits_root);
+  } catch (const std::bad_alloc&) {
+    fits = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory to read the limits");
+  }
+  if (!fits) log(GPUMEM_LOG_DEBUG, "no page-locked memory to copy with: %s", fits.error().message);
+  return fits.ok();
+}
+
 Result<bool> Transfer::run_job(Job& job, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   if (stopping_ || !prepare() || !worth_starting(bytes)) return false;
   const bool alone = threads_ == 1;
   const uint64_t worth = std::max<uint64_t>(tuning_.few, bytes / tuning_.each);
   const auto wanted = static_cast<uint32_t>(std::min({uint64_t{threads_}, worth, job.pieces}));
+  if (!job.in_place() && !has_room(wanted)) return false;
   const bool own = !alone && !callers_taken_;
   last_use_ = Clock::now();
   start_workers(std::max(own ? wanted - 1 : wanted, 1U));

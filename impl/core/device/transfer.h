@@ -95,6 +95,7 @@ struct TransferTuning {
   uint32_t streams = 1;                          // that all threads share
   uint64_t least_of_file = uint64_t{8} << 20;    // less is read or written by the caller
   std::chrono::nanoseconds idle = std::chrono::seconds(10);  // until the threads end
+  const char* limits_root = "";  // stands before the paths that say what memory is left: for tests
 };
 
 // INVALID_STATE unless the CPU can read (write) each row of ordinary memory.
@@ -142,6 +143,7 @@ class Transfer {
   bool worth_starting(uint64_t bytes);
   uint64_t most_of(uint64_t bytes) const;
   Result<bool> run_job(Job& job, uint64_t bytes);
+  bool has_room(uint32_t lanes);
   void start_workers(uint32_t count);
   Job* find_job();
   void wake_two(const Job& job);

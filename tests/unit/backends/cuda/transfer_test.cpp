@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The threads that copy ordinary memory, over the fake driver, with settings that no caller can choose:
 // pieces of a page, threads that end soon.
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "core/device/transfer.h"
@@ -156,6 +158,37 @@ TEST_F(CudaTransfer, WithoutPinnedMemoryNothingIsDone) {
     return done.ok() && *done;
   }));
   round_trip(3);
+}
+
+// The limits of a control group, below a made-up root.
+TEST_F(CudaTransfer, SlotsThatTheControlGroupHasNoRoomForAreNotMade) {
+  std::string root = std::filesystem::temp_directory_path() / "gpumem_limits_XXXXXX";
+  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  const auto write = [&](const std::string& path, uint64_t value) {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << value;
+  };
+  std::filesystem::create_directories(root + "/proc/self");
+  std::ofstream(root + "/proc/self/cgroup") << "0::/job\n";
+  const uint64_t ring = 3 * tuning_.slots * tuning_.slot;
+  write("/sys/fs/cgroup/job/memory.current", 1000);
+  write("/sys/fs/cgroup/job/memory.max", 1000 + ring - 1);
+  tuning_.limits_root = root.c_str();
+  tuning_.few = 3;
+  start();
+  std::vector<uint8_t> bytes = pattern(1);
+  for (const bool to_device : {true, false}) {
+    const auto done = copy(to_device, bytes);
+    ASSERT_TRUE(done.ok()) << done.error().message;
+    EXPECT_FALSE(*done) << "it is the driver's";
+  }
+  EXPECT_EQ(transfer_->locked_bytes(), 0u);
+  EXPECT_EQ(transfer_->running_threads(), 0u);
+  EXPECT_EQ(calls("cuMemHostRegister"), 0u);
+  write("/sys/fs/cgroup/job/memory.max", 1000 + ring);
+  round_trip(1);
+  transfer_.reset();
+  std::filesystem::remove_all(root);
 }
 
 TEST_F(CudaTransfer, AFailedCopyLeavesNothingRunning) {
