@@ -46,6 +46,7 @@ class Work final : public TransferBench {
     tuning.slot = setting.slot;
     tuning.slots = setting.slots;
     tuning.piece = setting.piece;
+    tuning.ramp = setting.ramp;
     tuning.streams = setting.streams;
     tuning.each = setting.each;
     transfer_.reset();
