@@ -448,11 +448,17 @@ std::string value_cells(const Row& row, const std::string& unit, bool only_raw,
          (goals ? goal_cells(row, unit) : "");
 }
 
+// Scrolls where the window is so narrow that its texts would become too small.
+std::string wide_plot(const Plot& plot) {
+  return "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"" + markup(plot.title) + "\">\n" +
+         svg(plot, false) + "</div>\n";
+}
+
 std::string figure_section(const Figure& figure, const std::vector<std::string>& peers) {
   const bool bytes = figure.plot.x.scale == Axis::Scale::kBytesLog;
   std::string all = "<section id=\"section-" + figure.plot.id + "\">\n<h2>" + markup(figure.plot.title) +
                     "</h2>\n<p>" + markup(figure.about) + "</p>\n<div class=\"pair\">\n" +
-                    svg(figure.plot, false);
+                    wide_plot(figure.plot);
   const bool goals = std::any_of(figure.rows.begin(), figure.rows.end(),
                                  [](const Placed& placed) { return placed.row->goal.has_value(); });
   all += table_begin("Numbers: " + figure.plot.title, {"of", bytes ? "bytes" : "threads"}, peers, goals);
@@ -469,7 +475,7 @@ std::string trace_section(const TracePlot& trace) {
       "<section id=\"section-" + trace.plot.id + "\">\n<h2>" + markup(trace.plot.title) +
       "</h2>\n<p>What the program holds, and what the pool has taken for it. The closer, the better."
       "</p>\n<div class=\"pair\">\n" +
-      svg(trace.plot, false) + "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" +
+      wide_plot(trace.plot) + "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" +
       markup("Numbers: " + trace.plot.title) + "\"><table><tbody>\n";
   const auto line = [&](const char* name, const std::string& value) {
     all += std::string("<tr><th scope=\"row\">") + name + "</th>" + cell(value, "number") + "</tr>\n";
@@ -499,16 +505,16 @@ std::string summary_section(const std::vector<Row>& rows) {
   }
   std::string all =
       "<section id=\"section-summary\">\n<h2>Summary</h2>\n<p>Rows of each group. As fast is within " +
-      number_text(kAsFast * 100) + " % of raw.</p>\n<table><thead><tr>" +
-      header_cells({"group", "\u25B2 faster", "\u25AC as fast", "\u25BC slower", "nothing beside it"}) +
-      "</tr></thead><tbody>\n";
+      number_text(kAsFast * 100) + " % of raw.</p>\n" +
+      html_table("Summary",
+                 {"group", "\u25B2 faster", "\u25AC as fast", "\u25BC slower", "nothing beside it"});
   for (const std::string& group : groups) {
     all += "<tr><th scope=\"row\">" + markup(group) + "</th>";
     for (const Verdict verdict : {Verdict::kFaster, Verdict::kLevel, Verdict::kSlower, Verdict::kNone})
       all += cell(std::to_string(counts[group][verdict]), "number");
     all += "</tr>\n";
   }
-  return all + "</tbody></table>\n</section>\n";
+  return all + "</tbody></table></div>\n</section>\n";
 }
 
 std::string all_rows_section(const std::vector<Row>& rows, const std::vector<std::string>& peers) {
@@ -555,8 +561,9 @@ constexpr const char* kPageStyle = R"(body {
   font: 15px/1.5 system-ui, sans-serif;
 }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-dl { display: grid; grid-template-columns: max-content auto; gap: 0 1rem; } dt { color: var(--faint); } dd { margin: 0; }
-.pair { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start; }
+dl { display: grid; grid-template-columns: max-content auto; gap: 0 1rem; }
+dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
+.pair { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start; } .pair > * { max-width: 100%; }
 .scroll { max-height: 26rem; overflow: auto; } #section-rows .scroll { max-height: 40rem; }
 table { border-collapse: collapse; font-size: 0.85rem; margin-bottom: 0.5rem; }
 th, td { padding: 0.15rem 0.6rem; border-bottom: 1px solid var(--grid); text-align: left; white-space: nowrap; }

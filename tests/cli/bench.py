@@ -382,11 +382,13 @@ LOOK = r"""(() => {
       title: svg.getElementById(svg.getAttribute('aria-labelledby')).textContent,
       outside: texts.filter(text => !inside(box(text), box(svg))).map(text => text.textContent),
       crowded: ticks.filter((text, i) => ticks.some((other, j) => i < j && overlap(box(text), box(other)))).map(text => text.textContent),
+      smallest: Math.min(...texts.map(text => parseFloat(getComputedStyle(text).fontSize))) * svg.getScreenCTM().a,
       faint: faint.filter(([name, colour, least]) => contrast(colour, ground) < least).map(([name]) => name),
       rows: svg.closest('section') ? svg.closest('section').querySelectorAll('tbody tr').length : 0,
     };
   }
-  return {plots, ground: getComputedStyle(document.body || document.documentElement).backgroundColor,
+  return {plots, width: [document.documentElement.scrollWidth, innerWidth],
+          ground: getComputedStyle(document.body || document.documentElement).backgroundColor,
           data: JSON.parse((document.getElementById('results') || {textContent: 'null'}).textContent),
           verdicts: [...document.querySelectorAll('.faster, .slower, .level')].map(cell => cell.textContent)};
 })()"""
@@ -422,20 +424,24 @@ def with_browser(case):
 
 def case_the_report_in_a_browser():
     def look(folder, window):
-        found = results()[1]
+        found = {**results()[1], "failed": [{"group": "group", "why": "GPUMEM_ERROR_OUT_OF_HOST_MEMORY_" * 2}]}
         source, peer = write(folder, "results.json", found), write(folder, "peers.json", peers())
         outcome = run("--from", source, "--with", peer, "--html", folder / "report.html", "--svg", folder / "plots")
         require(outcome.returncode == 0 and outcome.stderr == "", str(outcome))
         expected = {f"copy-{way}{end}" for way in ("to-device", "from-device", "other") for end in ("", "-async")}
         expected |= {"pool-threads", "query-threads", "call-threads", "trace-1", "trace-2"}
         grounds = set()
-        for dark in (False, True):
+        for width, dark in ((1280, False), (390, True)):
+            window.ask("Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500})
             said, asked = window.open(f"file://{folder}/report.html", dark)
             require(said == [], f"the console has {said}")
             others = [url for url in asked if url not in (f"file://{folder}/report.html", "data:,")]
             require(others == [], f"the page asks for {others}")
             seen = window.evaluate(LOOK)
             grounds.add(seen["ground"])
+            require(seen["width"][0] <= width, f"wider than the window: {seen['width']}")
+            for name, plot in seen["plots"].items():
+                require(plot["smallest"] >= 9, f"{name} at {width}: texts of {plot['smallest']} pixels")
             require_plots(seen, expected)
             for name, plot in seen["plots"].items():
                 require(plot["rows"] >= sum(series["points"] for series in plot["series"].values()) / 3 / (20 if "trace" in name else 1),
