@@ -120,9 +120,9 @@ double seconds_of(Work work) {
 
 constexpr uint64_t kCreateSizes[] = {4 * kKiB, 64 * kKiB, kMiB, 16 * kMiB, 256 * kMiB, kGiB};
 
-void create_and_destroy(Bench& bench, const gpumem_memory_desc& desc) {
+void create_and_destroy(gpumem_device device, const gpumem_memory_desc& desc) {
   gpumem_memory memory = nullptr;
-  must_succeed(gpumem_memory_create(bench.device, &desc, &memory, nullptr));
+  must_succeed(gpumem_memory_create(device, &desc, &memory, nullptr));
   must_succeed(gpumem_memory_destroy(memory, nullptr));
 }
 
@@ -130,6 +130,24 @@ void register_and_destroy(Bench& bench, const gpumem_register_desc& desc) {
   gpumem_memory memory = nullptr;
   must_succeed(gpumem_memory_register(bench.device, &desc, &memory, nullptr));
   must_succeed(gpumem_memory_destroy(memory, nullptr));
+}
+
+// As who tests on the host backend has it, with its checks and the pattern in new memory; beside memory whose
+// pages are touched once.
+void creating_by_default(Bench& bench) {
+  const std::string name = "create_destroy/device_by_default/" + text_of(kMiB) + "/beside_touch";
+  const Call touched = bench.raw->touched(kMiB);
+  if (!touched || !bench.runner.wanted(kMiB) || !bench.runner.wanted(name)) return;
+  gpumem_instance_desc opening = GPUMEM_INSTANCE_DESC_INIT;
+  opening.backend = bench.opened.backend;
+  gpumem_instance instance = nullptr;
+  gpumem_device device = nullptr;
+  must(gpumem_instance_open, &opening, &instance);
+  must(gpumem_device_get, instance, 0u, &device);
+  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB, 0);
+  bench.runner.time(
+      name, [&] { create_and_destroy(device, desc); }, touched);
+  must(gpumem_instance_close, instance, GPUMEM_CLOSE_CHECK, nullptr);
 }
 
 void creating(Bench& bench) {
@@ -149,10 +167,11 @@ void creating(Bench& bench) {
       if (!bench.runner.wanted(size) || !bench.runner.wanted(name)) continue;
       const gpumem_memory_desc desc = memory_desc(kind.kind, size, kind.require);
       bench.runner.time(
-          name, [&] { create_and_destroy(bench, desc); },
+          name, [&] { create_and_destroy(bench.device, desc); },
           [&] { raw.free(kind.kind, raw.allocate(kind.kind, kind.require, size), size); });
     }
   }
+  creating_by_default(bench);
   for (const uint64_t size : kCreateSizes) {
     const std::string name = "create_destroy/registered/" + text_of(size);
     if (!bench.runner.wanted(size) || !bench.runner.wanted(name)) continue;

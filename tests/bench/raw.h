@@ -86,6 +86,9 @@ class Raw {
   // GPUMEM_KIND_DEVICE, GPUMEM_KIND_MANAGED, or GPUMEM_KIND_PINNED with or without WRITE_COMBINED.
   virtual void* allocate(gpumem_kind kind, gpumem_memory_flags flags, uint64_t size) = 0;
   virtual void free(gpumem_kind kind, void* pointer, uint64_t size) = 0;
+  // Memory of the system with all its pages, made and freed; empty where that is no counterpart of a
+  // device's.
+  virtual Call touched(uint64_t /*size*/) { return {}; }
   virtual void pin(void* pointer, uint64_t size) = 0;
   virtual void unpin(void* pointer, uint64_t size) = 0;
   virtual std::unique_ptr<RawRange> reserve(uint64_t block_size, int blocks) = 0;

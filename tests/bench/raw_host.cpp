@@ -72,6 +72,16 @@ class RawHost : public Raw {
   void free(gpumem_kind, void* pointer, uint64_t size) override {
     check(munmap(pointer, size) == 0, "munmap");
   }
+  Call touched(uint64_t size) override {
+    return [size] {
+      void* const pointer = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      check(pointer != MAP_FAILED, "mmap");
+      const auto page = static_cast<uint64_t>(getpagesize());
+      for (uint64_t at = 0; at < size; at += page)
+        static_cast<volatile uint8_t*>(pointer)[at] = 1;
+      check(munmap(pointer, size) == 0, "munmap");
+    };
+  }
   void pin(void* pointer, uint64_t size) override { check(mlock(pointer, size) == 0, "mlock"); }
   void unpin(void* pointer, uint64_t size) override { check(munlock(pointer, size) == 0, "munlock"); }
 
