@@ -216,9 +216,10 @@ void Runner::bytes(const std::string& name, uint64_t ours) {
 void Runner::trace(Trace trace) { traces_.push_back(std::move(trace)); }
 
 double Runner::goal(const Result& result, double per_second) const {
-  const Goal* const goal = options_.backend == GPUMEM_BACKEND_CUDA ? goal_of(result.name) : nullptr;
+  const Goal* const goal = goal_of(result.name, options_.backend == GPUMEM_BACKEND_HOST);
   if (goal == nullptr || (goal->ratio > 0 && !result.raw)) return 0;
-  return (goal->ratio > 0 ? goal->ratio * result.raw->median : 0) + goal->seconds * per_second;
+  return (goal->ratio > 0 ? goal->ratio * result.raw->median : 0) + goal->seconds * per_second +
+         goal->rate / 1e9;
 }
 
 void Runner::add_time(const std::string& name, const Samples& seconds) {

@@ -198,6 +198,36 @@ def case_the_cuda_backend_is_measured():
     require(rows["threads_2/event_record"]["goal"] is None, str(rows["threads_2/event_record"]))
 
 
+def case_rows_have_their_goals():
+    need_benchmark()
+    if FAKE_CUDA is None:
+        raise Skipped("the cuda backend is not built")
+    with tempfile.TemporaryDirectory() as folder:
+        def rows_of(group, only, *arguments):
+            path = f"{folder}/results.json"
+            subprocess.run([BENCHMARK, "--group", group, "--repeat", "1", "--only", only, "--max-size", "1", "--json", path, *arguments],
+                           check=True, stdout=subprocess.DEVNULL,
+                           env=environment(LD_LIBRARY_PATH=FAKE_CUDA))
+            return json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
+
+        for group, name, ratio in (("threads", "threads_1/copy_4KiB_async", 1.05), ("threads", "threads_1/fill_4KiB_async", 1.05),
+                                   ("threads", "threads_1/stream_query", 1.2), ("threads", "threads_1/event_record", 1.1),
+                                   ("fence", "threads_1/fence_mark", 2), ("pageable", "pageable/to_host/async/64B", 0.97),
+                                   ("pageable", "pageable/to_device/sync/64B", 0.97), ("copy", "copy/pageable_to_pageable/sync/4KiB", 0.97),
+                                   ("copy", "copy/pinned_to_pinned/async/4KiB", 0.97), ("copy", "copy/pinned_to_device/sync/4KiB", None)):
+            rows = [row for row in rows_of(group, name, "--backend", "cuda") if row["name"] == name]
+            # What measures fences is a library of the build.
+            if not rows and name.endswith("fence_mark"):
+                continue
+            require(len(rows) == 1, f"{name}: {rows}")
+            goal = rows[0]["goal"]
+            require(goal is None if ratio is None else abs(goal / rows[0]["raw"]["median"] / ratio - 1) < 0.001, str(rows[0]))
+        touched = rows_of("create", "beside_touch", "--backend", "host")
+        require(len(touched) == 1 and abs(touched[0]["goal"] / touched[0]["raw"]["median"] / 1.5 - 1) < 0.001, str(touched))
+        # The name of a smaller sleep is another.
+        require(all(row["goal"] is None for row in rows_of("group", "group/sleep/cold", "--backend", "cuda", "--smoke")), "the goal is of 8 GiB")
+
+
 def case_one_group_fails():
     """The fake device is too small for one group; the others have their results."""
     need_benchmark()
