@@ -1130,6 +1130,31 @@ TEST_F(Files, file_6_forked_after_use) {
   round_trip(instance, device.device(), 0, kLeast, 2);
 }
 
+// In the middle of a copy, when its caller is told how far it is.
+TEST_F(Files, file_6_forked_during_a_copy) {
+  if (kSanitized) SKIP_RULE("a sanitizer's allocator does not survive a fork beside threads");
+  const Instance instance = open_with(kThreads);
+  constexpr uint64_t kSize = kProgressStep + 12345;
+  const Memory device = alloc_device(instance.device(), kSize);
+  const File file;
+  const File to;
+  file.put_pattern(kSize, 6);
+  uint8_t* const there = device.device();
+  for (const gpumem_file_direction direction :
+       {GPUMEM_FILE_DIRECTION_TO_MEMORY, GPUMEM_FILE_DIRECTION_FROM_MEMORY}) {
+    const bool reads = direction == GPUMEM_FILE_DIRECTION_TO_MEMORY;
+    Progress progress;
+    progress.also = [&] {
+      EXPECT_CHILD_OK(in_forked_child(
+          [&] { EXPECT_STATUS(GPUMEM_ERROR_FORKED, copy_file(instance, reading(file, 0, there, kLeast))); }));
+    };
+    const File& other = reads ? file : to;
+    EXPECT_OK(copy_file(instance, progress.in(file_desc(other.get(), direction, 0, there, kSize))));
+    EXPECT_GE(progress.told.size(), 2u);
+  }
+  EXPECT_TRUE(to.has_pattern(0, kSize, 6));
+}
+
 // Each call of the driver that a copy makes fails once: the copy fails with that, or another way was found,
 // and the next one is whole.
 TEST_F(Files, file_6_each_call_fails_once) {

@@ -288,6 +288,42 @@ TEST_F(Pageable, com_25_forked_after_use) {
   round_trip(instance, nullptr, device.device(), ours.data() + 1, back.data() + 1, kSize, 2);
 }
 
+// Again and again while threads copy: the child's calls are refused and it ends, the parent's copies are
+// whole.
+TEST_F(Pageable, com_25_forked_during_copies) {
+  if (kSanitized) SKIP_RULE("a sanitizer's allocator does not survive a fork beside threads");
+  const Instance instance = open_with(kThreads);
+  constexpr uint64_t kSize = 8 * kMiB + 9;
+  constexpr uint32_t kCopiers = 2;
+  const Memory device = alloc_device(instance.device(), kCopiers * kSize);
+  std::atomic<bool> stop{false};
+  std::atomic<uint32_t> rounds{0};
+  std::vector<std::thread> crew;
+  for (uint32_t i = 0; i < kCopiers; ++i) {
+    crew.emplace_back([&, i] {
+      std::vector<uint8_t> ours(kSize + 2);
+      std::vector<uint8_t> back(kSize + 2);
+      do {
+        round_trip(instance, nullptr, device.device() + i * kSize, ours.data() + 1, back.data() + 1, kSize,
+                   ++rounds);
+      } while (!stop);
+    });
+  }
+  uint8_t* const there = device.device();
+  std::vector<uint8_t> some(kSize);
+  for (uint32_t fork = 0; fork < 6; ++fork) {
+    for (const uint32_t seen = rounds; rounds == seen;)
+      std::this_thread::yield();
+    EXPECT_CHILD_OK(in_forked_child([&] {
+      EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_copy(instance, there, some.data(), kSize, nullptr, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, why()));
+    }));
+  }
+  stop = true;
+  for (std::thread& thread : crew)
+    thread.join();
+}
+
 // With a budget that leaves no room, the driver copies; and what is kept for copies is freed for others.
 TEST_F(Pageable, pin_17_copies_take_what_the_budget_leaves) {
   constexpr uint64_t kSize = 8 * kMiB;

@@ -18,7 +18,9 @@ int expected_status(const std::string& action) {
 
 // Whether other threads may be in the allocator: those of the program, or that of the fake driver which looks
 // at the value again and again.
-bool allocates_at_fork(const std::string& state) { return state == "busy" || state == "queued"; }
+bool allocates_at_fork(const std::string& state) {
+  return state == "busy" || state == "queued" || state == "copying";
+}
 
 TEST_P(Ends, in_state) {
   const auto [state, action] = GetParam();

@@ -39,9 +39,9 @@ unsigned char pattern_byte(uint64_t position, unsigned seed) {
   return static_cast<unsigned char>((position * 31 + position / 251 + seed) & 0xff);
 }
 
-std::vector<unsigned char> pattern(unsigned seed) {
-  std::vector<unsigned char> bytes(kSize);
-  for (uint64_t i = 0; i < kSize; ++i)
+std::vector<unsigned char> pattern(unsigned seed, uint64_t size = kSize) {
+  std::vector<unsigned char> bytes(size);
+  for (uint64_t i = 0; i < size; ++i)
     bytes[i] = pattern_byte(i, seed);
   return bytes;
 }
@@ -64,10 +64,10 @@ gpumem_memory enroll(gpumem_device device, void* pointer) {
   return memory;
 }
 
-gpumem_memory make(gpumem_device device, gpumem_kind kind) {
+gpumem_memory make(gpumem_device device, gpumem_kind kind, uint64_t size = kSize) {
   gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
   desc.kind = kind;
-  desc.size = kSize;
+  desc.size = size;
   gpumem_memory memory = nullptr;
   ok(api.gpumem_memory_create(device, &desc, &memory, nullptr), "memory_create");
   return memory;
@@ -82,6 +82,7 @@ gpumem_memory_info info_of(gpumem_memory memory) {
 gpumem_instance open_instance(gpumem_backend backend) {
   gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
   desc.backend = backend;
+  desc.transfer_threads = 3;  // which a large copy starts
   gpumem_instance instance = nullptr;
   ok(api.gpumem_instance_open(&desc, &instance, nullptr), "instance_open");
   return instance;
@@ -469,6 +470,59 @@ void busy(Scene& scene, const Act& act) {
   close_scene(scene);
 }
 
+// Ordinary memory to the device and back, in copies so large that the library's threads make them.
+struct Copying {
+  static constexpr uint64_t kLarge = (uint64_t{8} << 20) + 77;
+  std::atomic<bool> stop{false};
+  std::atomic<int> rounds{0};
+
+  void run(const Scene& scene, unsigned seed) {
+    goes_on_at_exit = true;
+    std::vector<unsigned char> bytes = pattern(seed, kLarge);
+    std::vector<unsigned char> back(kLarge);
+    const gpumem_memory memory = make(scene.device, GPUMEM_KIND_DEVICE, kLarge);
+    void* const there = info_of(memory).device_pointer;
+    do {
+      for (uint64_t i = 0; i < kLarge; i += 4096)
+        ++bytes[i];
+      ok(api.gpumem_copy(scene.instance, there, bytes.data(), kLarge, nullptr, nullptr), "large copy");
+      ok(api.gpumem_copy(scene.instance, back.data(), there, kLarge, nullptr, nullptr), "large copy back");
+      expect(back == bytes, "a copying thread reads what it wrote");
+      ++rounds;
+    } while (!stop);
+    ok(api.gpumem_memory_destroy(memory, nullptr), "memory_destroy");
+  }
+};
+
+void copied(Scene& scene, const Act& act) {
+  open_scene(scene);
+  auto& work = keep<Copying>();
+  work.stop = true;  // after one round
+  work.run(scene, 6);
+  act(scene);
+  work.run(scene, 7);
+  close_scene(scene);
+}
+
+void copying(Scene& scene, const Act& act) {
+  constexpr int kThreads = 2;
+  constexpr int kTimes = 4;  // each time somewhere else in the copies
+  open_scene(scene);
+  auto& work = keep<Copying>();
+  auto& threads = keep<std::vector<std::thread>>();
+  for (unsigned i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] { work.run(scene, 8 + i); });
+  for (int i = 1; i <= kTimes; ++i) {
+    while (work.rounds < i * kThreads)
+      sched_yield();
+    act(scene);
+  }
+  work.stop = true;
+  for (std::thread& thread : threads)
+    thread.join();
+  close_scene(scene);
+}
+
 struct State {
   const char* name;
   void (*enter)(Scene&, const Act&);
@@ -492,6 +546,8 @@ constexpr State kAllStates[] = {
     {"in_log_function", in_log_function},
     {"in_host_function", in_host_function},
     {"busy", busy},
+    {"copied", copied},
+    {"copying", copying},
 };
 static_assert(std::size(kAllStates) == kStates.size());
 

@@ -34,6 +34,8 @@ inline constexpr std::array kStates = {
     "in_log_function",   // it happens inside the log function
     "in_host_function",  // it happens inside a host function
     "busy",              // threads make, use and destroy objects without pause
+    "copied",            // the threads for copies of ordinary memory have started, and wait
+    "copying",           // they copy without pause, for two threads of the program
 };
 
 inline constexpr std::array kActions = {
