@@ -15,6 +15,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +35,7 @@ constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kLeast = 8 * kMiB;  // smaller ones are copied by the caller's thread
 constexpr uint64_t kSlot = 2 * kMiB;
 constexpr uint32_t kThreads = 3;
+constexpr int kIllegalAddress = 700;  // of the driver, whose device is lost then
 constexpr uint64_t kProgressStep = 64 * kMiB;
 
 // A file on the disk, without a name.
@@ -887,7 +889,7 @@ TEST_F(Files, file_4_cancelled) {
     const Instance instance = open_with(threads);
     const Memory device = alloc_device(instance.device(), kSize);
     for (uint8_t* const memory : {device.device(), pages.get()}) {
-      for (const size_t at : {size_t{0}, size_t{1}}) {
+      for (const size_t at : {size_t{0}, size_t{1}, size_t{2}}) {
         ASSERT_OK(gpumem_fill(instance, memory, kSize, 0xEE, 1, why()));
         Progress progress;
         progress.cancel_at = at;
@@ -1153,6 +1155,61 @@ TEST_F(Files, file_6_forked_during_a_copy) {
     EXPECT_GE(progress.told.size(), 2u);
   }
   EXPECT_TRUE(to.has_pattern(0, kSize, 6));
+}
+
+// The n-th copy of a piece, and all after it, find the device lost. What is said to be in the file is there.
+TEST_F(Files, com_18_lost_in_the_middle) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver loses a device at a given call");
+  for (const gpumem_file_direction direction :
+       {GPUMEM_FILE_DIRECTION_TO_MEMORY, GPUMEM_FILE_DIRECTION_FROM_MEMORY}) {
+    uint64_t lost = 0;
+    for (uint64_t k = 1; k == lost + 1; ++k) {
+      SCOPED_TRACE(std::to_string(direction) + " " + std::to_string(k));
+      const Instance instance = open_with(kThreads);
+      const Memory device = alloc_device(instance.device(), kLeast);
+      const File file;
+      round_trip(instance, device.device(), 0, kLeast, 1);
+      put_pattern(instance, device.device(), kLeast, 2);
+      file.set_size(kLeast);
+      gpumem_copy_file_info info = GPUMEM_COPY_FILE_INFO_INIT;
+      Faults faults(instance);
+      Faults::fail_driver_calls("cuMemcpyAsync", kIllegalAddress, k, 1000);
+      const auto desc = file_desc(file.get(), direction, 0, device.device(), kLeast);
+      const gpumem_status status = copy_file(instance, desc, &info);
+      faults.off();
+      if (status == GPUMEM_SUCCESS) break;  // it has fewer pieces
+      EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, status);
+      EXPECT_LT(info.copied, kLeast);
+      if (direction == GPUMEM_FILE_DIRECTION_FROM_MEMORY) {
+        EXPECT_TRUE(file.has_pattern(0, info.copied, 2));
+      }
+      EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, copy_file(instance, desc));
+      lost = k;
+    }
+    EXPECT_GE(lost, 4u);
+  }
+}
+
+// Sizes, alignments and offsets at random, from a seed that stays the same.
+TEST_F(Files, file_1_at_random) {
+  constexpr uint32_t kSeed = 20261129;
+  std::mt19937 random(kSeed);
+  const auto up_to = [&](uint64_t most) { return random() % (most + 1); };
+  const Instance instance = open_with(kThreads);
+  constexpr uint64_t kMost = 12 * kMiB;
+  const Memory device = alloc_device(instance.device(), kMost + 4096);
+  const Pages pages(kMost + 4096);
+  for (uint32_t round = 0; round < (kSanitized ? 3 : 12); ++round) {
+    const uint64_t size = 1 + up_to(round % 3 == 0 ? 100'000 : kMost - 1);
+    const uint64_t offset = up_to(3 * kMiB);
+    const uint64_t at = up_to(4096);
+    const gpumem_file_flags prefer = round % 2 == 0 ? 0 : GPUMEM_FILE_DIRECT;
+    SCOPED_TRACE("seed " + std::to_string(kSeed) + ", round " + std::to_string(round) + ": " +
+                 std::to_string(size) + " bytes at " + std::to_string(at) + ", from " +
+                 std::to_string(offset));
+    round_trip(instance, (round % 4 < 2 ? device.device() : pages.get()) + at, offset, size, round + 1,
+               prefer);
+  }
 }
 
 // Each call of the driver that a copy makes fails once: the copy fails with that, or another way was found,

@@ -3,9 +3,13 @@
 // every border of pieces and rows, order with streams (STR-1, STR-7, STR-8, STR-21), and what the threads
 // meet.
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <random>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -19,9 +23,10 @@ constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kLeast = 8 * kMiB;  // smaller copies are the driver's
 constexpr uint32_t kThreads = 3;
+constexpr int kIllegalAddress = 700;  // of the driver, whose device is lost then
 
 class Pageable : public Conformance {
- protected:
+ public:
   static Instance open_with(uint32_t threads, uint64_t bytes = 0, uint64_t budget = 0) {
     return open_instance([=](gpumem_instance_desc& desc, gpumem_host_options&) {
       desc.transfer_threads = threads;
@@ -324,6 +329,113 @@ TEST_F(Pageable, com_25_forked_during_copies) {
     thread.join();
 }
 
+// The n-th copy of a piece, and all after it, find the device lost.
+TEST_F(Pageable, com_18_lost_in_the_middle) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver loses a device at a given call");
+  constexpr uint64_t kSize = kLeast + 5;
+  std::vector<uint8_t> ours(kSize + 2);
+  std::vector<uint8_t> back(kSize + 2);
+  for (const bool to_device : {true, false}) {
+    uint64_t lost = 0;
+    for (uint64_t k = 1; k == lost + 1; ++k) {
+      SCOPED_TRACE(std::to_string(to_device) + " " + std::to_string(k));
+      const Instance instance = open_with(kThreads);
+      const Memory device = alloc_device(instance.device(), kSize);
+      round_trip(instance, nullptr, device.device(), ours.data() + 1, back.data() + 1, kSize, 1);
+      Faults faults(instance);
+      Faults::fail_driver_calls("cuMemcpyAsync", kIllegalAddress, k, 1000);
+      const auto copy = [&] {
+        return to_device ? gpumem_copy(instance, device.device(), ours.data(), kSize, nullptr, why())
+                         : gpumem_copy(instance, back.data(), device.device(), kSize, nullptr, why());
+      };
+      const gpumem_status status = copy();
+      faults.off();
+      if (status == GPUMEM_SUCCESS) break;  // it has fewer pieces
+      EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, status);
+      EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, copy());
+      lost = k;
+    }
+    EXPECT_GE(lost, 4u);
+  }
+}
+
+// Without a single new thread: the user already has as many processes as it may.
+CHILD(copies_without_threads) {
+  const Instance instance = Pageable::open_with(kThreads);
+  constexpr uint64_t kSize = kLeast + 4097;
+  const Memory device = alloc_device(instance.device(), kSize);
+  const Stream stream = create_stream(instance.device());
+  std::vector<uint8_t> ours(kSize + 2);
+  std::vector<uint8_t> back(kSize + 2);
+  // What the driver starts by itself is there.
+  Pageable::round_trip(instance, nullptr, device.device(), ours.data() + 1, back.data() + 1, 100, 1);
+  Pageable::round_trip(instance, stream, device.device(), ours.data() + 1, back.data() + 1, 100, 1);
+  // The limit does not bind root. Only this thread changes, so that it is the one that cannot start others.
+  if (geteuid() == 0 && syscall(SYS_setresuid, 54321, 54321, 54321) != 0) skip_child("it stays root");
+  const rlimit none{0, 0};
+  ASSERT_EQ(setrlimit(RLIMIT_NPROC, &none), 0);
+  bool started = true;
+  try {
+    std::thread([] {}).join();
+  } catch (const std::system_error&) {
+    started = false;
+  }
+  if (started) skip_child("the limit does not bind this user");
+  Pageable::round_trip(instance, nullptr, device.device(), ours.data() + 1, back.data() + 1, kSize, 2);
+  Pageable::round_trip(instance, stream, device.device(), ours.data() + 1, back.data() + 1, kSize, 3);
+}
+
+TEST_F(Pageable, str_7_no_thread_can_be_started) {
+  // A leak checker cannot look into a process that has become another user's.
+  EXPECT_CHILD_OK(run_child("copies_without_threads", {"LSAN_OPTIONS=detect_leaks=0"}));
+}
+
+// Sizes, alignments and pitches at random, from a seed that stays the same.
+TEST_F(Pageable, str_7_at_random) {
+  constexpr uint32_t kSeed = 20261129;
+  std::mt19937 random(kSeed);
+  const auto up_to = [&](uint64_t most) { return random() % (most + 1); };
+  const Instance instance = open_with(kThreads);
+  const Stream stream = create_stream(instance.device());
+  constexpr uint64_t kMost = 16 * kMiB;
+  const Memory device = alloc_device(instance.device(), kMost + 4096);
+  const Pages ours(kMost + 8192);
+  const Pages back(kMost + 8192);
+  for (uint32_t round = 0; round < (kSanitized ? 3 : 12); ++round) {
+    const uint64_t size = kLeast + up_to(kMost - kLeast);
+    const uint64_t there = up_to(4096);
+    const uint64_t here = up_to(4096);
+    const uint64_t to = 1 + up_to(4096);
+    SCOPED_TRACE("seed " + std::to_string(kSeed) + ", round " + std::to_string(round) + ": " +
+                 std::to_string(size) + " bytes at " + std::to_string(there) + ", " + std::to_string(here) +
+                 " and " + std::to_string(to));
+    round_trip(instance, round % 3 == 0 ? static_cast<gpumem_stream>(stream) : nullptr,
+               device.device() + there, ours.get() + here, back.get() + to, size, round);
+  }
+  for (uint32_t round = 0; round < (kSanitized ? 3 : 12); ++round) {
+    const uint64_t width = 1 + up_to(round % 3 == 0 ? 3 * kMiB : 20'000);
+    const uint64_t pitches[] = {width + up_to(300), width + up_to(300)};  // on the device, of ordinary memory
+    const uint64_t height = kMost / std::max(pitches[0], pitches[1]);
+    SCOPED_TRACE("seed " + std::to_string(kSeed) + ", round " + std::to_string(round) + ": " +
+                 std::to_string(width) + " bytes of " + std::to_string(pitches[0]) + " and " +
+                 std::to_string(pitches[1]) + ", " + std::to_string(height) + " rows");
+    const uint64_t all = height * pitches[1];
+    fill_pattern(ours.get(), all, round);
+    std::memset(back.get(), 0x77, all);
+    ASSERT_OK(gpumem_copy_2d(instance, device.device(), pitches[0], ours.get(), pitches[1], width, height,
+                             nullptr, why()));
+    ASSERT_OK(gpumem_copy_2d(instance, back.get(), pitches[1], device.device(), pitches[0], width, height,
+                             nullptr, why()));
+    bool right = true;
+    for (uint64_t row = 0; row < height; ++row) {
+      const uint64_t at = row * pitches[1];
+      right = right && std::memcmp(back.get() + at, ours.get() + at, width) == 0 &&
+              all_are(back.get() + at + width, pitches[1] - width, 0x77);
+    }
+    EXPECT_TRUE(right);
+  }
+}
+
 // With a budget that leaves no room, the driver copies; and what is kept for copies is freed for others.
 TEST_F(Pageable, pin_17_copies_take_what_the_budget_leaves) {
   constexpr uint64_t kSize = 8 * kMiB;
@@ -491,8 +603,8 @@ TEST_F(Pageable, str_19_neighbours_are_one_copy) {
         regions[i].destination.offset = which * kRun + (which == kRuns - 1 ? kRun : 0);
         regions[i].width = kRun;
       }
-      ASSERT_OK(copy_regions_on(instance, on_stream ? stream.get() : nullptr, regions.data(), kRuns, nullptr,
-                                why()));
+      ASSERT_OK(copy_regions_on(instance, on_stream ? static_cast<gpumem_stream>(stream) : nullptr,
+                                regions.data(), kRuns, nullptr, why()));
       stream.synchronize();
       std::vector<uint8_t> back((kRuns + 1) * kRun);
       ASSERT_OK(gpumem_copy(instance, back.data(), device.device(), back.size(), nullptr, why()));
