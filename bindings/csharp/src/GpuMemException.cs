@@ -64,7 +64,7 @@ namespace GpuMem
     public string NativeName { get; private set; }
 
     /// <summary>The function of the C interface that failed.</summary>
-    public string Function { get; private set; }
+    public string Function { get; internal set; }
 
     /// <summary>The driver or system call that failed; empty if none was reached.</summary>
     public string EntryPoint { get; private set; }
