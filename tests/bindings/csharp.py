@@ -110,7 +110,7 @@ MCS = ["mcs", "-unsafe", "-optimize", "-warnaserror", "-warn:4", "-d:GPUMEM_MCS"
 SAMPLES = {"basic": "Basic", "pinned_mapped": "PinnedMapped", "errors": "Errors"}
 
 
-def compile_all(tap, name, compiler, binding, folder, ending, samples=SAMPLES):
+def compile_all(tap, name, compiler, binding, folder, ending, for_programs=None):
     """Whether the binding, its tests, samples and, for Mono, its benchmark were built."""
     library = folder / "GpuMem.dll"
     problem = must(*compiler, "-target:library", f"-doc:{folder / 'GpuMem.xml'}", f"-out:{library}",
@@ -121,9 +121,9 @@ def compile_all(tap, name, compiler, binding, folder, ending, samples=SAMPLES):
     programs = {"GpuMem.Tests": sorted((binding / "tests").glob("*.cs"))}
     if ending == "exe":  # against the other assemblies the compiler fails on it with an internal error
         programs["Bench"] = [binding / "bench" / "Bench.cs"]
-    programs |= {source: [binding / "examples" / f"{source}.cs"] for source in samples.values()}
+    programs |= {source: [binding / "examples" / f"{source}.cs"] for source in SAMPLES.values()}
     for program, sources in programs.items():
-        problem = problem or must(*compiler, f"-r:{library}", f"-out:{folder / program}.{ending}", *sources)
+        problem = problem or must(*(for_programs or compiler), f"-r:{library}", f"-out:{folder / program}.{ending}", *sources)
     tap.check(f"{name}: its programs are built", problem)
     return not problem
 
@@ -136,30 +136,31 @@ def with_mono(tap, staged, binding, folder, variables):
 
 def with_core(tap, staged, binding, folder, variables, home):
     """On the runtime in the folder `home`, whose own compiler needs an OpenSSL that newer systems lack. So Mono's
-    compiles against its reference assemblies, without those that only pass on to others."""
+    compiles against its reference assemblies."""
     (runtime,) = (home / "shared" / "Microsoft.NETCore.App").iterdir()
-    references = [path for path in sorted(home.glob("packs/Microsoft.NETCore.App.Ref/*/ref/*/*.dll"))
-                  if path.stem not in ("mscorlib", "netstandard", "System")]
+    references = {path.stem: f"-r:{path}" for path in sorted(home.glob("packs/Microsoft.NETCore.App.Ref/*/ref/*/*.dll"))
+                  if path.stem != "netstandard"}
+    # Those only pass on to others.
+    passing = [references.pop(name) for name in ("mscorlib", "System")]
     # 1702: two references to one assembly, which differ in nothing.
-    compiler = [*MCS, "-nowarn:1702", "-noconfig", "-nostdlib", *(f"-r:{path}" for path in references)]
+    compiler = [*MCS, "-nowarn:1702", "-noconfig", "-nostdlib", *references.values()]
     settings = {"runtimeOptions": {
         "framework": {"name": "Microsoft.NETCore.App", "version": runtime.name},
         # It looks for the system's ICU otherwise, and may know only older ones.
         "configProperties": {"System.Globalization.Invariant": True}}}
-    # As a build for .NET, and as one for .NET Standard, which loads the library in another way.
-    for name, defined, chosen in ((".NET", ["-d:NETCOREAPP3_0_OR_GREATER"], SAMPLES), (".NET Standard on .NET", [], {})):
+    # As a build for .NET, and as one for .NET Standard, which loads the library in another way. That is compiled as for a
+    # package (see packaging/build): against Mono's class library, which has types elsewhere than that of .NET.
+    for name, binding_by, programs_by, backends in (
+            (".NET", [*compiler, "-d:NETCOREAPP3_0_OR_GREATER"], None, None),
+            (".NET Standard on .NET", MCS, [*compiler, *passing], ["host"])):
         out = folder / name.replace(" ", "")
         out.mkdir()
-        if not compile_all(tap, name, compiler + defined, binding, out, "dll", chosen):
+        if not compile_all(tap, name, binding_by, binding, out, "dll", programs_by):
             continue
         for program in ("GpuMem.Tests", *SAMPLES.values()):
             (out / f"{program}.runtimeconfig.json").write_text(json.dumps(settings), encoding="utf-8")
-        tests = [home / "dotnet", out / "GpuMem.Tests.dll"]
-        if chosen:
-            samples = {sample: [home / "dotnet", out / f"{source}.dll"] for sample, source in chosen.items()}
-            with_runtime(tap, staged, f"{name} {runtime.name}", tests, samples, variables)
-        else:
-            with_runtime(tap, staged, f"{name} {runtime.name}", [*tests, "loading: "], {}, variables, ["host"])
+        samples = {sample: [home / "dotnet", out / f"{source}.dll"] for sample, source in SAMPLES.items()}
+        with_runtime(tap, staged, f"{name} {runtime.name}", [home / "dotnet", out / "GpuMem.Tests.dll"], samples, variables, backends)
 
 
 def with_sdk(tap, staged, binding, folder, variables):

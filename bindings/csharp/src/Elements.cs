@@ -23,7 +23,6 @@ namespace GpuMem
       {
         if (refusal != null) throw new ArgumentException(typeof(T) + refusal);
 #if GPUMEM_MCS
-        if (size <= 0) throw new ArgumentException(typeof(T) + " is not laid out as in C");
         return size;
 #else
         return sizeof(T);
@@ -55,23 +54,7 @@ namespace GpuMem
     static int Measure()
     {
       var two = new T[2];
-      GCHandle handle;
-      try
-      {
-        handle = GCHandle.Alloc(two, GCHandleType.Pinned);
-      }
-      catch (ArgumentException)
-      {
-        return -1;
-      }
-      try
-      {
-        return (int)((long)Marshal.UnsafeAddrOfPinnedArrayElement(two, 1) - (long)handle.AddrOfPinnedObject());
-      }
-      finally
-      {
-        handle.Free();
-      }
+      fixed (byte* first = SameArray.AsBytes(two)) return (int)((long)Marshal.UnsafeAddrOfPinnedArrayElement(two, 1) - (long)first);
     }
 
     internal static T Get(IntPtr first, long index)
@@ -95,15 +78,7 @@ namespace GpuMem
 
     static void Copy(IntPtr first, long index, T[] array, int start, int count, bool toMemory)
     {
-      GCHandle handle = GCHandle.Alloc(array, GCHandleType.Pinned);
-      try
-      {
-        Copy(first, index, (byte*)handle.AddrOfPinnedObject(), start, count, toMemory);
-      }
-      finally
-      {
-        handle.Free();
-      }
+      fixed (byte* elements = SameArray.AsBytes(array)) Copy(first, index, elements, start, count, toMemory);
     }
 #else
     internal static T Get(IntPtr first, long index) { return ((T*)first)[index]; }
@@ -225,6 +200,23 @@ namespace GpuMem
     /// <summary>The array, or for an empty one another: its address would be null, as if there were none.</summary>
     internal static T[] WithAddress<T>(T[] array) { return array.Length == 0 ? new T[1] : array; }
   }
+
+#if GPUMEM_MCS && !NETCOREAPP3_0_OR_GREATER
+  /// <summary>Takes an array for one of bytes, to keep it in place as `fixed` does. A GCHandle refuses some types.</summary>
+  [StructLayout(LayoutKind.Explicit)]
+  struct SameArray
+  {
+    [FieldOffset(0)] Array array;
+    [FieldOffset(0)] byte[] bytes;
+
+    internal static byte[] AsBytes(Array array)
+    {
+      var same = default(SameArray);
+      same.array = array;
+      return same.bytes;
+    }
+  }
+#endif
 
   /// <summary>Memory with the elements of an array during a call: the array, or a copy if the runtime does not pin it.</summary>
   struct PinnedArray<T> : IDisposable

@@ -32,6 +32,8 @@ namespace GpuMem.Tests
       { "current-device", () => HostSimulation.SetCurrentDevice(-1) },
     };
 
+    const int FirstTypeReference = 0x01000001;  // a token of metadata
+
     internal static int Run(string[] arguments)
     {
       switch (arguments[1])
@@ -53,6 +55,19 @@ namespace GpuMem.Tests
     internal static void RunAll()
     {
       string library = Environment.GetEnvironmentVariable("GPUMEM_LIBRARY");
+      Tap.Run("loading: this runtime has every type that the assembly refers to", scope =>
+      {
+        Module module = typeof(GpuInstance).Module;
+        int token = FirstTypeReference;
+        try
+        {
+          while (true) module.ResolveType(token++);
+        }
+        catch (ArgumentOutOfRangeException)
+        {
+          Check.That(token > FirstTypeReference + 1, "it refers to none");  // this is behind the last one
+        }
+      });
       foreach (string call in FirstCalls.Keys)
       {
         Tap.Run("loading: by the first call, " + call, scope =>
