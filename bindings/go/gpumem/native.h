@@ -468,4 +468,30 @@ static inline int32_t gpumem_go_ready(int32_t socket_fd, uint32_t to_write, int3
   return found != 0;
 }
 
+#ifndef POLLRDHUP
+#define POLLRDHUP 0x2000 /* The header has it only with _GNU_SOURCE. */
+#endif
+
+/** Whether the library can read from a socket without a wait in the middle of a packet: what has come is a
+ * whole one, or what it would refuse, or all that will come. */
+static inline int32_t gpumem_go_has_packet(int32_t socket_fd) {
+  enum { HEADER = 24, BODY_AT = 8, BODY_MAX = 1024 }; /* see impl/core/share/wire/protocol.h */
+  uint8_t packet[HEADER + BODY_MAX];
+  uint32_t body;
+  int type = 0;
+  socklen_t size = sizeof type;
+  struct pollfd one;
+  ssize_t found;
+  if (!gpumem_go_ready(socket_fd, 0, 0)) return 0;
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) return 1;
+  one.fd = socket_fd;
+  one.events = POLLRDHUP;
+  if (poll(&one, 1, 0) != 0) return 1;
+  found = recv(socket_fd, packet, sizeof packet, MSG_PEEK | MSG_DONTWAIT);
+  if (found < 0) return 1;
+  if (found < HEADER) return 0;
+  memcpy(&body, packet + BODY_AT, sizeof body);
+  return body > BODY_MAX || found >= (ssize_t)(HEADER + body);
+}
+
 #endif

@@ -356,9 +356,9 @@ func (i *Instance) Send(socket syscall.Conn, handle ShareHandle, options SendOpt
 }
 
 // Receive waits for a handle that [Instance.Send] sent, on a connected Unix socket: a [*net.UnixConn] or an [*os.File].
-// Anything else is refused at once. Deadlines of the socket hold: the error is then os.ErrDeadlineExceeded. Descriptors and
-// connection are kept until the handle is imported, or for the sender's lease. The handle is not [ShareHandle.Equal] to the
-// one that was sent.
+// Anything else is refused at once. Deadlines of the socket hold, also while only a part has come: the error is then
+// os.ErrDeadlineExceeded. Descriptors and connection are kept until the handle is imported, or for the sender's lease. The
+// handle is not [ShareHandle.Equal] to the one that was sent.
 func (i *Instance) Receive(socket syscall.Conn) (ShareHandle, error) {
 	const name = "Instance.Receive"
 	defer runtime.KeepAlive(i)
@@ -373,7 +373,8 @@ func (i *Instance) Receive(socket syscall.Conn) (ShareHandle, error) {
 	})
 }
 
-// messageLimit is how long the rest of a message may take. It is sent whole.
+// messageLimit is how long the rest of a message may take: of a blocking file, and else the packets behind the first, of
+// a message with more than 252 descriptors. It is sent whole.
 const messageLimit = 5 * time.Second
 
 // overSocket makes a call once the socket is ready for it. A wait for that holds no thread, and ends with the deadline,
@@ -390,9 +391,15 @@ func overSocket(function string, socket syscall.Conn, toWrite bool, call func(de
 	if toWrite {
 		wait, direction = raw.Write, 1
 	}
+	ready := func(descriptor uintptr) bool {
+		if toWrite {
+			return C.gpumem_go_ready(C.int32_t(descriptor), direction, 0) != 0
+		}
+		return C.gpumem_go_has_packet(C.int32_t(descriptor)) != 0
+	}
 	called, failed := false, error(nil)
 	err = wait(func(descriptor uintptr) bool {
-		if C.gpumem_go_ready(C.int32_t(descriptor), direction, 0) == 0 {
+		if !ready(descriptor) {
 			return false
 		}
 		called, failed = true, call(C.int32_t(descriptor))

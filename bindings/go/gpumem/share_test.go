@@ -562,6 +562,25 @@ func TestDeadlinesOfSockets(t *testing.T) {
 	}
 	must(t, ours.SetReadDeadline(time.Time{}))
 
+	// A part of a message is waited with, and stays in the socket.
+	for _, part := range []string{"gpms", "\x01\x00\x0a\x00\x40\x00\x00\x00\x01\x00\x00\x01", "\x00\x00\x00\x00\x00\x00\x00\x00 body"} {
+		_, err := theirs.Write([]byte(part))
+		must(t, err)
+		must(t, ours.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+		if _, err = i.Receive(ours); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("receiving a part ended with %v", err)
+		}
+	}
+	must(t, ours.SetReadDeadline(time.Time{}))
+	raw, err := theirs.SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(descriptor uintptr) { must(t, syscall.Shutdown(int(descriptor), syscall.SHUT_WR)) }))
+	_, err = i.Receive(ours)
+	expect(t, err, ErrPeerGone)
+	must(t, ours.Close())
+	must(t, theirs.Close())
+	ours, theirs = socketPair(t)
+
 	// The socket is full.
 	must(t, ours.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 	for err := error(nil); err == nil; {
@@ -576,7 +595,7 @@ func TestDeadlinesOfSockets(t *testing.T) {
 	expect(t, i.Send(ours, handle, SendOptions{}), ErrPeerGone)
 	fresh, other := socketPair(t)
 	must(t, other.Close())
-	_, err := i.Receive(fresh)
+	_, err = i.Receive(fresh)
 	expect(t, err, ErrPeerGone)
 	must(t, fresh.Close())
 	if _, err := i.Receive(fresh); !errors.Is(err, net.ErrClosed) {

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _BYTES = ctypes.sizeof(c.gpumem_share_handle)
 _LOOK_SECONDS = 0.1  # how often a wait looks whether its instance was closed
-_MESSAGE_SECONDS = 5.0  # how long the rest of a message may take, which is sent whole
+_MESSAGE_SECONDS = 5.0  # how long the rest of a message may take at most, which is sent whole
 _ACCESS = "read, readwrite"
 
 
@@ -305,15 +305,19 @@ def receive_share(socket: Socket, *, instance: Optional[Instance] = None,
 
 def receive_share(socket: Socket, *, instance: Optional[Instance] = None,
                   timeout: Optional[float] = None) -> Optional[ShareHandle]:
-    """Receives a handle that :func:`send_share` sent. Returns None if nothing came within ``timeout`` seconds.
+    """Receives a handle that :func:`send_share` sent. Returns None if nothing came within ``timeout`` seconds. If only a part
+    came, it raises Busy, and nothing else can be received over the socket.
 
     Its descriptors and connection are kept until it is imported, or for the sender's lease. ``instance`` will import it; by
     default it is :func:`default_instance`.
     """
     where, number, struct = instance_of(None, None, instance), _fileno(socket), c.gpumem_share_handle()
+    nanoseconds(timeout)
+    end = math.inf if timeout is None else time.monotonic() + timeout
     if not _is_ready(where, number, select.POLLIN, timeout):
         return None
-    if call(c.gpumem_share_receive, where.handle, number, nanoseconds(_MESSAGE_SECONDS), struct) == c.GPUMEM_NOT_READY:
+    left = min(max(end - time.monotonic(), 0), _MESSAGE_SECONDS)
+    if call(c.gpumem_share_receive, where.handle, number, nanoseconds(left), struct) == c.GPUMEM_NOT_READY:
         raise NotReady("the message did not come whole", function="gpumem_share_receive")
     return ShareHandle._of(struct, where)
 

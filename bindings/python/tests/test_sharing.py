@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 import gpumem
 from gpumem import Access, HandleTypes, ImportState, Kind, MemoryFlags, ShareType, ShareWay
@@ -486,6 +487,22 @@ with gpumem.Instance({BACKEND!r}) as instance:
                     gpumem.receive_share(ours, instance=self.instance)
                 with self.assertRaises(gpumem.PeerGone):
                     gpumem.send_share(ours, handle)
+
+    def test_a_part_of_a_message_is_waited_for_no_longer_than_asked(self):
+        """The call gets what is left of the limit, or 5 seconds if there is none."""
+        receive, given = gpumem._library.gpumem_share_receive, []
+
+        def seen(instance, number, timeout_ns, *more):
+            given.append(timeout_ns)
+            return receive(instance, number, min(timeout_ns, 1), *more)
+        for timeout, most in ((0, 0), (0.25, 250_000_000), (LIMIT, 5_000_000_000), (None, 5_000_000_000)):
+            ours, theirs = socket.socketpair()
+            with ours, theirs, mock.patch.object(gpumem._library, "gpumem_share_receive", seen):
+                theirs.send(b"gpms")
+                with self.assertRaisesRegex(gpumem.Busy, "only a part of the message came in time"):
+                    gpumem.receive_share(ours, instance=self.instance, timeout=timeout)
+            self.assertEqual(len(given), 1)
+            self.assertLessEqual(given.pop(), most)
 
     def test_closing_ends_a_wait_for_a_handle(self):
         raised, instance = [], gpumem.Instance(BACKEND)
