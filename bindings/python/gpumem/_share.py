@@ -23,7 +23,7 @@ from ._infos import ImportInfo, MemoryInfo, ShareInfo, WayInfo
 from ._memory import Memory
 from ._operands import host_buffer, operand
 from ._stream import Event, hold
-from .errors import InvalidArgument, NotFound, NotReady, StaleHandle
+from .errors import Busy, InvalidArgument, NotFound, NotReady, StaleHandle
 
 if TYPE_CHECKING:
     from ._calls import Path
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _BYTES = ctypes.sizeof(c.gpumem_share_handle)
 _LOOK_SECONDS = 0.1  # how often a wait looks whether its instance was closed
 _MESSAGE_SECONDS = 5.0  # how long the rest of a message may take at most, which is sent whole
+_PACKET_FDS = 253  # descriptors of a packet, one of which is the connection
 _ACCESS = "read, readwrite"
 
 
@@ -261,12 +262,10 @@ def _fileno(socket: Socket) -> int:
     return found
 
 
-def _is_ready(where: Instance, number: int, events: int, timeout: Optional[float]) -> bool:
-    """Waits for a socket. It answers Ctrl-C, and ends when the instance is closed, which the next call says."""
-    nanoseconds(timeout)
+def _is_ready(where: Instance, number: int, end: float) -> bool:
+    """Waits for what comes over a socket. It answers Ctrl-C, and ends when the instance is closed, which the next call says."""
     poll = select.poll()
-    poll.register(number, events)
-    end = math.inf if timeout is None else time.monotonic() + timeout
+    poll.register(number, select.POLLIN)
     while not where.closed:
         left = max(end - time.monotonic(), 0)
         if poll.poll(math.ceil(min(left, _LOOK_SECONDS) * 1000)):
@@ -286,12 +285,21 @@ def send_share(socket: Socket, handle: ShareHandle, *, instance: Optional[Instan
     which is known where it was exported. What the receiver has not imported after ``lease`` seconds, 30 by default, or when
     it hangs up, is taken back. ``timeout`` is how long to wait for room in the socket, 5 seconds by default.
     """
-    limit = 5.0 if timeout is None else timeout
-    where, struct = instance_of(handle, None, instance), handle_struct(handle)
-    desc = c.gpumem_send_desc(lease_ns=seconds(lease, "lease"), timeout_ns=seconds(limit))
-    number = _fileno(socket)
-    _is_ready(where, number, select.POLLOUT, limit)  # the call reports what is wrong
-    call(c.gpumem_share_send, where.handle, struct, number, desc)
+    where, struct, number = instance_of(handle, None, instance), handle_struct(handle), _fileno(socket)
+    lease_ns, limit = seconds(lease, "lease"), 5.0 if timeout is None else timeout
+    nanoseconds(limit)
+    end = time.monotonic() + limit
+    # A message of several packets cannot be begun again, so no signal ends its wait.
+    slices = ask(c.gpumem_share_get_info, c.gpumem_share_info(), struct).fd_count < _PACKET_FDS
+    while True:
+        left = max(end - time.monotonic(), 0)
+        now = min(left, _LOOK_SECONDS) if slices else left
+        try:
+            call(c.gpumem_share_send, where.handle, struct, number, c.gpumem_send_desc(lease_ns=lease_ns, timeout_ns=seconds(now)))
+            return
+        except Busy:
+            if now == left:
+                raise
 
 
 @overload
@@ -314,7 +322,7 @@ def receive_share(socket: Socket, *, instance: Optional[Instance] = None,
     where, number, struct = instance_of(None, None, instance), _fileno(socket), c.gpumem_share_handle()
     nanoseconds(timeout)
     end = math.inf if timeout is None else time.monotonic() + timeout
-    if not _is_ready(where, number, select.POLLIN, timeout):
+    if not _is_ready(where, number, end):
         return None
     left = min(max(end - time.monotonic(), 0), _MESSAGE_SECONDS)
     if call(c.gpumem_share_receive, where.handle, number, nanoseconds(left), struct) == c.GPUMEM_NOT_READY:

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import select
 import socket
 import subprocess
 import sys
@@ -479,6 +480,9 @@ with gpumem.Instance({BACKEND!r}) as instance:
                 gpumem.receive_share(reading, instance=self.instance)
             os.close(reading)
             os.close(writing)
+            with socket.create_server(("127.0.0.1", 0)) as listening, mock.patch.object(select, "poll", None):  # it waits for nothing
+                with self.assertRaises(gpumem.InvalidArgument):
+                    gpumem.send_share(listening, handle)
             ours, theirs = socket.socketpair()
             with ours:
                 self.assertIsNone(gpumem.receive_share(ours, instance=self.instance, timeout=0.01))
@@ -503,6 +507,44 @@ with gpumem.Instance({BACKEND!r}) as instance:
                     gpumem.receive_share(ours, instance=self.instance, timeout=timeout)
             self.assertEqual(len(given), 1)
             self.assertLessEqual(given.pop(), most)
+
+    def test_sending_waits_only_without_room(self):
+        """A socket has room long after it ceases to be ready, and a whole call waits no longer than asked."""
+        send, waits = gpumem._library.gpumem_share_send, []
+
+        class Poll:
+            def register(self, number, events):
+                self.number, self.events = number, events
+
+            def poll(self, milliseconds):
+                waits.append(milliseconds / 1e3)
+                return ready(self.number, self.events)
+
+        def ready(number, events):
+            found = poll()
+            found.register(number, events)
+            return found.poll(0)
+
+        def seen(instance, handle, number, desc, *more):
+            waits.append(desc.timeout_ns / 1e9)
+            return send(instance, handle, number, desc, *more)
+        poll = select.poll
+        ours, theirs = socket.socketpair()
+        with self.shareable() as memory, ours, theirs, mock.patch.object(select, "poll", Poll):
+            handle = memory.export()
+            while ready(ours.fileno(), select.POLLOUT):
+                gpumem.send_share(ours, handle)
+            del waits[:]
+            gpumem.send_share(ours, handle)
+            self.assertFalse(waits, "it waits although there is room")
+            ours.setblocking(False)
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    ours.send(b"x")
+            with mock.patch.object(gpumem._library, "gpumem_share_send", seen), self.assertRaisesRegex(gpumem.Busy, "no room in time"):
+                gpumem.send_share(ours, handle, timeout=0.25)
+            self.assertGreater(len(waits), 1, "a signal waits for the whole call")
+            self.assertLessEqual(sum(waits), 0.25)
 
     def test_closing_ends_a_wait_for_a_handle(self):
         raised, instance = [], gpumem.Instance(BACKEND)
