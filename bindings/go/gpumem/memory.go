@@ -128,7 +128,8 @@ func (m *Memory) releaseBelow() {
 
 // Close frees an allocation, makes registered memory pageable again and keeps its contents, or ends an import. All device
 // work on the memory must have been observed complete; if the backend knows that it was not, Close fails with ErrBusy. So
-// it does while another process has the memory imported by ShareWayLegacy.
+// it does while another process has the memory imported by ShareWayLegacy. On the cuda backend the driver may wait for all
+// work of the device, also if none of it uses the memory.
 func (m *Memory) Close() error {
 	if m == nil || m.handle == 0 {
 		return nil

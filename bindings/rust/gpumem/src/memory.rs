@@ -353,7 +353,8 @@ impl Drop for Allocation {
 /// addresses.
 ///
 /// The memory is freed once this is dropped and all work that safe functions of this crate enqueued with it has been
-/// observed complete.
+/// observed complete. On the cuda backend the driver may wait for all work of the device then, also if none of it uses
+/// the memory.
 pub struct Memory {
     pub(crate) allocation: Arc<Allocation>,
 }
@@ -459,7 +460,8 @@ impl Memory {
         }
     }
 
-    /// Frees the memory, or unregisters it.
+    /// Frees the memory, or unregisters it. On the cuda backend the driver may wait for all work of the device, as it may
+    /// when this is dropped.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The memory is returned

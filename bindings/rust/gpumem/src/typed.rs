@@ -298,7 +298,8 @@ macro_rules! array {
                 self.block.memory().map(Memory::info).transpose()
             }
 
-            /// Frees the memory. Dropping it does the same, but cannot report a failure.
+            /// Frees the memory. Dropping it does the same, but cannot report a failure. On the cuda backend the driver
+            /// may wait for all work of the device then, also if none of it uses the memory.
             ///
             /// # Errors
             /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The array is returned
@@ -397,6 +398,8 @@ pub(crate) use {addressed_part, array, parts};
 /// [`device_address`](Self::device_address) to a kernel.
 ///
 /// Work on the device may change the values at any time, so a shared reference is enough to write them.
+///
+/// On the cuda backend, dropping it waits for all work of the device, also if none of it uses the array.
 ///
 /// ```
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
