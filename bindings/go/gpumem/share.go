@@ -349,10 +349,22 @@ func (i *Instance) Send(socket syscall.Conn, handle ShareHandle, options SendOpt
 		return err
 	}
 	defer runtime.KeepAlive(i)
-	return overSocket(name, socket, true, func(descriptor C.int32_t) error {
-		return failure(C.gpumem_go_share_send(i.id(), handle.native(), descriptor, C.uint64_t(options.Lease),
-			C.uint64_t(options.Timeout)))
-	})
+	send := func(descriptor C.int32_t, timeout time.Duration) error {
+		return failure(C.gpumem_go_share_send(i.id(), handle.native(), descriptor, C.uint64_t(options.Lease), C.uint64_t(timeout)))
+	}
+	info, _ := handle.Info() // The call reports what is wrong.
+	try := func(descriptor C.int32_t) (bool, error) {
+		if C.gpumem_go_ready(descriptor, 1, 0) != 0 {
+			return true, send(descriptor, options.Timeout)
+		}
+		// A socket has room long after it ceases to be ready. A message of several packets could end in the middle.
+		if info.FileCount >= packetFDs {
+			return false, nil
+		}
+		err := send(descriptor, time.Nanosecond)
+		return !errors.Is(err, ErrBusy), err
+	}
+	return overSocket(name, socket, true, try, func(descriptor C.int32_t) error { return send(descriptor, options.Timeout) })
 }
 
 // Receive waits for a handle that [Instance.Send] sent, on a connected Unix socket: a [*net.UnixConn] or an [*os.File].
@@ -363,23 +375,34 @@ func (i *Instance) Receive(socket syscall.Conn) (ShareHandle, error) {
 	const name = "Instance.Receive"
 	defer runtime.KeepAlive(i)
 	return newHandle(func(bytes *C.uint8_t) error {
-		return overSocket(name, socket, false, func(descriptor C.int32_t) error {
+		receive := func(descriptor C.int32_t) error {
 			result := C.gpumem_go_share_receive(i.id(), descriptor, C.uint64_t(messageLimit), bytes)
 			if Status(result.status) == NotReady {
 				return refusal(ErrBusy, name, "the message did not come whole within %v", messageLimit)
 			}
 			return failure(result)
-		})
+		}
+		try := func(descriptor C.int32_t) (bool, error) {
+			if C.gpumem_go_has_packet(descriptor) == 0 {
+				return false, nil
+			}
+			return true, receive(descriptor)
+		}
+		return overSocket(name, socket, false, try, receive)
 	})
 }
 
 // messageLimit is how long the rest of a message may take: of a blocking file, and else the packets behind the first, of
-// a message with more than 252 descriptors. It is sent whole.
+// a message with more than packetFDs. It is sent whole.
 const messageLimit = 5 * time.Second
 
-// overSocket makes a call once the socket is ready for it. A wait for that holds no thread, and ends with the deadline,
-// unless the socket is a blocking file.
-func overSocket(function string, socket syscall.Conn, toWrite bool, call func(descriptor C.int32_t) error) error {
+// packetFDs is how many descriptors go with a packet, one of which is the connection.
+const packetFDs = 253
+
+// overSocket tries a call until it needs no wait. The wait between holds no thread, and ends with the deadline. For a
+// blocking file it waits here until the socket is ready, and makes the call then.
+func overSocket(function string, socket syscall.Conn, toWrite bool, try func(descriptor C.int32_t) (bool, error),
+	call func(descriptor C.int32_t) error) error {
 	if unix, ok := socket.(*net.UnixConn); socket == nil || ok && unix == nil {
 		return refusal(ErrInvalidArgument, function, "the socket is nil")
 	}
@@ -391,19 +414,10 @@ func overSocket(function string, socket syscall.Conn, toWrite bool, call func(de
 	if toWrite {
 		wait, direction = raw.Write, 1
 	}
-	ready := func(descriptor uintptr) bool {
-		if toWrite {
-			return C.gpumem_go_ready(C.int32_t(descriptor), direction, 0) != 0
-		}
-		return C.gpumem_go_has_packet(C.int32_t(descriptor)) != 0
-	}
 	called, failed := false, error(nil)
 	err = wait(func(descriptor uintptr) bool {
-		if !ready(descriptor) {
-			return false
-		}
-		called, failed = true, call(C.int32_t(descriptor))
-		return true
+		called, failed = try(C.int32_t(descriptor))
+		return called
 	})
 	switch {
 	case called:

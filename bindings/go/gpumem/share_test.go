@@ -581,6 +581,17 @@ func TestDeadlinesOfSockets(t *testing.T) {
 	must(t, theirs.Close())
 	ours, theirs = socketPair(t)
 
+	// It has room long after it ceases to be ready.
+	raw, err = ours.SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(descriptor uintptr) {
+		must(t, syscall.SetsockoptInt(int(descriptor), syscall.SOL_SOCKET, syscall.SO_SNDBUF, 64<<10))
+	}))
+	for count := 0; count < 50; count++ {
+		must(t, ours.SetWriteDeadline(time.Now().Add(shareLimit)))
+		must(t, i.Send(ours, handle, SendOptions{}))
+	}
+
 	// The socket is full.
 	must(t, ours.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 	for err := error(nil); err == nil; {
