@@ -180,7 +180,8 @@ void add_peers(Json* results, const std::vector<std::string>& files) {
 int bench(const BenchOptions& options) {
   watch_signals();
   const bool to_output = options.json == "-";
-  // What cannot be written, and what cannot be read, is said before minutes are spent.
+  // What cannot be written, and what cannot be read, is said before minutes are spent. What an earlier run
+  // has written stays until there is something in its place.
   std::optional<OutputFile> json;
   std::optional<OutputFile> html;
   Json peers = Json::object();

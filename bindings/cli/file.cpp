@@ -63,16 +63,24 @@ void InputFile::fail(const std::string& what) const { throw std::runtime_error(s
 OutputFile::OutputFile(const std::string& name) : name_(name) {
   while (descriptor_ < 0) {
     stop_if_interrupted();
-    descriptor_ = open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    descriptor_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    is_new_ = descriptor_ >= 0;
+    if (descriptor_ < 0 && errno == EEXIST)
+      descriptor_ = open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0 && errno != EINTR) fail(std::string("cannot be opened: ") + std::strerror(errno));
   }
 }
 
 OutputFile::~OutputFile() {
   if (descriptor_ >= 0) close(descriptor_);
+  if (is_new_ && !begun_) unlink(name_.c_str());
 }
 
 void OutputFile::write(const std::byte* bytes, uint64_t size) {
+  // A pipe or a device has nothing to empty, and says EINVAL.
+  if (!begun_ && ftruncate(descriptor_, 0) != 0 && errno != EINVAL)
+    fail(std::string("cannot be written: ") + std::strerror(errno));
+  begun_ = true;
   while (size > 0) {
     stop_if_interrupted();
     const ssize_t count = ::write(descriptor_, bytes, std::min(size, kPiece));

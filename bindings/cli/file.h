@@ -34,9 +34,10 @@ class InputFile {
   uint64_t done_ = 0;
 };
 
-// A file that is replaced.
+// A file that is replaced by what is written. If nothing is, it stays as it was, or is not there.
 class OutputFile {
  public:
+  // Reports what cannot be written.
   explicit OutputFile(const std::string& name);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -51,6 +52,8 @@ class OutputFile {
 
   std::string name_;
   int descriptor_ = -1;
+  bool is_new_ = false;
+  bool begun_ = false;
 };
 
 // The bytes of a file that holds a token, without a newline at its end. At least one, and at most 256.

@@ -172,6 +172,29 @@ def case_a_benchmark_program_that_dies():
         require_failure(run("--group", "load", GPUMEM_BENCH=path), 1, "signal 9")
 
 
+def case_files_stay_until_there_is_something_to_write():
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = write(folder, "wrong", "#!/bin/sh\necho gpumem: bench: wrong >&2\nexit 2\n")
+        wrong.chmod(wrong.stat().st_mode | stat.S_IXUSR)
+        old = [write(folder, name, "of an earlier run") for name in ("old.json", "old.html")]
+        new = [Path(folder) / name for name in ("new.json", "new.html")]
+        for files in (old, new):
+            arguments = ("--group", "load", "--json", files[0], "--html", files[1])
+            require_failure(run(*arguments, GPUMEM_BENCH=wrong), 2, "wrong")
+            require_failure(run(*arguments, GPUMEM_BENCH=f"{folder}/none"), 1, "cannot be started")
+            interrupt(folder, *arguments)
+        require(all(path.read_text(encoding="utf-8") == "of an earlier run" for path in old), "an earlier run is lost")
+        require(not any(path.exists() for path in new), "files are left with nothing in them")
+        # A longer file leaves nothing behind a shorter one, and a pipe is written too.
+        results = write(folder, "results.json", {"schema": "gpumem-bench", "version": 1, "rows": [], "traces": []})
+        old[0].write_text("x" * 100000, encoding="utf-8")
+        require(run("--from", results, "--json", old[0], "--html", new[1]).returncode == 0, "no results")
+        require(json.loads(old[0].read_text(encoding="utf-8"))["rows"] == [] and "<html" in new[1].read_text(encoding="utf-8"), "not the results")
+        outcome = subprocess.run(f"'{PROGRAM}' bench --from '{results}' --json /dev/stdout | cat", shell=True, env=environment(), text=True,
+                                 capture_output=True, check=True)
+        require(json.loads(outcome.stdout)["rows"] == [] and outcome.stderr == "", str(outcome))
+
+
 def case_no_device_is_status_1():
     need_benchmark()
     if FAKE_CUDA is None:
@@ -245,23 +268,28 @@ def case_one_group_fails():
                 Path(f"{folder}/report.html").read_text(encoding="utf-8"), "the report does not say so")
 
 
+def interrupt(folder, *arguments):
+    """Sends a signal while the benchmark runs. Its process number is left in a file."""
+    path, number = write(folder, "slow", f"#!/bin/sh\necho $$ > {folder}/number\nexec sleep 100\n"), write(folder, "number", "")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    with subprocess.Popen([PROGRAM, "bench", *map(os.fspath, arguments)], env=environment(GPUMEM_BENCH=str(path)), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while not number.read_text(encoding="utf-8"):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        try:
+            _, err = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired as late:
+            process.kill()
+            raise Failed("it has not ended after 30 seconds") from late
+        require(process.returncode == 130 and "interrupted" in err, f"{process.returncode}: {err}")
+    return number.read_text(encoding="utf-8").strip()
+
+
 def case_an_interrupt_ends_both():
     with tempfile.TemporaryDirectory() as folder:
-        path = write(folder, "slow", f"#!/bin/sh\necho $$ > {folder}/number\nexec sleep 100\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        with subprocess.Popen([PROGRAM, "bench", "--group", "load"], env=environment(GPUMEM_BENCH=str(path)), text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            number = Path(folder) / "number"
-            while not number.exists() or not number.read_text(encoding="utf-8"):
-                time.sleep(0.02)
-            process.send_signal(signal.SIGTERM)
-            try:
-                _, err = process.communicate(timeout=30)
-            except subprocess.TimeoutExpired as late:
-                process.kill()
-                raise Failed("it has not ended after 30 seconds") from late
-            require(process.returncode == 130 and "interrupted" in err, f"{process.returncode}: {err}")
-            require(not Path(f"/proc/{number.read_text(encoding='utf-8').strip()}").exists(), "the benchmark still runs")
+        number = interrupt(folder, "--group", "load")
+        require(not Path(f"/proc/{number}").exists(), "the benchmark still runs")
 
 
 # ---- the results ----
