@@ -205,9 +205,15 @@ def case_a_full_disk_does_not_stop_the_program():
         def no_files():
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
-        outcome = run("record", "-o", f"{folder}/none", "--", TRACED, "fails", "seven", preexec_fn=no_files)
-        require(outcome.returncode == 7 and f"{folder}/none cannot be written: " in outcome.stderr and "nothing was recorded" in outcome.stderr,
-                str(outcome))
+        # The reason is said once. Without a trace the command has failed, whatever the program says.
+        old = Path(folder) / "old"
+        for words, status in ((["fails", "seven"], 7), (["fails"], 1)):
+            old.write_text("of an earlier run", encoding="utf-8")
+            for output in (f"{folder}/none", old):
+                outcome = run("record", "-o", output, "--", TRACED, *words, preexec_fn=no_files)
+                require(outcome.returncode == status and outcome.stderr.count("\n") == 1 and f"{output} cannot be written: " in outcome.stderr,
+                        str(outcome))
+        require(old.read_text(encoding="utf-8") == "of an earlier run" and sorted(os.listdir(folder)) == ["old", "trace"], str(os.listdir(folder)))
 
 
 def case_a_program_may_close_all_descriptors():
@@ -231,6 +237,21 @@ def case_a_program_without_the_library():
         for program in (["true"], [TRACED, "nothing"]):
             require_failure(run("record", "-o", f"{folder}/trace", "--", *program), 0, "nothing was recorded", "linked statically", "privileges")
             require(not Path(f"{folder}/trace").exists(), "an empty file is left")
+
+
+def case_only_a_new_trace_replaces_an_old_file():
+    with tempfile.TemporaryDirectory() as folder:
+        old = Path(folder) / "trace"
+        old.write_text("of an earlier run", encoding="utf-8")
+        for program, status in ([f"{folder}/none"], 127), ([folder], 126), (["true"], 0), ([TRACED, "nothing"], 0):
+            require_failure(run("record", "-o", old, "--", *program), status)
+            require(old.read_text(encoding="utf-8") == "of an earlier run", f"{program} has replaced it")
+        # What the program sees meanwhile is a new file.
+        outcome = run("record", "-o", old, "--", "sh", "-c", f"cat {old}; exit 3")
+        require(outcome.returncode == 3 and outcome.stdout == "" and old.read_text(encoding="utf-8") == "of an earlier run", str(outcome))
+        record(folder, TRACED, "variety")
+        require(lines(old), "no new trace")
+        require(os.listdir(folder) == ["trace"], str(os.listdir(folder)))
 
 
 def case_what_cannot_be_written_is_said_first():

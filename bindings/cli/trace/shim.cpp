@@ -24,7 +24,6 @@
 #include <cstring>
 #include <ctime>
 #include <iterator>
-#include <tuple>
 
 namespace {
 
@@ -146,13 +145,13 @@ char* begin_file(const char* path, size_t size) {
     if (number > 1) std::snprintf(file_name, sizeof file_name, "%s.%d.%zu", path, getpid(), number);
     const int file = open(file_name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (file < 0) return nullptr;
-    // Of two that find it empty, one waits for the other's first part.
-    const bool empty =
-        flock(file, LOCK_EX) == 0 && fstat(file, &file_status) == 0 && file_status.st_size == 0;
+    // Of two that find it empty, one waits for the other's first part, or for it to be removed.
+    const bool empty = flock(file, LOCK_EX) == 0 && fstat(file, &file_status) == 0 &&
+                       file_status.st_size == 0 && file_status.st_nlink != 0;
     char* const start = empty ? map_next(file, size) : nullptr;
     const int problem = errno;
-    if (empty && start == nullptr) std::ignore = ftruncate(file, 0);  // nothing, rather than a part of a head
-    flock(file, LOCK_UN);                                             // what is mapped keeps it otherwise
+    if (empty && start == nullptr) unlink(file_name);  // so that `gpumem trace` knows that it was said
+    flock(file, LOCK_UN);                              // what is mapped keeps it otherwise
     close(file);
     errno = problem;
     if (empty) return start;

@@ -71,22 +71,65 @@ std::string library_path() {
   return error ? info.dli_fname : path.string();
 }
 
-// A new file: what another program may still write into is not shortened under it.
-std::string new_file(const std::string& name) {
-  const auto fail = [&] {
-    throw std::runtime_error("the file " + shown(name) + " cannot be written: " + std::strerror(errno));
-  };
-  struct stat status {};
-  if (stat(name.c_str(), &status) == 0) {
-    if (!S_ISREG(status.st_mode))
-      throw std::runtime_error(shown(name) + " is no regular file: name one with -o");
-    if (unlink(name.c_str()) != 0) fail();
+// A new file: what another program may still write into is not shortened under it. One of that name waits
+// beside it, and comes back unless the new one is kept.
+class NewFile {
+ public:
+  explicit NewFile(const std::string& name) : name_(name) {
+    struct stat status {};
+    if (stat(name.c_str(), &status) == 0) {
+      if (!S_ISREG(status.st_mode))
+        throw std::runtime_error(shown(name) + " is no regular file: name one with -o");
+      set_aside();
+    }
+    const int descriptor = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int problem = errno;
+    if (descriptor < 0) {
+      put_back();
+      fail(problem);
+    }
+    close(descriptor);
+    path_ = fs::canonical(name);
   }
-  const int descriptor = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail();
-  close(descriptor);
-  return fs::canonical(name);
-}
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+  ~NewFile() {
+    if (kept_) return;
+    unlink(name_.c_str());
+    put_back();
+  }
+
+  const std::string& path() const { return path_; }
+  void keep() {
+    kept_ = true;
+    if (!before_.empty()) unlink(before_.c_str());
+  }
+
+ private:
+  [[noreturn]] void fail(int problem) const {
+    throw std::runtime_error("the file " + shown(name_) + " cannot be written: " + std::strerror(problem));
+  }
+  void set_aside() {
+    std::string beside = name_ + ".before-XXXXXX";
+    const int descriptor = mkostemp(beside.data(), O_CLOEXEC);
+    if (descriptor < 0) fail(errno);
+    close(descriptor);
+    if (rename(name_.c_str(), beside.c_str()) != 0) {
+      const int problem = errno;
+      unlink(beside.c_str());
+      fail(problem);
+    }
+    before_ = beside;
+  }
+  void put_back() const {
+    if (!before_.empty()) rename(before_.c_str(), name_.c_str());
+  }
+
+  std::string name_;
+  std::string path_;
+  std::string before_;
+  bool kept_ = false;
+};
 
 // Those of other processes.
 std::set<std::string> files_beside(const std::string& file) {
@@ -244,7 +287,8 @@ void print_longest(std::ostream& out, const Trace& trace) {
 
 int trace_record(const TraceOptions& options) {
   const std::string shim = shim_path();
-  const std::string file = new_file(options.output);
+  NewFile made(options.output);
+  const std::string& file = made.path();
   const std::set<std::string> before = files_beside(file);
   const int status = run_program(options, file, shim);
   const int result = WIFSIGNALED(status) ? kExitSignal + WTERMSIG(status) : WEXITSTATUS(status);
@@ -255,14 +299,16 @@ int trace_record(const TraceOptions& options) {
   for (const std::string& old : before)
     others.erase(old);
   struct stat written {};
-  if (stat(file.c_str(), &written) != 0 || written.st_size == 0) {
-    unlink(file.c_str());
+  // The library that records removes a file that it cannot write, and has said why.
+  if (stat(file.c_str(), &written) != 0) return result == kExitSuccess ? kExitFailure : result;
+  if (written.st_size == 0) {
     if (result == kExitNotFound || result == kExitNotStarted) return result;
     complain(
         "nothing was recorded: the program made or freed no memory by gpumem, is linked statically, has "
         "raised privileges, or loads the library by a way of its own");
     return result;
   }
+  made.keep();
   try {
     const Trace head = read_trace(file, true);
     complain("the calls of process " + std::to_string(head.process) + " are in " + shown(options.output) +
