@@ -13,7 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <system_error>
 
@@ -61,7 +63,6 @@ std::string benchmark_program() {
 
 std::vector<std::string> command_line(const BenchOptions& options, const std::string& program) {
   std::vector<std::string> words = {program};
-  if (options.list) return {program, "--list"};
   const auto add = [&](const char* option, const std::string& value) {
     words.insert(words.end(), {option, value});
   };
@@ -77,11 +78,17 @@ std::vector<std::string> command_line(const BenchOptions& options, const std::st
   return words;
 }
 
+Descriptor memory_file() {
+  const int file = memfd_create("results", MFD_CLOEXEC);
+  if (file < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
+  return Descriptor(file);
+}
+
 // The benchmark program while it runs. It inherits two descriptors: of its results, and of a pipe that ends
 // with it.
 class Benchmark {
  public:
-  Benchmark(std::vector<std::string> words, int results, bool silent) {
+  Benchmark(std::vector<std::string> words, int results, int output) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "no pipe");
     pipe_.emplace(ends[0]);
@@ -91,7 +98,7 @@ class Benchmark {
     // The same number twice: it is inherited.
     posix_spawn_file_actions_adddup2(&actions, held.get(), held.get());
     posix_spawn_file_actions_adddup2(&actions, results, results);
-    if (silent) posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
     std::vector<char*> list;
     for (std::string& word : words)
       list.push_back(word.data());
@@ -175,10 +182,25 @@ void add_peers(Json* results, const std::vector<std::string>& files) {
   }
 }
 
+// The table that the benchmark program prints, of a name and a text, as wide as the terminal.
+int list_groups() {
+  const Descriptor printed = memory_file();
+  const int status = Benchmark({benchmark_program(), "--list"}, printed.get(), printed.get()).finish();
+  Table table({}, {}, "");
+  std::istringstream lines(content(printed.get()));
+  for (std::string line; std::getline(lines, line);) {
+    const size_t end = std::min(line.find(' '), line.size());
+    table.add({line.substr(0, end), line.substr(std::min(line.find_first_not_of(' ', end), line.size()))});
+  }
+  std::cout << table.text();
+  return status;
+}
+
 }  // namespace
 
 int bench(const BenchOptions& options) {
   watch_signals();
+  if (options.list) return list_groups();
   const bool to_output = options.json == "-";
   // What cannot be written, and what cannot be read, is said before minutes are spent. What an earlier run
   // has written stays until there is something in its place.
@@ -197,12 +219,12 @@ int bench(const BenchOptions& options) {
 
   int status = kExitSuccess;
   if (!options.from) {
-    const Descriptor file(memfd_create("results", MFD_CLOEXEC));
-    if (file.get() < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
+    const Descriptor file = memory_file();
+    const Descriptor nothing(open("/dev/null", O_WRONLY | O_CLOEXEC));
     std::vector<std::string> words = command_line(options, benchmark_program());
-    if (!options.list) words.insert(words.end(), {"--json", "/proc/self/fd/" + std::to_string(file.get())});
+    words.insert(words.end(), {"--json", "/proc/self/fd/" + std::to_string(file.get())});
     flush_output();
-    status = Benchmark(std::move(words), file.get(), to_output).finish();
+    status = Benchmark(std::move(words), file.get(), to_output ? nothing.get() : STDOUT_FILENO).finish();
     // One group may have failed, and the others have results.
     const std::string answer = content(file.get());
     if (answer.empty()) return status;

@@ -104,7 +104,13 @@ def case_list_names_the_groups():
     require(outcome.returncode == 0 and outcome.stderr == "", str(outcome))
     names = [line.split()[0] for line in outcome.stdout.splitlines()]
     require(set(GROUPS) < set(names) and len(names) == len(set(names)), str(outcome))
-    require(outcome.stdout == subprocess.run([BENCHMARK, "--list"], text=True, capture_output=True, check=True).stdout, str(outcome))
+    printed = subprocess.run([BENCHMARK, "--list"], text=True, capture_output=True, check=True).stdout
+    require(outcome.stdout == printed, str(outcome))
+    for columns in (20, 40, 60):
+        outcome = run("--list", COLUMNS=str(columns))
+        wide = [line for line in outcome.stdout.splitlines() if len(line) > columns]
+        require(outcome.returncode == 0 and not wide, f"wider than {columns}: {wide}")
+        require(outcome.stdout.split() == printed.split(), str(outcome))
 
 
 def case_a_table_that_cannot_be_written_is_noticed():
@@ -112,7 +118,7 @@ def case_a_table_that_cannot_be_written_is_noticed():
     for arguments in (["--list"], ["--backend", "host", "--group", "load", "--quick"]):
         with open("/dev/full", "wb") as full:
             outcome = subprocess.run([PROGRAM, "bench", *arguments], env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-        require(outcome.returncode == 1 and outcome.stderr == "gpumem: bench: cannot write to the standard output\n", str(outcome))
+        require(outcome.returncode == 1 and re.fullmatch("gpumem: (bench: )?cannot write to the standard output\n", outcome.stderr), str(outcome))
 
 
 def case_wrong_usage_is_status_2():
