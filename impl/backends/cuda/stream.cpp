@@ -46,7 +46,7 @@ uint64_t thread_number() {
 
 // ---- streams ----
 
-Result<void> Stream::create(int32_t priority) {
+[[gnu::cold]] Result<void> Stream::create(int32_t priority) {
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
@@ -87,7 +87,7 @@ Outcome Stream::find_identity() {
   return asked;
 }
 
-Result<void> Stream::wrap(CUstream native) {
+[[gnu::cold]] Result<void> Stream::wrap(CUstream native) {
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
@@ -168,7 +168,7 @@ Result<void> Stream::launch_host_function(gpumem_host_function function, void* u
                        Place::kHost, "cannot enqueue the host function");
 }
 
-Result<void> Stream::capture_host_function(gpumem_host_function function, void* user_data,
+[[gnu::cold]] Result<void> Stream::capture_host_function(gpumem_host_function function, void* user_data,
                                            void (*end)(void* user_data)) {
   const Driver& cu = device_.cu();
   const auto check = [&](const Outcome& outcome) {
@@ -249,7 +249,7 @@ Result<void> Stream::drain() {
   return {};
 }
 
-Result<void> Stream::release() {
+[[gnu::cold]] Result<void> Stream::release() {
   fence_.reset();
   if (!owned_ || native_ == nullptr) return {};
   const RelaxedScope scope(device_);  // tried in any case: a stream knows its context
@@ -261,7 +261,7 @@ Result<void> Stream::release() {
 
 // ---- events ----
 
-Result<void> Event::create(gpumem_event_flags flags) {
+[[gnu::cold]] Result<void> Event::create(gpumem_event_flags flags) {
   unsigned native_flags = CU_EVENT_DEFAULT;
   if ((flags & GPUMEM_EVENT_DISABLE_TIMING) != 0) native_flags |= CU_EVENT_DISABLE_TIMING;
   if ((flags & GPUMEM_EVENT_BLOCKING_SYNC) != 0) native_flags |= CU_EVENT_BLOCKING_SYNC;
@@ -296,7 +296,7 @@ Result<bool> Event::synchronize(uint64_t timeout_ns) {
                 "cannot synchronize the event");
 }
 
-Result<std::optional<int64_t>> Event::elapsed_since(backend::Event& start) {
+[[gnu::cold]] Result<std::optional<int64_t>> Event::elapsed_since(backend::Event& start) {
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   float milliseconds = 0;
@@ -316,7 +316,7 @@ Result<std::optional<int64_t>> Event::elapsed_since(backend::Event& start) {
   return std::optional(static_cast<int64_t>(nanoseconds < 0 ? nanoseconds - 0.5 : nanoseconds + 0.5));
 }
 
-Result<void> Event::release() {
+[[gnu::cold]] Result<void> Event::release() {
   if (!owned_ || native_ == nullptr) return {};
   const Scope scope(device_);  // tried in any case: an event knows its context
   const Outcome outcome = device_.cu().EventDestroy(native_);
@@ -326,7 +326,7 @@ Result<void> Event::release() {
 
 // ---- streams that are gone before their work ----
 
-void Device::remember_work(CUstream stream) {
+[[gnu::cold]] void Device::remember_work(CUstream stream) {
   if (cu_.StreamQuery(stream).code != CUDA_ERROR_NOT_READY) return;
   CUevent event = nullptr;
   if (!cu_.EventCreate(&event, CU_EVENT_DISABLE_TIMING).ok()) return;
@@ -344,7 +344,7 @@ void Device::remember_work(CUstream stream) {
   }
 }
 
-Result<void> Device::await_released_streams() {
+[[gnu::cold]] Result<void> Device::await_released_streams() {
   RelaxedScope scope(*this);
   GPUMEM_TRY(scope.entered_for_release());
   const std::lock_guard lock(released_mutex_);
@@ -363,25 +363,25 @@ Result<void> Device::await_released_streams() {
 
 // ---- creation ----
 
-Result<std::shared_ptr<backend::Stream>> Device::create_stream(int32_t priority) {
+[[gnu::cold]] Result<std::shared_ptr<backend::Stream>> Device::create_stream(int32_t priority) {
   auto stream = std::make_shared<Stream>(*this, true);
   GPUMEM_TRY(stream->create(priority));
   return {stream};
 }
 
-Result<std::shared_ptr<backend::Stream>> Device::wrap_stream(void* native) {
+[[gnu::cold]] Result<std::shared_ptr<backend::Stream>> Device::wrap_stream(void* native) {
   auto stream = std::make_shared<Stream>(*this, false);
   GPUMEM_TRY(stream->wrap(static_cast<CUstream>(native)));
   return {stream};
 }
 
-Result<std::shared_ptr<backend::Event>> Device::create_event(gpumem_event_flags flags) {
+[[gnu::cold]] Result<std::shared_ptr<backend::Event>> Device::create_event(gpumem_event_flags flags) {
   auto event = std::make_shared<Event>(*this, nullptr, true);
   GPUMEM_TRY(event->create(flags));
   return {event};
 }
 
-Result<std::shared_ptr<backend::Event>> Device::wrap_event(void* native, gpumem_event_flags) {
+[[gnu::cold]] Result<std::shared_ptr<backend::Event>> Device::wrap_event(void* native, gpumem_event_flags) {
   return {std::make_shared<Event>(*this, static_cast<CUevent>(native), false)};
 }
 

@@ -504,7 +504,7 @@ Box box_of(const CopyArguments& arguments, const CopySide& side, const FoundSpan
 
 // The same for an operand in a range: boxes of physical memory, one for each row in each mapping, or a single
 // one where a mapping has all rows.
-void add_boxes_of(const RangeSide& side, std::vector<Box>* out) {
+[[gnu::cold]] void add_boxes_of(const RangeSide& side, std::vector<Box>* out) {
   const CopyArguments& box = side.box;
   side.for_each_part([&](const Mapping* mapping, uint64_t begin, uint64_t end) {
     const void* const block = pointer_to(mapping->facts.block_id);
@@ -528,7 +528,7 @@ void add_boxes_of(const RangeSide& side, std::vector<Box>* out) {
 }
 
 // Adds the pairs of boxes of an entry. A side with more boxes than the other is paired with empty ones.
-void add_pairs_of(const CheckedCopy& entry, std::vector<BoxPair>* out) {
+[[gnu::cold]] void add_pairs_of(const CheckedCopy& entry, std::vector<BoxPair>* out) {
   const CopyArguments& arguments = *entry.arguments;
   const auto boxes = [&](const CopySide& side, const FoundSpan& found, Use use) {
     std::vector<Box> result;
@@ -961,7 +961,7 @@ Error fill_in_capture(backend::FillWay way) {
 
 // A stream of the memory's own device does it, between two events that put it into the order of the given
 // one.
-[[gnu::noinline]] Result<void> fill_at_home(Device& device, backend::Stream& stream, Device& home,
+[[gnu::cold, gnu::noinline]] Result<void> fill_at_home(Device& device, backend::Stream& stream, Device& home,
                                             const backend::FillSegment& segment) {
   auto there = home.backend().create_stream(0);
   if (!there) return there.error();
@@ -983,7 +983,7 @@ Error fill_in_capture(backend::FillWay way) {
   return ordered;
 }
 
-[[gnu::noinline]] Result<void> fill_otherwise(backend::FillWay way, Device& device, backend::Stream& stream,
+[[gnu::cold, gnu::noinline]] Result<void> fill_otherwise(backend::FillWay way, Device& device, backend::Stream& stream,
                                               const FoundSpan& destination,
                                               const backend::FillSegment& segment) {
   const platform::CancellationHeld held;
@@ -1185,7 +1185,7 @@ Result<void> copy_later(Context& context, BorrowedStreams& streams, const CopyAr
   return enqueue_copy(**stream, checked, nullptr);
 }
 
-Result<void> check_file_memory(Context& context, void* first, uint64_t size, bool to_memory,
+[[gnu::cold]] Result<void> check_file_memory(Context& context, void* first, uint64_t size, bool to_memory,
                                const Result<void>& file, const Result<void>& extent, FileMemory* out) {
   GPUMEM_TRY(outside_host_function());
   CopyArguments arguments = copy_of_bytes(first, first, size);

@@ -43,7 +43,7 @@ constexpr uint64_t granule_of(const KindTraits& kind) { return kind.on_device ||
 
 }  // namespace
 
-PoolCore::PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request,
+[[gnu::cold]] PoolCore::PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request,
                    PoolNeighbors& neighbors)
     : context_(std::move(context)),
       neighbors_(neighbors),
@@ -55,12 +55,12 @@ PoolCore::PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest
       limit_(request_.limit),
       release_threshold_(request_.release_threshold) {}
 
-PoolCore::~PoolCore() {
+[[gnu::cold]] PoolCore::~PoolCore() {
   while (caches_ != nullptr)
     delete std::exchange(caches_, caches_->next);
 }
 
-Result<void> PoolCore::open() {
+[[gnu::cold]] Result<void> PoolCore::open() {
   orders_.emplace(PoolStream::kNone, std::make_shared<Order>(PoolSpace::kAny, PoolStream::kNone));
   GPUMEM_TRY(blocks_.open());
   GPUMEM_TRY(source_.open(blocks_));
@@ -299,7 +299,7 @@ void PoolCore::end_cache(PoolCache* cache) noexcept {
   delete cache;
 }
 
-void PoolCore::end_stream(uint64_t key) noexcept {
+[[gnu::cold]] void PoolCore::end_stream(uint64_t key) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = orders_.find(key);
   if (found == orders_.end()) return;
@@ -385,7 +385,7 @@ void PoolCore::sweep() {
     order->take_passed([&](const PoolFree& block) { put_back(block); });
 }
 
-bool PoolCore::make_chunk(Order& order, uint32_t index, uint64_t size) {
+[[gnu::cold]] bool PoolCore::make_chunk(Order& order, uint32_t index, uint64_t size) {
   const uint64_t block_size = classes_.size_of(index);
   const auto count = static_cast<uint32_t>(size / block_size);
   // For each chunk, so that listing needs none.
@@ -468,7 +468,7 @@ size_t PoolCore::gather(Order& order, uint32_t index, PoolFree* out, size_t coun
 }
 
 // Lets the stream of `order` wait for another one that has blocks of the class.
-bool PoolCore::wait_for_other(Order& order, uint32_t index) {
+[[gnu::cold]] bool PoolCore::wait_for_other(Order& order, uint32_t index) {
   if (at_once_ || !order.has_stream() || (request_.flags & GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES) == 0)
     return false;
   for (auto& [key, other] : orders_) {
@@ -499,7 +499,7 @@ bool PoolCore::wait_for_other(Order& order, uint32_t index) {
 // ---- memory ----
 
 // Releases the smallest places first, as larger ones are more useful. Only its callees allocate.
-uint64_t PoolCore::release_free(uint64_t wanted) {
+[[gnu::cold]] uint64_t PoolCore::release_free(uint64_t wanted) {
   (void)source_.unmap_left();
   for (auto& [key, order] : orders_)
     order->settle();
@@ -538,7 +538,7 @@ Error PoolCore::over_limit(uint64_t piece, uint64_t more) const {
                     source_.bytes(), limit_, more);
 }
 
-Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
+[[gnu::cold]] Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
   if (at_once_) return make_error(GPUMEM_NOT_READY, "the pool has no block free");
   if (alignment > PoolClasses::kPage) size += alignment;
   const uint64_t needed_before = most_needed_;
@@ -588,7 +588,7 @@ Result<void> PoolCore::check_room(uint64_t bytes) {
 
 // Maps memory next to free memory, where the least is needed. If the pool has much more than it ever used at
 // once, releases free memory elsewhere in return.
-Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignment*/) {
+[[gnu::cold]] Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignment*/) {
   if (exceeds_device(size)) {
     return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
                       "device %u has %" PRIu64 " bytes in all, and %" PRIu64
@@ -1232,7 +1232,7 @@ void PoolCore::await_recorded(const std::shared_ptr<Order>& order, PoolRun& run,
 }
 
 // Keeps a block of a debug pool back.
-void PoolCore::release_debug(const std::shared_ptr<Order>& order, uint64_t base) {
+[[gnu::cold]] void PoolCore::release_debug(const std::shared_ptr<Order>& order, uint64_t base) {
   quarantine_.push_back({base, order});
   count_free(*blocks_.run_at(base), base);
 }
@@ -1247,7 +1247,7 @@ void PoolCore::count_free(PoolRun& run, uint64_t base) noexcept {
   }
 }
 
-Result<void> PoolCore::free_debug(const PoolStream& stream, uint64_t address, uint64_t size) {
+[[gnu::cold]] Result<void> PoolCore::free_debug(const PoolStream& stream, uint64_t address, uint64_t size) {
   const auto found = debug_blocks_.find(address);
   if (found == debug_blocks_.end()) {
     const auto behind = debug_blocks_.upper_bound(address);
@@ -1310,7 +1310,7 @@ Result<void> PoolCore::free_debug(const PoolStream& stream, uint64_t address, ui
   return {};
 }
 
-void PoolCore::end_quarantine(size_t keep) {
+[[gnu::cold]] void PoolCore::end_quarantine(size_t keep) {
   settle_given_back();
   while (quarantine_.size() > keep) {
     const Quarantined& oldest = quarantine_.front();
@@ -1352,7 +1352,7 @@ Result<void> PoolCore::record_use(const PoolStream& stream, const void* pointer)
 
 // ---- the rest ----
 
-Result<uint64_t> PoolCore::trim(uint64_t keep_bytes) {
+[[gnu::cold]] Result<uint64_t> PoolCore::trim(uint64_t keep_bytes) {
   if (in_callback()) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the pool is in its callback, and has released all that it could");
@@ -1425,7 +1425,7 @@ Line PoolCore::describe() noexcept {
                  device_.ordinal(), handle_ != 0 ? "" : ", destroyed; gpumem_pool_free_pointer() frees them");
 }
 
-void PoolCore::list(Fields& fields) noexcept {
+[[gnu::cold]] void PoolCore::list(Fields& fields) noexcept {
   const Lock lock(mutex_, std::try_to_lock);  // a snapshot must not wait
   const Totals live = lock ? totals() : Totals{};
   fields.add("name", request_.memory.name);
@@ -1475,7 +1475,7 @@ PoolCore::Counts PoolCore::counts_of(uint32_t index) const noexcept {
   return {allocated, allocated - std::min(freed, allocated)};
 }
 
-gpumem_pool_info PoolCore::info() {
+[[gnu::cold]] gpumem_pool_info PoolCore::info() {
   gpumem_pool_info info = GPUMEM_POOL_INFO_INIT;
   const Totals totals = live();
   const Lock lock(mutex_);
@@ -1518,7 +1518,7 @@ gpumem_pool_info PoolCore::info() {
   return info;
 }
 
-Result<gpumem_pool_class_info> PoolCore::class_info(uint32_t index) {
+[[gnu::cold]] Result<gpumem_pool_class_info> PoolCore::class_info(uint32_t index) {
   if (index >= classes_.count()) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no class %u; the pool has %u", index,
                       classes_.count());
@@ -1533,7 +1533,7 @@ Result<gpumem_pool_class_info> PoolCore::class_info(uint32_t index) {
   return info;
 }
 
-Result<uint64_t> PoolCore::capacity_for(std::span<const uint64_t> sizes) const {
+[[gnu::cold]] Result<uint64_t> PoolCore::capacity_for(std::span<const uint64_t> sizes) const {
   // Chunks and larger blocks are whole pages, so nothing is lost between them.
   std::array<uint64_t, PoolClasses::kCountMax> counts{};
   uint64_t bytes = 0;
@@ -1590,7 +1590,7 @@ bool PoolCore::block_info(const void* pointer, gpumem_pool_block_info* out) {
   return true;
 }
 
-Result<void> PoolCore::set_callback(gpumem_pool_callback callback, void* user_data) {
+[[gnu::cold]] Result<void> PoolCore::set_callback(gpumem_pool_callback callback, void* user_data) {
   if (in_callback()) {
     return make_error(GPUMEM_ERROR_INVALID_STATE, "the callback is running; set it when it has returned");
   }
@@ -1601,7 +1601,7 @@ Result<void> PoolCore::set_callback(gpumem_pool_callback callback, void* user_da
   return {};
 }
 
-void PoolCore::retire() noexcept {
+[[gnu::cold]] void PoolCore::retire() noexcept {
   pool_seats::leave(seat_);
   platform::wait_for_looks();  // of threads that found the handle
   const Lock lock(mutex_);
@@ -1619,7 +1619,7 @@ void PoolCore::retire() noexcept {
   }
 }
 
-void PoolCore::revive() noexcept {
+[[gnu::cold]] void PoolCore::revive() noexcept {
   const uint64_t number = next_number();
   const uint32_t seat = debug() ? PoolCache::kSeats : pool_seats::take(*this, number);
   const Lock lock(mutex_);
@@ -1637,7 +1637,7 @@ Result<void> PoolCore::require_no_capture(const Order& order) {
                     "blocks were freed in a stream that is being captured; end the capture first");
 }
 
-Result<bool> PoolCore::release_if_empty(bool wait) {
+[[gnu::cold]] Result<bool> PoolCore::release_if_empty(bool wait) {
   Lock lock(mutex_);
   if (!retired_) return false;
   blocks_.set_empty(empty());
@@ -1703,7 +1703,7 @@ Result<bool> PoolCore::release_if_empty(bool wait) {
 }
 
 // Only a debug pool records single blocks.
-void PoolCore::log_blocks() noexcept {
+[[gnu::cold]] void PoolCore::log_blocks() noexcept {
   constexpr size_t kMost = 32;
   const Lock lock(mutex_);
   const char* const name = shown(request_.memory.name);
@@ -1720,7 +1720,7 @@ void PoolCore::log_blocks() noexcept {
   }
 }
 
-void PoolCore::forget() noexcept {
+[[gnu::cold]] void PoolCore::forget() noexcept {
   log_blocks();
   source_.forget();
   captures_.parts.clear();
