@@ -36,8 +36,8 @@ class PoolClasses {
     const uint32_t power = index / 8 + 2;
     return uint64_t{index % 8 + 9} << (power - 3) << shift_;
   }
-  // The smallest class whose blocks all have an alignment of at most kPage: each multiple of it has a class whose
-  // size is one too.
+  // The smallest class whose blocks all have an alignment of at most kPage: each multiple of it has a class
+  // whose size is one too.
   uint32_t index_of(uint64_t size, uint64_t alignment) const { return index_of(round_up(size, alignment)); }
 
   // Bytes of a chunk.

@@ -83,8 +83,8 @@ class PoolCache {
   static void attach(platform::ThreadRecord& record, uint32_t seat, uint64_t number, PoolCache* cache);
 
   bool open() const { return !closed.load(std::memory_order_acquire); }
-  // Place 0 is for blocks without a stream. The golden ratio keeps ids in a row apart, and also handles, whose
-  // low bits are all zero. (A division would take a tenth of an allocation.)
+  // Place 0 is for blocks without a stream. The golden ratio keeps ids in a row apart, and also handles,
+  // whose low bits are all zero. (A division would take a tenth of an allocation.)
   static uint32_t place_of(uint64_t key) {
     constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;
     static_assert(kShelves - 1 == 8, "the upper three bits choose");
