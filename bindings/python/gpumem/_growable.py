@@ -136,7 +136,9 @@ class GrowableArray(Unique, Scoped):
         precision, but not their kind: adding 1.5 or "1" to integers raises TypeError, also in a field. An integer that does not fit into an
         integer type raises OverflowError. Without numpy it is a number, or a buffer with the bytes of the row. If the call fails, nothing has
         changed."""
-        self._add([row])
+        numpy = _numpy()
+        # As an array of its type, which a refusal names.
+        self._add([row] if numpy is None or not hasattr(row, "dtype") else numpy.asarray(row)[None])
 
     def extend(self, rows: Iterable[Any]) -> None:
         """Adds many rows: an array, or anything that numpy makes one of. Without numpy they are as in :meth:`append`. If the

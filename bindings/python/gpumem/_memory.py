@@ -152,7 +152,7 @@ class Region(RegionKnown, Unique):
             raise Busy("work in a stream uses the memory and was not observed complete; synchronize the stream first",
                        function=function)
         if not any(isinstance(hold(), View) for hold in holds):  # a call that held it may have ended meanwhile
-            raise BufferError(f"the memory cannot be {done} while another thread copies or fills it")
+            raise BufferError(f"the memory cannot be {done} while a call copies or fills it")
         raise BufferError(f"the memory cannot be {done} while views of it are alive: arrays, memoryviews or tensors of other "
                           "libraries; drop them first, for example with del")
 
@@ -394,7 +394,7 @@ class Memory(Region, Managed, Scoped):
         """Frees the memory, or makes registered memory pageable again. A second call does nothing.
 
         Raises BufferError while a view of it is alive (an array, a memoryview, a tensor of another library), or while
-        another thread copies or fills it; and Busy while work in a stream that uses it was not observed complete. The
+        a call copies or fills it; and Busy while work in a stream that uses it was not observed complete. The
         memory is then unchanged.
         """
         try:
@@ -553,7 +553,10 @@ def _registered_source(source: Any, size: Optional[int], require: int) -> Tuple[
     except InvalidArgument as problem:
         if "read-only" in problem.message:
             raise InvalidArgument(f'{problem.message}; register it with READ_ONLY: require="read_only"') from None
-        raise
+        fault, _, advice = problem.message.partition(" is not contiguous; ")
+        if not advice:
+            raise
+        raise InvalidArgument(f"{fault} is not contiguous; register all of the array that it is a part of, or a contiguous copy") from None
     size = buffer.size if size is None else size64(size)
     if size > buffer.size:
         raise InvalidArgument(f"the {type(source).__name__} has {buffer.size} bytes, but {size} are to be registered")

@@ -567,7 +567,7 @@ class PoolBlock(Region, Managed, Scoped):
         if not self._holds:
             return order
         if self._viewed():
-            raise BufferError("the block cannot be freed while views of it are alive, or another thread copies or fills it; drop "
+            raise BufferError("the block cannot be freed while views of it are alive, or a call copies or fills it; drop "
                               "arrays, memoryviews and tensors of other libraries first, for example with del")
         others: Set[Any] = {queue for queue in super()._queues() if queue is not getattr(order.stream, "_queue", None)}
         if others and order.handle is None and not order.native:

@@ -209,7 +209,7 @@ class BufferTest(BufferCase):
 
     def test_what_ended_meanwhile_is_no_view(self):
         """What held the memory may be gone when the refusal is worded: then it was a call of another thread."""
-        with self.shared() as buffer, self.assertRaisesRegex(BufferError, "while another thread copies or fills it"):
+        with self.shared() as buffer, self.assertRaisesRegex(BufferError, "while a call copies or fills it"):
             buffer._held("closed", "gpumem_buffer_destroy")
 
     def test_a_view_keeps_its_bytes(self):

@@ -51,7 +51,7 @@ class FilesTest(Case):
 
         def change():
             for call in (buffer.sleep, lambda: buffer.sleep(idle=True), lambda: buffer.resize(unit), buffer.close):
-                with self.assertRaisesRegex(BufferError, "copies or fills it"):
+                with self.assertRaisesRegex(BufferError, "while a call copies or fills it"):
                     call()
                 refused.append(call)
 

@@ -305,6 +305,10 @@ class NumpyTest(GrowableCase):
             for wrong in (1.5, 1j, numpy.float32(1), numpy.array(1.5)):
                 with self.assertRaises(TypeError):
                     numbers.append(wrong)
+            with self.growable((0, 2), "i4") as pairs:
+                for add, wrong in ((pairs.append, numpy.zeros(2, "f4")), (pairs.extend, numpy.zeros((1, 2), "f4"))):
+                    with self.assertRaisesRegex(TypeError, "^rows of type float32 are not cast to int32"):
+                        add(wrong)
             for rows in ([1, 2.5], numpy.arange(3.0), array.array("d", [1])):
                 with self.assertRaises(TypeError):
                     numbers.extend(rows)

@@ -669,6 +669,8 @@ class CopyTest(Case):
                 memory.copy_from(memoryview(bytes(64))[::2])
             with self.assertRaisesRegex(gpumem.InvalidArgument, "not contiguous; pass one that is, such as numpy.empty.*, and assign that to it$"):
                 memory.copy_to(memoryview(bytearray(128))[::2])
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "not contiguous; register all of the array that it is a part of, or a contig"):
+                self.device.register(memoryview(bytearray(128))[::2])
             if numpy:
                 rows = numpy.zeros((4, 16), "u1", order="F")
                 with self.assertRaisesRegex(gpumem.InvalidArgument, "; pass its transpose, or a copy in C order$"):

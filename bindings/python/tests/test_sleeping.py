@@ -321,7 +321,7 @@ class ProgressTest(SleepCase):
                 thread.join()
             self.assertEqual(problems, [])
             use = _memory.Use(buffer)
-            with self.assertRaisesRegex(BufferError, "while another thread copies or fills it"):
+            with self.assertRaisesRegex(BufferError, "while a call copies or fills it"):
                 buffer.close()  # which gives the addresses to others
             # The main thread does not wait for the call itself, so that it answers Ctrl-C.
             callers, info = [], buffer.info
