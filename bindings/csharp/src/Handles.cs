@@ -141,7 +141,11 @@ namespace GpuMem
     internal void Check(int status, gpumem_error* error, int? failedRegion = null)
     {
       if (status >= 0) return;
-      if (status == Constants.GPUMEM_ERROR_STALE_HANDLE) this.Usable();
+      if (status == Constants.GPUMEM_ERROR_STALE_HANDLE)
+      {
+        if (disposed) throw new ObjectDisposedException(Noun, "it was disposed during the call");
+        this.Usable();
+      }
       throw Error.Failure(error, failedRegion);
     }
 

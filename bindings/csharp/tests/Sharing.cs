@@ -1142,26 +1142,34 @@ namespace GpuMem.Tests
       GpuInstance instance = scope.Open();
       using (Hub hub = instance.OpenHub(Address("woken")))
       {
-        Link link = instance.Connect(Address("woken"));
-        Exception thrown = null;
-        var waiting = new Thread(() =>
-        {
-          try
-          {
-            link.Wait("never");
-          }
-          catch (Exception problem)
-          {
-            thrown = problem;
-          }
-        });
-        waiting.Start();
-        Check.Eventually(() => hub.Info.LinkCount == 1, "the link is connected");
-        Thread.Sleep(20);
-        link.Dispose();
-        Check.That(waiting.Join(TimeSpan.FromSeconds(60)), "the thread still waits");
-        Check.That(thrown is ObjectDisposedException, "thrown: " + thrown);
+        // Whether the wait has begun is not seen. If it had not, the link was disposed before the call.
+        Check.Eventually(() => DisposedInWait(hub, instance).Message.StartsWith("it was disposed during the call"),
+                         "what was disposed during the call says so");
       }
+    }
+
+    static ObjectDisposedException DisposedInWait(Hub hub, GpuInstance instance)
+    {
+      Link link = instance.Connect(Address("woken"));
+      Exception thrown = null;
+      var waiting = new Thread(() =>
+      {
+        try
+        {
+          link.Wait("never");
+        }
+        catch (Exception problem)
+        {
+          thrown = problem;
+        }
+      });
+      waiting.Start();
+      Check.Eventually(() => hub.Info.LinkCount == 1, "the link is connected");
+      Thread.Sleep(20);
+      link.Dispose();
+      Check.That(waiting.Join(TimeSpan.FromSeconds(60)), "the thread still waits");
+      Check.That(thrown is ObjectDisposedException, "thrown: " + thrown);
+      return (ObjectDisposedException)thrown;
     }
 
     static void Keeper(Scope scope)

@@ -307,7 +307,7 @@ func TestSharingThatIsRefused(t *testing.T) {
 	expect(t, err, ErrInvalidArgument)
 	_, err = ShareHandle{}.Info()
 	expect(t, err, ErrInvalidArgument)
-	if text := fmt.Sprint(ShareHandle{}); text != "ShareHandle{ErrInvalidArgument}" {
+	if text := fmt.Sprint(ShareHandle{}); text != "ShareHandle{}" {
 		t.Error(text)
 	}
 	expect(t, i.Revoke(ShareHandle{}), ErrInvalidArgument)

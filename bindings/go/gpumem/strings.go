@@ -115,6 +115,9 @@ func (r *Registration) String() string {
 
 // String says what the handle stands for, and leaves out the bytes, which are a secret.
 func (h ShareHandle) String() string {
+	if h.Equal(ShareHandle{}) {
+		return "ShareHandle{}"
+	}
 	return describe("ShareHandle", false, func() (string, error) {
 		info, err := h.Info()
 		if info.Type == ShareTypeEvent {

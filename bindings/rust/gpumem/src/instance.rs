@@ -242,7 +242,15 @@ impl Drop for Inner {
 
 impl fmt::Debug for Instance {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Instance").field(&self.inner.handle).finish()
+        let mut text = formatter.debug_struct("Instance");
+        match self.info() {
+            Ok(info) => text
+                .field("backend", &info.backend)
+                .field("name", &info.name)
+                .field("device_count", &info.device_count),
+            Err(error) => text.field("error", &error.kind()),
+        };
+        text.finish_non_exhaustive()
     }
 }
 
