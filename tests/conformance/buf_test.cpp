@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Buffers: the rules BUF-1 to BUF-12 and BUF-25, and what UVA-5 and UVA-6 say of them.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -190,6 +192,19 @@ TEST_F(Buf, buf_5_moves_without_a_copy) {
   expect(buffer, before.size, unit_, 0x32);
   gpumem_mapping_info mapping = GPUMEM_MAPPING_INFO_INIT;
   EXPECT_STATUS(gpumem_range_get_mapping(instance_, before.base, &mapping, why()), GPUMEM_ERROR_NOT_FOUND);
+}
+
+TEST_F(Buf, buf_2_more_than_the_host_has) {
+  if (capability(device_, GPUMEM_CAPABILITY_VMM_HOST).value == GPUMEM_ANSWER_NO)
+    SKIP_RULE("no physical memory of the host");
+  const auto machine = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_size();
+  const uint64_t size = (machine / unit_ + 1) * unit_;
+  gpumem_buffer_desc on_host = desc(unit_, 2 * size);
+  on_host.location = GPUMEM_LOCATION_HOST;
+  const Buffer buffer = make(on_host);
+  const gpumem_buffer_info before = buffer.info();
+  EXPECT_STATUS(buffer.resize(size), GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
+  expect_same(buffer.info(), before);
 }
 
 TEST_F(Buf, buf_6_access_holds_as_it_grows) {

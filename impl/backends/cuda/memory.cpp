@@ -25,8 +25,7 @@ constexpr uint64_t kDriverAlignment = 256;
 constexpr uint64_t kAlignmentSlackMax = kBlock;
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-// Below these sizes, querying free memory, and starting threads, is not worth the cost.
-constexpr uint64_t kLargePinned = uint64_t{64} << 20;
+// Below these sizes, starting threads is not worth the cost.
 constexpr uint64_t kTouchedInParallel = uint64_t{8} << 20;
 constexpr uint64_t kTouchedByThread = uint64_t{4} << 20;
 constexpr uint32_t kTouchThreadsMax = 16;
@@ -410,7 +409,7 @@ Result<std::unique_ptr<backend::Memory>> create_mapped_pinned(Device& device,
 Result<std::unique_ptr<backend::Memory>> create_pinned(Device& device, const backend::MemoryRequest& request,
                                                        gpumem_memory_flags wanted) {
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
-  if (request.size >= kLargePinned) GPUMEM_TRY(platform::check_host_budget(request.size));
+  if (request.size >= kLargeOnHost) GPUMEM_TRY(platform::check_host_budget(request.size));
   const bool write_combined = (wanted & GPUMEM_MEMORY_WRITE_COMBINED) != 0;
   // Pieces form one device range only if device and host addresses are equal.
   if (!write_combined && device.traits().same_pointer) return create_mapped_pinned(device, request, wanted);
@@ -473,7 +472,7 @@ class RegisteredMemory final : public Memory {
 
 // Populate absent pages first: the driver faults them in one by one while every other call waits.
 Result<void> populate_absent(const backend::RegistrationRequest& request) {
-  if (request.size < kLargePinned) return {};
+  if (request.size < kLargeOnHost) return {};
   const uint64_t absent = platform::absent_bytes(request.pointer, request.size);
   if (absent < request.size / 2) return {};
   GPUMEM_TRY(platform::check_host_budget(absent));

@@ -10,6 +10,7 @@
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "platform/descriptor.h"
+#include "platform/host_budget.h"
 #include "platform/pages.h"
 #include "platform/thread_record.h"
 
@@ -426,6 +427,8 @@ Result<std::unique_ptr<backend::Physical>> VirtualMemory::try_create(const backe
 
 // A preference must not make the call fail.
 Result<std::unique_ptr<backend::Physical>> VirtualMemory::create(const backend::PhysicalRequest& request) {
+  const bool on_host = request.location != GPUMEM_LOCATION_DEVICE;
+  if (on_host && request.size >= kLargeOnHost) GPUMEM_TRY(platform::check_host_budget(request.size));
   const gpumem_physical_flags wanted = request.require | request.prefer;
   auto made = try_create(request, wanted);
   if (!made && wanted != request.require && !device_.lost()) return try_create(request, request.require);
