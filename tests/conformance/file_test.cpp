@@ -903,6 +903,9 @@ TEST_F(Files, file_4_cancelled) {
           continue;
         }
         EXPECT_STATUS(GPUMEM_ERROR_CANCELLED, status);
+        EXPECT_EQ(last_error().message, "the progress function ended the call at " +
+                                            std::to_string(info.copied) + " of " + std::to_string(kSize) +
+                                            " bytes");
         EXPECT_EQ(progress.told.size(), at + 1);
         if (at == 0) {
           EXPECT_EQ(info.copied, 0u);

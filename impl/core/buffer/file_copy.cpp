@@ -31,9 +31,7 @@ class FileCounter : public FileProgress {
       return progress_.function(progress_.user_data, done, total_);
     }();
     if (answer == 0 || done == total_) return {};
-    return make_error(GPUMEM_ERROR_CANCELLED,
-                      "the progress function ended the call at %" PRIu64 " of %" PRIu64 " bytes", done,
-                      total_);
+    return make_error(GPUMEM_ERROR_CANCELLED, "the progress function ended the call");
   }
 
  private:
@@ -170,7 +168,11 @@ Result<void> copy_file(Context& context, const FileCopyRequest& request, FileCop
   FileCopy work(context, request, file, memory);
   auto done = work.run(&answer->copied);
   answer->direct = file.direct_bytes();
-  return done;
+  if (done || done.error().status != GPUMEM_ERROR_CANCELLED) return done;
+  // Threads may have copied more since the function was called.
+  return make_error(GPUMEM_ERROR_CANCELLED,
+                    "the progress function ended the call at %" PRIu64 " of %" PRIu64 " bytes",
+                    answer->copied, request.size);
 }
 
 }  // namespace gpumem::core
