@@ -640,6 +640,9 @@ TEST_F(Rings, ring_5) {
                 gpumem_share_import(instance_, &handle, nullptr, 0, nullptr, nullptr, &memory, why()));
   gpumem_ring own = nullptr;
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_ring_open(instance_, &handle, nullptr, &own, why()));
+  EXPECT_STREQ(
+      last_error().message,
+      "this process made the ring, and the two ends of a ring are in two processes; open it in another one");
   // By any channel, over a socket, and by the name of a hub.
   Other other;
   other.say(kReceive);

@@ -129,12 +129,15 @@ Result<void> check_not_own(const ShareHandle& handle) {
   auto own = is_own(handle.exporter);
   if (!own) return own.error();
   if (!*own) return {};
+  if (handle.type == GPUMEM_SHARE_TYPE_RING) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "this process made the ring, and the two ends of a ring are in two processes; open it "
+                      "in another one");
+  }
   return make_error(
       GPUMEM_ERROR_INVALID_STATE,
-      "this process exported it, and the driver does not open its own handles; use the %s itself",
-      handle.type == GPUMEM_SHARE_TYPE_EVENT  ? "event"
-      : handle.type == GPUMEM_SHARE_TYPE_RING ? "ring"
-                                              : "memory");
+      "this process exported it, and only other processes open such a handle; use the %s itself",
+      handle.type == GPUMEM_SHARE_TYPE_EVENT ? "event" : "memory");
 }
 
 // Why no device here is that of the exporter.
