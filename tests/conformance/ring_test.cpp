@@ -1054,6 +1054,31 @@ TEST_F(Rings, ring_11_what_cannot_be_released) {
   }
 }
 
+TEST_F(Rings, ring_11_by_whom_a_consumer_is_dropped) {
+  constexpr uint64_t kWord = 128;  // of the first place
+  constexpr uint64_t kReleased = kWord + 8;
+  constexpr uint64_t kActive = 0x1234'03;
+  for (const bool overwritten : {true, false}) {
+    SCOPED_TRACE(overwritten);
+    Other producer;
+    const gpumem_share_handle shared = producer.create(2);
+    gpumem_ring opened = nullptr;
+    ASSERT_OK(gpumem_ring_open(instance_, &shared, nullptr, &opened, why()));
+    const Ring ring(opened);
+    Other hostile;
+    ASSERT_EQ(hostile.open(shared), GPUMEM_SUCCESS);
+    const uint64_t at = overwritten ? kWord : kReleased;
+    const uint64_t value = overwritten ? kActive : UINT64_MAX;
+    ASSERT_EQ(hostile.ask(kScribble, at, false, value).status, GPUMEM_SUCCESS);
+    ASSERT_EQ(producer.ask(kProduce, 1).status, GPUMEM_SUCCESS);
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_ring_wait(ring, nullptr, kLong, &slot, why()));
+    const char* const said = overwritten ? "another consumer has overwritten this one's place"
+                                         : "the producer has dropped this consumer";
+    EXPECT_NE(std::strstr(last_error().message, said), nullptr) << last_error().message;
+  }
+}
+
 TEST_F(Rings, ring_11_what_is_logged) {
   // Whoever is dropped again and again fills no log: of 10 seconds 8 lines are told, and of the rest the
   // number.

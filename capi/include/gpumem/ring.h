@@ -197,8 +197,8 @@ GPUMEM_API gpumem_status gpumem_ring_publish(gpumem_ring ring, gpumem_stream str
  * \retval GPUMEM_NOT_READY none came in time; nothing changed
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT a wrong size of `out_slot`, or a stream of another device or instance
  * \retval GPUMEM_ERROR_INVALID_STATE this is the producer, the consumer holds as many messages as there are slots, the
- *         producer has dropped this consumer because of what it wrote, the producer wrote what cannot be, or the stream
- *         is being captured; or called from a host function
+ *         producer has dropped this consumer because of what it wrote, another consumer has overwritten its place, the
+ *         producer wrote what cannot be, or the stream is being captured; or called from a host function
  * \retval GPUMEM_ERROR_CLOSED the producer has finished the ring, and there is no further message
  * \retval GPUMEM_ERROR_PEER_GONE the producer has ended, and its memory with it
  * \retval GPUMEM_ERROR_BUSY another thread is in a call of this ring

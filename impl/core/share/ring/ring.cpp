@@ -660,10 +660,14 @@ Result<void> Ring::check_waiting() const {
   GPUMEM_TRY(check_running());
   if (producer_) return {};
   GPUMEM_TRY(check_peer());
-  if (control_->place(place_).word.load(std::memory_order_acquire) != word_) [[unlikely]] {
+  const uint64_t word = control_->place(place_).word.load(std::memory_order_acquire);
+  if (word != word_) [[unlikely]] {
     if (peer_->has_hung_up()) return producer_gone();
-    return make_error(GPUMEM_ERROR_INVALID_STATE,
-                      "the producer has dropped this consumer; destroy the ring, and open it again");
+    const bool dropped = word == RingControl::with_state(word_, State::kDropped);
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "%s; destroy the ring, and open it again",
+                      dropped ? "the producer has dropped this consumer"
+                              : "another consumer has overwritten this one's place, or the connection to the "
+                                "producer broke");
   }
   repair_released();
   return {};
