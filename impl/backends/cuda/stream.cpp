@@ -169,7 +169,7 @@ Result<void> Stream::launch_host_function(gpumem_host_function function, void* u
 }
 
 [[gnu::cold]] Result<void> Stream::capture_host_function(gpumem_host_function function, void* user_data,
-                                           void (*end)(void* user_data)) {
+                                                         void (*end)(void* user_data)) {
   const Driver& cu = device_.cu();
   const auto check = [&](const Outcome& outcome) {
     return device_.check(outcome, Place::kHost, "the host function cannot become part of the graph");

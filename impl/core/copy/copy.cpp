@@ -962,7 +962,7 @@ Error fill_in_capture(backend::FillWay way) {
 // A stream of the memory's own device does it, between two events that put it into the order of the given
 // one.
 [[gnu::cold, gnu::noinline]] Result<void> fill_at_home(Device& device, backend::Stream& stream, Device& home,
-                                            const backend::FillSegment& segment) {
+                                                       const backend::FillSegment& segment) {
   auto there = home.backend().create_stream(0);
   if (!there) return there.error();
   const Cleanup release_stream([&] { (void)(*there)->release(); });
@@ -983,9 +983,10 @@ Error fill_in_capture(backend::FillWay way) {
   return ordered;
 }
 
-[[gnu::cold, gnu::noinline]] Result<void> fill_otherwise(backend::FillWay way, Device& device, backend::Stream& stream,
-                                              const FoundSpan& destination,
-                                              const backend::FillSegment& segment) {
+[[gnu::cold, gnu::noinline]] Result<void> fill_otherwise(backend::FillWay way, Device& device,
+                                                         backend::Stream& stream,
+                                                         const FoundSpan& destination,
+                                                         const backend::FillSegment& segment) {
   const platform::CancellationHeld held;
   const bool pageable = !destination.region;  // which the program may have unmapped
   switch (way) {
@@ -1186,7 +1187,8 @@ Result<void> copy_later(Context& context, BorrowedStreams& streams, const CopyAr
 }
 
 [[gnu::cold]] Result<void> check_file_memory(Context& context, void* first, uint64_t size, bool to_memory,
-                               const Result<void>& file, const Result<void>& extent, FileMemory* out) {
+                                             const Result<void>& file, const Result<void>& extent,
+                                             FileMemory* out) {
   GPUMEM_TRY(outside_host_function());
   CopyArguments arguments = copy_of_bytes(first, first, size);
   (to_memory ? arguments.source : arguments.destination) = nowhere(arguments.source);

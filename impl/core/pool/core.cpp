@@ -44,7 +44,7 @@ constexpr uint64_t granule_of(const KindTraits& kind) { return kind.on_device ||
 }  // namespace
 
 [[gnu::cold]] PoolCore::PoolCore(std::shared_ptr<Context> context, Device& device, PoolRequest request,
-                   PoolNeighbors& neighbors)
+                                 PoolNeighbors& neighbors)
     : context_(std::move(context)),
       neighbors_(neighbors),
       device_(device),
