@@ -693,7 +693,8 @@ class InterruptTest(Case):
         for problem in (Raised, Expired):
             def interrupted(*arguments, problem=problem, call=_stream.call):
                 call(*arguments)
-                raise problem
+                if arguments[0] is not c.gpumem_stream_get_capture_id:  # which enqueues nothing
+                    raise problem
             with self.subTest(problem.__name__), self.device.stream() as stream, self.pinned(4) as word, self.device.memory(64) as memory:
                 word.fill(0)
                 stream.wait_value(word, 1)
