@@ -442,6 +442,8 @@ class Model {
   bool lost(int device) const { return devices[static_cast<size_t>(device)].lost; }
   // DEVICE_LOST and INVALID_STATE of a stream.
   Expect usable(const Stream& stream) const;
+  // Work in it becomes a node of a graph that nobody launches. What does not is refused.
+  bool captured(const Stream& stream) const { return lines[static_cast<size_t>(stream.line)].capturing; }
 
   // The next operation of a line.
   uint64_t enqueue(int line) { return ++lines[static_cast<size_t>(line)].enqueued; }

@@ -1161,6 +1161,7 @@ void Player::step_buffer_use(Choice& choice) {
   const bool writes = used.access_of(used.device) == GPUMEM_ACCESS_READWRITE;
   if (!used.asleep && !writes) return;
   const int queue = async ? stream(in).line : -1;
+  if (async && model_.captured(stream(in))) return;
   Call call(*this, choice, async ? "gpumem_fill_async" : "gpumem_fill");
   const uint8_t value = choice.byte();
   call.text("%s, %s, %llu, %u, 1", async ? ("stream" + std::to_string(in)).c_str() : "its instance",

@@ -272,6 +272,7 @@ void Player::step_stream_wait_event(Choice& choice) {
     const Stream& to = stream(waiter.index);
     const Event& from = event(awaited.index);
     if (from.wrapped) return;  // what its maker does with it is not known
+    if (model_.captured(to)) return;
     if (to.instance != from.instance) {
       expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
     } else if (model_.lost(from.device)) {
@@ -309,6 +310,7 @@ void Player::step_stream_launch_host_function(Choice& choice) {
   Expect expect = verdict.done();
   if (expect.empty()) {
     const Stream& to = stream(chosen.index);
+    if (model_.captured(to)) return;
     expect = model_.usable(to);
     if (expect.empty()) {
       const bool missing = instance(to.instance).lacks("launch_host_function");
@@ -413,7 +415,7 @@ void Player::step_stream_write_value(Choice& choice) {
   if (expect.empty()) {
     const Stream& to = stream(chosen.index);
     found = model_.find(to.instance, at.pointer, size);
-    if (found.avoid) return;
+    if (found.avoid || model_.captured(to)) return;
     expect = word_refused(to, found, true);
     if (expect.empty()) {
       if (!order(to.line, found.region, found.at, found.at + size, true)) return;
@@ -454,7 +456,7 @@ void Player::step_stream_wait_value(Choice& choice) {
   if (expect.empty()) {
     const Stream& to = stream(chosen.index);
     found = model_.find(to.instance, at.pointer, size);
-    if (found.avoid) return;
+    if (found.avoid || model_.captured(to)) return;
     expect = word_refused(to, found, false);
     if (expect.empty()) {
       if (!order(to.line, found.region, found.at, found.at + size, false)) return;
@@ -578,7 +580,7 @@ void Player::step_event_record(Choice& choice) {
   verdict.handle(place.wrong);
   Expect expect = verdict.done();
   if (expect.empty()) {
-    if (event(recorded.index).wrapped) return;
+    if (event(recorded.index).wrapped || model_.captured(stream(place.index))) return;
     if (event(recorded.index).device != stream(place.index).device) {
       expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
     } else {
@@ -823,6 +825,7 @@ void Player::do_copy(Choice& choice, bool plane, bool async) {
                                     "gpumem_copy_2d_async"};
   Call call(*this, choice, kNames[2 * plane + async]);
   const Place place = pick_place(choice, async);
+  if (place.stream >= 0 && model_.captured(stream(place.stream))) return;
   const int home = std::max(place.instance, 0);
   const Address to = pick_address(choice, home);
   const Address from = pick_address(choice, home);
@@ -1074,6 +1077,7 @@ Player::Entry Player::pick_entry(Choice& choice, const Place& place, bool first)
 void Player::do_copy_regions(Choice& choice, bool async) {
   Call call(*this, choice, async ? "gpumem_copy_regions_async" : "gpumem_copy_regions");
   const Place place = pick_place(choice, async);
+  if (place.stream >= 0 && model_.captured(stream(place.stream))) return;
   const uint8_t how = choice.byte();
   constexpr uint64_t kCounts[] = {0, UINT64_MAX, UINT64_MAX / 2};
   const uint64_t count = how < kWrong ? 1 + how % 4 : kCounts[how % std::size(kCounts)];
@@ -1203,6 +1207,7 @@ void Player::do_fill(Choice& choice, bool plane, bool async) {
                                     "gpumem_fill_2d_async"};
   Call call(*this, choice, kNames[2 * plane + async]);
   const Place place = pick_place(choice, async);
+  if (place.stream >= 0 && model_.captured(stream(place.stream))) return;
   const Address to = pick_address(choice, std::max(place.instance, 0));
   Rows target;
   target.width = pick_length(choice, to.left);
