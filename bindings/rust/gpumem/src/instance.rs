@@ -243,6 +243,7 @@ impl Drop for Inner {
 impl fmt::Debug for Instance {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = formatter.debug_struct("Instance");
+        text.field("handle", &self.inner.handle);
         match self.info() {
             Ok(info) => text
                 .field("backend", &info.backend)

@@ -19,12 +19,13 @@ fn an_instance_that_is_closed() {
     let instance = Instance::open(backend()).unwrap();
     let (device, copy) = (instance.device(0).unwrap(), instance.clone());
     let (text, info) = (format!("{instance:?}"), instance.info().unwrap());
-    assert!(text.starts_with(&format!("Instance {{ backend: {:?}, name: ", info.backend)), "{text}");
+    assert!(text.starts_with("Instance { handle: 0x"), "{text}");
+    assert!(text.contains(&format!(", backend: {:?}, name: ", info.backend)), "{text}");
     assert!(text.contains(&format!("device_count: {}", info.device_count)), "{text}");
     assert_eq!(device.trim_graphs().unwrap(), 0);
     std::thread::spawn(move || instance.close().unwrap()).join().unwrap();
     assert_eq!(copy.info().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(format!("{copy:?}"), "Instance { error: Closed, .. }");
+    assert!(format!("{copy:?}").ends_with(", error: Closed, .. }"), "{copy:?}");
     assert_eq!(device.memory().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(device.trim_graphs().unwrap_err().kind(), ErrorKind::Closed);
     // The failure of a batch need not belong to one of its regions.

@@ -229,10 +229,10 @@ fn set_capacity(buffer: &mut Buffer<u8>, bytes: usize) -> Result<(), Error> {
     }
 }
 
-/// The handle that `Debug` shows, such as `Stream(0x1)`.
+/// The handle that `Debug` shows, such as `Stream(0x1)` or `Instance { handle: 0x1, .. }`.
 fn shown_handle(object: &impl std::fmt::Debug) -> Checked<u64> {
     let text = format!("{object:?}");
-    let digits = text.split_once("(0x").map_or("", |(_, digits)| digits.trim_end_matches(')'));
+    let digits = text.split_once("0x").map_or("", |(_, rest)| rest.split([')', ',']).next().unwrap_or(""));
     u64::from_str_radix(digits, 16).map_err(|error| error.to_string())
 }
 
