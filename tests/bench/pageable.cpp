@@ -91,12 +91,6 @@ void settings(const Scene& scene, uint64_t size) {
     add("slots_" + std::to_string(slots), [&](Setting& setting) { setting.slots = slots; });
   for (const uint32_t streams : {2U, 4U})
     add("streams_" + std::to_string(streams), [&](Setting& setting) { setting.streams = streams; });
-  for (const uint64_t ramp : {128 * kKiB, 256 * kKiB, 512 * kKiB})
-    add("ramp_" + text_of(ramp), [&](Setting& setting) { setting.ramp = ramp; });
-  add("slot_4MiB_ramp_256KiB", [&](Setting& setting) {
-    setting.slot = 4 * kMiB;
-    setting.ramp = 256 * kKiB;
-  });
   for (const uint32_t threads : {12U, 14U}) {
     add("slot_4MiB_threads_" + std::to_string(threads), [&](Setting& setting) {
       setting.slot = 4 * kMiB;

@@ -19,7 +19,6 @@ class TransferBench {
     uint64_t slot = uint64_t{2} << 20;
     uint32_t slots = 2;
     uint64_t piece = uint64_t{256} << 10;
-    uint64_t ramp = 0;
     uint32_t streams = 1;
     uint64_t each = uint64_t{4} << 20;
   };

@@ -46,7 +46,6 @@ class Work final : public TransferBench {
     tuning.slot = setting.slot;
     tuning.slots = setting.slots;
     tuning.piece = setting.piece;
-    tuning.ramp = setting.ramp;
     tuning.streams = setting.streams;
     tuning.each = setting.each;
     transfer_.reset();

@@ -38,46 +38,6 @@ Result<void> check_rows(const void* first, uint64_t pitch, uint64_t width, uint6
 
 // ---- what a copy is made of ----
 
-RampedRow::RampedRow(uint64_t width, uint64_t most, uint64_t ramp, uint32_t threads, uint32_t slots)
-    : width_(width) {
-  if (ramp == 0) return;
-  std::array<uint64_t, kMostSteps> steps{};
-  uint32_t used = 0;
-  for (uint64_t step = ramp; used < kMostSteps && step <= most / 2; step *= 2)
-    steps.at(used++) = step;
-  if (used == 0) return;
-  const uint64_t down = (uint64_t{threads} * slots + used - 1) / used;  // pieces of each step
-  uint64_t ends = 0;
-  for (uint32_t i = 0; i < used; ++i)
-    ends += (threads + down) * steps.at(i);
-  if (width < ends) return;
-  for (uint32_t i = 0; i < used; ++i)
-    add(threads, steps.at(i));
-  const uint64_t between = width - ends;
-  add(between / most, most);
-  // What is left of the row is in the last piece, so that the others begin at whole pages.
-  const uint64_t rest = between % most / ramp * ramp;
-  add(rest == 0 ? 0 : 1, rest);
-  for (uint32_t i = used; i > 0; --i)
-    add(down, steps.at(i - 1));
-}
-
-void RampedRow::add(uint64_t count, uint64_t width) {
-  if (count == 0) return;
-  levels_.at(count_++) = {pieces_, end_, width};
-  pieces_ += count;
-  end_ += count * width;
-}
-
-RampedRow::Piece RampedRow::at(uint64_t number) const {
-  uint32_t level = count_ - 1;
-  while (levels_.at(level).number > number)
-    --level;
-  const Level& found = levels_.at(level);
-  const uint64_t column = found.column + (number - found.number) * found.width;
-  return {column, number == pieces_ - 1 ? width_ - column : found.width};
-}
-
 struct Transfer::Slot {
   backend::Span span;
   std::shared_ptr<backend::Event> passed;  // recorded behind the slot's copy
@@ -114,9 +74,8 @@ struct Piece {
 };
 
 struct Transfer::Job {
-  Job(const TransferBox& of, uint64_t most, const RampedRow& ramped_row, const FileBox* file_box = nullptr)
+  Job(const TransferBox& of, uint64_t most, const FileBox* file_box = nullptr)
       : box(of),
-        ramped(ramped_row),
         file(file_box),
         to_device(file_box != nullptr ? file_box->to_memory : of.destination.on_device),
         caller(std::this_thread::get_id()) {
@@ -128,7 +87,7 @@ struct Transfer::Job {
       rows = std::min(box.height, most / box.width);
       of_slice = (box.height + rows - 1) / rows;
     }
-    pieces = ramped.pieces() != 0 ? ramped.pieces() : of_slice * box.depth;
+    pieces = of_slice * box.depth;
     if (file != nullptr) landed.resize(pieces);
   }
 
@@ -142,10 +101,6 @@ struct Transfer::Job {
     return next.load(std::memory_order_relaxed) >= pieces || failed.load(std::memory_order_relaxed);
   }
   Piece piece(uint64_t number) const {
-    if (ramped.pieces() != 0) {
-      const RampedRow::Piece found = ramped.at(number);
-      return {0, 0, found.column, found.width, 1};
-    }
     const uint64_t slice = number / of_slice;
     const uint64_t within = number % of_slice;
     if (columns > 1) {
@@ -191,7 +146,6 @@ struct Transfer::Job {
   }
 
   const TransferBox& box;
-  const RampedRow ramped;     // of one row; without pieces for others
   const FileBox* const file;  // instead of ordinary memory; the box is then a row
   const bool to_device;
   const std::thread::id caller;
@@ -580,14 +534,9 @@ uint64_t Transfer::most_of(uint64_t bytes) const {
   return std::min(std::max(tuning_.piece, round_up(share, platform::page_size())), tuning_.slot);
 }
 
-RampedRow Transfer::ramped(const TransferBox& box) const {
-  if (tuning_.ramp == 0 || box.height != 1 || box.depth != 1) return {};
-  return {box.width, most_of(box.width), tuning_.ramp, threads_, tuning_.slots};
-}
-
 Result<bool> Transfer::copy(const TransferBox& box) {
   const uint64_t bytes = box.bytes();
-  Job job(box, most_of(bytes), ramped(box));
+  Job job(box, most_of(bytes));
   return run_job(job, bytes);
 }
 
@@ -595,7 +544,7 @@ Result<bool> Transfer::copy_file(const FileBox& box, uint64_t* copied) {
   TransferBox row;
   (box.to_memory ? row.destination : row.source) = box.memory;
   row.width = box.size;
-  Job job(row, most_of(box.size), ramped(row), &box);
+  Job job(row, most_of(box.size), &box);
   auto done = run_job(job, box.size);
   *copied = job.copied();
   return done;

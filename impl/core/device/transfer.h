@@ -3,7 +3,6 @@
 // bytes through slots of page-locked memory, while the device copies from or to the other slots.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -86,7 +85,6 @@ struct TransferTuning {
   uint64_t slot = uint64_t{2} << 20;             // larger ones leave the caches
   uint32_t slots = 2;                            // of a thread: one is filled, one is on its way
   uint64_t piece = uint64_t{256} << 10;          // the least that a thread takes at once
-  uint64_t ramp = 0;                             // bytes of the first and last pieces of a row; 0: as all
   uint64_t each = uint64_t{4} << 20;             // bytes that are worth waking one more thread than few
   uint32_t few = 4;                              // threads that are worth waking in any case
   uint64_t least_to_device = uint64_t{8} << 20;  // smaller copies are the driver's
@@ -98,38 +96,6 @@ struct TransferTuning {
   uint64_t least_of_file = uint64_t{8} << 20;    // less is read or written by the caller
   std::chrono::nanoseconds idle = std::chrono::seconds(10);  // until the threads end
   const char* limits_root = "";  // stands before the paths that say what memory is left: for tests
-};
-
-// How a long row is cut: first small pieces, so that the device soon has work, then larger ones, and small
-// ones again, so that all threads end together.
-class RampedRow {
- public:
-  struct Piece {
-    uint64_t column;
-    uint64_t width;
-  };
-
-  RampedRow() = default;
-  // For so many threads with so many slots each. Without pieces if the row is too short for that.
-  RampedRow(uint64_t width, uint64_t most, uint64_t ramp, uint32_t threads, uint32_t slots);
-  uint64_t pieces() const { return pieces_; }
-  Piece at(uint64_t number) const;
-
- private:
-  struct Level {
-    uint64_t number;  // of its first piece
-    uint64_t column;
-    uint64_t width;  // of each piece
-  };
-  static constexpr uint32_t kMostSteps = 8;
-
-  void add(uint64_t count, uint64_t width);
-
-  std::array<Level, 2 * kMostSteps + 2> levels_{};
-  uint32_t count_ = 0;
-  uint64_t pieces_ = 0;
-  uint64_t end_ = 0;    // of what the levels cover
-  uint64_t width_ = 0;  // of the row, which the last piece ends
 };
 
 // INVALID_STATE unless the CPU can read (write) each row of ordinary memory.
@@ -176,7 +142,6 @@ class Transfer {
   bool prepare(Lane& lane);
   bool worth_starting(uint64_t bytes);
   uint64_t most_of(uint64_t bytes) const;
-  RampedRow ramped(const TransferBox& box) const;
   Result<bool> run_job(Job& job, uint64_t bytes);
   bool has_room(uint32_t lanes);
   void start_workers(uint32_t count);

@@ -107,60 +107,6 @@ TEST_F(CudaTransfer, ManySmallPieces) {
   }
 }
 
-// Each byte once and in order; small at both ends, and no piece larger than a slot.
-TEST(RampedRow, PiecesCoverTheRow) {
-  constexpr uint64_t kKiB = 1024;
-  for (const uint32_t threads : {2U, 3U, 12U}) {
-    for (const uint32_t slots : {1U, 2U, 4U}) {
-      for (const auto& [most, ramp] : {std::pair{4096UL, 512UL},
-                                       {4096UL, 2048UL},
-                                       {2048 * kKiB, 256 * kKiB},
-                                       {1536 * kKiB + 4096, 256 * kKiB},
-                                       {uint64_t{1} << 24, 4096UL}}) {
-        for (uint64_t half = 1; half < 400; ++half) {
-          const uint64_t width = half * half * ramp / 64 + half;
-          const core::RampedRow row(width, most, ramp, threads, slots);
-          if (row.pieces() == 0) {
-            ASSERT_LT(width, most * (threads + threads * slots + 1) * 2) << "long enough for a ramp";
-            continue;
-          }
-          uint64_t end = 0;
-          for (uint64_t number = 0; number < row.pieces(); ++number) {
-            const auto [column, size] = row.at(number);
-            ASSERT_EQ(column, end) << number << " of " << width;
-            ASSERT_GT(size, 0u);
-            ASSERT_LE(size, most);
-            ASSERT_EQ(column % std::min<uint64_t>(ramp, 4096), 0u);
-            if (number < threads) {
-              ASSERT_EQ(size, ramp);
-            }
-            end += size;
-          }
-          ASSERT_EQ(end, width);
-          ASSERT_LT(row.at(row.pieces() - 1).width, 2 * ramp);
-        }
-      }
-    }
-  }
-  EXPECT_EQ(core::RampedRow(uint64_t{1} << 30, 4096, 0, 3, 2).pieces(), 0u);
-  EXPECT_EQ(core::RampedRow(uint64_t{1} << 30, 4096, 4096, 3, 2).pieces(), 0u)
-      << "no smaller than the others";
-}
-
-TEST_F(CudaTransfer, RampedCopies) {
-  tuning_.piece = tuning_.slot = 16384;
-  tuning_.ramp = 1024;
-  start();
-  for (uint32_t seed = 1; seed < 4; ++seed)
-    round_trip(seed);
-  // The first piece of the caller's lane is as large as the ramp says.
-  const core::RampedRow row(kSize, tuning_.slot, tuning_.ramp, 3, tuning_.slots);
-  ASSERT_GT(row.pieces(), 0u);
-  const uint64_t before = calls("cuMemcpyAsync");
-  round_trip(4);
-  EXPECT_EQ(calls("cuMemcpyAsync") - before, 2 * row.pieces());
-}
-
 TEST_F(CudaTransfer, IdleThreadsEndAndFreeTheirMemory) {
   tuning_.idle = std::chrono::milliseconds(30);
   start();
