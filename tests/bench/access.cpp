@@ -62,6 +62,15 @@ Pair registered(const Scene& scene, uint64_t size) {
           }};
 }
 
+// Beside memory that the driver allocates on the device.
+Pair beside_device(const Scene& scene, uint64_t size, void* ours, const Call& free) {
+  void* const raw = scene.raw.allocate(GPUMEM_KIND_DEVICE, 0, size);
+  return {ours, raw, [raw, size, free, &scene] {
+            scene.raw.free(GPUMEM_KIND_DEVICE, raw, size);
+            free();
+          }};
+}
+
 Pair buffer(const Scene& scene, uint64_t size) {
   gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
   desc.size = size;
@@ -69,11 +78,7 @@ Pair buffer(const Scene& scene, uint64_t size) {
   must(gpumem_buffer_create, scene.device, &desc, &made);
   gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
   must(gpumem_buffer_get_info, made, &info);
-  void* const raw = scene.raw.allocate(GPUMEM_KIND_DEVICE, 0, size);
-  return {info.base, raw, [made, raw, size, &scene] {
-            scene.raw.free(GPUMEM_KIND_DEVICE, raw, size);
-            must(gpumem_buffer_destroy, made);
-          }};
+  return beside_device(scene, size, info.base, [made] { must(gpumem_buffer_destroy, made); });
 }
 
 Pair range(const Scene& scene, uint64_t size) {
@@ -93,12 +98,10 @@ Pair range(const Scene& scene, uint64_t size) {
   must(gpumem_range_set_access, made, uint64_t{0}, size, &access, size_t{1});
   gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
   must(gpumem_range_get_info, made, &info);
-  void* const raw = scene.raw.allocate(GPUMEM_KIND_DEVICE, 0, size);
-  return {info.base, raw, [made, raw, size, &scene] {
-            scene.raw.free(GPUMEM_KIND_DEVICE, raw, size);
-            must(gpumem_range_unmap, made, uint64_t{0}, size);
-            must(gpumem_range_release, made);
-          }};
+  return beside_device(scene, size, info.base, [made, size] {
+    must(gpumem_range_unmap, made, uint64_t{0}, size);
+    must(gpumem_range_release, made);
+  });
 }
 
 constexpr Way kWays[] = {

@@ -423,9 +423,9 @@ struct Busy {
   std::atomic<bool> stop{false};
   std::atomic<int> rounds{0};
 
-  void run(const Scene& scene) {
+  void run(const Scene& scene, unsigned seed) {
     goes_on_at_exit = true;
-    const std::vector<unsigned char> bytes = pattern(5);
+    const std::vector<unsigned char> bytes = pattern(seed);
     std::vector<unsigned char> lent(kSize);
     std::vector<unsigned char> back(kSize);
     while (!stop) {
@@ -451,16 +451,16 @@ struct Busy {
   }
 };
 
-void busy(Scene& scene, const Act& act) {
-  constexpr int kThreads = 3;
-  constexpr int kTimes = 6;  // a fork finds other locks held each time
+// Acts so often while so many threads work, each time somewhere else in their work.
+template <class Work>
+void act_beside(Scene& scene, const Act& act, int count, int times) {
   open_scene(scene);
-  auto& work = keep<Busy>();
+  auto& work = keep<Work>();
   auto& threads = keep<std::vector<std::thread>>();
-  for (int i = 0; i < kThreads; ++i)
-    threads.emplace_back([&] { work.run(scene); });
-  for (int i = 1; i <= kTimes; ++i) {
-    while (work.rounds < i * kThreads)
+  for (int i = 0; i < count; ++i)
+    threads.emplace_back([&, i] { work.run(scene, static_cast<unsigned>(5 + i)); });
+  for (int i = 1; i <= times; ++i) {
+    while (work.rounds < i * count)
       sched_yield();
     act(scene);
   }
@@ -469,6 +469,9 @@ void busy(Scene& scene, const Act& act) {
     thread.join();
   close_scene(scene);
 }
+
+// A fork finds other locks held each time.
+void busy(Scene& scene, const Act& act) { act_beside<Busy>(scene, act, 3, 6); }
 
 // Ordinary memory to the device and back, in copies so large that the library's threads make them.
 struct Copying {
@@ -504,24 +507,7 @@ void copied(Scene& scene, const Act& act) {
   close_scene(scene);
 }
 
-void copying(Scene& scene, const Act& act) {
-  constexpr int kThreads = 2;
-  constexpr int kTimes = 4;  // each time somewhere else in the copies
-  open_scene(scene);
-  auto& work = keep<Copying>();
-  auto& threads = keep<std::vector<std::thread>>();
-  for (unsigned i = 0; i < kThreads; ++i)
-    threads.emplace_back([&, i] { work.run(scene, 8 + i); });
-  for (int i = 1; i <= kTimes; ++i) {
-    while (work.rounds < i * kThreads)
-      sched_yield();
-    act(scene);
-  }
-  work.stop = true;
-  for (std::thread& thread : threads)
-    thread.join();
-  close_scene(scene);
-}
+void copying(Scene& scene, const Act& act) { act_beside<Copying>(scene, act, 2, 4); }
 
 struct State {
   const char* name;
