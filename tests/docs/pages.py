@@ -86,8 +86,10 @@ def main():
     tree = (folder / "navtreedata.js").read_text(encoding="utf-8")
     shown = re.findall(r'^    \[ "(.*?)", "([\w-]+)\.html"', tree, re.MULTILINE)
     tap.check("the first page has every page", sorted(set(texts) - {"index"} ^ {name for _, name in order}))
+    # By their own titles, which the first page may shorten.
+    titled = [(re.match(r"# (.*)\n", texts[name])[1], name) for _, name in order]
     tap.check("the sidebar has the pages in the order of the first page",
-              "" if [name for _, name in shown[:len(order)]] == [name for _, name in order] else f"{shown} begins otherwise than {order}")
+              "" if shown[:len(titled)] == titled else f"{shown} begins otherwise than {titled}")
     ids = {}
     for name, page in pages.items():
         title = re.match(r"# (.*)\n", texts[name])[1]
