@@ -229,6 +229,7 @@ def main():
             rust.tests(f"{backend}, linked", "--workspace", "--tests", backend=backend)
             if backend == "cuda":
                 rust.violations("linked")
+        rust.linted()
         if stage.GATE:
             tap.finish()
         rust.tests("documentation", "--workspace", "--doc")
@@ -236,7 +237,6 @@ def main():
         rust.own_program()
         rust.diagnostics()
         rust.bench()
-        rust.linted()
         rust.documented()
         for backend in staged.backends:
             rust.tests(f"{backend}, loaded", "--package", "gpumem", *LOAD, "--tests", backend=backend)

@@ -320,7 +320,7 @@ fn a_captured_stream_leaves_its_memory_alone() {
         assert_eq!(error.kind(), ErrorKind::InvalidState);
         let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
         let region = Region::new(&memory, Arc::new(Pinned::<u8>::zeroed(device, 64).unwrap()), 64);
-        stream.copy_regions([region]).unwrap(); // a node, which nobody launches
+        drop(stream.copy_regions([region]).unwrap()); // a node, which nobody launches
         let refused = stream.launch_host_function(|| panic!("it ran")).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidState);
         assert!(refused.to_string().contains("at each launch"), "{refused}");
