@@ -696,6 +696,71 @@ TEST_F(Sleep, buf_14_the_pin_budget) {
   EXPECT_TRUE(holds_pattern(instance, buffer.base(), 2 * unit_, 6));
 }
 
+// Of several stores that are made on other threads while content is copied already.
+TEST_F(Sleep, buf_9_the_last_of_several_stores_fails) {
+  constexpr uint64_t kSize = uint64_t{24} << 20;
+  constexpr uint32_t kCount = 3;
+  const auto open = [&](uint64_t budget) {
+    return open_instance([&](gpumem_instance_desc& desc, gpumem_host_options& host) {
+      desc.pin_budget = budget;
+      host.vmm_granularity = kHostUnit;
+      host.device_bytes = 2 * kSize * kCount;
+    });
+  };
+  for (const bool enough : {false, true}) {
+    SCOPED_TRACE(enough);
+    const Instance instance = open(enough ? 0 : kSize * kCount - 1);
+    gpumem_group_desc group_desc = GPUMEM_GROUP_DESC_INIT;
+    gpumem_group made = nullptr;
+    ASSERT_OK(gpumem_group_create(instance, &group_desc, &made, why()));
+    const Group group(made);
+    std::vector<Buffer> buffers;
+    for (uint32_t i = 0; i < kCount; ++i) {
+      gpumem_buffer_desc wanted = desc(kSize, kSize);
+      wanted.group = group;
+      gpumem_buffer handle = nullptr;
+      ASSERT_OK(gpumem_buffer_create(instance.device(), &wanted, &handle, why()));
+      buffers.emplace_back(handle);
+      put_pattern(instance, buffers[i].base(), kSize, i);
+    }
+    const auto expect_content = [&] {
+      for (uint32_t i = 0; i < kCount; ++i)
+        EXPECT_TRUE(holds_pattern(instance, buffers[i].base(), kSize, i)) << i;
+    };
+    const auto before = infos(buffers);
+    const auto counted = live(instance);
+    if (!enough) {
+      EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, group.sleep());
+      for (uint32_t i = 0; i < kCount; ++i)
+        expect_same(buffers[i].info(), before[i]);
+      EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_group_prepare(group, nullptr, why()));
+      EXPECT_EQ(buffers[0].info().store_capacity, kSize);
+      EXPECT_EQ(buffers[kCount - 1].info().store_capacity, 0u);
+      gpumem_prepare_desc none = GPUMEM_PREPARE_DESC_INIT;
+      none.content = GPUMEM_CONTENT_DROP;
+      EXPECT_OK(gpumem_group_prepare(group, &none, why()));
+    } else {
+      gpumem_sleep_desc cancelled = sleep_desc(GPUMEM_CONTENT_PINNED);
+      cancelled.progress = [](void*, uint64_t done, uint64_t) -> int32_t { return done != 0 ? 1 : 0; };
+      EXPECT_STATUS(GPUMEM_ERROR_CANCELLED, group.sleep(cancelled));
+      expect_undone(buffers, before);
+      EXPECT_OK(gpumem_group_prepare(group, nullptr, why()));
+      EXPECT_OK(group.sleep());
+      EXPECT_OK(group.wake());
+    }
+    EXPECT_EQ(live(instance), counted);
+    expect_content();
+    for (const gpumem_content content : {GPUMEM_CONTENT_PAGEABLE, GPUMEM_CONTENT_PINNED}) {
+      if (!enough && content == GPUMEM_CONTENT_PINNED) continue;
+      EXPECT_OK(group.sleep(content));
+      EXPECT_EQ(buffers[kCount - 1].info().store_capacity, kSize);
+      EXPECT_OK(group.wake());
+      expect_content();
+    }
+    EXPECT_EQ(live(instance), counted);
+  }
+}
+
 // ---- BUF-15: preparing ----
 
 TEST_F(Sleep, buf_15_prepares_at_once) {

@@ -14,6 +14,7 @@
 #include "base/arithmetic.h"
 #include "base/caught.h"
 #include "base/cleanup.h"
+#include "core/buffer/piece_maker.h"
 #include "core/copy/copy.h"
 #include "core/device/borrowed_streams.h"
 #include "core/memory/memory.h"
@@ -119,7 +120,9 @@ class Counter {
 class Mover {
  public:
   enum class Way { kSave, kLoad };
-  Mover(Context& context, Way way) : context_(context), way_(way) {}
+  // Of stores that are short of pieces, the maker has them in the order in which they are carried.
+  Mover(Context& context, Way way, PieceMaker* maker = nullptr)
+      : context_(context), way_(way), maker_(maker) {}
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
   ~Mover() { drop_staging(); }
@@ -131,9 +134,10 @@ class Mover {
     Store& store = buffer.store();
     if (store.in_file()) return carry_file(buffer, passed);
     uint64_t offset = 0;
-    for (const Store::Piece& piece : store.pieces()) {
+    for (size_t i = 0; offset < buffer.size(); ++i) {
+      if (i == store.pieces().size()) GPUMEM_TRY(in_buffer(buffer, maker_->add_to(store)));
+      const Store::Piece piece = store.pieces()[i];
       const uint64_t bytes = std::min(piece.size, buffer.size() - offset);
-      if (bytes == 0) break;
       if (in_flight_ == kLanes) GPUMEM_TRY(land(passed));
       void* const there = pointer_behind(buffer.base(), offset);
       const size_t place = (first_ + in_flight_++) % kLanes;
@@ -229,6 +233,7 @@ class Mover {
 
   Context& context_;
   const Way way_;
+  PieceMaker* const maker_;
   std::array<BorrowedStreams, kLanes> lanes_;
   std::array<Flight, kLanes> flights_;  // of the lanes: a ring
   size_t first_ = 0;
@@ -256,6 +261,15 @@ Result<void> load(Context& context, Mover& mover, Buffer& buffer, F passed) {
   return mover.carry(buffer, passed);
 }
 
+// Makes a file at once, and orders memory.
+Result<void> order_store(Buffer& buffer, const StoreRequest& request, PieceMaker& maker) {
+  Store& store = buffer.store();
+  auto ordered = request.content == GPUMEM_CONTENT_FILE ? store.provide(request, buffer.size())
+                                                        : maker.order(store, request, buffer.size());
+  buffer.show_store();
+  return ordered;
+}
+
 Result<void> go_on(Buffer& /*buffer*/, uint64_t /*bytes*/, bool /*last*/) { return {}; }
 
 // ---- sleep ----
@@ -277,16 +291,20 @@ class Sleep {
         GPUMEM_TRY(buffer->check_unused());
       for (Buffer* const buffer : members_.buffers())
         GPUMEM_TRY(buffer->refuse_registrations());
+      PieceMaker maker;
       for (Buffer* const buffer : members_.buffers())
-        GPUMEM_TRY(provide_store(*buffer));
-      return save();
+        GPUMEM_TRY(provide_store(*buffer, maker));
+      maker.start();
+      return save(maker);
     });
     if (!slept) slept = undo(slept.error());
     for (Buffer* const buffer : members_.buffers())
       buffer->accept_registrations();
     if (slept) {
-      for (Buffer* const buffer : members_.buffers())
+      for (Buffer* const buffer : members_.buffers()) {
+        buffer->show_store();
         buffer->set_asleep();
+      }
       return {};
     }
     for (Buffer* const buffer : members_.buffers()) {
@@ -337,20 +355,25 @@ class Sleep {
     return Buffer::finish_work(members_.buffers());
   }
 
-  Result<void> provide_store(Buffer& buffer) {
+  Result<void> provide_store(Buffer& buffer, PieceMaker& maker) {
     (void)buffer.begin_preparing();
     rooms_.push_back(buffer.store().fits(request_.store, 0) ? buffer.store().capacity() : 0);
-    auto provided = buffer.store().provide(request_.store, buffer.size());
-    buffer.show_store();
-    return in_buffer(buffer, provided);
+    return in_buffer(buffer, order_store(buffer, request_.store, maker));
   }
 
-  Result<void> save() {
+  Result<void> save(PieceMaker& maker) {
     Counter counter(request_.progress, members_.buffers());
     GPUMEM_TRY(counter.add(0));
-    Mover mover(context_, Mover::Way::kSave);
+    Mover mover(context_, Mover::Way::kSave, &maker);
+    std::vector<Buffer*> saved_early;
+    saved_early.reserve(members_.buffers().size());
     const auto passed = [&](Buffer& buffer, uint64_t bytes, bool last) -> Result<void> {
-      if (last) GPUMEM_TRY(drop(buffer));
+      if (last) saved_early.push_back(&buffer);
+      // Not before all room is there, so that a lack of it finds all buffers with their memory.
+      if (maker.done()) {
+        for (Buffer* const saved : std::exchange(saved_early, {}))
+          GPUMEM_TRY(drop(*saved));
+      }
       return counter.add(bytes);
     };
     auto saved = [&]() -> Result<void> {
@@ -557,11 +580,21 @@ Result<void> prepare_buffers(Context& context, const std::vector<Ref<Buffer>>& b
   Members members;
   GPUMEM_TRY(members.take(buffers, many, false));
   if (bytes_per_second == 0) {
+    PieceMaker maker;
     for (Buffer* const buffer : members.buffers()) {
       (void)buffer->begin_preparing();
-      auto provided = buffer->store().provide(request, buffer->size());
+      GPUMEM_TRY(order_store(*buffer, request, maker));
+    }
+    maker.start();
+    for (Buffer* const buffer : members.buffers()) {
+      Store& store = buffer->store();
+      const uint64_t before = store.capacity();
+      Result<void> made;
+      while (made && store.missing(buffer->size()) != 0)
+        made = maker.add_to(store);
+      if (!made) (void)store.trim(before);
       buffer->show_store();
-      GPUMEM_TRY(provided);
+      GPUMEM_TRY(made);
     }
     return {};
   }

@@ -26,21 +26,32 @@ bool Store::fits(const StoreRequest& request, uint64_t bytes) const {
   return request == request_ && capacity_ >= bytes;
 }
 
+Result<void> Store::set_request(const StoreRequest& request) {
+  if (request == request_ && request.keeps()) return {};
+  GPUMEM_TRY(trim(0));
+  request_ = request;
+  return {};
+}
+
+uint64_t Store::missing(uint64_t bytes) const {
+  const uint64_t wanted = request_.keeps() ? round_up(bytes, platform::page_size()) : 0;
+  return wanted - std::min(wanted, capacity_);
+}
+
 Result<void> Store::provide(const StoreRequest& request, uint64_t bytes, uint64_t most) {
-  if (!(request == request_) || !request.keeps()) {
-    GPUMEM_TRY(trim(0));
-    request_ = request;
-  }
-  if (!request.keeps()) return {};
-  const uint64_t wanted =
-      std::min(round_up(bytes, platform::page_size()), capacity_ + std::min(most, kSizeMax));
+  GPUMEM_TRY(set_request(request));
+  const uint64_t wanted = capacity_ + std::min(missing(bytes), most);
   if (request.content == GPUMEM_CONTENT_FILE)
     return wanted > capacity_ ? set_file_size(wanted) : Result<void>();
   // Provide all or nothing, so that a failure does not grow the store.
   const uint64_t before = capacity_;
   Cleanup undo([&] { (void)trim(before); });
-  while (capacity_ < wanted)
-    GPUMEM_TRY(add_piece(std::min(wanted - capacity_, kPiece)));
+  while (capacity_ < wanted) {
+    reserve_pieces(1);
+    auto made = make_piece(std::min(wanted - capacity_, kPiece));
+    if (!made) return made.error();
+    add(*made);
+  }
   undo.dismiss();
   return {};
 }
@@ -53,13 +64,15 @@ Result<void> Store::trim(uint64_t keep) {
     capacity_ = 0;
     return {};
   }
-  while (!pieces_.empty() && capacity_ - pieces_.back().size >= keep)
-    GPUMEM_TRY(drop_piece());
+  while (!pieces_.empty() && capacity_ - pieces_.back().size >= keep) {
+    GPUMEM_TRY(give_back(pieces_.back()));
+    capacity_ -= pieces_.back().size;
+    pieces_.pop_back();
+  }
   return {};
 }
 
-Result<void> Store::add_piece(uint64_t size) {
-  pieces_.reserve(pieces_.size() + 1);
+Result<Store::Piece> Store::make_piece(uint64_t size) const {
   Piece piece;
   piece.size = round_up(size, platform::page_size());
   if (request_.content == GPUMEM_CONTENT_PINNED) {
@@ -81,20 +94,17 @@ Result<void> Store::add_piece(uint64_t size) {
     GPUMEM_TRY(platform::populate(piece.bytes, piece.size, 4));
     undo.dismiss();
   }
-  pieces_.push_back(piece);
-  capacity_ += piece.size;
-  return {};
+  return piece;
 }
 
-Result<void> Store::drop_piece() {
-  const Piece& last = pieces_.back();
-  if (last.memory != 0) {
-    GPUMEM_TRY(give_back<Memory>(last.memory, destroy_memory));
-  } else {
-    platform::unmap(last.bytes, last.size);
-  }
-  capacity_ -= last.size;
-  pieces_.pop_back();
+void Store::add(const Piece& piece) noexcept {
+  pieces_.push_back(piece);
+  capacity_ += piece.size;
+}
+
+Result<void> Store::give_back(const Piece& piece) const {
+  if (piece.memory != 0) return core::give_back<Memory>(piece.memory, destroy_memory);
+  platform::unmap(piece.bytes, piece.size);
   return {};
 }
 

@@ -22,7 +22,7 @@ struct StoreRequest {
   }
 };
 
-// Not safe for several threads: its buffer locks.
+// Not safe for several threads, but for make_piece() and give_back(): its buffer locks.
 class Store {
  public:
   // Memory is made in pieces of at most this size, so that it can be made at a pace and given back in part.
@@ -48,8 +48,18 @@ class Store {
 
   // Whether there is room for so many bytes, kept as requested. If nothing is kept, there must be none.
   bool fits(const StoreRequest& request, uint64_t bytes) const;
-  // Makes room, at most `most` bytes in this call. A store of another sort is given back first.
+  // Gives back a store of another sort.
+  Result<void> set_request(const StoreRequest& request);
+  // Sets the request, and makes room, at most `most` bytes in this call.
   Result<void> provide(const StoreRequest& request, uint64_t bytes, uint64_t most = UINT64_MAX);
+  // The bytes that are missing of so many, in whole pages.
+  uint64_t missing(uint64_t bytes) const;
+  // Piece by piece, in place of provide(): make_piece() on any thread, while the request stays as it is;
+  // add() takes what it made, into room that was reserved.
+  void reserve_pieces(size_t more) { pieces_.reserve(pieces_.size() + more); }
+  Result<Piece> make_piece(uint64_t size) const;
+  void add(const Piece& piece) noexcept;
+  Result<void> give_back(const Piece& piece) const;
   // Releases what lies behind so many bytes, in whole pieces.
   Result<void> trim(uint64_t keep);
 
@@ -58,8 +68,6 @@ class Store {
   Result<void> read(uint64_t offset, void* bytes, uint64_t size);
 
  private:
-  Result<void> add_piece(uint64_t size);
-  Result<void> drop_piece();
   Result<void> set_file_size(uint64_t size);
 
   Device& device_;

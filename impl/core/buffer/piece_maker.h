@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Makes the memory of stores on threads of its own, while the caller copies to what is made already.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "core/buffer/store.h"
+
+namespace gpumem::core {
+
+// Made, used and destroyed by one call, which may do the work by itself: no more threads than the system
+// provides are needed.
+class PieceMaker {
+ public:
+  PieceMaker() = default;
+  PieceMaker(const PieceMaker&) = delete;
+  PieceMaker& operator=(const PieceMaker&) = delete;
+  // Ends the threads, and gives back what no store took.
+  ~PieceMaker();
+
+  // Orders what a store lacks, in pieces. Before start().
+  Result<void> order(Store& store, const StoreRequest& request, uint64_t bytes);
+  void start();
+
+  // Adds the next piece to the store that it was ordered for, once it is made.
+  Result<void> add_to(Store& store);
+  // Whether all pieces are in their stores.
+  bool done() const { return taken_ == orders_.size(); }
+
+ private:
+  // While one thread has its piece page-locked, which the driver does for one at a time, another has the
+  // system provide its pages (docs/measured/pinning.md).
+  static constexpr size_t kThreads = 2;
+
+  struct Order {
+    const Store* store;
+    uint64_t size;
+    std::optional<Result<Store::Piece>> made = {};
+  };
+
+  void run() noexcept;
+  static Result<Store::Piece> make(const Order& order) noexcept;
+
+  std::vector<Order> orders_;
+  uint64_t ordered_ = 0;  // bytes
+  size_t taken_ = 0;      // of the orders
+  std::vector<std::thread> threads_;
+
+  std::mutex mutex_;  // for what follows, and Order::made
+  std::condition_variable made_;
+  size_t begun_ = 0;  // of the orders
+  bool stopped_ = false;
+};
+
+}  // namespace gpumem::core
