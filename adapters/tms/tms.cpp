@@ -259,9 +259,15 @@ class Saver {
     if (others != 0) report("%zu of %zu allocations are paused already", others, others + chosen.size());
     if (!chosen.empty()) {
       finish_work(chosen);
-      const Chosen made = make_stores(chosen);
+      Chosen made;
+      made.reserve(chosen.size());
       try {
-        copy(chosen, GPUMEM_FILE_DIRECTION_FROM_MEMORY);
+        // While a store is page-locked, the copies to those before it go on.
+        copy(chosen, GPUMEM_FILE_DIRECTION_FROM_MEMORY, [&](Allocation& one) {
+          if (!lacks_store(one)) return;
+          make_store(one);
+          made.push_back(&one);
+        });
         put_to_sleep(chosen, tag);
       } catch (...) {
         for (Allocation* const one : made) {
@@ -279,11 +285,10 @@ class Saver {
     const size_t others = std::erase_if(chosen, [](const Allocation* one) { return !one->paused; });
     if (others != 0) report("%zu of %zu allocations are not paused", others, others + chosen.size());
     if (!chosen.empty()) {
-      const std::string name = group_tag(tag);
-      gpumem_wake_desc wake = GPUMEM_WAKE_DESC_INIT;
-      wake.tag = name.c_str();
-      call(gpumem_group_wake, group_, &wake);
-      copy_back(chosen);
+      // While memory is made, the copies to what was made before it go on.
+      copy_back(chosen, [](const Allocation& one) {
+        if (!is_awake(one)) call(gpumem_buffer_wake, one.buffer, nullptr);
+      });
       for (Allocation* const one : chosen) {
         one->paused = false;
         if (!retain_ && one->backup != Backup::kFile) release(one->store);
@@ -295,8 +300,15 @@ class Saver {
   void prepare(const std::string& tag) {
     const Lock lock = enter();
     Chosen chosen = choose(tag);
-    std::erase_if(chosen, [](const Allocation* one) { return one->paused; });
-    (void)make_stores(chosen);
+    std::erase_if(chosen, [](const Allocation* one) { return one->paused || !lacks_store(*one); });
+    try {
+      for (Allocation* const one : chosen)
+        make_store(*one);
+    } catch (...) {
+      for (Allocation* const one : chosen)
+        release(one->store);
+      throw;
+    }
   }
 
   uint8_t* backup_of(const void* pointer, uint64_t size) {
@@ -463,22 +475,8 @@ class Saver {
     }
   }
 
-  // Returns the allocations that had none.
-  Chosen make_stores(const Chosen& chosen) {
-    Chosen made;
-    made.reserve(chosen.size());
-    try {
-      for (Allocation* const one : chosen) {
-        if (one->backup == Backup::kNone || one->store.kind != Backup::kNone) continue;
-        made.push_back(one);
-        make_store(*one);
-      }
-    } catch (...) {
-      for (Allocation* const one : made)
-        release(one->store);
-      throw;
-    }
-    return made;
+  static bool lacks_store(const Allocation& one) {
+    return one.backup != Backup::kNone && one.store.kind == Backup::kNone;
   }
 
   void make_store(Allocation& one) const {
@@ -528,12 +526,14 @@ class Saver {
     store = {};
   }
 
-  // Between the allocations and their stores.
-  void copy(const Chosen& chosen, gpumem_file_direction direction) const {
+  // Between the allocations and their stores, each after `prepare` was called for it.
+  template <class Prepare>
+  void copy(const Chosen& chosen, gpumem_file_direction direction, Prepare prepare) const {
     const bool saves = direction == GPUMEM_FILE_DIRECTION_FROM_MEMORY;
     std::set<gpumem_stream> streams;
     try {
-      for (const Allocation* const one : chosen) {
+      for (Allocation* const one : chosen) {
+        prepare(*one);
         if (one->store.kind != Backup::kPinned) continue;
         streams.insert(one->gpu->stream);
         call(gpumem_copy_async, one->gpu->stream, saves ? one->store.data : one->base,
@@ -626,12 +626,13 @@ class Saver {
       one->paused = true;
   }
 
-  // For what was woken. If it fails, that sleeps again.
-  void copy_back(const Chosen& woken) {
+  // For what is awake, or is woken by `prepare`. If it fails, all of that sleeps again.
+  template <class Prepare>
+  void copy_back(const Chosen& chosen, Prepare prepare) const {
     try {
-      copy(woken, GPUMEM_FILE_DIRECTION_TO_MEMORY);
+      copy(chosen, GPUMEM_FILE_DIRECTION_TO_MEMORY, prepare);
     } catch (...) {
-      for (const Allocation* const one : woken)
+      for (const Allocation* const one : chosen)
         (void)sleep_alone(*one);
       throw;
     }
@@ -653,7 +654,7 @@ class Saver {
         woken.push_back(one);
       }
     }
-    copy_back(woken);
+    copy_back(woken, [](const Allocation&) {});
     for (Allocation* const one : woken)
       one->paused = false;
   }
