@@ -6,7 +6,7 @@ import unittest
 
 from .support import on_cuda, python
 
-HOST = '''
+TORCH = '''
 import contextlib, ctypes, importlib, os, sys, types
 from ctypes import byref, c_int, c_size_t, c_ssize_t, c_uint64, c_void_p
 
@@ -79,6 +79,10 @@ torch.cuda = types.SimpleNamespace(
     MemPool=MemPool, use_mem_pool=use_mem_pool, empty_cache=lambda: None,
     memory=types.SimpleNamespace(CUDAPluggableAllocator=CUDAPluggableAllocator, _set_allocator_settings=settings.append))
 
+sys.modules["torch"] = torch
+'''
+
+HOST = TORCH + '''
 # ---- vllm/device_allocator ----
 
 class SleepModeBackend:
@@ -113,7 +117,6 @@ def module(name, **content):
     if parent:
         setattr(sys.modules[parent], last, made)
 
-sys.modules["torch"] = torch
 module("vllm")
 module("vllm.device_allocator", get_mem_allocator_instance=get_mem_allocator_instance)
 module("vllm.device_allocator.cumem", CuMemAllocator=CuMemAllocator)

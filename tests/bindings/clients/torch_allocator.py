@@ -9,6 +9,7 @@ measured. GPUMEM_TORCH_LIBRARY names libgpumem-torch.so, unless that is found be
 """
 
 import concurrent.futures
+import contextlib
 import ctypes
 import gc
 import json
@@ -56,7 +57,7 @@ def prepare(part):
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     import torch
-    if part not in ("native", "expandable", "mempool", "late"):
+    if part not in ("native", "expandable", "mempool", "late", "sleep"):
         import gpumem.adapters.torch as adapter
         begun = time.monotonic()
         adapter.install()
@@ -65,9 +66,9 @@ def prepare(part):
     return torch
 
 
-def train(torch, steps=40, warm=10):
+def train(torch, steps=40, warm=10, inside=contextlib.nullcontext, between=None):
     """A small transformer with sequences of changing length. Every operation is deterministic, so that all allocators must give the
-    same losses, bit for bit."""
+    same losses, bit for bit. The model and the state of the optimizer are made `inside`, and `between` is called after each step."""
     torch.manual_seed(7)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
@@ -76,10 +77,11 @@ def train(torch, steps=40, warm=10):
     if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):
         torch.backends.cuda.enable_cudnn_sdp(False)
     width, words = 512, 4096
-    embed = torch.nn.Embedding(words, width, device="cuda")
-    layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.1, batch_first=True, device="cuda")
-    body = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
-    head = torch.nn.Linear(width, words, device="cuda")
+    with inside():
+        embed = torch.nn.Embedding(words, width, device="cuda")
+        layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.1, batch_first=True, device="cuda")
+        body = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        head = torch.nn.Linear(width, words, device="cuda")
     parameters = [*embed.parameters(), *body.parameters(), *head.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4)
     generator = torch.Generator().manual_seed(11)
@@ -96,8 +98,13 @@ def train(torch, steps=40, warm=10):
         loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimizer.step()
+        with contextlib.nullcontext() if optimizer.state else inside():
+            optimizer.step()
         losses.append(loss.detach())
+        if between:
+            optimizer.zero_grad(set_to_none=True)
+            del output, loss
+            between()
     end.record()
     torch.cuda.synchronize()
     wall = (time.perf_counter() - wall) / steps
@@ -620,6 +627,57 @@ def part_mempool():
     case("mempool: a graph in it", in_graph)
 
 
+def part_sleep():
+    torch = prepare("sleep")
+    import gpumem.adapters.torch as adapter
+    pool = adapter.SleepPool("training")
+    gained, size = [], []
+
+    def night():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+        pool.sleep()
+        gained.append(torch.cuda.mem_get_info()[0] - free)
+        size.append(pool.info().size)
+        require(pool.info().awake_count == 0, "something is awake")
+        pool.wake(keep="all")
+
+    def steps():
+        native = train(torch, 8, 2)["losses"]
+        slept = train(torch, 8, 2, pool.use, night)["losses"]
+        require(slept == native, f"other losses: {slept} instead of {native}")
+        # The weights, and twice as much of AdamW. The first night makes the streams of the library too.
+        require(min(size) >= 250 * MIB and gained[0] >= size[0] - 16 * MIB and
+                all(got >= part for got, part in zip(gained[1:], size[1:])), f"{gained} of {size}")
+        return f"10 nights, each of {min(size) // MIB} MiB or more"
+
+    def guide():
+        page = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
+        code = re.search(r"^## Tensors that sleep\n.*?^```py\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[1]
+        names = {"torch": torch, "gpumem": __import__("gpumem.adapters.torch")}
+        exec(compile(code, "docs/pytorch.md", "exec"), names)
+        require(torch.isfinite(names["model"].weight.sum()), "the weights are gone")
+
+    def graph():
+        other = adapter.SleepPool("graph")
+        with other.use():
+            data = torch.arange(1000, device="cuda", dtype=torch.float32)
+            output = torch.empty_like(data)
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            torch.mul(data, 3, out=output)
+        for _ in range(3):
+            output.zero_()
+            other.sleep()
+            other.wake()
+            captured.replay()
+            require(float(output.sum()) == 3 * 499500, "wrong sum")
+    case("sleep: a model that sleeps between steps has the losses of one that does not, bit for bit", steps)
+    case("sleep: a graph replays after it", graph)
+    case("sleep: the code of docs/pytorch.md", guide)
+
+
 def part_late():
     torch = prepare("late")
     import gpumem.adapters.torch as adapter
@@ -660,7 +718,7 @@ def part_guide():
 
 
 PARTS = {**{name: lambda name=name: part_timed(name) for name in TIMED}, "checks": part_checks, "compile": part_compile,
-         "mempool": part_mempool, "late": part_late, "exit": part_exit, "guide": part_guide}
+         "mempool": part_mempool, "sleep": part_sleep, "late": part_late, "exit": part_exit, "guide": part_guide}
 
 
 # ---- in the process that was started ----

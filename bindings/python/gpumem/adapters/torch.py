@@ -2,17 +2,19 @@
 """gpumem under PyTorch.
 
 :func:`install` makes PyTorch take its GPU memory from pools of gpumem, :func:`mem_pool` does it for a part of a program, and
-:func:`as_tensor` and :func:`from_tensor` hand memory over without a copy, through DLPack. :func:`empty_pinned` makes pinned tensors.
+:func:`as_tensor` and :func:`from_tensor` hand memory over without a copy, through DLPack. :func:`empty_pinned` makes pinned tensors,
+and :class:`SleepPool` tensors that sleep.
 docs/pytorch.md is the guide.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import threading
 from ctypes import c_double, c_int, c_size_t, c_uint64, c_void_p
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union
 
 import torch
 
@@ -23,7 +25,12 @@ from .._calls import call
 from .._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from .._memory import Region, extent
 from . import _plug_in
+from ._torch_sleep import Pool, Saver
 
+if TYPE_CHECKING:
+    from .._codes import Content
+    from .._infos import GroupInfo
+    from .._sleeping import Directory
 
 
 class _As:
@@ -242,6 +249,57 @@ def mem_pool(**options: Any) -> Any:
     made = torch.cuda.memory.CUDAPluggableAllocator(library_path(), "gpumem_torch_segment_alloc", "gpumem_torch_free")
     _allocators.append(made)
     return torch.cuda.MemPool(made.allocator(), **options)
+
+
+# ---- memory that sleeps ----
+
+@functools.lru_cache(maxsize=None)
+def _saver() -> Saver:
+    return Saver()
+
+
+class SleepPool:
+    """Memory for tensors that sleep: it goes back to the GPU, and comes again at the same addresses, with the content if that was
+    kept. So what refers to the tensors stays as it is, captured graphs too.
+
+    ``with pool.use():`` makes what this thread allocates in it part of the pool. Pools with the same tag sleep and wake together. It
+    is for programs that did not call :func:`install`.
+    """
+
+    def __init__(self, tag: str) -> None:
+        if not isinstance(tag, str) or not 0 < len(tag.encode()) <= 63 or not tag.isprintable():
+            raise ValueError(f"the tag is {tag!r}; it must be text of 1 to 63 bytes without control characters")
+        self.tag = tag
+        self._pools: List[Pool] = []
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[None]:
+        """Makes what this thread allocates within part of the pool. Gradients, which other threads allocate, are not. A part of the
+        pool in which there is no tensor by the end goes back to the GPU."""
+        if _installed:
+            raise RuntimeError("PyTorch has no pools for a part of a program after gpumem.adapters.torch.install(); do not call that "
+                               "in a program whose tensors sleep")
+        with _saver().region(self.tag, self._pools):
+            yield
+
+    def sleep(self, content: Union[Content, str, int] = "pinned", *, directory: Optional[Directory] = None) -> None:
+        """Waits for the work of the GPUs and gives the memory back: first that in which there is no tensor any more, then the rest,
+        as :meth:`gpumem.Group.sleep`. Do not use its tensors before :meth:`wake`."""
+        _saver().free_unused(self._pools)
+        _saver().put_to_sleep(content, self.tag, directory)
+
+    def wake(self, *, keep: Union[SupportsIndex, str] = 0) -> None:
+        """Takes the memory again, as :meth:`gpumem.Group.wake`. If there is none, it sleeps on, and nothing is lost."""
+        _saver().wake(keep, self.tag)
+
+    def prepare(self, content: Union[Content, str, int] = "pinned", *, directory: Optional[Directory] = None,
+                bytes_per_second: int = 0) -> None:
+        """Makes the memory that the next sleep copies to, as :meth:`gpumem.Group.prepare`."""
+        _saver().prepare(content, self.tag, bytes_per_second, directory)
+
+    def info(self) -> GroupInfo:
+        """What there is with the tag: sizes, how many allocations, and how many of them are awake."""
+        return _saver().info(self.tag)
 
 
 # ---- statistics ----

@@ -9,19 +9,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from ctypes import c_bool, c_char_p, c_int, c_ssize_t, c_void_p
-from typing import Any, Iterator, List, Optional, Tuple, Union
+from typing import Iterator, List, Optional, Tuple, Union
 
 import torch
 from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepModeBackendFactory
 
-from .. import _library as c
-from .._calls import call
-from .._groups import group_info
-from .._infos import GroupInfo
-from .._sleeping import prepare_desc, sleep_desc, wake_desc
 from ..errors import Error
-from . import _plug_in
+from ._torch_sleep import Pool, Saver
 
 _SWITCH = "GPUMEM_VLLM"  # the worker allocates before it asks for a mode
 _RELEASE = "VLLM_SLEEP_MODE_RELEASE_HOST_MEMORY"
@@ -33,7 +27,7 @@ def _is_set(variable: str) -> bool:
     return os.environ.get(variable, "0") not in ("", "0")
 
 
-class Allocator:
+class Allocator(Saver):
     """In the place of ``vllm.device_allocator.cumem.CuMemAllocator``. There is one in a process."""
 
     instance: Optional[Allocator] = None
@@ -46,92 +40,45 @@ class Allocator:
         return Allocator.instance
 
     def __init__(self) -> None:
-        path = _plug_in.path("libgpumem-tms.so", "GPUMEM_TMS_LIBRARY")
-        self._library = library = _plug_in.load(path)
-        for name, result, arguments in (
-                ("tms_set_current_tag", None, [c_char_p]), ("tms_get_current_tag", c_char_p, []),
-                ("tms_set_interesting_region", None, [c_bool]), ("tms_get_interesting_region", c_bool, []),
-                ("tms_torch_free", None, [c_void_p, c_ssize_t, c_int, c_void_p]), ("gpumem_tms_group", c_void_p, [])):
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-        self._group = library.gpumem_tms_group()
-        if not self._group:
-            raise RuntimeError("gpumem cannot be the allocator of vLLM; the line before on standard error says why")
-        self._allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "tms_torch_malloc", "tms_torch_free")
-        self._pools: List[Any] = []
+        super().__init__()
+        self._pools: List[Pool] = []
 
     @contextlib.contextmanager
     def use_memory_pool(self, tag: Optional[str] = None) -> Iterator[None]:
         """What is allocated within sleeps and wakes by this tag. A thread of the library then makes the page-locked memory that a
         sleep at level 1 copies it to."""
-        library, before = self._library, (self._library.tms_get_current_tag(), self._library.tms_get_interesting_region())
-        # What is unused is freed below behind the pool's back, so it is used once and lives on.
-        pool = torch.cuda.MemPool(self._allocator.allocator())
-        self._pools.append(pool)
-        with _no_expandable_segments():
-            library.tms_set_current_tag((tag or self.default_tag).encode())
-            library.tms_set_interesting_region(True)
-            try:
-                with torch.cuda.use_mem_pool(pool):
-                    yield
-                    for segment in pool.snapshot():
-                        if segment["allocated_size"] == 0:
-                            library.tms_torch_free(segment["address"], segment["total_size"], segment["device"], None)
-            finally:
-                library.tms_set_current_tag(before[0])
-                library.tms_set_interesting_region(before[1])
+        with self.region(tag or self.default_tag, self._pools):
+            yield
         if tag in _KEPT and not _is_set(_RELEASE):
             with contextlib.suppress(Error):  # the sleep makes what is missing, and reports what is wrong
-                call(c.gpumem_group_prepare, self._group, prepare_desc("pinned", None, tag, _PACE))
+                self.prepare("pinned", tag, _PACE)
 
     def sleep(self, offload_tags: Union[Tuple[str, ...], str, None] = None) -> None:
         """Frees all memory, and keeps the content of that with these tags; None means the default tag."""
         for tag in _tuple(self.default_tag if offload_tags is None else offload_tags):
-            self._sleep("pinned", tag)
-        self._sleep("drop", None)  # what sleeps already stays as it is
+            self.put_to_sleep("pinned", tag)
+        self.put_to_sleep("drop", None)  # what sleeps already stays as it is
         gc.collect()
         torch.cuda.empty_cache()
 
     def discard(self, tags: Union[Tuple[str, ...], str]) -> None:
         """Frees the memory with these tags, without its content."""
         for tag in _tuple(tags):
-            self._sleep("drop", tag)
-
-    def _sleep(self, content: str, tag: Optional[str]) -> None:
-        call(c.gpumem_group_sleep, self._group, sleep_desc(content, None, tag, None, None, False))
+            self.put_to_sleep("drop", tag)
 
     def wake_up(self, tags: Optional[List[str]] = None) -> None:
         """Makes the memory with these tags, or all, with the content that was kept."""
         wanted: List[Optional[str]] = [None] if tags is None else [*tags]
         for tag in wanted:
-            call(c.gpumem_group_wake, self._group, wake_desc(0 if _is_set(_RELEASE) else "all", tag))
+            self.wake(0 if _is_set(_RELEASE) else "all", tag)
 
     def get_current_usage(self) -> int:
         """Bytes that are allocated, awake or not."""
         return self.info().size
 
-    def info(self, tag: Optional[str] = None) -> GroupInfo:
-        """What there is, or what there is with one tag."""
-        return group_info(self._group, tag)
-
 
 def _tuple(tags: Union[Tuple[str, ...], str]) -> Tuple[str, ...]:
     return (tags,) if isinstance(tags, str) else tags
-
-
-@contextlib.contextmanager
-def _no_expandable_segments() -> Iterator[None]:
-    """A MemPool does not work with them (pytorch#147851). What one setting leaves out, PyTorch resets, so all are passed."""
-    settings = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    without = settings.replace("expandable_segments:True", "expandable_segments:False")
-    if without == settings:
-        yield
-        return
-    torch.cuda.memory._set_allocator_settings(without)
-    try:
-        yield
-    finally:
-        torch.cuda.memory._set_allocator_settings(settings)
 
 
 class Backend(SleepModeBackend):  # type: ignore[misc]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Memory of PyTorch that sleeps: that of libgpumem-tms.so, whose regions are the buffers of one group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from ctypes import c_bool, c_char_p, c_int, c_ssize_t, c_void_p
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Set, SupportsIndex, Union
+
+import torch
+
+from .. import _library as c
+from .._calls import call
+from .._groups import group_info
+from .._sleeping import prepare_desc, sleep_desc, wake_desc
+from . import _plug_in
+
+if TYPE_CHECKING:
+    from .._codes import Content
+    from .._infos import GroupInfo
+    from .._sleeping import Directory
+
+
+class Pool:
+    """A ``torch.cuda.MemPool`` that was filled once, in one region. It lives on, as what it does not use is freed behind its back."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._freed: Set[int] = set()  # addresses of segments that it still has on its list
+
+    def free_unused(self, free: Any) -> None:
+        for segment in self._pool.snapshot():
+            if segment["allocated_size"] == 0 and segment["address"] not in self._freed:
+                self._freed.add(segment["address"])
+                free(segment["address"], segment["total_size"], segment["device"], None)
+
+
+class Saver:
+    """The library, and calls of its group for the regions with a tag, or None for all."""
+
+    def __init__(self) -> None:
+        path = _plug_in.path("libgpumem-tms.so", "GPUMEM_TMS_LIBRARY")
+        self._library = library = _plug_in.load(path)
+        for name, result, arguments in (
+                ("tms_set_current_tag", None, [c_char_p]), ("tms_get_current_tag", c_char_p, []),
+                ("tms_set_interesting_region", None, [c_bool]), ("tms_get_interesting_region", c_bool, []),
+                ("tms_torch_free", None, [c_void_p, c_ssize_t, c_int, c_void_p]), ("gpumem_tms_group", c_void_p, [])):
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        self._group = library.gpumem_tms_group()
+        if not self._group:
+            raise RuntimeError("gpumem cannot make memory that sleeps; the line before on standard error says why")
+        self._allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "tms_torch_malloc", "tms_torch_free")
+
+    @contextlib.contextmanager
+    def region(self, tag: str, pools: List[Pool]) -> Iterator[None]:
+        """What this thread allocates within is of the tag. Adds a pool."""
+        library, before = self._library, (self._library.tms_get_current_tag(), self._library.tms_get_interesting_region())
+        made = torch.cuda.MemPool(self._allocator.allocator())
+        pools.append(Pool(made))
+        with _no_expandable_segments():
+            library.tms_set_current_tag(tag.encode())
+            library.tms_set_interesting_region(True)
+            try:
+                with torch.cuda.use_mem_pool(made):
+                    yield
+                    self.free_unused(pools[-1:])
+            finally:
+                library.tms_set_current_tag(before[0])
+                library.tms_set_interesting_region(before[1])
+
+    def free_unused(self, pools: List[Pool]) -> None:
+        """Gives back the segments in which there is no tensor any more."""
+        for pool in pools:
+            pool.free_unused(self._library.tms_torch_free)
+
+    def put_to_sleep(self, content: Union[Content, str, int], tag: Optional[str], directory: Optional[Directory] = None) -> None:
+        call(c.gpumem_group_sleep, self._group, sleep_desc(content, directory, tag, None, None, False))
+
+    def wake(self, keep: Union[SupportsIndex, str], tag: Optional[str]) -> None:
+        call(c.gpumem_group_wake, self._group, wake_desc(keep, tag))
+
+    def prepare(self, content: Union[Content, str, int], tag: Optional[str], bytes_per_second: int,
+                directory: Optional[Directory] = None) -> None:
+        call(c.gpumem_group_prepare, self._group, prepare_desc(content, directory, tag, bytes_per_second))
+
+    def info(self, tag: Optional[str] = None) -> GroupInfo:
+        """What there is, or what there is with one tag."""
+        return group_info(self._group, tag)
+
+
+@contextlib.contextmanager
+def _no_expandable_segments() -> Iterator[None]:
+    """A MemPool does not work with them (pytorch#147851). What one setting leaves out, PyTorch resets, so all are passed."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+    without = settings.replace("expandable_segments:True", "expandable_segments:False")
+    if without == settings:
+        yield
+        return
+    torch.cuda.memory._set_allocator_settings(without)
+    try:
+        yield
+    finally:
+        torch.cuda.memory._set_allocator_settings(settings)
