@@ -19,38 +19,27 @@ inline void pause_briefly() {
 #endif
 }
 
-// Like std::thread's constructor, but blocks all signals except faults and, if the creating thread does not
-// block them:
+// The signal mask of threads that are started while it lives: it blocks all signals except faults and, if the
+// creating thread does not block them:
 // - those with which language runtimes stop threads: without these, a garbage collector would wait forever
-// for
-//   a thread that ran a host function;
+//   for a thread that ran a host function;
 // - those that ask the process to end, if it has no handler for them: else it could not be ended once all
 //   its own threads are gone.
+class NewThreadSignals {
+ public:
+  NewThreadSignals();
+  NewThreadSignals(const NewThreadSignals&) = delete;
+  NewThreadSignals& operator=(const NewThreadSignals&) = delete;
+  ~NewThreadSignals();
+
+ private:
+  sigset_t before_;
+};
+
+// Like std::thread's constructor, with the signals above.
 template <class F>
 std::thread start_thread(F function) {
-  struct Blocked {
-    Blocked() {
-      sigset_t all;
-      sigfillset(&all);
-      pthread_sigmask(SIG_SETMASK, nullptr, &before);
-      const auto keep = [&](int signal) {
-        if (!sigismember(&before, signal)) sigdelset(&all, signal);
-      };
-      for (const int stop : {SIGXCPU, SIGPWR})
-        keep(stop);
-      for (int stop = SIGRTMIN; stop <= SIGRTMAX; ++stop)
-        keep(stop);
-      for (const int end : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
-        struct sigaction action;
-        if (sigaction(end, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) keep(end);
-      }
-      for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
-        sigdelset(&all, fault);
-      pthread_sigmask(SIG_SETMASK, &all, nullptr);
-    }
-    ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
-    sigset_t before;
-  } blocked;
+  const NewThreadSignals signals;
   return std::thread(std::move(function));
 }
 
