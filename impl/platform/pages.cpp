@@ -372,6 +372,21 @@ Result<void> populate(void* address, uint64_t size, uint32_t threads) {
   return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "madvise", "cannot populate the pages");
 }
 
+Result<void> fill_memory_file(int file_descriptor, uint64_t size, int byte) {
+  const std::vector<char> bytes(std::min(size, uint64_t{64} << 10), static_cast<char>(byte));
+  for (uint64_t done = 0; done < size;) {
+    const ssize_t written = pwrite(file_descriptor, bytes.data(),
+                                   std::min<uint64_t>(size - done, bytes.size()), static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "pwrite",
+                          "the system does not have enough memory");
+    }
+    done += static_cast<uint64_t>(written);
+  }
+  return {};
+}
+
 void touch_fresh(void* address, uint64_t size, uint32_t threads) {
   const uint64_t page = page_size();
   in_parallel(size, threads, [&](uint64_t offset, uint64_t length) {

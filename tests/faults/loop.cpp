@@ -433,6 +433,9 @@ gpumem_status status_of_system_call(const Step& step, const gpumem_error& error)
     if (code == EACCES) return GPUMEM_ERROR_PERMISSION_DENIED;
     return code == ENOSPC ? GPUMEM_ERROR_LIMIT_EXCEEDED : GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   }
+  // The pages of memory, or a file of the program.
+  const bool of_memory = std::strstr(error.message, "the system does not have enough memory") != nullptr;
+  if (call == "pwrite" && of_memory) return step.exhausted;
   if (call == "open" || call == "mkostemp" || call == "posix_fallocate" || call == "pwrite")
     return code == EIO ? GPUMEM_ERROR_INTERNAL : GPUMEM_ERROR_LIMIT_EXCEEDED;
   const bool of_program = std::strcmp(step.function, "gpumem_copy_file") == 0;

@@ -139,9 +139,13 @@ Result<void> make_pages(Shared& shared, int file, uint64_t size, const backend::
       allocation.numa_node = request.numa_node;
     }
   }
-  if (pinned || shared.options.fill) GPUMEM_TRY(populate(shared, *view, size, exhausted));
-  if (shared.options.fill) std::memset(*view, kFreshByte, size);
+  if (shared.options.fill) {
+    GPUMEM_TRY(shared.steps.take("pwrite"));
+    if (auto filled = platform::fill_memory_file(file, size, kFreshByte); !filled)
+      return located(filled.error(), exhausted);
+  }
   if (pinned) {
+    GPUMEM_TRY(populate(shared, *view, size, exhausted));
     const uint64_t begin = address_of(*view);
     auto locked = lock_in_pieces(shared, begin, begin + size, request.require, &allocation.page_lock);
     if (!locked) return locked.error();

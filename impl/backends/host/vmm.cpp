@@ -120,20 +120,24 @@ Result<void> HostVirtualMemory::make_view(HostBlock& block, int file) {
   return {};
 }
 
-Result<void> HostVirtualMemory::make_pages(HostBlock& block) {
+Result<void> HostVirtualMemory::make_pages(HostBlock& block, int file) {
   const bool on_host = !block.facts.on_device();
   const int32_t node = block.facts.location_id;
   if (block.facts.location == GPUMEM_LOCATION_HOST_NUMA && platform::numa_node_exists(node)) {
     GPUMEM_TRY(shared_.steps.take("mbind"));
     GPUMEM_TRY(platform::bind_to_node(block.bytes, block.facts.size, node));
   }
-  if (on_host || shared_.options.fill) {
+  if (shared_.options.fill) {
+    GPUMEM_TRY(shared_.steps.take("pwrite"));
+    if (auto filled = platform::fill_memory_file(file, block.facts.size, kFreshByte); !filled)
+      return located(filled.error(), block);
+  }
+  if (on_host) {
     GPUMEM_TRY(shared_.steps.take("madvise"));
     if (auto populated = platform::populate(block.bytes, block.facts.size, kPopulatingThreads); !populated) {
       return located(populated.error(), block);
     }
   }
-  if (shared_.options.fill) std::memset(block.bytes, kFreshByte, block.facts.size);
   return {};
 }
 
@@ -164,7 +168,7 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::create(
   if (!file) return located(file.error(), *block);
   block->file = *file;
   GPUMEM_TRY(make_view(*block, *file));
-  GPUMEM_TRY(make_pages(*block));
+  GPUMEM_TRY(make_pages(*block, *file));
   // A process has few descriptors, so they are kept only where something needs them.
   if ((request.handle_types & GPUMEM_HANDLE_TYPE_POSIX_FD) == 0) {
     platform::close_file(std::exchange(block->file, -1));

@@ -102,7 +102,7 @@ class HostVirtualMemory final : public backend::VirtualMemory {
 
  private:
   Result<void> make_view(HostBlock& block, int file);
-  Result<void> make_pages(HostBlock& block);
+  Result<void> make_pages(HostBlock& block, int file);
   backend::PhysicalFacts facts_for(const backend::PhysicalRequest& request) const;
 
   Shared& shared_;
