@@ -37,13 +37,14 @@ int main(void) {
   if (back == NULL) return 1;
   TRY(gpumem_copy(instance, back, weights, SIZE, NULL, &error));
   const int same = memcmp(back, bytes, SIZE) == 0;
-  printf("%d %% are there, and they are %s\n", last, same ? "the same" : "others");
+  printf("%d %% are there, content %s\n", last, same ? "equal" : "different");
 
   /* More than the file has. */
   desc.file_offset = HEADER + 1;
   const gpumem_status refused = gpumem_copy_file(instance, &desc, NULL, &error);
   printf("%s: %s\n", gpumem_status_name(refused), error.message);
   TRY(gpumem_free(instance, weights, &error));
+  print_live_objects(instance);
   free(back);
   free(bytes);
   fclose(file);

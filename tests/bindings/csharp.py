@@ -107,7 +107,7 @@ def with_runtime(tap, staged, name, program, samples, variables, backends=None):
 
 # Mono's compiler speaks C# 7.0 without local functions; where it needs another way, the source has GPUMEM_MCS.
 MCS = ["mcs", "-unsafe", "-optimize", "-warnaserror", "-warn:4", "-d:GPUMEM_MCS"]
-SAMPLES = {"basic": "Basic", "pinned_mapped": "PinnedMapped", "errors": "Errors"}
+SAMPLES = {"basic": "Basic", "pinned_mapped": "PinnedMapped", "errors": "Errors", "file": "File"}
 
 
 def compile_all(tap, name, compiler, binding, folder, ending, for_programs=None):
@@ -178,7 +178,7 @@ def with_sdk(tap, staged, binding, folder, variables):
     env = {**os.environ, "DOTNET_CLI_HOME": str(folder), "DOTNET_CLI_TELEMETRY_OPTOUT": "1", "DOTNET_NOLOGO": "1"}
     offline = ["--source", str(folder)]
     commands, problem = {}, ""
-    for project in ("tests/GpuMem.Tests", "examples/Basic", "examples/PinnedMapped", "examples/Errors"):
+    for project in ("tests/GpuMem.Tests", "examples/Basic", "examples/PinnedMapped", "examples/Errors", "examples/File"):
         path = copy / f"{project}.csproj"
         out = folder / "dotnet-out" / path.stem
         problem = problem or must("dotnet", "build", "-c", "Release", "-p:GpuMemFrameworks=net8.0", "-o", out, *offline, path,

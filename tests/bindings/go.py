@@ -17,7 +17,7 @@ from pathlib import Path
 import stage
 from tap import Tap
 
-SAMPLES = ["basic", "pinned_mapped", "errors", "share"]
+SAMPLES = ["basic", "pinned_mapped", "errors", "file", "share"]
 OTHER_VERSIONS = ["0.0.9", "9.0.0"]
 
 

@@ -15,7 +15,7 @@ import stage
 from tap import Tap
 
 NOTES = 80  # Lines of a failing program's output that are shown.
-SAMPLES = ["basic", "pinned_mapped", "errors"]
+SAMPLES = ["basic", "pinned_mapped", "errors", "file"]
 # Mistakes, and a part of what the compiler says to each, if it is one that knows `#[diagnostic::on_unimplemented]`.
 MISTAKES = {
     "let _ = Pinned::<bool>::zeroed(device, 4)": "`bool` cannot lie in memory that devices write",
