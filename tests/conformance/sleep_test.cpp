@@ -698,8 +698,8 @@ TEST_F(Sleep, buf_14_the_pin_budget) {
 
 // Of several stores that are made on other threads while content is copied already.
 TEST_F(Sleep, buf_9_the_last_of_several_stores_fails) {
-  constexpr uint64_t kSize = uint64_t{24} << 20;
-  constexpr uint32_t kCount = 3;
+  constexpr uint64_t kSize = uint64_t{10} << 20;
+  constexpr uint32_t kCount = 8;  // more than are copied at once
   const auto open = [&](uint64_t budget) {
     return open_instance([&](gpumem_instance_desc& desc, gpumem_host_options& host) {
       desc.pin_budget = budget;
@@ -744,6 +744,7 @@ TEST_F(Sleep, buf_9_the_last_of_several_stores_fails) {
       cancelled.progress = [](void*, uint64_t done, uint64_t) -> int32_t { return done != 0 ? 1 : 0; };
       EXPECT_STATUS(GPUMEM_ERROR_CANCELLED, group.sleep(cancelled));
       expect_undone(buffers, before);
+      EXPECT_EQ(live(instance), counted);
       EXPECT_OK(gpumem_group_prepare(group, nullptr, why()));
       EXPECT_OK(group.sleep());
       EXPECT_OK(group.wake());
