@@ -140,11 +140,12 @@ def free_bytes():
 
 
 def dirty(gib):
-    """What was freed is used by somebody else."""
+    """What was freed is used by somebody else. Copies right after that are slower (docs/measured/adapters.md)."""
     other = torch.full((gib * GIB,), 0xee, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     del other
     torch.cuda.empty_cache()
+    time.sleep(1)
 
 
 def raw_rates():
