@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "base/caught.h"
+#include "core/object/abandoned.h"
+#include "platform/host_budget.h"
+#include "platform/pages.h"
 #include "platform/thread.h"
 
 namespace gpumem::core {
@@ -15,22 +18,26 @@ PieceMaker::~PieceMaker() {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
+    made_.notify_all();
   }
   for (std::thread& thread : threads_)
     thread.join();
   for (size_t i = taken_; i < orders_.size(); ++i) {
-    // What cannot be given back is destroyed with the instance.
-    if (const Order& left = orders_[i]; left.made && left.made->ok())
-      (void)left.store->give_back(**left.made);
+    const Order& left = orders_[i];
+    if (!left.made || !left.made->ok()) continue;
+    const Store::Piece& piece = **left.made;
+    if (piece.memory != 0) {
+      abandon(context_, piece.memory);
+    } else {
+      platform::unmap(piece.bytes, piece.size);
+    }
   }
 }
 
 Result<void> PieceMaker::order(Store& store, const StoreRequest& request, uint64_t bytes) {
   GPUMEM_TRY(store.set_request(request));
   uint64_t missing = store.missing(bytes);
-  const uint64_t pieces = missing / Store::kPiece + 1;
-  store.reserve_pieces(pieces);
-  orders_.reserve(orders_.size() + pieces);
+  store.reserve_pieces(missing / Store::kPiece + 1);
   while (missing != 0) {
     const uint64_t size = std::min(missing, Store::kPiece);
     orders_.push_back({&store, size});
@@ -42,9 +49,11 @@ Result<void> PieceMaker::order(Store& store, const StoreRequest& request, uint64
 
 void PieceMaker::start() {
   if (ordered_ <= Store::kPiece) return;  // starting threads is not worth the cost
+  // The pages of ordinary memory are provided by several threads, and nothing follows.
+  const size_t threads = orders_.front().store->content() == GPUMEM_CONTENT_PINNED ? kThreads : 1;
   try {
-    threads_.reserve(kThreads);
-    while (threads_.size() < kThreads) {
+    threads_.reserve(threads);
+    while (threads_.size() < threads) {
       threads_.push_back(platform::start_thread([this] {
         pthread_setname_np(pthread_self(), "gpumem-store");
         run();
@@ -55,24 +64,41 @@ void PieceMaker::start() {
   }
 }
 
-Result<Store::Piece> PieceMaker::make(const Order& order) noexcept {
+// Pages that another thread has not touched yet are missing in what the system says that it has left. Where
+// that does not suffice for all of them, one piece is made after the other, since the last may have to fail.
+bool PieceMaker::may_begin() const noexcept {
+  if (making_ == 0) return true;
   try {
-    return order.store->make_piece(order.size);
-  } catch (...) {
-    return caught_failure();
+    return platform::check_host_budget(making_ + orders_[begun_].size).ok();
+  } catch (const std::exception&) {
+    return false;
   }
 }
 
+void PieceMaker::make(Lock& lock) noexcept {
+  Order& order = orders_[begun_++];
+  making_ += order.size;
+  lock.unlock();
+  auto made = [&]() -> Result<Store::Piece> {
+    try {
+      return order.store->make_piece(order.size);
+    } catch (...) {
+      return caught_failure();
+    }
+  }();
+  lock.lock();
+  making_ -= order.size;
+  stopped_ = stopped_ || !made.ok();
+  order.made.emplace(std::move(made));
+  made_.notify_all();
+}
+
 void PieceMaker::run() noexcept {
-  std::unique_lock lock(mutex_);
-  while (!stopped_ && begun_ < orders_.size()) {
-    Order& order = orders_[begun_++];
-    lock.unlock();
-    auto made = make(order);
-    lock.lock();
-    stopped_ = stopped_ || !made.ok();
-    order.made.emplace(std::move(made));
-    made_.notify_one();
+  Lock lock(mutex_);
+  for (;;) {
+    made_.wait(lock, [&] { return stopped_ || begun_ == orders_.size() || may_begin(); });
+    if (stopped_ || begun_ == orders_.size()) return;
+    make(lock);
   }
 }
 
@@ -80,14 +106,9 @@ void PieceMaker::run() noexcept {
 // before it failed.
 Result<void> PieceMaker::add_to(Store& store) {
   Order& order = orders_[taken_];
-  std::unique_lock lock(mutex_);
-  if (begun_ == taken_) {
-    ++begun_;
-    lock.unlock();
-    order.made.emplace(make(order));
-  } else {
-    made_.wait(lock, [&] { return order.made.has_value(); });
-  }
+  Lock lock(mutex_);
+  made_.wait(lock, [&] { return order.made.has_value() || (begun_ == taken_ && may_begin()); });
+  if (!order.made) make(lock);
   if (!order.made->ok()) return order.made->error();
   store.add(**order.made);
   ++taken_;

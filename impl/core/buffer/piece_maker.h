@@ -4,20 +4,21 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "core/buffer/store.h"
+#include "core/object/context.h"
 
 namespace gpumem::core {
 
-// Made, used and destroyed by one call, which may do the work by itself: no more threads than the system
-// provides are needed.
+// Made, used and destroyed by one call. It works without any thread, too: then the call makes each piece.
 class PieceMaker {
  public:
-  PieceMaker() = default;
+  explicit PieceMaker(Context& context) : context_(context) {}
   PieceMaker(const PieceMaker&) = delete;
   PieceMaker& operator=(const PieceMaker&) = delete;
   // Ends the threads, and gives back what no store took.
@@ -42,18 +43,22 @@ class PieceMaker {
     uint64_t size;
     std::optional<Result<Store::Piece>> made = {};
   };
+  using Lock = std::unique_lock<std::mutex>;
 
   void run() noexcept;
-  static Result<Store::Piece> make(const Order& order) noexcept;
+  bool may_begin() const noexcept;
+  void make(Lock& lock) noexcept;
 
-  std::vector<Order> orders_;
+  Context& context_;
+  std::deque<Order> orders_;
   uint64_t ordered_ = 0;  // bytes
   size_t taken_ = 0;      // of the orders
   std::vector<std::thread> threads_;
 
   std::mutex mutex_;  // for what follows, and Order::made
   std::condition_variable made_;
-  size_t begun_ = 0;  // of the orders
+  size_t begun_ = 0;     // of the orders
+  uint64_t making_ = 0;  // bytes
   bool stopped_ = false;
 };
 

@@ -135,8 +135,9 @@ class Mover {
     if (store.in_file()) return carry_file(buffer, passed);
     uint64_t offset = 0;
     for (size_t i = 0; offset < buffer.size(); ++i) {
-      if (i == store.pieces().size()) GPUMEM_TRY(in_buffer(buffer, maker_->add_to(store)));
-      const Store::Piece piece = store.pieces()[i];
+      if (maker_ != nullptr && i == store.pieces().size())
+        GPUMEM_TRY(in_buffer(buffer, maker_->add_to(store)));
+      const Store::Piece piece = store.pieces().at(i);
       const uint64_t bytes = std::min(piece.size, buffer.size() - offset);
       if (in_flight_ == kLanes) GPUMEM_TRY(land(passed));
       void* const there = pointer_behind(buffer.base(), offset);
@@ -291,7 +292,7 @@ class Sleep {
         GPUMEM_TRY(buffer->check_unused());
       for (Buffer* const buffer : members_.buffers())
         GPUMEM_TRY(buffer->refuse_registrations());
-      PieceMaker maker;
+      PieceMaker maker(context_);
       for (Buffer* const buffer : members_.buffers())
         GPUMEM_TRY(provide_store(*buffer, maker));
       maker.start();
@@ -371,8 +372,9 @@ class Sleep {
       if (last) saved_early.push_back(&buffer);
       // Not before all room is there, so that a lack of it finds all buffers with their memory.
       if (maker.done()) {
-        for (Buffer* const saved : std::exchange(saved_early, {}))
+        for (Buffer* const saved : saved_early)
           GPUMEM_TRY(drop(*saved));
+        saved_early.clear();
       }
       return counter.add(bytes);
     };
@@ -580,7 +582,7 @@ Result<void> prepare_buffers(Context& context, const std::vector<Ref<Buffer>>& b
   Members members;
   GPUMEM_TRY(members.take(buffers, many, false));
   if (bytes_per_second == 0) {
-    PieceMaker maker;
+    PieceMaker maker(context);
     for (Buffer* const buffer : members.buffers()) {
       (void)buffer->begin_preparing();
       GPUMEM_TRY(order_store(*buffer, request, maker));

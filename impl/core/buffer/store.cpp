@@ -64,11 +64,8 @@ Result<void> Store::trim(uint64_t keep) {
     capacity_ = 0;
     return {};
   }
-  while (!pieces_.empty() && capacity_ - pieces_.back().size >= keep) {
-    GPUMEM_TRY(give_back(pieces_.back()));
-    capacity_ -= pieces_.back().size;
-    pieces_.pop_back();
-  }
+  while (!pieces_.empty() && capacity_ - pieces_.back().size >= keep)
+    GPUMEM_TRY(drop_piece());
   return {};
 }
 
@@ -102,9 +99,15 @@ void Store::add(const Piece& piece) noexcept {
   capacity_ += piece.size;
 }
 
-Result<void> Store::give_back(const Piece& piece) const {
-  if (piece.memory != 0) return core::give_back<Memory>(piece.memory, destroy_memory);
-  platform::unmap(piece.bytes, piece.size);
+Result<void> Store::drop_piece() {
+  const Piece& last = pieces_.back();
+  if (last.memory != 0) {
+    GPUMEM_TRY(give_back<Memory>(last.memory, destroy_memory));
+  } else {
+    platform::unmap(last.bytes, last.size);
+  }
+  capacity_ -= last.size;
+  pieces_.pop_back();
   return {};
 }
 

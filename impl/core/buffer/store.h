@@ -22,7 +22,7 @@ struct StoreRequest {
   }
 };
 
-// Not safe for several threads, but for make_piece() and give_back(): its buffer locks.
+// Not safe for several threads, but for make_piece(): its buffer locks.
 class Store {
  public:
   // Memory is made in pieces of at most this size, so that it can be made at a pace and given back in part.
@@ -59,7 +59,6 @@ class Store {
   void reserve_pieces(size_t more) { pieces_.reserve(pieces_.size() + more); }
   Result<Piece> make_piece(uint64_t size) const;
   void add(const Piece& piece) noexcept;
-  Result<void> give_back(const Piece& piece) const;
   // Releases what lies behind so many bytes, in whole pieces.
   Result<void> trim(uint64_t keep);
 
@@ -68,6 +67,7 @@ class Store {
   Result<void> read(uint64_t offset, void* bytes, uint64_t size);
 
  private:
+  Result<void> drop_piece();
   Result<void> set_file_size(uint64_t size);
 
   Device& device_;
