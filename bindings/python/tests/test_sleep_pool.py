@@ -12,6 +12,12 @@ import gpumem.adapters.torch as adapter
 
 pool = adapter.SleepPool("training")
 free = free_bytes()
+pools = []  # all of PyTorch
+made_before = MemPool.__init__
+def noted(self, allocator):
+    made_before(self, allocator)
+    pools.append(self)
+MemPool.__init__ = noted
 
 def fill(count, size=2 * MIB):
     """Content of that many tensors, by their addresses."""
@@ -22,6 +28,12 @@ def fill(count, size=2 * MIB):
     for address, content in made.items():
         write(address, content)
     return made
+
+def end(tensor):
+    """Ends a tensor, whose memory PyTorch keeps."""
+    (segment,) = (one for pool in pools for one in pool.segments if one["address"] == tensor and one["allocated_size"])
+    segment["allocated_size"] = 0
+    del more[tensor]
 
 def intact(tensors):
     return all(read(address, MIB) == content for address, content in tensors.items())
@@ -83,14 +95,53 @@ with pool.use():
 assert pool.info().size == 2 * MIB
 more = fill(2)  # one may lie where the temporary was
 assert pool.info().size == 6 * MIB
-segment = pool._pools[-1]._pool.segments[0]
-segment["allocated_size"] = 0  # its tensor has ended
-del more[segment["address"]]
+end(next(iter(more)))
 for _ in range(3):
     pool.sleep()
     assert (pool.info().size, pool.info().buffer_count) == (4 * MIB, 2), pool.info()
     pool.wake()
     assert intact(more)
+''')
+
+    def test_its_memory_outlives_it(self):
+        python(POOL + '''
+import gc
+with pool.use():
+    temporary = empty(2 * MIB)
+    MemPool.current.segments[-1]["allocated_size"] = 0
+del pool
+pools.clear()
+gc.collect()
+pool = adapter.SleepPool("training")
+tensors = fill(2)  # one lies where the temporary was
+assert temporary in tensors and pool.info().size == 4 * MIB
+pools.clear()
+gc.collect()
+pool.sleep()
+pool.wake()
+assert intact(tensors) and pool.info().size == 4 * MIB
+''')
+
+    def test_nested_uses_free_their_own(self):
+        python(POOL + '''
+with pool.use():
+    first = empty(2 * MIB)
+    with pool.use():
+        second = empty(4 * MIB)
+        MemPool.current.segments[-1]["allocated_size"] = 0
+    assert pool.info().size == 2 * MIB
+    third = empty(8 * MIB)
+    MemPool.current.segments[-1]["allocated_size"] = 0
+assert pool.info().size == 2 * MIB
+try:
+    with pool.use():
+        empty(4 * MIB)
+        MemPool.current.segments[-1]["allocated_size"] = 0
+        raise KeyError("of the program")
+except KeyError:
+    pass
+pool.sleep()
+assert pool.info().size == 2 * MIB
 ''')
 
     def test_without_room_it_sleeps_on(self):
@@ -129,5 +180,4 @@ try:
         raise AssertionError("after install()")
 except RuntimeError as problem:
     assert "install()" in str(problem), problem
-assert not pool._pools
 ''')

@@ -58,6 +58,11 @@ class MemPool:
     def snapshot(self):
         return self.segments
 
+    def __del__(self):
+        for segment in self.segments:
+            if segment["allocated_size"] == 0:
+                self.allocator.free(segment["address"], segment["total_size"], 0, None)
+
 @contextlib.contextmanager
 def use_mem_pool(pool):
     before, MemPool.current = MemPool.current, pool

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import threading
 from ctypes import c_bool, c_char_p, c_int, c_ssize_t, c_void_p
-from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Set, SupportsIndex, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, SupportsIndex, Union
 
 import torch
 
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
     from .._sleeping import Directory
 
 
-class Pool:
-    """A ``torch.cuda.MemPool`` that was filled once, in one region. It lives on, as what it does not use is freed behind its back."""
+class _Pool:
+    """A ``torch.cuda.MemPool`` that was filled in one region, and whose unused segments are freed behind its back. PyTorch would
+    free them again at its end, so it never ends."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._freed: Set[int] = set()  # addresses of segments that it still has on its list
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
 
     def free_unused(self, free: Any) -> None:
         for segment in self._pool.snapshot():
@@ -52,28 +56,33 @@ class Saver:
         if not self._group:
             raise RuntimeError("gpumem cannot make memory that sleeps; the line before on standard error says why")
         self._allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "tms_torch_malloc", "tms_torch_free")
+        self._lock = threading.Lock()
+        self._pools: Dict[str, List[_Pool]] = {}  # of regions that have ended, by their tags
 
     @contextlib.contextmanager
-    def region(self, tag: str, pools: List[Pool]) -> Iterator[None]:
-        """What this thread allocates within is of the tag. Adds a pool."""
+    def region(self, tag: str) -> Iterator[None]:
+        """What this thread allocates within is of the tag."""
         library, before = self._library, (self._library.tms_get_current_tag(), self._library.tms_get_interesting_region())
         made = torch.cuda.MemPool(self._allocator.allocator())
-        pools.append(Pool(made))
+        pool = _Pool(made)
         with _no_expandable_segments():
             library.tms_set_current_tag(tag.encode())
             library.tms_set_interesting_region(True)
             try:
                 with torch.cuda.use_mem_pool(made):
                     yield
-                    self.free_unused(pools[-1:])
+                    pool.free_unused(library.tms_torch_free)
             finally:
                 library.tms_set_current_tag(before[0])
                 library.tms_set_interesting_region(before[1])
+                with self._lock:
+                    self._pools.setdefault(tag, []).append(pool)
 
-    def free_unused(self, pools: List[Pool]) -> None:
+    def free_unused(self, tag: str) -> None:
         """Gives back the segments in which there is no tensor any more."""
-        for pool in pools:
-            pool.free_unused(self._library.tms_torch_free)
+        with self._lock:
+            for pool in self._pools.get(tag, ()):
+                pool.free_unused(self._library.tms_torch_free)
 
     def put_to_sleep(self, content: Union[Content, str, int], tag: Optional[str], directory: Optional[Directory] = None) -> None:
         call(c.gpumem_group_sleep, self._group, sleep_desc(content, directory, tag, None, None, False))

@@ -25,7 +25,7 @@ from .._calls import call
 from .._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED
 from .._memory import Region, extent
 from . import _plug_in
-from ._torch_sleep import Pool, Saver
+from ._torch_sleep import Saver
 
 if TYPE_CHECKING:
     from .._codes import Content
@@ -262,15 +262,14 @@ class SleepPool:
     """Memory for tensors that sleep: it goes back to the GPU, and comes again at the same addresses, with the content if that was
     kept. So what refers to the tensors stays as it is, captured graphs too.
 
-    ``with pool.use():`` makes what this thread allocates in it part of the pool. Pools with the same tag sleep and wake together. It
-    is for programs that did not call :func:`install`.
+    ``with pool.use():`` makes what this thread allocates in it part of the pool. The memory belongs to the tag: it outlives the
+    object, and pools with the same tag sleep and wake together. It is for programs that did not call :func:`install`.
     """
 
     def __init__(self, tag: str) -> None:
         if not isinstance(tag, str) or not 0 < len(tag.encode()) <= 63 or not tag.isprintable():
             raise ValueError(f"the tag is {tag!r}; it must be text of 1 to 63 bytes without control characters")
         self.tag = tag
-        self._pools: List[Pool] = []
 
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:
@@ -279,13 +278,13 @@ class SleepPool:
         if _installed:
             raise RuntimeError("PyTorch has no pools for a part of a program after gpumem.adapters.torch.install(); do not call that "
                                "in a program whose tensors sleep")
-        with _saver().region(self.tag, self._pools):
+        with _saver().region(self.tag):
             yield
 
     def sleep(self, content: Union[Content, str, int] = "pinned", *, directory: Optional[Directory] = None) -> None:
-        """Waits for the work of the GPUs and gives the memory back: first that in which there is no tensor any more, then the rest,
-        as :meth:`gpumem.Group.sleep`. Do not use its tensors before :meth:`wake`."""
-        _saver().free_unused(self._pools)
+        """Waits for the work of the GPUs and gives the memory back: for good that in which there is no tensor any more, and the
+        rest as :meth:`gpumem.Group.sleep`. Do not use its tensors before :meth:`wake`, nor call this in :meth:`use`."""
+        _saver().free_unused(self.tag)
         _saver().put_to_sleep(content, self.tag, directory)
 
     def wake(self, *, keep: Union[SupportsIndex, str] = 0) -> None:

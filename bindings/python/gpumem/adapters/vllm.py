@@ -15,7 +15,7 @@ import torch
 from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepModeBackendFactory
 
 from ..errors import Error
-from ._torch_sleep import Pool, Saver
+from ._torch_sleep import Saver
 
 _SWITCH = "GPUMEM_VLLM"  # the worker allocates before it asks for a mode
 _RELEASE = "VLLM_SLEEP_MODE_RELEASE_HOST_MEMORY"
@@ -39,15 +39,11 @@ class Allocator(Saver):
             Allocator.instance = Allocator()
         return Allocator.instance
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._pools: List[Pool] = []
-
     @contextlib.contextmanager
     def use_memory_pool(self, tag: Optional[str] = None) -> Iterator[None]:
         """What is allocated within sleeps and wakes by this tag. A thread of the library then makes the page-locked memory that a
         sleep at level 1 copies it to."""
-        with self.region(tag or self.default_tag, self._pools):
+        with self.region(tag or self.default_tag):
             yield
         if tag in _KEPT and not _is_set(_RELEASE):
             with contextlib.suppress(Error):  # the sleep makes what is missing, and reports what is wrong
