@@ -285,9 +285,15 @@ class Saver {
     const size_t others = std::erase_if(chosen, [](const Allocation* one) { return !one->paused; });
     if (others != 0) report("%zu of %zu allocations are not paused", others, others + chosen.size());
     if (!chosen.empty()) {
+      // What has no backup comes last: a call that fails has not woken it, and drops only what it has woken.
+      std::partition(chosen.begin(), chosen.end(), has_store);
+      Chosen woken;
+      woken.reserve(chosen.size());
       // While memory is made, the copies to what was made before it go on.
-      copy_back(chosen, [](const Allocation& one) {
-        if (!is_awake(one)) call(gpumem_buffer_wake, one.buffer, nullptr);
+      copy_back(chosen, woken, [&](Allocation& one) {
+        if (is_awake(one)) return;
+        call(gpumem_buffer_wake, one.buffer, nullptr);
+        woken.push_back(&one);
       });
       for (Allocation* const one : chosen) {
         one->paused = false;
@@ -475,9 +481,8 @@ class Saver {
     }
   }
 
-  static bool lacks_store(const Allocation& one) {
-    return one.backup != Backup::kNone && one.store.kind == Backup::kNone;
-  }
+  static bool has_store(const Allocation* one) { return one->store.kind != Backup::kNone; }
+  static bool lacks_store(const Allocation& one) { return one.backup != Backup::kNone && !has_store(&one); }
 
   void make_store(Allocation& one) const {
     Store made{one.backup, one.size};
@@ -603,8 +608,7 @@ class Saver {
     });
     // Beside resident memory they sleep one by one: those first whose content a failure does not lose.
     Chosen ordered = chosen;
-    std::partition(ordered.begin(), ordered.end(),
-                   [](const Allocation* one) { return one->store.kind != Backup::kNone; });
+    std::partition(ordered.begin(), ordered.end(), has_store);
     try {
       if (all) {
         const std::string name = group_tag(tag);
@@ -626,13 +630,14 @@ class Saver {
       one->paused = true;
   }
 
-  // For what is awake, or is woken by `prepare`. If it fails, all of that sleeps again.
+  // If it fails, those that were woken for it, also by `prepare`, sleep again, without what is in their
+  // memory.
   template <class Prepare>
-  void copy_back(const Chosen& chosen, Prepare prepare) const {
+  void copy_back(const Chosen& chosen, const Chosen& woken, Prepare prepare) const {
     try {
       copy(chosen, GPUMEM_FILE_DIRECTION_TO_MEMORY, prepare);
     } catch (...) {
-      for (const Allocation* const one : chosen)
+      for (const Allocation* const one : woken)
         (void)sleep_alone(*one);
       throw;
     }
@@ -654,7 +659,7 @@ class Saver {
         woken.push_back(one);
       }
     }
-    copy_back(woken, [](const Allocation&) {});
+    copy_back(woken, woken, [](const Allocation&) {});
     for (Allocation* const one : woken)
       one->paused = false;
   }

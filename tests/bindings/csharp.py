@@ -178,7 +178,7 @@ def with_sdk(tap, staged, binding, folder, variables):
     env = {**os.environ, "DOTNET_CLI_HOME": str(folder), "DOTNET_CLI_TELEMETRY_OPTOUT": "1", "DOTNET_NOLOGO": "1"}
     offline = ["--source", str(folder)]
     commands, problem = {}, ""
-    for project in ("tests/GpuMem.Tests", "examples/Basic", "examples/PinnedMapped", "examples/Errors", "examples/File"):
+    for project in ("tests/GpuMem.Tests", *(f"examples/{source}" for source in SAMPLES.values())):
         path = copy / f"{project}.csproj"
         out = folder / "dotnet-out" / path.stem
         problem = problem or must("dotnet", "build", "-c", "Release", "-p:GpuMemFrameworks=net8.0", "-o", out, *offline, path,
@@ -187,7 +187,7 @@ def with_sdk(tap, staged, binding, folder, variables):
     tap.check(".NET: everything is built", problem)
     if not problem:
         with_runtime(tap, staged, ".NET", commands["GpuMem.Tests"],
-                     {"basic": commands["Basic"], "pinned_mapped": commands["PinnedMapped"], "errors": commands["Errors"]}, variables)
+                     {sample: commands[source] for sample, source in SAMPLES.items()}, variables)
 
 
 # Names of C that the documentation of C# may have: what a program reads, sets and looks up by that name.
