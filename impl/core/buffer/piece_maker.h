@@ -4,7 +4,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -50,7 +49,7 @@ class PieceMaker {
   void make(Lock& lock) noexcept;
 
   Context& context_;
-  std::deque<Order> orders_;
+  std::vector<Order> orders_;
   uint64_t ordered_ = 0;  // bytes
   size_t taken_ = 0;      // of the orders
   std::vector<std::thread> threads_;
