@@ -42,7 +42,7 @@ struct Line {
   int device = 0;
   uint64_t enqueued = 0;
   uint64_t observed = 0;
-  uint64_t polled = 0;          // a pool may have observed so much
+  uint64_t polled = 0;          // a pool, or a call that failed, may have observed so much
   bool marked = false;          // a pool may have set a mark behind all
   Clock before;                 // what later operations come after
   std::vector<uint64_t> gates;  // operations that wait for a gate

@@ -339,6 +339,7 @@ class Player {
   void follow_pools(int owner);
   void follow_pool(int index, bool failed);
   uint64_t memory_of_pools(int owner) const;
+  uint64_t destroyed_pools_without_objects(int owner) const;
   // What a function has written of an instance, if it is whole.
   struct Written {
     int index = 0;

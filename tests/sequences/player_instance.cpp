@@ -641,8 +641,10 @@ std::optional<Player::Written> Player::write_text(Choice& choice, const char* na
 void Player::step_stats_report(Choice& choice) {
   const auto written = write_text(choice, "gpumem_stats_report", gpumem_stats_report);
   if (!written) return;
-  // A pool has one for all its memory (POOL-13).
-  const uint64_t live = instance(written->index).stats.live() - memory_of_pools(written->index);
+  // A pool has one for all its memory (POOL-13); so has a destroyed one, of memory that is no object, with
+  // live blocks.
+  const uint64_t live = instance(written->index).stats.live() - memory_of_pools(written->index) +
+                        destroyed_pools_without_objects(written->index);
   const std::string& report = written->text;
   const auto lines = std::count(report.begin(), report.end(), '\n') + 1;
   require(static_cast<uint64_t>(lines) == std::max<uint64_t>(live, 1),

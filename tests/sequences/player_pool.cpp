@@ -328,6 +328,13 @@ uint64_t Player::memory_of_pools(int owner) const {
   return count;
 }
 
+uint64_t Player::destroyed_pools_without_objects(int owner) const {
+  return static_cast<uint64_t>(std::count_if(model_.pools.begin(), model_.pools.end(), [&](const Pool& each) {
+    return each.instance == owner && each.life == Life::kDestroyed && each.kind == GPUMEM_KIND_PAGEABLE &&
+           !each.blocks.empty();
+  }));
+}
+
 // All that pools of an instance have changed.
 void Player::follow_pools(int index) {
   Instance& owner = instance(index);

@@ -1189,7 +1189,9 @@ void Player::do_copy_regions(Choice& choice, bool async) {
     for (uint64_t i = 0; i < partial.to_extent; ++i)
       written.known[partial.destination.at + i] = false;
     if (place.line < 0) continue;
+    // Where some of its parts were enqueued, the stream was waited for.
     const uint64_t number = model_.enqueue(place.line);
+    model_.lines[static_cast<size_t>(place.line)].polled = number;
     const auto touched = [&](const Found& found, uint64_t extent, bool write) {
       model_.add_access(found.region, {place.line, number, found.at, found.at + extent, write});
       if (found.memory >= 0) memory_of(found).uses.push_back({place.line, number, false});
