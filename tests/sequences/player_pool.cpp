@@ -572,9 +572,10 @@ void Player::step_pool_create(Choice& choice) {
   good = good && (desc->limit == 0 || desc->initial_size <= desc->limit);
   const Name name(choice);
   desc->name = name.pointer();
-  const bool names = choice.byte() % 4 == 3;
+  const bool wants_rights = choice.byte() % 4 == 3;
   const bool live = home.wrong.empty();
   Rights rights = pick_rights(choice, live ? instance(owner).devices : std::vector<int>{});
+  const bool names = wants_rights && (rights.pointer() != nullptr || rights.count != 0);
   if (names && rights.avoid) return;
   if (names) {
     desc->accesses = rights.pointer();
