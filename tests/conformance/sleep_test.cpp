@@ -748,23 +748,25 @@ TEST_F(Sleep, buf_9_the_last_of_several_stores_fails) {
       EXPECT_OK(gpumem_group_prepare(group, nullptr, why()));
       EXPECT_OK(group.sleep());
       EXPECT_OK(group.wake());
-      Faults faults(instance);
-      uint64_t failures = 0;
-      for (uint64_t step = 1; on_host() && step < 60; step += kSanitized ? 13 : 3) {
-        SCOPED_TRACE(step);
-        const auto awake = infos(buffers);
-        faults.fail_step(step);
-        const gpumem_status status = group.sleep();
-        faults.off();
-        if (status == GPUMEM_SUCCESS) {
-          EXPECT_OK(group.wake());
-        } else {
-          expect_undone(buffers, awake);
-          ++failures;
+      if (on_host()) {
+        Faults faults(instance);
+        uint64_t failures = 0;
+        for (uint64_t step = 1; step < 60; step += kSanitized ? 13 : 3) {
+          SCOPED_TRACE(step);
+          const auto awake = infos(buffers);
+          faults.fail_step(step);
+          const gpumem_status status = group.sleep();
+          faults.off();
+          if (status == GPUMEM_SUCCESS) {
+            EXPECT_OK(group.wake());
+          } else {
+            expect_undone(buffers, awake);
+            ++failures;
+          }
+          EXPECT_EQ(live(instance), counted);
         }
-        EXPECT_EQ(live(instance), counted);
+        EXPECT_GE(failures, 3u);
       }
-      EXPECT_TRUE(!on_host() || failures >= 3) << failures;
     }
     EXPECT_EQ(live(instance), counted);
     expect_content();
