@@ -826,6 +826,8 @@ void Player::step_buffer_set_ahead(Choice& choice) {
   verdict.require(bytes < kTooLarge);
   Expect expect = verdict.done();
   if (expect.empty()) {
+    const int owner = buffer(chosen.index).instance;
+    if (instance(owner).armed_for_good) disarm(owner);  // or growth that fails could not be undone
     if (!model_.on_host) open_gates();
     expect = {GPUMEM_SUCCESS};
   }
