@@ -374,15 +374,13 @@ Result<void> populate(void* address, uint64_t size, uint32_t threads) {
 
 Result<void> fill_memory_file(int file_descriptor, uint64_t size, int byte) {
   const std::vector<char> bytes(std::min(size, uint64_t{64} << 10), static_cast<char>(byte));
-  for (uint64_t done = 0; done < size;) {
-    const ssize_t written = pwrite(file_descriptor, bytes.data(),
-                                   std::min<uint64_t>(size - done, bytes.size()), static_cast<off_t>(done));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "pwrite",
-                          "the system does not have enough memory");
-    }
-    done += static_cast<uint64_t>(written);
+  for (uint64_t done = 0; done < size; done += bytes.size()) {
+    auto written =
+        write_file(file_descriptor, done, bytes.data(), std::min<uint64_t>(size - done, bytes.size()));
+    if (written) continue;
+    Error lack = reworded(written.error(), "the system does not have enough memory");
+    lack.status = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+    return lack;
   }
   return {};
 }

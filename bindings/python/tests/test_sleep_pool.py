@@ -44,8 +44,9 @@ def intact(tensors):
 class SleepPoolTest(unittest.TestCase):
     def test_it_sleeps_and_wakes(self):
         python(POOL + '''
+import tempfile
 tensors = fill(3)
-for content, directory in ("pinned", None), ("pageable", None), (gpumem.Content.FILE, "."):
+for content, directory in ("pinned", None), ("pageable", None), (gpumem.Content.FILE, tempfile.gettempdir()):
     pool.sleep(content, directory=directory)
     info = pool.info()
     assert (info.size, info.buffer_count, info.awake_count, info.store_capacity) == (6 * MIB, 3, 0, 6 * MIB), info
