@@ -157,7 +157,10 @@ void PoolCore::observe(bool wait) {
       if (order->ask()) space_.pass(order->number(), order->passed());
     }
     mark_all();
+    const size_t waiting = waiting_.size();
     poll();
+    // That other stream may be idle already, however late it is.
+    if (waiting_.size() != waiting) continue;
     if (!wait || !worth_waiting() || std::chrono::steady_clock::now() > deadline) return;
     std::this_thread::yield();
   }
