@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Memory of a pool: what it takes and gives back, what it does where that is lacking, and its end.
+#include <algorithm>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <new>
+#include <thread>
+
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "base/text.h"
+#include "core/object/callback.h"
+#include "core/object/status_list.h"
+#include "core/pool/core.h"
+
+namespace gpumem::core {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+}  // namespace
+
+// ---- taking memory ----
+
+// Releases the smallest places first, as larger ones are more useful. Only its callees allocate.
+uint64_t PoolCore::release_free(uint64_t wanted) {
+  (void)source_.unmap_left();
+  for (auto& [key, order] : orders_)
+    order->settle();
+  uint64_t released = 0;
+  std::pair<uint64_t, uint64_t> at{0, 0};
+  while (released < wanted) {
+    const auto place = space_.next_free(at.first, at.second);
+    if (!place) break;
+    at = *place;
+    const auto [size, base] = at;
+    auto piece = source_.pieces().lower_bound(base);
+    while (released < wanted && piece != source_.pieces().end() &&
+           piece->first + piece->second.size <= base + size) {
+      const auto [first, bytes] = std::pair(piece->first, piece->second.size);
+      ++piece;
+      space_.prepare(1);
+      if (!source_.release(first)) continue;
+      space_.remove(first, bytes);
+      released += bytes;
+      ++releases_;
+    }
+  }
+  return released;
+}
+
+Error PoolCore::over_limit(uint64_t piece, uint64_t more) const {
+  if (limit_ < piece) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "the pool's limit of %" PRIu64 " byte%s is below one piece of its memory, %" PRIu64
+                      " bytes; raise it to %" PRIu64 " or more with gpumem_pool_set_limit()",
+                      limit_, plural(limit_), piece, source_.bytes() + more);
+  }
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "the pool has %" PRIu64 " bytes of its limit of %" PRIu64 "; %" PRIu64
+                    " more do not fit; free some, or raise the limit with gpumem_pool_set_limit()",
+                    source_.bytes(), limit_, more);
+}
+
+// Refuses early a large growth that cannot succeed, so that it does not fill the device while others need the
+// memory.
+Result<void> PoolCore::check_room(uint64_t bytes) {
+  constexpr uint64_t kMany = 64 * kMiB;
+  if (bytes < kMany) return {};
+  auto memory = device_.backend().memory_available();
+  if (!memory || memory->free_bytes >= bytes) return {};
+  return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                    "device %u has %" PRIu64 " bytes free; %" PRIu64 " more do not fit", device_.ordinal(),
+                    memory->free_bytes, bytes);
+}
+
+// Maps memory next to free memory, where the least is needed. If the pool has much more than it ever used at
+// once, releases free memory elsewhere in return.
+Result<void> PoolCore::grow_range(Order& order, uint64_t size, uint64_t /*alignment*/) {
+  if (exceeds_device(size)) {
+    return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                      "device %u has %" PRIu64 " bytes in all, and %" PRIu64
+                      " are needed at once; ask for less",
+                      device_.ordinal(), device_.facts().total_bytes, size);
+  }
+  const uint64_t granularity = source_.granularity();
+  uint64_t at = 0;
+  uint64_t added = 0;
+  const auto plan = [&] {
+    added = UINT64_MAX;
+    const auto consider = [&](uint64_t begin, uint64_t end) {
+      if (begin == end) return;
+      const uint64_t before = space_.tail(begin, order.number());
+      const uint64_t lacking = size > before ? round_up(size - before, granularity) : 0;
+      uint64_t needed = lacking;
+      if (needed > end - begin) {
+        const uint64_t behind = end != source_.end() ? space_.head(end, order.number()) : 0;
+        if (before + (end - begin) + behind < size) return;
+        needed = end - begin;
+      }
+      if (needed >= added) return;
+      at = begin;
+      added = needed;
+    };
+    uint64_t next = source_.begin();
+    for (const auto& [base, piece] : source_.pieces()) {
+      consider(next, base);
+      next = base + piece.size;
+    }
+    consider(next, source_.end());
+  };
+  plan();
+  const uint64_t target = most_needed_ + most_needed_ / 256;
+  // Releasing may take what the plan counted on, so plan anew.
+  while (added != UINT64_MAX && !never_fits(size)) {
+    uint64_t surplus = source_.bytes() + added > target ? source_.bytes() + added - target : 0;
+    if (limit_ != 0 && source_.bytes() + added > limit_)
+      surplus = std::max(surplus, source_.bytes() + added - limit_);
+    if (surplus == 0 || release_free(surplus) == 0) break;
+    plan();
+  }
+  if (added == UINT64_MAX) {
+    return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
+                      "the pool has no %" PRIu64 " addresses in a row for its memory", size);
+  }
+  // Grow by more at a time, if that was requested.
+  const auto following = source_.pieces().lower_bound(at);
+  const uint64_t room = (following != source_.pieces().end() ? following->first : source_.end()) - at;
+  const uint64_t ample = std::min(round_up(std::max(added, request_.segment_size), granularity), room);
+  if (ample > added && (limit_ == 0 || source_.bytes() + ample <= limit_) && check_room(ample)) added = ample;
+  if (limit_ != 0 && source_.bytes() + added > limit_) return over_limit(granularity, added);
+
+  GPUMEM_TRY(check_room(added));
+
+  // Pieces are released whole: small ones leave less unreleased, but many cost time.
+  const uint64_t unit = std::max(
+      std::clamp(std::bit_floor(most_needed_ / 4096 | 1), granularity, std::max(granularity, 32 * kMiB)),
+      round_up(std::bit_floor(added / 128 | 1), granularity));
+  space_.prepare(added / unit + 1);
+  for (uint64_t done = 0; done < added;) {
+    const uint64_t piece = std::min(unit, added - done);
+    GPUMEM_TRY(source_.map(at + done, piece));
+    space_.add(at + done, piece, 0);
+    done += piece;
+  }
+  return {};
+}
+
+Result<void> PoolCore::grow(Order& order, uint64_t size, uint64_t alignment) {
+  if (at_once_) return make_error(GPUMEM_NOT_READY, "the pool has no block free");
+  if (alignment > PoolClasses::kPage) size += alignment;
+  const uint64_t needed_before = most_needed_;
+  Cleanup undo([&] { most_needed_ = needed_before; });
+  most_needed_ = std::max(most_needed_, space_.taken_bytes() + size);
+  Result<void> grown;
+  if (source_.in_range()) {
+    grown = grow_range(order, size, alignment);
+  } else {
+    const uint64_t least = round_up(size, PoolClasses::kPage);
+    uint64_t wanted = request_.segment_size;
+    if (wanted == 0) wanted = std::clamp(round_down(source_.bytes() / 8, 2 * kMiB), 2 * kMiB, 64 * kMiB);
+    wanted = std::max(round_up(wanted, PoolClasses::kPage), least);
+    const auto over = [&](uint64_t bytes) { return limit_ != 0 && source_.bytes() + bytes > limit_; };
+    if (over(wanted)) wanted = least;
+    if (over(wanted) && !never_fits(wanted)) release_free(source_.bytes() + wanted - limit_);
+    if (over(wanted)) return over_limit(PoolClasses::kPage, wanted);
+    space_.prepare(1);
+    auto base = source_.allocate(wanted);
+    if (!base && wanted > least && lacks_room(base.error().status)) base = source_.allocate(wanted = least);
+    if (!base) return base.error();
+    if (auto room = blocks_.reserve(*base, wanted); !room) {
+      (void)source_.release(*base);
+      return room;
+    }
+    space_.add(*base, wanted, *base);
+  }
+  // Count the pieces of a failed growth too: with what is freed for the next try, they may suffice.
+  peak_reserved_ = std::max(peak_reserved_, source_.bytes());
+  if (!grown) return grown;
+  undo.dismiss();
+  ++grows_;
+  return {};
+}
+
+void PoolCore::keep_threshold() {
+  if (release_threshold_ == 0 || source_.bytes() <= release_threshold_) return;
+  mark_all();
+  poll();
+  sweep();
+  release_free(source_.bytes() - release_threshold_);
+}
+
+// ---- lack of memory ----
+
+bool PoolCore::in_callback() const {
+  return callback_thread_.load(std::memory_order_relaxed) == &platform::thread_record();
+}
+
+Result<void> PoolCore::set_callback(gpumem_pool_callback callback, void* user_data) {
+  if (in_callback()) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "the callback is running; set it when it has returned");
+  }
+  const auto lock = lock_unless_in_callback(callback_mutex_);
+  if (!lock) return changed_elsewhere("pool, or in its callback");
+  callback_ = callback;
+  callback_data_ = user_data;
+  return {};
+}
+
+bool PoolCore::ask_callback(Lock& lock, uint64_t size) {
+  if (in_callback()) return false;
+  lock.unlock();
+  bool again = false;
+  {
+    // Within a callback of another pool, do not wait for this pool's callback, to avoid a deadlock.
+    const auto running = lock_unless_in_callback(callback_mutex_);
+    if (running && callback_ != nullptr) {
+      callback_thread_.store(&platform::thread_record(), std::memory_order_relaxed);
+      const Callback here;
+      again = callback_(callback_data_, reinterpret_cast<gpumem_pool>(pointer_to(handle_)), size) != 0;
+      callback_thread_.store(nullptr, std::memory_order_relaxed);
+    }
+  }
+  lock.lock();
+  return again;
+}
+
+Error PoolCore::lacking(const Error& last, const char* tier, Order& order, uint64_t size) {
+  uint64_t largest = space_.largest(order.number());
+  for (uint32_t i = 0; i < classes_.count(); ++i) {
+    if (!chunks_[i].empty() || order.has(i) || no_order().has(i))
+      largest = std::max(largest, classes_.size_of(i));
+  }
+  if (last.status == GPUMEM_ERROR_LIMIT_EXCEEDED && limit_ > source_.bytes())
+    largest = std::max(
+        largest, round_down(limit_ - source_.bytes(), std::max(source_.granularity(), PoolClasses::kPage)));
+  const Error copy = last;
+  std::array<char, 160> of_device{};
+  const KindTraits& kind = *request_.memory.kind;
+  if (last.status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY && kind.on_device && !kind.managed) {
+    if (auto memory = device_.backend().memory_available()) {
+      const uint64_t taken = memory->total_bytes - memory->free_bytes;
+      std::snprintf(of_device.data(), of_device.size(),
+                    "; others have %" PRIu64 " of the device's %" PRIu64 " bytes, and %" PRIu64 " are free",
+                    taken - std::min(taken, source_.bytes()), memory->total_bytes, memory->free_bytes);
+      const uint64_t room = limit_ == 0
+                                ? memory->free_bytes
+                                : std::min(memory->free_bytes, limit_ - std::min(limit_, source_.bytes()));
+      // If there was room, the allocation failed for another reason.
+      if (room < size) largest = std::max(largest, round_down(room, source_.granularity()));
+    }
+  }
+  std::array<char, 64> fitting;
+  if (largest != 0) {
+    std::snprintf(fitting.data(), fitting.size(), "a block of %" PRIu64, largest);
+  } else {
+    std::snprintf(fitting.data(), fitting.size(), "no block");
+  }
+  // Nobody can ask them, so what was freed in them last is theirs for good if they have ended.
+  const auto unheard =
+      static_cast<size_t>(std::count_if(orders_.begin(), orders_.end(), [](const auto& entry) {
+        const Order& other = *entry.second;
+        return other.native() && !other.idle() && !other.under_way();
+      }));
+  std::array<char, 160> of_streams{};
+  if (unheard != 0) {
+    std::snprintf(of_streams.data(), of_streams.size(),
+                  "; %zu native stream%s may still use some: before a native stream ends, wrap it and "
+                  "destroy the wrapper",
+                  unheard, plural(unheard));
+  } else if (order_in_the_way(order, size, 0) != nullptr) {
+    std::snprintf(of_streams.data(), of_streams.size(),
+                  "; enough of it is free, but work of another stream may still use that: synchronize it");
+  }
+  return reworded(copy,
+                  "no block of %" PRIu64 " byte%s: %s; the search ended at %s%s; of the pool's %" PRIu64
+                  " bytes %" PRIu64 " are in use, and %s would have fitted%s",
+                  size, plural(size), copy.message, tier, of_device.data(), source_.bytes(), totals().bytes,
+                  fitting.data(), of_streams.data());
+}
+
+Result<void*> PoolCore::allocate_block(Lock& lock, Order& order, uint64_t size, uint64_t alignment) {
+  auto block = try_allocate(order, size, alignment);
+  if (block || !lacks_room(block.error().status)) return block;
+  // If the request never fits, only the callback can help, by raising the limit, so keep what is free.
+  const bool too_large = exceeds_device(size);
+  const bool hopeless = too_large || never_fits(size);
+  const char* tier = too_large  ? "the device's memory"
+                     : hopeless ? "the pool's limit"
+                                : "the pool's own cache";
+  if (!hopeless) {
+    drain_all();
+    end_quarantine(0);
+    observe();
+    sweep();
+    block = try_allocate(order, size, alignment);
+    if (block || !lacks_room(block.error().status)) return block;
+    if (release_free(UINT64_MAX) != 0) {
+      tier = "what the pool had free";
+      block = try_allocate(order, size, alignment);
+      if (block || !lacks_room(block.error().status)) return block;
+    }
+  }
+  if (!too_large && (limit_ == 0 || source_.bytes() + size <= limit_)) {
+    bool released = false;
+    {
+      lock.unlock();
+      const Cleanup again([&] { lock.lock(); });
+      released = neighbors_.trim_others(*this) != 0;
+    }
+    tier = released ? "other pools" : tier;
+    if (released) block = try_allocate(order, size, alignment);
+    if (block || !lacks_room(block.error().status)) return block;
+  }
+  if (ask_callback(lock, size)) {
+    tier = "the callback";
+    drain_all();
+    end_quarantine(0);
+    observe();
+    sweep();
+    block = try_allocate(order, size, alignment);
+    if (block || !lacks_room(block.error().status)) return block;
+  }
+  return lacking(block.error(), tier, order, size);
+}
+
+// ---- giving memory back ----
+
+Result<uint64_t> PoolCore::trim(uint64_t keep_bytes) {
+  if (in_callback()) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "the pool is in its callback, and has released all that it could");
+  }
+  const Lock lock(mutex_);
+  drain_all();
+  end_quarantine(0);
+  observe();
+  sweep();
+  if (source_.bytes() <= keep_bytes) return uint64_t{0};
+  return release_free(source_.bytes() - keep_bytes);
+}
+
+uint64_t PoolCore::trim_for_other() noexcept {
+  const Lock lock(mutex_, std::try_to_lock);
+  if (!lock) return 0;
+  try {
+    drain_all();
+    end_quarantine(0);
+    observe();
+    sweep();
+    return release_free(UINT64_MAX);
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+void PoolCore::set_limit(uint64_t bytes) {
+  const Lock lock(mutex_);
+  limit_ = bytes;
+}
+
+void PoolCore::set_release_threshold(uint64_t bytes) {
+  const Lock lock(mutex_);
+  release_threshold_ = bytes;
+  // Before the caches are open again, so that none keeps a block that is to go back.
+  for (PoolCache* cache = caches_; cache != nullptr; cache = cache->next)
+    cache->largest.store(largest_kept(), std::memory_order_relaxed);
+  drain_all();
+  try {
+    keep_threshold();
+  } catch (const std::bad_alloc&) {
+    // The threshold is set; the next call sees to the rest.
+  }
+}
+
+// ---- the end ----
+
+// A stream that is being captured cannot be marked, and waiting for its device would spoil the capture.
+Result<void> PoolCore::require_no_capture(const Order& order) {
+  if (!order.has_stream() || order.native()) return {};
+  const auto capturing = order.stream()->is_capturing();
+  if (!capturing || !*capturing) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "blocks were freed in a stream that is being captured; end the capture first");
+}
+
+Result<bool> PoolCore::release_if_empty(bool wait) {
+  Lock lock(mutex_);
+  if (!retired_) return false;
+  blocks_.set_empty(empty());
+  drain_all();
+  end_quarantine(0);
+  observe(wait);
+  // Wait for work that uses the memory. Release the lock meanwhile, as that work may depend on another
+  // thread's next call.
+  for (;;) {
+    end_quarantine(0);  // of what was freed meanwhile
+    if (settled()) break;
+    const auto busy =
+        std::find_if(orders_.begin(), orders_.end(), [](const auto& entry) { return !entry.second->idle(); });
+    if (busy == orders_.end()) {
+      poll();  // what waited for one stream is now freed in the order of another
+      continue;
+    }
+    const std::shared_ptr<Order> order = busy->second;
+    if (order->unmarked() != 0 && !order->mark(false)) {
+      if (!wait) return false;
+      GPUMEM_TRY(require_no_capture(*order));
+      const auto frees = std::pair(order->epoch(), order->unmarked());
+      Result<void> complete;
+      if (backend::Device* const device = order->device(); device != nullptr) {
+        lock.unlock();
+        complete = device->synchronize();
+        lock.lock();
+        // Nothing runs on a lost device any more.
+        if (!complete && !device->lost()) return complete.error();
+      }
+      if (!retired_) return false;
+      if (frees != std::pair(order->epoch(), order->unmarked())) continue;  // something came later
+      order->pass_all();
+      space_.pass(order->number(), order->passed());
+      continue;
+    }
+    poll(*order);
+    if (order->idle()) continue;
+    if (!wait) return false;
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lock.lock();
+    if (!retired_) return false;
+  }
+  poll();
+  end_captures();
+  for (const auto& [key, order] : orders_)
+    space_.pass(order->number(), UINT64_MAX);  // all work is complete
+  sweep();
+  if (!empty()) {
+    release_free(UINT64_MAX);
+    return false;
+  }
+  release_free(UINT64_MAX);
+  while (!source_.pieces().empty()) {
+    const auto [base, piece] = *source_.pieces().begin();
+    space_.prepare(1);
+    GPUMEM_TRY(source_.release(base));
+    space_.remove(base, piece.size);
+  }
+  GPUMEM_TRY(source_.close());
+  return true;
+}
+
+void PoolCore::forget() noexcept {
+  log_blocks();
+  source_.forget();
+  captures_.parts.clear();
+  captures_.ending.clear();
+  orders_.clear();
+}
+
+}  // namespace gpumem::core
