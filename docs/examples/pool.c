@@ -111,6 +111,14 @@ static void share_block(gpumem_instance instance, gpumem_device device) {
   TRY(gpumem_pool_destroy(pool, &error));
 }
 
+static gpumem_pool share_with_other_code(gpumem_device device) {
+  gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
+  desc.flags = GPUMEM_POOL_FROM_DRIVER;
+  gpumem_pool pool;
+  TRY(gpumem_pool_create(device, &desc, &pool, &error));
+  return pool;
+}
+
 int main(void) {
   gpumem_instance instance;
   gpumem_device device;
@@ -157,6 +165,11 @@ int main(void) {
 
   use_in_capture(pool, stream);
   share_block(instance, device);
+
+  gpumem_pool of_driver = share_with_other_code(device);
+  TRY(gpumem_pool_alloc(of_driver, 1 << 20, stream, &block, &error));
+  TRY(gpumem_pool_free(of_driver, block, stream, &error));
+  TRY(gpumem_pool_destroy(of_driver, &error));
 
   int calls = 0;
   TRY(gpumem_pool_set_callback(pool, free_something, &calls, &error));

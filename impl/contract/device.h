@@ -42,9 +42,6 @@ struct MemoryAvailable {
   uint64_t total_bytes = 0;
 };
 
-// What not every backend has, so that Device and Stream stay small.
-class Pools;
-
 class Device {
  public:
   virtual ~Device() = default;
@@ -84,7 +81,6 @@ class Device {
   // Facets: null where the device has no such thing.
   virtual Managed* managed() { return nullptr; }
   virtual VirtualMemory* vmm() { return nullptr; }
-  virtual Pools* pools() { return nullptr; }
   virtual Sharing* sharing() { return nullptr; }
 
  protected:

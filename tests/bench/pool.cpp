@@ -26,9 +26,10 @@ double since(Clock::time_point begin) { return std::chrono::duration<double>(Clo
 
 class Pool {
  public:
-  Pool(const Scene& scene, gpumem_kind kind) {
+  Pool(const Scene& scene, gpumem_kind kind, gpumem_pool_flags flags = 0) {
     gpumem_pool_desc desc = GPUMEM_POOL_DESC_INIT;
     desc.kind = kind;
+    desc.flags = flags;
     must(gpumem_pool_create, scene.device, &desc, &pool_);
   }
   Pool(const Pool&) = delete;
@@ -233,6 +234,38 @@ void handing_over(const Scene& scene) {
     }
     must(gpumem_stream_destroy, first);
     must(gpumem_stream_destroy, second);
+  }
+}
+
+// ---- taking memory and giving it back ----
+
+void growing(const Scene& scene) {
+  const int calls = scene.runner.smoke() ? 1 : scene.runner.quick() ? 20 : 200;
+  for (const gpumem_pool_flags flags : {gpumem_pool_flags{0}, GPUMEM_POOL_FROM_DRIVER}) {
+    for (const uint64_t size : {2 * kMiB, 64 * kMiB}) {
+      const std::string name =
+          "pool/device/grow_and_trim_" + bench::text_of(size) + (flags != 0 ? "_from_driver" : "");
+      if (!scene.runner.wanted(name)) continue;
+      const auto timed = [&](auto take, auto give) {
+        const auto begin = Clock::now();
+        for (int i = 0; i < calls; ++i)
+          give(take(size));
+        return since(begin) / calls;
+      };
+      const Pool pool(scene, GPUMEM_KIND_DEVICE, flags);
+      const PoolWork work = scene.raw.pool_work(false);
+      scene.runner.clocked(
+          name,
+          [&] {
+            return timed([&](uint64_t bytes) { return pool.take(bytes); },
+                         [&](void* block) {
+                           pool.give(block);
+                           must_succeed(gpumem_pool_trim(pool, 0, nullptr, nullptr));
+                         });
+          },
+          work.take != nullptr ? Runner::Clock([&] { return timed(work.take, work.give); })
+                               : Runner::Clock());
+    }
   }
 }
 
@@ -521,6 +554,7 @@ void pools(const Scene& scene) {
   pairs(scene);
   replacing(scene);
   handing_over(scene);
+  growing(scene);
   querying(scene);
   leaving_holes(scene);
 }

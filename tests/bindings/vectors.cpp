@@ -107,7 +107,8 @@ const Names kAccess{{"none", GPUMEM_ACCESS_NONE},
                     {"unknown", GPUMEM_ACCESS_UNKNOWN}};
 const Names kBufferFlags{{"movable", GPUMEM_BUFFER_MOVABLE}, {"copyable", GPUMEM_BUFFER_COPYABLE}};
 const Names kPoolFlags{{"internal_dependencies", GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES},
-                       {"debug", GPUMEM_POOL_DEBUG}};
+                       {"debug", GPUMEM_POOL_DEBUG},
+                       {"from_driver", GPUMEM_POOL_FROM_DRIVER}};
 const Names kContents{{"pinned", GPUMEM_CONTENT_PINNED},
                       {"pageable", GPUMEM_CONTENT_PAGEABLE},
                       {"zero", GPUMEM_CONTENT_ZERO},

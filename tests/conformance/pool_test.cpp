@@ -2426,7 +2426,7 @@ TEST(Pool, pool_20_what_graphs_keep) {
   }
   REQUIRE_FOREIGN();
 #ifdef HAVE_CUDA_HEADERS
-  if (raw().cuMemAllocAsync == nullptr) return;
+  if (on_fake_cuda() || raw().cuMemAllocAsync == nullptr) return;
   constexpr uint64_t kSize = 64 * kMiB;
   const Instance instance = open_instance();
   const NativeStream native(instance.device());
@@ -2449,6 +2449,156 @@ TEST(Pool, pool_20_what_graphs_keep) {
   }
   EXPECT_GE(trim_graphs(instance.device()), kSize);
   EXPECT_EQ(trim_graphs(instance.device()), 0u);
+#endif
+}
+
+// ---- memory of the driver's own pool ----
+
+bool has_driver_pools(gpumem_device device) {
+  return capability(device, GPUMEM_CAPABILITY_POOL_DRIVER).value != GPUMEM_ANSWER_NO;
+}
+
+TEST(Pool, pool_22_memory_of_the_driver_is_used_as_any_other) {
+  Instance instance = open_instance();
+  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  const Stream stream = create_stream(instance.device());
+  for (const gpumem_pool_flags more : {gpumem_pool_flags{0}, GPUMEM_POOL_DEBUG}) {
+    SCOPED_TRACE(more);
+    const Pool pool = create_pool(instance.device(), pool_desc(0, GPUMEM_POOL_FROM_DRIVER | more));
+    EXPECT_EQ(info_of(pool).flags, GPUMEM_POOL_FROM_DRIVER | more);
+    EXPECT_EQ(info_of(pool).kind, GPUMEM_KIND_DEVICE);
+    std::vector<void*> blocks;
+    for (const uint64_t size : kSizes) {
+      void* block = nullptr;
+      ASSERT_OK(
+          gpumem_pool_alloc_aligned(pool, size, size < 64 * kKiB ? 0 : 64 * kKiB, stream, &block, why()));
+      EXPECT_EQ(reinterpret_cast<uint64_t>(block) % (size < 64 * kKiB ? 256 : 64 * kKiB), 0u) << size;
+      EXPECT_EQ(pointer_info(instance, block).kind, GPUMEM_KIND_POOL);
+      EXPECT_EQ(device_access(instance, block, 0), GPUMEM_ACCESS_READWRITE);
+      put_pattern(instance, block, size, static_cast<uint32_t>(size));
+      blocks.push_back(block);
+    }
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      EXPECT_TRUE(holds_pattern(instance, blocks[i], kSizes[i], static_cast<uint32_t>(kSizes[i])));
+      give(pool, blocks[i], stream);
+    }
+    stream.synchronize();
+    EXPECT_NE(info_of(pool).reserved_bytes, 0u);
+    EXPECT_EQ(info_of(pool).reserved_bytes % (64 * kKiB), 0u);
+    EXPECT_TRUE(all_goes_back(pool));
+  }
+}
+
+TEST(Pool, pool_22_a_limit_holds_for_memory_of_the_driver) {
+  const Instance instance = open_instance();
+  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  const Pool pool = create_pool(instance.device(), 0, GPUMEM_POOL_FROM_DRIVER, 192 * kKiB);
+  void* const block = take(pool, 128 * kKiB);
+  void* kept = &kept;
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_pool_alloc(pool, 128 * kKiB, nullptr, &kept, why()));
+  EXPECT_EQ(kept, &kept);
+  EXPECT_LE(info_of(pool).reserved_bytes, 192 * kKiB);
+  give(pool, block);
+}
+
+TEST(Pool, pool_22_other_devices_do_not_reach_it) {
+  Instance instance = open_instance();
+  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  if (instance.device_count() < 2) SKIP_RULE("needs two devices");
+  const Stream stream = create_stream(instance.device(1));
+  const Pool pool = create_pool(instance.device(), 0, GPUMEM_POOL_FROM_DRIVER);
+  const bool linked =
+      gpumem_device_enable_peer_access(instance.device(1), instance.device(), nullptr) == GPUMEM_SUCCESS;
+  void* const block = take(pool, 4 * kKiB);
+  EXPECT_EQ(device_access(instance, block, 0), GPUMEM_ACCESS_READWRITE);
+  EXPECT_EQ(device_access(instance, block, 1), GPUMEM_ACCESS_NONE);
+  void* kept = &kept;
+  EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_pool_alloc(pool, 4 * kKiB, stream, &kept, why()));
+  EXPECT_EQ(kept, &kept);
+  give(pool, block);
+  if (linked) {
+    EXPECT_OK(gpumem_device_disable_peer_access(instance.device(1), instance.device(), why()));
+  }
+}
+
+TEST(Pool, pool_22_what_does_not_go_with_it_is_refused) {
+  const Instance instance = open_instance();
+  const auto refused = [&](gpumem_status status, const gpumem_pool_desc& desc, const char* reason) {
+    gpumem_pool pool = nullptr;
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    EXPECT_STATUS(status, gpumem_pool_create(instance.device(), &desc, &pool, &error));
+    EXPECT_EQ(pool, nullptr);
+    EXPECT_NE(std::string(error.message).find(reason), std::string::npos) << error.message;
+  };
+  for (const gpumem_kind kind : {GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED, GPUMEM_KIND_PAGEABLE}) {
+    refused(GPUMEM_ERROR_INVALID_ARGUMENT, pool_desc(kind, GPUMEM_POOL_FROM_DRIVER),
+            "GPUMEM_POOL_FROM_DRIVER belongs to a pool of device memory");
+  }
+  gpumem_pool_desc desc = pool_desc(GPUMEM_KIND_DEVICE, GPUMEM_POOL_FROM_DRIVER);
+  desc.memory_flags = GPUMEM_MEMORY_SHAREABLE;
+  refused(GPUMEM_ERROR_INVALID_ARGUMENT, desc, "GPUMEM_POOL_FROM_DRIVER");
+  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  desc.memory_flags = 0;
+  desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  refused(GPUMEM_ERROR_UNSUPPORTED, desc, "GPUMEM_POOL_FROM_DRIVER has no handle types");
+  gpumem_access_desc access = GPUMEM_ACCESS_DESC_INIT;
+  access.location = GPUMEM_LOCATION_DEVICE;
+  access.access = GPUMEM_ACCESS_READWRITE;
+  desc.handle_types = 0;
+  desc.accesses = &access;
+  desc.access_count = 1;
+  refused(GPUMEM_ERROR_UNSUPPORTED, desc, "GPUMEM_POOL_FROM_DRIVER gives no other device access");
+}
+
+CHILD(pool_22_without_driver_pools) {
+  const Instance instance = open_instance();
+  EXPECT_EQ(capability(instance.device(), GPUMEM_CAPABILITY_POOL_DRIVER).value, GPUMEM_ANSWER_NO);
+  const gpumem_pool_desc desc = pool_desc(0, GPUMEM_POOL_FROM_DRIVER);
+  gpumem_pool pool = nullptr;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_pool_create(instance.device(), &desc, &pool, &error));
+  EXPECT_NE(std::string(error.message).find("pool.driver"), std::string::npos) << error.message;
+  give(create_pool(instance.device()), nullptr);
+}
+
+TEST(Pool, pool_22_a_device_without_driver_pools_says_so) {
+  if (!on_fake_cuda()) SKIP_RULE("every other backend here has them");
+  constexpr const char* kNone = "FAKE_CUDA_ATTRIBUTE_115=0";  // MEMORY_POOLS_SUPPORTED
+  EXPECT_CHILD_OK(run_child("pool_22_without_driver_pools", {kNone}));
+}
+
+#ifdef HAVE_CUDA_HEADERS
+CUmemoryPool driver_pool_of(const void* pointer) {
+  CUmemoryPool pool = nullptr;
+  EXPECT_EQ(raw().cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                        reinterpret_cast<CUdeviceptr>(pointer)),
+            CUDA_SUCCESS);
+  return pool;
+}
+#endif
+
+TEST(Pool, pool_22_the_driver_has_it_in_the_pool_of_all) {
+  REQUIRE_FOREIGN();
+#ifdef HAVE_CUDA_HEADERS
+  if (on_host()) SKIP_RULE("other code has no memory of an emulated device");
+  const Instance instance = open_instance();
+  if (!has_driver_pools(instance.device())) SKIP_RULE("the driver has no pools");
+  const PrimaryContext context(0);
+  CUdeviceptr of_other_code = 0;
+  ASSERT_EQ(raw().cuMemAllocAsync(&of_other_code, kMiB, CU_STREAM_LEGACY), CUDA_SUCCESS);
+  for (const uint64_t size : {4 * kKiB, 8 * kMiB}) {
+    const Pool own = create_pool(instance.device());
+    const Pool shared = create_pool(instance.device(), 0, GPUMEM_POOL_FROM_DRIVER);
+    void* const in_own = take(own, size);
+    void* const in_shared = take(shared, size);
+    EXPECT_EQ(driver_pool_of(in_own), nullptr);
+    EXPECT_NE(driver_pool_of(in_shared), nullptr);
+    EXPECT_EQ(driver_pool_of(in_shared), driver_pool_of(reinterpret_cast<void*>(of_other_code)));
+    give(own, in_own);
+    give(shared, in_shared);
+  }
+  EXPECT_EQ(raw().cuMemFreeAsync(of_other_code, CU_STREAM_LEGACY), CUDA_SUCCESS);
+  EXPECT_EQ(raw().cuStreamSynchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
 #endif
 }
 

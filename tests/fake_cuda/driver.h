@@ -163,6 +163,7 @@ struct Memory {
   uintptr_t address = 0;  // what the caller of the driver got or gave
   uintptr_t device_address = 0;
   size_t size = 0;
+  size_t front = 0;       // in a pool: bytes of its slab before it
   char* bytes = nullptr;  // where the fake reads and writes
   std::shared_ptr<Backing> backing;
   std::shared_ptr<Slab> slab;
@@ -179,6 +180,9 @@ struct Memory {
   ino_t file = 0;                        // kImported: tells one block of the exporter from another
   std::map<uintptr_t, unsigned> opened;  // kImported: address that was answered -> how often
 };
+
+// Of cuMemAllocAsync; each device has one pool.
+inline bool in_pool(const Memory& memory) { return memory.front != 0; }
 
 inline bool is_device_memory(const Memory& memory) {
   return memory.kind == Kind::kDevice || memory.kind == Kind::kImported;

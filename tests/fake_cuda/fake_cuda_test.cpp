@@ -938,6 +938,44 @@ TEST_F(FakeCuda, FreeingWaitsForTheContext) {
   destroy(stream);
 }
 
+TEST_F(FakeCuda, MemoryOfAPool) {
+  open();
+  CUstream stream = make_stream();
+  CUdeviceptr memory = 1;
+  EXPECT_EQ(CALL(cuMemAllocAsync, 11020, &memory, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(memory, 0u);
+  ASSERT_EQ(CALL(cuMemAllocAsync, 11020, &memory, 5000, stream), CUDA_SUCCESS);
+  EXPECT_EQ(memory % 4096, 0u);
+  EXPECT_NE(memory % 65536, 0u);
+  CUmemoryPool pool = nullptr;
+  EXPECT_EQ(CALL(cuPointerGetAttribute, 4000, &pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, memory),
+            CUDA_SUCCESS);
+  EXPECT_NE(pool, nullptr);
+  CUipcMemHandle shared;
+  EXPECT_EQ(CALL(cuIpcGetMemHandle, 4010, &shared, memory), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, memory, 7, 5000, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, memory, 7, 5001, stream), CUDA_ERROR_INVALID_VALUE);
+  wait(stream);
+  // It goes back when the stream comes to it.
+  std::atomic<bool> released = false;
+  hold(stream, released);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, memory, stream), CUDA_SUCCESS);
+  EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 1u);
+  released = true;
+  wait(stream);
+  EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 0u);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, 0, stream), CUDA_SUCCESS);
+  EXPECT_EQ(violations(), "");
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, memory, stream), CUDA_ERROR_INVALID_VALUE);
+  const CUdeviceptr other = allocate(64);
+  EXPECT_EQ(CALL(cuMemFreeAsync, 11020, other, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(occurrences("double-free"), 1u);
+  EXPECT_EQ(occurrences("stray-free"), 1u);
+  violations_expected_ = true;
+  free(other);
+  destroy(stream);
+}
+
 TEST_F(FakeCuda, TheDefaultStreamOfAThread) {
   open();
   std::atomic<bool> released = false;

@@ -321,7 +321,7 @@ std::string name_of_slab(uintptr_t address, const Device& device) {
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   require(handle != nullptr);
   const Located found = locate(address);
-  require(found.memory != nullptr && found.memory->kind == Kind::kDevice);
+  require(found.memory != nullptr && found.memory->kind == Kind::kDevice && !in_pool(*found.memory));
   const Memory& memory = *found.memory;
   const MemoryHandle made = {MemoryHandle::kMagic,
                              this_process(),

@@ -87,7 +87,7 @@ std::shared_ptr<Slab> make_slab(Device& device, Kind kind, unsigned flags, size_
 
 void release_from_slab(Memory& memory) {
   Slab& slab = *memory.slab;
-  const auto used = slab.used.find(memory.address - slab.address);
+  const auto used = slab.used.find(memory.address - memory.front - slab.address);
   slab.used_bytes -= used->second;
   slab.used.erase(used);
   if (!slab.used.empty()) return;
@@ -204,7 +204,8 @@ unsigned long long access_of_device(const Memory& memory) {
   if (memory.read_only) return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
   bool remote = is_device_memory(memory) && memory.device != device;
   bool opened_here = memory.kind == Kind::kImported && current == memory.context;
-  bool allowed = !remote || opened_here || current->peers.contains(memory.context->handle);
+  bool linked = !in_pool(memory) && current->peers.contains(memory.context->handle);
+  bool allowed = !remote || opened_here || linked;
   return allowed ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
 }
 
@@ -304,7 +305,7 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return {true, static_cast<uint32_t>(memory.device != nullptr ? memory.device->ordinal : 0)};
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return {true, memory.kind == Kind::kDevice};
+      return {true, memory.kind == Kind::kDevice && !in_pool(memory)};
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return {true, found.start == memory.address ? base : found.start};
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
@@ -318,6 +319,8 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
       return {true, memory.kind == Kind::kDevice};
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return {true, access_of_device(memory)};
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return {true, in_pool(memory) ? reinterpret_cast<uint64_t>(memory.device) : 0};
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return {true, system_piece_around(found).size};
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -525,6 +528,43 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, s
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) { return free_memory(address, "cuMemFree", false); }
+
+// What an H200 aligns its second block to (measured), so that nobody may count on more.
+constexpr size_t kPoolAlignment = 4096;
+
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size, CUstream handle) {
+  require(address != nullptr);
+  *address = 0;
+  require(size != 0);
+  require(size < kLargest, CUDA_ERROR_OUT_OF_MEMORY);
+  const auto stream = find_stream(handle);
+  require(attribute(*stream->context->device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0,
+          CUDA_ERROR_NOT_SUPPORTED);
+  require(!stream->capture, CUDA_ERROR_NOT_SUPPORTED);  // a node that allocates
+  auto memory = allocate(Kind::kDevice, kPoolAlignment + size, 0);
+  memory->front = kPoolAlignment;
+  memory->size = size;
+  memory->address = memory->device_address += kPoolAlignment;
+  memory->bytes += kPoolAlignment;
+  add_memory(memory);
+  *address = memory->address;
+  return CUDA_SUCCESS;
+}
+
+// Gone for later calls at once, and for what was enqueued before once that is complete.
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
+  if (address == 0) return CUDA_SUCCESS;
+  const Located found = locate(address);
+  if (!found.memory || found.memory->address != address || !in_pool(*found.memory))
+    return refuse_free(address, "cuMemFreeAsync");
+  check_idle(*found.memory, "memory goes back to the pool");
+  driver().freed.insert(address);
+  enqueue(find_stream(handle), [memory = found.memory] {
+    std::lock_guard lock(driver().mutex);
+    if (driver().memory.contains(memory->address)) remove_memory(memory);
+  });
+  return CUDA_SUCCESS;
+}
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
   Located found = locate(address);

@@ -216,6 +216,16 @@ std::vector<Scenario> pool_scenarios() {
   }
   all.push_back(
       {"a pool that begins with memory", kBoth, {}, {create_pool(GPUMEM_KIND_DEVICE, 0, kMiB), destroy}});
+  all.push_back({"a pool of the driver's memory",
+                 kBoth,
+                 {},
+                 {create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_FROM_DRIVER, kMiB), destroy}});
+  all.back().idle_streams = 1;  // that in which the device takes such memory
+  all.push_back({"blocks of the driver's memory",
+                 kBoth,
+                 warm(create_pool(GPUMEM_KIND_DEVICE, GPUMEM_POOL_FROM_DRIVER)),
+                 {take(0, 3000), take(1, 3 * kMiB), give(0), give(1),
+                  of_many(CALL(gpumem_pool_trim, w.out.pool[0], 0, &w.out.number[0]))}});
   all.push_back(
       {"what a pool can tell",
        kBoth,

@@ -111,13 +111,15 @@ struct PoolRest {
   uint64_t ranges = 0;
   uint64_t range_bytes = 0;
   uint64_t physical_bytes = 0;
+  uint64_t device = 0;  // pieces of the driver's pool
+  uint64_t device_bytes = 0;
   uint64_t pinned = 0;
   uint64_t pinned_bytes = 0;
   uint64_t managed = 0;
   uint64_t managed_bytes = 0;
   std::map<int, uint64_t> used;  // by device
 
-  uint64_t count() const { return ranges + pinned + managed; }
+  uint64_t count() const { return ranges + device + pinned + managed; }
 };
 
 struct Instance : Object {
@@ -338,6 +340,7 @@ struct Pool : Object {
   std::vector<int> lines;  // whose order blocks were freed in, or whose work uses them
 
   bool debug() const { return (flags & GPUMEM_POOL_DEBUG) != 0; }
+  bool in_range() const { return kind == GPUMEM_KIND_DEVICE && (flags & GPUMEM_POOL_FROM_DRIVER) == 0; }
   // Whether the CPU may touch its bytes at any time.
   bool on_host() const { return kind != GPUMEM_KIND_DEVICE; }
   // Whether it serves streams of a device.

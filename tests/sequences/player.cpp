@@ -194,7 +194,7 @@ uint64_t Player::physical_bytes(int index) const {
   for (const Buffer& each : model_.buffers)
     if (of_it(each) && !each.asleep) bytes += each.capacity();
   for (const Pool& each : model_.pools)
-    if (of_it(each) && each.kind == GPUMEM_KIND_DEVICE) bytes += each.reserved;
+    if (of_it(each) && each.in_range()) bytes += each.reserved;
   return bytes;
 }
 

@@ -203,7 +203,7 @@ Expect Player::expect_growth(int home, gpumem_kind kind, gpumem_memory_flags fla
 }
 
 Expect Player::expect_block(const Pool& from, uint64_t size, uint64_t alignment) {
-  const uint64_t unit = unit_of(from.instance);
+  const uint64_t unit = from.in_range() ? unit_of(from.instance) : kPage;
   return expect_growth(
       from.device, from.kind, from.memory_flags, from.limit, from.reserved, size,
       is_huge(size) || is_huge(alignment) ? kTooLarge - 1 : most_for(from, size, alignment, unit));
@@ -305,11 +305,12 @@ void Player::follow_pool(int index, bool failed) {
   require(info.wait_count == known.waits, name + " has let a stream wait");
   known.allocated = info.total_count;
   known.allocated_bytes = info.total_bytes;
-  if (known.kind == GPUMEM_KIND_DEVICE) {
-    device(known.device).used += info.reserved_bytes - known.reserved;
-  } else if (known.kind != GPUMEM_KIND_PAGEABLE) {
+  if (known.kind == GPUMEM_KIND_DEVICE) device(known.device).used += info.reserved_bytes - known.reserved;
+  if (!known.in_range() && known.kind != GPUMEM_KIND_PAGEABLE) {
     const bool pinned = known.kind == GPUMEM_KIND_PINNED;
-    gpumem_kind_stats& counts = pinned ? owner.stats.pinned : owner.stats.managed;
+    gpumem_kind_stats& counts = pinned                             ? owner.stats.pinned
+                                : known.kind == GPUMEM_KIND_DEVICE ? owner.stats.device
+                                                                   : owner.stats.managed;
     counts.live_count += info.segment_count - known.segments;
     counts.live_bytes += info.reserved_bytes - known.reserved;
     if (pinned) owner.pinned += info.reserved_bytes - known.reserved;
@@ -323,7 +324,7 @@ uint64_t Player::memory_of_pools(int owner) const {
   uint64_t count = 0;
   for (const Pool& each : model_.pools) {
     if (each.instance != owner || each.life != Life::kLive || each.kind == GPUMEM_KIND_PAGEABLE) continue;
-    count += each.kind == GPUMEM_KIND_DEVICE ? 1 : each.segments;
+    count += each.in_range() ? 1 : each.segments;
   }
   return count;
 }
@@ -362,6 +363,7 @@ void Player::follow_pools(int index) {
   PoolRest& rest = owner.pool_rest;
   const uint64_t pinned = rest.pinned_bytes;
   take(owner.stats.reserved, now.reserved, rest.ranges, rest.range_bytes);
+  take(owner.stats.device, now.device, rest.device, rest.device_bytes);
   take(owner.stats.pinned, now.pinned, rest.pinned, rest.pinned_bytes);
   take(owner.stats.managed, now.managed, rest.managed, rest.managed_bytes);
   if (const uint64_t gone = physical_bytes(index) - now.physical_bytes; gone <= rest.physical_bytes)
@@ -370,7 +372,7 @@ void Player::follow_pools(int index) {
   for (auto& [home, most] : rest.used) {
     Device& of = device(home);
     uint64_t free_bytes = 0;
-    uint64_t gone = rest.ranges == 0 ? most : 0;
+    uint64_t gone = rest.ranges == 0 && rest.device == 0 ? most : 0;
     if (model_.on_host && of.exact && !of.lost) {
       require(gpumem_device_get_memory(as<gpumem_device>(of.handle), &free_bytes, nullptr, nullptr) ==
                   GPUMEM_SUCCESS,
@@ -537,14 +539,15 @@ void Player::step_pool_create(Choice& choice) {
                                           0,
                                           GPUMEM_POOL_DEBUG,
                                           GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES,
+                                          GPUMEM_POOL_FROM_DRIVER,
                                           0,
                                           0,
-                                          0,
+                                          GPUMEM_POOL_FROM_DRIVER | GPUMEM_POOL_DEBUG,
                                           GPUMEM_POOL_DEBUG | GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES};
   // GPUMEM_POOL_TRUST_NATIVE_STREAMS leaves to the caller what the model checks.
-  constexpr gpumem_pool_flags kNoFlags[] = {8, 16, UINT64_C(1) << 63, UINT64_MAX};
+  constexpr gpumem_pool_flags kNoFlags[] = {16, 32, UINT64_C(1) << 63, UINT64_MAX};
   desc->flags = choice.value(kFlags, kNoFlags);
-  bool good = (desc->flags & ~gpumem_pool_flags{7}) == 0;
+  bool good = (desc->flags & ~gpumem_pool_flags{15}) == 0;
   const uint8_t property = choice.byte();
   if (property >= kWrong) {
     // None of these belongs to any of the kinds.
@@ -556,6 +559,8 @@ void Player::step_pool_create(Choice& choice) {
     if (kind == GPUMEM_KIND_PINNED) desc->memory_flags = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
     if (kind == GPUMEM_KIND_MANAGED) desc->memory_flags = GPUMEM_MEMORY_OVERSUBSCRIBE;
   }
+  const bool from_driver = (desc->flags & GPUMEM_POOL_FROM_DRIVER) != 0;
+  good = good && (!from_driver || (kind == GPUMEM_KIND_DEVICE && desc->memory_flags == 0));
   const uint8_t node = choice.byte();
   desc->numa_node = node < kWrong ? 0 : (node % 2 == 0 ? 1 : -1);
   constexpr uint64_t kLimits[] = {0, 0, 0, 256 << 10, 0, 1 << 20, 4 << 20, 1000};
@@ -613,13 +618,13 @@ void Player::step_pool_create(Choice& choice) {
     expect = or_fault({GPUMEM_SUCCESS}, owner);
     const uint64_t initial = desc.is_null() ? 0 : desc->initial_size;
     if (initial != 0) {
-      const uint64_t unit = made.kind == GPUMEM_KIND_DEVICE ? unit_of(owner) : kPage;
+      const uint64_t unit = made.in_range() ? unit_of(owner) : kPage;
       uint64_t bytes = round_up(initial, unit);
       if (made.limit != 0 && bytes > made.limit) bytes = made.limit / unit * unit;
       if (bytes != 0)
         expect = expect_growth(home.index, made.kind, made.memory_flags, made.limit, 0, bytes, bytes);
     }
-    if (names && !desc.is_null() && !can_have(home.index, true, rights.entries()))
+    if (names && !desc.is_null() && (from_driver || !can_have(home.index, true, rights.entries())))
       expect = or_fault({GPUMEM_ERROR_UNSUPPORTED}, owner);
     expect = model_.lost(home.index) ? Expect{GPUMEM_ERROR_DEVICE_LOST}
              : names                 ? if_lost(expect, owner)
@@ -654,20 +659,28 @@ void Player::end_pool(int index) {
   const bool remains = !ending.blocks.empty();
   if (ending.kind == GPUMEM_KIND_DEVICE) {
     if (remains) {
+      rest.used[ending.device] += ending.reserved;
+    } else {
+      device(ending.device).used -= ending.reserved;
+    }
+  }
+  if (ending.in_range()) {
+    if (remains) {
       ++rest.ranges;
       rest.range_bytes += ending.range_size;
       rest.physical_bytes += ending.reserved;
-      rest.used[ending.device] += ending.reserved;
     } else {
       Tally::remove(owner.stats.reserved, ending.range_size);
-      device(ending.device).used -= ending.reserved;
     }
   } else if (ending.kind != GPUMEM_KIND_PAGEABLE) {
+    const bool on_device = ending.kind == GPUMEM_KIND_DEVICE;
     const bool pinned = ending.kind == GPUMEM_KIND_PINNED;
-    gpumem_kind_stats& counts = pinned ? owner.stats.pinned : owner.stats.managed;
+    gpumem_kind_stats& counts = on_device ? owner.stats.device
+                                : pinned  ? owner.stats.pinned
+                                          : owner.stats.managed;
     if (remains) {
-      (pinned ? rest.pinned : rest.managed) += ending.segments;
-      (pinned ? rest.pinned_bytes : rest.managed_bytes) += ending.reserved;
+      (on_device ? rest.device : pinned ? rest.pinned : rest.managed) += ending.segments;
+      (on_device ? rest.device_bytes : pinned ? rest.pinned_bytes : rest.managed_bytes) += ending.reserved;
     } else {
       counts.live_count -= ending.segments;
       counts.live_bytes -= ending.reserved;
@@ -696,7 +709,7 @@ void Player::share_pool(int owner, uint8_t number) {
 }
 
 void Player::adopt_pool(Pool made) {
-  if (made.kind == GPUMEM_KIND_DEVICE) {
+  if (made.in_range()) {
     Tally now;
     require(now.read(as<gpumem_instance>(instance(made.instance).handle)), "the counts cannot be read");
     made.range_size = now.reserved.live_bytes - instance(made.instance).stats.reserved.live_bytes;

@@ -443,6 +443,8 @@ namespace GpuMem
     /// <c>share.dma_buf_pcie</c>: can device memory be exported as a dma-buf that is mapped over PCIe?
     /// </summary>
     ShareDmaBufPcie = Constants.GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
+    /// <summary><c>pool.driver</c>: can a pool take its memory from the driver's own pool?</summary>
+    PoolDriver = Constants.GPUMEM_CAPABILITY_POOL_DRIVER,
   }
 
   /// <summary>Type of <c>Value</c> in a <see cref="CapabilityInfo"/>.</summary>
@@ -779,6 +781,15 @@ namespace GpuMem
     /// The default stream of each thread, <c>CU_STREAM_PER_THREAD</c>, is asked about in any case.
     /// </summary>
     TrustNativeStreams = Constants.GPUMEM_POOL_TRUST_NATIVE_STREAMS,
+    /// <summary>
+    /// The pool takes its memory from the device's current memory pool of the driver, from which <c>cudaMallocAsync</c>
+    /// serves other code of the process, and gives it back there: what one of the two does not need, the other can use.
+    /// Needs <see cref="Capability.PoolDriver"/>, and is of a pool of <see cref="MemoryKind.Device"/> without memory
+    /// flags, handle types and accesses. Memory comes in pieces of 64 KiB, and other devices do not reach it, whatever
+    /// peer access is enabled. Taking memory may wait for work of other code, if the driver gives what that code has
+    /// freed in a stream whose work before the free still runs.
+    /// </summary>
+    FromDriver = Constants.GPUMEM_POOL_FROM_DRIVER,
   }
 
   /// <summary>What an attempt to allocate came to.</summary>

@@ -934,8 +934,9 @@ namespace GpuMem
 
     /// <summary>
     /// Bytes that the pool takes at most; 0 means no limit. Memory is taken in pieces: of
-    /// <see cref="MemoryKind.Device"/> of 2 MiB on today's devices, of other kinds of 64 KiB. With a limit below one
-    /// piece it takes none: a new pool serves nothing then, one that has memory what is free in it.
+    /// <see cref="MemoryKind.Device"/> of 2 MiB on today's devices, of other kinds and
+    /// <see cref="PoolFlags.FromDriver"/> of 64 KiB. With a limit below one piece it takes none: a new pool serves
+    /// nothing then, one that has memory what is free in it.
     /// </summary>
     public long Limit { get; set; }
 

@@ -145,6 +145,7 @@ namespace GpuMem.Tests
     {
       InternalDependencies = PoolFlags.AllowInternalDependencies,
       Debug = PoolFlags.Debug,
+      FromDriver = PoolFlags.FromDriver,
     }
 
     // The binding does not refuse to dispose such a group; it destroys the group after its buffers.

@@ -258,6 +258,7 @@ const (
 	CapabilityShareChannel              Capability = 82 // share.channel: can processes send each other file descriptors, which all sharing needs?
 	CapabilityShareDMABuf               Capability = 83 // share.dma_buf: can device memory be exported as a dma-buf?
 	CapabilityShareDMABufPCIe           Capability = 84 // share.dma_buf_pcie: can device memory be exported as a dma-buf that is mapped over PCIe?
+	CapabilityPoolDriver                Capability = 90 // pool.driver: can a pool take its memory from the driver's own pool?
 )
 
 // AnswerType: type of value in a CapabilityInfo.
@@ -480,6 +481,7 @@ const (
 	PoolAllowInternalDependencies PoolFlags = 0x1 // An allocation of up to 1 MiB may let its stream wait for the work of another one, rather than take new memory.
 	PoolDebug                     PoolFlags = 0x2 // Finds mistakes, and is slower: each block lies between guards, freed blocks are kept back for a while, and Instance.BlockInfo knows the requested size.
 	PoolTrustNativeStreams        PoolFlags = 0x4 // Pool.AllocNative and PoolBlock.FreeNative do not ask the driver about the stream, which makes them as fast as in a stream of the library.
+	PoolFromDriver                PoolFlags = 0x8 // The pool takes its memory from the device's current memory pool of the driver, from which cudaMallocAsync serves other code of the process, and gives it back there: what one of the two does not need, the other can use.
 )
 
 // PoolAnswer: what an attempt to allocate came to.
@@ -971,6 +973,7 @@ var constants = []constant{
 	{"Capability", "CapabilityShareChannel", "GPUMEM_CAPABILITY_SHARE_CHANNEL", 82},
 	{"Capability", "CapabilityShareDMABuf", "GPUMEM_CAPABILITY_SHARE_DMA_BUF", 83},
 	{"Capability", "CapabilityShareDMABufPCIe", "GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE", 84},
+	{"Capability", "CapabilityPoolDriver", "GPUMEM_CAPABILITY_POOL_DRIVER", 90},
 	{"AnswerType", "AnswerTypeTri", "GPUMEM_ANSWER_TYPE_TRI", 1},
 	{"AnswerType", "AnswerTypeInt", "GPUMEM_ANSWER_TYPE_INT", 2},
 	{"AnswerType", "AnswerTypeBytes", "GPUMEM_ANSWER_TYPE_BYTES", 3},
@@ -1039,6 +1042,7 @@ var constants = []constant{
 	{"PoolFlags", "PoolAllowInternalDependencies", "GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES", 0x1},
 	{"PoolFlags", "PoolDebug", "GPUMEM_POOL_DEBUG", 0x2},
 	{"PoolFlags", "PoolTrustNativeStreams", "GPUMEM_POOL_TRUST_NATIVE_STREAMS", 0x4},
+	{"PoolFlags", "PoolFromDriver", "GPUMEM_POOL_FROM_DRIVER", 0x8},
 	{"PoolAnswer", "PoolAnswerAllocated", "GPUMEM_POOL_ANSWER_ALLOCATED", 1},
 	{"PoolAnswer", "PoolAnswerBusy", "GPUMEM_POOL_ANSWER_BUSY", 2},
 	{"PoolAnswer", "PoolAnswerNeedsWait", "GPUMEM_POOL_ANSWER_NEEDS_WAIT", 3},

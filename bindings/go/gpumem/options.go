@@ -557,13 +557,13 @@ type PoolOptions struct {
 	// KindDevice, KindPinned, KindManaged, or KindPageable for ordinary memory of the host; 0 means KindDevice.
 	Kind        Kind
 	NUMANode    int32       // Node for MemoryNUMANode; otherwise 0.
-	Flags       PoolFlags   // A sum of PoolAllowInternalDependencies, PoolDebug, PoolTrustNativeStreams.
+	Flags       PoolFlags   // A sum of PoolAllowInternalDependencies, PoolDebug, PoolTrustNativeStreams, PoolFromDriver.
 	MemoryFlags MemoryFlags // Properties that the memory must have; otherwise the call fails.
 	// HandleTypePOSIXFD if blocks are to be shared by file descriptors; of a pool of KindDevice without MemoryFlags only.
 	HandleTypes HandleTypes
 	// Bytes that the pool takes at most; 0 means no limit. Memory is taken in pieces: of KindDevice of 2 MiB on today's
-	// devices, of other kinds of 64 KiB. With a limit below one piece it takes none: a new pool serves nothing then, one
-	// that has memory what is free in it.
+	// devices, of other kinds and PoolFromDriver of 64 KiB. With a limit below one piece it takes none: a new pool serves
+	// nothing then, one that has memory what is free in it.
 	Limit uint64
 	// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free. 0 means that all is kept.
 	ReleaseThreshold uint64

@@ -37,7 +37,8 @@ var vectorNames = map[string]uint64{
 	"check":   uint64(closeCheck), "force": uint64(closeForce),
 	"movable": uint64(BufferMovable), "copyable": uint64(BufferCopyable), "awake": uint64(BufferStateAwake),
 	"internal_dependencies": uint64(PoolAllowInternalDependencies), "debug": uint64(PoolDebug),
-	"asleep": uint64(BufferStateAsleep), "failed": uint64(BufferStateFailed),
+	"from_driver": uint64(PoolFromDriver),
+	"asleep":      uint64(BufferStateAsleep), "failed": uint64(BufferStateFailed),
 	"any": uint64(BackendAny), "cuda": uint64(BackendCUDA), "host": uint64(BackendHost),
 }
 

@@ -60,6 +60,12 @@ typedef uint64_t gpumem_pool_flags;
  * the work of the stream that had it before must be complete; and blocks that a graph uses are like all others, so they must not
  * be freed while it may be launched. The default stream of each thread, `CU_STREAM_PER_THREAD`, is asked about in any case. */
 #define GPUMEM_POOL_TRUST_NATIVE_STREAMS UINT64_C(0x4)
+/** The pool takes its memory from the device's current memory pool of the driver, from which `cudaMallocAsync` serves other code of the
+ * process, and gives it back there: what one of the two does not need, the other can use. Needs #GPUMEM_CAPABILITY_POOL_DRIVER, and is of
+ * a pool of #GPUMEM_KIND_DEVICE without memory flags, handle types and accesses. Memory comes in pieces of 64 KiB, and other devices do not
+ * reach it, whatever peer access is enabled. Taking memory may wait for work of other code, if the driver gives what that code has freed
+ * in a stream whose work before the free still runs. */
+#define GPUMEM_POOL_FROM_DRIVER UINT64_C(0x8)
 
 /** Options for creating a pool. */
 typedef struct gpumem_pool_desc {
@@ -75,7 +81,7 @@ typedef struct gpumem_pool_desc {
    * flags only. */
   gpumem_handle_types handle_types;
   /** Bytes that the pool takes at most; 0 means no limit. Memory is taken in pieces: of #GPUMEM_KIND_DEVICE of 2 MiB on today's
-   * devices, of other kinds of 64 KiB. With a limit below one piece it
+   * devices, of other kinds and #GPUMEM_POOL_FROM_DRIVER of 64 KiB. With a limit below one piece it
    * takes none: a new pool serves nothing then, one that has memory what is free in it. */
   uint64_t limit;
   /** Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free. 0 means that all is kept. */
@@ -106,11 +112,12 @@ typedef struct gpumem_pool_desc {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the pool was written to `*out_pool`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size, another kind, an unknown flag, a flag of memory that does
- *         not belong to the kind, no such NUMA node, a size above 2^63-1, an initial size above the limit, entries of
+ *         not belong to the kind, #GPUMEM_POOL_FROM_DRIVER with another kind than #GPUMEM_KIND_DEVICE or with a flag of memory, no such NUMA node, a size above 2^63-1, an initial size above the limit, entries of
  *         access as gpumem_range_set_access() refuses them, another handle type, or accesses or handle types for a pool that is not
  *         of device memory
  * \retval GPUMEM_ERROR_UNSUPPORTED the kind, a required property, a handle type, or access of another device cannot be granted
- *         here; the message names the capability. Or memory flags together with accesses or handle types
+ *         here; the message names the capability. Or memory flags or #GPUMEM_POOL_FROM_DRIVER together with accesses or
+ *         handle types
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory for the initial size
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no addresses are left

@@ -573,6 +573,9 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
     case GPUMEM_CAPABILITY_SHARE_DMA_BUF:
     case GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE:
       return share_capability(capability);
+    case GPUMEM_CAPABILITY_POOL_DRIVER:
+      if (cu_.MemAllocAsync.function == nullptr) return lacks("cuMemAllocAsync", "11.2");
+      return GPUMEM_BY_ATTRIBUTE(MEMORY_POOLS_SUPPORTED);
     default:
       return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONTRACT,
                     "unknown to this version of the cuda backend");

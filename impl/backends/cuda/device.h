@@ -13,6 +13,7 @@
 
 namespace gpumem::cuda {
 
+class DriverPool;
 class Fences;
 class Managed;
 class Pieces;
@@ -54,6 +55,7 @@ class Device final : public backend::Device {
 
   Fences& fences() const { return *fences_; }
   Pieces& pieces() const { return *pieces_; }
+  DriverPool& driver_pool() const { return *driver_pool_; }
   const std::atomic<bool>& lost_flag() const { return lost_; }
   // 0 until it could be asked for.
   std::atomic<uint64_t>& legacy_stream_id() { return legacy_stream_id_; }
@@ -125,6 +127,7 @@ class Device final : public backend::Device {
   const std::unique_ptr<Fences> fences_;
   const std::unique_ptr<Managed> managed_;
   const std::unique_ptr<Pieces> pieces_;
+  const std::unique_ptr<DriverPool> driver_pool_;
   const std::unique_ptr<VirtualMemory> virtual_memory_;
   const std::unique_ptr<Sharing> sharing_;
   // By ordinal: the peer's context that this device holds access to, or null. Guarded by the mutex of Peers.

@@ -98,6 +98,8 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(MemGetInfo, 3020, "_v2")                         \
   OPTIONAL(MemAlloc, 3020, "_v2")                           \
   OPTIONAL(MemFree, 3020, "_v2")                            \
+  OPTIONAL(MemAllocAsync, 11020, "")                        \
+  OPTIONAL(MemFreeAsync, 11020, "")                         \
   OPTIONAL(MemHostAlloc, 2020, "")                          \
   OPTIONAL(MemFreeHost, 2000, "")                           \
   OPTIONAL(MemHostGetDevicePointer, 3020, "_v2")            \

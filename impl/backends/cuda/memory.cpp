@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "backends/cuda/driver_pool.h"
 #include "backends/cuda/managed.h"
 #include "backends/cuda/pointer.h"
 #include "base/arithmetic.h"
@@ -227,9 +228,51 @@ class AlignedMemory final : public Memory {
   bool mapped_ = false;
 };
 
+// Device memory from the device's pool of the driver.
+class PooledMemory final : public Memory {
+ public:
+  using Memory::Memory;
+
+  // The driver aligns to less than 64 KiB where smaller blocks lie before, so try without slack first.
+  Result<void> allocate(uint64_t size, uint64_t alignment) {
+    for (const uint64_t slack : {uint64_t{0}, std::max(alignment, kDriverAlignment) - kDriverAlignment}) {
+      auto made = device_.driver_pool().allocate(size + slack);
+      if (!made) return made.error();
+      base_ = *made;
+      facts_.granted_size = size + slack;
+      facts_.device_pointer = pointer_to(round_up(base_, std::max(alignment, kDriverAlignment)));
+      if (address_of(facts_.device_pointer) + size <= base_ + facts_.granted_size) break;
+      GPUMEM_TRY(release());
+    }
+    facts_.allocation = pointer_to(base_);
+    facts_.allocation_size = facts_.granted_size;
+    return {};
+  }
+
+  Result<void> release() override {
+    if (base_ == 0) return {};
+    const Outcome outcome = free();
+    if (!refused(outcome)) base_ = 0;
+    return device_.check_release(outcome, "cannot give memory back to the driver's pool");
+  }
+
+ private:
+  Outcome free() {
+    const platform::Freeing freeing(base_, facts_.granted_size);
+    return device_.driver_pool().free(base_);
+  }
+
+  CUdeviceptr base_ = 0;
+};
+
 Result<std::unique_ptr<backend::Memory>> create_on_device(Device& device,
                                                           const backend::MemoryRequest& request,
                                                           gpumem_memory_flags wanted) {
+  if (request.from_driver) {
+    auto memory = std::make_unique<PooledMemory>(device);
+    GPUMEM_TRY(memory->allocate(request.size, request.alignment));
+    return std::unique_ptr<backend::Memory>(std::move(memory));
+  }
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
   if ((wanted & GPUMEM_MEMORY_SHAREABLE) != 0) {
     if (request.alignment > kBlock) {

@@ -63,6 +63,7 @@ constexpr std::array kCapabilities{
     CapabilityName{GPUMEM_CAPABILITY_SHARE_CHANNEL, "share.channel"},
     CapabilityName{GPUMEM_CAPABILITY_SHARE_DMA_BUF, "share.dma_buf"},
     CapabilityName{GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE, "share.dma_buf_pcie"},
+    CapabilityName{GPUMEM_CAPABILITY_POOL_DRIVER, "pool.driver"},
 };
 
 // Whether an answer is temporary, so that the next query tries again: memory was lacking, or descriptors, for

@@ -90,6 +90,8 @@ class Region : public Object, public RegionState {
   std::unique_ptr<backend::Memory> take_backend() noexcept { return std::move(backend_); }
   // What a report says of memory of a pool.
   const char* pool_note() const;
+  // Other devices do not reach it, whatever peer access is enabled.
+  void keep_to_own_device() noexcept { own_device_only_ = true; }
   void make_managed(bool to_host) { managed_ = std::make_unique<ManagedState>(to_host); }
 
  private:
@@ -110,6 +112,7 @@ class Region : public Object, public RegionState {
   const uint64_t buffer_id_;
   const std::string name_;
   std::unique_ptr<backend::Memory> backend_;
+  bool own_device_only_ = false;
   std::unique_ptr<ManagedState> managed_;
   std::shared_ptr<const OtherProcess> peer_;
 };

@@ -687,9 +687,11 @@ gpumem_pool_attempt PoolCore::obstacle(const Order& order, uint64_t size, uint64
   return attempt;
 }
 
-// A range is mapped for the devices that the request names. Other memory needs no access of its own (DEV-8).
+// A range is mapped for the devices that the request names, and the driver's pool for its own. Other memory
+// needs no access of its own (DEV-8).
 bool PoolCore::lets(const PoolStream& stream) const {
-  if (stream.device == nullptr || stream.device == &device_.backend() || !source_.in_range()) return true;
+  if (stream.device == nullptr || stream.device == &device_.backend()) return true;
+  if (!source_.in_range() && !request_.memory.from_driver) return true;
   const auto& accesses = request_.memory.accesses;
   return std::any_of(accesses.begin(), accesses.end(), [&](const AccessRequest& one) {
     return one.device != nullptr && &one.device->backend() == stream.device &&

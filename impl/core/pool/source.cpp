@@ -24,17 +24,19 @@ constexpr uint64_t kLeastAddresses = uint64_t{16} << 30;
 }  // namespace
 
 bool PoolSource::wants_range() const {
-  return memory_.kind->on_device && memory_.flags == 0 && device_.backend().vmm() != nullptr &&
-         device_.need(GPUMEM_CAPABILITY_VMM_DEVICE).ok();
+  return memory_.kind->on_device && memory_.flags == 0 && !memory_.from_driver &&
+         device_.backend().vmm() != nullptr && device_.need(GPUMEM_CAPABILITY_VMM_DEVICE).ok();
 }
 
 Result<void> PoolSource::open(const PoolBlocks& blocks) {
   blocks_ = &blocks;
   granularity_ = uint64_t{2} << 20;
   if (wants_range()) return reserve_addresses(blocks);
+  if (memory_.from_driver) GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_POOL_DRIVER));
   if (memory_.accesses.empty() && memory_.handle_types == 0) return {};
-  GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_VMM_DEVICE));
-  return make_error(GPUMEM_ERROR_UNSUPPORTED, "a pool with memory flags %s",
+  if (!memory_.from_driver) GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_VMM_DEVICE));
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "a pool with %s %s",
+                    memory_.from_driver ? "GPUMEM_POOL_FROM_DRIVER" : "memory flags",
                     memory_.accesses.empty() ? "has no handle types; create it without them"
                                              : "gives no other device access");
 }
@@ -153,6 +155,7 @@ Result<uint64_t> PoolSource::allocate(uint64_t size) {
     request.alignment = PoolClasses::kPage;
     request.require = memory_.flags;
     request.numa_node = memory_.numa_node;
+    request.from_driver = memory_.from_driver;
     auto made = create_memory(**root, *memory_.kind, request, memory_.name);
     if (!made) return made.error();
     auto memory = held<Memory>(made->handle);

@@ -22,6 +22,7 @@ struct PoolMemory {
   gpumem_memory_flags flags = 0;
   gpumem_handle_types handle_types = 0;
   int32_t numa_node = -1;
+  bool from_driver = false;             // from the driver's pool of the device
   std::vector<AccessRequest> accesses;  // besides the own device's
   std::string name;
 };

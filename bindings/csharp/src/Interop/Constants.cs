@@ -166,6 +166,7 @@ namespace GpuMem.Interop
     public const int GPUMEM_CAPABILITY_SHARE_CHANNEL = 82;
     public const int GPUMEM_CAPABILITY_SHARE_DMA_BUF = 83;
     public const int GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE = 84;
+    public const int GPUMEM_CAPABILITY_POOL_DRIVER = 90;
     public const int GPUMEM_ANSWER_TYPE_TRI = 1;
     public const int GPUMEM_ANSWER_TYPE_INT = 2;
     public const int GPUMEM_ANSWER_TYPE_BYTES = 3;
@@ -248,6 +249,7 @@ namespace GpuMem.Interop
     public const ulong GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES = 0x1;
     public const ulong GPUMEM_POOL_DEBUG = 0x2;
     public const ulong GPUMEM_POOL_TRUST_NATIVE_STREAMS = 0x4;
+    public const ulong GPUMEM_POOL_FROM_DRIVER = 0x8;
     public const int GPUMEM_POOL_ANSWER_ALLOCATED = 1;
     public const int GPUMEM_POOL_ANSWER_BUSY = 2;
     public const int GPUMEM_POOL_ANSWER_NEEDS_WAIT = 3;

@@ -512,6 +512,8 @@ constants! {
     GPUMEM_CAPABILITY_SHARE_DMA_BUF: gpumem_capability = 83;
     /// `share.dma_buf_pcie`: can device memory be exported as a dma-buf that is mapped over PCIe?
     GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE: gpumem_capability = 84;
+    /// `pool.driver`: can a pool take its memory from the driver's own pool?
+    GPUMEM_CAPABILITY_POOL_DRIVER: gpumem_capability = 90;
     /// [`GPUMEM_ANSWER_NO`](crate::GPUMEM_ANSWER_NO),
     /// [`GPUMEM_ANSWER_YES`](crate::GPUMEM_ANSWER_YES) or
     /// [`GPUMEM_ANSWER_EMULATED`](crate::GPUMEM_ANSWER_EMULATED).
@@ -711,6 +713,15 @@ constants! {
     /// like all others, so they must not be freed while it may be launched. The default stream of
     /// each thread, `CU_STREAM_PER_THREAD`, is asked about in any case.
     GPUMEM_POOL_TRUST_NATIVE_STREAMS: gpumem_pool_flags = 0x4;
+    /// The pool takes its memory from the device's current memory pool of the driver, from which
+    /// `cudaMallocAsync` serves other code of the process, and gives it back there: what one of the
+    /// two does not need, the other can use. Needs
+    /// [`GPUMEM_CAPABILITY_POOL_DRIVER`](crate::GPUMEM_CAPABILITY_POOL_DRIVER), and is of a pool of
+    /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) without memory flags, handle types and
+    /// accesses. Memory comes in pieces of 64 KiB, and other devices do not reach it, whatever peer
+    /// access is enabled. Taking memory may wait for work of other code, if the driver gives what
+    /// that code has freed in a stream whose work before the free still runs.
+    GPUMEM_POOL_FROM_DRIVER: gpumem_pool_flags = 0x8;
     /// There was a free block.
     GPUMEM_POOL_ANSWER_ALLOCATED: gpumem_pool_answer = 1;
     /// Another thread is changing the pool: try again.
@@ -1864,8 +1875,9 @@ structs! {
         handle_types: gpumem_handle_types,
         /// Bytes that the pool takes at most; 0 means no limit. Memory is taken in pieces: of
         /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) of 2 MiB on today's devices, of other
-        /// kinds of 64 KiB. With a limit below one piece it takes none: a new pool serves nothing
-        /// then, one that has memory what is free in it.
+        /// kinds and [`GPUMEM_POOL_FROM_DRIVER`](crate::GPUMEM_POOL_FROM_DRIVER) of 64 KiB. With a
+        /// limit below one piece it takes none: a new pool serves nothing then, one that has memory
+        /// what is free in it.
         limit: u64,
         /// Bytes that the pool keeps when blocks are freed; more goes back as soon as it is free. 0
         /// means that all is kept.

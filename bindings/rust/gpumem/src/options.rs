@@ -622,8 +622,8 @@ impl PoolOptions {
     }
 
     /// Bytes that the pool takes at most; 0 means no limit. Memory is taken in pieces: of [`Kind::DEVICE`] of 2
-    /// MiB on today's devices, of other kinds of 64 KiB. With a limit below one piece it takes none: a new pool
-    /// serves nothing then, one that has memory what is free in it.
+    /// MiB on today's devices, of other kinds and [`PoolFlags::FROM_DRIVER`] of 64 KiB. With a limit below one
+    /// piece it takes none: a new pool serves nothing then, one that has memory what is free in it.
     #[must_use]
     pub fn limit(mut self, limit: u64) -> Self {
         self.limit = limit;

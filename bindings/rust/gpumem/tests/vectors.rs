@@ -164,8 +164,11 @@ fn handle_types(step: &Step<'_>) -> Checked<HandleTypes> {
 }
 
 fn pool_options(step: &Step<'_>) -> Checked<PoolOptions> {
-    let names =
-        [("internal_dependencies", PoolFlags::ALLOW_INTERNAL_DEPENDENCIES.0), ("debug", PoolFlags::DEBUG.0)];
+    let names = [
+        ("internal_dependencies", PoolFlags::ALLOW_INTERNAL_DEPENDENCIES.0),
+        ("debug", PoolFlags::DEBUG.0),
+        ("from_driver", PoolFlags::FROM_DRIVER.0),
+    ];
     let mut options = PoolOptions::new()
         .limit(step.number_or("limit", 0)?)
         .release_threshold(step.number_or("threshold", 0)?)

@@ -214,6 +214,8 @@ codes! {
         /// `share.dma_buf_pcie`: can device memory be exported as a dma-buf that is mapped over
         /// PCIe?
         SHARE_DMA_BUF_PCIE = GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
+        /// `pool.driver`: can a pool take its memory from the driver's own pool?
+        POOL_DRIVER = GPUMEM_CAPABILITY_POOL_DRIVER,
     }
     /// Type of `value` in a CapabilityInfo.
     AnswerType: i32 {
@@ -556,6 +558,14 @@ flags! {
         /// are like all others, so they must not be freed while it may be launched. The default
         /// stream of each thread, `CU_STREAM_PER_THREAD`, is asked about in any case.
         TRUST_NATIVE_STREAMS = GPUMEM_POOL_TRUST_NATIVE_STREAMS,
+        /// The pool takes its memory from the device's current memory pool of the driver, from
+        /// which `cudaMallocAsync` serves other code of the process, and gives it back there: what
+        /// one of the two does not need, the other can use. Needs [`Capability::POOL_DRIVER`], and
+        /// is of a pool of [`Kind::DEVICE`] without memory flags, handle types and accesses. Memory
+        /// comes in pieces of 64 KiB, and other devices do not reach it, whatever peer access is
+        /// enabled. Taking memory may wait for work of other code, if the driver gives what that
+        /// code has freed in a stream whose work before the free still runs.
+        FROM_DRIVER = GPUMEM_POOL_FROM_DRIVER,
     }
 }
 

@@ -643,6 +643,7 @@ typedef int32_t gpumem_capability;
 #define GPUMEM_CAPABILITY_SHARE_CHANNEL 82
 #define GPUMEM_CAPABILITY_SHARE_DMA_BUF 83
 #define GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE 84
+#define GPUMEM_CAPABILITY_POOL_DRIVER 90
 typedef int32_t gpumem_answer_type;
 #define GPUMEM_ANSWER_TYPE_TRI 1
 #define GPUMEM_ANSWER_TYPE_INT 2
@@ -1477,6 +1478,7 @@ typedef uint64_t gpumem_pool_flags;
 #define GPUMEM_POOL_ALLOW_INTERNAL_DEPENDENCIES UINT64_C(0x1)
 #define GPUMEM_POOL_DEBUG UINT64_C(0x2)
 #define GPUMEM_POOL_TRUST_NATIVE_STREAMS UINT64_C(0x4)
+#define GPUMEM_POOL_FROM_DRIVER UINT64_C(0x8)
 typedef struct gpumem_pool_desc {
   size_t struct_size;
   gpumem_kind kind;
