@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "pool.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -86,6 +88,10 @@ const char* text_of(gpumem_kind kind) {
   return kind == GPUMEM_KIND_DEVICE ? "device" : kind == GPUMEM_KIND_PINNED ? "pinned" : "pageable";
 }
 
+std::string text_of_size(uint64_t size) {
+  return size < kKiB ? std::to_string(size) + "B" : bench::text_of(size);
+}
+
 // ---- pairs ----
 
 void pairs(const Scene& scene) {
@@ -96,8 +102,7 @@ void pairs(const Scene& scene) {
       for (const int threads : kThreads) {
         for (const bool in_stream : {false, true}) {
           if (in_stream && kind != GPUMEM_KIND_DEVICE) continue;
-          const std::string name = std::string("pool/") + text_of(kind) + "/pair_" +
-                                   (size < kKiB ? std::to_string(size) + "B" : bench::text_of(size)) +
+          const std::string name = std::string("pool/") + text_of(kind) + "/pair_" + text_of_size(size) +
                                    (in_stream ? "_in_stream" : "") + "/threads_" + std::to_string(threads);
           if (!scene.runner.wanted(name)) continue;
           const Pool pool(scene, kind);
@@ -125,6 +130,40 @@ void pairs(const Scene& scene) {
           scene.runner.clocked(name, ours, compared ? Runner::Clock(raw) : Runner::Clock());
         }
       }
+    }
+  }
+}
+
+// Loaded and not linked, so that the program needs none, and malloc() stays that of the system.
+struct Mimalloc {
+  void* const library = dlopen("libmimalloc.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  void* (*const take)(size_t) = find<void*(size_t)>("mi_malloc");
+  void (*const give)(void*) = find<void(void*)>("mi_free");
+
+ private:
+  template <class Function>
+  Function* find(const char* name) const {
+    return library != nullptr ? reinterpret_cast<Function*>(dlsym(library, name)) : nullptr;
+  }
+};
+
+void beside_mimalloc(const Scene& scene) {
+  const int calls = scene.runner.smoke() ? 100 : scene.runner.quick() ? 20'000 : 200'000;
+  for (const uint64_t size : {uint64_t{64}, uint64_t{256}, kKiB, 4 * kKiB}) {
+    for (const int threads : {1, 2}) {
+      const std::string name =
+          "pool/pageable/beside_mimalloc/pair_" + text_of_size(size) + "/threads_" + std::to_string(threads);
+      if (!scene.runner.wanted(name)) continue;
+      static const Mimalloc mimalloc;
+      if (mimalloc.take == nullptr || mimalloc.give == nullptr) {
+        note("pool/pageable/beside_mimalloc is left out: there is no libmimalloc.so.2");
+        return;
+      }
+      const Pool pool(scene, GPUMEM_KIND_PAGEABLE);
+      const auto time = [&](auto pair) { return in_threads(threads, calls, [&] { return pair; }); };
+      scene.runner.clocked(
+          name, [&] { return time([&](int) { pool.give(pool.take(size)); }); },
+          [&] { return time([size](int) { mimalloc.give(mimalloc.take(size)); }); });
     }
   }
 }
@@ -557,6 +596,7 @@ void pools(const Scene& scene) {
   growing(scene);
   querying(scene);
   leaving_holes(scene);
+  beside_mimalloc(scene);
 }
 
 void traces(const Scene& scene, const std::string& folder) {

@@ -7,6 +7,7 @@ BENCHMARK_PROGRAM is `-` where it is not built, as with a sanitizer; then only w
 The numbers are not looked at: they only have to be there and to fit together.
 """
 
+import ctypes
 import functools
 import json
 import os
@@ -255,6 +256,27 @@ def case_rows_have_their_goals():
         require(len(touched) == 1 and abs(touched[0]["goal"] / touched[0]["raw"]["median"] / 1.5 - 1) < 0.001, str(touched))
         # The name of a smaller sleep is another.
         require(all(row["goal"] is None for row in rows_of("group", "group/sleep/cold", "--backend", "cuda", "--smoke")), "the goal is of 8 GiB")
+
+
+def case_a_pool_stands_beside_mimalloc_where_that_is_installed():
+    need_benchmark()
+    with tempfile.TemporaryDirectory() as folder:
+        def run_rows(**variables):
+            path = f"{folder}/results.json"
+            outcome = subprocess.run([BENCHMARK, "--backend", "host", "--group", "pool", "--smoke", "--only", "beside_mimalloc", "--json", path],
+                                     check=True, capture_output=True, text=True, env=environment(**variables))
+            return outcome.stdout, json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
+
+        Path(folder, "libmimalloc.so.2").write_bytes(b"")
+        shown, rows = run_rows(LD_LIBRARY_PATH=folder)
+        require(not rows and "beside_mimalloc is left out: there is no libmimalloc.so.2" in shown, f"{shown}{rows}")
+        try:
+            ctypes.CDLL("libmimalloc.so.2")
+        except OSError as problem:
+            raise Skipped("mimalloc is not installed") from problem
+        rows = run_rows()[1]
+        names = [f"pool/pageable/beside_mimalloc/pair_{size}/threads_{count}" for size in ("64B", "256B", "1KiB", "4KiB") for count in (1, 2)]
+        require([row["name"] for row in rows] == names and all(row["raw"] for row in rows), str(rows))
 
 
 def case_one_group_fails():
