@@ -579,16 +579,17 @@ TEST(Pool, pool_9_threads_share_a_pool) {
   EXPECT_EQ(info_of(pool).reserved_bytes, 0U) << "threads that have ended keep nothing";
 }
 
-// What a thread kept goes to the next one.
+// What a thread kept goes to the next one. There are 1,200 of them.
 TEST(Pool, pool_9_a_thread_for_each_allocation_needs_no_more_memory) {
   Instance instance = open_instance();
   const Pool pool = create_pool(instance.device());
   uint64_t reserved = 0;
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < 200; ++round) {
     for (const uint64_t size : {4 * kKiB, 3 * kMiB}) {
       void* block = nullptr;
       std::thread([&] { block = take(pool, size); }).join();
       std::thread([&] { give(pool, block); }).join();
+      std::thread([&] { give(pool, take(pool, size)); }).join();
     }
     if (round == 0) reserved = info_of(pool).peak_reserved_bytes;
   }
@@ -629,6 +630,38 @@ TEST(Pool, pool_9_a_thread_that_only_frees_keeps_little) {
   }
   // 16 MiB live, a thread keeps at most 32 MiB of larger blocks for each stream, and there is a little more.
   EXPECT_LE(info_of(pool).peak_reserved_bytes, (16 + 32 + 32 + 4) * kMiB);
+  EXPECT_EQ(info_of(pool).live_count, 0U);
+  EXPECT_TRUE(all_goes_back(pool));
+}
+
+// One thread allocates a row of blocks while another frees the row before.
+TEST(Pool, pool_9_a_producer_and_a_consumer_need_no_more_than_what_lives) {
+  constexpr size_t kRows = 300;
+  constexpr std::array<uint64_t, 3> kRowSizes{256, 4 * kKiB, 64 * kKiB};
+  Instance instance = open_instance();
+  const Pool pool = create_pool(instance.device());
+  const Stream stream = create_stream(instance.device());
+  for (const gpumem_stream in : {gpumem_stream{}, stream.get()}) {
+    std::array<std::array<void*, 64>, 2> rows{};
+    std::barrier handed_over(2);
+    std::thread consumer([&] {
+      for (size_t row = 0; row < kRows; ++row) {
+        handed_over.arrive_and_wait();
+        for (void* const block : rows.at(row % 2))
+          give(pool, block, in);
+      }
+    });
+    for (size_t row = 0; row < kRows; ++row) {
+      for (size_t i = 0; i < rows[0].size(); ++i)
+        rows.at(row % 2).at(i) = take(pool, kRowSizes.at(i % kRowSizes.size()), in);
+      handed_over.arrive_and_wait();
+    }
+    consumer.join();
+  }
+  // 38,400 blocks of 860 MiB in all. Two rows of 1.5 MiB live, and each of both threads keeps 0.8 MiB at most
+  // for each stream.
+  EXPECT_LE(info_of(pool).peak_reserved_bytes, 8 * kMiB);
+  EXPECT_EQ(info_of(pool).total_count, 2 * kRows * 64);
   EXPECT_EQ(info_of(pool).live_count, 0U);
   EXPECT_TRUE(all_goes_back(pool));
 }
